@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests import reference_experts, reference_hybrid, reference_latent
+from tests import reference_experts, reference_further, reference_hybrid, reference_latent
 from tests.reference_dropout import Dropout
 from tests.reference_goldfish import IGNORED, without_dropped
 from tests.reference_llama import RMSNorm, Scaling, alibi, clamped_swiglu, rotated, swiglu
@@ -25,6 +25,7 @@ from tests.reference_parts import Linear, Norm, Table
 Weights = Mapping[str, Tensor]
 Batch = tuple[Tensor, Tensor]
 NO_MAMBA = reference_hybrid.Sizes()
+NO_DEPTHS = reference_further.Depths()
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Family:
     global_every: int = 0  # so many-th layer sees all
     document: int = 0  # tokens of each of a sequence's documents, which do not see each other
     documents: tuple[int, ...] = ()  # or of each one
-    mtp_loss: float = 0.0
+    depths: reference_further.Depths = NO_DEPTHS
     router_groups: tuple[int, int] = (0, 0)  # and of how many of them experts are chosen
     router_bias_rate: float = 0.0
     balance_loss: float = 0.0
@@ -218,24 +219,23 @@ class ReferenceGPT(nn.Module):
         super().__init__()
         vocab, hidden = weights["embed.w"].shape
         self.family = family
-        self.further = any(name.endswith(".eh_proj.w") for name in weights)
         numbered = {name.partition(".")[0] for name in weights if name[1:2].isdigit()}
-        self.layers = len(numbered) - self.further
+        self.layers = len(numbered) - family.depths.held * family.depths.layers
         self.embed = Table(vocab, hidden)
         self.drop = Dropout(family.dropout, "embed")
         if "embed.norm.w" in weights:
             self.embed.norm = norm_of(weights, "embed.norm", family)
         if "position.w" in weights:
             self.position = Table(weights["position.w"].shape[0], hidden)
-        for i in range(self.layers):
+        for i in range(len(numbered)):
             self.add_module(f"l{i}", Layer(weights, f"l{i}", heads, gelu, family))
-        if self.further:
-            name = f"l{self.layers}"
-            module = Layer(weights, name, heads, gelu, family)
-            for norm in ("enorm", "hnorm", "head_norm"):
-                module.add_module(norm, norm_of(weights, f"{name}.{norm}", family))
-            module.eh_proj = Linear(*weights[f"{name}.eh_proj.w"].shape, bias=False)
-            self.add_module(name, module)
+        for name in reference_further.norms(self.layers, family.depths):
+            layer, _, norm = name.partition(".")
+            self.get_submodule(layer).add_module(norm, norm_of(weights, name, family))
+        for name, shape in reference_further.shapes(self.layers, hidden, family.depths):
+            self.get_submodule(name.partition(".")[0]).eh_proj = Linear(
+                shape[0], shape[1], bias=False
+            )
         self.norm = norm_of(weights, "norm", family)
         self.head = Table(vocab, hidden)
         if "head.w" not in weights:
@@ -257,26 +257,28 @@ class ReferenceGPT(nn.Module):
         self.stream = x
         return self.norm(x) @ self.head.w.T
 
-    def further_loss(self, targets: Tensor) -> Tensor:
-        """Cross-entropy of the tokens after the next, over all tokens: a sequence's last has none.
-
-        It follows `forward`, whose stream it takes."""
-        own = self.get_submodule(f"l{self.layers}")
-        embedded = own.enorm(F.embedding(targets, self.embed.w))
-        x = own(own.eh_proj(torch.cat([embedded, own.hnorm(self.stream)], dim=-1)))
-        logits = (own.head_norm(x) @ self.head.w.T)[:, :-1].flatten(0, 1)
-        loss = F.cross_entropy(logits, targets[:, 1:].flatten(), reduction="sum")
-        return loss / targets.numel()
+    def depth(self, number: int, stream: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The stream behind a depth that predicts a further token, and its logits."""
+        first = self.layers + number * self.family.depths.layers
+        own = [self.get_submodule(f"l{first + i}") for i in range(self.family.depths.layers)]
+        embedded = own[0].enorm(F.embedding(tokens, self.embed.w))
+        x = own[0].eh_proj(torch.cat([embedded, own[0].hnorm(stream)], dim=-1))
+        for layer in own:
+            x = layer(x)
+        return x, own[-1].head_norm(x) @ self.head.w.T
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy over all tokens of the batch, or over those that Goldfish keeps."""
         family = self.family
         if family.goldfish_k:
             targets = without_dropped(targets, family.goldfish_k, family.goldfish_h)
+        for mixture in self.mixtures:
+            mixture.forget()
         logits = self(tokens).flatten(0, 1)
         loss = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
-        if self.further:
-            loss = loss + family.mtp_loss * self.further_loss(targets)
+        if family.depths.count:
+            further = reference_further.loss(family.depths, self.depth, self.stream, targets)
+            loss = loss + family.depths.weight * further
         return loss + sum(family.balance_loss * each.balance for each in self.mixtures)
 
     @property
@@ -343,7 +345,7 @@ def initial_weights(
     kv_rank: int = 0,
     rope_width: int = 0,
     value_width: int = 0,
-    mtp_layers: int = 0,
+    depths: reference_further.Depths = NO_DEPTHS,
     pattern: str = "",
     mamba: reference_hybrid.Sizes = NO_MAMBA,
 ) -> dict[str, Tensor]:
@@ -359,13 +361,12 @@ def initial_weights(
     linears |= {"out": (heads * (value_width or width), hidden)}
     linears |= {"up": (hidden, 2 * ffn if gated else ffn), "down": (ffn, hidden)}
     shapes: dict[str, tuple[int, ...]] = {"embed.w": (vocab, hidden)}
-    if mtp_layers:
-        shapes[f"l{layers}.eh_proj.w"] = (2 * hidden, hidden)
-        for norm in ("enorm", "hnorm", "head_norm"):
-            shapes |= dict(_norm(f"l{layers}.{norm}", hidden, norm_biases))
+    shapes |= dict(reference_further.shapes(layers, hidden, depths))
+    for name in reference_further.norms(layers, depths):
+        shapes |= dict(_norm(name, hidden, norm_biases))
     shapes |= {"position.w": (sequence, hidden)} if positions else {}
     shapes |= dict(_norm("embed.norm", hidden, norm_biases)) if embedding_norm else {}
-    for i in range(layers + mtp_layers):
+    for i in range(layers + depths.held * depths.layers):
         own = linears
         if i in routed:
             own = {name: linears[name] for name in linears if name not in ("up", "down")}

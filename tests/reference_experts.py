@@ -76,8 +76,7 @@ class Experts(nn.Module):
         super().__init__()
         self.activation, self.groups, self.balanced_run = activation, groups, balanced_run
         self.ungated = ungated
-        self.balance = torch.zeros(())
-        self.counts = torch.zeros(())
+        self.forget()
         self.topk, self.kind, self.scale = topk, router, scale
         self.capacity, self.run = capacity, run
         self.router = weight(weights, f"{name}.router")
@@ -139,7 +138,7 @@ class Experts(nn.Module):
         """Note how often each expert was chosen, and the mean balancing loss of all runs."""
         experts, run = logits.shape[1], self.balanced_run
         each = F.one_hot(self.chosen(logits), experts).sum(1).to(logits.dtype)
-        self.counts = each.sum(0)
+        self.counts = self.counts + each.sum(0)
         if not run:
             return
         shares = logits.softmax(-1)
@@ -149,10 +148,14 @@ class Experts(nn.Module):
             experts * (each[i : i + run].mean(0) / self.topk * shares[i : i + run].mean(0)).sum()
             for i in range(0, len(each), run)
         ]
-        self.balance = torch.stack(losses).mean()
+        self.balance = self.balance + torch.stack(losses).mean()
+
+    def forget(self) -> None:
+        """Begin a step: nothing is chosen yet."""
+        self.balance, self.counts = torch.zeros(()), torch.zeros(())
 
     def move(self, rate: float) -> None:
-        """Move the biases of selection, if there are any, by what the last forward pass chose."""
+        """Move the biases of selection, if there are any, by what was chosen in the step."""
         if self.router.correction is not None:
             with torch.no_grad():
                 self.router.correction.add_(rate * (self.counts.mean() - self.counts).sign())

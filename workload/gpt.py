@@ -48,8 +48,8 @@ class GPT:
     `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit of each head
     in the sum under its probabilities. With `document` each sequence is packed of documents of so
     many tokens, or with `documents` of those lengths ("4096+2x2048"), and a token attends to none
-    of another one. With `mtp_layers` (1) a module behind the last layer predicts the token after
-    the next, whose loss counts `mtp_loss` times.
+    of another one. With `mtp_layers` modules behind the last layer, one behind the other, predict
+    further tokens, their losses weighed by `mtp_loss` in all (`workload/models/mtp.py`).
     With `pattern` each layer has the one mixer of its letter (`workload/models/hybrids/`): Mamba-2
     ones have `ssm_heads` heads of `ssm_width` columns with `ssm_state` numbers of a state each.
     """
@@ -104,6 +104,8 @@ class GPT:
     sinks: bool = False
     mtp_layers: int = 0
     mtp_loss: float = 0.3
+    mtp_pattern: str = ""
+    mtp_shared: bool = False
     pattern: str = ""
     ssm_heads: int = 0
     ssm_width: int = 0
@@ -126,8 +128,6 @@ class GPT:
             raise self._wrong(f"heads={self.heads} does not divide hidden={self.hidden}")
         if self.heads % self.key_heads:
             raise self._wrong(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
-        if self.positions == "rope" and not self.kv_rank and self.width % 2:
-            raise self._wrong(f"rope turns pairs, so a head's width {self.width} must be even")
         for wrong in wrong_fields(self, MOST):
             raise self._wrong(wrong)
 

@@ -161,12 +161,14 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def next_targets(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The token after each target, and which there are: after a sequence's last there is none."""
+    """The token so many behind each target, and which there are: behind a sequence's last there is
+    none, and in their place are its first ones."""
     targets = reads[0].view(-1, op.attributes["sequence"])
     after, kept = (t.view(targets.shape) for t in writes)
-    after.copy_(targets.roll(-1, 1))
+    ahead = op.attributes["ahead"]
+    after.copy_(targets.roll(-ahead, 1))
     kept.fill_(1)
-    kept[:, -1] = 0
+    kept[:, -ahead:] = 0
 
 
 def _tokens(op: Op) -> float:

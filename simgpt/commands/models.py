@@ -124,7 +124,7 @@ def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
     if gpt.document or gpt.documents:
         yield "documents of a sequence", gpt.documents or f"of {gpt.document:,} tokens each"
     if gpt.mtp_layers:
-        yield "second token", f"predicted by one more layer, its loss times {gpt.mtp_loss:g}"
+        yield _further(gpt)
     if gpt.sinks:
         yield "sinks", "a logit of each head"
     if gpt.rope_scaling != "none":
@@ -162,3 +162,13 @@ def _record(gpt: GPT) -> dict[str, Any]:
         "active_parameters": gpt.active_parameters,
         "model_flops_per_sequence": gpt.model_flops(1),
     }
+
+
+def _further(gpt: GPT) -> tuple[str, str]:
+    """What to say of the module that predicts further tokens."""
+    if gpt.mtp_layers == 1 and not gpt.mtp_pattern:
+        return "second token", f"predicted by one more layer, its loss times {gpt.mtp_loss:g}"
+    layers = f", layers {gpt.mtp_pattern}" if gpt.mtp_pattern else ""
+    shared = ", which share their parameters" if gpt.mtp_shared else ""
+    told = f"{gpt.mtp_layers} depths{layers}{shared}, the mean of their losses times"
+    return "further tokens", f"{told} {gpt.mtp_loss:g}"

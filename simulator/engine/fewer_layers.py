@@ -17,6 +17,7 @@ from workload.expert_loads.histogram import counts_of, without_layers
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
 from workload.models import windows
+from workload.models.mtp import every_layer
 from workload.plan import Plan
 from workload.repetition import IrregularError, Repeat
 
@@ -100,7 +101,7 @@ def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:
 
 def kinds_of(gpt: GPT, plan: Plan) -> list[Kind]:
     """The kinds of all layers, and of a module for a second token behind them."""
-    every = range(gpt.layers + gpt.mtp_layers)
+    every = every_layer(gpt)
     kinds = ((*windows.kind_of(gpt, layer), counts_of(gpt, layer)) for layer in every)
     return [(*kind, recomputed(plan, layer)) for layer, kind in enumerate(kinds)]
 

@@ -19,10 +19,12 @@ from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.whole import wholes
 from tests.forms import swapped
 from tests.reference import Family, initial_weights, train
+from tests.reference_further import Depths
 from tests.reference_hybrid import Sizes
 from tests.reference_llama import Scaling
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.models import mtp
 from workload.models.moe import has_experts
 from workload.models.packing import documents
 from workload.passes.table import OVERLAPS
@@ -36,7 +38,7 @@ ADAMW = AdamW(lr=LR, clip=CLIP)
 TINY = replace(find_model("tiny-30k"), vocab=250)
 OF_FAMILY = (
     *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
-    *("window", "global_every", "document", "router_bias_rate", "balance_loss", "mtp_loss"),
+    *("window", "global_every", "document", "router_bias_rate", "balance_loss"),
 )
 SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias")
 
@@ -49,19 +51,26 @@ def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:
 
 def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths = ["layers", "hidden", "ffn", "heads", "sequence", "vocab", "kv_heads", "head_width"]
-    widths += ["mtp_layers", "experts", "expert_ffn", "shared_ffn", "expert_latent"]
+    widths += ["experts", "expert_ffn", "shared_ffn", "expert_latent"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
-        pattern=gpt.pattern,
+        pattern=gpt.pattern + gpt.mtp_pattern * mtp.depths_held(gpt),
+        depths=depths(gpt),
         mamba=mamba(gpt),
         **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
         gated=gpt.mlp_bands == 2,
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
-        routed=[layer for layer in range(gpt.layers + gpt.mtp_layers) if has_experts(gpt, layer)],
+        routed=[layer for layer in mtp.every_layer(gpt) if has_experts(gpt, layer)],
         seed=0,
         dtype=torch.float64,
     )
+
+
+def depths(gpt: GPT) -> Depths:
+    """What the plain model has to predict further tokens."""
+    own = gpt.mtp_layers, mtp.layers_each(gpt), gpt.mtp_shared
+    return Depths(*own, weight=gpt.mtp_loss if gpt.mtp_layers else 0.0)
 
 
 def mamba(gpt: GPT) -> Sizes:
@@ -96,6 +105,7 @@ def family(gpt: GPT, run: int = 0) -> Family:
         alibi=gpt.positions == "alibi",
         squared_relu=gpt.activation == "squared_relu",
         mamba=mamba(gpt),
+        depths=depths(gpt),
         documents=documents.lengths(gpt.documents) if gpt.documents else (),
     )
 

@@ -1,4 +1,4 @@
-"""The module that predicts a second token against the plain model: same losses, same weights."""
+"""Modules that predict further tokens against the plain model: same losses, same weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from tests.executor.test_parity import check
 from tests.executor.test_parity_balance import V3
 from tests.executor.test_parity_experts import FOUR, plan_of
+from tests.executor.test_parity_hybrid import NANO
 from workload.gpt import GPT, find_model
 
 LLAMA = replace(find_model("tiny-llama-40k"), vocab=250, mtp_layers=1)
@@ -24,6 +25,18 @@ DEEPSEEK = replace(
     rope_width=2,
     value_width=5,
 )
+SUPER = replace(
+    NANO,
+    layers=3,
+    pattern="M*E",
+    mtp_layers=2,
+    mtp_pattern="*E",
+    mtp_shared=True,
+    router_bias=True,
+    balance_loss=0.1,
+    expert_latent=8,
+)
+THREE = replace(LLAMA, mtp_layers=3, layers=2)
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
@@ -42,8 +55,39 @@ MORE = [
 
 
 @pytest.mark.distributed
-def test_every_axis_trains_as_the_plain_model_does() -> None:
-    check(2, LLAMA, [TWO[1], TWO[4]])
+def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
+    rows, stages = plan_of(x=2, sequence_parallel=True, micro_batches=2), {"stage_layers": (1, 2)}
+    check(2, SUPER, [rows, plan_of(pipe=2, micro_batches=2, **stages)])
+
+
+EXPERTS = [
+    plan_of(data=2, expert=2, zero=1, micro_batches=2),
+    plan_of(x=2, expert=2, expert_tensor=1, sequence_parallel=True, recompute="moe_act+layernorm"),
+    plan_of(data=2, zero=3, recompute="full"),
+]
+FOUR_OF_EXPERTS = [
+    plan_of(pipe=2, data=2, expert=2, micro_batches=4, zero=1, stage_layers=(2, 1)),
+    plan_of(x=2, pipe=2, sequence_parallel=True, micro_batches=2, stage_layers=(2, 1)),
+    plan_of(pipe=2, data=2, micro_batches=4, schedule="zb-h1", stage_layers=(1, 2)),
+]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [SUPER, replace(SUPER, mtp_shared=False)], ids=["shared", "own"])
+def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(1, gpt, ONE)
+    check(2, gpt, [TWO[0], *TWO[2:4], replace(TWO[1], recompute="moe"), *EXPERTS])
+    check(4, gpt, FOUR_OF_EXPERTS)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [THREE, replace(THREE, mtp_shared=True)], ids=["own", "shared"])
+def test_three_depths_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(1, gpt, ONE)
+    check(2, gpt, TWO)
+    check(1, replace(gpt, tied=True, layers=1), ONE[1:])
 
 
 @pytest.mark.distributed

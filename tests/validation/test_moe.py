@@ -91,12 +91,27 @@ def test_every_other_layer_has_experts_in_llama_4() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Nemotron_3_Super", "nemotron-3-super"),
+        ("Nemotron_3_5_Lightning", "nemotron-3.5-lightning"),
+    ],
+)
+def test_hybrids_of_the_recipes_have_two_depths_that_share_a_module(name: str, preset: str) -> None:
+    """The row says no more of the layers; what it says of routing replaces what the preset has."""
+    like = find_model(preset)
+    cells = {"attention": "hybrid Mamba-2 + gqa", "model": name, "framework": "Megatron-Bridge"}
+    empty = {"layers": "", "hidden": "", "heads": "", "kv_heads": "", "vocab": "", "experts": ""}
+    empty |= {"topk": "", "moe_ffn": "", "dense_ffn": "", "moe_layers": "", "shared_experts": ""}
+    gpt = case_of(run(**cells, **empty, seq_len="8192")).asked
+    assert (gpt.mtp_layers, gpt.mtp_pattern, gpt.mtp_shared) == (2, "*E", True)
+    assert gpt.parameters == like.parameters
+
+
+@pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        (
-            {"attention": "hybrid Mamba-2 + gqa", "model": "Nemotron_3_Super"},
-            "a module for a second token behind a hybrid",
-        ),
+        ({"attention": "compressed sparse"}, "compressed sparse attention"),
         ({"precision": "nvfp4"}, "precision nvfp4"),
     ],
 )

@@ -22,7 +22,8 @@ LAST_CHUNK, SHORT, RECIPE = "last_chunk", "short", "recipe"
 LAYERS_OF = "layers_of"  # the preset whose layers a hybrid has, a column that readings fill
 OF_HYBRIDS = (
     *("pattern", *OF_MAMBA, "head_width", "norm", "activation", "positions", "biases"),
-    *("shared_ffn", "router", "router_scale", "router_bias", "balance_loss"),
+    *("shared_ffn", "expert_latent", "router", "router_scale", "router_bias", "balance_loss"),
+    *("mtp_layers", "mtp_pattern", "mtp_shared", "mtp_loss"),
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from workload.gpt import GPT
 from workload.models import moe
+from workload.models.mtp import every_layer
 from workload.plan import Plan
 
 Counts = tuple[int, ...]
@@ -121,5 +122,5 @@ def dropped(gpt: RoutedGPT, layer: int, tokens: int) -> float:
 
 def layers_of(gpt: GPT) -> list[int]:
     """The layers with experts, that of a module for a second token among them."""
-    every = range(gpt.layers + gpt.mtp_layers)
+    every = every_layer(gpt)
     return [layer for layer in every if moe.has_experts(gpt, layer)]

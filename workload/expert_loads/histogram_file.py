@@ -16,6 +16,7 @@ from topologies.files.reading import TABLE_BYTES, UserFile
 from workload.errors import ModelError
 from workload.expert_loads.histogram import Counts, Histogram, RoutedGPT, layers_of, routed
 from workload.gpt import GPT
+from workload.models.mtp import every_layer
 
 FILE = UserFile("routing histogram", ModelError, TABLE_BYTES)
 KEYS = ("tokens", "layers", "source")
@@ -53,7 +54,7 @@ def histogram_of(document: Any, gpt: GPT, origin: str) -> Histogram:
         found = dict.fromkeys(layers_of(gpt), own)
     else:
         found = _by_layer(document["layers"], gpt, origin)
-    return Histogram(tuple(found.get(n, ()) for n in range(gpt.layers + gpt.mtp_layers)))
+    return Histogram(tuple(found.get(n, ()) for n in every_layer(gpt)))
 
 
 def _by_layer(table: Any, gpt: GPT, origin: str) -> dict[int, Counts]:

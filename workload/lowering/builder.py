@@ -39,6 +39,7 @@ class Builder(OpWriter):
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
         self.gathered: dict[tuple[int, str], str] = {}
+        self.adds = False  # whether an earlier block of the micro-batch had the same parameters
 
     def of_parameter(
         self, owner: Parameter, name: str, shape: tuple[int, ...], dtype: str, role: str
@@ -157,7 +158,12 @@ class Builder(OpWriter):
     def grad_writes(self, name: str, micro_batch: int) -> tuple[list[str], list[str]]:
         """How an op adds to a parameter's gradient: (reads, writes); the first one overwrites."""
         grad = f"{name}.grad"
-        return ([grad] if micro_batch else []), [grad]
+        return ([grad] if micro_batch or self.adds else []), [grad]
+
+    @property
+    def starts(self) -> bool:
+        """Whether gradients of the block's parameters overwrite what is there of the last step."""
+        return self.block.micro_batch == 0 and not self.adds
 
     def shards_of(self, what: str) -> Axes:
         """The axes whose ranks hold different parts of something (`workload/grid.py`)."""

@@ -35,7 +35,7 @@ class Chunks:
         self._saved: dict[Place, list[layer.AnySaved]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
         self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
-        self._further: dict[Place, mtp.Saved] = {}
+        self._further: dict[Place, list[mtp.Saved]] = {}
         self._weights: dict[Place, list[Op]] = {}
         self.outputs: dict[Slot, str] = {}
 
@@ -118,7 +118,6 @@ class Chunks:
             vocabulary.inputs(b, "targets")
             self._heads[place] = vocabulary.head(b, source), kept
             if b.gpt.mtp_layers:
-                b.block = Block(m, mtp.part(b), FORWARD)
                 self._further[place] = mtp.forward(b, source)
         return source
 
@@ -130,7 +129,6 @@ class Chunks:
             head, gathered = self._heads.pop(place)
             grad = vocabulary.head_backward(b, head, gathered=gathered)
             if b.gpt.mtp_layers:
-                b.block = Block(m, mtp.part(b), BACKWARD)
                 again = recomputed(b.plan, len(self._range(chunk)))
                 more = mtp.backward(b, self._further.pop(place), again)
                 b.op("mtp.add.grad", "add", [grad, more], [grad])

@@ -149,19 +149,16 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
     """What predicts a second token joins whole columns of neighbouring tokens."""
     if not gpt.mtp_layers:
         return
+    has = f"{gpt.name}'s mtp_layers={gpt.mtp_layers}"
     for axis in ("y", "context"):
         if getattr(plan, axis) > 1:
             raise PlanCannotRunError(
-                f"{axis}={getattr(plan, axis)} goes without {gpt.name}'s mtp_layers=1; use {axis}=1"
+                f"{axis}={getattr(plan, axis)} goes without {has}; use {axis}=1"
             )
     if plan.schedule in V_SHAPED and plan.pipe > 1:
-        raise PlanCannotRunError(
-            f"schedule={plan.schedule} goes without {gpt.name}'s mtp_layers=1; use schedule=1f1b"
-        )
+        raise PlanCannotRunError(f"schedule={plan.schedule} goes without {has}; use schedule=1f1b")
     if plan.recipe != NO_RECIPE:
-        raise PlanCannotRunError(
-            f"recipe={plan.recipe} does not know the linears of {gpt.name}'s mtp_layers=1"
-        )
+        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "

@@ -15,6 +15,7 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare, emitted
+from workload.models import mtp
 from workload.op import STEP
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.pipeline.schedule import FORWARD, slots
@@ -31,7 +32,7 @@ def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN)
 
     Its persistent buffers are buffers of `lower`'s program, of the same names and shapes.
     """
-    alone = replace(gpt, dropout=0.0, goldfish_k=0, balance_loss=0.0, mtp_layers=0)
+    alone = replace(mtp.without(gpt), dropout=0.0, goldfish_k=0, balance_loss=0.0)
     b = Builder(alone, plan, stage)
     every = slots(plan.schedule, stage, plan.pipe, plan.micro_batches, plan.interleave)
     order = [slot for slot in every if slot.work == FORWARD]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
     """What is wrong with a model's fields, in words that follow its name."""
+    if gpt.positions == "rope" and not gpt.kv_rank and gpt.width % 2:
+        yield f"rope turns pairs, so a head's width {gpt.width} must be even"
     if not 2 <= gpt.rope_base <= most["rope_base"]:
         bound = "at least 2" if gpt.rope_base < 2 else f"at most {most['rope_base']:,}"
         yield f"rope_base={gpt.rope_base} must be {bound}"

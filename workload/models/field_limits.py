@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workload.models import moe
 from workload.models.hybrids.pattern import MOST_CONV
+from workload.models.mtp import MOST_DEPTHS
 
 GATED = ("swiglu", "clamped_swiglu")  # activations of gate and up side by side
 CHOICES = {
@@ -38,7 +39,7 @@ MOST = {  # many times what any model has, so that what is counted of one stays 
     "value_width": 10_000,
     "router_groups": 100_000,
     "router_topk_groups": 100_000,
-    "mtp_layers": 10_000,
+    "mtp_layers": MOST_DEPTHS,
     "window": 10_000_000,
     "global_every": 10_000,
     "document": 10_000_000,

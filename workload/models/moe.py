@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from workload.models.hybrids.pattern import EXPERTS
+from workload.models.hybrids.pattern import EXPERTS, mixer_of
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
@@ -47,7 +47,7 @@ def has_experts(gpt: GPT, layer: int) -> bool:
     [False, True]
     """
     if gpt.pattern:
-        return gpt.pattern[layer] == EXPERTS
+        return mixer_of(gpt, layer) == EXPERTS
     if not gpt.experts or layer < gpt.dense_layers:
         return False
     return (layer - gpt.dense_layers + 1) % gpt.expert_every == 0

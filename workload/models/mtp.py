@@ -1,12 +1,16 @@
-"""Multi-token prediction: a module behind the last layer that predicts the token after the next.
+"""Multi-token prediction: a module behind the last layer that predicts the token after the next,
+and further ones behind it, each one token more.
 
-Letters: h is the width of the residual stream, V the vocabulary, s the sequence. The module joins
-the norms of the stream behind the last layer and of the next token's embedding, a linear makes h
-columns of the 2 h, a layer follows that is of the kind that would come next, then a norm and the
-model's own classifier. Its loss, divided by all s tokens though the last has none, is weighed.
-Source: DeepSeek-V3 (2412.19437), section 2.2, equations 21 to 25, with depth 1; norms as in the
-released checkpoint. What the paper calls the main model's representation is the stream here, before
-the model's last norm.
+Letters: h is the width of the residual stream, V the vocabulary, s the sequence, D the depths
+(`mtp_layers`). A depth joins the norms of the stream behind the one before (or the last layer) and
+of the next token's embedding, a linear makes h columns of the 2 h, layers follow: one of the kind
+that would come next or, behind a hybrid, those of `mtp_pattern`; then a norm and the model's own
+classifier. Its loss, divided by all s tokens though the last ones have none, counts 1 / D of
+`mtp_loss`. With `mtp_shared` all depths have the parameters of the first one.
+Sources: DeepSeek-V3 (2412.19437), section 2.2, equations 21 to 25; norms as in the released
+checkpoint; Megatron-Core, transformer/multi_token_prediction.py, `mtp_use_repeated_layer`, and the
+letters behind `/` of its hybrid layer pattern. What the paper calls the main model's representation
+is the stream here, before the model's last norm, and so it is from depth to depth.
 """
 
 from __future__ import annotations
@@ -18,53 +22,94 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
 
 NORMS = 3  # of the embedding, of the stream, before the classifier
+MOST_DEPTHS = 8  # published models have 1 to 3
 
 
 def without(gpt: GPT) -> GPT:
     """The model without the module."""
-    return replace(gpt, mtp_layers=0)
+    return replace(gpt, mtp_layers=0, mtp_pattern="", mtp_shared=False)
+
+
+def layers_each(gpt: GPT) -> int:
+    """How many layers a depth has."""
+    return len(gpt.mtp_pattern) or 1
+
+
+def every_layer(gpt: GPT) -> range:
+    """The numbers of all layers, those of the depths behind the model's own.
+
+    >>> from workload.gpt import find_model
+    >>> len(every_layer(find_model("nemotron-3-super")))
+    92
+    """
+    return range(gpt.layers + gpt.mtp_layers * layers_each(gpt))
+
+
+def numbers(gpt: GPT, depth: int) -> range:
+    """The numbers of the layers of a depth; the first depth is 0."""
+    first = gpt.layers + depth * layers_each(gpt)
+    return range(first, first + layers_each(gpt))
+
+
+def depths_held(gpt: GPT) -> int:
+    """How many depths have parameters of their own."""
+    return min(gpt.mtp_layers, 1) if gpt.mtp_shared else gpt.mtp_layers
 
 
 def parameters(gpt: GPT) -> int:
     """Parameters that are the module's alone: the embedding and the classifier are the model's."""
-    if not gpt.mtp_layers:
+    held = depths_held(gpt)
+    if not held:
         return 0
     norms = NORMS * gpt.hidden * (2 if gpt.norm_has_bias else 1)
-    return _one_more(gpt).parameters - without(gpt).parameters + 2 * gpt.hidden**2 + norms
+    layers = _longer(gpt, held).parameters - without(gpt).parameters
+    return layers + held * (2 * gpt.hidden**2 + norms)
 
 
 def model_flops(gpt: GPT, batch: int) -> int:
     """The module's FLOPs of a step, without recomputation."""
     if not gpt.mtp_layers:
         return 0
-    linears = 2 * gpt.hidden * (2 * gpt.hidden + gpt.vocab)
-    layer = _one_more(gpt).model_flops(batch) - without(gpt).model_flops(batch)
-    return layer + 3 * batch * gpt.sequence * linears
+    linears = gpt.mtp_layers * 2 * gpt.hidden * (2 * gpt.hidden + gpt.vocab)
+    return _flops_of_layers(gpt, batch) + 3 * batch * gpt.sequence * linears
 
 
 def recomputed_flops(gpt: GPT, batch: int) -> int:
-    """Those that recomputation of its layer adds."""
-    if not gpt.mtp_layers:
-        return 0
-    return (_one_more(gpt).model_flops(batch) - without(gpt).model_flops(batch)) // 3
+    """Those that recomputation of its layers adds."""
+    return _flops_of_layers(gpt, batch) // 3 if gpt.mtp_layers else 0
 
 
-def _one_more(gpt: GPT) -> GPT:
-    return replace(gpt, mtp_layers=0, layers=gpt.layers + 1)
+def _flops_of_layers(gpt: GPT, batch: int) -> int:
+    return _longer(gpt, gpt.mtp_layers).model_flops(batch) - without(gpt).model_flops(batch)
+
+
+def _longer(gpt: GPT, depths: int) -> GPT:
+    """The model with the layers of so many depths as its own, and without a module."""
+    more, letters = depths * layers_each(gpt), gpt.pattern + depths * gpt.mtp_pattern
+    return replace(without(gpt), layers=gpt.layers + more, pattern=letters)
 
 
 def refusals(gpt: GPT) -> list[str]:
     """What is wrong with a model's module, in words that follow the model's name."""
     if not gpt.mtp_layers:
-        return []
-    found = []
-    if gpt.mtp_layers > 1:
-        found.append(f"mtp_layers={gpt.mtp_layers} must be 0 or 1: one further token is predicted")
+        given = [key for key in ("mtp_pattern", "mtp_shared") if getattr(gpt, key)]
+        return [f"{key}={str(getattr(gpt, key)).lower()} needs mtp_layers" for key in given]
+    found, has = [], f"mtp_layers={gpt.mtp_layers}"
+    if gpt.mtp_layers > MOST_DEPTHS or gpt.mtp_layers >= gpt.sequence:
+        most = min(MOST_DEPTHS, gpt.sequence - 1)
+        found.append(f"{has} must be 0 to {most}: so many further tokens are predicted")
     if not gpt.mtp_loss > 0:
         found.append(f"mtp_loss={gpt.mtp_loss} must be above 0")
     if gpt.positions == "learned":
-        found.append("mtp_layers=1 goes with positions of the layers, not with positions=learned")
+        found.append(f"{has} goes with positions of the layers, not with positions=learned")
     for key in ("embedding_norm", "dropout", "goldfish_k"):
         if getattr(gpt, key):
-            found.append(f"mtp_layers=1 goes without {key}")
+            found.append(f"{has} goes without {key}")
+    if gpt.pattern and not gpt.mtp_pattern:
+        found.append(f"{has} behind a pattern needs mtp_pattern, the letters of a depth's layers")
+    if gpt.mtp_pattern and not gpt.pattern:
+        found.append(f"mtp_pattern={gpt.mtp_pattern} needs pattern")
+    for key in ("expert_every", "global_every"):
+        if gpt.mtp_shared and getattr(gpt, key) > 1:
+            found.append(f"mtp_shared=true goes with depths that are alike, not {key}")
     return found

@@ -11,9 +11,10 @@ import torch
 from executor.kernels.vocabulary import next_targets
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
+from tests.workload.models.test_hybrids import FOUR
 from tests.workload.test_experts import TWO
 from workload.errors import ModelError, PlanCannotRunError
-from workload.gpt import find_model
+from workload.gpt import GPT, find_model
 from workload.grid import Grid
 from workload.lowering import lower
 from workload.lowering.evaluation import lower_forward
@@ -22,6 +23,8 @@ from workload.plan_text import parse_plan
 
 BOTH = replace(TWO, mtp_layers=1)
 APART = replace(BOTH, tied=False)
+SUPER = replace(FOUR, mtp_layers=2, mtp_pattern="*E", mtp_shared=True)
+OWN = replace(SUPER, mtp_shared=False)
 
 
 def test_the_module_has_one_more_layer_a_linear_of_two_streams_and_three_norms() -> None:
@@ -41,9 +44,48 @@ def test_deepseek_v3_and_its_module_are_those_of_the_released_checkpoint() -> No
 
 
 @pytest.mark.parametrize("plan", ["x=2,sp=true", "z=2,data=2,zero=1", "recompute=full"])
-def test_a_program_has_the_models_flops_and_parameters(plan: str) -> None:
-    program = lower(APART, parse_plan(f"micro_batch=2,overlap=none,{plan}"))
-    assert program.model_flops == APART.model_flops(program.plan.batch)
+@pytest.mark.parametrize("gpt", [APART, SUPER, OWN], ids=["one", "shared", "own"])
+def test_a_program_has_the_models_flops_and_parameters(gpt: GPT, plan: str) -> None:
+    program = lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{plan}"))
+    assert program.model_flops == gpt.model_flops(program.plan.batch)
+    held = [each for each in program.buffers.values() if each.role == "parameters"]
+    copies = {each.name: each.replicas / program.plan.grid.ranks for each in held}
+    assert sum(each.elements / copies[each.name] for each in held) == gpt.parameters
+
+
+def test_two_depths_count_twice_in_flops_and_once_in_parameters_where_they_share() -> None:
+    """A depth behind a hybrid has 4 x 32 x 32 of attention, a router of 32 x 4, experts of 2 x 32 x
+    16 each, of which a token passes two, a shared one of 2 x 32 x 8, the linear, and five norms."""
+    attention, router, shared, expert = 4 * 32 * 32, 32 * 4, 2 * 32 * 8, 2 * 32 * 16
+    linear, norms = 2 * 32 * 32, 5 * 32
+    one = attention + router + shared + 4 * expert + linear + norms
+    assert SUPER.parameters - FOUR.parameters == one
+    assert OWN.parameters - FOUR.parameters == 2 * one
+    passed = attention + router + shared + 2 * expert + linear + 32 * 64
+    scores = 2 * 16 * (32 + 32)
+    more = 2 * 3 * 16 * (2 * passed + scores)
+    assert SUPER.model_flops(1) - FOUR.model_flops(1) == more
+    assert OWN.model_flops(1) == SUPER.model_flops(1)
+
+
+def test_gradients_of_shared_weights_are_added_from_the_last_depth_to_the_first() -> None:
+    program = lower(SUPER, parse_plan("micro_batch=2,batch=4,overlap=none"))
+    own = [op for op in program.ops if "l4.qkv.w.grad" in op.writes and op.kind == "accumulate"]
+    assert [(op.micro_batch, str(op.part)) for op in own] == [
+        (0, "l6"),
+        (0, "l4"),
+        (1, "l6"),
+        (1, "l4"),
+    ]
+    assert [op.attributes["first"] for op in own] == [True, False, False, False]
+    assert "l6.qkv.w" not in program.layouts
+
+
+def test_presets_with_depths_have_the_parameters_of_their_checkpoints() -> None:
+    """32,913,266,240 and 123,611,033,088 elements: verification cards of NVIDIA-NeMo/
+    Megatron-Bridge@067f987 (examples/model_verification_cards)."""
+    assert find_model("nemotron-3.5-lightning").parameters == 32_913_266_240
+    assert find_model("nemotron-3-super").parameters == 123_611_033_088
 
 
 def test_the_module_and_a_copy_of_the_table_are_on_the_last_stage() -> None:
@@ -65,16 +107,23 @@ def test_an_evaluation_goes_without_it() -> None:
 def test_of_a_sequences_last_token_there_is_none_after_the_next() -> None:
     at = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
     after, kept = torch.empty(6, dtype=torch.int64), torch.empty(6, dtype=torch.uint8)
-    op = Op("n", "next_targets", (), (), attributes={"sequence": 3})
-    next_targets(op, [torch.tensor([1, 2, 3, 4, 5, 6])], [after, kept], at)
+    op = Op("n", "next_targets", (), (), attributes={"sequence": 3, "ahead": 1})
+    tokens = torch.tensor([1, 2, 3, 4, 5, 6])
+    next_targets(op, [tokens], [after, kept], at)
     assert after[kept.bool()].tolist() == [2, 3, 5, 6]
     assert kept.tolist() == [1, 1, 0, 1, 1, 0]
+    next_targets(replace(op, attributes={"sequence": 3, "ahead": 2}), [tokens], [after, kept], at)
+    assert (after[kept.bool()].tolist(), kept.tolist()) == ([3, 6], [1, 0, 0, 1, 0, 0])
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"mtp_layers": 2}, "mtp_layers=2 must be 0 or 1"),
+        ({"mtp_layers": 9}, "mtp_layers=9 must be at most 8"),
+        ({"mtp_layers": 4, "sequence": 4}, "mtp_layers=4 must be 0 to 3"),
+        ({"mtp_layers": 0, "mtp_shared": True}, "mtp_shared=true needs mtp_layers"),
+        ({"mtp_pattern": "E"}, "mtp_pattern=E needs pattern"),
+        ({"mtp_shared": True, "window": 8, "global_every": 2}, "alike, not global_every"),
         ({"mtp_loss": 0.0}, "mtp_loss=0.0 must be above 0"),
         ({"positions": "learned"}, "not with positions=learned"),
         ({"dropout": 0.1}, "goes without dropout"),

@@ -71,7 +71,7 @@ def backward(b: Builder, core: Core, grad: str) -> str:
     more, also = list[str](), list[str]()
     if core.sinks:
         old, also = b.grad_writes(core.sinks, b.block.micro_batch)
-        more, shape["first"] = [core.sinks, *old], b.block.micro_batch == 0
+        more, shape["first"] = [core.sinks, *old], b.starts
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
     elif b.plan.context > 1:

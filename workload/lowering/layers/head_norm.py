@@ -58,7 +58,6 @@ def forward(b: Builder, owner: Part, qkv: str) -> tuple[Saved, ...]:
 
 def backward(b: Builder, saved: tuple[Saved, ...], grad: str) -> None:
     """Emit the gradients, in place of those of the normalised heads in the fused tensor `grad`."""
-    first = b.block.micro_batch == 0
     for own in reversed(saved):
         old, new = b.grad_writes(own.gain, b.block.micro_batch)
         operands = (own.source, own.stats, own.gain)
@@ -70,7 +69,7 @@ def backward(b: Builder, saved: tuple[Saved, ...], grad: str) -> None:
             reads,
             [grad, *new],
             nbytes=nbytes,
-            first=first,
+            first=b.starts,
             **_shape(b, own.name),
         )
 

@@ -116,7 +116,7 @@ def backward(
     owned = f"{owner}.{name}"
     if b.gpt.has_bias(name):
         reads, writes = b.grad_writes(f"{owned}.b", micro_batch)
-        b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=micro_batch == 0)
+        b.op(f"{name}.bias.grad", "column_sum", [grad, *reads], writes, first=b.starts)
     if linear.transposed:
         grad = rows.gather(b, f"{name}.grad.rows", grad)
     else:
@@ -141,7 +141,7 @@ def weight_gradient(
     `first` one overwrites: that of the first micro-batch, unless told."""
     full = b.tensor(f"{name}.dw", b.whole_tile(parameter, *shape), role="workspace")
     matmul(b, f"{name}.grad.weight", list(operands), full, "TN", (*shape, b.rows), WEIGHT_GRAD)
-    first = b.block.micro_batch == 0 if first is None else first
+    first = b.starts if first is None else first
     add_gradient(b, name, parameter, full, first=first)
 
 

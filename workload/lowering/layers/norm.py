@@ -52,10 +52,10 @@ def backward(b: Builder, name: str, parameter: str, saved: tuple[str, str], grad
     old, new = ([name for half in halves for name in half[side]] for side in (0, 1))
     reads = [grad, *saved, f"{parameter}.w"]
     if b.grid.y == 1:
-        b.op(label, f"{kind}_grad", reads + old, [grad, *new], first=m == 0)
+        b.op(label, f"{kind}_grad", reads + old, [grad, *new], first=b.starts)
         return
     sums = b.tensor(f"{label}.sums", (SUMS[kind], b.rows), b.wide, role="workspace")
-    b.op(f"{label}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=m == 0)
+    b.op(f"{label}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=b.starts)
     b.all_reduce(f"{label}.sums.reduce", sums, *b.shards_of("width"))
     b.op(label, f"{kind}_grad_apply", [*reads, sums], [grad], width=b.gpt.hidden)
 

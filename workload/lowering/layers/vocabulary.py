@@ -142,12 +142,13 @@ class Head:
     weight: str
     d_logits: str
     norm_of: str = "norm"
-    further: bool = False
+    further: int = 0
+    targets: str = ""
 
 
-def head(b: Builder, source: str, *, norm_of: str = "norm", further: bool = False) -> Head:
-    """Emit last norm, classifier and loss, with the gradient of its logits; `further` is that of
-    the token after the next."""
+def head(b: Builder, source: str, *, norm_of: str = "norm", further: int = 0) -> Head:
+    """Emit last norm, classifier and loss, with the gradient of its logits; it is that of the token
+    so many `further` than the next."""
     normed, stats = norm.forward(b, "norm", norm_of, source)
     whole = _merge_columns(b, "head", rows.gather(b, "head.rows", normed))
     weight = gather(b, "head", _table(b), tile(b))
@@ -155,7 +156,9 @@ def head(b: Builder, source: str, *, norm_of: str = "norm", further: bool = Fals
     logits = b.tensor("head.o", (b.rows, vocab))
     matmul(b, "head.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
     kept = normed if rows.parts(b) > 1 else whole
-    return Head(source, stats, kept, weight, _loss(b, logits, further), norm_of, further)
+    targets, mask = _targets(b, further)
+    d_logits = _loss(b, logits, (targets, mask), further)
+    return Head(source, stats, kept, weight, d_logits, norm_of, further, targets)
 
 
 def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
@@ -177,15 +180,17 @@ def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
     return d
 
 
-def _loss(b: Builder, logits: str, further: bool) -> str:
+def _loss(b: Builder, logits: str, told: tuple[str, list[str]], further: int) -> str:
     """Emit cross-entropy over the split vocabulary and its gradient; returns the latter's name.
-    That of a `further` token is weighed, and added to that of the next.
+    `told` are the targets and which of them count. That of a `further` token is weighed, and added
+    to that of the next.
 
     Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
     """
-    targets, kept = _targets(b, further)
-    how: dict[str, Any] = {"masked": True, "weight": b.gpt.mtp_loss} if further else {}
+    targets, kept = told
+    weight = b.gpt.mtp_loss / b.gpt.mtp_layers if further else 1.0
+    how: dict[str, Any] = {"masked": True, "weight": weight} if further else {}
     vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
     if b.dtype == "bf16":
         wide = b.tensor("loss.logits", b.buffers[logits].shape, b.wide)
@@ -208,14 +213,15 @@ def _loss(b: Builder, logits: str, further: bool) -> str:
     return grad
 
 
-def _targets(b: Builder, further: bool) -> tuple[str, list[str]]:
-    """The next tokens, or emit those after them; and the mask of those that count, if any."""
+def _targets(b: Builder, further: int) -> tuple[str, list[str]]:
+    """The next tokens, or emit those so many further; and the mask of those that count, if any."""
     targets = b.input_name("targets")
     if not further:
         return targets, goldfish.mask(b, targets)
     after = b.tensor("mtp.targets", (b.rows,), "int64", role="workspace")
     kept = b.tensor("mtp.kept", (b.rows,), "uint8", role="workspace")
-    b.op("mtp.targets", "next_targets", [targets], [after, kept], sequence=b.gpt.sequence)
+    how: dict[str, Any] = {"sequence": b.gpt.sequence, "ahead": further}
+    b.op("mtp.targets", "next_targets", [targets], [after, kept], **how)
     return after, [kept]
 
 

@@ -18,19 +18,22 @@ MAMBA, ATTENTION, MLP, EXPERTS = MIXERS = "M", "*", "-", "E"
 OF_MAMBA = ("ssm_heads", "ssm_width", "ssm_state", "ssm_groups", "ssm_conv", "ssm_chunk")
 SAID_BY_LETTERS = ("dense_layers", "expert_every")
 WITHOUT = (  # fields whose parts only layers of attention and MLP together have here
-    *("biases", "qkv_bias", "dropout", "kv_rank", "window", "sinks", "mtp_layers"),
+    *("biases", "qkv_bias", "dropout", "kv_rank", "window", "sinks"),
     *SAID_BY_LETTERS,
 )
 MOST_CONV = 64  # taps; kernels have 2 to 4
 
 
 def mixer_of(gpt: GPT, layer: int) -> str:
-    """The letter of a layer, by its number in the whole model; "" of a transformer's.
+    """The letter of a layer, by its number in the whole model, behind whose last one those of
+    modules for further tokens count on; "" of a transformer's.
 
     >>> from workload.gpt import find_model
     >>> [mixer_of(find_model("nemotron-3-nano"), layer) for layer in range(6)]
     ['M', 'E', 'M', 'E', 'M', '*']
     """
+    if gpt.mtp_pattern and layer >= gpt.layers:
+        return gpt.mtp_pattern[(layer - gpt.layers) % len(gpt.mtp_pattern)]
     return gpt.pattern[layer] if gpt.pattern else ""
 
 
@@ -50,6 +53,8 @@ def refusals(gpt: GPT) -> list[str]:
     unknown = sorted(set(gpt.pattern) - set(MIXERS))
     if unknown:
         return [f"pattern has {unknown[0]!r}, and the letters of layers are {' '.join(MIXERS)}"]
+    if further := sorted(set(gpt.mtp_pattern) - set(gpt.pattern)):
+        return [f"mtp_pattern has {further[0]!r}, of which pattern has no layer"]
     found = []
     if len(gpt.pattern) != gpt.layers:
         found.append(f"pattern has {len(gpt.pattern)} letters for layers={gpt.layers}")

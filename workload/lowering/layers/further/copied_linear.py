@@ -41,7 +41,7 @@ def backward(b: Builder, own: Linear, owner: Part, source: str, weight: str, gra
     full = b.tensor(f"{name}.dw", b.whole_tile(parameter, own.k, own.n), role="workspace")
     shape, reads = (own.k, own.n, count), [source, grad]
     linear.matmul(b, f"{name}.grad.weight", reads, full, "TN", shape, WEIGHT_GRAD, copies)
-    linear.add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
+    linear.add_gradient(b, name, parameter, full, first=b.starts)
     return out
 
 

@@ -93,7 +93,7 @@ def _led_down(b: Builder, owner: Part, latents: str, weight: str, grad: str) -> 
     full = b.tensor("kv_up.dw", b.whole_tile(parameter, own.k, n), role="workspace")
     reads = [latents, up]
     _matmul(b, "kv_up.grad.weight", reads, full, "TN", (own.k, n, count), WEIGHT_GRAD)
-    linear.add_gradient(b, "kv_up", parameter, full, first=b.block.micro_batch == 0)
+    linear.add_gradient(b, "kv_up", parameter, full, first=b.starts)
     return _scattered(b, "kv_up.latents.grad", out), _scattered(b, "kv.positions.grad", positions)
 
 

@@ -1,6 +1,9 @@
-"""The module that predicts the token after the next (`workload/models/mtp.py`), on the last stage.
+"""What predicts further tokens (`workload/models/mtp.py`), on the last stage: depth by depth.
 
-It is a part of the model of its own, with the number that the next layer would have. The stage has
+The layers of a depth are parts of the model with the numbers that further layers would have. What
+leads into the first of them is of its part, what follows the last one of that one's. A depth that
+shares the parameters of the first has ops of its own on these, and adds to the gradients that the
+depths behind it, whose backward pass comes first, left there. The stage has
 the embedding's table too, whose gradients are summed with those of the first stage as a tied
 table's are. The stream's rows are looked up, joined and put through the linear by each rank of x
 alike, or its own ones with sequence parallelism.
@@ -9,6 +12,7 @@ Source: Megatron-Core, transformer/multi_token_prediction.py. Not modelled: its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from workload.lowering.builder import Builder
@@ -16,68 +20,87 @@ from workload.lowering.layers import layer, norm, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear, add_gradient, gather
+from workload.models import mtp
 from workload.op import RECOMPUTE, Part, layer_part
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Names of what the module's forward leaves behind for its backward: source and statistics of
-    its norms, the linear's input and weight, the layer's, and the classifier's."""
+    """Names of what a depth's forward leaves behind for its backward: the tokens looked up, source
+    and statistics of its norms, the linear's input and weight, the layers', and the classifier's.
+    """
 
+    tokens: str
     embedded: tuple[str, str]
     stream: tuple[str, str]
     joined: str
     weight: str
-    layer: layer.AnySaved
+    layers: tuple[layer.AnySaved, ...]
     head: vocabulary.Head
 
 
-def part(b: Builder) -> Part:
-    """The module, as a part of the model."""
-    return layer_part(b.gpt.layers)
-
-
 def declare(b: Builder) -> None:
-    """Declare its parameters, and the embedding's table where it is not yet."""
-    owner = part(b)
+    """Declare the parameters of all depths, and the embedding's table where it is not yet."""
     vocabulary.declare_shared_embedding(b)
-    for name in ("enorm", "hnorm"):
-        norm.declare(b, f"{owner}.{name}", owner)
-    copied_linear.declare(b, _linear(b), owner)
-    layer.declare(b, owner)
-    norm.declare(b, f"{owner}.head_norm", owner)
+    for depth in range(mtp.depths_held(b.gpt)):
+        owners = _parts(b, depth)
+        for name in ("enorm", "hnorm"):
+            norm.declare(b, f"{owners[0]}.{name}", owners[0])
+        copied_linear.declare(b, _linear(b), owners[0])
+        for owner in owners:
+            layer.declare(b, owner)
+        norm.declare(b, f"{owners[-1]}.head_norm", owners[-1])
 
 
-def forward(b: Builder, source: str) -> Saved:
-    """Emit the module on the stream behind the last layer, up to its loss' gradient."""
-    owner = part(b)
+def forward(b: Builder, source: str) -> list[Saved]:
+    """Emit all depths on the stream behind the last layer, up to their losses' gradients."""
+    found, tokens = list[Saved](), b.input_name("targets")
+    for depth in range(b.gpt.mtp_layers):
+        source, saved = _forward(b, depth, source, tokens)
+        tokens = saved.head.targets
+        found.append(saved)
+    return found
+
+
+def _forward(b: Builder, depth: int, source: str, tokens: str) -> tuple[str, Saved]:
+    """Emit a depth, which looks these tokens up; returns the stream behind its layers."""
+    parts, owners = _parts(b, depth), _owners(b, depth)
+    b.block = replace(b.block, part=parts[0])
     weight = gather(b, "mtp.embed", "embed.w", vocabulary.tile(b))
     full = b.tensor("mtp.embed.o", (b.rows, b.gpt.hidden))
     traffic = 2 * b.rows * b.gpt.hidden * b.item_bytes()
-    reads = [b.input_name("targets"), weight]
-    b.op("mtp.embed.lookup", "embedding", reads, [full], nbytes=traffic)
+    b.op("mtp.embed.lookup", "embedding", [tokens, weight], [full], nbytes=traffic)
     full = rows.reduce(b, "mtp.embed.reduce", full, *b.shards_of("vocabulary"))
-    embedded, stats = norm.forward(b, "enorm", f"{owner}.enorm", full)
-    stream, more = norm.forward(b, "hnorm", f"{owner}.hnorm", source)
+    embedded, stats = norm.forward(b, "enorm", f"{owners[0]}.enorm", full)
+    stream, more = norm.forward(b, "hnorm", f"{owners[0]}.hnorm", source)
     count, width = b.buffers[stream].shape
     joined = b.tensor("mtp.joined", (count, 2 * width))
     b.op("mtp.join", "join_columns", [embedded, stream], [joined])
-    out, used = copied_linear.forward(b, _linear(b), owner, joined)
-    out, saved = layer.forward(b, owner, out)
-    head = vocabulary.head(b, out, norm_of=f"{owner}.head_norm", further=True)
-    return Saved((full, stats), (source, more), joined, used, saved, head)
+    out, used = copied_linear.forward(b, _linear(b), owners[0], joined)
+    kept = list[layer.AnySaved]()
+    for part, owner in zip(parts, owners, strict=True):
+        b.block = replace(b.block, part=part)
+        out, saved = layer.forward(b, owner, out)
+        kept.append(saved)
+    head = vocabulary.head(b, out, norm_of=f"{owners[-1]}.head_norm", further=depth + 1)
+    return out, Saved(tokens, (full, stats), (source, more), joined, used, tuple(kept), head)
 
 
-def backward(b: Builder, saved: Saved, again: str) -> str:
-    """Emit its gradients; returns that of the stream behind the last layer. `again` says what of
-    its layer is recomputed."""
-    owner, kept = part(b), saved.layer
-    d = vocabulary.head_backward(b, saved.head, gathered=False)
-    if again == "full":
-        block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
-        _, kept = layer.forward(b, owner, kept.source)
-        b.block = block
-    d = layer.backward(b, owner, kept, d, again=again)
+def backward(b: Builder, saved: Sequence[Saved], again: str) -> str:
+    """Emit the gradients of all depths, the last one first; returns that of the stream behind the
+    last layer. `again` says what of their layers is recomputed."""
+    more = ""
+    for depth in reversed(range(b.gpt.mtp_layers)):
+        b.adds = b.gpt.mtp_shared and depth < b.gpt.mtp_layers - 1
+        more = _backward(b, depth, saved[depth], more, again)
+    b.adds = False
+    return more
+
+
+def _backward(b: Builder, depth: int, saved: Saved, more: str, again: str) -> str:
+    """Emit a depth's gradients; `more` is that of its stream from the depth behind it, if any."""
+    owner = _owners(b, depth)[0]
+    d = _layers_backward(b, depth, saved, more, again)
     d = copied_linear.backward(b, _linear(b), owner, saved.joined, "", d)
     count, width = b.buffers[d].shape
     embedded, stream = (b.tensor(f"mtp.{n}", (count, width // 2)) for n in ("de", "dh"))
@@ -87,11 +110,38 @@ def backward(b: Builder, saved: Saved, again: str) -> str:
     whole = rows.gather(b, "mtp.embed.grad.rows", embedded)
     full = b.tensor("mtp.embed.dw", vocabulary.tile(b), role="workspace")
     traffic = b.buffers[full].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
-    reads = [b.input_name("targets"), whole]
+    reads = [saved.tokens, whole]
     b.op("mtp.embed.grad.weight", "embedding_grad", reads, [full], nbytes=traffic)
-    first = b.block.micro_batch == 0 and not b.gpt.tied
+    first = b.block.micro_batch == 0 and not (b.gpt.tied or more)
     add_gradient(b, "mtp.embed", "embed.w", full, first=first)
     return stream
+
+
+def _layers_backward(b: Builder, depth: int, saved: Saved, more: str, again: str) -> str:
+    """Emit the gradients of classifier and layers; returns that of the first layer's input."""
+    parts, owners = _parts(b, depth), _owners(b, depth)
+    b.block = replace(b.block, part=parts[-1])
+    d = vocabulary.head_backward(b, saved.head, gathered=False)
+    if more:
+        b.op("mtp.further.add", "add", [d, more], [d])
+    for part, owner, found in reversed([*zip(parts, owners, saved.layers, strict=True)]):
+        kept, block = found, replace(b.block, part=part)
+        if again == "full":
+            b.block = replace(block, phase=RECOMPUTE)
+            _, kept = layer.forward(b, owner, found.source)
+        b.block = block
+        d = layer.backward(b, owner, kept, d, again=again)
+    return d
+
+
+def _parts(b: Builder, depth: int) -> list[Part]:
+    """The layers of a depth, as parts of the model."""
+    return [layer_part(number) for number in mtp.numbers(b.gpt, depth)]
+
+
+def _owners(b: Builder, depth: int) -> list[Part]:
+    """The layers whose parameters a depth has."""
+    return _parts(b, 0 if b.gpt.mtp_shared else depth)
 
 
 def _linear(b: Builder) -> Linear:

@@ -111,12 +111,12 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     nbytes = _scan_bytes(b, reads[1:3], saved.scanned, 2) + b.nbytes(of_convolved) + columns
     nbytes += sum(map(b.nbytes, (*heads, *old, *new)))
     about: dict[str, Any] = {"flops": 2 * counts.scan_flops(b.gpt) * b.rows // b.grid.x}
-    about |= {"replicas": b.grid.y, "nbytes": nbytes, "first": m == 0, **shape_of(b)}
+    about |= {"replicas": b.grid.y, "nbytes": nbytes, "first": b.starts, **shape_of(b)}
     b.op("ssd.grad", "ssd_grad", reads + old, [of_convolved, of_made, *new], **about)
     taps = [f"{owner}.{each}" for each in OF_TAPS]
     old, new = ([n for each in taps for n in b.grad_writes(each, m)[side]] for side in (0, 1))
     nbytes = 3 * b.nbytes(of_convolved) + sum(map(b.nbytes, (*taps, *old, *new)))
-    about = {"nbytes": nbytes, "first": m == 0, **shape_of(b)}
+    about = {"nbytes": nbytes, "first": b.starts, **shape_of(b)}
     reads = [of_convolved, saved.made, *taps, of_made, *old]
     b.op("conv.grad", "ssd_conv_grad", reads, [of_made, *new], **about)
     return _linear_grad(b, owner, "in_proj", normed, weights, of_made)
@@ -156,7 +156,7 @@ def _norm_grad(b: Builder, owner: Part, saved: Saved, grad: str) -> None:
     old, new = b.grad_writes(gain, m)
     reads = [grad, saved.gated, saved.stats, gain, *old]
     groups = shape_of(b)["groups"]
-    b.op(f"{NORM}.grad", "group_norm_grad", reads, [grad, *new], first=m == 0, groups=groups)
+    b.op(f"{NORM}.grad", "group_norm_grad", reads, [grad, *new], first=b.starts, groups=groups)
 
 
 def _stats(b: Builder) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
-from workload.models import moe
+from workload.models import moe, mtp
 from workload.op import Buffer, Part, layer_part
 from workload.pipeline.stages import chunk_layers
 
@@ -55,7 +55,7 @@ def forward(b: Builder, owner: Part, logits: str, chosen: str) -> str:
     again neither counts nor adds to the loss."""
     own, again = b.gpt, b.block.is_recomputed
     if own.router_bias and not again:
-        name, first = _counts(owner), b.block.micro_batch == 0
+        name, first = _counts(owner), b.block.micro_batch == 0 and b.block.part == owner
         b.op("router.count", "count_choices", [chosen, *_old(name, first)], [name], first=first)
     if not own.balance_loss:
         return ""
@@ -64,7 +64,7 @@ def forward(b: Builder, owner: Part, logits: str, chosen: str) -> str:
     over_x = b.shards_of("rows") if rows.parts(b) > 1 else ()
     b.all_reduce("balance.sums.reduce", sums, *over_x, *b.shards_of("positions"))
     if not again:
-        first = b.block.micro_batch == 0 and owner.layer == _own_layers(b)[0]
+        first = b.block.micro_batch == 0 and b.block.part.layer == _own_layers(b)[0]
         reads = [sums, *_old(TOTAL, first)]
         b.op("balance.loss", "balance_loss", reads, [TOTAL], first=first, **_how(b))
     return sums
@@ -101,7 +101,8 @@ def _own_layers(b: Builder) -> list[int]:
     """The stage's layers with experts."""
     chunks = chunk_layers(b.gpt, b.plan)[b.stage :: b.plan.pipe]
     layers = [layer for part in chunks for layer in part]
-    layers += [b.gpt.layers] if b.gpt.mtp_layers and b.stage == b.plan.pipe - 1 else []
+    if b.stage == b.plan.pipe - 1:
+        layers += [n for depth in range(mtp.depths_held(b.gpt)) for n in mtp.numbers(b.gpt, depth)]
     return [layer for layer in layers if moe.has_experts(b.gpt, layer)]
 
 

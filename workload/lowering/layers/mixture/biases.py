@@ -74,8 +74,7 @@ def _gradient(b: Builder, own: Linear, owner: Part, axes: Split) -> str:
 
 
 def _accumulate(b: Builder, own: Linear, owner: Part, full: str) -> None:
-    first = b.block.micro_batch == 0
-    linear.add_gradient(b, f"{own.name}.bias", f"{owner}.{own.name}.b", full, first=first)
+    linear.add_gradient(b, f"{own.name}.bias", f"{owner}.{own.name}.b", full, first=b.starts)
 
 
 def _tile(b: Builder, own: Linear, axes: Split) -> tuple[int, int]:

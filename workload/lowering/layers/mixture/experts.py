@@ -235,7 +235,7 @@ def _backward(
     full = b.tensor(f"{name}.dw", b.whole_tile(parameter, *shape), role="workspace")
     reads = [source, grad, routed.counts]
     _grouped(b, f"{name}.grad.weight", reads, full, "TN", (k, n, count), WEIGHT_GRAD)
-    linear.add_gradient(b, name, parameter, full, first=b.block.micro_batch == 0)
+    linear.add_gradient(b, name, parameter, full, first=b.starts)
     return out
 
 

@@ -94,7 +94,7 @@ def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str
     weight, m = f"{owner}.router.w", b.block.micro_batch
     if gpt.biases:
         reads, writes = b.grad_writes(f"{owner}.router.b", m)
-        b.op("router.bias.grad", "column_sum", [d_logits, *reads], writes, first=m == 0)
+        b.op("router.bias.grad", "column_sum", [d_logits, *reads], writes, first=b.starts)
     d = b.tensor("router.di", (tokens, width))
     shape = tokens, width, gpt.experts
     reads, copies = [d_logits, weight], _copies(b)
@@ -104,7 +104,7 @@ def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str
     reads = [normed, d_logits]
     linear.matmul(b, "router.grad.weight", reads, part, "TN", shape, WEIGHT_GRAD, copies)
     reads, writes = b.grad_writes(weight, m)
-    b.op("router.grad.accumulate", "accumulate", [part, *reads], writes, first=m == 0)
+    b.op("router.grad.accumulate", "accumulate", [part, *reads], writes, first=b.starts)
     return d
 
 
