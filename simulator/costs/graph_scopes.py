@@ -19,7 +19,10 @@ ATTENTION, ROUTER, PREPROCESS, WHOLE = SCOPES = (
 )
 COUNTS = ("dispatch.places", "dispatch.counts")
 ROUTING = ("norm2", "router", "route", "shared")
-EAGER = ("dispatch", "experts", "combine", "swiglu", "gelu", "squared_relu", "up.", "down.")
+EAGER = (
+    *("dispatch", "experts", "combine", "up.", "down."),
+    *("swiglu", "clamped_swiglu", "gelu", "squared_relu"),
+)
 FIRST = {ATTENTION: ("norm1", "norm1.grad"), ROUTER: ("router.matmul", "router.grad.input")}
 
 

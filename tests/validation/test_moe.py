@@ -150,6 +150,14 @@ def test_gpt_oss_has_windows_sinks_biases_and_its_clamped_activation() -> None:
     gpt = case_of(run(model="GPT OSS 120B")).asked
     assert (gpt.window, gpt.global_every, gpt.sinks, gpt.biases) == (128, 2, True, True)
     assert (gpt.activation, gpt.norm) == ("clamped_swiglu", "rmsnorm")
+    assert gpt.rope_scaling.startswith("yarn:factor=32:")
+
+
+@pytest.mark.parametrize(("gpu", "flash"), [("GB200", "no"), ("H100", "")])
+def test_latent_attention_on_blackwell_in_2025_has_no_fused_kernel(gpu: str, flash: str) -> None:
+    about = {"source": "NVIDIA DGX Cloud", "table_or_figure": "deepseek_v3 README, v25.05.05"}
+    found = run(model="DeepSeek-V3 671B", framework="NeMo", gpu=gpu, **about)
+    assert found.text("flash_attention") == flash
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from workload.models.rope_scaling import scaling_of
 from workload.op import KEYS_EXCHANGE, Buffer, Op
 from workload.passes.accumulation import added_by_matmuls
 from workload.passes.coalesced import coalesced
@@ -19,6 +20,7 @@ from workload.passes.fp8 import multiply_in_fp8
 Shares = tuple[tuple[str, float], ...]
 Buffers = dict[str, Buffer]
 Rewritten = tuple[list[Op], Buffers]
+ROTATIONS = ("rope", "rope_grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +88,30 @@ def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Re
     return [fused(op) for op in ops], {}
 
 
+def kind_in_steps(op: Op) -> str:
+    """Under which kind a stack has an op's kernels: that of the op, but "scaled_rope" for a
+    rotation that multiplies queries and keys too, as YaRN does, which fused kernels cannot.
+
+    >>> yarn = {"scaling": "yarn:factor=32:original_max_position_embeddings=4096"}
+    >>> kind_in_steps(Op("a", "rope_grad", (), (), attributes=yarn))
+    'scaled_rope_grad'
+    """
+    if op.kind not in ROTATIONS:
+        return op.kind
+    scaling = scaling_of(str(op.attributes["scaling"]))
+    return f"scaled_{op.kind}" if scaling and scaling.attention_factor != 1 else op.kind
+
+
 def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Ops that are several kernels: what goes through memory, and what the host issues."""
     passes, launches = dict(habits.passes), dict(habits.launches)
 
     def whole(op: Op) -> Op:
-        if op.launches and op.kind in launches:
-            op = replace(op, launches=launches[op.kind])
-        return replace(op, nbytes=scaled(op.nbytes, passes[op.kind])) if op.kind in passes else op
+        kind = kind_in_steps(op)
+        if op.launches:
+            op = replace(op, launches=launches.get(kind, launches.get(op.kind, op.launches)))
+        share = passes.get(kind, passes.get(op.kind))
+        return op if share is None else replace(op, nbytes=scaled(op.nbytes, share))
 
     return [whole(op) for op in ops], {}
 
