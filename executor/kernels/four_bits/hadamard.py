@@ -25,4 +25,5 @@ def _turn(like: torch.Tensor) -> torch.Tensor:
     whole = like.new_ones(1, 1)
     while len(whole) < ROWS:
         whole = torch.cat([torch.cat([whole, whole], 1), torch.cat([whole, -whole], 1)])
-    return whole * like.new_tensor(SIGNS) / ROWS**0.5
+    signs = torch.tensor(SIGNS, dtype=like.dtype).to(like.device)
+    return whole.mul(signs).div(float(ROWS) ** 0.5)

@@ -68,7 +68,7 @@ def _sizes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _codes(size: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    numbers = torch.tensor(VALUES, dtype=size.dtype, device=size.device)
+    numbers = torch.tensor(VALUES, dtype=size.dtype).to(size.device)
     codes = torch.bucketize(size, numbers, out_int32=True).clamp_(max=SIGN - 1)
     return codes.add_(signs.signbit(), alpha=SIGN).to(torch.uint8)
 
