@@ -98,9 +98,7 @@ def declare(b: Builder, owner: Part) -> None:
 
 def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tuple[str, Saved]:
     """Emit routing and experts on the rows `normed`; returns the output's name and what is saved.
-
-    Without `whole` it ends before the experts' last linear, and the output has no name.
-    """
+    Without `whole` it ends before the experts' last linear, and the output has no name."""
     every, weights = linears(b), dict[str, str]()
     taken = latent_columns.made(b, owner, normed, weights)
     source, scores, routed = route(b, owner, normed, taken)
