@@ -256,7 +256,6 @@ def test_what_changes_a_step_of_experts_is_said(settings: dict[str, Any], name: 
     [
         ({"tensor_model_parallel_size": 4, "expert_tensor_parallel_size": 2}, "expert-tensor"),
         ({"expert_tensor_parallel_num_weight_shards": 2}, "num-weight-shards"),
-        ({"moe_latent_size": 64}, "moe-latent-size"),
         ({"moe_layer_freq": 2}, "moe-layer-freq"),  # layers 0, 2, …: none stands before the first
         ({"moe_router_score_function": "sqrtsoftplus"}, "moe-router-score-function"),
         ({"deepspeed": True}, "num-experts"),
