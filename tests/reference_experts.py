@@ -58,6 +58,9 @@ class Experts(nn.Module):
     at most ceil(capacity * tokens * topk / experts) of each run of `run` tokens, the first ones.
     """
 
+    balance: Tensor
+    counts: Tensor
+
     def __init__(
         self,
         weights: Mapping[str, Tensor],

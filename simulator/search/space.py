@@ -35,8 +35,10 @@ from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
+from workload.lowering.divisibility import splits_experts
 from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
+from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Indices
 from workload.splits.experts import folded
 
@@ -196,12 +198,13 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
 
 
 def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
-    gpt, n = problem.gpt, problem.devices
+    gpt, n, recipe = problem.gpt, problem.devices, problem.fixed.get("recipe", NO_RECIPE)
     heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
     xs = [x for x in problem.choices("x", sizes) if all(width % x == 0 for width in heads)]
     whole = 1 if gpt.kv_rank or gpt.expert_latent else gpt.hidden  # latents are of whole rows
     ys = [y for y in problem.choices("y", sizes) if whole % y == 0]
+    ys = [y for y in ys if splits_experts(gpt, recipe, "hidden", y)]
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
@@ -272,11 +275,11 @@ def _of_experts(
     """How experts can be split: over neighbours on the `others`, context and data, or over these
     and x."""
     context, data = others
-    experts = problem.gpt.experts
+    experts, recipe = problem.gpt.experts, problem.fixed.get("recipe", NO_RECIPE)
     whole = [1] if problem.fixed.get("shard", 0) or not experts else divisors(experts)
     for tensor in problem.choices("expert_tensor", [0, 1] if over_x else [0]):
         apart = x if tensor == 1 and over_x else 1
-        if experts and not tensor and problem.gpt.expert_ffn % x:
+        if not tensor and not splits_experts(problem.gpt, recipe, "expert_ffn", x):
             continue
         for split in problem.choices("expert", whole):
             if split % apart or whole[-1] % split or (problem.of_exchanges and split == 1):

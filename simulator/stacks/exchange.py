@@ -31,7 +31,8 @@ def share_of_own_rows(plan: Plan) -> float:
     MoEAlltoAllTokenDispatcher.token_dispatch: an all-to-all of expert parallelism, and behind it an
     all-gather of expert tensor parallelism. Not modelled: that rows are then permuted by parts too.
 
-    >>> share_of_own_rows(Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True))
+    >>> over = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True)
+    >>> share_of_own_rows(over)
     0.25
     """
     split = plan.expert > 1 and plan.sequence_parallel and not plan.experts_over_x

@@ -67,8 +67,7 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
                 f"expert={plan.expert} splits experts, and {gpt.name} has none; leave it out"
             )
         return
-    if plan.recipe != NO_RECIPE:
-        _check_blocks_of_experts(gpt, plan)
+    _check_blocks_of_experts(gpt, plan)
     if gpt.expert_latent:
         _check_latent_columns(gpt, plan)
     _divides("expert", plan.expert, {"experts": gpt.experts})
@@ -86,6 +85,8 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
 
 def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
     """Refuse a split of experts' widths that cuts what shares a scale, and empty places."""
+    if plan.recipe == NO_RECIPE:
+        return
     recipe = recipe_of(plan.recipe)
     if gpt.capacity and not recipe.of_tensors:
         raise PlanCannotRunError(
@@ -96,13 +97,26 @@ def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
     over_x = 1 if plan.experts_over_x else plan.x
     for axis, parts, name in (("x", over_x, "expert_ffn"), ("y", plan.y, "hidden")):
         whole = getattr(gpt, name)
-        left = whole // parts
-        if not recipe.of_tensors and parts > 1 and left % recipe.length:
+        if cuts_blocks(plan.recipe, whole, parts):
             raise PlanCannotRunError(
                 f"recipe={plan.recipe} has a scale for each {recipe.length} values of experts' "
-                f"weights, and {axis}={parts} leaves {left} of {name}={whole}; take "
+                f"weights, and {axis}={parts} leaves {whole // parts} of {name}={whole}; take "
                 f"fp8-tensorwise or a {axis} that leaves whole blocks"
             )
+
+
+def cuts_blocks(recipe: str, whole: int, parts: int) -> bool:
+    """Whether so many parts of a width of experts cut what shares a scale in a recipe."""
+    if recipe == NO_RECIPE or parts == 1 or recipe_of(recipe).of_tensors:
+        return False
+    return whole // parts % recipe_of(recipe).length != 0
+
+
+def splits_experts(gpt: GPT, recipe: str, name: str, parts: int) -> bool:
+    """Whether a width of a model's experts, if it has any, comes in so many parts of whole blocks
+    of a recipe."""
+    whole = getattr(gpt, name)
+    return not gpt.experts or (whole % parts == 0 and not cuts_blocks(recipe, whole, parts))
 
 
 def _check_latent_columns(gpt: GPT, plan: Plan) -> None:

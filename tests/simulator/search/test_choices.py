@@ -138,9 +138,24 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
         SearchProblem(TINY, 8, 16, {"dispatcher": "hierarchical"}, stack=stack)
     with pytest.raises(PlanError, match="small has none"):
         SearchProblem(SMALL, 4, 8, {"dispatcher": "once_per_node"})
-    blocks = SearchProblem(TINY, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
+    full = SearchProblem(
+        replace(TINY, capacity=1.25), 8, 16, FEW, several={"precision": ("bf16", "mxfp8")}
+    )
     with pytest.raises(PlanCannotRunError, match="recipe=mxfp8 has scales of blocks"):
-        spaces_of(blocks)
+        spaces_of(full)
+
+
+def test_blocks_of_experts_are_not_cut() -> None:
+    """x=4 leaves 16 of 64 columns for blocks of 32, unless x splits whole experts."""
+    problem = SearchProblem(TINY, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
+    plans = {}
+    for space in spaces_of(problem):
+        every = [space.shape(row) for row in range(len(space.micro_batches))]
+        plans[space.problem.fixed.get("recipe", "none")] = {
+            (each["x"], each["expert_tensor"]) for each in every
+        }
+    assert plans["mxfp8"] == plans["none"] - {(4, 0), (8, 0)}
+    assert (4, 0) in plans["none"]
 
 
 def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> None:
