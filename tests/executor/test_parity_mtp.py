@@ -11,6 +11,7 @@ from tests.executor.test_parity_balance import V3
 from tests.executor.test_parity_experts import FOUR, plan_of
 from tests.executor.test_parity_hybrid import NANO
 from workload.gpt import GPT, find_model
+from workload.lowering import lower
 
 LLAMA = replace(find_model("tiny-llama-40k"), vocab=250, mtp_layers=1)
 TIED = replace(LLAMA, tied=True, window=5, global_every=3, mtp_loss=0.5)
@@ -78,8 +79,15 @@ FOUR_OF_EXPERTS = [
 def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     check(2, gpt, [TWO[0], *TWO[2:4], replace(TWO[1], recompute="moe"), *EXPERTS])
-    if gpt.mtp_shared:
-        check(4, gpt, FOUR_OF_EXPERTS)
+    check(4, gpt, FOUR_OF_EXPERTS)
+
+
+def test_modules_with_own_weights_are_summed_under_names_of_their_own() -> None:
+    """The executor sums what has one name in one arena: of two it would leave one out."""
+    gpt, plan = replace(SUPER, mtp_shared=False), FOUR_OF_EXPERTS[2]
+    names = [op.name for op in lower(gpt, plan, 1).ops]
+    assert sum(name.startswith("head.grads.reduce") for name in names) == 2
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.distributed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -71,6 +72,7 @@ def bucket_gradient_reduces(
     deferred = any(op.purpose == GRAD_SCATTER and op.stream != COMPUTE for op in ops)
     final_block = {op.writes[0]: op.block for op in final}
     after: dict[Block, list[Op]] = {block: [] for block in chain}
+    named = Counter[str]()
     for block, following in zip(chain, [*chain[1:], chain[-1]], strict=True):
         later = deferred and slot_of[block] == slot_of[following]
         place = following if later else block
@@ -79,7 +81,9 @@ def bucket_gradient_reduces(
             target += [op for op in final if op.block == block]
         grads = [grad for grad, owner in final_block.items() if owner == block]
         buckets = [_bucket(op, grads, buffers) for op in whole]
-        target += [replace(bucket, block=place) for bucket in buckets if bucket is not None]
+        for bucket in filter(None, buckets):
+            named[bucket.name] += 1
+            target.append(_numbered(replace(bucket, block=place), named[bucket.name]))
     gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
     rest = [op for op in ops if op.name not in gone]
     # Deferred additions to what is not summed stay behind the last op, whatever their block.
@@ -87,6 +91,14 @@ def bucket_gradient_reduces(
     ends = {op.block: at for at, op in enumerate(rest) if op.purpose != staying}
     closing = {ends[block]: added for block, added in after.items()}
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
+
+
+def _numbered(bucket: Op, number: int) -> Op:
+    """The bucket with a name of its own, if it is not the first of its part: modules for further
+    tokens belong to the same part as the classifier, and are final in blocks of their own."""
+    if number == 1:
+        return bucket
+    return replace(bucket, name=f"{bucket.name}.{number}", label=f"{bucket.label}.{number}")
 
 
 def _additions(
