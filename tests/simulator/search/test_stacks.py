@@ -60,7 +60,19 @@ def test_a_hundred_plans_of_each_stack_take_no_less(
     holds_for_a_plan_of(name, gpt, machine, data)
 
 
-@pytest.mark.parametrize("name", [each for each in NAMES if each not in ("simgpt", "other")])
+def is_variant(name: str) -> bool:
+    """Whether a stack is another one in a later or an earlier form: `nemo-2023` of `nemo`."""
+    return any(name.startswith(f"{each}-") for each in NAMES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if is_variant(name) else [])
+        for name in NAMES
+        if name not in ("simgpt", "other")
+    ],
+)
 def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) -> None:
     fixed = NARROW | ({"x": 2, "y": 1} if "axonn" in name else {})
     problem = SearchProblem(GPT_4, 8, 16, fixed, stack=load_stack(name))
