@@ -22,11 +22,13 @@ def outcome(
     *,
     formula_s: float | None = None,
     unscored: str = "",
+    plan: str = "",
     cells: Mapping[str, str] = {},
 ) -> Outcome:
     return Outcome(
         PublishedRun({"id": name, "source": "A", "global_batch_seqs": "16", **cells}),
         PREDICTED,
+        plan=plan,
         measured_s=measured_s,
         predicted_s=predicted_s,
         formula_s=formula_s,
@@ -84,3 +86,19 @@ def test_ties_count_as_in_kendalls_tau_b_and_of_tied_picks_the_mean() -> None:
     found = ranked([(1.0, 10.0), (1.0, 20.0), (2.0, 30.0)])
     assert found.tau == pytest.approx(2 / math.sqrt(6))
     assert found.regret == pytest.approx(0.5)
+
+
+def test_a_plan_that_ran_several_times_counts_once_among_plans() -> None:
+    """Plan a is predicted at 1 s throughout and was measured at 1, 2 and 9 s: its median, 2 s, is
+    the fastest, so the plans' order is right. The run of 9 s is in the wrong order
+    with b and c: of 10 pairs the 3 within plan a are tied in the predictions, and 5 of the other 7
+    agree."""
+    runs = [outcome(f"a{n}", 1.0, measured, plan="a") for n, measured in enumerate((1.0, 2.0, 9.0))]
+    others = [outcome("b", 2.0, 3.0, plan="b"), outcome("c", 3.0, 4.0, plan="c")]
+    found = rankings([*runs, *others])
+    assert found is not None
+    assert found.tau == pytest.approx((5 - 2) / math.sqrt(7 * 10))
+    assert (found.plan_groups, found.plan_tau) == (1, 1.0)
+    alone = rankings(runs)
+    assert alone is not None
+    assert (alone.groups, alone.plan_groups, alone.plan_tau) == (1, 0, None)

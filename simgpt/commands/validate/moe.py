@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
+from simgpt.commands.validate.ranking_line import ranking_line
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 
@@ -159,11 +160,7 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
     )
     yield from _peaks(report)
     if comparison.ranking is not None:
-        yield (
-            f"ranking plans of one model on one machine: Kendall tau {comparison.ranking.tau:.2f}, "
-            f"regret of the top pick {_percent(comparison.ranking.regret)} over "
-            f"{tables.several(comparison.ranking.groups, 'group')}"
-        )
+        yield ranking_line(comparison.ranking)
     yield "\n".join(
         f"{tables.several(count, 'row')} not predicted: {reason}"
         for reason, count in report.unpredicted().items()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.commands.validate.ranking_line import ranking_line
 from simgpt.progress import Ticker
 
 if TYPE_CHECKING:
@@ -211,11 +212,7 @@ def _remarks(report: Comparison) -> Iterator[str]:
     )
     for name, ranking in (("ours", report.ranking), ("formula", report.formula_ranking)):
         if ranking is not None:
-            yield (
-                f"ranking plans of one model on one machine, {name}: Kendall tau "
-                f"{ranking.tau:.2f}, regret of the top pick {_percent(ranking.regret)} over "
-                f"{tables.several(ranking.groups, 'group')}"
-            )
+            yield ranking_line(ranking, f", {name}")
     yield "\n".join(_left_out(report))
 
 
