@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from executor.exchanges.once import exchange_once
+from executor.exchanges.plain import Sizes, exchange
 from executor.exchanges.two_steps import exchange_in_steps
 from workload.op import COMPUTE, FOR_NODES, RING_SHIFT, Op
 
@@ -38,11 +39,11 @@ def issue(
     group: dist.ProcessGroup,
     peer: int | None,
     counts: Sequence[torch.Tensor] = (),
-    per_node: int = 0,
+    local_world_size: int = 0,
 ) -> Waitable | None:
     """Perform a collective on all its operands, or start a message if there is a peer; returns what
     to wait for if it has its own stream. Where it matters how many ranks of the group share a node,
-    these are `per_node`.
+    these are `local_world_size`.
 
     A time-out strikes where it is awaited.
     """
@@ -52,8 +53,8 @@ def issue(
         return message
     # A blocking one too is issued asynchronously and awaited at once: else recent versions of torch
     # run it on the current stream of a GPU, and a communicator would have calls on two streams.
-    if counts or per_node:
-        work: Waitable = _exchange(op, pairs[0], group, counts, per_node)
+    if counts or local_world_size:
+        work: Waitable = _exchange(op, pairs[0], group, counts, local_world_size)
     elif len(pairs) == 1:
         work = CALLS[op.kind](op, *pairs[0], group)
     elif pairs[0][0].device.type == "cuda" and op.kind in COALESCED:
@@ -137,11 +138,7 @@ def _all_to_all(
     op: Op, source: torch.Tensor, target: torch.Tensor, group: dist.ProcessGroup
 ) -> dist.Work:
     """The n-th of equal parts goes to the group's n-th rank; of dimension 0, so of all elements."""
-    work: dist.Work | None = dist.all_to_all_single(
-        _flat(target), _flat(source), group=group, async_op=True
-    )
-    assert work is not None, "the rank is a member"
-    return work
+    return exchange(_flat(source), _flat(target), None, group)
 
 
 def _exchange(
@@ -149,25 +146,25 @@ def _exchange(
     pair: tuple[torch.Tensor, torch.Tensor],
     group: dist.ProcessGroup,
     counts: Sequence[torch.Tensor],
-    per_node: int,
+    local_world_size: int,
 ) -> Waitable:
     """An all-to-all of rows, of which each expert gets another number: by `counts` those that this
     rank sends and those that it gets, for every expert of every rank."""
     if FOR_NODES in op.attributes and counts:
-        return exchange_once(op, pair, group, counts, per_node)
+        return exchange_once(op, pair, group, counts, local_world_size)
     source, target = pair
-    sizes = [each.view(group.size(), -1).sum(1).tolist() for each in counts[:2]]
-    if 1 < per_node < group.size():
-        both = (sizes[0], sizes[1]) if sizes else None
-        return exchange_in_steps(source, target, both, group, per_node)
-    if not sizes:
+    sizes = _sizes(counts, group.size()) if counts else None
+    if 1 < local_world_size < group.size():
+        return exchange_in_steps(source, target, sizes, group, local_world_size)
+    if sizes is None:
         return _all_to_all(op, source, target, group)
-    sent, arrived = sizes
-    work: dist.Work | None = dist.all_to_all_single(
-        target, source, arrived, sent, group, async_op=True
-    )
-    assert work is not None, "the rank is a member"
-    return work
+    return exchange(source, target, sizes, group)
+
+
+def _sizes(counts: Sequence[torch.Tensor], ranks: int) -> Sizes:
+    """Rows for each rank and from it, of counts by rank and then by expert."""
+    sent, came = (each.view(ranks, -1).sum(1).tolist() for each in counts[:2])
+    return sent, came
 
 
 # Older versions of torch have other names for them, of which newer ones warn.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from executor.exchanges.nodes import minds_nodes, per_node
+from executor.exchanges.nodes import depends_on_nodes, local_world_size
 from executor.nccl.issue_order import Round, calls_of, members_of, round_of
 from executor.nccl.rendezvous import EAGER, MODULE_LOADING, among, hang_of, message_rounds
 from workload.errors import PlanCannotRunError
@@ -45,12 +45,16 @@ class ProcessGroups:
         All ranks make their groups round by round, and in each round every rank makes one, if only
         with itself: torch names a group by its members and by how many groups a rank has made, and
         where a GPU is bound to the job, making a group splits the communicator of all ranks.
+        Raises PlanCannotRunError on all ranks where a group of one of them has more ranks on one
+        node than on another and an op of it depends on that.
         """
         self._grid = program.plan.grid
         mine = {round_of(op, self._grid): op for op in program.ops if op.communicates}
         everyone: list[Any] = [None] * dist.get_world_size()  # a sample's grid may be another
-        dist.all_gather_object(everyone, sorted(mine))
-        rounds = tuple(tuple(map(tuple, keys)) for keys in everyone)
+        dist.all_gather_object(everyone, (sorted(mine), self._refusal(program)))
+        if refusal := next((why for _, why in everyone if why), ""):
+            raise PlanCannotRunError(refusal)
+        rounds = tuple(tuple(map(tuple, keys)) for keys, _ in everyone)
         self._use = Use(self._grid, rounds)
         for key in sorted({key for keys in rounds for key in keys}):
             if (self._use, key) not in self._made:
@@ -87,12 +91,23 @@ class ProcessGroups:
         """The group in which a collective or message of the prepared program runs."""
         return self._made[self._use, round_of(op, self._grid)]
 
-    def per_node(self, op: Op) -> int:
+    def local_world_size(self, op: Op) -> int:
         """How many ranks of an op's group share a node, where that matters to it; else 0."""
-        if not minds_nodes(op):
+        if not depends_on_nodes(op):
             return 0
         members = members_of(op, self._grid, self._rank)
-        return per_node(members, self._ranks_of_node or max(members) + 1, op)
+        return local_world_size(members, self._ranks_of_node or max(members) + 1, op)
+
+    def _refusal(self, program: Program) -> str:
+        """Why a group of this rank cannot be, or nothing: to be told to all ranks, since those of
+        other groups and stages may have none such and would wait."""
+        apart = {round_of(op, self._grid): op for op in program.ops if depends_on_nodes(op)}
+        try:
+            for op in apart.values():
+                self.local_world_size(op)
+        except PlanCannotRunError as error:
+            return str(error)
+        return ""
 
     def _group(self, members: Sequence[int]) -> dist.ProcessGroup:
         options = None

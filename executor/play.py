@@ -49,7 +49,9 @@ def _communicate(
 ) -> Waitable | None:
     carried[work.axes] = carried.get(work.axes, 0) + work.payload_bytes
     counts = table.tensors(work.counts)
-    return issue(work.op, table.pairs(work.pairs), work.group, work.peer, counts, work.per_node)
+    return issue(
+        work.op, table.pairs(work.pairs), work.group, work.peer, counts, work.local_world_size
+    )
 
 
 def _compute(

@@ -34,7 +34,7 @@ class Communication:
 
     A message has a `peer`, its other side. `payload_bytes` are counted under `axes`. An exchange of
     rows whose numbers the data decides has the slots of their `counts`; where it matters which
-    ranks of the group share a node, `per_node` of them do.
+    ranks of the group share a node, `local_world_size` of them do.
     """
 
     op: Op
@@ -44,7 +44,7 @@ class Communication:
     axes: str
     payload_bytes: int
     counts: Slots = ()
-    per_node: int = 0
+    local_world_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +125,5 @@ def _communication(
     peer = at.stage_peer(op.attributes["peer"]) if op.is_message else None
     carried = payload_bytes(op, [(table.nbytes(a), table.nbytes(b)) for a, b in pairs])
     counts = table.slots(op.reads[1:]) if op.kind == "all_to_all" else ()
-    about = "+".join(op.axes), carried, counts, groups.per_node(op)
+    about = "+".join(op.axes), carried, counts, groups.local_world_size(op)
     return Communication(op, pairs, groups.of(op), peer, *about)

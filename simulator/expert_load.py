@@ -14,7 +14,7 @@ from workload.expert_loads.histogram import (
     balanced,
     dispatched_tokens,
     dropped,
-    layers_of,
+    expert_layers,
 )
 from workload.gpt import GPT
 from workload.plan import Plan
@@ -57,7 +57,7 @@ def step_and_load(
 
 
 def _load(gpt: RoutedGPT, plan: Plan, even: StepResult) -> ExpertLoad:
-    layers, tokens = layers_of(gpt), dispatched_tokens(gpt, plan)
+    layers, tokens = expert_layers(gpt), dispatched_tokens(gpt, plan)
     over = {layer: gpt.histogram.over_mean(layer, plan.expert) for layer in layers}
     worst = max(layers, key=lambda layer: over[layer])
     lost = [dropped(gpt, layer, tokens) for layer in layers]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from executor.exchanges.nodes import place_of
-from executor.exchanges.two_steps import exchange
+from executor.exchanges.nodes import Nodes
+from executor.exchanges.plain import exchange
 from executor.kernels.experts import EMPTY
 from workload.op import BACK, FOR_NODES, Op
 
@@ -41,9 +41,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One of the two ways: which of `rows` rows go, by rank, how many to each rank, and from it."""
+    """One of the two ways: which rows go (`chosen`, by rank), how many of them to each rank of the
+    group, and how many come from each. Rows are (rows, width)."""
 
-    rows: int
     chosen: torch.Tensor
     sent: list[int]
     came: list[int]
@@ -52,14 +52,14 @@ class Hop:
     def there(self, rows: torch.Tensor) -> torch.Tensor:
         """What comes when all ranks send theirs, of the rows that go."""
         found = rows.new_empty((sum(self.came), rows.shape[1]))
-        exchange(found, rows, self.came, self.sent, self.group).wait()
+        exchange(rows, found, (self.sent, self.came), self.group).wait()
         return found
 
     def back(self, rows: torch.Tensor) -> torch.Tensor:
         """What comes back for the rows that went."""
-        came = rows.new_empty((len(self.chosen), rows.shape[1]))
-        exchange(came, rows, self.sent, self.came, self.group).wait()
-        return came
+        found = rows.new_empty((sum(self.sent), rows.shape[1]))
+        exchange(rows, found, (self.came, self.sent), self.group).wait()
+        return found
 
 
 def exchange_once(
@@ -67,10 +67,15 @@ def exchange_once(
     pair: tuple[torch.Tensor, torch.Tensor],
     group: Group,
     about: Sequence[torch.Tensor],
-    each: int,
+    local_world_size: int,
 ) -> Done:
-    """Send rows to their experts, or what came of them back, between nodes of `each` ranks; `about`
-    has how many rows go to each expert of each rank and come from it, and which choice each is."""
+    """Send rows to their experts, or what came of them back, in a group that has `local_world_size`
+    ranks on each node.
+
+    The `pair` is what is sent and what comes, (rows, width) each, by rank and then by expert.
+    `about` has how many rows go to each expert of each rank, and come from it, both by rank, and
+    which choice (token * topk + number, or EMPTY) each row that goes is.
+    """
     source, target = pair
     returns = op.attributes[FOR_NODES] == BACK
     order = about[-1]
@@ -78,25 +83,29 @@ def exchange_once(
     sent, came = (counts.view(group.size(), -1).sum(1) for counts in (out, back))
     if op.attributes["even"]:
         sent = came = torch.full_like(sent, len(order) // group.size())
-    hops, index, entries = _hops(order, op.attributes["topk"], sent, group, each)
-    first, held = came.cumsum(0) - came, sum(hops[-1].came)
+    at = Nodes.of(group, local_world_size)
+    across, inside, index, entries = _hops(order, op.attributes["topk"], sent, group, at)
+    first, held = came.cumsum(0) - came, sum(inside.came)
     which = torch.full((len(source if returns else target),), held, device=order.device)
     which[first[entries[:, SENDER]] + entries[:, PLACE]] = index
     del entries
     if returns:
-        _sum_back(hops, which, source, target)
+        _sum_back(across, inside, which, source, target)
     else:
-        _send(hops, which, source, target)
+        _send(across, inside, which, source, target)
     return Done()
 
 
-# No more than two copies of rows at once beside both operands.
-def _send(hops: list[Hop], which: torch.Tensor, rows: torch.Tensor, target: torch.Tensor) -> None:
-    """Send rows by all hops, and copy each to its places; `which` has the row of each place, one
+# No more than two copies of rows at once beside both operands, so each takes the name of the last.
+def _send(
+    across: Hop, inside: Hop, which: torch.Tensor, source: torch.Tensor, target: torch.Tensor
+) -> None:
+    """Send rows by both hops, and copy each to its places; `which` has the row of each place, one
     more than the last where none comes, and zeros are to be."""
-    for hop in hops:
-        rows = rows[hop.chosen]
-        rows = hop.there(rows)
+    rows = source[across.chosen]
+    rows = across.there(rows)
+    rows = rows[inside.chosen]
+    rows = inside.there(rows)
     if not len(rows):
         target.zero_()
         return
@@ -105,25 +114,27 @@ def _send(hops: list[Hop], which: torch.Tensor, rows: torch.Tensor, target: torc
 
 
 def _sum_back(
-    hops: list[Hop], which: torch.Tensor, source: torch.Tensor, target: torch.Tensor
+    across: Hop, inside: Hop, which: torch.Tensor, source: torch.Tensor, target: torch.Tensor
 ) -> None:
-    """Send back by all hops what came of rows, summed before each for the rows that came there;
+    """Send back by both hops what came of rows, summed before each for the rows that came there;
     zeros for all rows but the first of each token."""
-    last = hops[-1]
-    rows = source.new_zeros((sum(last.came) + 1, source.shape[1])).index_add_(0, which, source)
-    rows = last.back(rows[:-1])
-    for hop, after in zip(hops[-2::-1], hops[:0:-1], strict=True):
-        rows = rows.new_zeros((after.rows, rows.shape[1])).index_add_(0, after.chosen, rows)
-        rows = hop.back(rows)
-    target.zero_().index_add_(0, hops[0].chosen, rows)
+    rows = _summed(source, which, sum(inside.came) + 1)
+    rows = inside.back(rows[:-1])
+    rows = _summed(rows, inside.chosen, sum(across.came))
+    rows = across.back(rows)
+    target.zero_().index_add_(0, across.chosen, rows)
+
+
+def _summed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows at so many places, (count, width), summed where several have one place."""
+    return rows.new_zeros((count, rows.shape[1])).index_add_(0, places, rows)
 
 
 def _hops(
-    order: torch.Tensor, topk: int, sent: torch.Tensor, group: Group, each: int
-) -> tuple[list[Hop], torch.Tensor, torch.Tensor]:
-    """The two hops of all rows, which of the rows that came behind them each entry that ends here
-    has, and these entries."""
-    _, node, local = place_of(group, each)
+    order: torch.Tensor, topk: int, sent: torch.Tensor, group: Group, at: Nodes
+) -> tuple[Hop, Hop, torch.Tensor, torch.Tensor]:
+    """The hop across nodes and the one inside them, which of the rows that came behind them each
+    entry that ends here has, and these entries, (entries, 3)."""
     numbers = torch.arange(len(order), device=order.device)
     ranks = torch.arange(len(sent), device=order.device)
     to = ranks.repeat_interleave(sent)
@@ -132,38 +143,38 @@ def _hops(
     filled = order != EMPTY
     entries = torch.stack((to, sender, place), 1)[filled]
     tokens, own = (order // topk)[filled], numbers[filled]
-    peers = entries[:, DESTINATION] // each * each + local
-    across, index, entries = _hop(len(order), tokens, own, peers, entries, group)
-    peers = node * each + entries[:, DESTINATION] % each
-    inside, index, entries = _hop(sum(across.came), index, index, peers, entries, group)
-    return [across, inside], index, entries
+    each = at.local_world_size
+    peers = entries[:, DESTINATION] // each * each + at.local_rank
+    across, index, entries = _hop(tokens, own, peers, entries, group)
+    peers = at.node * each + entries[:, DESTINATION] % each
+    inside, index, entries = _hop(index, index, peers, entries, group)
+    return across, inside, index, entries
 
 
 def _hop(
-    rows: int,
     tokens: torch.Tensor,
     own: torch.Tensor,
     peers: torch.Tensor,
     entries: torch.Tensor,
     group: Group,
 ) -> tuple[Hop, torch.Tensor, torch.Tensor]:
-    """A hop of entries to their next ranks, each token's first row for each of these; returns it,
-    and for each entry that comes its row among those that come, and itself."""
+    """A hop of entries to their next ranks (`peers`), each token's first row (the least of its
+    `own`) for each of these; returns it, and for each entry that comes its row among those that
+    come, and itself."""
     chosen, sent, told = [], [], []
     for rank in range(group.size()):
         mine = (peers == rank).nonzero()[:, 0]
         distinct, which = torch.unique(tokens[mine], return_inverse=True)
-        first = torch.full_like(distinct, rows)
-        chosen.append(first.scatter_reduce_(0, which, own[mine], "amin"))
+        first = torch.empty_like(distinct)
+        chosen.append(first.scatter_reduce_(0, which, own[mine], "amin", include_self=False))
         sent.append((len(distinct), len(mine)))
         told.append(torch.cat((which[:, None], entries[mine]), 1))
     out = torch.tensor(sent, device=peers.device)
     counts = torch.empty_like(out)
-    ones = [1] * group.size()
-    exchange(counts, out, ones, ones, group).wait()
+    exchange(out, counts, None, group).wait()
     came, numbers = counts.t().tolist()
     table = entries.new_empty((sum(numbers), 1 + entries.shape[1]))
-    exchange(table, torch.cat(told), numbers, [n for _, n in sent], group).wait()
+    exchange(torch.cat(told), table, ([n for _, n in sent], numbers), group).wait()
     before = (counts[:, 0].cumsum(0) - counts[:, 0]).repeat_interleave(counts[:, 1])
-    hop = Hop(rows, torch.cat(chosen), [n for n, _ in sent], came, group)
+    hop = Hop(torch.cat(chosen), [n for n, _ in sent], came, group)
     return hop, table[:, 0] + before, table[:, 1:]

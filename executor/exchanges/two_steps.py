@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from executor.exchanges.nodes import place_of
+from executor.exchanges.nodes import Nodes
+from executor.exchanges.plain import Sizes, exchange
 
 Group = dist.ProcessGroup
 
@@ -21,29 +22,29 @@ Group = dist.ProcessGroup
 def exchange_in_steps(
     source: torch.Tensor,
     target: torch.Tensor,
-    sizes: tuple[Sequence[int], Sequence[int]] | None,
+    sizes: Sizes | None,
     group: Group,
-    each: int,
+    local_world_size: int,
 ) -> dist.Work:
     """Start an all-to-all in two steps, of so many rows for each rank and from it, or of equal
-    parts. The first step is awaited."""
-    nodes, node, local = place_of(group, each)
+    parts, in a group that has `local_world_size` ranks on each node. The first step is awaited."""
+    at = Nodes.of(group, local_world_size)
     if sizes is None:
         equal = [len(source) // group.size()] * group.size()
-        sizes, relayed = (equal, equal), [equal[:nodes]] * each
+        sizes, relayed = (equal, equal), [equal[: at.count]] * local_world_size
     else:
-        relayed = _relayed(sizes[0], group, each, source.device)
+        relayed = _relayed(sizes[0], group, at, source.device)
     sent, came = sizes
-    inside = [sum(sent[place::each]) for place in range(each)]
+    inside = [sum(sent[place::local_world_size]) for place in range(local_world_size)]
     held = source.new_empty((sum(map(sum, relayed)), *source.shape[1:]))
-    there = _of_node(node, each, inside, group.size())
-    back = _of_node(node, each, [sum(row) for row in relayed], group.size())
-    exchange(held, _by_place(source, sent, each), back, there, group).wait()
+    ways = at.on_own(inside), at.on_own([sum(row) for row in relayed])
+    exchange(_by_place(source, sent, local_world_size), held, ways, group).wait()
     second = _by_node(held, relayed)
     del held  # before the second step: no more than two copies at once
-    across = _of_place(local, each, [sum(row[n] for row in relayed) for n in range(nodes)])
-    arriving = [sum(came[n * each : (n + 1) * each]) for n in range(nodes)]
-    return exchange(target, second, _of_place(local, each, arriving), across, group)
+    nodes, each = range(at.count), local_world_size
+    across = [sum(row[node] for row in relayed) for node in nodes]
+    arriving = [sum(came[node * each : (node + 1) * each]) for node in nodes]
+    return exchange(second, target, (at.on_each(across), at.on_each(arriving)), group)
 
 
 def _by_place(source: torch.Tensor, sent: Sequence[int], each: int) -> torch.Tensor:
@@ -59,37 +60,11 @@ def _by_node(held: torch.Tensor, relayed: Sequence[Sequence[int]]) -> torch.Tens
     return torch.cat([piece for n in range(nodes) for piece in pieces[n::nodes]])
 
 
-def _relayed(sent: Sequence[int], group: Group, each: int, device: torch.device) -> list[list[int]]:
+def _relayed(sent: Sequence[int], group: Group, at: Nodes, device: torch.device) -> list[list[int]]:
     """How many rows each rank of this node has for this rank's place on every node."""
-    nodes, node, _ = place_of(group, each)
-    counts = torch.tensor(sent, device=device).view(nodes, each).t().contiguous()
+    counts = torch.tensor(sent, device=device).view(at.count, at.local_world_size).t().contiguous()
     found = torch.empty_like(counts)
-    splits = _of_node(node, each, [nodes] * each, group.size())
-    exchange(found.view(-1), counts.view(-1), splits, splits, group).wait()
+    splits = at.on_own([at.count] * at.local_world_size)
+    exchange(counts.view(-1), found.view(-1), (splits, splits), group).wait()
     held: list[list[int]] = found.tolist()
     return held
-
-
-def exchange(
-    target: torch.Tensor,
-    source: torch.Tensor,
-    came: Sequence[int],
-    sent: Sequence[int],
-    group: Group,
-) -> dist.Work:
-    """Start an all-to-all of so many rows from each rank and to it."""
-    work: dist.Work | None = dist.all_to_all_single(
-        target, source, list(came), list(sent), group, async_op=True
-    )
-    assert work is not None, "the rank is a member"
-    return work
-
-
-def _of_node(node: int, each: int, counts: Sequence[int], ranks: int) -> list[int]:
-    """Counts for the ranks of one node, zero for all others."""
-    return [counts[r % each] if r // each == node else 0 for r in range(ranks)]
-
-
-def _of_place(local: int, each: int, counts: Sequence[int]) -> list[int]:
-    """Counts for the ranks of one place on every node, zero for all others."""
-    return [count if place == local else 0 for count in counts for place in range(each)]

@@ -23,7 +23,7 @@ from executor.kernels import (
 )
 from executor.kernels.attentions import attention, head_norms, latent, latent_context, unfused
 from executor.kernels.context import exchange, pieces
-from executor.kernels.dispatchers import masks, own_rows, weighted_rows
+from executor.kernels.dispatchers import gathered_tokens, masks, weighted_rows
 from executor.kernels.grouped import grouped
 from executor.kernels.hybrid import convolution, group_norm, scan, squared_relu
 from executor.kernels.updates import muon, sgd, zeroth_order
@@ -113,8 +113,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "sum_weighted_rows": weighted_rows.sum_weighted_rows,
         "take_weighted_rows": weighted_rows.take_weighted_rows,
         "score_rows": weighted_rows.score_rows,
-        "count_own": own_rows.count_own,
-        "own_places": own_rows.own_places,
+        "count_own": gathered_tokens.count_own,
+        "own_places": gathered_tokens.own_places,
         "one_hot_places": masks.one_hot_places,
         "weigh_places": masks.weigh_places,
         "is_nonzero": masks.is_nonzero,

@@ -1,4 +1,11 @@
-"""Routing of tokens to experts, rows moved to places and back, and the matmuls of many experts."""
+"""Routing of tokens to experts, rows moved to places and back, and what experts do elementwise.
+
+Letters: T tokens of a rank, of `hidden` columns; E experts, k of them for each token; S places of
+rows that are sent, or of those that came. `chosen` and `scores` are (T, k), the best first. An
+`order` (S,) has which choice, token * k + number, is sent to each place, EMPTY where there is none.
+`counts` has rows, by rank and then by expert of that rank. Integers are int64. Kernels raise
+nothing: shapes are the program's.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +24,9 @@ EMPTY = -1  # a place that no row was sent to
 
 
 def route(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The experts of each token, the best first, and their scores. Of equal logits the expert with
-    the lower number is chosen, so that every split of a model chooses the same. Biases, if given,
-    count for the choice alone."""
+    """The experts of each token, the best first, and their scores, of logits (T, E) and perhaps
+    biases (E,), which count for the choice alone. Of equal logits the expert with the lower number
+    is chosen, so that every split of a model chooses the same."""
     logits, (scores, chosen) = reads[0].to(writes[0].dtype), writes
     preferred = _preferred(op, logits, *reads[1:])
     order = torch.sort(preferred, dim=1, descending=True, stable=True).indices
@@ -47,7 +54,8 @@ def _preferred(op: Op, logits: torch.Tensor, biases: torch.Tensor | None = None)
 
 
 def route_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The gradient of the logits from that of the scores; the choice itself has none."""
+    """The gradient of the logits (T, E) from that of the scores, the logits and `chosen`; the
+    choice itself has none."""
     grad, logits, chosen = reads[0] * op.attributes["factor"], reads[1].to(reads[0].dtype), reads[2]
     scores = _scores(logits, chosen, op)
     if op.attributes["router"] == SIGMOID:
@@ -77,8 +85,7 @@ def _scores(logits: torch.Tensor, chosen: torch.Tensor, op: Op) -> torch.Tensor:
 
 
 def places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """Which choice of which token (token * topk + number) is sent to which place, by expert and
-    then by token, and how many rows each expert gets.
+    """The `order` of `chosen`, by expert and then by token, and the rows of each expert (E,).
 
     With `places` for each expert, what comes after these is dropped, and the rest stays empty.
     """
@@ -96,15 +103,15 @@ def places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def take_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The row of the token at each place; zeros where there is none."""
+    """The row of the token at each place, (S, hidden) of (T, hidden); zeros where there is none."""
     rows, order = reads
     torch.index_select(rows, 0, order.clamp(min=0) // op.attributes["topk"], out=writes[0])
     writes[0].masked_fill_((order == EMPTY)[:, None], 0)
 
 
 def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """For each token the sum of what is at its places, in the order of its choices, so that every
-    split of a model rounds alike."""
+    """For each token the sum of what is at its places, (T, hidden) of (S, hidden), in the order of
+    its choices, so that every split of a model rounds alike."""
     rows, order = reads
     topk = op.attributes["topk"]
     numbers = torch.arange(len(order), device=order.device)
@@ -119,14 +126,14 @@ def sum_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 
 def take_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The score of the choice at each place; zero where there is none."""
+    """The score of the choice at each place, (S,) of (T, k); zero where there is none."""
     scores, order = reads
     taken = scores.view(-1)[order.clamp(min=0)]
     writes[0].copy_(torch.where(order == EMPTY, 0, taken))
 
 
 def put_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """What is at the places of each token's choices; zero for what was dropped."""
+    """What is at the places of each token's choices, (T, k) of (S,); zero for what was dropped."""
     values, order = reads
     flat = values.new_zeros(writes[0].numel() + 1)
     flat[torch.where(order == EMPTY, len(flat) - 1, order)] = values
@@ -134,7 +141,8 @@ def put_scores(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
 
 
 def placed(values: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
-    """Values at so many places, EMPTY where there is none; those that are nowhere are left out.
+    """Values at `count` places, EMPTY where there is none; `at` is the place of each value, or
+    EMPTY for one that is left out.
 
     No shape depends on the values, so that a GPU's host waits for nothing.
     """
@@ -144,7 +152,8 @@ def placed(values: torch.Tensor, at: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def sort_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """Rows that arrived by rank and then by expert, by expert and then by rank."""
+    """Rows that arrived by rank and then by expert, by expert and then by rank; both are (S,
+    hidden), or scores (S, 1)."""
     rows, counts = reads
     torch.index_select(rows, 0, _by_expert(counts, op, len(rows)), out=writes[0])
 
@@ -162,25 +171,6 @@ def _by_expert(counts: torch.Tensor, op: Op, rows: int) -> torch.Tensor:
     return torch.sort(owner.repeat_interleave(counts, output_size=rows), stable=True).indices
 
 
-def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The matmul of each expert on its own rows: products "NN" and "NT", or "TN" for the gradients
-    of the weights. Zeros may follow the weights' tile, and follow that of their gradients."""
-    first, second, counts = reads
-    out, (n, local) = writes[0], (op.attributes["n"], op.attributes["count"])
-    if op.attributes["form"] == "TN":
-        tiles = out.view(-1)[: local * op.attributes["m"] * n].view(local, op.attributes["m"], n)
-        out.view(-1)[tiles.numel() :].zero_()
-        for number, part in parts_of(op, counts, len(first)):
-            torch.mm(first[part].t(), second[part], out=tiles[number])
-        return
-    k, turned = op.attributes["k"], op.attributes["form"] == "NT"
-    shape = (local, n, k) if turned else (local, k, n)
-    weights = second.view(-1)[: local * k * n].view(shape)
-    for number, part in parts_of(op, counts, len(first)):
-        weight = weights[number].t() if turned else weights[number]
-        torch.mm(first[part], weight, out=out[part])
-
-
 def parts_of(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, slice]]:
     """Each expert of this rank with its rows, given how many it gets from each rank: equally many
     where experts have places."""
@@ -194,14 +184,15 @@ def parts_of(op: Op, counts: torch.Tensor, rows: int) -> Iterator[tuple[int, sli
 
 
 def weighted_swiglu(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """silu(gate) * up, each row times its score."""
+    """silu(gate) * up, (S, width) of gate and up side by side, each row times its score (S,)."""
     functions: Any = torch._C._nn
     gate, up = reads[0].chunk(2, 1)
     functions.silu(gate, out=writes[0]).mul_(up).mul_(reads[1].to(writes[0].dtype)[:, None])
 
 
 def weighted_swiglu_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """Gradients of gate and up, side by side, and of the rows' scores."""
+    """Gradients of gate and up, side by side, and of the rows' scores, given that of the output,
+    gate and up, and the scores."""
     for part in wide_rows(reads[0], at):
         _weighted_swiglu_grad([t[part] for t in reads], [t[part] for t in writes])
 
@@ -220,14 +211,15 @@ def _weighted_swiglu_grad(reads: Tensors, writes: Tensors) -> None:
 
 
 def weighted_gelu(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """GELU by the tanh approximation, each row times its score."""
+    """GELU by the tanh approximation, (S, width), each row times its score (S,)."""
     functions: Any = torch._C._nn
     functions.gelu(reads[0], approximate="tanh", out=writes[0])
     writes[0].mul_(reads[1].to(writes[0].dtype)[:, None])
 
 
 def weighted_gelu_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """Gradients of GELU's input and of the rows' scores."""
+    """Gradients of GELU's input and of the rows' scores, given that of the output, the input and
+    the scores."""
     functions: Any = torch._C._nn
     ops: Any = torch.ops.aten
     for part in wide_rows(reads[0], at):

@@ -15,7 +15,7 @@ from executor.training.chosen_experts import ChosenExperts, copies_of_choices
 from simulator.predict import predict
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
-from workload.expert_loads.histogram import layers_of, routed
+from workload.expert_loads.histogram import expert_layers, routed
 from workload.expert_loads.histogram_file import as_document, histogram_of
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -71,7 +71,7 @@ def trained(model: str, plan: Plan, steps: int) -> dict[str, Any]:
 def test_every_choice_of_a_run_is_counted_once(model: str, text: str, steps: int) -> None:
     gpt, plan = find_model(model), parse_plan(f"{text},precision=fp32", batch=BATCH)
     found = trained(model, plan, steps)["chosen_experts"]
-    assert sorted(map(int, found)) == layers_of(gpt)
+    assert sorted(map(int, found)) == expert_layers(gpt)
     for counts in found.values():
         assert len(counts) == gpt.experts
         assert sum(counts) == BATCH * gpt.sequence * gpt.topk * steps

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from executor.exchanges import once
-from executor.exchanges.nodes import per_node
+from executor.exchanges.nodes import Nodes, local_world_size
 from executor.exchanges.two_steps import exchange_in_steps
+from executor.groups import ProcessGroups
 from tests.executor.ranks import on_ranks
+from tests.simulator.worlds import TINY, plan_of
 from workload.errors import PlanCannotRunError
 from workload.op import STEP, STEPS, Op
+from workload.program import Program
 
 IN_STEPS = Op("op", "all_to_all", ("a",), ("b",), STEP, attributes={STEPS: 2}, label="exchange")
 
@@ -34,8 +39,25 @@ def hops(rank: int) -> list[list[int]]:
     group = dist.new_group(range(4))
     order = torch.tensor([2, 0, 3, 1] if rank == 0 else [], dtype=torch.int64)
     sent = torch.tensor([0, 1, 2, 1] if rank == 0 else [0] * 4)
-    found, index, entries = once._hops(order, 2, sent, group, 2)
-    return [*(hop.sent for hop in found), index.tolist(), *entries.tolist()]
+    at = Nodes.of(group, 2)
+    across, inside, index, entries = once._hops(order, 2, sent, group, at)
+    return [across.sent, inside.sent, index.tolist(), *entries.tolist()]
+
+
+def refused(rank: int) -> list[str | None]:
+    """Why each rank refuses a group of three ranks on one node and one on the next; rank 1 has no
+    exchange, as a stage without experts has none."""
+    exchange = replace(IN_STEPS, axes=("data",)) if rank != 1 else None
+    program = Program(TINY, plan_of("data=4"), (exchange,) if exchange else (), {}, {})
+    groups = ProcessGroups(rank, 60.0, ranks_of_node=3)
+    every: list[str | None] = [None] * 4
+    try:
+        groups.prepare(program)
+        why = ""
+    except PlanCannotRunError as error:
+        why = str(error)
+    dist.all_gather_object(every, why)
+    return every
 
 
 @pytest.mark.distributed
@@ -55,6 +77,18 @@ def test_a_token_goes_once_to_a_node_however_many_experts_it_has_there() -> None
 
 
 def test_a_group_with_more_ranks_on_one_node_is_refused() -> None:
-    assert [per_node(group, 2, IN_STEPS) for group in ((0, 1, 2, 3), (0, 2), (2, 3))] == [2, 1, 2]
+    assert [local_world_size(group, 2, IN_STEPS) for group in ((0, 1, 2, 3), (0, 2), (2, 3))] == [
+        2,
+        1,
+        2,
+    ]
     with pytest.raises(PlanCannotRunError, match="nodes of 3 ranks have 1 or 3"):
-        per_node((0, 1, 2, 3), 3, IN_STEPS)
+        local_world_size((0, 1, 2, 3), 3, IN_STEPS)
+
+
+@pytest.mark.distributed
+def test_all_ranks_refuse_what_one_group_cannot_do() -> None:
+    """Also the rank that has no such exchange: else it would wait for the others."""
+    one, *others = on_ranks(4, refused)
+    assert "nodes of 3 ranks have 1 or 3" in one
+    assert others == [one] * 3

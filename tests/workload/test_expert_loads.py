@@ -17,7 +17,7 @@ from workload.expert_loads.histogram import (
     balanced,
     dispatched_rows,
     dropped,
-    layers_of,
+    expert_layers,
     routed,
 )
 from workload.expert_loads.histogram_file import as_document, histogram_of, read_routed
@@ -151,7 +151,7 @@ def test_a_file_has_a_list_for_all_layers_or_one_for_each(tmp_path: Path) -> Non
     each.write_text(json.dumps(document), encoding="utf-8")
     assert read_routed(gpt, each).histogram == Histogram(((), UNEVEN, (1, 1, 1, 1)))
     more = replace(gpt, mtp_layers=1)
-    assert layers_of(more) == [1, 2, 3]
+    assert expert_layers(more) == [1, 2, 3]
     assert histogram_of({"tokens": [*UNEVEN]}, more, "it").layers[3] == UNEVEN
 
 

@@ -120,7 +120,7 @@ def dropped(gpt: RoutedGPT, layer: int, tokens: int) -> float:
     return sum(max(0.0, count / sum(own) - share) for count in own)
 
 
-def layers_of(gpt: GPT) -> list[int]:
+def expert_layers(gpt: GPT) -> list[int]:
     """The layers with experts, that of a module for a second token among them."""
     every = every_layer(gpt)
     return [layer for layer in every if moe.has_experts(gpt, layer)]

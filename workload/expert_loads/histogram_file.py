@@ -14,7 +14,7 @@ from typing import Any
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import TABLE_BYTES, UserFile
 from workload.errors import ModelError
-from workload.expert_loads.histogram import Counts, Histogram, RoutedGPT, layers_of, routed
+from workload.expert_loads.histogram import Counts, Histogram, RoutedGPT, expert_layers, routed
 from workload.gpt import GPT
 from workload.models.mtp import every_layer
 
@@ -51,7 +51,7 @@ def histogram_of(document: Any, gpt: GPT, origin: str) -> Histogram:
             raise ModelError(f"{origin}: unknown key {shown(key)}; known: {', '.join(KEYS)}")
     if "tokens" in document:
         own = _counts(document["tokens"], gpt, f"{origin}: tokens")
-        found = dict.fromkeys(layers_of(gpt), own)
+        found = dict.fromkeys(expert_layers(gpt), own)
     else:
         found = _by_layer(document["layers"], gpt, origin)
     return Histogram(tuple(found.get(n, ()) for n in every_layer(gpt)))
@@ -60,7 +60,7 @@ def histogram_of(document: Any, gpt: GPT, origin: str) -> Histogram:
 def _by_layer(table: Any, gpt: GPT, origin: str) -> dict[int, Counts]:
     if not isinstance(table, dict):
         raise ModelError(f"{origin}: layers should be a table of lists by the layers' numbers")
-    known = {str(layer): layer for layer in layers_of(gpt)}
+    known = {str(layer): layer for layer in expert_layers(gpt)}
     for key in table:
         if key not in known:
             raise ModelError(

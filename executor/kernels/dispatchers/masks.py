@@ -1,4 +1,8 @@
-"""Masks of tokens by places of experts, and what they say of scores."""
+"""Masks of tokens by places of experts, (T, S), and what they say of scores.
+
+Letters as in `executor.kernels.experts`. Source: GShard (2006.16668), algorithm 2; DeepSpeed-MoE,
+deepspeed/moe/sharded_moe.py.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +18,27 @@ Tensors = Sequence[torch.Tensor]
 
 
 def one_hot_places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """A one where a token has a place, given which choice is sent to each place."""
+    """A one where a token has a place, zeros elsewhere, given the `order`."""
     order, ones = reads[0], writes[0]
     ones.zero_()
     ones[_tokens(op, order), _numbers(order)] = (order != EMPTY).to(ones.dtype)
 
 
 def weigh_places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The score of a token's choice at its place; zero elsewhere."""
+    """The score of a token's choice at its place, zero elsewhere, given the ones, `scores` and the
+    `order`."""
     ones, scores, order = reads
     torch.mul(ones, scores.view(-1)[order.clamp(min=0)], out=writes[0])
 
 
 def is_nonzero(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """One where an element is not zero."""
+    """One where an element is not zero, in the operand's shape."""
     torch.ne(reads[0], 0, out=writes[0])
 
 
 def scores_of_places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The gradient of each choice's score from that of the weights, at its place; zero for what was
-    dropped."""
+    """The gradient of each choice's score (T, k) from that of the weights (T, S), at its place;
+    zero for what was dropped."""
     grad, ones, order = reads
     place = _tokens(op, order), _numbers(order)
     flat = grad.new_zeros(writes[0].numel() + 1)

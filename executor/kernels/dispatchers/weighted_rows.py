@@ -1,4 +1,7 @@
-"""Rows at places of experts, each multiplied by the score of the choice that has the place."""
+"""Rows at places of experts, each multiplied by the score of the choice that has the place.
+
+Letters as in `executor.kernels.experts`. Source: Tutel (2206.03382), tutel/impls/fast_dispatch.py.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ Tensors = Sequence[torch.Tensor]
 
 
 def sum_weighted_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """For each token the sum of what is at its places times their scores, in the order of its
-    choices."""
+    """For each token the sum of what is at its places times their scores, (T, hidden), in the order
+    of its choices, of rows (S, hidden), `scores` and the `order`."""
     rows, scores, order = reads
     by_choice = _by_choice(op, order, len(writes[0]))
     writes[0].zero_()
@@ -28,7 +31,7 @@ def sum_weighted_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) 
 
 
 def take_weighted_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The row of the token at each place times its score; zeros where there is none."""
+    """The row of the token at each place times its score, (S, hidden); zeros where none is."""
     rows, scores, order = reads
     taken = torch.where(order == EMPTY, 0, scores.view(-1)[order.clamp(min=0)])
     torch.index_select(rows, 0, order.clamp(min=0) // op.attributes["topk"], out=writes[0])
@@ -36,8 +39,8 @@ def take_weighted_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext)
 
 
 def score_rows(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The gradient of each choice's score: its token's row times the row at its place; zero for
-    what was dropped."""
+    """The gradient of each choice's score, (T, k): its token's gradient (T, hidden) times the row
+    at its place (S, hidden); zero for what was dropped."""
     grad, rows, order = reads
     by_choice = _by_choice(op, order, len(grad))
     for part in wide_rows(grad, at, copies=2):

@@ -17,10 +17,17 @@ Part = tuple[Tensors, torch.Tensor]  # operands with scales, and what their prod
 
 
 def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The matmul of each expert on its own rows (`experts.grouped_matmul`), in the op's formats if
-    it has any."""
+    """The matmul of each expert on its own rows, in the op's formats if it has any: products "NN"
+    and "NT", or "TN" for the gradients of the weights.
+
+    Operands are (rows of all experts, k) and the weights of all experts, (experts, k, n) or for
+    "NT" (experts, n, k), flat, or for "TN" two of rows; then how many rows each expert gets from
+    each rank, and scales of both operands. Zeros may follow the weights' tile, and follow that of
+    their gradients.
+    """
     if "formats" not in op.attributes:
-        experts.grouped_matmul(op, reads, writes, at)
+        for operands, out in _whole(op, reads, writes[0]):
+            _plain_product(op, operands, out)
         return
     by_blocks = WHOLE not in op.attributes["blocks"]
     parts = _by_blocks(op, reads, writes[0]) if by_blocks else _whole(op, reads, writes[0])
@@ -28,8 +35,19 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         quantised.product(op, operands, out, at)
 
 
+def _plain_product(op: Op, operands: Tensors, out: torch.Tensor) -> None:
+    """One expert's product of rows and a flat weight, or of rows and rows."""
+    first, second = operands
+    if _of_weights(op):
+        torch.mm(first.t(), second, out=out)
+        return
+    n, k = op.attributes["n"], op.attributes["k"]
+    weight = second.view(n, k).t() if op.attributes["form"] == "NT" else second.view(k, n)
+    torch.mm(first, weight, out=out)
+
+
 def _whole(op: Op, reads: Tensors, out: torch.Tensor) -> Iterator[Part]:
-    """Operands of one scale each."""
+    """Each expert's operands, with one scale each if there are any."""
     first, second, counts, *scales = reads
     tiles = _tiles(op, out if _of_weights(op) else second)
     for number, part in experts.parts_of(op, counts, len(first)):

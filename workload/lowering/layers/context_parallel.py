@@ -227,7 +227,7 @@ def _steps(b: Builder, qkv: str, shape: Shape, factor: int) -> list[Shape]:
     sequence = b.gpt.sequence
     shape = ring_steps.cut_at_chunks(shape, count, sequence)
     whole = _work(b, qkv, shape, factor)
-    pairs, every, known = ring_steps.shares(shape, count, sequence)
+    pairs, every, known = ring_steps.pairs_of_ring_steps(shape, count, sequence)
     later = [whole["flops"] * own // every for own in pairs[1:]]
     flops = [whole["flops"] - sum(later), *later]
     return [

@@ -52,9 +52,12 @@ def of_gathered(shape: Shape, parts: int) -> Shape:
     return of_busiest(shape, ranks, sum(documents.lengths(shape["documents"])))
 
 
-def shares(shape: Shape, parts: int, sequence: Any) -> tuple[list[Any], Any, list[Shape]]:
-    """For each step the pairs of a query and a key on all ranks together, and their sum; and of
-    documents of several lengths what is known of each step's busiest rank."""
+def pairs_of_ring_steps(
+    shape: Shape, parts: int, sequence: Any
+) -> tuple[list[Any], Any, list[Shape]]:
+    """The pairs of a query and a key on all ranks together, a number for each of `parts` steps, and
+    their sum; and for each step what is known of its busiest rank (`of_busiest`), which is nothing
+    but for documents of several lengths."""
     if "documents" in shape:
         steps = documents.in_ring(shape["documents"], int(shape.get("window", 0)), parts)
         pairs, tokens = [sum(ranks) for ranks in steps], int(sequence) // parts

@@ -100,7 +100,7 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     """Emit routing and experts on the rows `normed`; returns the output's name and what is saved.
     Without `whole` it ends before the experts' last linear, and the output has no name."""
     every, weights = linears(b), dict[str, str]()
-    taken = latent_columns.made(b, owner, normed, weights)
+    taken = latent_columns.to_latent(b, owner, normed, weights)
     source, scores, routed = route(b, owner, normed, taken)
     sent, weighing, kept = moves.sent(b, source, scores, routed)
     arrived = to_ranks(b, "dispatch", sent, routed)
@@ -132,7 +132,7 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
         saved = replace(saved, combined=total)
         if not whole:
             return "", saved
-        total = latent_columns.back(b, owner, total, weights)
+        total = latent_columns.from_latent(b, owner, total, weights)
     if also:
         b.op("shared.add", "add", [total, also], [total])
     return total, saved
@@ -155,7 +155,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     every, routed = linears(b), saved.routed
     names = (*every, *latent_columns.NAMES)
     weight = {name: saved.weights.get(name, "") if held else "" for name in names}
-    d = latent_columns.back_grad(b, owner, saved.combined, weight, grad)
+    d = latent_columns.from_latent_grad(b, owner, saved.combined, weight, grad)
     d, placed = moves.combined_grad(b, d, routed, saved.kept)
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
     also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
@@ -176,7 +176,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
         also = linear.backward(b, own, owner, source=normed, weight=weight["shared.up"], grad=also)
     d = moves.sent_grad(b, saved.source, d, routed, saved.kept)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
-    d = latent_columns.made_grad(b, owner, normed, weight, d)
+    d = latent_columns.to_latent_grad(b, owner, normed, weight, d)
     placed = placed or scores_grad(b, normed, routed, d_scores)
     total = route_grad(b, owner, normed, routed, placed)
     b.op("router.add", "add", [total, d], [total])

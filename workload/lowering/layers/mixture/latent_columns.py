@@ -14,7 +14,7 @@ from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear
 from workload.op import Part
 
-MADE, BACK = NAMES = "fc1_latent_proj", "fc2_latent_proj"
+TO_LATENT, FROM_LATENT = NAMES = "fc1_latent_proj", "fc2_latent_proj"
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -23,8 +23,8 @@ def linears(b: Builder) -> dict[str, Linear]:
     if not latent:
         return {}
     return {
-        MADE: Linear(MADE, hidden, (latent,)),
-        BACK: Linear(BACK, latent, (hidden,), transposed=True),
+        TO_LATENT: Linear(TO_LATENT, hidden, (latent,)),
+        FROM_LATENT: Linear(FROM_LATENT, latent, (hidden,), transposed=True),
     }
 
 
@@ -34,29 +34,36 @@ def declare(b: Builder, owner: Part) -> None:
         copied_linear.declare(b, each, owner)
 
 
-def made(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> str:
-    """Emit the columns that experts work on; returns the rows that have them."""
+def to_latent(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> str:
+    """Emit the columns that experts work on, if they are others than the stream's; returns the rows
+    that have them, (rows, expert_latent) of `normed` (rows, hidden), and notes the gathered weight
+    in `weights`."""
     if not b.gpt.expert_latent:
         return normed
-    out, weights[MADE] = copied_linear.forward(b, linears(b)[MADE], owner, normed)
+    out, weights[TO_LATENT] = copied_linear.forward(b, linears(b)[TO_LATENT], owner, normed)
     return out
 
 
-def back(b: Builder, owner: Part, combined: str, weights: dict[str, str]) -> str:
-    """Emit the stream's columns of what experts left; returns the rows that have them."""
-    out, weights[BACK] = copied_linear.forward(b, linears(b)[BACK], owner, combined)
+def from_latent(b: Builder, owner: Part, combined: str, weights: dict[str, str]) -> str:
+    """Emit the stream's columns of what experts left, (rows, hidden) of `combined` (rows,
+    expert_latent), in a model that has both linears; returns their name, and notes the weight."""
+    out, weights[FROM_LATENT] = copied_linear.forward(b, linears(b)[FROM_LATENT], owner, combined)
     return out
 
 
-def made_grad(b: Builder, owner: Part, normed: str, weights: dict[str, str], grad: str) -> str:
+def to_latent_grad(b: Builder, owner: Part, normed: str, weights: dict[str, str], grad: str) -> str:
     """Emit the gradients of what makes the columns; returns that of the rows `normed`."""
     if not b.gpt.expert_latent:
         return grad
-    return copied_linear.backward(b, linears(b)[MADE], owner, normed, weights[MADE], grad)
+    return copied_linear.backward(b, linears(b)[TO_LATENT], owner, normed, weights[TO_LATENT], grad)
 
 
-def back_grad(b: Builder, owner: Part, combined: str, weights: dict[str, str], grad: str) -> str:
+def from_latent_grad(
+    b: Builder, owner: Part, combined: str, weights: dict[str, str], grad: str
+) -> str:
     """Emit the gradients of the way back to the stream; returns that of what was combined."""
     if not b.gpt.expert_latent:
         return grad
-    return copied_linear.backward(b, linears(b)[BACK], owner, combined, weights[BACK], grad)
+    return copied_linear.backward(
+        b, linears(b)[FROM_LATENT], owner, combined, weights[FROM_LATENT], grad
+    )

@@ -1,4 +1,8 @@
-"""Which choices of the tokens of all ranks a rank's own experts are."""
+"""Where the tokens of all ranks are gathered: which of their choices a rank's own experts are.
+
+Letters as in `executor.kernels.experts`, T tokens being those of all P ranks of `axes`; of the E
+experts each rank has `local` in turn.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,18 @@ Tensors = Sequence[torch.Tensor]
 
 
 def count_own(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """How often each of this rank's experts was chosen."""
+    """How often each of this rank's experts was chosen, (local,) of `chosen` (T, k)."""
     own = _own(op, reads[0], at)
     found = own.new_zeros(op.attributes["local"] + 1)
     writes[0].copy_(found.scatter_add_(0, own, torch.ones_like(own))[:-1])
 
 
 def own_places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """The choices (token * topk + number) that this rank's experts are, by expert and then by
-    token; or with `places` for each expert of each rank what these have, by expert and then by
-    rank, whose tokens have so many `choices` in front of the next one's."""
+    """The `order` of rows of this rank's experts, of `chosen` (T, k): by expert and then by token.
+
+    With `places` for each expert of each rank, of the orders of all ranks, (P * E * places,): by
+    expert and then by rank, whose tokens have so many `choices` in front of the next one's.
+    """
     if not op.attributes["places"]:
         by_expert = torch.sort(_own(op, reads[0], at), stable=True).indices
         writes[0].copy_(by_expert[: len(writes[0])])
