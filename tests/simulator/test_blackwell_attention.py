@@ -1,0 +1,69 @@
+"""Blackwell's attention against shapes that were measured on a B200, and the fit of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fit_b200_attention import b200, error, fit, fitted, op_of, rows_of
+from simulator.costs.analytic import peak_flops_per_s
+from simulator.costs.attention import attention_s
+from topologies.build import Parts, build_machine
+
+KEY = "batch=1, seq_len={}, head_num={}, kv_head_num=8, qk_head_dim={}, v_head_dim=128, "
+SHAPES = [(length, heads, width) for length in (4096, 32768) for heads in (16, 64, 128)
+          for width in (128, 192)]  # fmt: skip
+
+
+def written(at: Path, rows: dict[str, float], key: str = "sdp_fwd") -> Path:
+    """A system file with these efficiencies of a pass."""
+    table = {key: {"accurate_efficient_factor": rows}}
+    at.write_text(json.dumps({"accelerator": {"op": table}}))
+    return at
+
+
+def test_both_layouts_of_a_shape_are_one_of_their_mean_time(tmp_path: Path) -> None:
+    key = KEY.format(4096, 64, 128)
+    rows = {key + "qkv_contiguous=True": 0.5, key + "qkv_contiguous=False": 1.0}
+    ((op, seconds),) = rows_of(written(tmp_path / "b200.json", rows), "attention")
+    assert op.flops == 4 * 64 * 4096**2 * 128
+    assert seconds == pytest.approx(1.5 * op.flops / 2250e12)
+    ((op, seconds),) = rows_of(written(tmp_path / "b.json", rows, "sdp_bwd"), "attention_grad")
+    assert op.flops == 8 * 64 * 4096**2 * 128
+    assert seconds == pytest.approx(1.5 * 10 * 64 * 4096**2 * 128 / 2250e12)
+
+
+def test_the_fit_finds_the_constants_that_made_a_table() -> None:
+    machine, made = b200(), (0.6, 0.8, 12.0)
+    of = fitted(machine, "attention", 128, made)
+    ops = [op_of("attention", 1, length, heads, width, 128) for length, heads, width in SHAPES]
+    peak = peak_flops_per_s(machine, "bf16")
+    rows = [(op, attention_s(of.device, peak, op)) for op in ops]
+    assert error(machine, rows) > 0.05
+    best, values = fit(machine, "attention", 128, rows)
+    assert best < 1e-3
+    assert tuple(values) == pytest.approx(made, rel=0.01)
+
+
+@pytest.mark.parametrize("kind, flops, long, latent", [
+    ("attention", 2, 1.2018, 0.8122), ("attention_grad", 5, 0.9549, 0.6488)])  # fmt: skip
+def test_long_sequences_on_a_b200_take_what_the_source_measured(
+    kind: str, flops: int, long: float, latent: float
+) -> None:
+    """MooreThreads/SimuMax@4dcaae5: 32,768 tokens under a mask, 8 heads of 128 columns and 64 of
+    192 and 128, as shares of 2,250 TFLOP/s on the whole square's FLOPs."""
+    machine = b200()
+    for share, heads, width in ((long, 8, 128), (latent, 64, 192)):
+        seconds = flops * heads * 32768**2 * (width + 128) / (share * 2250e12)
+        own = attention_s(machine.device, 2250e12, op_of(kind, 1, 32768, heads, width, 128))
+        assert own == pytest.approx(seconds, rel=0.25 if kind == "attention" else 0.1)
+
+
+def test_all_of_blackwell_has_the_shares_of_the_b200() -> None:
+    for name, share in (("b200", 0.508), ("b300", 0.508), ("gb300", 0.508), ("gb200", 0.486)):
+        attention = build_machine(Parts(name, 1)).device.attention
+        assert attention.forward == share
+        assert attention.shape is not None
+        assert (attention.shape.units, attention.shape.rows) == (148, 128)
