@@ -17,13 +17,36 @@ from simulator.explain.error_budget import ERRORS
 from simulator.predict import predict
 from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
+from workload.dispatchers.table import DISPATCHER_NAMES, WITH_PLACES, WITHOUT_BOUNDS
+from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
+from workload.lowering import lower
 from workload.models.read import described_model
 from workload.plan_text import parse_plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "your-cluster.md"
 STUDIES = DOCS / "studies.md"
+MODELS = DOCS / "models.md"
+LLAMA = find_model("tiny-llama-1m")
+# What each row of the table in models.md is of, and what each column asks for.
+OF_LAYERS = {
+    "latent attention": find_model("tiny-deepseek-2m"),
+    "windows, sinks": replace(LLAMA, window=16, global_every=2, sinks=True),
+    "packed documents": replace(LLAMA, document=32),
+    "experts": find_model("tiny-mixtral-2m"),
+    "experts on latent columns": replace(find_model("tiny-mixtral-2m"), expert_latent=64),
+    "a second token": replace(LLAMA, mtp_layers=1),
+    "hybrids": replace(
+        LLAMA, pattern="M-*-", ssm_heads=8, ssm_width=16, ssm_state=16, ssm_groups=2
+    ),
+}
+IN_PLANS = {
+    "`y`": "y=2",
+    "`context`": "context=2",
+    "8-bit recipes": "recipe=mxfp8",
+    "`attention=unfused`": "attention=unfused",
+}
 
 
 def test_the_documented_cluster_can_be_predicted_on(tmp_path: Path) -> None:
@@ -132,3 +155,39 @@ def test_the_page_on_reasons_has_the_errors_that_a_confidence_stands_for() -> No
     rows = re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\| (\d+) % \| (\d+) % \|$", text, re.MULTILINE)
     said = {level: (int(rate) / 100, int(duration) / 100) for level, rate, duration in rows}
     assert said == ERRORS
+
+
+@pytest.mark.parametrize("layers", OF_LAYERS)
+def test_the_page_on_models_says_which_plans_are_refused(layers: str) -> None:
+    lines = MODELS.read_text(encoding="utf-8").splitlines()
+    (head,) = (line for line in lines if line.startswith("| layers | `y` |"))
+    (row,) = (line for line in lines if line.startswith(f"| [{layers}]"))
+    said = dict(zip(_cells(head), _cells(row), strict=True))
+    assert {asked: said[asked] == "yes" for asked in IN_PLANS} == {
+        asked: _is_lowered(OF_LAYERS[layers], words) for asked, words in IN_PLANS.items()
+    }
+
+
+def test_the_page_on_models_says_which_dispatchers_are_searched_and_want_a_capacity() -> None:
+    rows = [line for line in MODELS.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    rows = [row for row in rows if "needed" in _cells(row) or "either" in _cells(row)]
+    said = {re.findall(r"`(\w+)`", row)[0]: tuple(_cells(row)[-2:]) for row in rows}
+    assert said == {
+        name: (
+            "needed" if name in WITH_PLACES else "either",
+            "no" if name in WITHOUT_BOUNDS else "yes",
+        )
+        for name in DISPATCHER_NAMES
+    }
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def _is_lowered(gpt: GPT, words: str) -> bool:
+    try:
+        lower(gpt, parse_plan(f"{words},data=2,batch=4,micro_batch=1"))
+    except PlanCannotRunError:
+        return False
+    return True
