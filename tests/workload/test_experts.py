@@ -193,6 +193,7 @@ def test_a_model_with_impossible_experts_is_refused(fields: dict[str, Any], sent
     [
         ("data=4,expert=3", PlanCannotRunError, "data=4; nearest: 2, 4"),
         ("data=32,expert=48", PlanCannotRunError, "data=32; nearest: 32"),
+        ("data=12,expert=8", PlanCannotRunError, "data=12; nearest: 6, 12"),
         ("context=4,data=6,expert=6", PlanCannotRunError, "of it; nearest: 4, 8"),
         ("x=2,data=2,expert=2,expert_tensor=1", PlanError, "needs sequence_parallel"),
         ("x=2,data=2,expert_tensor=1,sp=true", PlanError, "expert=1 splits none"),
