@@ -35,14 +35,16 @@ def what_fits(prediction: Prediction, step_s: StepTime | None = None) -> str:
     plain = {} if prediction.plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
     fits = partial(_fits, prediction)
     levers = [
-        [change | plain for change in lever] for lever in _levers(prediction.gpt, prediction.plan)
+        [change | plain for change in lever if _runs(prediction, change)]
+        for lever in _levers(prediction.gpt, prediction.plan)
     ]
+    levers = [lever for lever in levers if lever]
     alone = levers if _may_save_less(prediction) else [e for e in levers if _is_of_states(e[-1])]
     enough = [lever[bisect_left(lever, True, key=fits)] for lever in alone if fits(lever[-1])]
     if enough:
         ranked = ", or ".join(_ranked(prediction, enough, step_s))
         return f"{does_not_fit(prediction)}; it fits with {ranked}"
-    same_grid = [lever[-1] for lever in levers if "z" not in lever[-1]]
+    same_grid = [lever[-1] for lever in levers if not {"z", "expert"}.intersection(lever[-1])]
     every = {key: value for change in same_grid for key, value in change.items()}
     if fits(every):
         (together,) = _ranked(prediction, [every], step_s, " together")
@@ -82,14 +84,15 @@ def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
     levers: list[list[Change]] = [
         [{"recompute": each} for each in recomputed] if plan.recompute != "full" else [],
         [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0],
-        [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data > 1],
+        [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data * plan.context > 1],
+        [{"expert": plan.expert << n} for n in range(1, (gpt.experts // plan.expert).bit_length())],
         [
             {"z": plan.z << n, "data": plan.data >> n}
             for n in range(1, plan.data.bit_length())
             if plan.data % (1 << n) == 0
         ],
     ]
-    return [lever for lever in levers if lever]
+    return levers
 
 
 def _may_save_less(prediction: Prediction) -> bool:
@@ -102,23 +105,36 @@ def _may_save_less(prediction: Prediction) -> bool:
 
 def _is_of_states(change: Change) -> bool:
     """Whether a change shards parameters, gradients and optimizer states further."""
-    return "zero" in change or "z" in change
+    return not {"zero", "z", "expert"}.isdisjoint(change)
 
 
 def _words(change: Change) -> str:
     return ",".join(f"{key}={value}" for key, value in change.items())
 
 
-def _fits(prediction: Prediction, change: Change) -> bool:
-    """Whether a plan can be changed so and then fits."""
-    from simulator.search.bounds.peak_memory import plan_bytes
+def _runs(prediction: Prediction, change: Change) -> bool:
+    """Whether a plan can be changed so, whatever memory it then needs."""
+    from workload.lowering import check
 
     try:
         plan = replace(prediction.plan, **change)
         prediction.stack.check(plan)
-        return plan_bytes(prediction.gpt, plan) <= prediction.memory.capacity_bytes
+        check(prediction.gpt, plan)
     except SimgptError:
         return False
+    return True
+
+
+def _fits(prediction: Prediction, change: Change) -> bool:
+    """Whether a plan can be changed so and then fits."""
+    from simulator.explain.nearest_fit import habits_in_memory
+    from simulator.search.bounds.peak_memory import plan_bytes
+
+    if not _runs(prediction, change):
+        return False
+    plan = replace(prediction.plan, **change)
+    habits = habits_in_memory(prediction.stack, plan)
+    return plan_bytes(prediction.gpt, plan, habits) <= prediction.memory.capacity_bytes
 
 
 def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:

@@ -121,7 +121,8 @@ def plan_value(key: str, value: Any) -> Any:
     """One key's value in its kind; whether it goes with the other keys, only a plan can tell."""
     if key not in _TYPES:
         known = (*_TYPES, *ALIASES, *SHARDED)
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        begun = [word for word in known if len(word) > len("etp") and key.startswith(word)]
+        near = begun[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
         raise PlanError(f"unknown plan key {key!r}; {hint}")
     if key in ("overlap", "stage_layers") and not isinstance(value, str | list | tuple):

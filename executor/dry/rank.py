@@ -140,10 +140,20 @@ class KernelsOnce:
 
 
 def _of_even_rows(op: Op) -> Op:
-    """An op whose experts, if it has any, get equally many rows, whatever their counts say."""
-    if "even" not in op.attributes:
+    """An op whose experts, if it has any, get equally many rows, whatever their counts say. A cast
+    takes rows that are `even` for weights, so it is told how many `each` expert gets."""
+    how = op.attributes
+    if how.get("even", True):
         return op
-    return replace(op, attributes={**op.attributes, "even": True})
+    each = {"each": how[_rows_key(op)]} if "align" in how else {}
+    return replace(op, attributes={**how, "even": op.kind != "quantise", **each})
+
+
+def _rows_key(op: Op) -> str:
+    """Which attribute has the expected rows of one expert."""
+    if op.kind == "quantise":
+        return "rows"
+    return "k" if op.attributes["form"] == "TN" else "m"
 
 
 def _key(op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]) -> object:

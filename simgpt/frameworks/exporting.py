@@ -79,6 +79,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     _check_axes(job.plan, job.stack, table)
     if asked.gpt.experts and not table.get("experts", True):
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
+    if asked.gpt.pattern:
+        raise PlanCannotRunError(f"no hybrids are exported yet, and {asked.gpt.name} has a pattern")
     job.stack.check(job.plan)
     if job.plan.recipe != NO_RECIPE and framework != MEGATRON:
         raise PlanCannotRunError(

@@ -105,14 +105,14 @@ def _more(whole: WholeProgram, micro_batches: int) -> int:
     return more
 
 
-def step_bytes(gpt: GPT, plan: Plan) -> int:
+def step_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """What a device of a plan without a pipeline has in memory at most, to the byte, before
     anything is known of its time."""
-    count = min(MICRO_BATCHES, plan.micro_batches)
-    few = whole_program(lowered_again, gpt, plan.with_micro_batches(count))
+    count, lowered = min(MICRO_BATCHES, plan.micro_batches), partial(lowered_again, habits=habits)
+    few = whole_program(lowered, gpt, plan.with_micro_batches(count))
     while few.unit is None and count < plan.micro_batches:
         count = _more(few, plan.micro_batches)
-        few = whole_program(lowered_again, gpt, plan.with_micro_batches(count))
+        few = whole_program(lowered, gpt, plan.with_micro_batches(count))
     return few.peak(plan.micro_batches - count).total_bytes
 
 

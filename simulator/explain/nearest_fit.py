@@ -11,31 +11,34 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.search.bounds.peak_memory import pipeline_bytes, plan_bytes
+from simulator.stacks import Stack
 from simulator.stacks.job import Job
 from simulator.step_memory import room_for_tensors
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.lowering import lower
 from workload.passes.stack import NO_HABITS, Habits
+from workload.plan import Plan
 
 Change = Mapping[str, Any]
 
 
 def does_fit(job: Job, machine: Machine) -> bool:
-    """Whether the fullest stage of the job's plan fits into what a device has for tensors.
-
-    Of a stack's habits fp8 and the order of messages change what is in memory.
-    """
+    """Whether the fullest stage of the job's plan fits into what a device has for tensors."""
     room = room_for_tensors(machine, job.stack)
     if plan_bytes(job.gpt, job.plan) <= room:
         return True
-    messages = job.stack.messages if job.plan.pipe > 1 else ""
-    own = Habits(fp8=job.stack.fp8, messages=messages)
+    own = habits_in_memory(job.stack, job.plan)
     if own == NO_HABITS:
         return False
     if job.plan.pipe > 1:
         return pipeline_bytes(job.gpt, job.plan, own) <= room
     return lower(job.gpt, job.plan, habits=own).peak.total_bytes <= room
+
+
+def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
+    """Those of a stack's habits that change what is in memory: fp8 and the order of messages."""
+    return Habits(fp8=stack.fp8, messages=stack.messages if plan.pipe > 1 else "")
 
 
 def nearest_changes(job: Job) -> Iterator[Change]:

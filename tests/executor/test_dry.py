@@ -72,11 +72,20 @@ def test_a_storage_counts_once_however_many_views_it_has_and_until_the_last_is_g
         (..., slice(0, 2)),
         (0, ..., None),
         (slice(0, 2), torch.tensor([1, 0])),
+        (torch.tensor([1, 0, 1]), torch.tensor([2, 0, 1])),
+        (slice(None), torch.tensor([1, 0]), torch.tensor([2, 3])),
     ],
 )
 def test_a_fake_tensor_is_indexed_as_a_real_one(index: Any) -> None:
     real = torch.arange(24).view(2, 3, 4)
     assert torch.equal(part_of(real, index), real[index])
+
+
+def test_parts_of_a_fake_tensor_are_written_without_a_tensor_of_their_size() -> None:
+    with fake_gpu(), StorageCount() as held:
+        whole, at = torch.empty(10, 10, device=GPU), torch.zeros(5, dtype=torch.int64, device=GPU)
+        whole[at, at] = torch.empty(5, device=GPU)
+        assert held.most_bytes == 400 + 40 + 20
 
 
 @pytest.mark.parametrize("order", ["x-y-z-data-pipe", "pipe-data-z-y-x"])
@@ -107,6 +116,24 @@ ROUTED = replace(find_model("tiny-llama-40k"), experts=4, topk=2, expert_ffn=16)
 @pytest.mark.parametrize("gpt", [ROUTED, replace(ROUTED, capacity=1.25)])
 def test_experts_are_played_with_even_shares_of_the_rows(gpt: GPT) -> None:
     assert_agrees("data=4,expert=2", 1, gpt)
+
+
+EXPERTS = "data=4,expert=2,micro_batch=4"
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        pytest.param(f"{EXPERTS},recipe=mxfp8", {}, marks=pytest.mark.slow),
+        (f"{EXPERTS},recipe=fp8-blockwise,optimizer=sgd", {}),
+        (f"{EXPERTS},recipe=fp8-tensorwise,dispatcher=dense", {"capacity": 1.25}),
+        ("context=2,data=2,optimizer=sgd-momentum,micro_batch=8", {"documents": "4+12"}),
+    ],
+)
+def test_casts_by_blocks_masks_documents_and_sgd_are_played(
+    text: str, more: dict[str, Any]
+) -> None:
+    assert_agrees(text, 1, replace(ROUTED, layers=1, **more))
 
 
 def assert_agrees(text: str, rank: int, gpt: GPT = TINY) -> None:

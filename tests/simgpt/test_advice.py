@@ -11,6 +11,7 @@ import pytest
 from simgpt import tables
 from simgpt.advice import starved, what_fits
 from simulator.engine.whole_step import resident_bytes
+from simulator.explain.nearest_fit import habits_in_memory
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, load_stack
@@ -94,6 +95,39 @@ def test_the_time_alone_decides() -> None:
     assert said.endswith(
         f"with micro_batch=1 (3.00 s a step), or recompute=full:32 ({3.0 * size:#.3g} s a step)"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("data=8,micro_batch=1,recompute=full", "zero=2, or expert=8, or z=4,data=2"),
+        ("data=8,expert=2,micro_batch=1,recompute=full", "zero=1, or expert=8, or z=2,data=4"),
+        ("context=8,expert=8,micro_batch=1,recompute=full", "with zero=1"),
+    ],
+)
+def test_experts_are_given_more_ranks_and_what_they_refuse_hides_no_other_change(
+    text: str, advice: str
+) -> None:
+    """Experts over 8 ranks refuse z=8; zero shards over context as over data."""
+    plan = parse_plan(text, devices=8, batch=8)
+    prediction = predict(find_model("deepseek-v2-lite"), plan, load_machine("dgx-h100"))
+    assert what_fits(prediction).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("stack", "text"),
+    [
+        ("nemo", "ep=8,dp=8,mbs=1,zero=1,precision=fp8"),
+        ("megatron-core", "pp=2,vpp=2,dp=4,ep=4,mbs=2,zero=1"),
+    ],
+)
+def test_what_fits_is_judged_with_what_the_stack_has_in_memory(stack: str, text: str) -> None:
+    gpt = replace(find_model("mixtral-8x7b"), layers=4)
+    job = job_of(gpt, text, load_stack(stack), devices=8, batch=64)
+    machine = load_machine("dgx-h100")
+    found = predict(job.gpt, job.plan, machine, stack=job.stack).memory.peak_bytes
+    assert plan_bytes(job.gpt, job.plan, habits_in_memory(job.stack, job.plan)) == found
+    assert plan_bytes(job.gpt, job.plan) > found
 
 
 @pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])

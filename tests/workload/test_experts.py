@@ -191,10 +191,13 @@ def test_a_model_with_impossible_experts_is_refused(fields: dict[str, Any], sent
 @pytest.mark.parametrize(
     ("plan", "error", "sentence"),
     [
-        ("data=4,expert=3", PlanCannotRunError, "expert=3 does not divide data=4"),
+        ("data=4,expert=3", PlanCannotRunError, "data=4; nearest: 2, 4"),
+        ("data=32,expert=48", PlanCannotRunError, "data=32; nearest: 32"),
+        ("data=12,expert=8", PlanCannotRunError, "data=12; nearest: 6, 12"),
+        ("context=4,data=6,expert=6", PlanCannotRunError, "of it; nearest: 4, 8"),
         ("x=2,data=2,expert=2,expert_tensor=1", PlanError, "needs sequence_parallel"),
         ("x=2,data=2,expert_tensor=1,sp=true", PlanError, "expert=1 splits none"),
-        ("x=2,data=2,expert=2,expert_tensor=3", PlanError, "expert_tensor=3 must be 1 or x=2"),
+        ("x=2,data=2,expert=2,expert_tensor=3", PlanError, "expert_tensor=3 must be 1, or as x=2"),
         ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
         ("data=4,expert=2,zero=1,shard=2", PlanError, "does not go with shard=2"),
         ("data=4,expert=2,optimizer=muon", PlanCannotRunError, "muon does not know"),

@@ -11,6 +11,7 @@ from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
 from tests.workload.test_experts import TWO
 from tests.workload.test_passes import values_read
 from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import find_model
 from workload.lowering import lower, lower_slots
 from workload.lowering.relower import lower_again
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, WEIGHT_GRAD, Op
@@ -96,6 +97,17 @@ def test_putting_off_keeps_every_op_and_the_values_it_reads(words: str) -> None:
     for more in ("none", "all"):
         overlap = "wgrad" if more == "none" else f"{more}+wgrad"
         assert_same(program_of(words, overlap), program_of(words, more))
+
+
+def test_what_was_put_off_behind_the_embedding_is_added_behind_it() -> None:
+    """A first layer without experts leaves the next one's gradients of weights to the pass's end,
+    behind those of the embedding."""
+    plan = plan_of("z=2,data=2,expert=2", "all+wgrad", 2)
+    program = lower(find_model("tiny-deepseek-2m"), plan)
+    there = {name for name, buffer in program.buffers.items() if buffer.persistent}
+    for op in program.ops:
+        there.update(op.writes)
+        assert there.issuperset(op.reads), op.name
 
 
 def assert_same(one: Program, other: Program) -> None:

@@ -61,7 +61,9 @@ def bucket_gradient_reduces(
     """In the last micro-batch each block's gradients are summed over data once they are final.
 
     Where reduce-scatters are deferred, a block's additions and its bucket come one block of its
-    slot later, so that the scatters have that long to finish without holding up the compute stream.
+    slot later, so that the scatters have that long to finish without holding up the compute stream;
+    not where that block ends before this one, as the embedding does whose layers' gradients of
+    weights were put off.
     """
     whole = [op for op in ops if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE)]
     if not whole:
@@ -73,8 +75,13 @@ def bucket_gradient_reduces(
     final_block = {op.writes[0]: op.block for op in final}
     after: dict[Block, list[Op]] = {block: [] for block in chain}
     named = Counter[str]()
+    gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
+    rest = [op for op in ops if op.name not in gone]
+    # Deferred additions to what is not summed stay behind the last op, whatever their block.
+    staying = ADD_SCATTERED if deferred else None
+    ends = {op.block: at for at, op in enumerate(rest) if op.purpose != staying}
     for block, following in zip(chain, [*chain[1:], chain[-1]], strict=True):
-        later = deferred and slot_of[block] == slot_of[following]
+        later = deferred and slot_of[block] == slot_of[following] and ends[block] < ends[following]
         place = following if later else block
         target = after[place]
         if deferred:
@@ -84,11 +91,6 @@ def bucket_gradient_reduces(
         for bucket in filter(None, buckets):
             named[bucket.name] += 1
             target.append(_numbered(replace(bucket, block=place), named[bucket.name]))
-    gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
-    rest = [op for op in ops if op.name not in gone]
-    # Deferred additions to what is not summed stay behind the last op, whatever their block.
-    staying = ADD_SCATTERED if deferred else None
-    ends = {op.block: at for at, op in enumerate(rest) if op.purpose != staying}
     closing = {ends[block]: added for block, added in after.items()}
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
 

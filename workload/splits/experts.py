@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 Axes = tuple[str, ...]
+MOST_RANKS = 4096  # of which nearest ones are looked for
 
 
 def folded(experts: int, context: int) -> tuple[int, int]:
@@ -73,7 +74,7 @@ def run_of_context(plan: Plan) -> int:
 def check(plan: Plan) -> None:
     """Refuse what splits experts in no way that there is, or makes no sense beside the rest."""
     if plan.expert_tensor not in (0, 1, plan.x):
-        raise PlanError(f"expert_tensor={plan.expert_tensor} must be 1 or x={plan.x}")
+        raise PlanError(f"expert_tensor={plan.expert_tensor} must be 1, or as x={plan.x}")
     if plan.expert_tensor == 1 and plan.x > 1 and plan.expert == 1:
         raise PlanError(
             f"expert_tensor=1 splits experts over x={plan.x} too, and expert=1 splits none; "
@@ -89,6 +90,7 @@ def check(plan: Plan) -> None:
             + (f" times context={plan.context}" if split else "")
             + (f" times x={plan.x}, or is no multiple of x" if over_x > 1 else "")
             + (", or neither divides context nor is a multiple of it" if split else "")
+            + f"; nearest: {_nearest(plan, over_x)}"
         )
     if over_x > 1 and not plan.sequence_parallel:
         raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
@@ -96,3 +98,15 @@ def check(plan: Plan) -> None:
         raise PlanError(f"expert={plan.expert} does not go with shard={plan.shard} yet")
     if why := exchanges_refusal(plan):
         raise PlanError(why)
+
+
+def _nearest(plan: Plan, over_x: int) -> str:
+    """The next numbers of ranks below and above the plan's that can hold different experts."""
+    whole = [plan.context * each for each in _divisors(plan.data)]
+    each = [over_x * inside for inside in sorted({*_divisors(plan.context), *whole})]
+    near = [e for e in each if e < plan.expert][-1:] + [e for e in each if e > plan.expert][:1]
+    return ", ".join(map(str, near))
+
+
+def _divisors(count: int) -> list[int]:
+    return [each for each in range(1, min(count, MOST_RANKS) + 1) if count % each == 0]

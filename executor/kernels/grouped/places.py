@@ -28,10 +28,11 @@ class Place:
 
 def places_of_experts(op: Op, counts: torch.Tensor, height: int) -> Iterator[Place]:
     """The places of each expert of this rank, given how many rows it gets from each rank, and how
-    many rows share a scale."""
+    many rows share a scale. An op's `each` stands for counts without values."""
     local, align = op.attributes["count"], op.attributes["align"]
+    each = op.attributes.get("each")
     row = value = scale = 0
-    for count in counts.view(-1, local).sum(0).tolist():
+    for count in counts.view(-1, local).sum(0).tolist() if each is None else [each] * local:
         filled = -(-count // align) * align
         scales = -(-filled // height)
         yield Place(

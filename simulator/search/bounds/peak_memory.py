@@ -41,9 +41,10 @@ PARTS = (LAYER, *KINDS, "embed", "head")
 NEVER = int(np.iinfo(np.int64).max)
 
 
-def plan_bytes(gpt: GPT, plan: Plan) -> int:
+def plan_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """The peak of the worst device, with plain matmul forms."""
-    return pipeline_bytes(gpt, plan) if plan.pipe > 1 else step_bytes(gpt, plan)
+    count = pipeline_bytes if plan.pipe > 1 else step_bytes
+    return count(gpt, plan, habits)
 
 
 def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int = NEVER) -> int:

@@ -154,6 +154,7 @@ def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("framework", "model", "plan", "sentence"),
     [
+        ("megatron", "nemotron-3-nano", USUAL, "no hybrids are exported yet"),
         ("axonn", "mixtral-8x7b", USUAL, "AxoNN has no layers of experts, mixtral-8x7b has"),
         ("deepspeed", "mixtral-8x7b", PLANS["ep"], "DeepSpeed has no setting for expert=8"),
         (

@@ -23,6 +23,7 @@ from tests.simgpt.fuzz.values import (
     PLAN_KEYS,
     PLANS,
     QUANTITIES,
+    ROUTING,
     SETTABLE,
     SMALL,
     SWITCH,
@@ -168,6 +169,9 @@ class Pieces:
         args += ["--placement", self.rng.choice(PLACEMENTS)] if self.odds(0.2) else []
         if self.odds(0.07):
             args += ["--model-set", f"{self.rng.choice(MODEL_KEYS)}={self.whole()}"]
+        if self.odds(0.04):
+            document = {key: ROUTING[key] for key in self.rng.choice([["tokens"], list(ROUTING)])}
+            args += ["--routing", self.file(self.rng.choice([".toml", ".json"]), document, WEIRD)]
         return args + self.settings()
 
     def out(self) -> list[str]:

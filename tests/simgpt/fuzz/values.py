@@ -58,22 +58,35 @@ WHOLES: list[Any] = [
     *(1, 2, 4, 8, 8, 16, 3, 5, 64, 0, -1, 512, 10**6, 10**9, 10**12, 2**63, 10**30, "9" * 5000),
     *("1e3", "1.0", "0x8", "٤", " 2", "2 ", "nan", "", "1_0", "rest", "+4"),
 ]
-MODELS = ["tiny-30k", "tiny-1m", "tiny-2m", "tiny-10m", "gpt2", "gpt-5b", "gpt-10b"]
-MACHINES = ["host", "frontier", "perlmutter", "alps", "dgx-h100", "dgx-a100"]
+MODELS = [
+    *("tiny-30k", "tiny-1m", "tiny-2m", "tiny-10m", "gpt2", "gpt-5b", "gpt-10b"),
+    *("tiny-mixtral-130k", "tiny-mixtral-2m", "tiny-deepseek-2m", "deepseek-v2-lite"),
+    *("gpt-oss-20b", "nemotron-3-nano"),
+]
+MACHINES = ["host", "frontier", "perlmutter", "alps", "dgx-h100", "dgx-a100", "dgx-b200"]
 COUNT, SMALL, SWITCH = "count", "small", "switch"
 PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("x", "y", "z", "data", "pipe", "interleave", "micro_batch", "batch"), COUNT),
+    **dict.fromkeys(("expert", "expert_tensor", "context", "context_heads"), COUNT),
     **dict.fromkeys(("nope", "X"), COUNT),
     **dict.fromkeys(("zero", "shard"), SMALL),
     **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard"), SWITCH),
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
     "recompute": [
         *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "half"),
-        *("layernorm+mlp", "+"),
+        *("layernorm+mlp", "+", "moe_act", "moe+shared_experts"),
     ],
     "schedule": ["1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p", "dualpipe"],
-    "overlap": ["all", "none", "oar+ors+oag", "dp", "oar+oar", "+", "pp+dp", "x"],
-    "precision": ["bf16", "fp32", "fp64", "fp16", "fp8", "int3"],
+    "overlap": [
+        *("all", "none", "oar+ors+oag", "dp", "oar+oar", "+", "pp+dp", "x"),
+        *("all+a2a", "all+wgrad", "shared"),
+    ],
+    "precision": ["bf16", "fp32", "fp64", "fp16", "fp8", "int3", "mxfp8", "nvfp4"],
+    "recipe": ["mxfp8", "fp8-blockwise", "fp8-delayed", "fp8-tensorwise", "nvfp4", "none", "x"],
+    "dispatcher": ["usual", "hierarchical", "once_per_node", "all_gather", "dense", "sparse", "x"],
+    "context_kind": ["ring", "all_gather", "ulysses", "x"],
+    "context_latents": SWITCH,
+    "optimizer": ["sgd", "muon", "adamw", "lomo", "mezo", "fedkseed-step", "x"],
     "attention": ["flash", "unfused", "x"],
     "gradients": ["bf16", "fp32", "x"],
     "offload": ["optimizer", "none", "x"],
@@ -113,7 +126,12 @@ MODEL_KEYS = [
     *(*MODEL, "ffn", "name", "tied", "kv_heads", "head_width", "norm", "activation", "positions"),
     *("rope_base", "rope_scaling", "biases", "qkv_bias", "qk_norm", "norm_eps"),
     *("embedding_norm", "dropout", "source", "nope"),
+    *("experts", "topk", "expert_ffn", "shared_ffn", "expert_latent", "dense_layers", "router"),
+    *("expert_every", "router_groups", "router_topk_groups", "router_bias", "balance_loss"),
+    *("capacity", "kv_rank", "q_rank", "rope_width", "value_width", "window", "sinks"),
+    *("mtp_layers", "document", "documents", "pattern", "ssm_heads", "ssm_width", "ssm_state"),
 ]
+ROUTING: dict[str, Any] = {"source": "s", "tokens": [4, 2, 1, 1], "layers": {"0": [1, 2, 3, 4]}}
 CONFIG: dict[str, Any] = {
     **{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_act": "silu"},
     **{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 256},
