@@ -90,8 +90,13 @@ def test_gathered_tokens_are_searched_with_programs_of_their_own() -> None:
 def test_gathered_tokens_are_a_part_of_a_problem_of_plans_that_split_experts() -> None:
     problem = replace(experts(), several=GATHERED)
     spaces = spaces_of(problem)
-    found = {(p.expert > 1, p.dispatcher) for space in spaces for p in every_plan(space)}
+    every = [plan for space in spaces for plan in every_plan(space)]
+    assert len(every) == len({*every})
+    found = {(plan.expert > 1, plan.dispatcher) for plan in every}
     assert found == {(False, "usual"), (True, "usual"), (True, "all_gather")}
+    *_, gathered = spaces
+    for some in sized(gathered, np.arange(len(gathered))):
+        assert "all_to_all" not in {op.kind for op in some.program.ops}
     kept = spaces_of(experts(dispatcher="all_gather", x=1))
     found = {(p.expert > 1, p.dispatcher) for space in kept for p in every_plan(space)}
     assert found == {(False, "usual"), (True, "all_gather")}
