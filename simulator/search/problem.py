@@ -12,12 +12,12 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices, exchanges, v_shape
+from simulator.search.asked import choices, dispatchers, exchanges, v_shape
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
-from workload.dispatchers.table import HIERARCHICAL, WITHOUT_BOUNDS
+from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
@@ -60,8 +60,8 @@ class SearchProblem:
     precision, since that changes what is trained, and dispatchers are those of the stack. `also`
     has choices that are tried where they are asked for (`asked/choices.py`). `stack` says what
     plans can be, `habits` what its programs are bounded with. A part of a problem may have plans
-    alone that split sequences over `least_context` ranks or more, or that all have the overlaps
-    `beside`.
+    alone that split sequences over `least_context` ranks or more, experts over
+    `least_expert`, or that all have the overlaps `beside`.
     """
 
     gpt: GPT
@@ -74,6 +74,7 @@ class SearchProblem:
     also: choices.Asked = field(default_factory=dict)
     beside: tuple[str, ...] = ()
     least_context: int = 1
+    least_expert: int = 1
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
 
@@ -89,7 +90,8 @@ class SearchProblem:
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}: {why}")
         choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
-        self._check_dispatchers()
+        asked = self.fixed.get("dispatcher"), *self.several.get("dispatcher", ())
+        dispatchers.check([each for each in asked if each], self.gpt, self.stack)
         _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
@@ -105,24 +107,6 @@ class SearchProblem:
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
 
-    def _check_dispatchers(self) -> None:
-        given = self.several.get("dispatcher", ())
-        if "dispatcher" in self.fixed:
-            given = (self.fixed["dispatcher"],)
-        if given and not self.gpt.experts:
-            raise PlanError(
-                f"dispatcher={given[0]} sends rows to experts; {self.gpt.name} has none"
-            )
-        if self.gpt.experts and not given:
-            given = (self.stack.searched_dispatchers or self.stack.dispatchers)[:1]
-        for each in given:
-            self.stack.check_dispatcher(each)
-            if each in WITHOUT_BOUNDS:
-                raise PlanError(
-                    f"a search knows no bounds of dispatcher={each}; predict plans one by one, or "
-                    "by --sweep"
-                )
-
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""
         if key == "context" and key not in self.fixed and not self.splits_sequences:
@@ -136,6 +120,12 @@ class SearchProblem:
     def of_exchanges(self) -> tuple[str, ...]:
         """The overlaps of experts' all-to-alls with other compute that all plans have."""
         return exchanges.of_exchanges((*self.fixed.get("overlap", ()), *self.beside))
+
+    @property
+    def least_split(self) -> int:
+        """Over how many ranks plans split experts at least: all-to-alls that run beside other
+        compute must be there."""
+        return 2 if self.of_exchanges else self.least_expert
 
     @cached_property
     def recomputations(self) -> list[str]:
@@ -160,7 +150,9 @@ class SearchProblem:
             chosen = recipe_words({"precision": precision}) if precision else {}
             fixed = {**self.fixed, **chosen, **way, **order}
             least = 2 if way != ways[0] else self.least_context
-            yield replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
+            yield from dispatchers.parts(
+                replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
+            )
 
     @property
     def _context_ways(self) -> list[dict[str, Any]]:

@@ -182,7 +182,7 @@ def space_of(problem: SearchProblem) -> Space:
 def spaces_of(problem: SearchProblem) -> list[Space]:
     """The spaces of a problem's parts with a plan; a PlanCannotRunError where none has, or none
     with one of several values that are asked for."""
-    named = [*problem.several, *(["recipe"] if "precision" in problem.several else [])]
+    named = ["recipe", *(key for key in problem.several if key != "dispatcher")]
     found, refused = list[Space](), dict[tuple[Any, ...], PlanCannotRunError | None]()
     for part in problem.parts():
         asked = tuple(part.fixed.get(key) for key in named)
@@ -282,7 +282,7 @@ def _of_experts(
         if not tensor and not splits_experts(problem.gpt, recipe, "expert_ffn", x):
             continue
         for split in problem.choices("expert", whole):
-            if split % apart or whole[-1] % split or (problem.of_exchanges and split == 1):
+            if split % apart or whole[-1] % split or split < problem.least_split:
                 continue
             on_context, on_data = folded(split // apart, context)
             fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0

@@ -13,7 +13,7 @@ from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
 from topologies.machine import Machine
-from workload.dispatchers.table import ALL_TO_ALL, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
+from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -217,7 +217,7 @@ EXECUTOR = Stack(
         "axes": list(AXES),
         "schedules": [*STRAIGHT, *V_SHAPED],
         "zero": [0, 1, 2, 3],
-        "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, *WITHOUT_BOUNDS],
+        "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, ALL_GATHER, *WITHOUT_BOUNDS],
         "searched_dispatchers": [USUAL],
     },
 )

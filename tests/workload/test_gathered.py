@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.search.problem import SearchProblem
 from tests.workload.test_experts import ROWS, TWO, of_layer, program_of
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import PlanCannotRunError
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH
 from workload.plan_text import parse_plan
 
@@ -60,8 +59,3 @@ def test_ranks_of_x_that_split_an_expert_sum_behind_the_scatter() -> None:
 def test_without_an_axis_of_experts_nothing_is_gathered() -> None:
     with pytest.raises(PlanCannotRunError, match="dispatcher=all_gather has no rows to send"):
         parse_plan("data=4,dispatcher=all_gather")
-
-
-def test_a_search_has_no_bounds_of_gathered_tokens() -> None:
-    with pytest.raises(PlanError, match="no bounds of dispatcher=all_gather"):
-        SearchProblem(gpt=TWO, batch=4, devices=4, fixed={"dispatcher": "all_gather"})

@@ -76,7 +76,7 @@ DISPATCHERS = (
 _BY_NAME = {each.name: each for each in DISPATCHERS}
 DISPATCHER_NAMES = tuple(_BY_NAME)
 WITH_PLACES = tuple(each.name for each in DISPATCHERS if each.with_places)
-WITHOUT_BOUNDS = (ALL_GATHER, *WITH_PLACES)  # whose ops are others than those that a search bounds
+WITHOUT_BOUNDS = WITH_PLACES  # whose ops are others than those that a search bounds
 
 
 def dispatcher_refusal(plan: Plan) -> str:

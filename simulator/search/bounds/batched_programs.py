@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.search.asked.dispatchers import of_program
 from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layouts import base_of
@@ -121,6 +122,7 @@ def _lowered(
     beside = [each for each in space.problem.of_exchanges if each not in overlap]
     fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": of_one_stage(schedule)}
     fields["overlap"] = without_turns((*overlap, *beside))
+    fields |= of_program(fields, space.problem.dispatchers)
     fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])

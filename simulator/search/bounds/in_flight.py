@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from operator import le
 
 import numpy as np
 
+from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.layouts import KINDS, LAYER, ChunkLayers, kind_of, plain_layers
@@ -23,6 +25,7 @@ from workload.op import (
     BACKWARD,
     COMPUTE,
     FORWARD,
+    HEAD,
     HOST,
     INPUT_GRAD,
     NONE,
@@ -33,16 +36,20 @@ from workload.op import (
 )
 from workload.pipeline.schedule import V_SHAPED, slots
 from workload.pipeline.slot import INPUT
+from workload.plan import Plan
 from workload.sizes.arrays import Bytes
 
+FOR_WEIGHTS = len(KINDS)
 PLAYED = ("zb-1p", "zb-2p")  # whose stages wait for what others have done
 ROUNDS = 3  # of as many micro-batches as stages: behind these nothing new is held
+BACK = (BACKWARD, WEIGHT)
 Held = tuple[int, int, int, int]
 Moment = tuple[Held, int]
 
 
 # A moment: layers of each kind in flight, and of each kind those whose input gradients are through
-# and whose weights' are not; and the kind of the layer whose pass runs back, or NONE.
+# and whose weights' are not; and the kind of the layer whose pass runs back, FOR_WEIGHTS beyond it
+# where it sums for gradients of weights alone, or NONE.
 
 
 def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
@@ -52,9 +59,12 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         saved = {kind: some.values(0) for kind in saved}
     kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
     beside, kept = worked_on(some, saved), kept_for_weights(some, saved)
+    summed = {
+        kind: np.maximum(nbytes - kept[kind], 0) for kind, nbytes in sums(some, saved).items()
+    }
     turned = in_v(space.problem.fixed)
     if space.problem.of_exchanges or turned:  # in turns, in another order in few layers, or split
-        beside = {kind: some.values(0) for kind in saved}
+        beside = summed = {kind: some.values(0) for kind in saved}
     found = np.zeros(len(entries.lane), dtype=np.int64)
     table = np.stack(
         [entries.pipe, entries.micro_batches, entries.schedule, entries.interleave, entries.chunk]
@@ -65,7 +75,7 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         lane = entries.lane[chosen]
         own = [
             {kind: nbytes[lane] for kind, nbytes in each.items()}
-            for each in (held, saved, kept, beside)
+            for each in (held, saved, kept, beside, summed)
         ]
         pipe, micro_batches, schedule, interleave, chunk = case
         chunks = _chunks(space, pipe, interleave, chunk)
@@ -103,6 +113,7 @@ def _stage_bytes(
     saved: Mapping[str, Bytes],
     kept: Mapping[str, Bytes],
     beside: Mapping[str, Bytes],
+    summed: Mapping[str, Bytes],
 ) -> Bytes:
     level: Bytes = held["embed"] if stage == 0 else held["head"] * (stage == pipe - 1)
     level = level + held["head"] * (stage == 0 and schedule in V_SHAPED)
@@ -112,11 +123,13 @@ def _stage_bytes(
     ways = [np.zeros_like(level)]
     shapes = tuple(chunk.bases for chunk in chunks)
     each = [parts[kind] for parts in (saved, kept) for kind in kinds]
+    more = [parts[kind] for parts in (beside, summed) for kind in kinds]
+    at_head = kept[HEAD.kind] * (stage == pipe - 1 and schedule not in V_SHAPED)
     for counts, base in moments(schedule, stage, pipe, micro_batches, shapes):
-        own = ways[0]
+        own = ways[0] + sum(counts[2:]) // len(shapes[0]) * at_head  # passes split in one chunk
         for count, nbytes in zip(counts, each, strict=True):
             own = own + count * nbytes if count else own
-        ways.append(own if base == NONE else own + beside[kinds[base]])
+        ways.append(own if base == NONE else own + more[base])
     return np.asarray(level + np.maximum.reduce(ways))
 
 
@@ -126,8 +139,9 @@ def moments(
 ) -> tuple[Moment, ...]:
     """Moments at which a stage with chunks of these kinds of layers holds much.
 
-    Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone, where
-    stages depend on others' progress the first one's; of GPipe the moment behind all of them.
+    Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone; where
+    stages depend on others' progress, as many micro-batches as a step is simulated with, whose
+    memory is that of the whole; of GPipe the moment behind all of them.
     """
     each = [(len(bases) - sum(bases), sum(bases)) for bases in chunks]
     if schedule == "gpipe":
@@ -135,7 +149,8 @@ def moments(
         return (((plain * micro_batches, experts * micro_batches, 0, 0), chunks[0][-1]),)
     few = min(micro_batches, ROUNDS * pipe)
     if few < micro_batches and schedule in PLAYED and stage:
-        return ()
+        whole = Plan(pipe=pipe, schedule=schedule, batch=micro_batches, micro_batch=1)
+        few = folded_plan(whole).micro_batches
     return _undominated(_played(schedule, stage, pipe, few, chunks, each))
 
 
@@ -156,7 +171,8 @@ def _played(
             now, left = now + own, left - 1
         elif slot.work == INPUT:
             now = now - own + behind
-        last = chunks[slot.chunk][-1] if slot.work == BACKWARD else NONE
+        last = chunks[slot.chunk][-1] if slot.work in BACK else NONE
+        last += FOR_WEIGHTS * (slot.work == WEIGHT)
         a, b, c, d = now.tolist()
         found.add(((a, b, c, d), last))
         if slot.work != FORWARD and not left:
@@ -166,12 +182,17 @@ def _played(
 
 
 def _undominated(found: set[Moment]) -> tuple[Moment, ...]:
-    def is_less(one: Moment, other: Moment) -> bool:
-        counts = zip(one[0], other[0], strict=True)
-        return one != other and one[1] in (NONE, other[1]) and all(a <= b for a, b in counts)
+    """Those at which no other has as much of everything. Of these two the other comes first where
+    most comes first, so each is compared with those that were kept alone."""
+    kept = list[Moment]()
+    for one in sorted(found, reverse=True):
+        if not any(_is_less(one, other) for other in kept):
+            kept.append(one)
+    return tuple(reversed(kept))
 
-    every = sorted(found)
-    return tuple(one for one in every if not any(is_less(one, other) for other in every))
+
+def _is_less(one: Moment, other: Moment) -> bool:
+    return one[1] in (NONE, other[1]) and all(map(le, one[0], other[0]))
 
 
 def worked_on(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
@@ -194,24 +215,43 @@ def worked_on(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Byt
             most[kind] = np.maximum(most[kind], level[kind])
         for name in filter(of.get, end[at]):
             level[of[name]] = level[of[name]] - some.values(some.program.buffers[name].nbytes)
+    summed = sums(some, saved)
+    most = {kind: np.maximum(nbytes, summed[kind]) for kind, nbytes in most.items()}
     return {kind: np.maximum(most[kind] - saved[kind], 0) for kind in saved}
 
 
-def kept_for_weights(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
-    """Bytes of a layer of each kind that the sums for its weights' gradients read: they stay until
-    these have run. What collectives write may be gathered anew, and is left out."""
+def sums(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    """Bytes that the largest sum for the gradient of a weight reads and writes, of a layer of each
+    kind: they are there while it runs, whatever comes before it."""
     program, gpt = some.program, some.program.gpt
-    found = {kind: some.values(0) for kind in saved}
+    most = {kind: some.values(0) for kind in saved}
+    for op in program.ops:
+        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
+            names = dict.fromkeys((*op.reads, *op.writes))
+            every = (program.buffers[name] for name in names)
+            own = (each for each in every if not each.persistent and each.role != HOST)
+            nbytes = sum((some.values(each.nbytes) for each in own), some.values(0))
+            kind = kind_of(op.block.part, gpt)
+            most[kind] = np.maximum(most[kind], nbytes)
+    return most
+
+
+def kept_for_weights(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    """Bytes of a layer of each kind and of the head that the sums for weights' gradients read:
+    they stay until these have run. What collectives write may come anew, so that is not."""
+    program, gpt = some.program, some.program.gpt
+    found = {kind: some.values(0) for kind in (*saved, HEAD.kind)}
     writer: dict[str, Op] = {}
     names = dict[str, Op]()
     for op in program.ops:
-        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
+        own = op.block.part.is_layer or op.block.part == HEAD
+        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and own:
             names |= dict.fromkeys(op.reads, op)
         writer |= dict.fromkeys(op.writes, op)
     for name, op in names.items():
         buffer, made = program.buffers[name], writer.get(name)
-        own = made is not None and made.block.part == op.block.part and not made.is_collective
-        if own and not buffer.persistent and buffer.role != HOST:
+        alike = made is not None and made.block.part == op.block.part and not made.is_collective
+        if alike and not buffer.persistent and buffer.role != HOST:
             kind = kind_of(op.block.part, gpt)
             found[kind] = found[kind] + some.values(buffer.nbytes)
     return found

@@ -73,6 +73,52 @@ def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
     assert [each.plan.dispatcher for each in answer.found] == order
 
 
+GATHERED: dict[str, tuple[str, ...]] = {"dispatcher": ("usual", "all_gather")}
+ALL_OF_EIGHT = replace(TINY, experts=8, topk=8, router_groups=0, router_topk_groups=0)
+
+
+def test_gathered_tokens_are_searched_with_programs_of_their_own() -> None:
+    """A long sequence's tokens of eight choices are sent eight times, or gathered by each of four
+    ranks: half the bytes."""
+    long = replace(ALL_OF_EIGHT, sequence=16384)
+    problem = SearchProblem(long, 4, 4, FEW | {"x": 1, "expert": 4}, several=GATHERED)
+    same_answer(problem, "dgx-h100", top=2)
+    best, other = last(search(problem, MACHINES["dgx-h100"], top=2)).found
+    assert (best.plan.dispatcher, other.plan.dispatcher) == ("all_gather", "usual")
+
+
+def test_gathered_tokens_are_a_part_of_a_problem_of_plans_that_split_experts() -> None:
+    problem = replace(experts(), several=GATHERED)
+    spaces = spaces_of(problem)
+    every = [plan for space in spaces for plan in every_plan(space)]
+    assert len(every) == len({*every})
+    found = {(plan.expert > 1, plan.dispatcher) for plan in every}
+    assert found == {(False, "usual"), (True, "usual"), (True, "all_gather")}
+    *_, gathered = spaces
+    for some in sized(gathered, np.arange(len(gathered))):
+        assert "all_to_all" not in {op.kind for op in some.program.ops}
+    kept = spaces_of(experts(dispatcher="all_gather", x=1))
+    found = {(p.expert > 1, p.dispatcher) for space in kept for p in every_plan(space)}
+    assert found == {(False, "usual"), (True, "all_gather")}
+    whole = spaces_of(replace(problem, fixed=FEW | {"expert": 1}))  # of which none sends rows
+    assert {p.dispatcher for space in whole for p in every_plan(space)} == {"usual"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["perlmutter", "frontier", "dgx-h100"])
+def test_searches_over_gathered_tokens_find_what_trying_all_plans_finds(name: str) -> None:
+    for gpt in (TINY, ALL_OF_EIGHT, replace(ALL_OF_EIGHT, capacity=1.25)):
+        problem = SearchProblem(gpt, 8, 16, FEW, several=GATHERED)
+        same_answer(problem, name, top=4)
+    same_answer(SearchProblem(ALL_OF_EIGHT, 8, 16, FEW | {"pipe": 2}, several=GATHERED), name, 4)
+    free = {**without("overlap", "zero"), "x": 2, "dispatcher": "all_gather"}
+    same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free), name, top=4)
+    stack = load_stack("megatron-core")
+    free = without("overlap") | {"x": 2}
+    same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free, several=GATHERED, stack=stack), name, 4)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["perlmutter", "frontier", "dgx-h100"])
@@ -136,6 +182,8 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
     with pytest.raises(PlanCannotRunError, match="megatron-deepspeed has no dispatcher=hier"):
         stack = load_stack("megatron-deepspeed")
         SearchProblem(TINY, 8, 16, {"dispatcher": "hierarchical"}, stack=stack)
+    with pytest.raises(PlanError, match="no bounds of dispatcher=sparse"):
+        SearchProblem(TINY, 8, 16, several={"dispatcher": ("usual", "sparse")})
     with pytest.raises(PlanError, match="small has none"):
         SearchProblem(SMALL, 4, 8, {"dispatcher": "once_per_node"})
     full = SearchProblem(

@@ -16,8 +16,8 @@ DENSE, EXPERTS = (0,), (1,)
         ("1f1b", 0, (((0, 4, 0, 0), 1),)),
         ("1f1b", 3, (((0, 1, 0, 0), 1),)),
         ("gpipe", 2, (((0, 8, 0, 0), 1),)),
-        ("zb-h1", 0, (((0, 3, 0, 1), NONE), ((0, 4, 0, 0), NONE))),
-        ("zb-h1", 3, (((0, 0, 0, 4), NONE), ((0, 1, 0, 3), NONE))),
+        ("zb-h1", 0, (((0, 3, 0, 1), 3), ((0, 4, 0, 0), NONE))),
+        ("zb-h1", 3, (((0, 0, 0, 4), 3), ((0, 1, 0, 3), NONE))),
     ],
 )
 def test_four_stages_hold_what_eight_micro_batches_leave(
@@ -39,4 +39,5 @@ def test_two_chunks_of_a_stage_hold_five_on_two_stages() -> None:
 def test_many_micro_batches_are_held_as_few_are() -> None:
     for schedule in ("1f1b", "zb-h1", "zb-2p"):
         assert moments(schedule, 0, 2, 80, (EXPERTS,)) == moments(schedule, 0, 2, 6, (EXPERTS,))
-    assert moments("zb-2p", 1, 2, 80, (EXPERTS,)) == ()
+    many = moments("zb-2p", 1, 2, 80, (EXPERTS,))  # depends on others' progress
+    assert many == moments("zb-2p", 1, 2, 14, (EXPERTS,)) != ()
