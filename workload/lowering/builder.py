@@ -18,6 +18,7 @@ from workload.op import (
     Buffer,
     Part,
 )
+from workload.pipeline.schedule import ways
 from workload.plan import Plan
 from workload.rules.table import rule_of
 
@@ -35,6 +36,7 @@ class Builder(OpWriter):
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
         self.rule = rule_of(plan.optimizer)
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
+        self.copies = ways(plan.schedule)  # of each parameter, on as many stages
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
@@ -75,6 +77,7 @@ class Builder(OpWriter):
         apart = held.flat != kept.flat
         master = apart or self.rule.trains_masters(self.dtype)
         self.layouts[name], self.states[name] = held, kept
+        stages *= self.copies
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
