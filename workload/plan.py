@@ -42,9 +42,9 @@ class Plan:
     `context_heads` neighbours may trade rows for heads. With `context_latents` ranks gather what
     latent attention compresses keys and values to, not these. `pipe` counts pipeline stages of
     `interleave` chunks each, run in the order of `schedule`; of "dualpipe" each is a part of two
-    copies of the model, one from either end, which get half of the batch each. Layers are split evenly over the
-    chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers` embedding
-    and classifier count as a layer each in the even split.
+    copies of the model, one from either end, which get half of the batch each. Layers are split
+    evenly over the chunks or, from the first to the last, as `stage_layers` says; with
+    `ends_as_layers` embedding and classifier count as a layer each in the even split.
     `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
     model at a time (z and data split the batch, x and y see the same sequences).
     `zero` shards over data and context what z has not yet: 1 the optimizer state, 2 also gradients,
@@ -191,7 +191,9 @@ class Plan:
                 "the model, which begin at either end"
             )
         if self.passes > 1:
-            raise PlanError(f"{what} needs backward passes, and optimizer={self.optimizer} has none")
+            raise PlanError(
+                f"{what} needs backward passes, and optimizer={self.optimizer} has none"
+            )
 
     def _check_batch(self) -> None:
         per_rank, left = divmod(self.batch, self.cells)

@@ -31,7 +31,10 @@ STRAIGHT = ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p")  # chunks follow each ot
 V_SHAPED = ("zb-v", "dualpipe-v")
 TWO_WAY = ("dualpipe",)  # every stage holds a part of each of two copies of the model
 OPPOSED = (*V_SHAPED, *TWO_WAY)  # second chunks stand in the opposite order of stages
-TURNS_LATE = ("dualpipe-v", "dualpipe")  # some micro-batches leave the head slots before they go back there
+TURNS_LATE = (
+    "dualpipe-v",
+    "dualpipe",
+)  # some micro-batches leave the head slots before they go back there
 
 
 def slots(

@@ -55,9 +55,7 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     found = []
     for stage in range(plan.pipe):
         layers = tuple(
-            tuple(
-                (*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[places.part(number)]
-            )
+            tuple((*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[places.part(number)])
             for number in places.numbers(stage)
         )
         turned = places.two_way and stage >= plan.pipe // 2  # so chunks are in the other order
