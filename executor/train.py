@@ -122,9 +122,8 @@ class Trainer:
         self._numbers = StepNumbers.on(device)
         self._lr_of = lr_of or (lambda step: adamw.lr)
         self.grad_norm = torch.full((1,), math.nan, dtype=torch.float64, device=device)
-        grid = program.plan.grid
         self.place = RankContext(
-            grid=grid,
+            grid=program.plan.grid,
             rank=rank,
             device=device,
             adamw=adamw,

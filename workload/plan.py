@@ -233,7 +233,8 @@ class Plan:
     @property
     def cells(self) -> int:
         """Into how many parts a step's sequences are split."""
-        return prod(getattr(self, axis) for axis in SHARDS["sequences"]) * ways(self.schedule)
+        parts: int = prod(getattr(self, axis) for axis in SHARDS["sequences"])
+        return parts * ways(self.schedule)
 
     @property
     def micro_batches(self) -> int:

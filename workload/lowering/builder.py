@@ -77,7 +77,6 @@ class Builder(OpWriter):
         apart = held.flat != kept.flat
         master = apart or self.rule.trains_masters(self.dtype)
         self.layouts[name], self.states[name] = held, kept
-        stages *= self.copies
         mine = name, owner, stages
         self._held(mine, [name], held, self.dtype, "parameters")
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
@@ -100,7 +99,7 @@ class Builder(OpWriter):
     ) -> Parameter:
         """A parameter whose states are cut as `kept` says, in one precision and updated whole."""
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
-        norm = self.grid.size(*self.norm_axes) * stages
+        norm = self.grid.size(*self.norm_axes) * stages * self.copies
         return Parameter(
             name,
             owner,
@@ -140,7 +139,7 @@ class Builder(OpWriter):
         shape = self._tile(layout)
         if layout.flat:
             shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
-        copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages
+        copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages * self.copies
         for name in names:
             self.add(Buffer(name, shape, dtype, role, True, copies, parameter, owner))
 
