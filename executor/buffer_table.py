@@ -20,7 +20,8 @@ class BufferTable:
     there from the start, others while they live.
 
     Persistent buffers that one collective sums together lie side by side in an arena, so that it is
-    one call on one tensor. On a CPU a freed tensor's memory is kept for the next one of its size,
+    one call on one tensor; one that sums what several others have summed takes their arenas. On a
+    CPU a freed tensor's memory is kept for the next one of its size,
     as CUDA's caching allocator does, while `keeps_freed` is set. Buffers of the role "host" take
     `host_bytes`; beside a GPU they lie in pinned memory. With a table that has them `lent`,
     persistent buffers are that one's. With `even_rows` there are as many rows as the program says
@@ -39,7 +40,8 @@ class BufferTable:
         self._slots = {buffer.name: slot for slot, buffer in enumerate(self._buffers)}
         self._device = device
         self._tensors: list[Any] = [None] * len(self._buffers)  # None: not alive
-        self._arenas: dict[str, int] = {}
+        self._arenas: dict[str, Slots] = {}
+        self._arena_of: dict[int, int] = {}  # by the slot of a buffer that lies in one
         self._forms = [(buffer.shape, DTYPES[buffer.dtype]) for buffer in self._buffers]
         self._counts = ["" if even_rows else buffer.rows_of for buffer in self._buffers]
         self._sizes = [buffer.nbytes for buffer in self._buffers]
@@ -65,7 +67,7 @@ class BufferTable:
         return tuple(self._slots[name] for name in names)
 
     def slot_pairs(self, op: Op) -> SlotPairs:
-        """A collective's inputs and outputs in pairs; one arena where it sums several buffers.
+        """A collective's inputs and outputs in pairs; arenas where it sums several buffers.
 
         A message's pair begins with the tensor that it moves.
         """
@@ -75,7 +77,7 @@ class BufferTable:
         if op.kind == "all_to_all":
             return ((self._slots[op.reads[0]], self._slots[op.writes[0]]),)
         if op.name in self._arenas:
-            return ((self._arenas[op.name], self._arenas[op.name]),)
+            return tuple((arena, arena) for arena in self._arenas[op.name])
         return tuple(zip(self.slots(op.reads), self.slots(op.writes), strict=True))
 
     def nbytes(self, slot: int) -> int:
@@ -149,13 +151,26 @@ class BufferTable:
         return several and all(self._buffers[slot].persistent for slot in self.slots(op.reads))
 
     def _lay_out(self, op: Op) -> None:
-        slots = self.slots(op.reads)
+        """Put an op's buffers into arenas: those that are in none into one, and what only a part of
+        an arena is stands for itself."""
+        own = self.slots(op.reads)
+        loose = tuple(slot for slot in own if slot not in self._arena_of)
+        cut = {self._arena_of[slot] for slot in self._arena_of.keys() - set(own)}
+        known = [slot for slot in own if slot not in loose]
+        whole = [slot if self._arena_of[slot] in cut else self._arena_of[slot] for slot in known]
+        fresh = [self._arena(loose)] if loose else []
+        self._arenas[op.name] = tuple(dict.fromkeys([*whole, *fresh]))
+
+    def _arena(self, slots: Slots) -> int:
+        """Lay buffers side by side; returns the slot of their arena."""
         parts = [self._buffers[slot] for slot in slots]
         total = sum(part.elements for part in parts)
         arena = torch.zeros(total, dtype=DTYPES[parts[0].dtype], device=self._device)
-        self._arenas[op.name] = len(self._tensors)
+        number = len(self._tensors)
         self._tensors.append(arena)
         start = 0
         for slot, part in zip(slots, parts, strict=True):
             self._tensors[slot] = arena[start : start + part.elements].view(part.shape)
+            self._arena_of[slot] = number
             start += part.elements
+        return number

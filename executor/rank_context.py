@@ -12,6 +12,7 @@ from executor.launching.task_specs import AdamW
 from executor.streams import SideStreams
 from executor.training.chosen_experts import ChosenExperts
 from workload.grid import Axes, Grid
+from workload.op import Part
 
 DTYPES = {
     "fp8": torch.uint8,  # which of the formats of a byte, the ops say
@@ -59,7 +60,8 @@ class RankContext:
     temporaries a kernel may hold at once, 0 for what suits the device. `grad_norm` is where a step
     leaves the global norm of its gradients before they are clipped, `numbers` has the step's own
     as tensors. `attention` names the kernels of the attention core (`DeviceUse`). `chosen` counts
-    choices of experts, where they are asked for.
+    choices of experts, where they are asked for. Of `ways` directions in which micro-batches pass
+    the stages, this rank runs the `turned` parts of the model for the second one.
     """
 
     grid: Grid
@@ -72,6 +74,8 @@ class RankContext:
     grad_norm: torch.Tensor | None = field(default=None, repr=False, compare=False)
     numbers: StepNumbers | None = field(default=None, repr=False, compare=False)
     attention: str = AUTO
+    ways: int = 1
+    turned: frozenset[Part] = frozenset()
     chosen: ChosenExperts | None = field(default=None, repr=False, compare=False)
     streams: SideStreams = field(default_factory=SideStreams, repr=False, compare=False)
     coordinates: Mapping[str, int] = field(init=False, repr=False, compare=False)
@@ -100,10 +104,12 @@ class RankContext:
             part = part * self.grid.size(axis) + self.index(axis)
         return part
 
-    def first_sequence(self, micro_batch: int, sequences: int) -> int:
-        """Where in the step's batch the sequences of a micro-batch begin; so do rows, by rows."""
-        cells = self.grid.parts_of("sequences")
-        return (micro_batch * cells + self.part_of("sequences")) * sequences
+    def first_sequence(self, micro_batch: int, sequences: int, part: Part) -> int:
+        """Where in the step's batch the sequences of a micro-batch begin, as a part of the model
+        gets it; so do rows, by rows."""
+        cells = self.grid.parts_of("sequences") * self.ways
+        own = self.part_of("sequences") * self.ways + (part in self.turned)
+        return (micro_batch * cells + own) * sequences
 
     @property
     def vocabulary_part(self) -> int:

@@ -28,6 +28,8 @@ from executor.training.chosen_experts import Counts, counter
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from workload.op import WEIGHT_CAST
+from workload.pipeline.schedule import ways
+from workload.pipeline.stages import turned_parts
 from workload.program import Program
 from workload.recipes.four_bits import check_four_bits
 from workload.timeline import Timeline
@@ -120,9 +122,8 @@ class Trainer:
         self._numbers = StepNumbers.on(device)
         self._lr_of = lr_of or (lambda step: adamw.lr)
         self.grad_norm = torch.full((1,), math.nan, dtype=torch.float64, device=device)
-        grid = program.plan.grid
         self.place = RankContext(
-            grid=grid,
+            grid=program.plan.grid,
             rank=rank,
             device=device,
             adamw=adamw,
@@ -131,6 +132,8 @@ class Trainer:
             grad_norm=self.grad_norm,
             numbers=self._numbers,
             attention=attention,
+            ways=ways(program.plan.schedule),
+            turned=turned_parts(program.gpt, program.plan, program.stage),
         )
         groups.prepare(program)
         self._numbers.fill(self.place.step, adamw.lr)

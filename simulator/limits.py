@@ -9,7 +9,7 @@ from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from simulator.result import StepResult
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
-from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.schedule import OPPOSED, ways
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 
@@ -21,14 +21,14 @@ MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 def check_slots(plan: Plan) -> None:
     """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
-    slots = plan.pipe * plan.interleave * plan.micro_batches * plan.passes
+    slots = plan.pipe * plan.interleave * ways(plan.schedule) * plan.micro_batches * plan.passes
     whole, other = "never repeats itself", "a smaller batch or schedule=1f1b"
     what = f"schedule={plan.schedule}"
-    if plan.schedule in V_SHAPED or plan.in_pairs:
+    if plan.schedule in OPPOSED or plan.in_pairs:
         whole = "is simulated without its steady state"
     if plan.passes > 1:
         what, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
-    repeats = plan.schedule not in ("gpipe", *V_SHAPED) and plan.passes == 1 and not plan.in_pairs
+    repeats = plan.schedule not in ("gpipe", *OPPOSED) and plan.passes == 1 and not plan.in_pairs
     if not repeats and plan.pipe > 1 and slots > MOST_SLOTS:
         raise PlanCannotRunError(
             f"{what} {whole}, so that each of {plan.micro_batches:,} "

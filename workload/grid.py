@@ -31,7 +31,7 @@ WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
 SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("expert", "expert_copies")
 CONTEXT_PARTS = ("inner_context", "outer_context")
-ENDS = "ends"
+ENDS, OPPOSITE = "ends", "opposite"
 LINK = "link"
 
 
@@ -47,7 +47,7 @@ class Grid:
     across runs. Of the context axis, runs of `context_run` neighbours (0: all of them) do something
     of their own: "inner_context" names the axis within a run, "outer_context" the one across runs.
     "ends" names the pairs of the first and the last stage, "link3" those of the fourth stage and
-    the next one in the ring of stages.
+    the next one in the ring of stages, "opposite" all pairs of stages equally far from either end.
     """
 
     x: int = 1
@@ -98,7 +98,7 @@ class Grid:
         if axis in AXES:
             size: int = getattr(self, axis)
             return size
-        if axis == ENDS or axis.startswith(LINK):
+        if axis in (ENDS, OPPOSITE) or axis.startswith(LINK):
             return min(self.pipe, 2)
         if axis == "replica":
             return self.data // self._size("shard")
@@ -157,6 +157,10 @@ class Grid:
         parts = self.dimensions(*axes)
         shape = tuple(self._size(name) for name in dimensions)
         ranks = np.arange(self.ranks, dtype=np.int64).reshape(shape)
+        if OPPOSITE in axes:
+            at, stages = dimensions.index("pipe"), np.arange(self.pipe // 2)
+            ranks = ranks.take(np.stack([stages, self.pipe - 1 - stages], 1), at)
+            dimensions = *dimensions[:at], "pipe", OPPOSITE, *dimensions[at + 1 :]
         for pair in [axis for axis in axes if axis == ENDS or axis.startswith(LINK)]:
             ranks = ranks.take(sorted(set(self._stages(pair))), dimensions.index("pipe"))
             parts = parts - {pair} | {"pipe"}

@@ -28,7 +28,9 @@ LONGEST = "longest"  # and how many times its mean block of queries the longest 
 QUERIES = "queries"  # rows of all heads of a rank, where an op's FLOPs do not say
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
-ACROSS_STAGES = frozenset(("pipe", "ends"))  # axes of groups that have ranks of several stages
+ACROSS_STAGES = frozenset(
+    ("pipe", "ends", "opposite")
+)  # axes of groups that have ranks of several stages
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})

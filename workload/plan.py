@@ -10,7 +10,7 @@ from workload.dispatchers.table import DISPATCHER_NAMES, dispatcher_refusal
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid, check_order
 from workload.passes.table import EVERY, OVERLAPS
-from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.pipeline.schedule import STRAIGHT, TURNS_LATE, TWO_WAY, V_SHAPED, ways
 from workload.recipes.table import RECIPE_NAMES, recipe_refusal
 from workload.recomputation.parts import text_refusal
 from workload.rules.table import NAMES, rule_of
@@ -19,7 +19,7 @@ from workload.splits import experts
 
 CHOICES = {
     "context_kind": ("ring", "all_gather", "ulysses"),
-    "schedule": (*STRAIGHT, *V_SHAPED),
+    "schedule": (*STRAIGHT, *V_SHAPED, *TWO_WAY),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
     "optimizer": NAMES,
@@ -41,9 +41,10 @@ class Plan:
     sequence, whose keys and values meet as `context_kind` says; before they go around a ring, each
     `context_heads` neighbours may trade rows for heads. With `context_latents` ranks gather what
     latent attention compresses keys and values to, not these. `pipe` counts pipeline stages of
-    `interleave` chunks each, run in the order of `schedule`. Layers are split evenly over the
-    chunks or, from the first to the last, as `stage_layers` says; with `ends_as_layers` embedding
-    and classifier count as a layer each in the even split.
+    `interleave` chunks each, run in the order of `schedule`; of "dualpipe" each is a part of two
+    copies of the model, one from either end, which get half of the batch each. Layers are split
+    evenly over the chunks or, from the first to the last, as `stage_layers` says; with
+    `ends_as_layers` embedding and classifier count as a layer each in the even split.
     `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
     model at a time (z and data split the batch, x and y see the same sequences).
     `zero` shards over data and context what z has not yet: 1 the optimizer state, 2 also gradients,
@@ -163,6 +164,8 @@ class Plan:
         return experts.axes_of_copies(self)
 
     def _check_pipeline(self) -> None:
+        if self.schedule in TWO_WAY:
+            self._check_two_ways()
         in_v = self.schedule in V_SHAPED
         if in_v and (self.pipe == 1 or self.interleave != 2):
             raise PlanError(
@@ -179,23 +182,39 @@ class Plan:
         if self.stage_layers and (self.ends_as_layers or min(self.stage_layers) < 0):
             raise PlanError("stage_layers wants numbers of 0 or more, and no ends_as_layers")
 
+    def _check_two_ways(self) -> None:
+        what = f"schedule={self.schedule}"
+        if self.pipe % 2 or self.interleave != 1:
+            raise PlanError(
+                f"{what} needs an even pipe and interleave=1, not pipe={self.pipe} and "
+                f"interleave={self.interleave}: each stage holds a part of each of two copies of "
+                "the model, which begin at either end"
+            )
+        if self.passes > 1:
+            raise PlanError(
+                f"{what} needs backward passes, and optimizer={self.optimizer} has none"
+            )
+
     def _check_batch(self) -> None:
-        per_rank, left = divmod(self.batch, self.z * self.data)
+        per_rank, left = divmod(self.batch, self.cells)
+        both = ", in each of two directions" if self.schedule in TWO_WAY else ""
         if left or not per_rank:
             raise PlanCannotRunError(
-                f"batch={self.batch} does not divide over z*data={self.z * self.data} ranks; "
-                f"nearest: {_nearest_multiples(self.batch, self.z * self.data)}"
+                f"batch={self.batch} does not divide over z*data={self.z * self.data} ranks{both}; "
+                f"nearest: {_nearest_multiples(self.batch, self.cells)}"
             )
         if per_rank % self.micro_batch:
             raise PlanCannotRunError(
                 f"micro_batch={self.micro_batch} does not divide a rank's {per_rank} sequences "
-                f"(batch={self.batch} over z*data={self.z * self.data}); "
+                f"(batch={self.batch} over z*data={self.z * self.data}{both}); "
                 f"try {_divisors_text(per_rank)}"
             )
-        if self.schedule == "dualpipe-v" and self.micro_batches < 2 * self.pipe:
+        every = self.micro_batches * ways(self.schedule)
+        if self.schedule in TURNS_LATE and every < 2 * self.pipe:
+            fewer = "zb-h1" if both else "zb-v"
             raise PlanCannotRunError(
-                f"schedule=dualpipe-v wants at least 2*pipe={2 * self.pipe} micro-batches, not "
-                f"{self.micro_batches}; schedule=zb-v runs fewer"
+                f"schedule={self.schedule} wants at least 2*pipe={2 * self.pipe} micro-batches, "
+                f"not {every}; schedule={fewer} runs fewer"
             )
         in_v = self.schedule in V_SHAPED
         if self.interleave > 1 and not in_v and self.micro_batches % self.pipe:
@@ -214,11 +233,12 @@ class Plan:
     @property
     def cells(self) -> int:
         """Into how many parts a step's sequences are split."""
-        return prod(getattr(self, axis) for axis in SHARDS["sequences"])
+        parts: int = prod(getattr(self, axis) for axis in SHARDS["sequences"])
+        return parts * ways(self.schedule)
 
     @property
     def micro_batches(self) -> int:
-        """How many micro-batches a rank runs in one step."""
+        """How many micro-batches a rank runs in one step, in each direction if there are two."""
         return self.batch // (self.cells * self.micro_batch)
 
     @property

@@ -13,6 +13,7 @@ from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import EVERY, OVERLAPS
+from workload.pipeline.schedule import ways
 from workload.plan import MOST, Plan
 from workload.recipes.table import check_fp8, recipe_words
 
@@ -51,6 +52,7 @@ def parse_plan(
     if batch is not None and values.setdefault("batch", batch) != batch:
         raise PlanError(f"the plan says batch={values['batch']}, the command batch={batch}")
     cells = prod(values.get(axis, 1) for axis in SHARDS["sequences"])
+    cells *= ways(values.get("schedule", ""))
     if "batch" not in values:
         values["batch"] = cells * values.get("micro_batch", 1)
     if "micro_batch" not in values:

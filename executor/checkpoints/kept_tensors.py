@@ -18,6 +18,7 @@ from executor.weights import cut, join
 from workload.grid import Grid
 from workload.layout import Layout
 from workload.op import HOST
+from workload.pipeline.schedule import ways
 from workload.program import Program
 
 MASTER = ".master"
@@ -83,8 +84,10 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
 
 
 def written_by(program: Program, rank: int) -> list[Kept]:
-    """What this rank writes."""
+    """What this rank writes; of two copies of the model that of the first half of the stages."""
     grid = program.plan.grid
+    if ways(program.plan.schedule) > 1 and program.stage >= grid.pipe // 2:
+        return []
     return [kept for kept in kept_of(program) if writer(kept.layout, grid, rank) == rank]
 
 

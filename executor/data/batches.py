@@ -12,6 +12,7 @@ from executor.kernels.context.positions import before_chunks, of_rank
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.lowering.layers.goldfish import BEFORE
+from workload.op import EMBED, HEAD, Part
 from workload.plan import Plan
 from workload.program import Program
 
@@ -31,19 +32,22 @@ def batch_of(data: Data, gpt: GPT, batch: int, step: int, seed: int) -> torch.Te
     return torch.from_numpy(windows).to(torch.int64)
 
 
-def share(batch: torch.Tensor, plan: Plan, at: RankContext, micro_batch: int) -> torch.Tensor:
-    """The sequences of one micro-batch that this rank's z and data coordinates see."""
-    start = at.first_sequence(micro_batch, plan.micro_batch)
+def share(
+    batch: torch.Tensor, plan: Plan, at: RankContext, micro_batch: int, part: Part = EMBED
+) -> torch.Tensor:
+    """The sequences of one micro-batch that this rank's z and data coordinates see, as a part of
+    the model gets them."""
+    start = at.first_sequence(micro_batch, plan.micro_batch, part)
     return batch[start : start + plan.micro_batch]
 
 
 def feed(batch: torch.Tensor, program: Program, table: BufferTable, at: RankContext) -> None:
     """Put this rank's share of a batch, token by token with its target, into its buffers."""
     for m in range(program.plan.micro_batches):
-        mine = share(batch, program.plan, at, m)
-        for name, part in (("tokens", mine[:, :-1]), ("targets", mine[:, 1:])):
+        begins, ends = (share(batch, program.plan, at, m, part) for part in (EMBED, HEAD))
+        for name, own in (("tokens", begins[:, :-1]), ("targets", ends[:, 1:])):
             if f"m{m}.{name}" in program.buffers:
-                table[f"m{m}.{name}"].copy_(of_rank(part, at).reshape(-1))
+                table[f"m{m}.{name}"].copy_(of_rank(own, at).reshape(-1))
         if f"m{m}.{BEFORE}" in program.buffers:
             before = table[f"m{m}.{BEFORE}"]
-            before.copy_(before_chunks(mine[:, 1:], before.shape[-1], at))
+            before.copy_(before_chunks(ends[:, 1:], before.shape[-1], at))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workload.grid import ENDS, Grid
+from workload.grid import ENDS, OPPOSITE, Grid
 from workload.op import MESSAGES, RING_SHIFT, Op
 
 _C10D: Any = torch.ops.c10d
@@ -117,6 +117,9 @@ def members(op: Op, grid: Grid, rank: int) -> tuple[int, ...]:
         places: Sequence[int]
         if axis == ENDS:
             places, own, stride = (0, grid.pipe - 1), at["pipe"], grid.stride("pipe")
+        elif axis == OPPOSITE:
+            own, stride = at["pipe"], grid.stride("pipe")
+            places = own, grid.pipe - 1 - own
         else:
             places, own, stride = range(grid.size(axis)), at[axis], grid.stride(axis)
         steps.append([(place - own) * stride for place in places])

@@ -128,7 +128,7 @@ def block_of(op: Op, shape: Sequence[int], at: RankContext) -> Block:
     start = at.part_of("width") * columns
     if at.grid.parts_of("positions") > 1:
         return Block(whole, (first, start), (rows, columns), partial(_row_places, op, at))
-    first += at.first_sequence(op.micro_batch, op.attributes["rows"])
+    first += at.first_sequence(op.micro_batch, op.attributes["rows"], op.part)
     return Block(whole, (first, start), (rows, columns))
 
 
@@ -136,13 +136,13 @@ def _row_places(op: Op, at: RankContext, rows: torch.Tensor) -> torch.Tensor:
     """Where among the rows of the step's batch some rows of a micro-batch are."""
     sequence = int(op.attributes["sequence"])
     tokens = tokens_of_rank(sequence, at)
-    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens)
+    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens, op.part)
     return (first + rows // tokens) * sequence + positions(rows, sequence, at)
 
 
 def _scores_block(op: Op, shape: tuple[int, ...], at: RankContext) -> Block:
     count, heads, *square = shape
-    first = at.first_sequence(op.micro_batch, count)
+    first = at.first_sequence(op.micro_batch, count, op.part)
     part, parts = head_part(op, at)
     return Block((0, parts * heads, *square), (first, part * heads, 0, 0), shape)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simgpt import tables
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
+from workload.pipeline.schedule import ways
 from workload.plan_text import ALIASES
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ def _headline(prediction: Prediction, job: Job | None) -> str:
     gpt, plan = prediction.gpt, prediction.plan
     batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
     each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.micro_batch:,} per rank"
+    each += " in each of two directions" * (ways(plan.schedule) > 1)
     return "\n".join(
         [
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",

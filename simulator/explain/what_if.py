@@ -18,6 +18,7 @@ from workload.gpt import GPT
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, WITHIN_SLOTS
+from workload.pipeline.schedule import ways
 from workload.plan import Plan
 from workload.recomputation.parts import RECOMPUTES
 
@@ -136,6 +137,7 @@ def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
 def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
     """The plan with these changes; its micro-batch shrinks if a rank has fewer sequences."""
     cells = prod(changes.get(axis, getattr(plan, axis)) for axis in SHARDS["sequences"])
+    cells *= ways(changes.get("schedule", plan.schedule))
     per_rank = plan.batch // cells
     wanted = changes.get("micro_batch", plan.micro_batch)
     if "micro_batch" not in changes:

@@ -37,7 +37,7 @@ from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.schedule import OPPOSED
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
 
@@ -221,7 +221,7 @@ class PipelineRun:
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             messages=order_of_messages(stage_orders.habits.messages, plan),
             micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
-            in_v=plan.schedule in V_SHAPED,
+            in_v=plan.schedule in OPPOSED,
             paired=plan.in_pairs,
         )
 

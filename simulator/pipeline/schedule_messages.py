@@ -123,10 +123,10 @@ class ScheduleMessages:
             return NO_MESSAGE
         if slot.work == FORWARD:
             there = number + further
-            known = 0 < there < self.chunks and not self.places.meets(there)
+            known = self.places.has_message(there)
             return there * self.micro_batches + slot.micro_batch if known else NO_MESSAGE
         there = number - further
-        known = 0 <= there < self.chunks - 1 and not self.places.meets(there + 1)
+        known = self.places.has_message(there + 1)
         place = (self.chunks + there) * self.micro_batches + slot.micro_batch
         return place if known else NO_MESSAGE
 

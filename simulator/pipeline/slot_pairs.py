@@ -18,7 +18,7 @@ from simulator.pipeline.slot_ops import SlotOps
 from workload.op import ROLES, Op
 from workload.passes.exchanges.pairs import in_turns_of
 from workload.pipeline.pairs import pairs_of
-from workload.pipeline.schedule import V_SHAPED, Slot
+from workload.pipeline.schedule import OPPOSED, Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes
 from workload.structure import Structure, memoized_on
@@ -35,7 +35,7 @@ def parts_in_pairs(
     found = []
     for stage, (parts, order) in enumerate(zip(alone, orders, strict=True)):
         own = list(parts)
-        for pair in pairs_of(order, stage, plan.pipe, in_v=plan.schedule in V_SHAPED):
+        for pair in pairs_of(order, stage, plan.pipe, in_v=plan.schedule in OPPOSED):
             slots = tuple(parts[place] for place in pair)
             if slots not in known:
                 nothing = replace(slots[0], places=())

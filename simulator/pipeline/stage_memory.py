@@ -113,7 +113,9 @@ def _named(
     if part.is_layer:
         chunks = chunk_layers(kind.program.gpt, kind.plan)
         places = places_of(kind.plan)
-        first, own = (chunks[places.number(s, slot.chunk)] for s in (kind.program.stage, stage))
+        first, own = (
+            chunks[places.part(places.number(s, slot.chunk))] for s in (kind.program.stage, stage)
+        )
         part = layer_part(part.layer + own.start - first.start)
     return op_name(number, part, op.label, recomputed=op.identity[2])
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes
-from workload.pipeline.schedule import FORWARD, V_SHAPED, Slot
+from workload.pipeline.schedule import FORWARD, OPPOSED, Slot
 from workload.plan import Plan
 
 ROUNDS = 4  # so many must be alike
@@ -37,7 +37,7 @@ def _shortened(plan: Plan, rounds: int) -> Plan:
     first pass over the batch before the second, so these have no steady state; those of
     schedules in a V and of paired passes are not used."""
     count = rounds * _round(plan)
-    whole = plan.schedule in ("gpipe", *V_SHAPED) or plan.passes > 1 or plan.in_pairs
+    whole = plan.schedule in ("gpipe", *OPPOSED) or plan.passes > 1 or plan.in_pairs
     if whole or count >= plan.micro_batches:
         return plan
     return plan.with_micro_batches(count)

@@ -21,7 +21,7 @@ from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
 from workload.passes.stack import Habits
 from workload.pipeline.message_order import DEEPSPEED
-from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, text_of
 
 
@@ -215,7 +215,7 @@ EXECUTOR = Stack(
     source="executor/: one kernel for every op of the program, as `simgpt run` runs it",
     can={
         "axes": list(AXES),
-        "schedules": [*STRAIGHT, *V_SHAPED],
+        "schedules": [*STRAIGHT, *OPPOSED],
         "zero": [0, 1, 2, 3],
         "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, ALL_GATHER, *WITHOUT_BOUNDS],
         "searched_dispatchers": [USUAL],

@@ -122,7 +122,7 @@ def test_a_tied_table_is_on_the_first_stage_alone() -> None:
         ("interleave=2,schedule=dualpipe-v", PlanError, "needs pipe > 1 and interleave=2"),
         ("pipe=2,interleave=2,schedule=zb-h1", PlanError, "and schedule=1f1b"),
         ("pipe=4,interleave=2,schedule=dualpipe-v", PlanCannotRunError, "at least 2[*]pipe=8"),
-        ("pipe=4,schedule=dualpipe", PlanError, "dualpipe is not supported"),
+        ("pipe=4,interleave=2,schedule=dualpipe", PlanError, "an even pipe and interleave=1"),
     ],
 )
 def test_what_a_v_cannot_have_is_refused_by_name(

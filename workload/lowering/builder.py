@@ -18,6 +18,7 @@ from workload.op import (
     Buffer,
     Part,
 )
+from workload.pipeline.schedule import ways
 from workload.plan import Plan
 from workload.rules.table import rule_of
 
@@ -35,6 +36,7 @@ class Builder(OpWriter):
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
         self.rule = rule_of(plan.optimizer)
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
+        self.copies = ways(plan.schedule)  # of each parameter, on as many stages
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}
@@ -97,7 +99,7 @@ class Builder(OpWriter):
     ) -> Parameter:
         """A parameter whose states are cut as `kept` says, in one precision and updated whole."""
         update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
-        norm = self.grid.size(*self.norm_axes) * stages
+        norm = self.grid.size(*self.norm_axes) * stages * self.copies
         return Parameter(
             name,
             owner,
@@ -137,7 +139,7 @@ class Builder(OpWriter):
         shape = self._tile(layout)
         if layout.flat:
             shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
-        copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages
+        copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages * self.copies
         for name in names:
             self.add(Buffer(name, shape, dtype, role, True, copies, parameter, owner))
 

@@ -42,30 +42,29 @@ class Chunks:
     @property
     def has_embedding(self) -> bool:
         """Whether the model begins in this stage."""
-        return self._b.stage == 0
+        return any(map(self.places.begins, self.places.numbers(self._b.stage)))
 
     @property
     def has_head(self) -> bool:
         """Whether the model ends in this stage."""
-        return self._b.stage == self.places.head_stage
+        return self._b.has_head
 
     @property
     def layers(self) -> list[int]:
-        """The layers of all chunks."""
-        numbers = self.places.numbers(self._b.stage)
-        return [index for number in numbers for index in self._parts[number]]
+        """The layers of all chunks, in the model's order."""
+        return [n for part in self.places.parts(self._b.stage) for n in self._parts[part]]
 
     def number(self, chunk: int) -> int:
-        """The chunk's number in the whole model."""
+        """The chunk's number among those of all stages."""
         return self.places.number(self._b.stage, chunk)
 
     def is_first(self, chunk: int) -> bool:
         """Whether the model begins with this chunk."""
-        return self.number(chunk) == 0
+        return self.places.begins(self.number(chunk))
 
     def is_last(self, chunk: int) -> bool:
         """Whether the model ends with this chunk."""
-        return self.number(chunk) == len(self._parts) - 1
+        return self.places.ends(self.number(chunk))
 
     def emit(self, slot: Slot, following: Slot | None, source: str) -> list[Op]:
         """The ops of a slot on what arrived, in plain order; `following` is the next slot."""
@@ -99,7 +98,7 @@ class Chunks:
             zeroth_order.emit_perturbation(self._b, label, parameters)
 
     def _range(self, chunk: int) -> Sequence[int]:
-        return self._parts[self.number(chunk)]
+        return self._parts[self.places.part(self.number(chunk))]
 
     def _forward(self, place: Place, source: str, *, kept: bool) -> str:
         """Through the chunk; `kept` says that its backward pass comes next."""

@@ -9,7 +9,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import moe, windows
 from workload.models.hybrids import hybrid_plans
-from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.schedule import OPPOSED
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
@@ -169,7 +169,7 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
             raise PlanCannotRunError(
                 f"{axis}={getattr(plan, axis)} goes without {has}; use {axis}=1"
             )
-    if plan.schedule in V_SHAPED and plan.pipe > 1:
+    if plan.schedule in OPPOSED and plan.pipe > 1:
         raise PlanCannotRunError(f"schedule={plan.schedule} goes without {has}; use schedule=1f1b")
     if plan.recipe != NO_RECIPE:
         raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")

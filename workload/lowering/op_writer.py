@@ -31,7 +31,9 @@ class OpWriter:
         self.plan = plan
         self.stage = stage
         self.grid = plan.grid
-        self.head_stage = places_of(plan).head_stage  # which holds the classifier
+        places = places_of(plan)
+        self.head_stage = places.head_stage  # which holds the classifier, in two ways one of two
+        self.has_head = any(map(places.ends, places.numbers(stage)))
         self.dtype = plan.precision
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}

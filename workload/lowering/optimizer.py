@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workload.grid import OPPOSITE
 from workload.lowering.builder import Builder
 from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
@@ -34,7 +35,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
 
 def sum_loss(b: Builder) -> None:
     """Emit the sum of the loss over tokens and stages, of which that with the head has one."""
-    if b.stage != b.head_stage:
+    if not b.has_head:
         b.op("loss.zero", "zero", [], [goldfish.total(b)])
     balance.add_loss(b, goldfish.total(b))
     axes = *b.shards_of("tokens"), *b.shards_of("layers")
@@ -42,13 +43,22 @@ def sum_loss(b: Builder) -> None:
 
 
 def _sum_gradients(b: Builder) -> None:
-    """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens."""
+    """What is left to sum: over S (zero=1) and over the copies; small ones over all tokens. Where
+    micro-batches pass the stages in two directions, then over the two copies of the model, each
+    of which has seen half of the step's tokens: a rank and that at its place in the opposite
+    stage hold the same parts, in the same order.
+
+    Source: deepseek-ai/DualPipe, examples/example_dualpipe.py, which sums them behind the step too.
+    """
     for how in dict.fromkeys(p.sharding for p in b.at_end if p.sharded):
         _sum_sharded(b, [p for p in b.at_end if p.sharded and p.sharding == how])
     on_both_ends = vocabulary.head_has_embedding(b) and b.head_stage > 0
     if on_both_ends and b.stage in (0, b.head_stage):
         b.all_reduce("tied.reduce", b.parameters["embed.w"].reduced, "ends")
     _sum_small(b)
+    if b.copies > 1:
+        summed = [p.reduced for p in b.at_end]
+        b.collective("copies.reduce", "all_reduce", summed, summed, OPPOSITE)
 
 
 def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from workload.passes.exchanges.pairs import in_pairs
 from workload.pipeline.pairs import pairs_of
-from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.schedule import OPPOSED
 from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
@@ -23,5 +23,5 @@ def with_pairs(program: Program) -> Program:
     if not plan.in_pairs:
         return program
     order = stage_slots(plan, stage)
-    pairs = pairs_of(order, stage, plan.pipe, in_v=plan.schedule in V_SHAPED)
+    pairs = pairs_of(order, stage, plan.pipe, in_v=plan.schedule in OPPOSED)
     return replace(program, ops=in_pairs(program.ops, program.slot_of, order, pairs), like=None)

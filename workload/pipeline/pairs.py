@@ -5,7 +5,8 @@ behind it. Its warm-up is one forward pass longer, so that neither waits for wha
 Source: NVIDIA/Megatron-LM, core/pipeline_parallel/schedules.py, get_pp_rank_microbatches.
 
 DualPipeV pairs a forward pass through one chunk with the whole backward pass through the other one
-right behind it, but for the last stage's first two. Source: deepseek-ai/DualPipe, steps 4 and 5.
+right behind it, but for the last stage's first two; DualPipe too, but for those of the two stages
+in the middle. Source: deepseek-ai/DualPipe, steps 4 and 5.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Pairs = list[range]  # of places in a stage's order; the forward pass is the fir
 def pairs_of(order: Sequence[Slot], stage: int, stages: int, *, in_v: bool) -> Pairs:
     """The places of each pair of a stage, in their order."""
     if in_v:
-        return list(_in_v(order))[stage == stages - 1 :]
+        turns = order[0].chunk != order[1].chunk  # where micro-batches turn, or change halves
+        return list(_in_v(order))[turns:]
     chunks = 1 + max(slot.chunk for slot in order)
     ahead = warm_up(stage, stages, len(order) // (2 * chunks), chunks, more=1)
     return [range(at, at + 2) for at in range(ahead, len(order) - ahead, 2) if _meet(order, at)]

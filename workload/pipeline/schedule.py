@@ -10,23 +10,31 @@ from collections.abc import Callable, Iterator
 
 from workload.pipeline.in_flight import played
 from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, SILENT, WEIGHT, Slot
-from workload.pipeline.v_shape import dual_pipe_v, zero_bubble_v
+from workload.pipeline.v_shape import dual_pipe, dual_pipe_v, zero_bubble_v
 from workload.pipeline.warm_up import warm_up
 
 __all__ = [
     "BACKWARD",
     "FORWARD",
+    "OPPOSED",
     "SILENT",
     "STRAIGHT",
     "TURNS_LATE",
+    "TWO_WAY",
     "V_SHAPED",
     "WEIGHT",
     "Slot",
     "slots",
+    "ways",
 ]
 STRAIGHT = ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p")  # chunks follow each other round a ring
 V_SHAPED = ("zb-v", "dualpipe-v")
-TURNS_LATE = ("dualpipe-v",)  # some micro-batches leave the head slots before they go back there
+TWO_WAY = ("dualpipe",)  # every stage holds a part of each of two copies of the model
+OPPOSED = (*V_SHAPED, *TWO_WAY)  # second chunks stand in the opposite order of stages
+TURNS_LATE = (
+    "dualpipe-v",
+    "dualpipe",
+)  # some micro-batches leave the head slots before they go back there
 
 
 def slots(
@@ -38,9 +46,14 @@ def slots(
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in slots("1f1b", 0, 2, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
-    if chunks > 1 and schedule not in V_SHAPED:
+    if chunks > 1 and schedule not in OPPOSED:
         return tuple(_interleaved(stage, stages, micro_batches, chunks, more))
     return tuple(_SCHEDULES[schedule](stage, stages, micro_batches))
+
+
+def ways(schedule: str) -> int:
+    """In how many directions micro-batches pass the stages, each with parameters of its own."""
+    return 2 if schedule in TWO_WAY else 1
 
 
 def _gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
@@ -122,4 +135,5 @@ _SCHEDULES: dict[str, Callable[[int, int, int], Iterator[Slot]]] = {
     "zb-2p": _zero_bubble_2p,
     "zb-v": zero_bubble_v,
     "dualpipe-v": dual_pipe_v,
+    "dualpipe": dual_pipe,
 }

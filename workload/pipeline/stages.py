@@ -8,19 +8,21 @@ from workload.errors import PlanCannotRunError
 from workload.expert_loads.histogram import counts_of
 from workload.gpt import GPT
 from workload.models import windows
+from workload.op import EMBED, HEAD, Part, layer_part
 from workload.pipeline.chunk_places import ChunkPlaces
-from workload.pipeline.schedule import FORWARD, V_SHAPED, Slot, slots
+from workload.pipeline.schedule import FORWARD, OPPOSED, TWO_WAY, Slot, slots, ways
 from workload.pipeline.slot import PERTURB
 from workload.plan import Plan
 
 
 def places_of(plan: Plan) -> ChunkPlaces:
     """On which stages the chunks of a plan are."""
-    return ChunkPlaces(plan.pipe, plan.interleave, in_v=plan.schedule in V_SHAPED)
+    schedule, chunks = plan.schedule, plan.interleave * ways(plan.schedule)
+    return ChunkPlaces(plan.pipe, chunks, schedule in OPPOSED, two_way=schedule in TWO_WAY)
 
 
 def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
-    """The layers of each chunk, in the model's order.
+    """The layers of each part of the model that is a chunk, in the model's order.
 
     A PlanCannotRunError says how layers that do not divide could be split.
     """
@@ -34,6 +36,17 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
 
+def turned_parts(gpt: GPT, plan: Plan, stage: int) -> frozenset[Part]:
+    """The parts of the model that a stage runs for micro-batches that enter at the last stage."""
+    places, layers = places_of(plan), chunk_layers(gpt, plan)
+    found: list[Part] = []
+    for number in places.numbers(stage) if places.two_way else []:
+        if places.turns_back(number):
+            found += map(layer_part, layers[places.part(number)])
+            found += [EMBED] * places.begins(number) + [HEAD] * places.ends(number)
+    return frozenset(found)
+
+
 def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     """For each stage the first that holds as many layers of each kind in each chunk, in the same
     order, with experts chosen as often, and the same ends."""
@@ -42,10 +55,11 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     found = []
     for stage in range(plan.pipe):
         layers = tuple(
-            tuple((*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[number])
+            tuple((*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[places.part(number)])
             for number in places.numbers(stage)
         )
-        kind = (stage == 0, stage == plan.pipe - 1, layers)
+        turned = places.two_way and stage >= plan.pipe // 2  # so chunks are in the other order
+        kind = (stage == 0, stage == plan.pipe - 1, turned, layers)
         found.append(first.setdefault(kind, stage))
     return found
 

@@ -3,12 +3,16 @@
 So the model begins and ends on the first stage, and turns on the last one, where what a chunk hands
 to the next needs no message. Every backward pass is split; a whole one is its two halves, one right
 after the other.
+
+DualPipe is two such schedules of half as many stages each, end to end: stage s holds part s of one
+copy of the model and part stages - 1 - s of another, whose micro-batches enter at the last stage.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from workload.pipeline.slot import FORWARD, INPUT, WEIGHT, Slot
 
@@ -122,6 +126,21 @@ def dual_pipe_v(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
         order.backward(FIRST)
     _cool_dual_pipe_v(order, stage, after)
     return iter(order.slots)
+
+
+def dual_pipe(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+    """DualPipe, with so many micro-batches in each direction. A stage and the opposite one run the
+    same passes, each those of the direction that enters in its half of the stages first; how many
+    says how far they are from the nearer end. That is what DualPipeV has on half as many stages.
+
+    Source: deepseek-ai/DualPipe, dualpipe/dualpipe.py (step, its parts 1 to 8, where `phase` is
+    turned round in the second half); DeepSeek-V3 (2412.19437), section 3.2.1, figure 5.
+    """
+    near = min(stage, stages - 1 - stage)
+    order = dual_pipe_v(near, stages // 2, micro_batches)
+    if stage == near:
+        return order
+    return (replace(slot, chunk=SECOND - slot.chunk) for slot in order)
 
 
 def _cool_dual_pipe_v(order: _Order, stage: int, after: int) -> None:

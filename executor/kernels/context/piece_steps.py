@@ -119,7 +119,7 @@ def document_of(op: Op, places: torch.Tensor) -> torch.Tensor:
 def _places(op: Op, piece: Piece, rows: slice, at: RankContext) -> torch.Tensor:
     """Where in the flat scores of the step's batch those of some queries are."""
     part, heads = piece.part, op.attributes["heads"]
-    first = at.first_sequence(op.micro_batch, op.attributes["sequences"])
+    first = at.first_sequence(op.micro_batch, op.attributes["sequences"], op.part)
     count = torch.arange(part.sequences.start, part.sequences.stop, device=at.device) + first
     own = torch.arange(part.heads.start, part.heads.stop, device=at.device)
     index, parts = head_part(op, at)

@@ -77,7 +77,7 @@ def _rows(op: Op, rows: slice, at: RankContext) -> torch.Tensor:
     """Where among the rows of the step's batch some rows of a micro-batch are."""
     sequence = int(op.attributes["sequence"])
     tokens = tokens_of_rank(sequence, at)
-    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens)
+    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens, op.part)
     own = torch.arange(rows.start, rows.stop, device=at.device)
     return (first + own // tokens) * sequence + positions(own, sequence, at)
 

@@ -16,7 +16,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.models.moe import layers_with_experts
 from workload.passes.table import EVERY
-from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.schedule import TWO_WAY, V_SHAPED
 from workload.recomputation.parts import (
     CORE,
     NONE,
@@ -37,7 +37,13 @@ Asked = Mapping[str, tuple[str, ...]]
 
 
 def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, splits: bool) -> None:
-    """Refuse what is unknown, what the model or the stack has not, and what is fixed."""
+    """Refuse what is unknown, what the model or the stack has not, and what is fixed or cannot be
+    kept."""
+    if (kept := fixed.get("schedule")) in TWO_WAY:
+        raise PlanError(
+            f"a search cannot keep schedule={kept}, since its bounds are those of one copy of the "
+            "model; predict the plans that it leaves, or search schedule=dualpipe-v"
+        )
     for key, words in asked.items():
         if key in fixed and key != "overlap":  # which has more words beside those that are kept
             raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")

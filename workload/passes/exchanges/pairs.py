@@ -20,7 +20,7 @@ from workload.pipeline.slot import Slot
 if TYPE_CHECKING:
     from workload.plan import Plan
 
-IN_V = ("dualpipe-v",)  # schedules of pairs besides 1F1B
+IN_V = ("dualpipe-v", "dualpipe")  # schedules of pairs besides 1F1B
 WHOLE = ("1f1b", "gpipe")  # those whose backward passes are not split
 
 
@@ -31,7 +31,7 @@ def exchanges_refusal(plan: Plan) -> str:
         return (
             "overlap=a2a lets two micro-batches of one stage take turns at experts' all-to-alls: "
             "it needs expert > 1 and schedule=1f1b, with interleave > 1 if pipe > 1, or "
-            f"schedule=dualpipe-v, not expert={plan.expert}, pipe={plan.pipe}, "
+            f"schedule=dualpipe-v or dualpipe, not expert={plan.expert}, pipe={plan.pipe}, "
             f"interleave={plan.interleave} and schedule={plan.schedule}"
         )
     if "wgrad" in plan.overlap and (plan.expert == 1 or plan.schedule not in WHOLE):

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.grid import OPPOSITE
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
 from workload.models import moe, mtp
 from workload.op import Buffer, Part, layer_part
-from workload.pipeline.stages import chunk_layers
+from workload.pipeline.stages import chunk_layers, places_of
 
 TOTAL = "balance"
 
@@ -33,7 +34,7 @@ def declare(b: Builder, owner: Part) -> None:
         return
     name, shape = bias_of(owner), (b.gpt.experts,)
     b.layouts[name] = Layout(shape, shape, ((),), starts=ZEROS)
-    copies = b.grid.ranks // b.grid.pipe
+    copies = b.grid.ranks // b.grid.pipe * b.copies
     held = Buffer(name, shape, b.wide, "parameters", True, copies, name, owner)
     b.add(held)
     b.add(Buffer(_counts(owner), shape, b.wide, "workspace", True, copies))
@@ -91,6 +92,8 @@ def move_biases(b: Builder) -> None:
     axes = *(b.shards_of("rows") if rows.parts(b) > 1 else ()), *b.shards_of("tokens")
     if b.grid.size(*axes) > 1:
         b.collective("router.counts.reduce", "all_reduce", counts, counts, *axes)
+    if b.copies > 1:
+        b.collective("router.counts.copies.reduce", "all_reduce", counts, counts, OPPOSITE)
     for owner, name in zip(owners, counts, strict=True):
         bias = bias_of(owner)
         how: dict[str, Any] = {"rate": b.gpt.router_bias_rate, "part": owner}
@@ -99,8 +102,8 @@ def move_biases(b: Builder) -> None:
 
 def _own_layers(b: Builder) -> list[int]:
     """The stage's layers with experts."""
-    chunks = chunk_layers(b.gpt, b.plan)[b.stage :: b.plan.pipe]
-    layers = [layer for part in chunks for layer in part]
+    chunks = chunk_layers(b.gpt, b.plan)
+    layers = [layer for part in places_of(b.plan).parts(b.stage) for layer in chunks[part]]
     if b.stage == b.plan.pipe - 1:
         layers += [n for depth in range(mtp.depths_held(b.gpt)) for n in mtp.numbers(b.gpt, depth)]
     return [layer for layer in layers if moe.has_experts(b.gpt, layer)]
