@@ -86,7 +86,7 @@ def test_scales_of_two_levels_by_hand() -> None:
     op = gradient(16, 32, operand=INPUT, blocks=((1, 16),))
     most, stored = torch.zeros(1), torch.empty(256, dtype=torch.uint8)
     scales = torch.empty(16, 2, dtype=torch.uint8)
-    casts.largest(op, x, most, AT)
+    casts.largest(op, [x], most, AT)
     assert most.item() == 12
     casts.quantise(op, [x, most], [stored, scales], AT)
     assert scales.view(torch.float8_e4m3fn)[0].tolist() == [448, 56]

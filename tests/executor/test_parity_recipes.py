@@ -68,16 +68,22 @@ def tokens_of(gpt: GPT, plan: Plan, *axes: str) -> Tokens:
 
 
 def plain_of(gpt: GPT, plan: Plan) -> Trained:
-    """A tensor of one scale has the rows of all ranks of context, and no block those of two ranks.
-    Experts have the rows of all ranks that exchange them."""
-    axes = ("context",) if plan.recipe in TENSORS else ()
-    others = [axis for axis in plan.expert_axes if not axes or axis != "inner_context"]
-    of_experts = dict.fromkeys((*axes, *others))
-    return plain(gpt, plan.recipe, tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts))
+    """A tensor of one scale, or of two levels of them, has the rows of all ranks of context, and no
+    block those of two ranks. Experts have the rows of all ranks that exchange them, of one scale
+    those of all ranks of context besides."""
+    axes = ("context",) if plan.recipe in (*TENSORS, "nvfp4") else ()
+    of_experts = plan.expert_axes
+    if plan.recipe in TENSORS:
+        others = [axis for axis in plan.expert_axes if axis != "inner_context"]
+        of_experts = tuple(dict.fromkeys((*axes, *others)))
+    tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts)
+    over_x = plan.x if plan.experts_over_x else 1
+    run = plan.micro_batch * gpt.sequence // (plan.context * over_x) if gpt.capacity else 0
+    return plain(gpt, plan.recipe, *tokens, run)
 
 
 @cache
-def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens) -> Trained:
+def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens, run: int) -> Trained:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
     return reference_recipes.train(
         start(gpt),
@@ -88,7 +94,7 @@ def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens) -> Trained:
         heads=gpt.heads,
         lr=LR,
         clip=CLIP,
-        family=family(gpt),
+        family=family(gpt, run),
     )
 
 
@@ -210,6 +216,49 @@ def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(1, with_recipe(NARROW, "nvfp4", FEW))
     four = replace(FEW, x=2, z=2, recompute="full"), replace(FEW, x=2, data=2, zero=3)
     check(4, with_recipe(NARROW_LLAMA, "nvfp4", *four))
+
+
+# Experts with rows of whole blocks of columns, which fill their blocks of rows in part.
+FEW_BITS = replace(
+    ROUTED, layers=1, hidden=64, ffn=64, expert_ffn=32, head_width=16, sequence=32, shared_ffn=32
+)
+FOUR_BIT_EXPERTS = {
+    "expert": replace(FEW, data=2, expert=2, micro_batch=2, recompute="moe"),
+    "x": replace(FEW, x=2),
+    "y": replace(FEW, y=2),
+    "z": replace(FEW, z=2),
+    "context": replace(FEW, context=2),
+    "data": replace(FEW, data=2, expert=2, zero=3, recompute="full"),
+    "gathered": replace(FEW, data=2, expert=2, dispatcher="all_gather"),
+    "over-x": replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("axis", ["expert"])
+def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:
+    check(2, with_recipe(FEW_BITS, "nvfp4", FOUR_BIT_EXPERTS[axis]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", FOUR_BIT_EXPERTS)
+def test_experts_in_four_bits_are_right_on_every_axis(axis: str) -> None:
+    """Dropless, with places of which some stay empty, and on fewer columns."""
+    plan = FOUR_BIT_EXPERTS[axis]
+    models = [FEW_BITS, replace(FEW_BITS, capacity=1.25)]
+    if not plan.y > 1:
+        models += [replace(FEW_BITS, expert_latent=32)]
+    check(2, [case for gpt in models for case in with_recipe(gpt, "nvfp4", plan)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
+    check(1, with_recipe(FEW_BITS, "nvfp4", FEW, replace(FEW, recompute="layernorm+moe_act")))
+    check(4, with_recipe(FEW_BITS, "nvfp4", *folded_splits()))
+    plan = replace(FEW, pipe=2, data=2, expert=2)
+    check(4, with_recipe(replace(FEW_BITS, layers=2), "nvfp4", plan))
 
 
 # Experts get some 16 rows each: of a block of 32 as of one of 128 they fill a part.

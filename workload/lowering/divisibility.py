@@ -84,16 +84,10 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
-    """Refuse a split of experts' widths that cuts what shares a scale, and empty places."""
+    """Refuse a split of experts' widths that cuts what shares a scale."""
     if plan.recipe == NO_RECIPE:
         return
     recipe = recipe_of(plan.recipe)
-    if gpt.capacity and not recipe.of_tensors:
-        raise PlanCannotRunError(
-            f"recipe={plan.recipe} has scales of blocks, which no rows for empty places of experts "
-            f"({gpt.name}'s capacity={gpt.capacity}) share yet; take fp8-tensorwise or leave "
-            "capacity out"
-        )
     over_x = 1 if plan.experts_over_x else plan.x
     for axis, parts, name in (("x", over_x, "expert_ffn"), ("y", plan.y, "hidden")):
         whole = getattr(gpt, name)

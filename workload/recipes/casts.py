@@ -170,14 +170,19 @@ class _Casts:
             kept = role if self._recipe.scaling == TWO_LEVELS else "workspace"
             largest = self._copies.declare_largest(source, tensor, role=kept)
             how = self._copies.how_of_largest(tensor)
-            yield self._before(op, "amax", place, [source], largest, how)
+            read = [source, *self._counts_of(tensor)]
+            yield self._before(op, "amax", place, read, largest, how)
             if axes := tuple(self._copies.axes_of(source, tensor)):
                 yield self._reduced(op, place, largest[0], axes)
         reads, writes = self._copies.scales_of(tensor, op.part)
         how = self._copies.how_of(tensor, op.part)
-        counts = [tensor.counts] if tensor.counts and not self._recipe.of_tensors else []
-        reads, writes = [source, *largest, *reads, *counts], [*values, *writes]
+        reads = [source, *largest, *reads, *self._counts_of(tensor)]
+        writes = [*values, *writes]
         yield self._before(op, "quantise", place, reads, writes, how)
+
+    def _counts_of(self, tensor: Tensor) -> list[str]:
+        """What says how many rows each expert has, if each is cast by itself."""
+        return [] if self._recipe.of_tensors or not tensor.counts else [tensor.counts]
 
     def _before(
         self,
@@ -218,7 +223,8 @@ def _uses(op: Op) -> tuple[_Use, _Use]:
     second = (k, n, 0) if form[1] == "N" else (n, k, 1)
     if op.kind != GROUPED:
         return _Use(op.reads[0], left, *first), _Use(op.reads[1], right, *second)
-    count, counts = op.attributes["count"], "" if op.attributes["even"] else op.reads[2]
+    # With a capacity too each expert's rows are filled up to whole blocks.
+    count, counts = op.attributes["count"], op.reads[2]
     of_weight = "" if right == WEIGHT else counts
     one = _Use(op.reads[0], left, *first, count, counts)
     return one, _Use(op.reads[1], right, *second, count, of_weight)
