@@ -118,8 +118,6 @@ def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
     has = f"{gpt.name}'s expert_latent={gpt.expert_latent}"
     if plan.y > 1:
         raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
-    if plan.recipe != NO_RECIPE:
-        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:
@@ -165,8 +163,6 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
             )
     if plan.schedule in V_SHAPED and plan.pipe > 1:
         raise PlanCannotRunError(f"schedule={plan.schedule} goes without {has}; use schedule=1f1b")
-    if plan.recipe != NO_RECIPE:
-        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "

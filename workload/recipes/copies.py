@@ -139,6 +139,7 @@ class Copies:
         layout = self.b.layouts[tensor.weight]
         how: dict[str, Any] = {"place": tensor.weight, "sequence": self.b.gpt.sequence}
         how["bands"], how["axes"] = layout.bands or layout.padded[-1:], layout.split[-1]
+        how["row_axes"] = self.b.shards_of("rows") if tensor.rows != self.b.rows else ()
         if self._of_experts(tensor):
             how["expert_axes"] = layout.split[0]
             how["sequences"] = self.b.plan.micro_batch

@@ -86,11 +86,13 @@ def _codes(size: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(op: Op, rows: slice, at: RankContext) -> torch.Tensor:
-    """Where among the rows of the step's batch some rows of a micro-batch are."""
-    sequence = int(op.attributes["sequence"])
-    tokens = tokens_of_rank(sequence, at)
-    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens)
-    own = torch.arange(rows.start, rows.stop, device=at.device)
+    """Where among the rows of the step's batch some rows of a micro-batch are, of which ranks of x
+    may have parts."""
+    how, (start, stop) = op.attributes, (rows.start, rows.stop)
+    sequence, axes = int(how["sequence"]), how.get("row_axes", ())
+    tokens, before = tokens_of_rank(sequence, at), at.part(axes) * how["rows"]
+    first = at.first_sequence(op.micro_batch, how["rows"] * at.grid.size(*axes) // tokens)
+    own = torch.arange(before + start, before + stop, device=at.device)
     return (first + own // tokens) * sequence + positions(own, sequence, at)
 
 
@@ -102,7 +104,7 @@ def _first_token(op: Op, at: RankContext) -> int:
     first = replace(at, rank=at.rank - away)
     sequence = int(how["sequence"])
     sequences = first.first_sequence(op.micro_batch, int(how["sequences"]))
-    return sequences * sequence + chunks(sequence, first)[0].start
+    return sequences * sequence + int(chunks(sequence, first)[0].start)
 
 
 def _columns(op: Op, at: RankContext) -> tuple[torch.Tensor, int]:
