@@ -37,7 +37,7 @@ def cast_in(
         made: Any = module
         if type(module) is Linear:
             made.__class__, made.tokens = CastLinear, tokens
-            made.rule = Rule(recipe, f"{name}.w", tokens)
+            made.rule = Rule(recipe, f"{name.replace('mixer.', '')}.w", tokens)
             yield made.rule, made.w
         elif type(module) is reference_experts.Experts:
             made.__class__, made.tokens, made.expert_tokens = CastExperts, tokens, of_experts
@@ -45,6 +45,9 @@ def cast_in(
             found = {each: weight for each, weight in made.named_parameters() if weight.ndim > 1}
             weights = {each.removesuffix(".w"): weight for each, weight in found.items()}
             rules = {each: Rule(recipe, f"{layer}.{each}.w", tokens) for each in weights}
+            if made.latent and "shared.down" in rules:
+                # Both have the layer's gradient, which is cast once, for the first of them.
+                rules["shared.down"].place = rules["fc2_latent_proj"].place
             made.rules = rules
             yield from ((rules[each], weights[each]) for each in weights if each != "router")
 
