@@ -30,7 +30,7 @@ class CastLinear(Linear):
 
 
 def cast_in(
-    model: nn.Module, recipe: str, tokens: Tensor, of_experts: Tensor
+    model: nn.Module, recipe: str, tokens: Tensor, of_experts: Tensor, *, shares: bool = True
 ) -> Iterator[tuple[Rule, Tensor]]:
     """Have a model's linears and experts cast; their rules and weights."""
     for name, module in model.named_modules():
@@ -45,8 +45,9 @@ def cast_in(
             found = {each: weight for each, weight in made.named_parameters() if weight.ndim > 1}
             weights = {each.removesuffix(".w"): weight for each, weight in found.items()}
             rules = {each: Rule(recipe, f"{layer}.{each}.w", tokens) for each in weights}
-            if made.latent and "shared.down" in rules:
-                # Both have the layer's gradient, which is cast once, for the first of them.
+            if shares and made.latent and "shared.down" in rules:
+                # Both have the layer's gradient, which is cast once, for the first of them, unless
+                # one has it of a rank's own rows.
                 rules["shared.down"].place = rules["fc2_latent_proj"].place
             made.rules = rules
             yield from ((rules[each], weights[each]) for each in weights if each != "router")
@@ -63,11 +64,12 @@ def train(
     lr: float,
     clip: float,
     family: Family,
+    shares: bool = True,
 ) -> Trained:
     """One AdamW step per batch, as `tests.reference.train` has it. Each row of `tokens` are those
     whose rows are cast as one tensor, and of `of_experts` those whose experts' rows are."""
     model = ReferenceGPT(weights, heads=heads, family=family)
-    rules = list(cast_in(model, recipe, tokens, of_experts))
+    rules = list(cast_in(model, recipe, tokens, of_experts, shares=shares))
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},

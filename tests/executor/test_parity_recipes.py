@@ -79,11 +79,13 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts)
     over_x = plan.x if plan.experts_over_x else 1
     run = plan.micro_batch * gpt.sequence // (plan.context * over_x) if gpt.capacity else 0
-    return plain(gpt, plan.recipe, *tokens, run)
+    return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel)
 
 
 @cache
-def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens, run: int) -> Trained:
+def plain(
+    gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens, run: int, shares: bool
+) -> Trained:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
     return reference_recipes.train(
         start(gpt),
@@ -95,6 +97,7 @@ def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens, run: int) -
         lr=LR,
         clip=CLIP,
         family=family(gpt, run),
+        shares=shares,
     )
 
 

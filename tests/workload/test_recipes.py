@@ -242,9 +242,10 @@ def test_the_classifier_of_a_module_for_further_tokens_stays_in_16_bits() -> Non
 @pytest.mark.parametrize("recipe", NAMES)
 def test_updated_parts_of_a_weight_are_gathered_as_they_are(recipe: str) -> None:
     """Also where a layer has one weight alone in its gather, as a module's first linear."""
-    gpt, plan = FURTHER, replace(PLAN, recipe=recipe, data=2, zero=1)
-    gathered = [op for op in lower(gpt, plan).ops if op.kind == "all_gather" and op.block == STEP]
-    assert {op.dtype for op in gathered} == {"bf16"}
+    plan = replace(PLAN, recipe=recipe, x=2, data=2, zero=1, sequence_parallel=True)
+    ops = lower(FURTHER, plan).ops
+    (gathered,) = (op for op in ops if op.kind == "all_gather" and "l2.eh_proj.w" in op.writes)
+    assert gathered.reads == ("l2.eh_proj.w.updated",) and gathered.dtype == "bf16"
 
 
 def test_four_bits_run_in_whole_blocks() -> None:
