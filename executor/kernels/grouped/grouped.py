@@ -36,9 +36,9 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         quantised.product(op, operands, out, at)
 
 
-def _plain_product(op: Op, operands: Tensors, out: torch.Tensor) -> None:
+def _plain_product(op: Op, operands: Pair, out: torch.Tensor) -> None:
     """One expert's product of rows and a flat weight, or of rows and rows."""
-    first, second = operands
+    (first,), (second,) = operands
     if _of_weights(op):
         torch.mm(first.t(), second, out=out)
         return
@@ -53,10 +53,10 @@ def _whole(op: Op, reads: Tensors, out: torch.Tensor) -> Iterator[Part]:
     tiles = _tiles(op, out if _of_weights(op) else second)
     for number, part in experts.parts_of(op, counts, len(first)):
         if _of_weights(op):
-            pair = (first[part], scales[0]), (second[part], scales[1])
+            pair = (first[part], *scales[:1]), (second[part], *scales[1:])
             yield pair, tiles[number]
         else:
-            yield ((first[part], scales[0]), (tiles[number], scales[1])), out[part]
+            yield ((first[part], *scales[:1]), (tiles[number], *scales[1:])), out[part]
 
 
 def _by_blocks(op: Op, reads: Tensors, out: torch.Tensor) -> Iterator[Part]:
