@@ -8,7 +8,6 @@ name, the direction of the sum and the element's place in the whole batch's grad
 from __future__ import annotations
 
 import hashlib
-import math
 
 import numpy as np
 import torch
@@ -23,16 +22,17 @@ TURN = torch.tensor(
 )
 
 
-def uniform(shape: tuple[int, ...], place: str, step: int, seed: int = 0) -> Tensor:
-    """A number from 0 to 1 for each element of a whole batch's tensor."""
+def uniform(rows: Tensor, columns: int, place: str, step: int, seed: int = 0) -> Tensor:
+    """A number from 0 to 1 for each element of some rows of a tensor of so many columns."""
     digest = hashlib.sha256(f"{seed}/{step}/{place}".encode()).digest()
     salt = np.frombuffer(digest[:8], dtype="<u8")[0]
+    numbers = rows[..., None] * columns + torch.arange(columns)
     with np.errstate(over="ignore"):
-        x = np.arange(math.prod(shape), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + salt
+        x = numbers.numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + salt
         x = (x ^ (x >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         x = (x ^ (x >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
         x ^= x >> np.uint64(33)
-    return torch.from_numpy((x >> np.uint64(11)).astype(np.float64) / 2**53).view(shape)
+    return torch.from_numpy((x >> np.uint64(11)).astype(np.float64) / 2**53)
 
 
 def in_four_bits(x: Tensor, draws: Tensor | None) -> Tensor:
@@ -53,9 +53,12 @@ def eight_bits(x: Tensor) -> Tensor:
     return ((x / step).round() * step).clamp(max=448.0)
 
 
-def cast(x: Tensor, kind: str, axis: int, place: str, step: int) -> Tensor:
+def cast(
+    x: Tensor, kind: str, axis: int, place: tuple[str, str], step: int, tokens: Tensor | None
+) -> Tensor:
     """(tensors, rows, columns) as they are after a cast and back, summed along one of the last
-    two; turned if they are operands of a weight's gradient."""
+    two; turned if they are operands of a weight's gradient. Rows are drawn for by the numbers of
+    their `tokens`, or one behind the other; `place` is the weight's name and the expert's rows."""
     tensors, rows, columns = x.shape
     height, width = (16, 16) if kind == "weight" else (1, 16) if axis else (16, 1)
     if kind != "weight" and not axis:
@@ -66,6 +69,7 @@ def cast(x: Tensor, kind: str, axis: int, place: str, step: int) -> Tensor:
     shares = torch.where(scale > 0, tiles / scale, 0.0)
     draws = None
     if kind == "gradient":
-        direction = "rows" if axis else "columns"
-        draws = uniform((tensors * rows, columns), f"{place}.{direction}", step).view(tiles.shape)
+        direction, (weight, expert) = "rows" if axis else "columns", place
+        numbers = torch.arange(tensors * rows) if tokens is None else tokens
+        draws = uniform(numbers, columns, f"{weight}.{direction}{expert}", step).view(tiles.shape)
     return (in_four_bits(shares, draws) * scale).reshape(x.shape)

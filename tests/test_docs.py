@@ -44,7 +44,7 @@ OF_LAYERS = {
 IN_PLANS = {
     "`y`": "y=2",
     "`context`": "context=2",
-    "8-bit recipes": "recipe=mxfp8",
+    "recipes": "recipe=mxfp8",
     "`attention=unfused`": "attention=unfused",
 }
 

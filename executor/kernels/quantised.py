@@ -43,7 +43,7 @@ LEAST = 1e-12  # no scale is made from less
 def amax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The largest magnitude of a tensor, without a tensor of magnitudes."""
     if op.attributes.get("scaling") == TWO_LEVELS:
-        four_bits.largest(op, reads[0], writes[0], at)
+        four_bits.largest(op, reads, writes[0], at)
     else:
         writes[0].copy_(_largest(reads[0]))
 
@@ -180,25 +180,33 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     if len(out) > m * n:
         out[m * n :].zero_()
     tile = out[: m * n].view(m, n)
-    if E2M1 in op.attributes["formats"]:
-        left, right, *bias, left_scale, right_scale, left_most, right_most = reads
-        pair = (left, left_scale, left_most), (right, right_scale, right_most)
-        _multiply(four_bits.operands(op, *pair), tile, at, *bias)
-        return
-    left, right, *bias, left_scale, right_scale = reads
-    product(op, (left, right, left_scale, right_scale), tile, at, *bias)
+    both, bias = of_operands(op, reads)
+    product(op, both, tile, at, *bias)
+
+
+def of_operands(op: Op, reads: Tensors) -> tuple[tuple[Tensors, Tensors], Tensors]:
+    """What an op reads of each of its operands: values, scales and, of 4 bits, largest values; and
+    what it reads between the values and the scales."""
+    count = 3 if E2M1 in op.attributes["formats"] else 2
+    left, right, *between = reads[: len(reads) - 2 * (count - 1)]
+    more = reads[len(reads) - 2 * (count - 1) :]
+    return ((left, *more[::2]), (right, *more[1::2])), between
 
 
 def product(
     op: Op,
-    operands: Tensors,
+    operands: tuple[Tensors, Tensors],
     out: torch.Tensor,
     at: RankContext,
     bias: torch.Tensor | None = None,
 ) -> None:
-    """A matmul of what is given, two operands and their scales, in the form that an op names; each
+    """A matmul of what is given of two operands (`of_operands`), in the form that an op names; each
     has the rows or columns that `out` has."""
-    (m, n), (left, right, left_scale, right_scale) = out.shape, operands
+    m, n = out.shape
+    if E2M1 in op.attributes["formats"]:
+        _multiply(four_bits.operands(op, *operands, (m, n)), out, at, bias)
+        return
+    (left, left_scale), (right, right_scale) = operands
     form = op.attributes["form"]
     k = left.numel() // m if form == "TN" and m else op.attributes["k"]
     first, second = (_Stored(*each) for each in zip(

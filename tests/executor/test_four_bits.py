@@ -69,6 +69,45 @@ def test_an_element_is_rounded_alike_on_every_split() -> None:
         assert torch.equal(own, torch.cat(parts, 1))
 
 
+def of_experts(count: int, axes: tuple[str, ...]) -> Op:
+    how = {"expert_axes": axes, "count": count, "sequences": 2}
+    return gradient(20, 32, place="l0.experts.up.w", **how)
+
+
+def test_rows_of_an_expert_are_rounded_alike_wherever_it_is() -> None:
+    """The fourth of four experts is the second of the second rank that exchanges rows; both ranks
+    count from the first one's tokens. Other ranks' and other experts' rows are rounded apart."""
+    one = rounding.uniform(of_experts(4, ()), slice(0, 32), "rows", AT, 3)
+    two = replace(AT, grid=Grid(data=4, experts=2), rank=1)
+    assert torch.equal(
+        one, rounding.uniform(of_experts(2, ("expert",)), slice(0, 32), "rows", two, 1)
+    )
+    others = [(of_experts(4, ()), AT, 2), (of_experts(2, ("expert",)), replace(two, rank=3), 1)]
+    for op, at, expert in others:
+        assert not torch.equal(one, rounding.uniform(op, slice(0, 32), "rows", at, expert))
+
+
+def test_each_expert_is_cast_by_its_own_largest_value() -> None:
+    """Of 3 and 17 rows; those that fill the second's last 16 up are zero, and not turned to be the
+    first's."""
+    x = torch.cat([torch.full((3, 16), 1.0), torch.full((17, 16), 5.0)])
+    counts = torch.tensor([1, 9, 2, 8])  # of two ranks for two experts
+    op = gradient(10, 16, operand=INPUT, count=2, align=128, blocks=((1, 16), (16, 1)))
+    most = torch.empty(2, 2)
+    casts.largest(op, [x, counts], most, AT)
+    assert most[:, 0].tolist() == [1, 5]
+    assert most[0, 1] == turned(torch.cat([x[:3], torch.zeros(13, 16)])).abs().max()
+    copies = [torch.full((3, 128, 8), 255, dtype=torch.uint8) for _ in range(2)]
+    scales = [torch.full(shape, 255, dtype=torch.uint8) for shape in ((3, 128, 1), (3, 8, 16))]
+    casts.quantise(op, [x, most, counts], [copies[0], scales[0], copies[1], scales[1]], AT)
+    values = rounding.unpacked(copies[0].view(-1, 8), torch.float32)
+    assert values[:3].eq(6).all() and values[128:145].eq(6).all()
+    assert values[3:128].eq(0).all() and values[145:].eq(0).all()
+    eights = scales[0].view(torch.float8_e4m3fn).view(-1).float()
+    assert eights[:3].eq(448).all() and eights[128:145].eq(448).all() and eights[145:].eq(0).all()
+    assert scales[1].view(24, 16)[2:8].eq(0).all() and scales[1].view(24, 16)[8:10].gt(0).all()
+
+
 def test_a_product_over_turned_rows_is_that_of_the_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(32, n, generator=generator, dtype=torch.float64) for n in (5, 7))
@@ -86,7 +125,7 @@ def test_scales_of_two_levels_by_hand() -> None:
     op = gradient(16, 32, operand=INPUT, blocks=((1, 16),))
     most, stored = torch.zeros(1), torch.empty(256, dtype=torch.uint8)
     scales = torch.empty(16, 2, dtype=torch.uint8)
-    casts.largest(op, x, most, AT)
+    casts.largest(op, [x], most, AT)
     assert most.item() == 12
     casts.quantise(op, [x, most], [stored, scales], AT)
     assert scales.view(torch.float8_e4m3fn)[0].tolist() == [448, 56]

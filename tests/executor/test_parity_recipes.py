@@ -68,16 +68,24 @@ def tokens_of(gpt: GPT, plan: Plan, *axes: str) -> Tokens:
 
 
 def plain_of(gpt: GPT, plan: Plan) -> Trained:
-    """A tensor of one scale has the rows of all ranks of context, and no block those of two ranks.
-    Experts have the rows of all ranks that exchange them."""
-    axes = ("context",) if plan.recipe in TENSORS else ()
-    others = [axis for axis in plan.expert_axes if not axes or axis != "inner_context"]
-    of_experts = dict.fromkeys((*axes, *others))
-    return plain(gpt, plan.recipe, tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts))
+    """A tensor of one scale, or of two levels of them, has the rows of all ranks of context, and no
+    block those of two ranks. Experts have the rows of all ranks that exchange them, of one scale
+    those of all ranks of context besides."""
+    axes = ("context",) if plan.recipe in (*TENSORS, "nvfp4") else ()
+    of_experts = plan.expert_axes
+    if plan.recipe in TENSORS:
+        others = [axis for axis in plan.expert_axes if axis != "inner_context"]
+        of_experts = tuple(dict.fromkeys((*axes, *others)))
+    tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts)
+    over_x = plan.x if plan.experts_over_x else 1
+    run = plan.micro_batch * gpt.sequence // (plan.context * over_x) if gpt.capacity else 0
+    return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel)
 
 
 @cache
-def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens) -> Trained:
+def plain(
+    gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens, run: int, shares: bool
+) -> Trained:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
     return reference_recipes.train(
         start(gpt),
@@ -88,7 +96,8 @@ def plain(gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens) -> Trained:
         heads=gpt.heads,
         lr=LR,
         clip=CLIP,
-        family=family(gpt),
+        family=family(gpt, run),
+        shares=shares,
     )
 
 
@@ -173,43 +182,6 @@ def test_scales_of_blocks_train_as_the_plain_model_does(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", TENSORS)
 def test_experts_are_cast_as_one_tensor_of_all_ranks_that_exchange_rows(recipe: str) -> None:
     check(4, with_recipe(ROUTED, recipe, *expert_splits()))
-
-
-# Parts of a rank are whole blocks of 16, of queries and keys too, and of context's chunks.
-NARROW = replace(TINY, layers=2, hidden=64, ffn=128, heads=2, head_width=32, sequence=64)
-NARROW_LLAMA = replace(
-    NARROW, norm="rmsnorm", activation="swiglu", positions="rope", biases=False, layers=1
-)
-OF_TWO = {
-    "data": replace(FEW, data=2, zero=1),
-    "z": replace(FEW, z=2),
-    "x": replace(FEW, x=2, sequence_parallel=True),
-    "y": replace(FEW, y=2, recompute="full"),
-    "context": replace(FEW, context=2),
-    "pipe": replace(FEW, pipe=2, micro_batch=8),
-}
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("axis", ["x"])
-def test_four_bits_train_as_the_plain_model_does(axis: str) -> None:
-    check(2, with_recipe(replace(NARROW_LLAMA, sequence=32), "nvfp4", OF_TWO[axis]))
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-@pytest.mark.parametrize("axis", OF_TWO)
-def test_four_bits_are_right_on_every_axis(axis: str) -> None:
-    """Two ranks draw for each element of a gradient what one draws."""
-    check(2, with_recipe(NARROW, "nvfp4", OF_TWO[axis]))
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
-    check(1, with_recipe(NARROW, "nvfp4", FEW))
-    four = replace(FEW, x=2, z=2, recompute="full"), replace(FEW, x=2, data=2, zero=3)
-    check(4, with_recipe(NARROW_LLAMA, "nvfp4", *four))
 
 
 # Experts get some 16 rows each: of a block of 32 as of one of 128 they fill a part.

@@ -112,7 +112,6 @@ def test_hybrids_of_the_recipes_have_two_depths_that_share_a_module(name: str, p
     ("cells", "reason"),
     [
         ({"attention": "compressed sparse"}, "compressed sparse attention"),
-        ({"precision": "nvfp4"}, "precision nvfp4"),
     ],
 )
 def test_what_simgpt_does_not_have_is_said_by_name(cells: dict[str, str], reason: str) -> None:
@@ -144,6 +143,14 @@ def test_modules_that_run_again_are_parts_and_scales_are_said_to_be_left_out() -
     assert (found.text("recompute"), found.text("precision")) == ("layernorm+moe_act", "fp8")
     assert "scales of 32 elements" in found.text(REMARKS)
     assert case_of(found).job.plan.recompute == "layernorm+moe_act"
+
+
+def test_rows_in_nvfp4_have_its_recipe_and_what_stays_in_16_bits_is_said() -> None:
+    found = run(precision="nvfp4", gpu="GB200", machine="DGX-GB200")
+    plan = case_of(found).job.plan
+    assert (plan.precision, plan.recipe) == ("bf16", "nvfp4")
+    assert "leaves the first one, the last 14" in found.text(REMARKS)
+    assert not found.text(UNSUPPORTED)
 
 
 def test_gpt_oss_has_windows_sinks_biases_and_its_clamped_activation() -> None:

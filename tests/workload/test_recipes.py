@@ -22,6 +22,8 @@ from workload.recipes.table import RECIPES, check_runs
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 PLAN = Plan(batch=2, micro_batch=1)
 NAMES = [each.name for each in RECIPES]
+FURTHER = replace(TINY, mtp_layers=1, positions="rope", biases=False)
+ROUTED = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
 
 
 def program(recipe: str, **how: object) -> Program:
@@ -175,8 +177,9 @@ def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
     assert (values.shape, scales.shape) == ((64 // 32 + 2, 32, 64), (64 // 32 + 2, 64))
     weight = found.buffers["l0.experts.up.w.mxfp8.rows.scale"]
     assert weight.nbytes == 2 * 64 * 64 // 32
-    with pytest.raises(PlanCannotRunError, match="or leave capacity out"):
-        lower(replace(routed, capacity=1.25), replace(PLAN, recipe="mxfp8"))
+    even = lower(replace(routed, capacity=1.25), replace(PLAN, recipe="mxfp8"))
+    # 4 x 20 places, of which each expert's are filled up to 32.
+    assert even.buffers["m0.l0.dispatch.take_rows.mxfp8.columns"].shape == (80 // 32 + 4, 32, 64)
     with pytest.raises(PlanCannotRunError, match="x=4 leaves 16 of expert_ffn=64"):
         lower(routed, replace(PLAN, recipe="mxfp8", x=4))
 
@@ -187,12 +190,71 @@ def test_experts_multiply_in_the_recipes_format() -> None:
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 
 
-def test_four_bits_run_in_whole_blocks_and_without_experts() -> None:
+def test_rows_of_experts_in_four_bits_have_two_values_in_a_byte_and_largest_values_of_each() -> (
+    None
+):
+    """64 rows to a rank with 2 of 4 experts, in runs of 128 of which scales in columns have 8."""
+    found = lower(ROUTED, replace(PLAN, recipe="nvfp4", data=2, expert=2, micro_batch=1))
+    source = "m0.l0.dispatch.sort.sort_rows"
+    filled = 64 // 128 + 2, 128
+    values = [found.buffers[f"{source}.nvfp4.{way}"] for way in ("columns", "rows")]
+    assert {(each.shape, each.dtype) for each in values} == {((*filled, 64 // 2), "uint8")}
+    scales = [found.buffers[f"{each.name}.scale"].shape for each in values]
+    assert scales == [(filled[0], 128 // 16, 64), (*filled, 64 // 16)]
+    assert {each.rows_in for each in values} == {(128, 2)}
+    assert found.buffers[f"{source}.amax"].shape == (2, 2)  # and turned
+    assert found.buffers["l0.experts.up.w.amax"].shape == (2, 1)
+    by_name = {op.name: op for op in found.ops}
+    look = by_name["m0.l0.experts.up.matmul.amax0"]
+    assert look.reads == (source, "m0.l0.dispatch.counts.arrived")
+    sent = by_name["m0.l0.dispatch.exchange"]
+    assert sent.nbytes == 64 * 64 * 2  # in 16 bits, as Megatron-Core sends them
+
+
+def test_largest_values_of_an_expert_are_reduced_over_its_columns_alone() -> None:
+    """Not over ranks that exchange rows, nor over those of context; over x, which splits the
+    columns of its inner rows and of its weights, they are."""
+
+    def reduced(**how: object) -> set[tuple[str, tuple[str, ...]]]:
+        found = lower(ROUTED, replace(PLAN, recipe="nvfp4", **how))  # type: ignore[arg-type]
+        ops = [op for op in found.ops if op.attributes.get("reduction") == "max"]
+        return {(op.label, op.axes) for op in ops if op.block == STEP or "experts" in op.label}
+
+    assert reduced(data=2, expert=2) == set()
+    within = {label for label, _ in reduced(context=2)}
+    assert not {label for label in within if label.startswith("experts")}
+    assert reduced(x=2) == {
+        ("experts.down.matmul.amax0.reduce", ("x",)),
+        ("experts.up.grad.input.amax0.reduce", ("x",)),
+        ("amaxes.reduce", ("x",)),
+    }
+
+
+def test_the_classifier_of_a_module_for_further_tokens_stays_in_16_bits() -> None:
+    found = lower(FURTHER, replace(PLAN, recipe="nvfp4"))
+    read = {name for op in found.ops if op.dtype == "nvfp4" for name in op.reads}
+    assert "l2.eh_proj.w.nvfp4" in read and "l2.up.w.nvfp4" in read
+    assert not {name for name in read if name.startswith("head.w")}
+    heads = [op for op in found.ops if op.label.startswith("head.") and op.kind == "matmul"]
+    assert [op.dtype for op in heads] == ["bf16"] * 12  # two micro-batches, two classifiers
+
+
+@pytest.mark.parametrize("recipe", NAMES)
+def test_updated_parts_of_a_weight_are_gathered_as_they_are(recipe: str) -> None:
+    """Also where a layer has one weight alone in its gather, as a module's first linear."""
+    plan = replace(PLAN, recipe=recipe, x=2, data=2, zero=1, sequence_parallel=True)
+    ops = lower(FURTHER, plan).ops
+    (gathered,) = (op for op in ops if op.kind == "all_gather" and "l2.eh_proj.w" in op.writes)
+    assert gathered.reads == ("l2.eh_proj.w.updated",) and gathered.dtype == "bf16"
+
+
+def test_four_bits_run_in_whole_blocks() -> None:
     four = replace(PLAN, recipe="nvfp4")
     check_four_bits_of(TINY, four)
-    routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
-    with pytest.raises(PlanCannotRunError, match="is run without experts, whose rows"):
-        check_four_bits_of(routed, four)
+    # Rows of experts are filled up, their columns are not.
+    check_four_bits_of(replace(ROUTED, sequence=48), four)
+    with pytest.raises(PlanCannotRunError, match="has 24 columns"):
+        check_four_bits_of(replace(ROUTED, expert_ffn=24), four)
     with pytest.raises(PlanCannotRunError, match="leave multiples of 16"):
         check_four_bits_of(replace(TINY, head_width=8), replace(four, x=4))
     with pytest.raises(PlanCannotRunError, match="has 24 tokens of a micro-batch"):

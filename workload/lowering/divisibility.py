@@ -84,16 +84,10 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
-    """Refuse a split of experts' widths that cuts what shares a scale, and empty places."""
+    """Refuse a split of experts' widths that cuts what shares a scale."""
     if plan.recipe == NO_RECIPE:
         return
     recipe = recipe_of(plan.recipe)
-    if gpt.capacity and not recipe.of_tensors:
-        raise PlanCannotRunError(
-            f"recipe={plan.recipe} has scales of blocks, which no rows for empty places of experts "
-            f"({gpt.name}'s capacity={gpt.capacity}) share yet; take fp8-tensorwise or leave "
-            "capacity out"
-        )
     over_x = 1 if plan.experts_over_x else plan.x
     for axis, parts, name in (("x", over_x, "expert_ffn"), ("y", plan.y, "hidden")):
         whole = getattr(gpt, name)
@@ -124,8 +118,6 @@ def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
     has = f"{gpt.name}'s expert_latent={gpt.expert_latent}"
     if plan.y > 1:
         raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
-    if plan.recipe != NO_RECIPE:
-        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:
@@ -171,8 +163,6 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
             )
     if plan.schedule in OPPOSED and plan.pipe > 1:
         raise PlanCannotRunError(f"schedule={plan.schedule} goes without {has}; use schedule=1f1b")
-    if plan.recipe != NO_RECIPE:
-        raise PlanCannotRunError(f"recipe={plan.recipe} does not know the linears of {has}")
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "

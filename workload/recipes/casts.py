@@ -41,6 +41,7 @@ from workload.recipes.table import (
 )
 from workload.recipes.weights import behind_update
 
+CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
 
 
@@ -73,9 +74,11 @@ class _Casts:
     def __init__(self, ops: Sequence[Op], copies: Copies) -> None:
         self._ops, self._copies, self._b, self._recipe = ops, copies, copies.b, copies.recipe
         gathers = [op for op in ops if op.kind == "all_gather" and len(op.reads) == 1]
-        self._parts = {op.writes[0]: op.reads[0] for op in gathers}
+        # What is gathered into a parameter are its updated parts, at the step's end.
+        within = [op for op in gathers if op.writes[0] not in self._b.parameters]
+        self._parts = {op.writes[0]: op.reads[0] for op in within}
         self._look_at_linears()
-        others = {name for op in ops if not is_linear(op) for name in op.reads}
+        others = {name for op in ops if not _is_cast(op) for name in op.reads}
         whole = {*self._parts} & {*copies.tensors} - others
         self._gathers = whole if self._recipe.of_tensors else set[str]()
 
@@ -83,7 +86,7 @@ class _Casts:
         """Find what is cast for which blocks, and which weight's linear it belongs to: gradients of
         weights last, as they do not read it."""
         weights: dict[str, str] = {}
-        linears = [op for op in self._ops if is_linear(op)]
+        linears = [op for op in self._ops if _is_cast(op)]
         for op in sorted(linears, key=lambda op: op.purpose == WEIGHT_GRAD):
             uses = _uses(op)
             if op.purpose != WEIGHT_GRAD:
@@ -115,7 +118,7 @@ class _Casts:
         self._copies.declare_scales()
         result: list[Op] = []
         for op in self._ops:
-            if is_linear(op):
+            if _is_cast(op):
                 result += self._multiplied(op)
             elif op.kind == "all_gather" and op.writes[0] in self._gathers:
                 result += self._gathered(op)
@@ -170,14 +173,19 @@ class _Casts:
             kept = role if self._recipe.scaling == TWO_LEVELS else "workspace"
             largest = self._copies.declare_largest(source, tensor, role=kept)
             how = self._copies.how_of_largest(tensor)
-            yield self._before(op, "amax", place, [source], largest, how)
+            read = [source, *self._counts_of(tensor)]
+            yield self._before(op, "amax", place, read, largest, how)
             if axes := tuple(self._copies.axes_of(source, tensor)):
                 yield self._reduced(op, place, largest[0], axes)
         reads, writes = self._copies.scales_of(tensor, op.part)
         how = self._copies.how_of(tensor, op.part)
-        counts = [tensor.counts] if tensor.counts and not self._recipe.of_tensors else []
-        reads, writes = [source, *largest, *reads, *counts], [*values, *writes]
+        reads = [source, *largest, *reads, *self._counts_of(tensor)]
+        writes = [*values, *writes]
         yield self._before(op, "quantise", place, reads, writes, how)
+
+    def _counts_of(self, tensor: Tensor) -> list[str]:
+        """What says how many rows each expert has, if each is cast by itself."""
+        return [] if self._recipe.of_tensors or not tensor.counts else [tensor.counts]
 
     def _before(
         self,
@@ -203,6 +211,12 @@ class _Casts:
         return replace(made, name=name, label=label, axes=axes, nbytes=nbytes, dtype="fp32")
 
 
+def _is_cast(op: Op) -> bool:
+    """Whether a matmul is a linear of a layer; the classifier of a module for further tokens, which
+    counts as one of its layers, is none."""
+    return is_linear(op) and op.label not in CLASSIFIER
+
+
 def _role(op: Op, kind: str) -> str:
     """What a copy counts as: an input's lives on until the backward pass."""
     if kind == WEIGHT:
@@ -218,7 +232,8 @@ def _uses(op: Op) -> tuple[_Use, _Use]:
     second = (k, n, 0) if form[1] == "N" else (n, k, 1)
     if op.kind != GROUPED:
         return _Use(op.reads[0], left, *first), _Use(op.reads[1], right, *second)
-    count, counts = op.attributes["count"], "" if op.attributes["even"] else op.reads[2]
+    # With a capacity too each expert's rows are filled up to whole blocks.
+    count, counts = op.attributes["count"], op.reads[2]
     of_weight = "" if right == WEIGHT else counts
     one = _Use(op.reads[0], left, *first, count, counts)
     return one, _Use(op.reads[1], right, *second, count, of_weight)

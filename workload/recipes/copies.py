@@ -52,20 +52,30 @@ class Copies:
 
     def axes_of(self, source: str, tensor: Tensor) -> Iterator[str]:
         """The axes whose ranks hold other parts of the same tensor. What experts get and give is
-        one tensor on all ranks that exchange rows, and so are the weights of all experts."""
+        one tensor on all ranks that exchange rows, and so are the weights of all experts; with
+        scales of two levels each expert has tensors of its own, whose columns alone are split."""
         b, split = self.b, self.b.layouts[tensor.weight].split
-        of_experts = len(split) == EXPERTS_DIMENSIONS
+        alone = self._has_own_experts(tensor)
         if tensor.kind == WEIGHT:
-            axes = tuple(axis for axes in split for axis in axes)
+            axes = tuple(axis for axes in (split[1:] if alone else split) for axis in axes)
         else:
-            axes = *split[-1 if tensor.kind == GRADIENT else -2], "context"
-            if of_experts:
-                axes += tuple(axis for axis in b.plan.expert_axes if axis != "inner_context")
+            axes = split[-1 if tensor.kind == GRADIENT else -2]
+            axes += () if alone else ("context",)
+            if self._of_experts(tensor):
+                others = () if alone else b.plan.expert_axes
+                axes += tuple(axis for axis in others if axis != "inner_context")
             elif b.buffers[source].shape[0] != b.rows:
                 axes += b.shards_of("rows")
         for axis in dict.fromkeys(axes):
             if b.grid.size(axis) > 1:
                 yield axis
+
+    def _of_experts(self, tensor: Tensor) -> bool:
+        return len(self.b.layouts[tensor.weight].split) == EXPERTS_DIMENSIONS
+
+    def _has_own_experts(self, tensor: Tensor) -> bool:
+        """Whether a tensor is of experts each of which has largest values of its own."""
+        return self.recipe.scaling == TWO_LEVELS and self._of_experts(tensor)
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str, role: str, **how: Any) -> str:
         """Keep a buffer of the program; returns its name."""
@@ -98,7 +108,7 @@ class Copies:
         self, source: str, tensor: Tensor, *, role: str = "workspace", persistent: bool = False
     ) -> list[str]:
         """The buffer of a tensor's largest value, if the recipe asks for it: with scales of two
-        levels also that of the tensor turned, if it has a copy that is."""
+        levels also that of the tensor turned, if it has a copy that is, and of experts each's."""
         if not self.recipe.wants_largest:
             return []
         how: dict[str, Any] = {}
@@ -106,7 +116,8 @@ class Copies:
             of = self.b.buffers[source]
             how = {"persistent": True, "part": of.part, "replicas": of.replicas}
         count = 2 if self.recipe.scaling == TWO_LEVELS and tensor.kind != WEIGHT else 1
-        return [self.add(f"{source}.amax", (count,), "fp32", role, **how)]
+        shape = (tensor.count, count) if self._has_own_experts(tensor) else (count,)
+        return [self.add(f"{source}.amax", shape, "fp32", role, **how)]
 
     def largest_of(self, sources: Iterable[str]) -> list[str]:
         """What a matmul reads besides: the largest values of which scales of two levels are."""
@@ -117,14 +128,21 @@ class Copies:
         """What a kernel must know to look for a tensor's largest value."""
         if self.recipe.scaling != TWO_LEVELS:
             return {}
-        return {"rows": tensor.rows, "columns": tensor.columns, "scaling": TWO_LEVELS}
+        how: dict[str, Any] = {"rows": tensor.rows, "columns": tensor.columns}
+        how |= {"count": tensor.count, "align": self.recipe.align, "scaling": TWO_LEVELS}
+        return how | {"even": not tensor.counts}
 
     def _rounding_of(self, tensor: Tensor) -> dict[str, Any]:
         """What a kernel must know to round a gradient at random: where the elements of this rank
-        are in that of the step's batch, whose columns are those of the weight."""
+        are in that of the step's batch, whose columns are those of the weight; of experts' rows,
+        which experts they are of, and which ranks exchanged them in which sequences."""
         layout = self.b.layouts[tensor.weight]
         how: dict[str, Any] = {"place": tensor.weight, "sequence": self.b.gpt.sequence}
         how["bands"], how["axes"] = layout.bands or layout.padded[-1:], layout.split[-1]
+        how["row_axes"] = self.b.shards_of("rows") if tensor.rows != self.b.rows else ()
+        if self._of_experts(tensor):
+            how["expert_axes"] = layout.split[0]
+            how["sequences"] = self.b.plan.micro_batch
         return how
 
     def _add_routed(self, source: str, tensor: Tensor, block: Block, role: str) -> None:
@@ -134,12 +152,16 @@ class Copies:
         rows, align, (height, width) = of.shape[0], self.recipe.align, block
         how: dict[str, Any] = {"replicas": of.replicas, "part": of.part, "rows_of": of.rows_of}
         along, more = (align, tensor.count), {"rows_in": (align, tensor.count)}
-        values = rows // align + tensor.count, align, tensor.columns
-        self.add(name, values, "fp8", role, **how, **more)
-        scales: tuple[int, ...] = (*values[:2], (tensor.columns + width - 1) // width)
-        if height > 1:
+        filled, columns = (rows // align + tensor.count, align), tensor.columns
+        halved = self.recipe.dtype == "nvfp4"  # two values share a byte
+        values = (*filled, (columns + 1) // 2 if halved else columns)
+        self.add(name, values, "uint8" if halved else "fp8", role, **how, **more)
+        scales: tuple[int, ...] = (*filled, (columns + width - 1) // width)
+        if 1 < height < align:
+            scales = filled[0], align // height, columns
+        elif height > 1:
             along = height, tensor.count
-            scales = rows // height + tensor.count, tensor.columns
+            scales = rows // height + tensor.count, columns
         self.add(scale, scales, self.recipe.scale_dtype, role, **how, rows_in=along)
 
     def how_of(self, tensor: Tensor, part: Part) -> dict[str, Any]:

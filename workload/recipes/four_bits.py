@@ -1,7 +1,7 @@
 """What a recipe of 4 bits wants of a plan that runs: whole blocks of 16 on every rank.
 
 So no block has values of two ranks or bands, none is turned in part, and two values fill a byte;
-Transformer Engine asks for multiples of 16 too.
+Transformer Engine asks for multiples of 16 too. Rows of experts are filled up to whole blocks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from workload.recipes.table import NO_RECIPE, TWO_LEVELS, WEIGHT, recipe_of
 
 
 def check_four_bits_of(gpt: GPT, plan: Plan) -> None:
-    """Refuse a recipe of 4 bits on a plan that cuts its blocks, or with experts."""
-    if _in_four_bits(gpt, plan):
+    """Refuse a recipe of 4 bits on a plan that cuts its blocks."""
+    if _in_four_bits(plan):
         check_four_bits(lower(gpt, plan))
 
 
 def check_four_bits(program: Program) -> None:
     """Refuse what its kernels do not cast, by name."""
     plan = program.plan
-    if not _in_four_bits(program.gpt, plan):
+    if not _in_four_bits(plan):
         return
     length = recipe_of(plan.recipe).length
     for op in program.ops:
@@ -31,7 +31,9 @@ def check_four_bits(program: Program) -> None:
             continue
         how, parts = op.attributes, plan.grid.size(*op.attributes.get("axes", ()))
         rows = "rows of a weight" if how["operand"] == WEIGHT else "tokens of a micro-batch"
-        sizes = [(rows, how["rows"]), ("columns", how["columns"])]
+        # Rows of experts are filled up.
+        sizes = [(rows, how["rows"])] if how["even"] else []
+        sizes += [("columns", how["columns"])]
         sizes += [("columns of a band", band // parts) for band in how.get("bands", ())]
         for what, size in sizes:
             if size % length:
@@ -42,12 +44,5 @@ def check_four_bits(program: Program) -> None:
                 )
 
 
-def _in_four_bits(gpt: GPT, plan: Plan) -> bool:
-    if plan.recipe == NO_RECIPE or recipe_of(plan.recipe).scaling != TWO_LEVELS:
-        return False
-    if gpt.experts:
-        raise PlanCannotRunError(
-            f"recipe={plan.recipe} is run without experts, whose rows no kernel casts into 4 bits, "
-            f"and {gpt.name} has experts={gpt.experts}; it is predicted alone"
-        )
-    return True
+def _in_four_bits(plan: Plan) -> bool:
+    return plan.recipe != NO_RECIPE and recipe_of(plan.recipe).scaling == TWO_LEVELS

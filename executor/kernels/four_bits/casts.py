@@ -4,72 +4,77 @@ A tensor's scale makes the largest of its values 6 x 448, and a block's, kept in
 leaves of the block's largest value 6. Two values lie in a byte. Both operands of a weight's
 gradient are turned by a Hadamard transform first (`hadamard.py`), and gradients are rounded at
 random (`rounding.py`). Source: NVIDIA (2509.25149), section 4 and appendix C.
+
+Of experts each has matrices of its own, of a weight and of rows (`matrices.py`), with a tensor's
+scale of its own. Source: NVIDIA Transformer Engine, GroupedLinear, whose `split_quantize` has a
+quantizer for each expert's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from executor.kernels.four_bits import rounding
-from executor.kernels.four_bits.hadamard import ROWS, turned
-from executor.kernels.slices import row_slices, wide_dtype
+from executor.kernels.four_bits.hadamard import turned
+from executor.kernels.four_bits.matrices import Target, Tensors, matrices, strips, targets
+from executor.kernels.slices import wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
 from workload.recipes.table import E2M1, E4M3, GRADIENT, LARGEST, WEIGHT, Block
 
-Tensors = Sequence[torch.Tensor]
-BYTES = 64  # what casting takes an element: 8 bytes a few times over
 
-
-def largest(op: Op, source: torch.Tensor, into: torch.Tensor, at: RankContext) -> None:
-    """The largest magnitude of a matrix, and that of the matrix turned, if it is asked for."""
+def largest(op: Op, reads: Tensors, into: torch.Tensor, at: RankContext) -> None:
+    """The largest magnitude of each matrix, and that of the matrix turned, if it is asked for."""
+    source, *counts = reads
     into.zero_()
-    matrix, wide = _matrix(op, source), wide_dtype(source)
-    for rows in _strips(matrix, at):
-        part = matrix[rows].to(wide)
-        forms = (part, turned(part)) if len(into) > 1 else (part,)
-        most = torch.stack([each.abs().amax() for each in forms])
-        torch.maximum(into, most.to(into.dtype), out=into)
+    forms, wide = into.shape[-1], wide_dtype(source)
+    for most, matrix in zip(into.view(-1, forms), matrices(op, source, counts), strict=True):
+        for _, part in strips(matrix, wide, at):
+            some = (part, turned(part)) if forms > 1 else (part,)
+            found = torch.stack([each.abs().amax() for each in some])
+            torch.maximum(most, found.to(into.dtype), out=most)
 
 
 def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
-    """Copies of a matrix in 4 bits with their scales, one for each way to share scales."""
-    matrix, most = _matrix(op, reads[0]), reads[1]
+    """Copies of each matrix in 4 bits with their scales, one for each way to share scales."""
+    source, largest_values, *counts = reads
     for number, block in enumerate(op.attributes["blocks"]):
         into = writes[2 * number], writes[2 * number + 1]
-        _write(op, matrix, into, block, most, at)
-
-
-def _matrix(op: Op, source: torch.Tensor) -> torch.Tensor:
-    """What is cast, without the zeros that may follow a weight's tile."""
-    rows, columns = op.attributes["rows"], op.attributes["columns"]
-    return source.reshape(-1)[: rows * columns].view(rows, columns)
+        of_each = largest_values.view(-1, largest_values.shape[-1])
+        own = matrices(op, source, counts), targets(op, into, counts, block[0]), of_each
+        for expert, (matrix, target, most) in enumerate(zip(*own, strict=True)):
+            _write(op, matrix, target, (block, _tensor_scale(most, block), expert), at)
 
 
 def _write(
-    op: Op, matrix: torch.Tensor, into: Tensors, block: Block, most: torch.Tensor, at: RankContext
+    op: Op,
+    matrix: torch.Tensor,
+    into: Target,
+    how: tuple[Block, torch.Tensor, int],
+    at: RankContext,
 ) -> None:
-    (height, width), kind, wide = block, op.attributes["operand"], wide_dtype(matrix)
-    turns, columns = is_turned(block, kind), matrix.shape[1]
-    whole = _tensor_scale(most, block).to(wide)
-    for rows in _strips(matrix, at):
-        part = matrix[rows].to(wide)
-        part = turned(part) if turns else part
+    """The copy of a matrix in blocks, by its tensor's scale, of one of the rank's experts if it has
+    any."""
+    ((height, width), scale_of_all, expert), kind = how, op.attributes["operand"]
+    wide, columns = wide_dtype(matrix), matrix.shape[1]
+    whole, turns = scale_of_all.to(wide), is_turned((height, width), kind)
+    for rows, as_is in strips(matrix, wide, at):
+        part = turned(as_is) if turns else as_is
         tiles = part.reshape(len(part) // height, height, columns // width, width)
         scale = tiles.abs().amax((1, 3)).div_(LARGEST[E2M1]).div_(whole).nan_to_num_(nan=0.0)
         stored = scale.clamp_(max=LARGEST[E4M3]).float().to(torch.float8_e4m3fn)
-        into[1][rows.start // height : rows.stop // height] = stored.view(torch.uint8)
+        into.scales[rows.start // height : rows.stop // height] = stored.view(torch.uint8)
         by = stored.to(wide).mul_(whole)[:, None, :, None]
         shares = torch.where(by > 0, tiles / by, torch.zeros_like(tiles)).view(part.shape)
         if kind == GRADIENT:
-            codes = rounding.drawn(shares, rounding.uniform(op, rows, _along(block), at))
+            draws = rounding.uniform(op, rows, _along((height, width)), at, expert)
+            codes = rounding.drawn(shares, draws)
         else:
             codes = rounding.nearest(shares)
         own = slice(rows.start * columns // 2, rows.stop * columns // 2)
-        into[0].view(-1)[own] = rounding.packed(codes)
+        into.values[own] = rounding.packed(codes)
 
 
 def is_turned(block: Block, kind: str) -> bool:
@@ -87,17 +92,14 @@ def _tensor_scale(most: torch.Tensor, block: Block) -> torch.Tensor:
     return own / (LARGEST[E2M1] * LARGEST[E4M3])
 
 
-def _strips(matrix: torch.Tensor, at: RankContext) -> list[slice]:
-    rows, columns = matrix.shape
-    strips = row_slices(rows // ROWS, ROWS * columns * BYTES, at)
-    return [slice(each.start * ROWS, each.stop * ROWS) for each in strips]
-
-
-def operands(op: Op, left: Tensors, right: Tensors) -> tuple[Operand, Operand]:
-    """What a matmul multiplies, each from its values, its scales and its tensor's largest values;
-    zeros may follow values."""
-    m, n, k = (op.attributes[letter] for letter in "mnk")
-    form, (first, second) = op.attributes["form"], op.attributes["blocks"]
+def operands(
+    op: Op, left: Tensors, right: Tensors, shape: tuple[int, int]
+) -> tuple[Operand, Operand]:
+    """What a matmul of a product of this shape multiplies, each from its values, its scales and its
+    tensor's largest values; zeros may follow values."""
+    (m, n), form = shape, op.attributes["form"]
+    first, second = op.attributes["blocks"]
+    k = 2 * left[0].numel() // m if form == "TN" else op.attributes["k"]
     a = _operand(left, (m, k), first, turned_round=form[0] == "T")
     return a, _operand(right, (n, k), second, turned_round=form[1] == "N")
 

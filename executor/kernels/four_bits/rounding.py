@@ -5,16 +5,22 @@ E2M1 has 0, 0.5, 1, 1.5, 2, 3, 4 and 6, and their negatives: steps of 0.5 below 
 is more than u, so that it is itself in the mean. Element i of a gradient has u = h(i) / 2^53, with
 h and its salt from seed, step and place as dropout has them (`executor/kernels/dropout.py`), and i
 its place in the gradient of the step's whole batch: every split draws the same.
+
+Rows of an expert are those that its ranks exchanged, by sender and then by token, so they have no
+place in the batch. Their salt has besides the number of the expert among all of the layer, and of
+the first token of these ranks' in the step's batch; i is the element's place among the expert's
+rows, filled up. So it does not matter which rank has the expert, or which part of its columns.
 Sources: OCP Microscaling Formats (MX) v1.0, section 5.3.3; NVIDIA (2509.25149), section 4.3.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import torch
 
-from executor.kernels.context.positions import positions, tokens_of_rank
+from executor.kernels.context.positions import chunks, positions, tokens_of_rank
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -50,14 +56,20 @@ def unpacked(stored: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return pairs.to(stored.device)[stored.to(torch.int32)].flatten(-2)
 
 
-def uniform(op: Op, rows: slice, direction: str, at: RankContext) -> torch.Tensor:
-    """What decides how the elements of some rows of a gradient are rounded; copies that lie in
-    another direction are rounded by numbers of their own."""
+def uniform(op: Op, rows: slice, direction: str, at: RankContext, expert: int = 0) -> torch.Tensor:
+    """What decides how the elements of some rows of a gradient are rounded, of experts' rows those
+    of one of this rank's; copies that lie in another direction are rounded by numbers of their
+    own."""
     how = op.attributes
     text = f"{at.seed}/{at.step}/{how['place']}.{direction}"
+    if "expert_axes" not in how:
+        numbers = _rows(op, rows, at)
+    else:
+        text += f".{at.part(how['expert_axes']) * how['count'] + expert}.{_first_token(op, at)}"
+        numbers = torch.arange(rows.start, rows.stop, device=at.device)
     salt = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
     columns, width = _columns(op, at)
-    places = _rows(op, rows, at)[:, None] * width + columns
+    places = numbers[:, None] * width + columns
     return upper_bits(places.mul_(signed(STRIDE)).add_(signed(salt))).double().mul_(2.0**-BITS)
 
 
@@ -74,12 +86,26 @@ def _codes(size: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(op: Op, rows: slice, at: RankContext) -> torch.Tensor:
-    """Where among the rows of the step's batch some rows of a micro-batch are."""
-    sequence = int(op.attributes["sequence"])
-    tokens = tokens_of_rank(sequence, at)
-    first = at.first_sequence(op.micro_batch, op.attributes["rows"] // tokens, op.part)
-    own = torch.arange(rows.start, rows.stop, device=at.device)
+    """Where among the rows of the step's batch some rows of a micro-batch are, of which ranks of x
+    may have parts."""
+    how, (start, stop) = op.attributes, (rows.start, rows.stop)
+    sequence, axes = int(how["sequence"]), how.get("row_axes", ())
+    tokens, before = tokens_of_rank(sequence, at), at.part(axes) * how["rows"]
+    sequences = how["rows"] * at.grid.size(*axes) // tokens
+    first = at.first_sequence(op.micro_batch, sequences, op.part)
+    own = torch.arange(before + start, before + stop, device=at.device)
     return (first + own // tokens) * sequence + positions(own, sequence, at)
+
+
+def _first_token(op: Op, at: RankContext) -> int:
+    """The first token in the step's batch of those that the first of the ranks has, with which this
+    one exchanges experts' rows of a micro-batch."""
+    how, grid = op.attributes, at.grid
+    away = sum(at.index(axis) * grid.stride(axis) for axis in how["expert_axes"])
+    first = replace(at, rank=at.rank - away)
+    sequence = int(how["sequence"])
+    sequences = first.first_sequence(op.micro_batch, int(how["sequences"]), op.part)
+    return sequences * sequence + int(chunks(sequence, first)[0].start)
 
 
 def _columns(op: Op, at: RankContext) -> tuple[torch.Tensor, int]:

@@ -1,4 +1,4 @@
-"""Matmuls of many experts: plain ones, and those of operands in 8 bits."""
+"""Matmuls of many experts: plain ones, and those of operands in 8 or 4 bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from workload.op import Op
 from workload.recipes.table import WHOLE
 
 Tensors = Sequence[torch.Tensor]
-Part = tuple[Tensors, torch.Tensor]  # operands with scales, and what their product is written to
+Pair = tuple[Tensors, Tensors]  # operands, each with its scales and, of 4 bits, largest values
+Part = tuple[Pair, torch.Tensor]  # and what their product is written to
 
 
 def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -35,9 +36,9 @@ def grouped_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         quantised.product(op, operands, out, at)
 
 
-def _plain_product(op: Op, operands: Tensors, out: torch.Tensor) -> None:
+def _plain_product(op: Op, operands: Pair, out: torch.Tensor) -> None:
     """One expert's product of rows and a flat weight, or of rows and rows."""
-    first, second = operands
+    (first,), (second,) = operands
     if _of_weights(op):
         torch.mm(first.t(), second, out=out)
         return
@@ -52,36 +53,45 @@ def _whole(op: Op, reads: Tensors, out: torch.Tensor) -> Iterator[Part]:
     tiles = _tiles(op, out if _of_weights(op) else second)
     for number, part in experts.parts_of(op, counts, len(first)):
         if _of_weights(op):
-            yield (first[part], second[part], *scales), tiles[number]
+            pair = (first[part], *scales[:1]), (second[part], *scales[1:])
+            yield pair, tiles[number]
         else:
-            yield (first[part], tiles[number], *scales), out[part]
+            yield ((first[part], *scales[:1]), (tiles[number], *scales[1:])), out[part]
 
 
 def _by_blocks(op: Op, reads: Tensors, out: torch.Tensor) -> Iterator[Part]:
     """Operands with scales of blocks, of which none has values of two experts."""
-    first, second, counts, left, right = reads
-    of_weights = _of_weights(op)
-    tiles = _tiles(op, out if of_weights else second)
-    lefts = _rows_of(op, 0, first, left, counts)
-    if of_weights:
-        rights = _rows_of(op, 1, second, right, counts)
-        for tile, (one, scales), (other, of_other) in zip(tiles, lefts, rights, strict=True):
-            yield (one, other, scales, of_other), tile
+    (left, right), (counts,) = quantised.of_operands(op, reads)
+    lefts = _rows_of(op, 0, left, counts)
+    if _of_weights(op):
+        rights = _rows_of(op, 1, right, counts)
+        yield from zip(zip(lefts, rights, strict=True), _tiles(op, out), strict=True)
         return
-    of_tiles, start = right.view(len(tiles), -1, right.shape[-1]), 0
-    for tile, of_tile, (rows, scales) in zip(tiles, of_tiles, lefts, strict=True):
-        yield (rows, tile, scales, of_tile), out[start : start + len(rows)]
-        start += len(rows)
+    start = 0
+    for rows, weight in zip(lefts, _weights_of(op, right), strict=True):
+        stop = start + len(rows[0])
+        yield (rows, weight), out[start:stop]
+        start = stop
 
 
-def _rows_of(
-    op: Op, side: int, values: torch.Tensor, scales: torch.Tensor, counts: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _rows_of(op: Op, side: int, operand: Tensors, counts: torch.Tensor) -> Iterator[Tensors]:
     """Each expert's rows of an operand, with their scales; summed over, with what fills them up."""
+    values, scales, *largest = operand
     height = op.attributes["blocks"][side][0]
     flat, every = values.view(-1, values.shape[-1]), scales.view(-1, scales.shape[-1])
-    for place in places_of_experts(op, counts, height):
-        yield flat[place.filled if _of_weights(op) else place.values], every[place.scales]
+    for number, place in enumerate(places_of_experts(op, counts, height)):
+        own = place.filled if _of_weights(op) else place.values
+        yield flat[own], every[place.scales], *(each[number] for each in largest)
+
+
+def _weights_of(op: Op, operand: Tensors) -> Iterator[Tensors]:
+    """Each expert's weight, with its scales."""
+    values, scales, *largest = operand
+    count = op.attributes["count"]
+    size = op.attributes["k"] * op.attributes["n"] // (2 if largest else 1)
+    tiles = values.view(-1)[: count * size].view(count, size)
+    for number, of_tile in enumerate(scales.view(count, -1, scales.shape[-1])):
+        yield tiles[number], of_tile, *(each[number] for each in largest)
 
 
 def _of_weights(op: Op) -> bool:

@@ -208,6 +208,17 @@ def test_recipes_have_megatrons_names_and_come_back(
     assert f"recipe={recipe}" in simgpt("import", str(script)).out
 
 
+def test_experts_on_latent_columns_in_nvfp4_come_back(tmp_path: Path) -> None:
+    asked = ("export", "mixtral-8x7b", "-n", "64", "--batch", "512", "--to", "megatron")
+    plan = "data=rest,expert=8,micro_batch=1,zero=1,precision=nvfp4"
+    said = simgpt(*asked, "--plan", plan, "--model-set", "expert_latent=1024")
+    assert said.status == 0, said.err
+    script = tmp_path / "run.sh"
+    script.write_text(said.out)
+    found = simgpt("import", str(script)).out
+    assert [word for word in ("recipe=nvfp4", "expert=8", "latent") if word not in found] == []
+
+
 def test_a_recipe_that_no_arguments_tell_is_refused() -> None:
     asked = ("export", "llama-3.1-8b", "-n", "64", "--batch", "256", "--to", "torchtitan")
     said = simgpt(*asked, "--plan", "data=rest,zero=3,micro_batch=1,precision=mxfp8")

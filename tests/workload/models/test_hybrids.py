@@ -174,7 +174,6 @@ def test_parts_that_run_again_are_not_kept_from_the_forward_pass() -> None:
     ("plan", "said"),
     [
         ("context=2", "context=2 splits sequences, which four's pattern does not know"),
-        ("recipe=fp8-delayed", "recipe=fp8-delayed does not know the linears of four's pattern"),
         ("optimizer=muon", "optimizer=muon does not know"),
         ("optimizer=mezo", "optimizer=mezo does not know"),
         ("x=4", "x=4 does not divide ssm_groups=2"),

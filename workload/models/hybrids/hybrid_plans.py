@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from workload.models.hybrids import counts
 from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP
-from workload.recipes.table import NO_RECIPE
 from workload.recomputation.parts import CORE, PARTS, parts_of
 from workload.recomputation.parts import MLP as OF_MLP
 from workload.rules.table import rule_of
@@ -26,8 +25,6 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     has = f"{gpt.name}'s pattern"
     if plan.context > 1:
         yield f"context={plan.context} splits sequences, which {has} does not know; use context=1"
-    if plan.recipe != NO_RECIPE:
-        yield f"recipe={plan.recipe} does not know the linears of {has}; use recipe=none"
     if plan.matmul_forms != "plain":
         yield f"matmul_forms={plan.matmul_forms} are found on one layer for all, unlike {has}"
     if plan.optimizer not in KNOWN_RULES or rule_of(plan.optimizer).zeroth_order:

@@ -1,0 +1,125 @@
+"""Four bits on every split against a plain model that casts by the same rules, in float64.
+
+Each element of a gradient is rounded by a number that the plain model has too, on whichever rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.test_parity import TINY
+from tests.executor.test_parity_mtp import SUPER
+from tests.executor.test_parity_recipes import FEW, ROUTED, check, folded_splits, with_recipe
+
+# Parts of a rank are whole blocks of 16, of queries and keys too, and of context's chunks.
+NARROW = replace(TINY, layers=2, hidden=64, ffn=128, heads=2, head_width=32, sequence=64)
+NARROW_LLAMA = replace(
+    NARROW, norm="rmsnorm", activation="swiglu", positions="rope", biases=False, layers=1
+)
+OF_TWO = {
+    "data": replace(FEW, data=2, zero=1),
+    "z": replace(FEW, z=2),
+    "x": replace(FEW, x=2, sequence_parallel=True),
+    "y": replace(FEW, y=2, recompute="full"),
+    "context": replace(FEW, context=2),
+    "pipe": replace(FEW, pipe=2, micro_batch=8),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("axis", ["x"])
+def test_four_bits_train_as_the_plain_model_does(axis: str) -> None:
+    check(2, with_recipe(replace(NARROW_LLAMA, sequence=32), "nvfp4", OF_TWO[axis]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", OF_TWO)
+def test_four_bits_are_right_on_every_axis(axis: str) -> None:
+    """Two ranks draw for each element of a gradient what one draws."""
+    check(2, with_recipe(NARROW, "nvfp4", OF_TWO[axis]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
+    check(1, with_recipe(NARROW, "nvfp4", FEW))
+    four = replace(FEW, x=2, z=2, recompute="full"), replace(FEW, x=2, data=2, zero=3)
+    check(4, with_recipe(NARROW_LLAMA, "nvfp4", *four))
+
+
+# Experts with rows of whole blocks of columns, which fill their blocks of rows in part.
+FEW_BITS = replace(
+    ROUTED, layers=1, hidden=64, ffn=64, expert_ffn=32, head_width=16, sequence=32, shared_ffn=32
+)
+FOUR_BIT_EXPERTS = {
+    "expert": replace(FEW, data=2, expert=2, micro_batch=2, recompute="moe"),
+    "x": replace(FEW, x=2),
+    "y": replace(FEW, y=2),
+    "z": replace(FEW, z=2),
+    "context": replace(FEW, context=2),
+    "data": replace(FEW, data=2, expert=2, zero=3, recompute="full"),
+    "gathered": replace(FEW, data=2, expert=2, dispatcher="all_gather"),
+    "over-x": replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True),
+}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("axis", ["expert"])
+def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:
+    check(2, with_recipe(FEW_BITS, "nvfp4", FOUR_BIT_EXPERTS[axis]))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", FOUR_BIT_EXPERTS)
+def test_experts_in_four_bits_are_right_on_every_axis(axis: str) -> None:
+    """Dropless, with places of which some stay empty, and on fewer columns."""
+    plan = FOUR_BIT_EXPERTS[axis]
+    models = [FEW_BITS, replace(FEW_BITS, capacity=1.25)]
+    if not plan.y > 1:
+        models += [replace(FEW_BITS, expert_latent=32)]
+    check(2, [case for gpt in models for case in with_recipe(gpt, "nvfp4", plan)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
+    check(1, with_recipe(FEW_BITS, "nvfp4", FEW, replace(FEW, recompute="layernorm+moe_act")))
+    check(4, with_recipe(FEW_BITS, "nvfp4", *folded_splits()))
+    plan = replace(FEW, pipe=2, data=2, expert=2)
+    check(4, with_recipe(replace(FEW_BITS, layers=2), "nvfp4", plan))
+
+
+# Mamba-2, attention and experts on latent columns, and two depths of a module for further tokens;
+# bands of Mamba-2's first linear are of 16 or 64 columns.
+HYBRID = replace(
+    SUPER,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    head_width=16,
+    sequence=32,
+    ffn=64,
+    experts=4,
+    topk=2,
+    expert_ffn=32,
+    shared_ffn=32,
+    expert_latent=32,
+    router="softmax",
+    router_scale=1.0,
+    router_bias=False,
+    balance_loss=0.0,
+    ssm_heads=16,
+    ssm_state=4,
+)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["nvfp4", "fp8-tensorwise"])
+def test_hybrids_with_further_tokens_are_cast_as_in_the_plain_model(recipe: str) -> None:
+    check(1, with_recipe(HYBRID, recipe, FEW))
+    check(2, with_recipe(HYBRID, recipe, replace(FEW, data=2, expert=2, zero=1)))
