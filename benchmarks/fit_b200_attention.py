@@ -18,7 +18,7 @@ import math
 import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def error(machine: Machine, rows: Sequence[Row]) -> float:
     return statistics.fmean(abs(ratio - 1) for ratio in ratios)
 
 
-def fitted(machine: Machine, kind: str, rows: int, values: Vector) -> Machine:
+def fitted(machine: Machine, kind: str, rows: int, values: Iterable[float]) -> Machine:
     """The machine whose attention has these rows in a block, and of one pass these constants."""
     share, wide, memory = map(float, values)
     own = machine.device.attention

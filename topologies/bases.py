@@ -128,8 +128,8 @@ def _replace_table(facts: Facts, prefix: str, new: Iterable[Fact]) -> None:
 
 
 def _set_device(facts: Facts, name: str, own: Facts) -> None:
-    """A device of the library in the place of the base's; where it draws another power, what its
-    node draws is not known."""
+    """A device of the library in the place of the base's, with what it says of collectives over its
+    links; where it draws another power, what its node draws is not known."""
     per_node = own.get("node.devices", facts.get("node.devices"))
     new = device_facts(name, per_node.value if per_node and is_count(per_node.value) else 0)
     about = f"device {gpu_of(name)['name']}"
@@ -140,7 +140,8 @@ def _set_device(facts: Facts, name: str, own: Facts) -> None:
     if f"{_LINKS}bandwidth" in links:
         _replace_table(facts, _LINKS, links.values())
     _replace_table(facts, "device.", new.values())
-    facts |= {key: fact for key, fact in links.items() if key in facts}
+    beside = (_LINKS, "software.")
+    facts |= {key: fact for key, fact in new.items() if key.startswith(beside) and key in facts}
     for gone in gpu_of(name).get("without", ()):
         _replace_table(facts, gone, ())
 

@@ -179,6 +179,7 @@ class Stack:
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
         elif own.get("exchange") == OWN and (share := share_of_own_rows(plan)) < 1:
             payloads["all_to_all"] = share
+        switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
             graphs=tuple(own.get("graphs", ())),
@@ -196,9 +197,7 @@ class Stack:
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
                 messages=self.messages,
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
-                early_stop=bool(own.get("early_stop", False)),
-                gathers_ahead=bool(own.get("gathers_ahead", False)),
-                coalesced=bool(own.get("coalesced", False)),
+                **switches,
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
             ),
         )
@@ -207,6 +206,7 @@ class Stack:
 
 
 RATES = ("attention", "host")
+SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps")
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(

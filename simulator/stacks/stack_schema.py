@@ -98,6 +98,7 @@ KERNELS: dict[str, Rule] = {
     "early_stop": SWITCH,
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
+    "context_steps": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fit_b200_attention import b200, error, fit, fitted, op_of, rows_of
+from benchmarks.fit_b200_attention import error, fit, fitted, op_of, rows_of
+from benchmarks.fit_matmuls import b200
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
 from topologies.build import Parts, build_machine

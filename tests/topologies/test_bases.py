@@ -45,6 +45,23 @@ def test_an_h200_by_its_base_and_device_has_nearly_the_mfu_of_an_h100(tmp_path: 
     assert 0.2 < mfu(lab) == pytest.approx(mfu(load_machine("dgx-h100")), abs=0.02)
 
 
+def test_a_device_takes_what_collectives_reach_over_its_own_links(tmp_path: Path) -> None:
+    """All-to-alls of 64 GPUs of a GB200 rack, as gb200-nvl72 has them; not where a file says more,
+    nor with a library of its own."""
+    text = 'base = "dgx-h100"\ndevice = "B200"\n'
+    reached = machine(tmp_path, text, "b200.toml").software.all_to_all
+    rack = load_machine("gb200-nvl72").software.all_to_all
+    hopper = load_machine("dgx-h100").software.all_to_all
+    assert reached and rack and hopper
+    assert reached.efficiency_within == rack.efficiency_within == 0.6605
+    assert reached.efficiency_across == hopper.efficiency_across
+    own = '[software.all_to_all]\nefficiency_within = {value = 0.5, source = "measured"}\n'
+    found = machine(tmp_path, text + own, "own.toml").software.all_to_all
+    assert found and found.efficiency_within == 0.5
+    library = machine(tmp_path, text + 'software = "dgx-h100"\n', "library.toml").software
+    assert library.all_to_all == hopper
+
+
 def test_each_value_says_whether_it_is_the_files_or_where_it_was_inherited(tmp_path: Path) -> None:
     own = '[device]\nbase = "H200"\nmatmul.sustained = {value = 0.8, source = "here"}\n'
     lab = machine(tmp_path, H200.replace('device = "H200"\n', "") + own)

@@ -125,6 +125,14 @@ def test_devices_have_the_rates_of_their_data_sheets(
     assert links * machine.node.links.bytes_per_s == pytest.approx(links_gb_per_s * 1e9)
 
 
+@pytest.mark.parametrize("gpu", ["b200", "b300", "gb200", "gb300"])
+def test_all_to_alls_on_blackwell_reach_what_a_rack_of_gb200_does(gpu: str) -> None:
+    for fabric in ("", "roce"):
+        curve = build_machine(Parts(gpu, 2, fabric=fabric)).software.all_to_all
+        assert curve is not None
+        assert curve.efficiency_within == 0.6605
+
+
 def test_an_h100_without_a_switch_of_its_own_has_no_nvls() -> None:
     assert build_machine(Parts("H100-PCIe", 2)).software.nvls is None
     assert build_machine(Parts("H100", 2)).software.nvls is not None

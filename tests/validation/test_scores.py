@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from validation.moe.comparison import MoeComparison
 from validation.published.comparison import Comparison, error_score
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.runs import PublishedRun
@@ -49,6 +50,22 @@ def test_the_mean_of_the_sources_weighs_a_source_of_one_row_as_one_of_three() ->
     report = Comparison(tuple(rows), None, None)
     assert report.mean_of_sources() == pytest.approx(0.3)
     assert report.all.mape == pytest.approx(0.2)
+
+
+def test_models_with_experts_have_an_error_of_their_own() -> None:
+    """Of A 10 and 30 % off and of B 50 %: 35 %; rows without experts and one that is not predicted
+    are in neither number."""
+    rows = [outcome(OPEN[0], 0.1, experts="8"), outcome(OPEN[1], -0.3, experts="8")]
+    rows += [outcome(OPEN[2], 0.9), outcome(OPEN[3], 0.7, source="C", experts="")]
+    rows += [outcome(OPEN[4], 0.5, source="B", experts="128")]
+    rows += [replace(rows[0], predicted_s=None), replace(rows[0], unscored="printed elsewhere")]
+    rows += [outcome(APART[0], 0.8, experts="8"), outcome(APART[1], 0.1)]
+    found = MoeComparison(Comparison(tuple(rows), None, None))
+    own = found.with_experts
+    assert (own.sources, own.rows, own.held_out_rows) == (2, 3, 1)
+    assert own.mean_of_sources == pytest.approx(0.35)
+    assert own.held_out_mape == pytest.approx(0.8)
+    assert found.mean_of_sources == pytest.approx((1.3 / 3 + 0.5 + 0.7) / 3)
 
 
 def test_a_row_that_does_not_count_is_in_no_error_though_it_is_predicted() -> None:

@@ -258,6 +258,7 @@ EVERY = Habits(
     messages="deepspeed",
     launches_of_slice=2,
     early_stop=True,
+    context_steps=True,
 )
 
 

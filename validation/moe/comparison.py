@@ -45,6 +45,18 @@ class Verdicts:
 
 
 @dataclass(frozen=True, slots=True)
+class WithExperts:
+    """Errors of scored steps of models with experts: of how many sources and rows that are not held
+    out, the mean of the sources' mean errors; and the mean error of those that are held out."""
+
+    sources: int
+    rows: int
+    mean_of_sources: float | None
+    held_out_rows: int
+    held_out_mape: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class MoeComparison:
     """Outcomes in the file's order, those of `published_runs.csv` last."""
 
@@ -84,8 +96,21 @@ class MoeComparison:
     def mean_of_sources(self) -> float | None:
         """The mean of the sources' mean errors over scored rows that are not held out."""
         own = [each for each in self.outcomes if each.scored and not each.held_out]
-        means = [mean_error(errors_of(rows)) for rows in by_source(own).values()]
-        return mean_error(mean for mean in means if mean is not None)
+        return _mean_of_sources(own)
+
+    @property
+    def with_experts(self) -> WithExperts:
+        """The errors of scored rows of models with experts alone."""
+        own = [each for each in self.outcomes if each.scored and has_experts(each.run)]
+        known = [each for each in own if not each.held_out and each.error is not None]
+        apart = [each for each in own if each.held_out]
+        return WithExperts(
+            sources=len(by_source(known)),
+            rows=len(known),
+            mean_of_sources=_mean_of_sources(known),
+            held_out_rows=len(errors_of(apart)),
+            held_out_mape=mean_error(errors_of(apart)),
+        )
 
     @property
     def mean_of_sources_calibrated(self) -> float | None:
@@ -110,6 +135,7 @@ class MoeComparison:
             "rows": rows,
             "mean_of_sources_developed": self.mean_of_sources,
             "mean_of_sources_calibrated": self.mean_of_sources_calibrated,
+            "with_experts": asdict(self.with_experts),
             "verdicts": asdict(self.verdicts),
             "peak_mape": mean_error(map(peak_error, self.peaks())),
             "peak_mape_of_devices": mean_error(map(peak_error, self.peaks(given_out=False))),
@@ -150,6 +176,16 @@ def peak_error(outcome: Outcome) -> float:
     measured = outcome.run.real("peak_mem_GiB")
     assert measured and outcome.peak_bytes
     return outcome.peak_bytes / GIB / measured - 1
+
+
+def has_experts(run: PublishedRun) -> bool:
+    """Whether a row's model has experts; other rows are those of sequences split over devices."""
+    return bool(run.whole("experts"))
+
+
+def _mean_of_sources(outcomes: Sequence[Outcome]) -> float | None:
+    means = [mean_error(errors_of(rows)) for rows in by_source(outcomes).values()]
+    return mean_error(mean for mean in means if mean is not None)
 
 
 def errors_of(outcomes: Iterable[Outcome]) -> list[float]:

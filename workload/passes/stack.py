@@ -14,6 +14,7 @@ from workload.models.rope_scaling import scaling_of
 from workload.op import KEYS_EXCHANGE, Buffer, Op
 from workload.passes.accumulation import added_by_matmuls
 from workload.passes.coalesced import coalesced
+from workload.passes.context_steps import in_context_steps
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.fp8 import multiply_in_fp8
 
@@ -41,6 +42,8 @@ class Habits:
     With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
     has what goes through memory around ops besides (`workload/passes/copies.py`).
     With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
+    With `context_steps` gathered keys are attended to in the steps of a ring
+    (`workload/passes/context_steps.py`).
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
@@ -60,6 +63,7 @@ class Habits:
     gathers_ahead: bool = False
     coalesced: bool = False
     copies: tuple[tuple[str, Rates], ...] = ()
+    context_steps: bool = False
 
 
 NO_HABITS = Habits()
@@ -150,6 +154,11 @@ def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> R
     return [whole(op) for op in ops], {}
 
 
+def around_context(ops: Sequence[Op], buffers: Mapping[str, Buffer], _: Habits) -> Rewritten:
+    """Attention on gathered keys as PyTorch's context parallelism does it."""
+    return in_context_steps(ops, buffers)
+
+
 def scaled(number: int, factor: float) -> int:
     """A whole number times a factor as it is written, rounded half up.
 
@@ -194,6 +203,14 @@ HABITS = (
         scope="ops",
         matters=lambda habits: habits.coalesced,
         rewrites=at_once,
+    ),
+    HabitPass(
+        name="context_steps",
+        words="attention on gathered keys in the steps of a ring, their gradients around it",
+        source="pytorch/pytorch, torch/distributed/tensor/experimental/_attention.py",
+        scope="ops",
+        matters=lambda habits: habits.context_steps,
+        rewrites=around_context,
     ),
     HabitPass(
         name="copies",

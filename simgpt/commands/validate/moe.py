@@ -152,6 +152,7 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
         f"{tables.several(apart.rows, 'row')}; the rest: {_percent(rest.mape)} over "
         f"{tables.several(rest.rows, 'row')}"
     )
+    yield _experts_alone(report)
     yield (
         f"of {tables.several(verdicts.ran, 'row')} that ran {verdicts.ran_right} fit as they are "
         f"read ({verdicts.given_right} of {verdicts.given} whose recomputation is published); of "
@@ -164,6 +165,15 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
     yield "\n".join(
         f"{tables.several(count, 'row')} not predicted: {reason}"
         for reason, count in report.unpredicted().items()
+    )
+
+
+def _experts_alone(report: MoeComparison) -> str:
+    own = report.with_experts
+    return (
+        f"models with experts alone: {_percent(own.mean_of_sources)}, the mean of "
+        f"{tables.several(own.sources, 'source')} with {tables.several(own.rows, 'row')}; held "
+        f"out: {_percent(own.held_out_mape)} over {tables.several(own.held_out_rows, 'row')}"
     )
 
 
