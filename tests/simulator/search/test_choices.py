@@ -186,11 +186,18 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
         SearchProblem(TINY, 8, 16, several={"dispatcher": ("usual", "sparse")})
     with pytest.raises(PlanError, match="small has none"):
         SearchProblem(SMALL, 4, 8, {"dispatcher": "once_per_node"})
-    full = SearchProblem(
-        replace(TINY, capacity=1.25), 8, 16, FEW, several={"precision": ("bf16", "mxfp8")}
-    )
-    with pytest.raises(PlanCannotRunError, match="recipe=mxfp8 has scales of blocks"):
-        spaces_of(full)
+
+
+def test_places_of_experts_by_blocks_are_searched() -> None:
+    machine = with_settings(MACHINES["perlmutter"], NARROW)
+    places = replace(TINY, capacity=1.25)
+    problem = SearchProblem(places, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
+    found = last(search(problem, machine, top=2))
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    assert {plan.recipe for plan in plans} == {"none", "mxfp8"}
+    assert found.considered == len(plans)
+    steps = sorted(predict(places, plan, machine).step_s for plan in plans)
+    assert [each.step_s for each in found.found] == steps[:2]
 
 
 def test_blocks_of_experts_are_not_cut() -> None:
