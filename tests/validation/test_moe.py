@@ -16,12 +16,12 @@ from simulator.stacks.exchange import share_sent_once
 from tests.simgpt.face import assert_golden, simgpt
 from topologies.files.reading import shipped_text, shipped_toml
 from topologies.machine_files import load_machine
-from validation.moe.rows import REMARKS, UNSUPPORTED, meant, read_moe_runs
+from validation.moe.rows import REMARKS, moe_runs_of, read_moe_runs
 from validation.published.case import case_of
 from validation.published.dialect import says
 from validation.published.outcome import held_out
 from validation.published.run_machine import machine_of
-from validation.published.runs import PublishedRun
+from validation.published.runs import PublishedRun, RunsError
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
@@ -51,7 +51,8 @@ PUBLISHED = {  # billions, of the model cards and papers that workload/models.to
 
 
 def run(**cells: str) -> PublishedRun:
-    return PublishedRun(meant({**COLUMNS, **cells}))
+    (row,) = moe_runs_of(lines(cells), "x")
+    return row
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -65,13 +66,19 @@ def test_active_parameters_are_those_that_the_names_say() -> None:
 
 
 def test_a_rows_columns_give_the_model_and_the_plans_words() -> None:
-    case = case_of(run(shared_experts="2", moe_layers="3", dense_ffn="2048", attention="head 128"))
+    layers = {"moe_layers": "3", "dense_ffn": "2048", "attention": "gqa head 128"}
+    case = case_of(run(shared_experts="2", **layers))
     gpt = case.asked
     assert (gpt.experts, gpt.topk, gpt.expert_ffn, gpt.ffn) == (8, 2, 1024, 2048)
     assert (gpt.shared_ffn, gpt.dense_layers, gpt.width) == (2048, 1, 128)
     assert (gpt.activation, gpt.norm, gpt.biases) == ("swiglu", "rmsnorm", False)
     plan = case.job.plan
     assert (plan.expert, plan.data, plan.expert_tensor, plan.zero) == (8, 8, 0, 1)
+
+
+def test_latent_attention_has_rope_and_no_biases_whatever_the_framework() -> None:
+    gpt = case_of(run(attention="mla", kv_heads="", framework="something new")).asked
+    assert (gpt.kv_rank, gpt.positions, gpt.biases) == (512, "rope", False)
 
 
 def test_without_a_width_of_dense_layers_the_experts_is_taken() -> None:
@@ -83,6 +90,11 @@ def test_experts_lie_over_tensor_parallelism_unless_they_are_split() -> None:
     folded, plain = case_of(over).job.plan, case_of(split).job.plan
     assert (folded.expert_tensor, folded.expert, folded.sequence_parallel) == (1, 8, True)
     assert (plain.expert_tensor, plain.expert) == (0, 4)
+
+
+def test_a_dispatcher_that_gathers_tokens_is_the_plans() -> None:
+    plans = [case_of(run(dispatcher=word)).job.plan for word in ("AllGather", "alltoall", "")]
+    assert [plan.dispatcher for plan in plans] == ["all_gather", *(plans[2].dispatcher,) * 2]
 
 
 def test_every_other_layer_has_experts_in_llama_4() -> None:
@@ -112,10 +124,37 @@ def test_hybrids_of_the_recipes_have_two_depths_that_share_a_module(name: str, p
     ("cells", "reason"),
     [
         ({"attention": "compressed sparse"}, "compressed sparse attention"),
+        ({"attention": "gated delta net"}, "gated delta net attention"),
+        ({"precision": "fp6"}, "precision = 'fp6' is none of bf16, fp16, fp8, fp32"),
+        ({"recompute": "everything"}, "recompute = 'everything' is none of none, selective, full"),
     ],
 )
 def test_what_simgpt_does_not_have_is_said_by_name(cells: dict[str, str], reason: str) -> None:
-    assert run(**cells).text(UNSUPPORTED) == reason
+    assert run(**cells).refusal == reason
+
+
+@pytest.mark.parametrize(
+    ("cell", "read"),
+    [
+        *[("core_attn", "selective"), ("moe_act, layernorm", "layernorm+moe_act"), ("", "")],
+        *[("selective: mla_up_proj,mlp,moe", "mla_up_proj+mlp+moe"), ("full", "full")],
+    ],
+)
+def test_recomputed_modules_are_read_in_any_order(cell: str, read: str) -> None:
+    assert run(recompute=cell).text("recompute") == read
+
+
+@pytest.mark.parametrize("precision", ["mxfp8", "fp8-mx", "fp8-cs"])
+def test_scalings_of_fp8_count_as_fp8_with_a_remark(precision: str) -> None:
+    row = run(precision=precision)
+    assert (row.text("precision"), row.refusal) == ("fp8", "")
+    assert "fp8" in row.text(REMARKS)
+
+
+@pytest.mark.parametrize("column", ["ep", "moe_ffn", "shared_experts", "gpus_per_node", "step_s"])
+def test_a_cell_that_is_no_number_is_refused_where_it_enters(column: str) -> None:
+    with pytest.raises(RunsError, match=r"line 2: .* = 'many' must be "):
+        run(gpu="GB200", **{column: "many"})
 
 
 @pytest.mark.parametrize(
@@ -150,7 +189,7 @@ def test_rows_in_nvfp4_have_its_recipe_and_what_stays_in_16_bits_is_said() -> No
     plan = case_of(found).job.plan
     assert (plan.precision, plan.recipe) == ("bf16", "nvfp4")
     assert "leaves the first one, the last 14" in found.text(REMARKS)
-    assert not found.text(UNSUPPORTED)
+    assert not found.refusal
 
 
 def test_gpt_oss_has_windows_sinks_biases_and_its_clamped_activation() -> None:
@@ -322,10 +361,16 @@ def test_shipped_rows_are_predicted_or_refused_by_name() -> None:
 
 
 def write(path: Path, *rows: dict[str, str]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows({**COLUMNS, **row} for row in rows)
+    path.write_text("\n".join(lines(*rows)), encoding="utf-8")
+
+
+def lines(*rows: dict[str, str]) -> list[str]:
+    text = StringIO()
+    names = dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)])
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**COLUMNS, **row} for row in rows)
+    return text.getvalue().splitlines()
 
 
 @pytest.mark.slow

@@ -68,6 +68,7 @@ def small(tmp_path: Path) -> Path:
         {"id": "b-2", "source": "B. Author", "tp": ""},
         {"id": "b-3", "source": "B. Author", "gpu": "TPUv4"},
         {"id": "b-4", "source": "B. Author", "measured_step_s": ""},
+        {"id": "b-5", "source": "B. Author", "recompute": "some"},
     )
     path.write_text("\n".join(table(*rows)) + "\n", encoding="utf-8")
     return path
@@ -84,13 +85,14 @@ def test_every_row_keeps_its_place_with_a_status_and_a_reason(small: Path) -> No
     rows = record["rows"]
     wanted = ("id", "source", "measured_step_s", "predicted_step_s", "error", "status", "reason")
     assert all(key in row for row in rows for key in wanted)
-    assert [row["id"] for row in rows] == ["a-1", "a-2", "a-3", "b-1", "b-2", "b-3", "b-4"]
+    assert [row["id"] for row in rows] == ["a-1", "a-2", "a-3", "b-1", "b-2", "b-3", "b-4", "b-5"]
     assert [row["status"] for row in rows] == [
         *("predicted", "predicted", "predicted", "predicted"),
-        *("best plan", "unsupported", "no measurement"),
+        *("best plan", "unsupported", "no measurement", "unsupported"),
     ]
     assert rows[4]["reason"] == "tp is unknown: the best plan found"
     assert rows[5]["reason"].startswith('gpu "TPUv4" is not known')
+    assert rows[7]["reason"] == "recompute = 'some' is none of none, selective, full"
     assert rows[0]["columns"]["mood"] == "kept"
     assert rows[0]["error"] == pytest.approx(rows[0]["predicted_step_s"] / 0.02 - 1)
 
@@ -112,7 +114,6 @@ def test_the_json_has_means_by_source_over_scored_rows_alone(small: Path) -> Non
     [
         ({"layers": "many"}, "x, line 2: layers = 'many' must be a whole number of 1 or more, or "),
         ({"nic_gbps": "-1"}, "x, line 2: nic_gbps = '-1' must be a number of 0 or more, or empty"),
-        ({"recompute": "some"}, "x, line 2: recompute = 'some' must be one of none, selective, "),
         ({"id": ""}, "x, line 2: id is empty; every row needs a name of its own"),
     ],
 )

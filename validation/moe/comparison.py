@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from validation.memory.memory_questions import ALLOCATED, measure_of
-from validation.moe.rows import REMARKS, UNSUPPORTED, read_moe_runs
+from validation.moe.rows import REMARKS, read_moe_runs
 from validation.published.baselines import calibrated
 from validation.published.case import OUT_OF_MEMORY
-from validation.published.case import UNSUPPORTED as NOT_PREDICTED
 from validation.published.comparison import Comparison, is_chosen
-from validation.published.measured_step import unscored
 from validation.published.outcome import Outcome
 from validation.published.plan_ranking import rankings
 from validation.published.predicting import predict_runs
@@ -155,20 +153,8 @@ def validate_moe(
     if not runs:
         known = ", ".join(dict.fromkeys(run.source for run in every))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
-    asked = [run for run in runs if not run.text(UNSUPPORTED)]
-    found = {each.run.id: each for each in predict_runs(asked, progress)}
-    outcomes = calibrated([found.get(run.id) or _refused(run) for run in runs])
+    outcomes = calibrated(predict_runs(runs, progress))
     return MoeComparison(Comparison(tuple(outcomes), rankings(outcomes), None))
-
-
-def _refused(run: PublishedRun) -> Outcome:
-    return Outcome(
-        run,
-        NOT_PREDICTED,
-        run.text(UNSUPPORTED),
-        measured_s=run.real("measured_step_s"),
-        unscored=unscored(run),
-    )
 
 
 def peak_error(outcome: Outcome) -> float:

@@ -35,6 +35,8 @@ def own_fields(run: PublishedRun) -> dict[str, Any]:
     if run.text(CAPACITY):
         given[CAPACITY] = run.real(CAPACITY)
     given |= {SCALING: run.text(SCALING)} if run.text(SCALING) else {}
+    if run.whole("kv_rank"):  # which has neither other positions nor biases (2405.04434, 2.1)
+        given |= {"positions": "rope", "biases": False}
     if run.text(CLAMPED) == "yes":
         given["activation"] = "clamped_swiglu"
     if not run.text(LAYERS_OF):
@@ -48,7 +50,9 @@ def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:
     expert, over_x = run.whole("ep") or 1, run.whole("etp") or 1
     if expert == 1:
         return {}
-    return {"expert": expert} | ({"expert_tensor": 1} if x > 1 and over_x == 1 else {})
+    gathers = run.text("dispatcher").lower().replace("_", "").replace("-", "") == "allgather"
+    given = {"expert": expert} | ({"dispatcher": "all_gather"} if gathers else {})
+    return given | ({"expert_tensor": 1} if x > 1 and over_x == 1 else {})
 
 
 def recipe_words(run: PublishedRun) -> dict[str, Any]:

@@ -4,18 +4,20 @@ published_runs.csv, and what data/moe.toml says that they mean."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from topologies.files.reading import shipped_toml
 from validation.published.dialect import says
-from validation.published.runs import PublishedRun, lines_of, read_runs, runs_of
+from validation.published.runs import UNSUPPORTED, PublishedRun, lines_of, read_runs, runs_of
 from workload.gpt import GPT, find_model
+from workload.recomputation.parts import CORE, PARTS, SELECTIVE
 
 SHIPPED = "moe_cp_runs.csv"
-UNSUPPORTED, REMARKS = "unsupported", "remarks"  # columns that readings add
+REMARKS = "remarks"  # a column that readings add
+ATTENTION = ("mla", "mha", "gqa", "mamba", "compressed sparse")  # kinds that readings speak of
 TRAY = 4  # GPUs of a tray of an NVL72
 FROM_PRESET = {  # columns and the model's fields that fill them
     **{"layers": "layers", "hidden": "hidden", "heads": "heads", "ffn_hidden": "ffn"},
@@ -29,16 +31,22 @@ Cells = dict[str, str]
 def read_moe_runs(path: Path | None = None) -> list[PublishedRun]:
     """The runs of a file; without a file those that come with simgpt, and behind them the published
     runs whose sequences are split over devices."""
-    runs = runs_of(*lines_of(path, SHIPPED), meant)
+    runs = moe_runs_of(*lines_of(path, SHIPPED))
     if path is not None:
         return runs
     return [*runs, *(run for run in read_runs() if (run.whole("cp") or 1) > 1)]
 
 
-def meant(cells: Cells) -> Cells:
-    """A row's cells under our columns' names, with what its readings add."""
-    names = _table()["columns"]
-    found = {names.get(name, name): cell for name, cell in cells.items()}
+def moe_runs_of(lines: Iterable[str], origin: str) -> list[PublishedRun]:
+    """The runs in the lines of a CSV file with the columns of moe_cp_runs.csv."""
+    return runs_of(lines, origin, _table()["columns"], _meant)
+
+
+def _meant(cells: Cells) -> Cells:
+    """A row's cells, under our columns' names, with what its readings add."""
+    found = cells | {"recompute": recomputed(cells.get("recompute", ""))}
+    if (kind := found.get("attention", "")) and not any(word in kind.lower() for word in ATTENTION):
+        found[UNSUPPORTED] = f"{kind} attention"
     remarks: list[str] = []
     for reading in _table()["reading"]:
         if all(says(found.get(name, "").lower(), word) for name, word in reading["when"].items()):
@@ -48,6 +56,19 @@ def meant(cells: Cells) -> Cells:
     return found | {REMARKS: "; ".join(remarks)}
 
 
+def recomputed(cell: str) -> str:
+    """Megatron-Core's modules, as they are listed in publications, as a plan's parts; any other
+    cell as it stands.
+
+    >>> recomputed("selective: mlp,mla_up_proj"), recomputed("core_attn"), recomputed("full")
+    ('mla_up_proj+mlp', 'selective', 'full')
+    """
+    named = set(re.split(r"[,+\s]+", cell.lower().removeprefix("selective:").strip()))
+    if not named <= set(PARTS):
+        return cell
+    return SELECTIVE if named == {CORE} else "+".join(part for part in PARTS if part in named)
+
+
 def _read(reading: Mapping[str, Any], cells: Cells) -> None:
     cells.update({name: str(value) for name, value in reading.get("set", {}).items()})
     given = {name: str(value) for name, value in reading.get("fill", {}).items()}
@@ -55,13 +76,14 @@ def _read(reading: Mapping[str, Any], cells: Cells) -> None:
         given |= _of_preset(find_model(reading["preset"]))
     if "domain" in reading:
         given |= {"fabric": "infiniband"}
-        cells["gpus_per_node"] = str(segment(int(cells["gpus_total"]), reading["domain"]))
+        cells["gpus_per_node"] = str(segment(_whole(cells, "gpus_total"), reading["domain"]))
     if UNSUPPORTED in reading:
         given[UNSUPPORTED] = reading[UNSUPPORTED]
     cells.update({name: value for name, value in given.items() if not cells.get(name)})
     per_gpu = given.get("nics_of_gpu")
-    if per_gpu and not cells.get("nics_per_node"):
-        cells["nics_per_node"] = str(int(per_gpu) * int(cells["gpus_per_node"]))
+    per_node = _whole(cells, "gpus_per_node")
+    if per_gpu and per_node and not cells.get("nics_per_node"):
+        cells["nics_per_node"] = str(int(per_gpu) * per_node)
 
 
 def segment(gpus: int, most: int) -> int:
@@ -84,16 +106,21 @@ def _of_preset(gpt: GPT) -> Cells:
 
 def _count_experts(cells: Cells) -> None:
     """Fields of a model that follow from a row's counts of layers, shared experts and widths."""
-    if cells.get("shared_experts") and cells.get("expert_ffn"):
-        shared = int(cells["shared_experts"]) * int(cells["expert_ffn"])
-        cells["shared_ffn"] = str(shared) if shared else ""
+    each, shared = _whole(cells, "expert_ffn"), _whole(cells, "shared_experts")
+    if each and shared:
+        cells["shared_ffn"] = str(shared * each)
     if cells.get("experts") and not cells.get("ffn_hidden"):
         cells["ffn_hidden"] = cells.get("expert_ffn", "")
-    if cells.get("moe_layers") and cells.get("layers") and not cells.get("expert_every"):
-        dense = int(cells["layers"]) - int(cells["moe_layers"])
-        cells["dense_layers"] = str(dense) if dense else ""
+    layers, of_experts = _whole(cells, "layers"), _whole(cells, "moe_layers")
+    if of_experts and layers and not cells.get("expert_every"):
+        cells["dense_layers"] = str(layers - of_experts) if layers > of_experts else ""
     if width := re.search(r"head (\d+)", cells.get("attention", "")):
         cells["head_width"] = width[1]
+
+
+def _whole(cells: Mapping[str, str], column: str) -> int:
+    """A cell's number, which was checked; 0 where it is empty."""
+    return int(float(cells.get(column) or 0))
 
 
 @cache

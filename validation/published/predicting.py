@@ -110,6 +110,8 @@ def prepared(run: PublishedRun, find_plan: FindPlan | None = None) -> Prepared |
     """What stands for a row, or why nothing does."""
     if where := settled_elsewhere(run):
         return Failure(ELSEWHERE, where)
+    if run.refusal:
+        return Failure(UNSUPPORTED, run.refusal)
     try:
         return case_of(run, find_plan), machine_of(run)
     except NoCaseError as error:

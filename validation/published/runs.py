@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
@@ -17,10 +18,16 @@ NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq
 WHOLE = (
     "gpus_total", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "seq_len",
     "vocab", "global_batch_seqs", "micro_batch", "tp", "pp", "vpp", "cp", "dp", "gx", "gy", "gz",
-    "zero_stage", "nics_per_node",
+    "zero_stage", "nics_per_node", "ep", "etp", "experts", "topk", "expert_ffn", "moe_layers",
+    "shared_experts",
 )  # fmt: skip
-REAL = ("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps")
+REAL = (
+    *("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps", "peak_mem_GiB"),
+    "tokens_per_s_per_gpu",
+)
 MOST = 1e12
+OF_NONE = ("zero_stage", "nics_per_node", "nic_gbps", "shared_experts", "moe_layers", "experts")
+UNSUPPORTED = "unsupported"  # a column that says why a row cannot be predicted
 WORDS = {
     "precision": ("bf16", "fp16", "fp8", "fp32"),
     "recompute": RECOMPUTES,
@@ -77,6 +84,23 @@ class PublishedRun:
         return float(self.text(column)) if self.text(column) else None
 
     @property
+    def refusal(self) -> str:
+        """Why the row cannot be predicted as it is read; "" where nothing is known against it.
+
+        Of what was published a word may be one that simgpt has no meaning for, which is no error of
+        the file.
+        """
+        if self.text(UNSUPPORTED):
+            return self.text(UNSUPPORTED)
+        for column, known in WORDS.items():
+            cell = self.text(column)
+            if column == "recompute" and cell and _is_of_parts_or_layers(cell):
+                continue
+            if cell and cell not in known:
+                return f"{column} = {cell!r} is none of {', '.join(known)}"
+        return ""
+
+    @property
     def date(self) -> str:
         """When the software was that of the run, as `2023-03` or `2023`, empty where nothing says:
         the date of the run or of the release, else that of the publication."""
@@ -113,10 +137,11 @@ def _as_it_stands(cells: dict[str, str]) -> dict[str, str]:
 def runs_of(
     lines: Iterable[str],
     origin: str,
+    names: Mapping[str, str] = MappingProxyType({}),
     meant: Callable[[dict[str, str]], dict[str, str]] = _as_it_stands,
 ) -> list[PublishedRun]:
-    """The runs in the lines of a CSV file; `origin` names it in errors, `meant` gives a row's cells
-    under the columns' names here."""
+    """The runs in the lines of a CSV file; `origin` names it in errors, `names` has the columns'
+    names here by those of the file, and `meant` gives a row's cells as they are to be read."""
     try:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
@@ -130,8 +155,9 @@ def runs_of(
     runs = []
     for line, row in enumerate(rows, start=2):
         place = f"{origin}, line {line}"
-        cells = meant({name: (cell or "").strip() for name, cell in row.items() if name})
-        _check(cells, place)
+        given = {names.get(name, name): (cell or "").strip() for name, cell in row.items() if name}
+        _check(given, place)
+        cells = meant(given)
         if cells["id"] in seen:
             raise RunsError(f"{place}: id {cells['id']!r} stands in line {seen[cells['id']]} too")
         seen[cells["id"]] = line
@@ -145,14 +171,6 @@ def _check(cells: Mapping[str, str], place: str) -> None:
     for column in (*WHOLE, *REAL):
         if cells.get(column):
             _check_number(column, cells[column], place, whole=column in WHOLE)
-    for column, known in WORDS.items():
-        cell = cells.get(column)
-        if column == "recompute" and cell and _is_of_parts_or_layers(cell):
-            continue
-        if cell and cell not in known:
-            raise RunsError(
-                f"{place}: {column} = {cell!r} must be one of {', '.join(known)}, or empty"
-            )
 
 
 def _is_of_parts_or_layers(recompute: str) -> bool:
@@ -166,7 +184,7 @@ def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
         value = float(text)
     except ValueError:
         value = math.nan
-    least = 0 if column in ("zero_stage", "nics_per_node", "nic_gbps") else 1e-12
+    least = 0 if column in OF_NONE else 1e-12
     if not least <= value <= MOST or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
         bound = "of 0 or more" if not least else "of 1 or more" if whole else "above 0"
