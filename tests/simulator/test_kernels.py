@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.costs.analytic import AnalyticCosts, matmul_s
+from simulator.costs.analytic import AnalyticCosts, matmul_s, share_of_bf16
 from simulator.costs.attention import attention_s, padded
 from simulator.costs.kernel_launch import launch_bound
 from simulator.costs.kernels import Kernels
@@ -248,3 +248,15 @@ def test_the_shapes_of_the_machines_kernels_are_not_those_of_a_stacks_own() -> N
     op = attention(128, 1024, 1)
     expected = machine.device.launch_s + 0.5 * op.flops / 156e12
     assert own.seconds(op) == pytest.approx(expected)
+
+
+def test_four_bit_matmuls_have_a_share_of_their_own_where_a_device_has_one() -> None:
+    """0.5 for 4 bits and 0.8 for 8, of what bf16 reaches; of a device without, 0.8 for both."""
+    known, k = load_machine("dgx-b200").device, float(LINEAR.attributes["k"])
+    for own, expected in ((0.5, 0.5), (0.0, 0.8)):
+        matmul = replace(known.matmul, fp8=0.8, nvfp4=own, fp8_k0=0.0)
+        device = replace(known, matmul=matmul)
+        assert share_of_bf16(device, replace(LINEAR, dtype="nvfp4")) == expected
+        assert share_of_bf16(device, replace(LINEAR, dtype="mxfp8")) == 0.8
+        deep = replace(device, matmul=replace(matmul, fp8_k0=k))
+        assert share_of_bf16(deep, replace(LINEAR, dtype="nvfp4")) == expected / 2

@@ -41,8 +41,10 @@ class Matmul:
     product have an odd number of elements, or an even one that is no multiple of 8: 16 bytes are
     loaded at once only where rows begin at multiples of them. `fp8` is the share of its peak that
     a deep fp8 matmul reaches over that of a bf16 one of the same shape; a shallow one reaches
-    k/(k+fp8_k0) of it, since the product is written as slowly as in bf16. `grouped` is how many
-    rows an expert must have for its own product in a grouped matmul to reach half of that rate.
+    k/(k+fp8_k0) of it, since the product is written as slowly as in bf16. `nvfp4` is that share of
+    4-bit matmuls, of their own peak; 0 where nobody measured it, so that `fp8` counts. `grouped` is
+    how many rows an expert must have for its own product in a grouped matmul to reach half of that
+    rate.
     """
 
     e_max: Annotated[float, Key("e_max", share=True)]
@@ -62,6 +64,7 @@ class Matmul:
     )
     fp8: Annotated[float, Key("fp8")] = 1.0
     fp8_k0: Annotated[float, Key("fp8_k0", zero=True)] = 0.0
+    nvfp4: Annotated[float, Key("nvfp4", zero=True)] = 0.0
     grouped: Annotated[float, Key("grouped", zero=True)] = 0.0
 
 
