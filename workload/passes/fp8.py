@@ -33,7 +33,7 @@ GROUPED = "grouped_matmul"
 LINEARS = ("matmul", GROUPED)
 # Of a router, which Megatron-Core multiplies in fp32 or as it comes (transformer/moe/router.py).
 ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
-# Of a module for further tokens, which counts as one of its layers. Megatron-Core has one classifier
+# Of a module for further tokens, as one of whose layers it counts. Megatron-Core has one classifier
 # for all tokens, of its own tensor_parallel.ColumnParallelLinear, not of Transformer Engine
 # (models/gpt/gpt_model.py, output_layer; transformer/multi_token_prediction.py, process_mtp_loss).
 CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
