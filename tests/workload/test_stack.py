@@ -279,6 +279,7 @@ EVERY = Habits(
     messages="deepspeed",
     launches_of_slice=2,
     early_stop=True,
+    own_rows=True,
     context_steps=True,
 )
 
