@@ -130,19 +130,22 @@ def _write_blocks(
     matrix, values = (
         each.view(-1)[:count].view(rows, columns) for each in (source.contiguous(), into[0])
     )
-    for strip in row_slices(-(-rows // height), 4 * height * columns * wide.itemsize, at):
+    each, across = 4 * height * width * wide.itemsize, -(-columns // width)
+    for strip in row_slices(-(-rows // height), each * across, at):
         own = slice(strip.start * height, min(strip.stop * height, rows))
-        tiles = _tiles(matrix[own].to(wide), height, width)
-        scale = tiles.abs().amax((1, 3)).clamp_min_(LEAST)
-        if powers:
-            exponent = torch.frexp(scale)[1] - 1 - LARGEST_EXPONENT[fmt]
-            into[1][strip] = (exponent.clamp_(-BIAS, BIAS) + BIAS).to(torch.uint8)
-            scale = _powers(into[1][strip], wide)
-        else:
-            into[1][strip] = scale / LARGEST[fmt]
-            scale = into[1][strip].to(wide)
-        cast = _cast(tiles, scale[:, None, :, None], fmt).flatten(2).flatten(0, 1)
-        values[own] = cast[: own.stop - own.start, :columns]
+        for part in row_slices(across, each * (strip.stop - strip.start), at):
+            those = slice(part.start * width, min(part.stop * width, columns))
+            tiles = _tiles(matrix[own, those].to(wide), height, width)
+            scale = tiles.abs().amax((1, 3)).clamp_min_(LEAST)
+            if powers:
+                exponent = torch.frexp(scale)[1] - 1 - LARGEST_EXPONENT[fmt]
+                into[1][strip, part] = (exponent.clamp_(-BIAS, BIAS) + BIAS).to(torch.uint8)
+                scale = _powers(into[1][strip, part], wide)
+            else:
+                into[1][strip, part] = scale / LARGEST[fmt]
+                scale = into[1][strip, part].to(wide)
+            cast = _cast(tiles, scale[:, None, :, None], fmt).flatten(2).flatten(0, 1)
+            values[own, those] = cast[: own.stop - own.start, : those.stop - those.start]
 
 
 def _tiles(part: torch.Tensor, height: int, width: int) -> torch.Tensor:

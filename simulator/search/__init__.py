@@ -56,7 +56,8 @@ def search(
     check_measured(machine, kernels)
     problem = problem.on(machine)
     costs = compute_costs(machine, fabric.ranks_per_node, problem.devices, kernels)
-    spaces = spaces_of(replace(problem, habits=kernels.habits))
+    # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
+    spaces = spaces_of(replace(problem, habits=replace(kernels.habits, own_rows=False)))
     room = room_for_tensors(machine, problem.stack) if capacity_bytes is None else capacity_bytes
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, problem.devices)

@@ -22,21 +22,10 @@ def sends_once(plan: Plan, exchange: str) -> bool:
     return plan.expert > 1 and (usual or plan.dispatcher == ONCE_PER_NODE)
 
 
-def share_of_own_rows(plan: Plan) -> float:
-    """The share of rows that a rank of x sends where each sends its own part of them, and those
-    ranks of x that hold parts of the same experts gather what came, not what goes.
-
-    The program gathers first, so that each of them sends all rows; what is gathered is as much.
-    Source: NVIDIA/Megatron-LM core_v0.12.0, transformer/moe/token_dispatcher.py,
-    MoEAlltoAllTokenDispatcher.token_dispatch: an all-to-all of expert parallelism, and behind it an
-    all-gather of expert tensor parallelism. Not modelled: that rows are then permuted by parts too.
-
-    >>> over = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True)
-    >>> share_of_own_rows(over)
-    0.25
-    """
-    split = plan.expert > 1 and plan.sequence_parallel and not plan.experts_over_x
-    return round(1 / plan.x, 6) if split else 1.0
+def sends_own_rows(plan: Plan, exchange: str) -> bool:
+    """Whether ranks of x that have parts of the same experts send their own rows to these
+    (`workload/passes/exchanges/own_rows.py`), on a stack whose own exchange is this."""
+    return exchange == OWN and not sends_once(plan, exchange)
 
 
 def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:

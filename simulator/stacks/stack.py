@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.costs.kernels import Kernels
-from simulator.stacks.exchange import OWN, sends_once, share_of_own_rows, share_sent_once
+from simulator.stacks.exchange import sends_once, sends_own_rows, share_sent_once
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
@@ -175,10 +175,9 @@ class Stack:
             host = _of_gpu(own.get("host_with_experts", {}), gpu)
         copies = own.get("copies", {})
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
-        if sends_once(plan, own.get("exchange", "")):
+        exchange = str(own.get("exchange", ""))
+        if sends_once(plan, exchange):
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
-        elif own.get("exchange") == OWN and (share := share_of_own_rows(plan)) < 1:
-            payloads["all_to_all"] = share
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
             host_s=0.0 if host is None else quantity(host, "s"),
@@ -196,6 +195,7 @@ class Stack:
                 launches=tuple(own.get("launches", {}).items()),
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
                 messages=self.messages,
+                own_rows=sends_own_rows(plan, exchange),
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 **switches,
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from executor.buffer_table import BufferTable
@@ -66,6 +67,37 @@ def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
     target.fill_(7.0)
     assert target.numel() == 16
     assert [float(table[name].sum()) for name in names] == [42.0, 70.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sums"),
+    [
+        ("ab", "abc", [{"ab"}, {"ab", "c"}]),
+        ("abc", "abcd", [{"abc"}, {"abc", "d"}]),
+        ("ab", "ab", [{"ab"}, {"ab"}]),
+        ("abc", "bd", [{"abc"}, {"b", "d"}]),
+    ],
+)
+def test_two_sums_of_the_same_buffers_share_an_arena_and_sum_each_buffer_once(
+    first: str, second: str, sums: list[set[str]]
+) -> None:
+    """As where gradients are summed over data and then, some more with them, over the two copies
+    of the model: what the second one sums are whole arenas, or the buffers that it alone has."""
+    parts = [Buffer(name, (n,), "fp32", "gradients", True) for n, name in enumerate("abcd", 2)]
+    pairs = ((first, "data"), (second, "opposite"))
+    ops = [Op(axis, "all_reduce", tuple(n), tuple(n), BLOCK, axes=(axis,)) for n, axis in pairs]
+    table = table_of(*parts, ops=tuple(ops))
+    for number, name in enumerate("abcd"):
+        table[name].fill_(10.0**number)
+    for op, names in zip(ops, sums, strict=True):
+        found = table.pairs(table.slot_pairs(op))
+        assert all(source is target for source, target in found)
+        values = [sorted(set(source.tolist())) for source, _ in found]
+        expected = [sorted(10.0 ** "abcd".index(n) for n in name) for name in names]
+        assert sorted(values) == sorted(expected)
+        assert sum(source.numel() for source, _ in found) == sum(
+            table[name].numel() for name in op.reads
+        )
 
 
 def test_after_a_step_only_what_lasts_is_left() -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from executor.checkpoints.folder import (
     set_aside,
     steps_in,
 )
-from executor.checkpoints.kept_tensors import Kept, Saved, kept_of, writer
+from executor.checkpoints.kept_tensors import Kept, Saved, kept_of, writer, written_by
 from executor.checkpoints.reading import problem_of
 from executor.checkpoints.saving import Saving, interval
 from executor.checkpoints.schedule import SaveSchedule
@@ -292,6 +293,34 @@ def test_every_part_of_all_experts_is_written(split: str) -> None:
         saved = Saved(kept.layout, grid, tuple(sorted(set(writers.values()))), parts.__getitem__)
         layout, its = kept_layout(other, kept.name), other.plan.grid
         assert torch.equal(saved.part(layout, its, 1), cut(whole, layout, its, 1))
+
+
+def test_of_two_copies_of_the_model_one_is_written_and_both_are_read() -> None:
+    """Each part once, by the first half of the stages; a rank of the second half reads what the one
+    at its place in the opposite stage wrote, and ranks of another grid the parts that they hold."""
+    gpt = replace(find_model("tiny-30k"), layers=4)
+    two_way = "pipe=4,x=2,data=2,schedule=dualpipe,micro_batch=1,zero=1"
+    plan = parse_plan(two_way, batch=32)
+    grid, stages = plan.grid, [lower(gpt, plan, stage) for stage in range(4)]
+    at = {rank: grid.coordinates(rank) for rank in range(grid.ranks)}
+    held = {rank: list(kept_of(stages[place["pipe"]])) for rank, place in at.items()}
+    written = {r: [k.name for k in written_by(stages[at[r]["pipe"]], r)] for r in at}
+    assert not any(names for rank, names in written.items() if at[rank]["pipe"] > 1)
+    plain = lower(gpt, parse_plan("x=4", batch=32))
+    targets = {each.name: each.layout for each in kept_of(plain)}
+    assert {name for names in written.values() for name in names} == targets.keys()
+    for kept in {each.name: each for own in held.values() for each in own}.values():
+        count = int(torch.Size(kept.layout.shape).numel())
+        whole = torch.arange(1.0, count + 1).view(kept.layout.shape)
+        writers = tuple(rank for rank, names in written.items() if kept.name in names)
+        parts = {rank: cut(whole, kept.layout, grid, rank) for rank in writers}
+        assert len({float(part.reshape(-1)[0]) for part in parts.values()}) == len(writers)
+        saved = Saved(kept.layout, grid, writers, parts.__getitem__)
+        for rank in (rank for rank, own in held.items() if kept in own):
+            expected = cut(whole, kept.layout, grid, rank)
+            assert torch.equal(saved.part(kept.layout, grid, rank), expected), (kept.name, rank)
+        layout, its = targets[kept.name], plain.plan.grid
+        assert torch.equal(saved.part(layout, its, 3), cut(whole, layout, its, 3))
 
 
 def check_one_writer(parts: dict[int, torch.Tensor], writers: dict[int, int]) -> None:

@@ -38,6 +38,7 @@ MANY = [
     "x=2,y=2,z=2,data=2,recompute=full",
     "x=2,data=4,zero=3,shard=2,pipe=2,schedule=zb-h1",
     "x=2,pipe=2,interleave=2,schedule=zb-v",
+    "x=2,pipe=2,schedule=dualpipe,micro_batch=2,recipe=fp8-delayed",
     "x=2,sequence_parallel=true,pipe=2,schedule=gpipe,overlap=oag",
     "x=4,attention=unfused,matmul_forms=tuned,order=data-x-y-z-pipe,data=2",
 ]

@@ -67,6 +67,7 @@ def test_two_ranks_evaluate_as_the_plain_model_does_and_training_goes_on_as_with
         plan_of(x=2, sequence_parallel=True),
         plan_of(data=2, zero=3),
         plan_of(pipe=2, micro_batch=2),
+        plan_of(pipe=2, micro_batch=2, schedule="dualpipe"),
     ]
     assert max(on_ranks(2, differences, DROPPING, plans)) < TOLERANCE
 

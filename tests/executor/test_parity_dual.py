@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.executor.test_parity import BATCH, check
+from tests.executor import test_parity_recipes as recipes
+from tests.executor.test_parity import BATCH, TINY, check
+from tests.executor.test_parity_balance import SWITCH, V2, V3
 from tests.executor.test_parity_experts import DEEPSEEK
+from tests.executor.test_parity_four_bits import FEW_BITS
 from tests.executor.test_parity_pipe import DEEP
-from workload.gpt import find_model
+from tests.executor.test_parity_rules import check as check_rule
+from workload.gpt import GPT, find_model
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 
@@ -32,7 +36,70 @@ def test_two_copies_train_as_the_plain_model_does() -> None:
         both_ways(2, pipe=2, data=2, zero=1),
     ]
     check(4, DEEP, plans)
-    check(4, replace(DEEPSEEK, layers=4), [both_ways(2, pipe=2, data=2, expert=2)])
+    of_experts = [(), ("a2a",)]
+    plans = [both_ways(2, pipe=2, data=2, expert=2, overlap=each) for each in of_experts]
+    check(4, replace(DEEPSEEK, layers=4), plans)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "gpt",
+    [
+        replace(V3, layers=4, balance_over="micro_batch"),
+        pytest.param(replace(V2, layers=4), marks=pytest.mark.slow),
+        pytest.param(replace(SWITCH, layers=4), marks=pytest.mark.slow),
+    ],
+    ids=["V3", "V2", "Switch"],
+)
+def test_experts_are_balanced_by_what_both_copies_chose(gpt: GPT) -> None:
+    check(2, gpt, [both_ways(2, pipe=2), both_ways(4, pipe=2, recompute="full", overlap=())])
+
+
+@pytest.mark.distributed
+def test_both_copies_drop_what_the_plain_model_drops() -> None:
+    """Of activations by dropout and of targets by the Goldfish loss; a copy sees other sequences
+    than the other one."""
+    plans = [both_ways(2, pipe=2), both_ways(4, pipe=2, attention="unfused", recompute="full")]
+    check(2, replace(TINY, dropout=0.5, goldfish_k=3), plans)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_passes_in_turns_at_all_to_alls_train_as_the_plain_model_does() -> None:
+    of_experts = {"pipe": 2, "data": 2, "expert": 2}
+    plans = [
+        both_ways(2, **of_experts, overlap=("a2a",)),
+        both_ways(4, **of_experts, overlap=("a2a", *OVERLAPS), zero=2, recompute="full"),
+        both_ways(2, **of_experts, overlap=("a2a", *OVERLAPS), dispatcher="all_gather"),
+    ]
+    check(4, replace(DEEPSEEK, layers=4), plans)
+    check(4, replace(V3, layers=4, capacity=0.75), plans[:1])
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("recipe", "gpt"),
+    [
+        ("fp8-delayed", TINY),
+        pytest.param("fp8-delayed", recipes.ROUTED, marks=pytest.mark.slow),
+        pytest.param("fp8-tensorwise", TINY, marks=pytest.mark.slow),
+        pytest.param("mxfp8", recipes.ROUTED_WIDE["mxfp8"], marks=pytest.mark.slow),
+        pytest.param("nvfp4", FEW_BITS, marks=pytest.mark.slow),
+    ],
+)
+def test_casts_are_the_plain_models_with_scales_of_what_both_copies_saw(
+    recipe: str, gpt: GPT
+) -> None:
+    plan = replace(recipes.FEW, pipe=2, schedule="dualpipe")
+    recipes.check(2, recipes.with_recipe(replace(gpt, layers=2), recipe, plan))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("rule", ["muon", "sgd-momentum"])
+def test_other_update_rules_change_both_copies_alike(rule: str) -> None:
+    check_rule(2, rule, ["pipe=2,micro_batch=4,schedule=dualpipe"])
+    check_rule(4, rule, ["pipe=2,x=2,micro_batch=4,schedule=dualpipe"])
 
 
 @pytest.mark.slow

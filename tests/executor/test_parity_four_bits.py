@@ -25,6 +25,7 @@ OF_TWO = {
     "y": replace(FEW, y=2, recompute="full"),
     "context": replace(FEW, context=2),
     "pipe": replace(FEW, pipe=2, micro_batch=8),
+    "two-way": replace(FEW, pipe=2, schedule="dualpipe"),
 }
 
 

@@ -7,6 +7,7 @@ to be rounded otherwise. So losses and weights agree as they do without a recipe
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import cache
 
@@ -49,16 +50,20 @@ Tokens = tuple[tuple[int, ...], ...]
 def tokens_of(gpt: GPT, plan: Plan, *axes: str) -> Tokens:
     """For each micro-batch the tokens of the batch that ranks along these axes have together, one
     rank's behind the other's; where context splits a sequence, it gives a rank chunk i and the
-    i-th one from the end. Ranks of x and y have parts of the same rows."""
-    cells, parts = plan.z * plan.data, 2 * plan.context
+    i-th one from the end. Ranks of x and y have parts of the same rows, and where there are two
+    directions (`ways`), those of each are tensors of their own."""
+    ways, parts = 2 if plan.schedule == "dualpipe" else 1, 2 * plan.context
+    cells = plan.z * plan.data * ways
     found: list[tuple[int, ...]] = []
     chunk = gpt.sequence // parts
-    for micro_batch in range(BATCH // (cells * plan.micro_batch)):
+    each = itertools.product(range(BATCH // (cells * plan.micro_batch)), range(ways))
+    for micro_batch, way in each:
         for group in plan.grid.groups(*axes).tolist():
             mine: list[int] = []
             for at in map(plan.grid.coordinates, group):
                 if at["x"] == at["y"] == at["pipe"] == 0:
-                    first = micro_batch * cells + at["z"] + plan.z * at["data"]
+                    own = at["z"] + plan.z * at["data"]
+                    first = micro_batch * cells + own * ways + way
                     for sequence in range(plan.micro_batch):
                         start = (first * plan.micro_batch + sequence) * gpt.sequence
                         for part in (at["context"], parts - 1 - at["context"]):

@@ -58,7 +58,8 @@ MODELS = {
         DEEPSEEK, router="softmax", router_groups=4, router_topk_groups=2
     ),
 }
-PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2")
+TWO_WAY = "pipe=2,schedule=dualpipe,micro_batch=4"
+PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2", TWO_WAY)
 LARGER = (
     "x=2,y=2,z=2",
     "x=2,pipe=2,data=2,zero=2",
@@ -66,6 +67,7 @@ LARGER = (
     "z=2,data=4,shard=2,zero=3",
     "x=2,z=2,pipe=2,order=pipe-data-z-y-x",
     "x=2,data=2,pipe=2,micro_batch=2,recompute=full",
+    "x=2,data=2,pipe=2,micro_batch=2,schedule=dualpipe,zero=1",
 )
 OF_EXPERTS = (
     "data=4,expert=2,zero=1",
@@ -74,6 +76,7 @@ OF_EXPERTS = (
     "z=2,data=2,expert=2,zero=3",
     "y=2,data=2,expert=2",
     "pipe=2,data=2,expert=2,order=x-y-z-pipe-data",
+    "pipe=2,data=2,expert=2,schedule=dualpipe,micro_batch=2,zero=1",
     "context=2,data=2,expert=2",
 )
 LATENTS = ("y=2", "context=2")  # which split no latents

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from executor.kernels import quantised
 from executor.launching.task_specs import AdamW
+from executor.memory.allocations import allocations
 from executor.rank_context import RankContext
 from workload.grid import Grid
 from workload.op import Op
@@ -116,3 +119,34 @@ def test_rows_of_experts_begin_with_blocks_of_their_own() -> None:
     assert scale[:3].view(-1).tolist() == [127 + 2 - 8, 127 + 3 - 8, 127 + 4 - 8]
     found = stored.view(torch.float8_e4m3fn).float().view(-1).tolist()
     assert found[:4] == [64, 128, 256, 0] and found[4:12] == [256] * 4 + [256, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("block", "scaling"), [((128, 1), BLOCKS), ((32, 1), POWERS), ((1, 128), BLOCKS)]
+)
+def test_casts_and_products_of_blocks_hold_no_more_than_their_scratch(
+    block: tuple[int, int], scaling: str
+) -> None:
+    """Of 512 columns a strip of blocks of 128 rows takes a MiB in its wide precision, eight times
+    the scratch; in parts of its columns it is cast to the same values and scales."""
+    x, sizes = torch.randn(300, 512), (-(-300 // block[0]), -(-512 // block[1]))
+    dtype = torch.uint8 if scaling == POWERS else torch.float32
+    found = []
+    for scratch in (1 << 17, 1 << 24):
+        at = replace(AT, scratch=scratch)
+        into = torch.empty(300, 512, dtype=torch.uint8), torch.empty(sizes, dtype=dtype)
+        how = {"rows": 300, "columns": 512, "blocks": (block,), "formats": ("e4m3",)}
+        op = Op("q", "quantise", (), (), attributes={**how, "scaling": scaling})
+        with allocations(AT.device) as held:
+            quantised.quantise(op, [x], list(into), at)
+        assert held.peak_bytes <= scratch
+        found.append(into)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    at, turned = replace(AT, scratch=1 << 17), block[1] == 1
+    size = dict(zip("mnk", (512, 512, 300) if turned else (300, 300, 512), strict=True))
+    how = {**size, "form": "TN" if turned else "NT"}
+    how |= {"blocks": (block,) * 2, "formats": ("e4m3",) * 2}
+    out = torch.empty(size["m"], size["n"])
+    with allocations(AT.device) as held:
+        quantised.product(Op("m", "matmul", (), (), attributes=how), (into, into), out, at)
+    assert held.peak_bytes <= 1.25 * (1 << 17)

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 EXACT = 1e-9
 MIXTRAL, SMALL = "tiny-mixtral-130k", "tiny-30k"
+TWO_WAY = "pipe=2,schedule=dualpipe,micro_batch=2"
 CAPACITY = ("--model-set", "capacity=1.0")
 GOLDFISH = ("--goldfish-k", "4", "--goldfish-h", "3")
 
@@ -95,6 +96,8 @@ def test_the_allocator_holds_what_the_program_says_for_the_rows_that_came(model:
         (SMALL, "data=1", "context=2,optimizer=muon", ()),
         (SMALL, "data=1", "context=2,context_kind=all_gather,optimizer=lomo", ()),
         (SMALL, "data=1", "context=2,context_kind=ulysses,optimizer=mezo", ()),
+        (SMALL, "data=1", f"{TWO_WAY},optimizer=muon", GOLDFISH),
+        (MIXTRAL, "data=1", f"{TWO_WAY},offload=optimizer,overlap=none", ()),
     ],
 )
 def test_experts_and_parts_of_sequences_train_and_evaluate_as_without_them(
@@ -122,6 +125,9 @@ def test_experts_and_parts_of_sequences_train_and_evaluate_as_without_them(
         (SMALL, "context=2,context_kind=ulysses,zero=3", "x=2"),
         (MIXTRAL, "data=2,expert=2,zero=1", "x=2"),
         (MIXTRAL, "data=2,expert=2,offload=optimizer", "context=2"),
+        (MIXTRAL, f"{TWO_WAY},zero=1", "data=2,expert=2"),
+        (SMALL, "x=2,zero=1", TWO_WAY),
+        (SMALL, f"x=2,{TWO_WAY},zero=1", f"data=2,{TWO_WAY[:-1]}1"),
     ],
 )
 def test_a_run_goes_on_from_its_checkpoint_under_the_same_plan_and_another(

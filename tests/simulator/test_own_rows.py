@@ -4,34 +4,69 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from simulator.predict import predict
-from simulator.stacks import EXECUTOR, load_stack
+from simulator.stacks import EXECUTOR, Stack, load_stack
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
+from workload.lowering import lower
+from workload.op import Op
 from workload.plan import Plan
 
 MEGATRON = load_stack("megatron-core")
+MACHINE = load_machine("dgx-h100")
+GPT = replace(find_model("mixtral-8x7b"), layers=1)
+PLAN = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True)
+EACH = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "exchange": "each"})
 
 
-def test_where_experts_are_split_over_x_each_of_its_ranks_sends_its_own_rows() -> None:
-    """Four ranks of x with sequence parallelism send a quarter of the rows each, in Megatron-Core's
-    dispatcher; without it, or where they hold different experts, as many as there are."""
-    gpt, machine = find_model("mixtral-8x7b"), load_machine("dgx-h100")
-    plan = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True)
-    others = replace(plan, sequence_parallel=False), replace(plan, expert_tensor=1)
-    shares = [
-        dict(MEGATRON.kernels(gpt, each, machine).habits.payloads).get("all_to_all", 1.0)
-        for each in (plan, *others)
-    ]
-    assert shares == [0.25, 1.0, 1.0]
-    assert "all_to_all" not in dict(EXECUTOR.kernels(gpt, plan, machine).habits.payloads)
+def ops_of(plan: Plan, stack: Stack = MEGATRON) -> dict[str, Op]:
+    """The collectives of the one layer by name; of x and of experts' exchanges alone."""
+    program = lower(GPT, plan, habits=stack.kernels(GPT, plan, MACHINE).habits)
+    own = {op.name: op for op in program.ops if op.is_collective and op.part.is_layer}
+    return {name: op for name, op in own.items() if op.axes in (("x",), ("expert",))}
 
 
-def test_a_step_whose_rows_leave_nodes_is_shorter_where_ranks_send_their_own() -> None:
-    gpt = replace(find_model("mixtral-8x7b"), layers=2)
-    machine = load_machine("dgx-h100")
-    plan = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True)
-    own = {**MEGATRON.own_kernels, "exchange": "each"}
-    each = predict(gpt, plan, machine, stack=replace(MEGATRON, own_kernels=own))
-    less = predict(gpt, plan, machine, stack=MEGATRON)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_each_rank_sends_a_quarter_of_the_rows_and_gathers_those_of_all_four(
+    recompute: str,
+) -> None:
+    """A sequence of 4,096 tokens, each to 2 experts, 4,096 columns in bf16: an exchange of 1,024
+    tokens' rows has 16 MiB, a gather or a sum over x of those of all 64."""
+    found = ops_of(replace(PLAN, recompute=recompute))
+    runs = 2 if recompute == "full" else 1
+    exchanges = {n: op for n, op in found.items() if op.kind == "all_to_all"}
+    rows = [op.nbytes for n, op in exchanges.items() if "scores" not in n and "counts" not in n]
+    assert len(rows) in (2 * runs + 2, 2 * runs + 1)  # there and back; the last one not again
+    assert set(rows) == {2**24}
+    labels = ("experts.rows.gather", "experts.reduce", "combine.grad.rows.gather")
+    over_x = [op for op in found.values() if op.label in (*labels, "experts.grad.reduce")]
+    assert len(over_x) in (2 * runs + 2, 2 * runs + 1)
+    assert {op.nbytes for op in over_x} == {2**26}
+    scores = [op.nbytes for name, op in exchanges.items() if "scores.exchange" in name]
+    assert set(scores) == {1024 * 2 * 4}
+    plain = ops_of(replace(PLAN, recompute=recompute), EACH)
+    changed = {op.label for name, op in plain.items() if op.nbytes != found[name].nbytes}
+    exchanged = {op.label for op in exchanges.values()} - {"dispatch.counts.exchange"}
+    assert changed == exchanged | {*labels, "experts.grad.reduce"}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"sequence_parallel": False}, {"expert_tensor": 1}, {"dispatcher": "all_gather"}]
+)
+def test_where_ranks_of_x_have_no_rows_of_their_own_for_the_same_experts_nothing_changes(
+    fields: dict[str, object],
+) -> None:
+    plan = replace(PLAN, **fields)  # type: ignore[arg-type]
+    assert ops_of(plan) == ops_of(plan, EACH)
+    assert not EXECUTOR.kernels(GPT, PLAN, MACHINE).habits.own_rows
+
+
+def test_what_is_shown_is_what_is_timed_and_shorter_where_rows_leave_nodes() -> None:
+    """A step's volume of the axis of experts is that of the program's exchanges."""
+    each, less = (predict(GPT, PLAN, MACHINE, stack=stack) for stack in (EACH, MEGATRON))
     assert less.breakdown_s["expert"] < 0.3 * each.breakdown_s["expert"]
+    exchanged = [op for op in ops_of(PLAN).values() if op.axes == ("expert",)]
+    assert less.comm_bytes["expert"] == sum(op.nbytes for op in exchanged)
+    assert each.comm_bytes["x"] < less.comm_bytes["x"]

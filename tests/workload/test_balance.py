@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,9 @@ from executor.rank_context import RankContext
 from tests.workload.test_experts import TWO, of_layer, program_of
 from workload.errors import ModelError
 from workload.grid import Grid
-from workload.lowering import lower_again
+from workload.lowering import lower, lower_again
 from workload.op import Op
+from workload.plan_text import parse_plan
 
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
 BOTH = replace(TWO, router="sigmoid", router_bias=True, balance_loss=0.01)
@@ -73,6 +75,32 @@ def test_counts_are_summed_over_all_tokens_and_biases_are_no_trained_parameters(
     assert not any(name in op.writes for op in program.ops if op.kind != "balance_bias")
     again = [lower_again(BOTH, program.plan) for _ in range(2)]
     assert tuple(again[1].ops) == program.ops
+
+
+@pytest.mark.parametrize("schedule", ["zb-v,interleave=2", "dualpipe-v,interleave=2", "dualpipe"])
+def test_in_a_v_the_first_loss_of_a_stage_begins_its_sum_and_every_layers_is_added(
+    schedule: str,
+) -> None:
+    """Of eight layers, two of them dense. Each stage of two has layers of both halves of the model,
+    or of each half of either copy."""
+    gpt = replace(BOTH, layers=8, dense_layers=2)
+    plan = parse_plan(f"pipe=2,micro_batch=1,schedule={schedule}", batch=8)
+    of_layers, counted = Counter[int](), Counter[int]()
+    for stage in range(2):
+        program = lower(gpt, plan, stage)
+        losses = [op for op in program.ops if op.label == "balance.loss"]
+        counts = [op for op in program.ops if op.label == "router.count"]
+        own = {op.part.layer for op in losses}
+        assert [op.attributes["first"] for op in losses] == [True] + [False] * (len(losses) - 1)
+        begun = {op.part.layer for op in counts if op.attributes["first"]}
+        assert begun == own == {op.part.layer for op in counts}
+        moved = [op.part.layer for op in program.ops if op.label == "router.bias.move"]
+        assert sorted(moved) == sorted(own)
+        sums = [op for op in program.ops if op.axes == ("opposite",) and "counts" in op.label]
+        assert len(sums) == (schedule == "dualpipe")
+        of_layers.update(op.part.layer for op in losses)
+        counted.update(op.part.layer for op in counts)
+    assert of_layers == counted == dict.fromkeys(range(2, 8), 8)
 
 
 def test_what_runs_again_neither_counts_nor_adds_to_the_loss() -> None:

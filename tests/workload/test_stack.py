@@ -86,6 +86,27 @@ def test_fp8_multiplies_experts_too_but_no_router() -> None:
     assert {op.dtype for op in routers} == {"bf16"}
 
 
+def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it_gathers() -> None:
+    """All else of the module is a layer's: its projection's input is cast, the classifier's not."""
+    gpt = replace(TINY, positions="rope", tied=False, mtp_layers=1)
+    plan = replace(PLAN, sequence_parallel=True)
+    found, before = (lower(gpt, plan, habits=each) for each in (Habits(fp8=True), NO_HABITS))
+    of_heads = [
+        (at, op)
+        for at, op in enumerate(found.ops)
+        if op.part.is_layer and op.label.startswith("head.") and op.kind == "matmul"
+    ]
+    assert len(of_heads) == 3 * 2  # passes, micro-batches
+    assert {op.dtype for _, op in of_heads} == {"bf16"}
+    for _, op in of_heads:
+        assert {found.buffers[name].dtype for name in op.reads} == {"bf16"}
+    gathers = {op.name: op for op in before.ops if op.label.startswith("head.") and op.axes}
+    assert gathers
+    after = {op.name: op for op in found.ops}
+    assert all(after[name] == op for name, op in gathers.items())
+    assert {op.dtype for op in found.ops if op.label == "eh_proj.matmul"} == {"fp8"}
+
+
 def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() -> None:
     plan = replace(PLAN, sequence_parallel=True)
     before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(fp8=True)))
@@ -258,6 +279,7 @@ EVERY = Habits(
     messages="deepspeed",
     launches_of_slice=2,
     early_stop=True,
+    own_rows=True,
     context_steps=True,
 )
 

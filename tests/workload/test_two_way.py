@@ -209,6 +209,25 @@ def test_parameters_are_held_twice_and_their_gradients_summed_at_the_end(words: 
         assert not [op for op in program.ops if "ends" in op.axes]
 
 
+def test_scales_of_earlier_steps_follow_the_largest_values_of_both_copies() -> None:
+    """Opposite stages sum the same buffers in the same order, before the scales are made of them;
+    every rank that has a layer, in either copy, holds the same scales."""
+    every = programs(",data=2,recipe=fp8-delayed")
+    for stage, program in enumerate(every):
+        ours, theirs = (
+            [op for op in each.ops if op.label == "amaxes.copies.reduce"]
+            for each in (program, every[3 - stage])
+        )
+        assert [op.reads for op in ours] == [op.reads for op in theirs]
+        (largest,) = ours
+        assert (largest.axes, largest.attributes["reduction"]) == ((OPPOSITE,), "max")
+        parts = {f"{layer_part(stage)}", f"{layer_part(3 - stage)}"}
+        assert set(largest.reads) == {f"{part}.amaxes" for part in parts}
+        made = [at for at, op in enumerate(program.ops) if op.kind == "update_scales"]
+        assert program.ops.index(largest) < min(made)
+        assert program.buffers[largest.reads[0]].replicas == 2 * 2
+
+
 @pytest.mark.parametrize(
     ("words", "kind", "why"),
     [

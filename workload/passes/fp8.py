@@ -33,6 +33,10 @@ GROUPED = "grouped_matmul"
 LINEARS = ("matmul", GROUPED)
 # Of a router, which Megatron-Core multiplies in fp32 or as it comes (transformer/moe/router.py).
 ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
+# Of a module for further tokens, as one of whose layers it counts. Megatron-Core has one classifier
+# for all tokens, of its own tensor_parallel.ColumnParallelLinear, not of Transformer Engine
+# (models/gpt/gpt_model.py, output_layer; transformer/multi_token_prediction.py, process_mtp_loss).
+CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
 
 
 def multiply_in_fp8(
@@ -162,6 +166,6 @@ class _Casts:
 
 def is_linear(op: Op) -> bool:
     """Whether a matmul is a linear of a layer, which fp8 training runs in fp8; a router is none,
-    nor is a product with a mask."""
-    multiplies = op.kind in LINEARS and op.label not in ROUTERS
+    nor is a classifier or a product with a mask."""
+    multiplies = op.kind in LINEARS and op.label not in (*ROUTERS, *CLASSIFIER)
     return multiplies and op.part.is_layer and op.block != STEP and op.purpose != BY_MASKS

@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from workload.models.rope_scaling import scaling_of
 from workload.op import KEYS_EXCHANGE, Buffer, Op
 from workload.passes.accumulation import added_by_matmuls
 from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
+from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
+from workload.passes.kinds_in_steps import kind_in_steps
 
 Shares = tuple[tuple[str, float], ...]
 Buffers = dict[str, Buffer]
 Rewritten = tuple[list[Op], Buffers]
-ROTATIONS = ("rope", "rope_grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Habits:
     has what goes through memory around ops besides (`workload/passes/copies.py`).
     With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
     With `context_steps` gathered keys are attended to in the steps of a ring
-    (`workload/passes/context_steps.py`).
+    (`workload/passes/context_steps.py`). With `own_rows` ranks that split experts send their own
+    rows to these (`workload/passes/exchanges/own_rows.py`).
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
@@ -64,6 +65,7 @@ class Habits:
     coalesced: bool = False
     copies: tuple[tuple[str, Rates], ...] = ()
     context_steps: bool = False
+    own_rows: bool = False
 
 
 NO_HABITS = Habits()
@@ -90,20 +92,6 @@ def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Re
         return replace(op, nbytes=op.nbytes + more) if more else op
 
     return [fused(op) for op in ops], {}
-
-
-def kind_in_steps(op: Op) -> str:
-    """Under which kind a stack has an op's kernels: that of the op, but "scaled_rope" for a
-    rotation that multiplies queries and keys too, as YaRN does, which fused kernels cannot.
-
-    >>> yarn = {"scaling": "yarn:factor=32:original_max_position_embeddings=4096"}
-    >>> kind_in_steps(Op("a", "rope_grad", (), (), attributes=yarn))
-    'scaled_rope_grad'
-    """
-    if op.kind not in ROTATIONS:
-        return op.kind
-    scaling = scaling_of(str(op.attributes["scaling"]))
-    return f"scaled_{op.kind}" if scaling and scaling.attention_factor != 1 else op.kind
 
 
 def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -157,6 +145,11 @@ def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> R
 def around_context(ops: Sequence[Op], buffers: Mapping[str, Buffer], _: Habits) -> Rewritten:
     """Attention on gathered keys as PyTorch's context parallelism does it."""
     return in_context_steps(ops, buffers)
+
+
+def before_gathers(ops: Sequence[Op], buffers: Mapping[str, Buffer], _: Habits) -> Rewritten:
+    """Exchanges of experts' rows before gathers over x, not behind them."""
+    return of_own_rows(ops, buffers), {}
 
 
 def scaled(number: int, factor: float) -> int:
@@ -243,6 +236,14 @@ HABITS = (
         scope="ops",
         matters=lambda habits: bool(habits.passes or habits.launches),
         rewrites=in_steps,
+    ),
+    HabitPass(
+        name="own_rows",
+        words="ranks of tensor parallelism send their own rows to experts, and gather what came",
+        source="NVIDIA/Megatron-LM core_v0.12.0, megatron/core/transformer/moe/token_dispatcher.py",
+        scope="ops",
+        matters=lambda habits: habits.own_rows,
+        rewrites=before_gathers,
     ),
     HabitPass(
         name="wire",

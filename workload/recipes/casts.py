@@ -41,7 +41,6 @@ from workload.recipes.table import (
 )
 from workload.recipes.weights import behind_update
 
-CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
 
 
@@ -78,7 +77,7 @@ class _Casts:
         within = [op for op in gathers if op.writes[0] not in self._b.parameters]
         self._parts = {op.writes[0]: op.reads[0] for op in within}
         self._look_at_linears()
-        others = {name for op in ops if not _is_cast(op) for name in op.reads}
+        others = {name for op in ops if not is_linear(op) for name in op.reads}
         whole = {*self._parts} & {*copies.tensors} - others
         self._gathers = whole if self._recipe.of_tensors else set[str]()
 
@@ -86,7 +85,7 @@ class _Casts:
         """Find what is cast for which blocks, and which weight's linear it belongs to: gradients of
         weights last, as they do not read it."""
         weights: dict[str, str] = {}
-        linears = [op for op in self._ops if _is_cast(op)]
+        linears = [op for op in self._ops if is_linear(op)]
         for op in sorted(linears, key=lambda op: op.purpose == WEIGHT_GRAD):
             uses = _uses(op)
             if op.purpose != WEIGHT_GRAD:
@@ -118,7 +117,7 @@ class _Casts:
         self._copies.declare_scales()
         result: list[Op] = []
         for op in self._ops:
-            if _is_cast(op):
+            if is_linear(op):
                 result += self._multiplied(op)
             elif op.kind == "all_gather" and op.writes[0] in self._gathers:
                 result += self._gathered(op)
@@ -209,12 +208,6 @@ class _Casts:
         label, nbytes = f"{op.label}.amax{place}.reduce", self._b.nbytes(largest)
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
         return replace(made, name=name, label=label, axes=axes, nbytes=nbytes, dtype="fp32")
-
-
-def _is_cast(op: Op) -> bool:
-    """Whether a matmul is a linear of a layer; the classifier of a module for further tokens, which
-    counts as one of its layers, is none."""
-    return is_linear(op) and op.label not in CLASSIFIER
 
 
 def _role(op: Op, kind: str) -> str:

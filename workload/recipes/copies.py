@@ -191,7 +191,7 @@ class Copies:
             return
         for part, linears in self.numbers.items():
             count, how = len(SLOTS) * len(linears), {"persistent": True, "part": part}
-            how["replicas"] = self.b.grid.ranks // self.b.grid.pipe
+            how["replicas"] = self.b.grid.ranks // self.b.grid.pipe * self.b.copies
             for name in ("scales", "amaxes") if self.trains else ("scales",):
                 self.add(f"{part}.{name}", (count,), "fp32", "workspace", **how)
             if self.trains:

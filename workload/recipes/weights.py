@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workload.grid import OPPOSITE
 from workload.op import STEP, WEIGHT_CAST, Op, Part
 from workload.recipes.copies import SLOTS, Copies, Tensor
 from workload.recipes.table import DELAYED, LARGEST
@@ -45,10 +46,14 @@ def _emit_largest(copies: Copies, held: list[tuple[str, Tensor]]) -> None:
 
 
 def _emit_scales(copies: Copies) -> None:
+    """A tensor's scales are those of its values on all ranks, in both copies of the model."""
     b, every = copies.b, [f"{part}.amaxes" for part in copies.numbers]
     axes = [axis for axis in ("x", "y", "z", "context", "data") if b.grid.size(axis) > 1]
     if axes and every:
         b.collective("amaxes.reduce", "all_reduce", every, every, *axes, reduction="max")
+    if b.copies > 1 and every:
+        copied = "amaxes.copies.reduce", "all_reduce", every, every
+        b.collective(*copied, OPPOSITE, reduction="max")
     for part in copies.numbers:
         largest = tuple(LARGEST[copies.recipe.format_of(kind)] for kind in SLOTS)
         own = [f"{part}.{name}" for name in ("amaxes", "amax_history", "scales")]

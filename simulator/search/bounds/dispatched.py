@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.search.space import Space
-from simulator.stacks.exchange import OWN, sends_once, share_of_own_rows, share_sent_once
+from simulator.stacks.exchange import OWN, sends_once, share_sent_once
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
@@ -47,24 +47,25 @@ class Dispatched:
             for each in problem.dispatchers
         }
         for in_steps, once in sorted(found):
-            sent = self._sent(rows, nbytes, once=once) if once or exchange == OWN else nbytes
+            sent = self._sent_once(rows, nbytes) if once else nbytes
+            if exchange == OWN and not once:
+                sent = self._own_rows(rows, nbytes)
             yield IN_STEPS if in_steps else "all_to_all", sent
 
-    def _sent(self, rows: Indices, nbytes: Bytes, *, once: bool) -> Bytes:
+    def _sent_once(self, rows: Indices, nbytes: Bytes) -> Bytes:
         sizes = np.stack([self.space.columns[key][rows] for key in SPLITS])
         table, which = np.unique(sizes, axis=1, return_inverse=True)
         result = np.zeros_like(nbytes)
         for number, each in enumerate(table.T.tolist()):
             chosen = which.ravel() == number
-            share = self._share(tuple(each)) if once else self._share_of_own_rows(tuple(each))
-            result[chosen] = scaled(nbytes[chosen], share)
+            result[chosen] = scaled(nbytes[chosen], self._share(tuple(each)))
         return result
 
-    @staticmethod
-    def _share_of_own_rows(sizes: tuple[int, ...]) -> float:
-        """As with sequence parallelism, with which a plan sends least."""
-        plan = _plan(USUAL, dict(zip(SPLITS, sizes, strict=True)))
-        return share_of_own_rows(replace(plan, sequence_parallel=plan.x > 1))
+    def _own_rows(self, rows: Indices, nbytes: Bytes) -> Bytes:
+        """As where ranks of x have rows of their own and parts of the same experts, with which a
+        plan sends least; what is gathered over x then is no less than what the program gathers."""
+        over_x = self.space.columns["expert_tensor"][rows] == 1
+        return np.where(over_x, nbytes, nbytes // self.space.columns["x"][rows])
 
     def _share(self, sizes: tuple[int, ...]) -> float:
         if sizes not in self._shares:
