@@ -110,7 +110,9 @@ BY_NAME: dict[str, Rule] = {
     "launches": COUNT,
     "payloads": NUMBER,
     "fp8_payloads": NUMBER,
-    "fp8_casts": COUNT,
+    "fp8_casts": COUNTS,
+    "host_of_expert": DURATION,
+    "fp8_host_of_expert": DURATION,
     "copies": COUNTS,
 }
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known

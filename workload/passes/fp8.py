@@ -14,7 +14,7 @@ low-precision training, performance considerations, "Handling transposes". Black
 
 What linears of experts multiply may be cast in kernels of their own, which read it once, or twice
 where its largest value must be known before, and write one or two copies: a stack says how many
-bytes that is for an element.
+bytes that is for an element, and how many kernels one call then issues for each expert.
 """
 
 from __future__ import annotations
@@ -23,9 +23,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workload.naming import op_name
-from workload.op import BACKWARD, BY_MASKS, COMPUTE, STEP, WEIGHT_GATHER, WEIGHT_GRAD, Buffer, Op
+from workload.op import (
+    BACKWARD,
+    BY_MASKS,
+    COMPUTE,
+    KERNELS,
+    STEP,
+    WEIGHT_GATHER,
+    WEIGHT_GRAD,
+    Buffer,
+    Op,
+)
 
 Buffers = dict[str, Buffer]
+OwnCasts = tuple[int, int]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
 BOTH_BYTES = 4  # and written once more, transposed
 TRANSPOSE_BYTES = 2
@@ -36,11 +47,15 @@ ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
 
 
 def multiply_in_fp8(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool, own_casts: int = 0
+    ops: Sequence[Op],
+    buffers: Mapping[str, Buffer],
+    *,
+    transposes: bool,
+    own_casts: OwnCasts = (0, 0),
 ) -> tuple[list[Op], Buffers]:
     """The ops with linears in fp8, and the buffers that casts write or that are smaller; with the
-    transposes that Hopper needs, or without, and with casts for experts that move `own_casts`
-    bytes for an element in kernels of their own (0: inside the kernel before)."""
+    transposes that Hopper needs, or without, and with casts for experts in kernels of their own,
+    `own_casts`: bytes for an element (0: inside the kernel before) and kernels for an expert."""
     return _Casts(ops, buffers, transposes=transposes, own_casts=own_casts).rewritten()
 
 
@@ -55,7 +70,7 @@ class _Casts:
         buffers: Mapping[str, Buffer],
         *,
         transposes: bool,
-        own_casts: int,
+        own_casts: OwnCasts,
     ) -> None:
         self._ops = ops
         self._own_casts = own_casts
@@ -91,9 +106,11 @@ class _Casts:
         if self._is_cast(source):
             return [*before, replace(op, dtype="fp8")]
         nbytes = BOTH_BYTES if self._transposes else CAST_BYTES
-        apart = self._own_casts if op.kind == GROUPED else 0
+        apart, kernels = self._own_casts if op.kind == GROUPED else (0, 0)
         cast = self._cast(op, source, kept=not op.purpose, nbytes=apart or nbytes)
-        cast = replace(cast, launches=1 if apart else 0)
+        if apart:
+            count = kernels * int(op.attributes["count"])
+            cast = replace(cast, launches=1, attributes={KERNELS: count})
         return [*before, cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
 
     def _transposed(self, op: Op) -> tuple[list[Op], Op]:

@@ -30,10 +30,10 @@ class Habits:
 
     `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
     linears of the layers multiply in fp8; with `fp8_transposes` as Hopper does, whose operands must
-    be transposed for the gradients of weights; `fp8_casts` are the bytes that a cast for experts'
-    linears moves for an element where it is a kernel of its own, or 0. `passes` has, for a kind of
-    op made of several kernels, how often as many bytes go through memory as through one kernel,
-    `launches` how many kernels the host issues. `payloads` has, for a kind of collective, how many
+    be transposed for the gradients of weights; `fp8_casts` are, of casts for experts' linears in
+    kernels of their own, bytes for an element and kernels for each expert, or zeros. `passes` has,
+    for a kind of op made of several kernels, how often as many bytes go through memory as through
+    one kernel, `launches` how many kernels the host issues. `payloads` has, for a kind of collective, how many
     bytes the stack sends for each of the program's: another data type, or sent more often.
     `scatter_gather` has the directions, "forward" and "backward", whose messages between stages
     each rank of x sends a part of, and the parts are gathered where they arrive.
@@ -52,7 +52,7 @@ class Habits:
     fused: tuple[str, ...] = ()
     fp8: bool = False
     fp8_transposes: bool = False
-    fp8_casts: int = 0
+    fp8_casts: tuple[int, int] = (0, 0)
     passes: Shares = ()
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
