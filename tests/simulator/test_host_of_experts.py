@@ -56,6 +56,7 @@ def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
         ("attention", 1, 1, 0),
         ("router.matmul", 1, 1, 0),  # that of the router alone
         ("route", 1, 0, 0),
+        ("balance.loss", 1, 0, 0),
         ("dispatch.places", 1, 0, 0),
         ("dispatch.take_rows", 1, 1, 1),
         ("experts.up.matmul", 1, 1, 1),
