@@ -221,7 +221,7 @@ HOSTS = {  # of a stack's kernels, the first that is there
     "host_of_expert_s": ("host_of_expert",),
     "narrow_host_of_expert_s": ("fp8_host_of_expert", "host_of_expert"),
 }
-SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps")
+SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps", "fp8_pads")
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(

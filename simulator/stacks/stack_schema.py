@@ -99,6 +99,7 @@ KERNELS: dict[str, Rule] = {
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
     "context_steps": SWITCH,
+    "fp8_pads": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
 }

@@ -261,6 +261,7 @@ EVERY = Habits(
     launches_of_slice=2,
     early_stop=True,
     context_steps=True,
+    fp8_pads=True,
 )
 
 

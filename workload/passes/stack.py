@@ -46,6 +46,7 @@ class Habits:
     With `context_steps` gathered keys are attended to in the steps of a ring
     (`workload/passes/context_steps.py`).
     With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
+    With `fp8_pads` rows of experts are copied to padded places around their linears in fp8.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
     """
@@ -65,6 +66,7 @@ class Habits:
     coalesced: bool = False
     copies: tuple[tuple[str, Rates], ...] = ()
     context_steps: bool = False
+    fp8_pads: bool = False
 
 
 NO_HABITS = Habits()
@@ -123,8 +125,8 @@ def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewr
 
 def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Linears of layers in fp8."""
-    apart = habits.fp8_casts
-    return multiply_in_fp8(ops, buffers, transposes=habits.fp8_transposes, own_casts=apart)
+    how = {"transposes": habits.fp8_transposes, "pads": habits.fp8_pads}
+    return multiply_in_fp8(ops, buffers, own_casts=habits.fp8_casts, **how)
 
 
 def ahead(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
