@@ -25,6 +25,7 @@ ATTENTIONS = ("attention", "attention_grad")
 CAUSAL = "causal"  # of their attributes: False where half of the square has none of the mask
 BUSIEST = "busiest"  # how many times its FLOPs the rank has that has most
 LONGEST = "longest"  # and how many times its mean block of queries the longest one takes there
+KERNELS = "kernels"  # of an op that one call issues, how many there are on the device
 QUERIES = "queries"  # rows of all heads of a rank, where an op's FLOPs do not say
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}

@@ -35,7 +35,7 @@ COLLECTIVE_WORDS = {
 ROWS, CASTS = "permutation of experts' rows", "casts to 8 or 4 bits"
 OWN_WORK = {  # of kinds of ops that experts and recipes bring with them
     **dict.fromkeys(("take_rows", "sort_rows", "unsort_rows", "sum_rows"), ROWS),
-    **dict.fromkeys(("take_scores", "put_scores", "places"), ROWS),
+    **dict.fromkeys(("take_scores", "put_scores", "places", "pad_rows", "unpad_rows"), ROWS),
     **dict.fromkeys(("route", "route_grad"), "routing"),
     **dict.fromkeys(("amax", "quantise", "update_scales"), CASTS),
 }

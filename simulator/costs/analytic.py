@@ -18,7 +18,7 @@ from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.models.field_limits import GATED
-from workload.op import ATTENTIONS, BUSIEST, CAUSAL, LONGEST, QUERIES, Op
+from workload.op import ATTENTIONS, BUSIEST, CAUSAL, KERNELS, LONGEST, QUERIES, Op
 
 BATCHED, GROUPED = "batched_matmul", "grouped_matmul"
 PRODUCTS = ("matmul", BATCHED, GROUPED)
@@ -28,7 +28,7 @@ ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operand
 UNSAID = (
     *(("count", 1), ("width", HEAD), ("value_width", 0)),
     *(("sequence", 0), (WINDOW, 0), (CAUSAL, True)),
-    *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0)),
+    *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0), (KERNELS, 0)),
 )
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
@@ -120,9 +120,14 @@ class AnalyticCosts:
         return memory_bound_s(self._machine.device, op)
 
     def host_s(self, op: Op) -> float:
-        """As the stack says, for each kernel of the op that is not within a graph."""
-        host_s = self._kernels.host_s
-        return host_s * issued(op, self._kernels.graphs) if host_s else 0.0
+        """As the stack says, for each call of the op that is not within a graph, and for each
+        kernel that a call issues for an expert."""
+        own = self._kernels
+        calls = issued(op, own.graphs) if own.host_s else 0
+        if not calls:
+            return 0.0
+        of_expert_s = own.narrow_host_of_expert_s if op.dtype in NARROW else own.host_of_expert_s
+        return own.host_s * calls + of_expert_s * _kernels_of_experts(op)
 
     def _peak(self, dtype: str) -> float:
         return peak_flops_per_s(self._machine, dtype) * self._slowest
@@ -130,6 +135,11 @@ class AnalyticCosts:
     def _sustained(self, dtype: str) -> float:
         """The peak of which a matmul reaches its share in a long run, at the device's power."""
         return self._peak(dtype) * self._machine.device.matmul.sustained
+
+
+def _kernels_of_experts(op: Op) -> int:
+    """How many kernels one call issues for experts: a matmul for each, or what a pass says."""
+    return int(op.attributes["count"] if op.kind == GROUPED else op.attributes.get(KERNELS, 0))
 
 
 def peak_flops_per_s(machine: Machine, dtype: str) -> float:
@@ -204,4 +214,5 @@ def memory_bound_s(device: Device, op: Op) -> float:
     eager = op.launches > 1 and op.kind in NORMS
     family = EAGER_NORM if eager else FAMILY.get(op.kind, op.kind)
     share = device.efficiency_of.get(family, device.memory_efficiency)
-    return op.launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)
+    launches = int(op.attributes.get(KERNELS, 0)) or op.launches
+    return launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)

@@ -20,6 +20,7 @@ FALLBACK = "pointwise"
 ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
     "sort_rows": "take_rows",
     "unsort_rows": "take_rows",
+    **dict.fromkeys(("pad_rows", "unpad_rows"), "take_rows"),
     "sum_weighted_rows": "sum_rows",
     "take_weighted_rows": "take_rows",
     "score_rows": "sum_rows",

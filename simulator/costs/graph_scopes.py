@@ -18,7 +18,7 @@ ATTENTION, ROUTER, PREPROCESS, WHOLE = SCOPES = (
     "full_iteration",
 )
 COUNTS = ("dispatch.places", "dispatch.counts")
-ROUTING = ("norm2", "router", "route", "shared")
+ROUTING = ("norm2", "router", "route", "balance", "shared")
 EAGER = (
     *("dispatch", "experts", "combine", "up.", "down."),
     *("swiglu", "clamped_swiglu", "gelu", "squared_relu"),

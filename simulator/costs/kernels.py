@@ -12,6 +12,8 @@ class Kernels:
     """A software stack on a device: its habits, which are passes over the program, and its rates.
 
     `host_s` is how long the host takes to issue a kernel; 0 where it is never the bottleneck.
+    `host_of_expert_s` is how much longer it takes for each kernel that one call issues for an
+    expert, `narrow_host_of_expert_s` for a matmul of fewer than 16 bits.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;
     None: those of the machine's file. `pace` is the rate of a
     framework's compute over that of its kernels one by one: what gaps between them and kernels that
@@ -21,6 +23,8 @@ class Kernels:
     """
 
     host_s: float = 0.0
+    host_of_expert_s: float = 0.0
+    narrow_host_of_expert_s: float = 0.0
     graphs: tuple[str, ...] = ()
     attention: tuple[float, float] | None = None
     pace: float = 1.0

@@ -170,9 +170,7 @@ class Stack:
         What the file has by GPU is that of the machine's, or else of its family.
         """
         gpu, own = _gpu(machine), self.own_kernels
-        shares, host = (_of_gpu(own.get(key, {}), gpu) for key in RATES)
-        if gpt.experts and host is None:
-            host = _of_gpu(own.get("host_with_experts", {}), gpu)
+        shares = _of_gpu(own.get("attention", {}), gpu)
         copies = own.get("copies", {})
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
         exchange = str(own.get("exchange", ""))
@@ -180,7 +178,7 @@ class Stack:
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
-            host_s=0.0 if host is None else quantity(host, "s"),
+            **self._host(gpt, gpu),
             graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
             pace=float(own.get("pace", 1.0)),
@@ -189,7 +187,7 @@ class Stack:
                 fused=tuple(own.get("fused", ())),
                 fp8=self.fp8,
                 fp8_transposes=self.fp8 and any(each in TRANSPOSING for each in gpu),
-                fp8_casts=int(_of_gpu(own.get("fp8_casts", {}), gpu) or 0) if self.fp8 else 0,
+                fp8_casts=self._fp8_casts(gpu),
                 passes=tuple(own.get("passes", {}).items()),
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
@@ -204,9 +202,26 @@ class Stack:
         unfused = plan.attention == "unfused" and "softmax" in own
         return _with_softmax(kernels, own["softmax"], gpt, plan) if unfused else kernels
 
+    def _host(self, gpt: GPT, gpu: tuple[str, ...]) -> dict[str, float]:
+        """How long the host takes, by the fields of `Kernels`."""
+        found: dict[str, float] = {}
+        for name, keys in HOSTS.items():
+            asked = keys if gpt.experts else keys[:1]
+            given = (_of_gpu(self.own_kernels.get(key, {}), gpu) for key in asked)
+            found[name] = next((quantity(each, "s") for each in given if each is not None), 0.0)
+        return found
 
-RATES = ("attention", "host")
-SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps")
+    def _fp8_casts(self, gpu: tuple[str, ...]) -> tuple[int, int]:
+        found = _of_gpu(self.own_kernels.get("fp8_casts", {}), gpu) if self.fp8 else None
+        return (0, 0) if found is None else (found[0], found[1])
+
+
+HOSTS = {  # of a stack's kernels, the first that is there
+    "host_s": ("host", "host_with_experts"),
+    "host_of_expert_s": ("host_of_expert",),
+    "narrow_host_of_expert_s": ("fp8_host_of_expert", "host_of_expert"),
+}
+SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps", "fp8_pads")
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(

@@ -99,6 +99,7 @@ KERNELS: dict[str, Rule] = {
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
     "context_steps": SWITCH,
+    "fp8_pads": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
 }
@@ -110,7 +111,9 @@ BY_NAME: dict[str, Rule] = {
     "launches": COUNT,
     "payloads": NUMBER,
     "fp8_payloads": NUMBER,
-    "fp8_casts": COUNT,
+    "fp8_casts": COUNTS,
+    "host_of_expert": DURATION,
+    "fp8_host_of_expert": DURATION,
     "copies": COUNTS,
 }
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known

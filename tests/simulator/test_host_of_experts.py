@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.graph_scopes import issued
 from simulator.costs.kernel_launch import launch_bound
+from simulator.costs.kernels import Kernels
 from simulator.predict import predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from topologies.files.reading import shipped_text
 from topologies.machine_files import load_machine
 from validation.host_time import host_times
 from workload.gpt import find_model
@@ -53,6 +56,7 @@ def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
         ("attention", 1, 1, 0),
         ("router.matmul", 1, 1, 0),  # that of the router alone
         ("route", 1, 0, 0),
+        ("balance.loss", 1, 0, 0),
         ("dispatch.places", 1, 0, 0),
         ("dispatch.take_rows", 1, 1, 1),
         ("experts.up.matmul", 1, 1, 1),
@@ -84,6 +88,38 @@ def test_models_without_experts_are_bound_by_no_host() -> None:
         job = job_of(find_model(name), "dp=8,mbs=1", stack, devices=8, batch=16)
         found[name] = stack.kernels(job.gpt, job.plan, machine).host_s
     assert found["qwen3-30b-a3b"] > 0 == found["llama-3.1-8b"]
+
+
+def test_one_call_issues_kernels_for_each_expert() -> None:
+    """A call takes 100 us of the host, and 9 us more for each of 8 matmuls, in fp8 30 us; casts of
+    8 experts by 4 kernels each take 32 times 9 us more."""
+    kernels = Kernels(host_s=100e-6, host_of_expert_s=9e-6, narrow_host_of_expert_s=30e-6)
+    grouped = replace(KERNEL, kind="grouped_matmul", label="experts.up", attributes={"count": 8})
+    casts = replace(KERNEL, kind="cast", label="experts.up.cast", attributes={"kernels": 32})
+    costs = AnalyticCosts(load_machine("dgx-h100"), 1, kernels)
+    found = [costs.host_s(op) for op in (KERNEL, grouped, replace(grouped, dtype="fp8"), casts)]
+    assert found == pytest.approx([100e-6, 172e-6, 340e-6, 388e-6])
+    captured = AnalyticCosts(
+        load_machine("dgx-h100"), 1, replace(kernels, graphs=("full_iteration",))
+    )
+    assert captured.host_s(grouped) == captured.host_s(casts) == 0
+
+
+def test_kernels_of_one_call_begin_one_by_one_on_the_device() -> None:
+    machine = load_machine("dgx-h100")
+    costs, cast = AnalyticCosts(machine), replace(KERNEL, kind="cast", nbytes=10**9)
+    more = costs.seconds(replace(cast, attributes={"kernels": 32})) - costs.seconds(cast)
+    assert more == pytest.approx(31 * machine.device.launch_s)
+
+
+def test_the_time_for_an_expert_is_the_least_of_the_table_of_grouped_matmuls() -> None:
+    lines = shipped_text("validation", "data/b200_matmuls.csv").splitlines()
+    rows = [line.split(",") for line in lines if line.startswith("grouped_matmul")]
+    least_s = min(float(row[-1]) / int(row[1]) for row in rows)
+    own = load_stack("megatron-core").own_kernels
+    assert own["host_of_expert"]["b200"] == f"{1e6 * least_s:.1f} us"
+    slower = 166 / 118  # of Grace's hosts, by `host_with_experts`
+    assert own["host_of_expert"]["gb200"] == f"{1e6 * least_s * slower:.1f} us"
 
 
 @pytest.mark.slow

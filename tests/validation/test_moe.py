@@ -253,6 +253,34 @@ def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("table", "dispatcher", "stack", "overlaps"),
+    [
+        ("canonical recipe", "HybridEP, 32 SMs", "nemo-deepep-router-graphs", True),
+        ("EP overlap off", "HybridEP", "nemo-deepep-router-graphs", False),
+        ("alltoall fallback, 5 steps", "alltoall", "nemo-unfused-permutation-graphs", False),
+        ("alltoall A/B: no EP overlap", "alltoall", "nemo-unfused-permutation", False),
+    ],
+)
+def test_measured_runs_of_qwen3_have_what_the_notes_around_them_say(
+    table: str, dispatcher: str, stack: str, overlaps: bool
+) -> None:
+    cells = {"source": "NVIDIA Megatron-Bridge, measured performance", "model": "Qwen3-30B-A3B"}
+    cells |= {"framework": "Megatron-Bridge", "table_or_figure": table, "dispatcher": dispatcher}
+    job = case_of(run(**cells)).job
+    assert job.stack.name == stack
+    assert ("a2a" in job.plan.overlap) == overlaps
+    assert job.gpt.balance_loss == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"), [("Qwen3_235B_a22B", 1e-3), ("DeepSeekV3", 1e-4), ("GPT OSS 120B", 0)]
+)
+def test_experts_are_balanced_by_the_losses_of_the_recipes(model: str, loss: float) -> None:
+    cells = {"source": BRIDGE, "framework": "Megatron-Bridge", "model": model}
+    assert case_of(run(**cells)).asked.balance_loss == loss
+
+
 def test_gradients_are_summed_as_the_recipes_say() -> None:
     source = "NVIDIA Megatron-Bridge performance summary"
     read = (case_of(run(source=name)).job.plan.gradients for name in (source, "another"))

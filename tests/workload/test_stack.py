@@ -255,20 +255,22 @@ def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> 
 def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
     gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
     plan = Plan(data=2, expert=2, batch=2, micro_batch=1)
-    found = lower(gpt, plan, habits=Habits(fp8=True, fp8_casts=6))
+    found = lower(gpt, plan, habits=Habits(fp8=True, fp8_casts=(6, 4)))
     casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]
     of_experts = [op for op in casts if op.label.startswith("experts.")]
     assert len(of_experts) == 2 * 2 * 2  # layers, linears, input and gradient
     for op in casts:
         elements = found.buffers[op.writes[0]].nbytes
         assert (op.nbytes / elements, op.launches) == ((6, 1) if op in of_experts else (3, 0))
+        kernels = {"kernels": 4 * 2} if op in of_experts else {}  # of two experts on a rank
+        assert op.attributes == kernels
 
 
 EVERY = Habits(
     fused=("gelu", "accumulate"),
     fp8=True,
     fp8_transposes=True,
-    fp8_casts=4,
+    fp8_casts=(4, 1),
     gathers_ahead=True,
     coalesced=True,
     copies=(("attention", (1, 2)),),
@@ -281,6 +283,7 @@ EVERY = Habits(
     early_stop=True,
     own_rows=True,
     context_steps=True,
+    fp8_pads=True,
 )
 
 

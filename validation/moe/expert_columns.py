@@ -17,7 +17,8 @@ OF_LATENT = ("q_rank", "kv_rank", "rope_width", "value_width")
 OF_WINDOWS = ("window", "global_every")
 COLUMNS = (*OF_EXPERTS, *OF_LATENT, *OF_WINDOWS, "head_width", "mtp_layers")
 SWITCHES = ("sinks", "biases")
-CLAMPED, CAPACITY, SCALING = "clamped", "capacity", "rope_scaling"
+CLAMPED, SCALING = "clamped", "rope_scaling"
+REALS = ("capacity", "balance_loss")
 LAST_CHUNK, SHORT, RECIPE = "last_chunk", "short", "recipe"
 LAYERS_OF = "layers_of"  # the preset whose layers a hybrid has, a column that readings fill
 OF_HYBRIDS = (
@@ -32,8 +33,7 @@ def own_fields(run: PublishedRun) -> dict[str, Any]:
     row's layers are like."""
     given: dict[str, Any] = {key: run.whole(key) for key in COLUMNS if run.text(key)}
     given |= {key: run.text(key) == "yes" for key in SWITCHES if run.text(key)}
-    if run.text(CAPACITY):
-        given[CAPACITY] = run.real(CAPACITY)
+    given |= {key: run.real(key) for key in REALS if run.text(key)}
     given |= {SCALING: run.text(SCALING)} if run.text(SCALING) else {}
     if run.whole("kv_rank"):  # which has neither other positions nor biases (2405.04434, 2.1)
         given |= {"positions": "rope", "biases": False}

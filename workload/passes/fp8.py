@@ -14,7 +14,12 @@ low-precision training, performance considerations, "Handling transposes". Black
 
 What linears of experts multiply may be cast in kernels of their own, which read it once, or twice
 where its largest value must be known before, and write one or two copies: a stack says how many
-bytes that is for an element.
+bytes that is for an element, and how many kernels one call then issues for each expert.
+
+Tensor cores want a multiple of 16 rows, or 32 with scales of blocks, so that rows of experts that
+have as many as the routing says are copied to places that are padded in front of their linears, and
+back behind them, in both passes; kept is none of it but what is cast. Source: NVIDIA/Megatron-LM
+core_v0.15.0, transformer/moe/experts.py, TEGroupedMLP.forward. Not modelled: the rows of zeros.
 """
 
 from __future__ import annotations
@@ -23,13 +28,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workload.naming import op_name
-from workload.op import BACKWARD, BY_MASKS, COMPUTE, STEP, WEIGHT_GATHER, WEIGHT_GRAD, Buffer, Op
+from workload.op import (
+    BACKWARD,
+    BY_MASKS,
+    COMPUTE,
+    KERNELS,
+    STEP,
+    WEIGHT_GATHER,
+    WEIGHT_GRAD,
+    Buffer,
+    Op,
+)
 
 Buffers = dict[str, Buffer]
+OwnCasts = tuple[int, int]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
 BOTH_BYTES = 4  # and written once more, transposed
 TRANSPOSE_BYTES = 2
+PADDING_BYTES = 4  # an element is read and written in 16 bits
 GROUPED = "grouped_matmul"
+PADDED = ("experts.up.matmul", "experts.down.grad.input")  # rows that their first linears read
+UNPADDED = ("experts.down.matmul", "experts.up.grad.input")  # and those that their last ones make
 LINEARS = ("matmul", GROUPED)
 # Of a router, which Megatron-Core multiplies in fp32 or as it comes (transformer/moe/router.py).
 ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
@@ -40,12 +59,38 @@ CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
 
 
 def multiply_in_fp8(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], *, transposes: bool, own_casts: int = 0
+    ops: Sequence[Op],
+    buffers: Mapping[str, Buffer],
+    *,
+    transposes: bool,
+    own_casts: OwnCasts = (0, 0),
+    pads: bool = False,
 ) -> tuple[list[Op], Buffers]:
     """The ops with linears in fp8, and the buffers that casts write or that are smaller; with the
-    transposes that Hopper needs, or without, and with casts for experts that move `own_casts`
-    bytes for an element in kernels of their own (0: inside the kernel before)."""
-    return _Casts(ops, buffers, transposes=transposes, own_casts=own_casts).rewritten()
+    transposes that Hopper needs, or without, and with casts for experts in kernels of their own,
+    `own_casts`: bytes for an element (0: inside the kernel before) and kernels for an expert."""
+    given = _padded(ops, buffers) if pads else ops
+    return _Casts(given, buffers, transposes=transposes, own_casts=own_casts).rewritten()
+
+
+def _padded(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
+    """The ops with copies of experts' rows around their linears, where their numbers differ."""
+    result: list[Op] = []
+    for op in ops:
+        ragged = op.kind == GROUPED and not op.attributes["even"]
+        if ragged and op.label in PADDED:
+            result.append(_copied(op, buffers[op.reads[0]], "pad_rows"))
+        result.append(op)
+        if ragged and op.label in UNPADDED:
+            result.append(_copied(op, buffers[op.writes[0]], "unpad_rows"))
+    return result
+
+
+def _copied(op: Op, rows: Buffer, kind: str) -> Op:
+    label = f"{op.label}.{kind}"
+    name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
+    nbytes = PADDING_BYTES * rows.elements
+    return _Casts.kernel(op, name, kind, label, rows.name, rows.name, nbytes=nbytes)
 
 
 class _Casts:
@@ -59,7 +104,7 @@ class _Casts:
         buffers: Mapping[str, Buffer],
         *,
         transposes: bool,
-        own_casts: int,
+        own_casts: OwnCasts,
     ) -> None:
         self._ops = ops
         self._own_casts = own_casts
@@ -95,9 +140,11 @@ class _Casts:
         if self._is_cast(source):
             return [*before, replace(op, dtype="fp8")]
         nbytes = BOTH_BYTES if self._transposes else CAST_BYTES
-        apart = self._own_casts if op.kind == GROUPED else 0
+        apart, kernels = self._own_casts if op.kind == GROUPED else (0, 0)
         cast = self._cast(op, source, kept=not op.purpose, nbytes=apart or nbytes)
-        cast = replace(cast, launches=1 if apart else 0)
+        if apart:
+            count = kernels * int(op.attributes["count"])
+            cast = replace(cast, launches=1, attributes={KERNELS: count})
         return [*before, cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
 
     def _transposed(self, op: Op) -> tuple[list[Op], Op]:
@@ -112,7 +159,7 @@ class _Casts:
             copy = self.added[f"{name}.o"] = replace(self.added[whole], name=f"{name}.o")
             reads[place] = copy.name
             nbytes = TRANSPOSE_BYTES * copy.elements
-            found.append(self._on(op, name, "transpose", label, whole, copy.name, nbytes=nbytes))
+            found.append(self.kernel(op, name, "transpose", label, whole, copy.name, nbytes=nbytes))
         return found, replace(op, reads=tuple(reads))
 
     def _gathered(self, op: Op) -> list[Op]:
@@ -142,11 +189,15 @@ class _Casts:
         copy = self.added[f"{name}.o"] = Buffer(f"{name}.o", whole.shape, "fp8", role)
         if kept:
             self._copies[source] = copy.name
-        cast = self._on(op, name, "cast", label, source, copy.name, nbytes=nbytes * whole.elements)
+        cast = self.kernel(
+            op, name, "cast", label, source, copy.name, nbytes=nbytes * whole.elements
+        )
         return replace(cast, launches=0)
 
     @staticmethod
-    def _on(op: Op, name: str, kind: str, label: str, source: str, copy: str, *, nbytes: int) -> Op:
+    def kernel(
+        op: Op, name: str, kind: str, label: str, source: str, copy: str, *, nbytes: int
+    ) -> Op:
         """A kernel in front of an op, from one buffer into another."""
         return replace(
             op,

@@ -30,10 +30,11 @@ class Habits:
 
     `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
     linears of the layers multiply in fp8; with `fp8_transposes` as Hopper does, whose operands must
-    be transposed for the gradients of weights; `fp8_casts` are the bytes that a cast for experts'
-    linears moves for an element where it is a kernel of its own, or 0. `passes` has, for a kind of
-    op made of several kernels, how often as many bytes go through memory as through one kernel,
-    `launches` how many kernels the host issues. `payloads` has, for a kind of collective, how many
+    be transposed for the gradients of weights; `fp8_casts` are, of casts for experts' linears in
+    kernels of their own, bytes for an element and kernels for each expert, or zeros. `passes` has,
+    for a kind of op made of several kernels, how often as many bytes go through memory as through
+    one kernel, `launches` how many kernels the host issues. `payloads` has, for a kind of
+    collective, how many
     bytes the stack sends for each of the program's: another data type, or sent more often.
     `scatter_gather` has the directions, "forward" and "backward", whose messages between stages
     each rank of x sends a part of, and the parts are gathered where they arrive.
@@ -44,8 +45,9 @@ class Habits:
     With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
     With `context_steps` gathered keys are attended to in the steps of a ring
     (`workload/passes/context_steps.py`). With `own_rows` ranks that split experts send their own
-    rows to these (`workload/passes/exchanges/own_rows.py`).
-    With `early_stop` a recomputed layer ends with the last value that its backward pass needs.
+    rows to these (`workload/passes/exchanges/own_rows.py`). With `early_stop` a recomputed layer
+    ends with the last value that its backward pass needs. With `fp8_pads` rows of experts are
+    copied to padded places around their linears in fp8.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
     """
@@ -53,7 +55,7 @@ class Habits:
     fused: tuple[str, ...] = ()
     fp8: bool = False
     fp8_transposes: bool = False
-    fp8_casts: int = 0
+    fp8_casts: tuple[int, int] = (0, 0)
     passes: Shares = ()
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
@@ -66,6 +68,7 @@ class Habits:
     copies: tuple[tuple[str, Rates], ...] = ()
     context_steps: bool = False
     own_rows: bool = False
+    fp8_pads: bool = False
 
 
 NO_HABITS = Habits()
@@ -110,8 +113,8 @@ def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewr
 
 def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Linears of layers in fp8."""
-    apart = habits.fp8_casts
-    return multiply_in_fp8(ops, buffers, transposes=habits.fp8_transposes, own_casts=apart)
+    how = {"transposes": habits.fp8_transposes, "pads": habits.fp8_pads}
+    return multiply_in_fp8(ops, buffers, own_casts=habits.fp8_casts, **how)
 
 
 def ahead(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:

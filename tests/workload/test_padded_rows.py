@@ -1,0 +1,30 @@
+"""Rows of experts that fp8 wants in multiples: where they are copied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.passes.stack import Habits
+from workload.plan import Plan
+
+TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+
+
+def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
+    """In front of the first linear of each pass and behind its last one, each element read and
+    written in 16 bits; not where every expert has as many places as the others."""
+    gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
+    plan = Plan(data=2, expert=2, batch=2, micro_batch=1)
+    habits = Habits(fp8=True, fp8_pads=True)
+    found = lower(gpt, plan, habits=habits)
+    order = [op.label for op in found.ops if op.micro_batch == 0 and op.part.layer == 1]
+    copies = [op for op in found.ops if op.kind in ("pad_rows", "unpad_rows")]
+    assert len(copies) == gpt.layers * 4
+    for op in copies:
+        linear, behind = op.label.removesuffix(f".{op.kind}"), op.kind == "unpad_rows"
+        assert (order.index(op.label) > order.index(linear)) == behind
+        assert op.nbytes == 2 * found.buffers[op.writes[0]].nbytes
+    even = lower(replace(gpt, capacity=1.0), plan, habits=habits)
+    assert not [op for op in even.ops if op.kind == "pad_rows"]
