@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -147,6 +148,7 @@ def trainers(gpt: GPT, plan: Plan) -> Iterator[Trainer]:
             dist.destroy_process_group()
 
 
+@cache
 def rows_of_every_kind() -> list[Row]:
     """Few rows of the covering set in whose programs every kind of op of all of them is."""
     kinds = {number: _kinds(row) for number, row in enumerate(covering(8))}
