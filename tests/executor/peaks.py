@@ -88,7 +88,7 @@ def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:
     return found
 
 
-def wide_case(row: Row, precision: str = "fp32") -> Case:
+def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
     """The model and plan of a row of the covering set, so large that fixed costs do not count."""
     gpt, plan = case(row)
     wide = replace(
@@ -96,7 +96,7 @@ def wide_case(row: Row, precision: str = "fp32") -> Case:
         hidden=gpt.hidden * WIDER,
         ffn=gpt.ffn * WIDER,
         head_width=gpt.head_width * WIDER,
-        sequence=gpt.sequence * LONGER,
+        sequence=gpt.sequence * longer,
     )
     fuller = replace(plan, batch=FULLER * plan.batch, micro_batch=FULLER * plan.micro_batch)
     return wide, replace(fuller, precision=precision)
