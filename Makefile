@@ -9,6 +9,10 @@ SETUP := setup.cfg pyproject.toml constraints.txt
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side, so each of them computes on one thread.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Neighbours stay in one process, which has what they share computed already.
+BOTH_CORES := -n 2 --dist worksteal
+# Tests start dozens of processes: each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
 
@@ -34,11 +38,11 @@ demo: $(VENV)/.installed-run
 	@echo "$$SHOWN"
 
 test: lint
-	$(PYTEST) -n 2 -m "not gpu and not slow"
+	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow"
 
 # Hours. Where all tests pass it says so in docs/full-test-run.json.
 test-all: lint
-	$(PYTEST) -n 2 -m "not gpu" --junitxml=build/test-all.xml
+	$(PYTEST) $(BOTH_CORES) -m "not gpu" --junitxml=build/test-all.xml
 	$(BIN)/python -m tests.full_run build/test-all.xml docs/full-test-run.json
 
 # On a machine with a GPU: tests, calibration, validation and throughput, within 25 minutes and without

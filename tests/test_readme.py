@@ -2,7 +2,7 @@
 
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
 `<!-- excerpt: COMMAND -->` likewise, of a prediction the question and the step alone, of a why with
-a roofline the question and that;
+a roofline the question and that, among the slow tests (tests/simgpt/test_roofline.py is quick);
 `<!-- slow: COMMAND -->` like the first, but only among the slow tests; `<!-- measured: COMMAND -->`
 likewise, but what was measured once on a machine is only kept.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
 from simgpt.tables import percent
+from tests.simgpt.face import simgpt
 from validation.published import validate_published
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -39,18 +39,14 @@ LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 def shown(command: str, kind: str = "output") -> str:
     """A command and what it prints, as the pages show it."""
-    words = [sys.executable, *shlex.split(f"-m {command}")]
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-            cwd=folder if WRITES.intersection(words) else None,
-        )
-    assert done.returncode == 0, done.stderr
-    output = excerpt(done.stdout) if kind == "excerpt" else done.stdout
+    _, *words = shlex.split(command)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chdir(folder if WRITES.intersection(words) else Path.cwd()),
+    ):
+        said = simgpt(*words)
+    assert said.status == 0, said.err
+    output = excerpt(said.out) if kind == "excerpt" else said.out
     lines = (line.rstrip() for line in f"$ {command}\n{output}".strip().splitlines())
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
@@ -89,7 +85,10 @@ def rewrite(command: str, kind: str) -> None:
     ("kind", "command"),
     [
         *(("output", command) for command in blocks("output")),
-        *(("excerpt", command) for command in blocks("excerpt")),
+        *(
+            pytest.param("excerpt", command, marks=SLOW if " --roofline " in command else [])
+            for command in blocks("excerpt")
+        ),
         *(pytest.param("slow", command, marks=SLOW) for command in blocks("slow")),
     ],
 )

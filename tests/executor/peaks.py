@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 
 import torch
@@ -87,7 +88,7 @@ def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:
     return found
 
 
-def wide_case(row: Row, precision: str = "fp32") -> Case:
+def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
     """The model and plan of a row of the covering set, so large that fixed costs do not count."""
     gpt, plan = case(row)
     wide = replace(
@@ -95,7 +96,7 @@ def wide_case(row: Row, precision: str = "fp32") -> Case:
         hidden=gpt.hidden * WIDER,
         ffn=gpt.ffn * WIDER,
         head_width=gpt.head_width * WIDER,
-        sequence=gpt.sequence * LONGER,
+        sequence=gpt.sequence * longer,
     )
     fuller = replace(plan, batch=FULLER * plan.batch, micro_batch=FULLER * plan.micro_batch)
     return wide, replace(fuller, precision=precision)
@@ -147,6 +148,7 @@ def trainers(gpt: GPT, plan: Plan) -> Iterator[Trainer]:
             dist.destroy_process_group()
 
 
+@cache
 def rows_of_every_kind() -> list[Row]:
     """Few rows of the covering set in whose programs every kind of op of all of them is."""
     kinds = {number: _kinds(row) for number, row in enumerate(covering(8))}

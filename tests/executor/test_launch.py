@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def _worker(entry: Path) -> dict[int, int]:
     return {int(words[words.index(b"executor.worker") + 2]): int(entry.name)}
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_run_and_is_named(victim: int) -> None:
     seen: list[int] = []
 
@@ -108,31 +109,45 @@ def test_an_error_of_one_rank_ends_the_others_that_wait_for_it_and_is_shown(
     (tmp_path / "sitecustomize.py").write_text(FAILING, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.getcwd()]))
     steps: list[int] = []
+
+    def note(message: dict[str, Any]) -> None:
+        steps.append(message["step"])
+
     with pytest.raises(LaunchError) as error:
-        launch(
-            "train",
-            JOB.to_json(),
-            ranks=2,
-            report=lambda message: steps.append(message["step"]),
-            timeout_s=PATIENCE_S,
-        )
+        launch("train", JOB.to_json(), ranks=2, report=note, timeout_s=PATIENCE_S)
     assert str(error.value) == "rank 1 stopped: RuntimeError: CUDA error: made up"
     assert steps == [1, 2]
 
 
-def test_ranks_of_one_machine_listen_on_its_loopback_alone() -> None:
-    listening: list[str] = []
+@dataclass
+class Interrupted:
+    """Processes of ranks whose report raised, where they listened, and which of them were left."""
+
+    processes: list[int] = field(default_factory=list)
+    listening: list[str] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def interrupted() -> Interrupted:
+    """One run for two tests."""
+    seen = Interrupted()
 
     def look(message: dict[str, Any]) -> None:
         if message["step"] == 2:
-            for process in children().values():
-                listening.extend(_listening(process))
+            seen.processes = list(children().values())
+            seen.listening = [each for process in seen.processes for each in _listening(process)]
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         launch("train", JOB.to_json(), ranks=2, report=look, timeout_s=PATIENCE_S)
-    assert listening
-    assert set(listening) <= {"0100007F", f"{'0' * 24}01000000"}
+    seen.left = [each for each in seen.processes if Path(f"/proc/{each}").exists()]
+    return seen
+
+
+def test_ranks_of_one_machine_listen_on_its_loopback_alone(interrupted: Interrupted) -> None:
+    assert interrupted.listening
+    assert set(interrupted.listening) <= {"0100007F", f"{'0' * 24}01000000"}
 
 
 def _listening(process: int) -> list[str]:
@@ -164,17 +179,9 @@ def test_a_plan_that_no_machine_holds_is_refused_before_it_runs() -> None:
         launch("train", job.to_json(), ranks=1, report=ignore, timeout_s=PATIENCE_S)
 
 
-def test_a_report_that_raises_leaves_no_rank_behind() -> None:
-    seen: list[int] = []
-
-    def interrupt(_: dict[str, Any]) -> None:
-        seen.extend(children().values())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        launch("train", JOB.to_json(), ranks=2, report=interrupt, timeout_s=PATIENCE_S)
-    assert len(seen) == 2
-    assert not any(Path(f"/proc/{process}").exists() for process in seen)
+def test_a_report_that_raises_leaves_no_rank_behind(interrupted: Interrupted) -> None:
+    assert len(interrupted.processes) == 2
+    assert interrupted.left == []
 
 
 @pytest.fixture
@@ -213,9 +220,12 @@ ENDED = (
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
-        (signal.SIGINT, 130, ENDED),
+        pytest.param(signal.SIGINT, 130, ENDED, marks=pytest.mark.slow),
         (signal.SIGTERM, 143, ENDED.replace("interrupted", "ended by SIGTERM")),
-        (signal.SIGUSR1, 138, ENDED.replace("interrupted", "ended by SIGUSR1")),
+        pytest.param(
+            *(signal.SIGUSR1, 138, ENDED.replace("interrupted", "ended by SIGUSR1")),
+            marks=pytest.mark.slow,
+        ),
         (signal.SIGHUP, 129, "simgpt: ended by SIGHUP"),
         (signal.SIGKILL, -signal.SIGKILL, ""),
     ],

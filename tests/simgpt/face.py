@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
@@ -46,6 +47,13 @@ def simgpt(*words: str) -> Said:
     ):
         main()
     return Said(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+@cache
+def asked(*words: str) -> Said:
+    """What a question is answered, found once for the tests of a process: it reads and writes no
+    file, and no test changes what it depends on."""
+    return simgpt(*words)
 
 
 def assert_golden(name: str, text: str) -> None:

@@ -147,7 +147,7 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
 
 @pytest.mark.parametrize("command", ["why", "sbatch"])
 def test_other_commands_say_the_same_times(command: str) -> None:
-    words = (*ASKED, "--plan", "data=rest")
+    words = ("gpt2-xl", "-m", "1x2xH100", "--plan", "data=2", "--batch", "512")
     remedy = simgpt("predict", *words).err.strip()
     assert remedy.endswith(" a step)")
     assert simgpt(command, *words).err.strip().endswith(remedy)

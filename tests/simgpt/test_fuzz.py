@@ -1,4 +1,7 @@
-"""A few hundred drawn command lines, always the same; `make fuzz` runs ten thousand others."""
+"""A few hundred drawn command lines, always the same, half of them among the slow tests.
+
+`make fuzz` runs ten thousand others.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return bases_of(tmp_path_factory.mktemp("bases"))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part",
+    [0, 1, *(pytest.param(part, marks=pytest.mark.slow) for part in range(2, PARTS))],
+)
 def test_no_input_is_answered_with_anything_but_an_answer_or_a_sentence(
     part: int, bases: dict[str, bytes]
 ) -> None:

@@ -14,7 +14,6 @@ from topologies.machine_files import load_machine
 
 PLAN = ("--plan", "z=2,data=4", "--batch", "16")
 PREDICT = ("predict", "tiny-1m", "-m", "frontier", *PLAN)
-WHY = ("why", "tiny-1m", "-m", "frontier", *PLAN)
 NOISE = ("--noise", "5%", "--slow", "10%:20%", "--spread", "3%")
 
 
@@ -92,10 +91,10 @@ def test_plans_of_all_sorts_are_served(plan: str) -> None:
 
 
 def test_why_says_it_too() -> None:
-    words = (*NOISE, "--samples", "4")
-    record = answered(*WHY, *words)
-    assert record["variability"] == answered(*PREDICT, *words)["variability"]
-    said = simgpt(*WHY, *words)
+    words = ("tiny-30k", "-m", "frontier", "--plan", "data=2", "--batch", "4", *NOISE)
+    record = answered("why", *words, "--samples", "4")
+    assert record["variability"] == answered("predict", *words, "--samples", "4")["variability"]
+    said = simgpt("why", *words, "--samples", "4")
     assert "what the noise adds, mean rank" in said.out
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from simgpt.running import host_load
-from tests.simgpt.face import simgpt
+from tests.simgpt.face import Said, simgpt
 from tests.simgpt.test_predict import assert_tracks_in_order
 from topologies.machine import machine_to_dict
 from topologies.machine_files import with_settings
@@ -154,11 +154,16 @@ def test_a_run_without_a_prediction_prints_a_line_per_step(
 @pytest.mark.parametrize(
     "plan", ["data=2", pytest.param("pipe=2,micro_batch=2", marks=pytest.mark.slow)]
 )
-def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(plan: str) -> None:
-    """The first step is sound; its update takes every weight to infinity."""
-    said = simgpt(*WORDS, "--no-predict", "--plan", plan, "--lr", "1e30", "--json")
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(
+    plan: str, tmp_path: Path
+) -> None:
+    """The first step is sound; its update takes every weight to infinity. The answer is written
+    before the run ends."""
+    out, trace = tmp_path / "run.json", tmp_path / "trace.json"
+    words = ("--no-predict", "--plan", plan, "--lr", "1e30", "--json")
+    said = simgpt(*WORDS, *words, "-o", str(out), "--trace", str(trace))
     assert said.status == 6, said.err
-    record = json.loads(said.out, parse_constant=pytest.fail)
+    record = json.loads(out.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     assert record["diverged_at_step"] == 2
     assert record["losses"][0] > 0
     assert record["losses"][1:] == [None]
@@ -166,14 +171,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(plan: s
         "simgpt: the loss of step 2 of 3 is not a finite number, so training stopped there; "
         "try a smaller --lr than 1e+30"
     )
-
-
-def test_a_diverged_run_writes_its_answer_before_it_ends(tmp_path: Path) -> None:
-    out, trace = tmp_path / "run.json", tmp_path / "trace.json"
-    words = ("--no-predict", "--lr", "1e30", "--json", "-o", str(out), "--trace", str(trace))
-    said = simgpt(*WORDS, *words)
-    assert said.status == 6
-    assert json.loads(out.read_text(encoding="utf-8"))["diverged_at_step"] == 2
     assert f"{trace} was not written: only the last step is recorded" in said.err
     assert not trace.exists()
 
@@ -190,9 +187,18 @@ def test_a_validation_refuses_a_step_of_a_run_that_lost_its_loss() -> None:
         launch_training(job)
 
 
-def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated() -> None:
-    said = simgpt(*WORDS, "--no-predict", "--json")
-    record = json.loads(said.out)
+@pytest.fixture(scope="module")
+def on_one_gpu() -> Said:
+    """What two ranks without a prediction say on a machine of one GPU: one run for two tests."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("executor.launching.devices.accelerators", lambda: 1)
+        return simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--json")
+
+
+def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated(
+    on_one_gpu: Said,
+) -> None:
+    record = json.loads(on_one_gpu.out)
     assert record["predicted_step_s"] is None
     assert record["peak_bytes"] == pytest.approx(record["predicted_peak_bytes"], rel=0.1)
 
@@ -250,14 +256,10 @@ def test_cuda_without_a_gpu_for_each_rank_is_refused_before_a_rank_starts(
     assert "--device cuda: 2 rank(s) need a GPU each, and torch sees 1 here" in said.sentence
 
 
-def test_two_ranks_on_a_machine_of_one_gpu_compute_on_the_cpu_and_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("executor.launching.devices.accelerators", lambda: 1)
-    said = simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--json")
-    assert said.status == 0, said.err
-    assert json.loads(said.out)["device"] == "cpu"
-    assert said.err.startswith("computing on the CPU: 2 ranks need a GPU each")
+def test_two_ranks_on_a_machine_of_one_gpu_compute_on_the_cpu_and_say_so(on_one_gpu: Said) -> None:
+    assert on_one_gpu.status == 0, on_one_gpu.err
+    assert json.loads(on_one_gpu.out)["device"] == "cpu"
+    assert on_one_gpu.err.startswith("computing on the CPU: 2 ranks need a GPU each")
 
 
 # What Python runs before anything else: rank 1 runs out of memory in step 2, while rank 0 waits.

@@ -6,10 +6,12 @@ import json
 
 import pytest
 
+import simgpt as api
 from simgpt import tables
-from tests.simgpt.face import assert_golden, simgpt
+from tests.simgpt.face import asked, assert_golden, simgpt
 from topologies.files.units import format_quantity
 
+SMALL = ("tiny-30k", "-m", "frontier", "--plan", "x=2,data=2", "--batch", "4")
 WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
 
 
@@ -20,7 +22,7 @@ def test_the_help_opens_with_two_examples() -> None:
 
 
 def test_the_answer_reads_as_its_golden_file() -> None:
-    said = simgpt(*WHY)
+    said = asked(*WHY)
     assert said.status == 0
     assert max(map(len, said.out.splitlines())) <= tables.WIDTH
     assert_golden("why.txt", said.out)
@@ -28,7 +30,7 @@ def test_the_answer_reads_as_its_golden_file() -> None:
 
 def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
     """The sentence is below the budget, the range above both, and the two are of two numbers."""
-    text = simgpt(*WHY).out
+    text = asked(*WHY).out
     rows = " ".join(text.split())
     at = [rows.index(part) for part in ("8 of 10 such steps", "root of the sum", "the range above")]
     assert at == sorted(at)
@@ -38,8 +40,8 @@ def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
 
 
 def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
-    record = json.loads(simgpt(*WHY, "--json").out)
-    assert record["step_s"] == json.loads(simgpt("predict", *WHY[1:], "--json").out)["step_s"]
+    record = json.loads(simgpt("why", *SMALL, "--json").out)
+    assert record["step_s"] == json.loads(simgpt("predict", *SMALL, "--json").out)["step_s"]
     why = record["why"]
     assert sum(part["share"] for part in why["path"]) == pytest.approx(1)
     assert why["sentence"].endswith(".")
@@ -49,22 +51,24 @@ def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
 
 
 def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_named() -> None:
-    words = ("why", "tiny-2m", "-m", "kestrel", "-n", "16", "--plan", "x=2,y=8", "--batch", "16")
-    said = simgpt(*words)
-    why = json.loads(simgpt(*words, "--json").out)["why"]
+    """In Python, whose result has both the text and the JSON of one command."""
+    question = "tiny-2m", "kestrel", "x=2,y=8"
+    said = api.why(*question, devices=16, batch=16)
+    why = said.to_dict()["why"]
     bent = {each["change"]: each["switches"] for each in why["better_machines"]}
     assert bent["doubling NIC bandwidth"] != []
     assert bent["halving kernel launches"] == []
-    told = " ".join(said.out.split())
+    told = " ".join(str(said).split())
     assert f"doubling NIC bandwidth: {why['tuner']} takes " in told
     for switch in bent["doubling NIC bandwidth"][:2]:
         assert switch["from"] != switch["to"]
         size = format_quantity(switch["bytes"], "bytes", binary=True)
         how = f"{switch['to']} in place of {switch['from']} for {switch['axes']} all-reduces"
         assert f"{how} of {size}" in told
-    unbent = json.loads(simgpt(*words, "--set", "software.tuner=none", "--json").out)["why"]
-    assert unbent["tuner_switches"] == []
-    assert "tuner switches" not in simgpt(*words, "--set", "software.tuner=none").out
+    assert "tuner switches" in told
+    unbent = api.why(*question, devices=16, batch=16, set={"software.tuner": "none"})
+    assert unbent.to_dict()["why"]["tuner_switches"] == []
+    assert "tuner switches" not in str(unbent)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +47,28 @@ MISSED = {
     "perlmutter_all_gather_pm_all_gather_2_mpi": (0.17, "16 and 32 GPUs switch as above"),
     "rccl_allgather_32gcd_issue1490": (0.25, "two rows, nothing fitted; other software"),
 }
-COMPARED = {each.name: each for each in validate_network()}
 
 
-@pytest.mark.parametrize("name", [name for name, each in COMPARED.items() if each.points])
+@cache
+def compared() -> dict[str, Comparison]:
+    """All tables, predicted once for the tests of a process."""
+    return {each.name: each for each in validate_network()}
+
+
+@pytest.mark.parametrize("name", read_tables())
 def test_tables_are_met_within_ten_percent_but_for_those_that_say_why(name: str) -> None:
-    mape = COMPARED[name].mape
-    assert mape is not None
+    mape = compared()[name].mape
+    if mape is None:
+        assert compared()[name].reason
+        return
     bound = MISSED[name][0] if name in MISSED else BAR
     assert mape <= bound
     assert name not in MISSED or mape > BAR, "it meets the bar now"
 
 
 def test_every_other_table_says_why_it_is_skipped() -> None:
-    skipped = {name: each.reason for name, each in COMPARED.items() if not each.points}
-    assert set(MISSED) <= set(COMPARED) - set(skipped)
+    skipped = {name: each.reason for name, each in compared().items() if not each.points}
+    assert set(MISSED) <= set(compared()) - set(skipped)
     assert all(skipped.values())
     assert sum("no collective" in reason for reason in skipped.values()) == 9
     assert len(skipped) == 12
@@ -84,9 +92,9 @@ def test_the_fitted_tables_are_those_of_the_fit_script() -> None:
 
 
 def test_every_table_of_more_than_eight_rows_is_within_a_tenth_or_its_error_explained() -> None:
-    large = {name: each for name, each in COMPARED.items() if len(each.points) > 8}
+    large = {name: each for name, each in compared().items() if len(each.points) > 8}
     badly = {name for name, each in large.items() if each.mape is not None and each.mape > 0.1}
-    assert badly == {name for name, each in COMPARED.items() if each.explanation}
+    assert badly == {name for name, each in compared().items() if each.explanation}
 
 
 def test_a_curve_fitted_to_few_rows_or_to_one_count_of_devices_is_of_low_confidence() -> None:
@@ -127,7 +135,7 @@ def test_two_rows_a_parameter_and_two_counts_make_a_fit() -> None:
 
 
 def test_start_up_artefacts_are_left_out_and_counted() -> None:
-    each = COMPARED["frontier_all_gather_all_gather_3_nccl"]
+    each = compared()["frontier_all_gather_all_gather_3_nccl"]
     assert (len(each.points), each.artefacts) == (64, 2)
     assert each.fitted_devices == (8, 64, 256)
 

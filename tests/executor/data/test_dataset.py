@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.data.batches import batch_of
@@ -60,6 +60,7 @@ def test_a_step_is_known_without_the_steps_before_and_whatever_the_batch(tmp_pat
     assert not torch.equal(batch_of(data, TINY, 8, 2, 1), one_by_one[16:])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 99), min_size=2, max_size=5))
 def test_a_mixture_has_each_share_at_every_point_to_less_than_the_number_of_sources(
     weights: list[int],

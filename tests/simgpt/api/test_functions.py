@@ -25,6 +25,7 @@ from simgpt.commands.validate import command as comparisons
 from tests.simgpt.face import simgpt
 
 PLAN = "x=2,z=2,data=2,micro_batch=2"
+FEW = {"pipe": 1, "y": 1, "zero": 0, "recompute": "none", "overlap": "none"}
 STUDY = (
     'model = "tiny-1m"\nmachine = "frontier"\ndevices = 8\nbatch = 16\nsweep = {z = [1, 2, 64]}\n'
 )
@@ -62,9 +63,9 @@ ASKED: dict[str, Callable[[], Result]] = {
         samples=3,
     ),
     "sweep": lambda: api.predict("tiny-1m", "frontier", batch=64, sweep={"devices": (8, 16)}),
-    "why": lambda: api.why("tiny-1m", "frontier", PLAN, batch=16, all_numbers=True),
+    "why": lambda: api.why("tiny-30k", "frontier", "data=2", batch=4, all_numbers=True),
     "search": lambda: api.search(
-        "tiny-1m", "frontier", 8, batch=16, plan={"pipe": 1}, also_devices=[4], workers=1
+        "tiny-1m", "frontier", 8, batch=16, plan=FEW, also_devices=[4], workers=1
     ),
     "axonn": lambda: api.search("tiny-1m", "frontier", 8, batch=16, rank_by="axonn"),
     "plan_run": lambda: api.plan_run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,37 +13,72 @@ from matplotlib.figure import Figure
 
 import simgpt as api
 from simgpt.api.asking import Asked
-from simgpt.api.facts import Model
-from simgpt.api.predictions import MOST_BARS, Prediction, Sweep
+from simgpt.api.facts import Listing, Machine, Model, Validation
+from simgpt.api.predictions import MOST_BARS, Prediction, Search, Sweep
+from simgpt.api.reasons import Why
 from simgpt.api.result import SHOWN, Result
 from tests.simgpt.face import assert_golden, simgpt
 
 PLAN = "x=2,z=2,data=2,micro_batch=2"
-STEP = api.predict("tiny-1m", "frontier", PLAN, batch=16)
-SWEPT = api.predict("tiny-1m", "frontier", "x=2,data=rest", batch=16, sweep={"z": [1, 2, 64]},
-                    devices=16)  # fmt: skip
-LADDER = api.predict("tiny-1m", "frontier", batch=64, sweep={"devices": [8, 16]})
-FOUND = api.search("tiny-1m", "frontier", 8, batch=16, plan="pipe=1", workers=1)
-WHY = api.why("tiny-1m", "frontier", PLAN, batch=16)
-MACHINE = api.machine("perlmutter")
-MACHINES = api.machine()
-COMPARED = api.validate("seeds", only="ornl-1")
-RESULTS = {
-    "prediction": STEP,
-    "sweep": SWEPT,
-    "search": FOUND,
-    "why": WHY,
-    "machine": MACHINE,
-    "machines": MACHINES,
-    "model": api.model("gpt-5b"),
-    "validation": COMPARED,
+Drawn = Prediction | Sweep | Search | Why | Machine | Validation
+
+
+@cache
+def step() -> Prediction:
+    return api.predict("tiny-1m", "frontier", PLAN, batch=16)
+
+
+@cache
+def swept() -> Sweep:
+    sizes = {"z": [1, 2, 64]}
+    return api.predict("tiny-1m", "frontier", "x=2,data=rest", batch=16, sweep=sizes, devices=16)
+
+
+@cache
+def ladder() -> Sweep:
+    return api.predict("tiny-1m", "frontier", batch=64, sweep={"devices": [8, 16]})
+
+
+@cache
+def found() -> Search:
+    plan = "pipe=1,recompute=none,zero=0,y=1"
+    return api.search("tiny-1m", "frontier", 8, batch=16, plan=plan, workers=1)
+
+
+@cache
+def why() -> Why:
+    return api.why("tiny-30k", "frontier", "z=2,data=2", batch=4)
+
+
+@cache
+def compared() -> Validation:
+    return api.validate("seeds", only=["ornl-22b", "ornl-175b"])
+
+
+@cache
+def machine() -> Machine:
+    return api.machine("perlmutter")
+
+
+@cache
+def machines() -> Listing:
+    return api.machine()
+
+
+WHOLE: dict[str, Callable[[], Result]] = {
+    "prediction": step,
+    "sweep": swept,
+    "search": found,
+    "why": why,
+    "model": lambda: api.model("gpt-5b"),
+    "validation": compared,
 }
 
 
 def test_results_are_short_in_a_console_and_tables_in_a_notebook() -> None:
-    whole = [result for result in RESULTS.values() if result not in (MACHINE, MACHINES)]
+    whole = [ask() for ask in WHOLE.values()]
     parts = [f"{result!r}\n{_lines(result._repr_html_())}" for result in whole]
-    parts += [f"{MACHINE!r}\n{MACHINES!r}\n"]
+    parts += [f"{machine()!r}\n{machines()!r}\n"]
     assert_golden("python_results.txt", "\n".join(parts))
 
 
@@ -52,30 +88,30 @@ def _lines(html: str) -> str:
 
 def test_the_text_of_a_result_is_what_the_command_prints() -> None:
     said = simgpt("predict", "tiny-1m", "-m", "frontier", "--plan", PLAN, "--batch", "16")
-    assert f"{str(STEP).rstrip()}\n" == said.out
+    assert f"{str(step()).rstrip()}\n" == said.out
 
 
 def test_a_prediction_has_the_figures_of_its_json() -> None:
-    record = STEP.to_dict()
-    assert STEP.step_s == record["step_s"] == pytest.approx(sum(STEP.breakdown_s.values()))
-    assert STEP.range_s == (record["low_step_s"], record["high_step_s"])
-    assert STEP.tokens_per_s == 16 * record["tokens_per_s"] / 16 == record["tokens_per_s"]
-    assert (STEP.mfu, STEP.hfu, STEP.fits) == (record["mfu"], record["hfu"], True)
-    assert STEP.memory["peak_bytes"] <= STEP.memory["capacity_bytes"]
-    assert (STEP.model, STEP.machine, STEP.devices) == ("tiny-1m", "frontier", 8)
+    record = step().to_dict()
+    assert step().step_s == record["step_s"] == pytest.approx(sum(step().breakdown_s.values()))
+    assert step().range_s == (record["low_step_s"], record["high_step_s"])
+    assert step().tokens_per_s == 16 * record["tokens_per_s"] / 16 == record["tokens_per_s"]
+    assert (step().mfu, step().hfu, step().fits) == (record["mfu"], record["hfu"], True)
+    assert step().memory["peak_bytes"] <= step().memory["capacity_bytes"]
+    assert (step().model, step().machine, step().devices) == ("tiny-1m", "frontier", 8)
 
 
 def test_what_a_caller_does_to_a_record_does_not_change_the_result() -> None:
-    record = STEP.to_dict()
+    record = step().to_dict()
     record["memory"]["peak_bytes"] = record["breakdown_s"]["compute"] = 0
-    STEP.memory.clear()
-    STEP.breakdown_s.clear()
-    assert STEP.memory["peak_bytes"] > 0 and STEP.breakdown_s["compute"] > 0
+    step().memory.clear()
+    step().breakdown_s.clear()
+    assert step().memory["peak_bytes"] > 0 and step().breakdown_s["compute"] > 0
 
 
 def test_html_shows_names_as_they_are_whatever_they_contain() -> None:
     evil = "<img src=x onerror=alert(1)>"
-    record = STEP.to_dict() | {"model": evil, "machine": evil, "plan_string": evil}
+    record = step().to_dict() | {"model": evil, "machine": evil, "plan_string": evil}
     record["breakdown_s"] = {evil: record["step_s"]}
     asked = Asked((), (), "", record, (evil,), (), 0)
     for html in (Prediction(asked)._repr_html_(), Model(_named(evil))._repr_html_()):
@@ -90,14 +126,14 @@ def _named(name: str) -> Asked:
 
 def test_a_frame_has_a_row_for_each_point_and_a_column_for_each_value() -> None:
     pytest.importorskip("pandas")
-    frame = SWEPT.to_frame()
+    frame = swept().to_frame()
     assert list(frame["plan.z"]) == [1, 2, 64]
     assert list(frame["status"]) == ["ok", "ok", "infeasible"]
-    assert frame["step_s"][0] == SWEPT.rows()[0]["step_s"] > 0 and frame["step_s"].isna()[2]
-    assert list(FOUND.to_frame()["step_s"]) == [plan.step_s for plan in FOUND]
-    assert STEP.to_frame()["memory.peak_bytes"][0] == STEP.memory["peak_bytes"]
-    assert set(MACHINE.to_frame()) == {"key", "value", "confidence", "source"}
-    assert len(COMPARED.to_frame()) == 2 and COMPARED.mape == COMPARED.to_dict()["mape"]
+    assert frame["step_s"][0] == swept().rows()[0]["step_s"] > 0 and frame["step_s"].isna()[2]
+    assert list(found().to_frame()["step_s"]) == [plan.step_s for plan in found()]
+    assert step().to_frame()["memory.peak_bytes"][0] == step().memory["peak_bytes"]
+    assert set(machine().to_frame()) == {"key", "value", "confidence", "source"}
+    assert len(compared().to_frame()) == 2 and compared().mape == compared().to_dict()["mape"]
 
 
 def test_without_pandas_a_frame_is_refused_in_one_sentence(
@@ -105,14 +141,14 @@ def test_without_pandas_a_frame_is_refused_in_one_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(api.SimgptError, match="needs pandas, which is not installed: pip install"):
-        STEP.to_frame()
+        step().to_frame()
 
 
 def test_a_search_has_its_plans_best_first_each_with_its_own_command() -> None:
-    best = FOUND.best
-    assert best is not None and best.step_s == min(plan.step_s for plan in FOUND)
-    assert (len(FOUND), FOUND.optimal, FOUND.gap) == (3, True, 0.0)
-    assert FOUND.certificate.endswith(
+    best = found().best
+    assert best is not None and best.step_s == min(plan.step_s for plan in found())
+    assert (len(found()), found().optimal, found().gap) == (3, True, 0.0)
+    assert found().certificate.endswith(
         "in simgpt's model no other plan is better than these, among the plans that it knows"
     )
     again = simgpt(*best.command.split()[1:], "--json")
@@ -120,10 +156,10 @@ def test_a_search_has_its_plans_best_first_each_with_its_own_command() -> None:
 
 
 def test_the_parts_of_a_why_are_rows() -> None:
-    assert {"change", "step_s", "saving", "plan_string"} <= set(WHY.rows()[0])
-    assert "elasticity" in WHY.rows("sensitivity")[0]
-    assert sum(row["share"] for row in WHY.rows("path")) == pytest.approx(1)
-    assert WHY.sentence.startswith("The critical path spends")
+    assert {"change", "step_s", "saving", "plan_string"} <= set(why().rows()[0])
+    assert "elasticity" in why().rows("sensitivity")[0]
+    assert sum(row["share"] for row in why().rows("path")) == pytest.approx(1)
+    assert why().sentence.startswith("The critical path spends")
 
 
 def test_many_rows_are_cut_and_counted_in_a_notebook() -> None:
@@ -132,14 +168,14 @@ def test_many_rows_are_cut_and_counted_in_a_notebook() -> None:
     assert f"{4} more rows" in shown and shown.count("<tr>") == SHOWN + 2
 
 
-FIGURES: dict[str, tuple[Callable[[], Figure], list[str]]] = {
-    "prediction": (STEP.plot, ["compute", "waiting on z"]),
-    "sweep": (SWEPT.plot, ["z=1", "z=2"]),
-    "ladder": (LADDER.plot, ["devices"]),
-    "search": (FOUND.plot, ["compute"]),
-    "why": (WHY.plot, ["software.all_gather.launch"]),
-    "machine": (MACHINE.plot, ["NIC 0"]),
-    "validation": (COMPARED.plot, ["measured step, s"]),
+FIGURES: dict[str, tuple[Callable[[], Drawn], list[str]]] = {
+    "prediction": (step, ["compute", "waiting on z"]),
+    "sweep": (swept, ["z=1", "z=2"]),
+    "ladder": (ladder, ["devices"]),
+    "search": (found, ["compute"]),
+    "why": (why, ["software.all_gather.launch"]),
+    "machine": (machine, ["NIC 0"]),
+    "validation": (compared, ["measured step, s"]),
 }
 
 
@@ -147,8 +183,8 @@ FIGURES: dict[str, tuple[Callable[[], Figure], list[str]]] = {
 def test_plots_are_figures_of_matplotlib(name: str, tmp_path: Path) -> None:
     from matplotlib.text import Text
 
-    plot, words = FIGURES[name]
-    figure = plot()
+    ask, words = FIGURES[name]
+    figure = ask().plot()
     assert isinstance(figure, Figure)
     figure.savefig(tmp_path / "figure.png")
     texts = [each.get_text() for each in figure.findobj(Text)]
@@ -173,5 +209,5 @@ def test_a_figure_has_so_many_bars_at_most() -> None:
 
 
 def test_every_kind_of_result_says_what_it_is() -> None:
-    kinds = {type(result) for result in RESULTS.values()}
+    kinds = {type(ask()) for ask in WHOLE.values()} | {type(machine()), type(machines())}
     assert all(kind.__doc__ and issubclass(kind, Result) for kind in kinds)

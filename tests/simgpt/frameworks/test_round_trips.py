@@ -122,9 +122,20 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("framework", ["megatron", "megatron-bridge"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(gpt=MODELS, plan=megatron_plans())
 def test_megatrons_arguments_come_back(
+    gpt: GPT, plan: dict[str, Any], framework: str, tmp_path: Path
+) -> None:
+    asked = Asked(gpt, plan, None, batch_of(plan))
+    assert_same(asked, there_and_back(asked, framework, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(gpt=MODELS, plan=megatron_plans())
+def test_three_hundred_plans_of_megatron_come_back(
     gpt: GPT, plan: dict[str, Any], framework: str, tmp_path: Path
 ) -> None:
     asked = Asked(gpt, plan, None, batch_of(plan))

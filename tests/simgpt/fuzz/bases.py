@@ -17,6 +17,7 @@ RUN = {
 }
 TABLES = 6
 FEW = "pipe=1,y=1,recompute=none"  # of a search that takes a second
+WHY = ("tiny-30k", "-m", "perlmutter", "-n", "2", "--batch", "4", "--json")
 
 
 def bases_of(folder: Path) -> dict[str, bytes]:
@@ -29,10 +30,10 @@ def bases_of(folder: Path) -> dict[str, bytes]:
     with contextlib.chdir(folder):
         return {
             "predict": _out("predict", *asked),
-            "why": _out("why", *asked),
+            "why": _out("why", *WHY),
             "search": _out("search", *asked, "--workers", "1", "--plan", FEW),
             "sweep": _out("sweep", "s.toml", "-o", "r", "--json"),
-            "validation": _out("validate", "seeds", "--only", "perlmutter-4096", "--json"),
+            "validation": _out("validate", "seeds", "--only", "ornl-22b", "--json"),
             "run": json.dumps(RUN).encode(),
             "study.json": Path("r/study.json").read_bytes(),
             "results.jsonl": Path("r/results.jsonl").read_bytes(),

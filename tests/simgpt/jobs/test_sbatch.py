@@ -202,7 +202,8 @@ def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path:
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
     model = (str(config), "--model-set", "sequence=64")
     asked = (*model, "-m", "perlmutter", "-n", "4", "--batch", "16")
-    best = json.loads(simgpt("search", *asked, "--json").out)["plans"][0]["plan_string"]
+    few = ("--plan", "pipe=1,recompute=none,order=x-y-z-data-pipe")
+    best = json.loads(simgpt("search", *asked, *few, "--json").out)["plans"][0]["plan_string"]
     said = simgpt("sbatch", *asked, "--plan", best, "--account", "m1234", "--steps", "200")
     assert (said.status, submitted(said.out).ranks) == (0, 4)
     assert f"--plan {best} --batch 16" in said.out
