@@ -35,8 +35,8 @@ class Habits:
     for a kind of op made of several kernels, how often as many bytes go through memory as through
     one kernel, `launches` how many kernels the host issues. `payloads` has, for a kind of
     collective, how many bytes the stack sends for each of the program's: another data type, or sent
-    more often. `scatter_gather` has the directions, "forward" and "backward", whose messages between
-    stages each rank of x sends a part of, and the parts are gathered where they arrive.
+    more often. `scatter_gather` has the directions, "forward" and "backward", whose messages
+    between stages each rank of x sends a part of, and the parts are gathered where they arrive.
     `messages` names the framework in whose order messages between stages are posted and awaited
     (`workload/pipeline/message_order.py`), or is "".
     With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
