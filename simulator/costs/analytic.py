@@ -115,6 +115,8 @@ class AnalyticCosts:
             return attention_s(self._attending, self._peak(op.dtype), op)
         if op.kind in scans.KINDS:
             return scans.seconds(device, self._sustained(op.dtype), op)
+        if op.kind == scans.NORM_GRAD and (known := scans.norm_grad_s(device, op)) is not None:
+            return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op)
