@@ -20,6 +20,7 @@ from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.hardware.reliability import Reliability, Storage
 from topologies.hardware.run_to_run import Band, RunToRun
+from topologies.hardware.scan import Scan
 from topologies.hardware.software import PARTS, Software
 from topologies.network import Network
 from topologies.session import session_cached
@@ -211,7 +212,7 @@ def _converter() -> Converter:
     from cattrs.gen import make_dict_structure_fn, override
 
     converter = Converter(forbid_extra_keys=True)
-    of_node = (Matmul, Attention, Draw, Variability, Device, Links, Host, Nics, Node)
+    of_node = (Matmul, Attention, Scan, Draw, Variability, Device, Links, Host, Nics, Node)
     others = (
         Dragonfly,
         FatTree,

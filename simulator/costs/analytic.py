@@ -43,6 +43,10 @@ FAMILY |= {
 }
 NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")
 EAGER_NORM = "eager_norm"
+GENERAL = {
+    f"{kind}{of}": f"general_norm{of}" for kind in ("layernorm", "rmsnorm") for of in ("", "_grad")
+}
+TUNED = (512, 768, 1024, 2048, 4096, 8192)  # widths with a kernel of their own, both passes
 
 
 class ComputeCosts(Protocol):
@@ -115,6 +119,8 @@ class AnalyticCosts:
             return attention_s(self._attending, self._peak(op.dtype), op)
         if op.kind in scans.KINDS:
             return scans.seconds(device, self._sustained(op.dtype), op)
+        if op.kind == scans.NORM_GRAD and (known := scans.norm_grad_s(device, op)) is not None:
+            return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
         return memory_bound_s(self._machine.device, op)
@@ -208,11 +214,14 @@ def memory_bound_s(device: Device, op: Op) -> float:
 
     Norms and GELU reach shares of their own where a machine gives them; a norm of several kernels
     is an eager one. An op inside a neighbour's kernel has no launch. Source:
-    topologies/hardware/device.py, class Device. Not modelled: operands still in a cache, atomics of
-    the embedding's gradient.
+    topologies/hardware/device.py, class Device; of widths with a kernel of their own
+    NVIDIA/TransformerEngine@08133b2, normalization/rmsnorm. Not modelled: operands still in a
+    cache, atomics of the embedding's gradient.
     """
     eager = op.launches > 1 and op.kind in NORMS
     family = EAGER_NORM if eager else FAMILY.get(op.kind, op.kind)
     share = device.efficiency_of.get(family, device.memory_efficiency)
+    if not eager and op.kind in GENERAL and op.attributes.get("columns") not in TUNED:
+        share = device.efficiency_of.get(GENERAL[op.kind], share)
     launches = int(op.attributes.get(KERNELS, 0)) or op.launches
     return launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.fit_b200_attention import error, fit, fitted, op_of, rows_of
 from benchmarks.fit_matmuls import b200
 from simulator.costs.analytic import peak_flops_per_s
-from simulator.costs.attention import attention_s
+from simulator.costs.attention import attention_s, width_share
 from topologies.build import Parts, build_machine
 
 KEY = "batch=1, seq_len={}, head_num={}, kv_head_num=8, qk_head_dim={}, v_head_dim=128, "
@@ -68,3 +68,14 @@ def test_all_of_blackwell_has_the_shares_of_the_b200_by_its_power_or_by_its_step
         assert attention.forward == share
         assert attention.shape is not None
         assert (attention.shape.units, attention.shape.rows) == (148, 128)
+
+
+@pytest.mark.parametrize("gpu", ["b200", "b300", "gb200", "gb300"])
+def test_narrow_heads_of_blackwell_wait_for_their_softmax(gpu: str) -> None:
+    """Dao-AILab/flash-attention, pull 2605: forward without a mask, 32 sequences of 1,024 and 2,048
+    columns of heads: 980 and 1,428 TFLOP/s. Latent attention stays at 0.828 of heads of 128."""
+    shape = build_machine(Parts(gpu, 1)).device.attention.shape
+    assert shape is not None
+    assert width_share(shape.forward, 64) == pytest.approx(980 / 1428, rel=0.005)
+    assert width_share(shape.forward, 160) == pytest.approx(0.828, rel=0.005)
+    assert width_share(shape.backward, 64) == 1

@@ -17,6 +17,7 @@ ASSUMED = {
     "device.matmul.fp8_k0": "0: fp8 gains as much in shallow matmuls as in deep ones",
     "device.matmul.grouped": "0: a grouped matmul is as fast as one of all its rows",
     "device.attention.shape": "1: attention of all shapes runs at the rate of large ones",
+    "device.scan": "Mamba-2: products as matmuls of that shape, convolutions as on the H100",
     "device.efficiency_of": "memory_efficiency, for kernels of all kinds",
     "device.slowest": "1: the slowest of many devices is as fast as the mean",
     "device.variability": "0: one run is as the other",

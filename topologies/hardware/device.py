@@ -13,13 +13,14 @@ from topologies.errors import MachineError
 from topologies.files.keys import Key
 from topologies.files.units import format_quantity
 from topologies.hardware.attention import Attention
+from topologies.hardware.scan import Scan
 
 DTYPES = ("nvfp4", "mxfp8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
 ALIGNMENTS = ("odd", "even")
 MEASURED_KINDS = (
     "layernorm", "layernorm_grad", "gelu", "gelu_grad", "softmax", "softmax_grad",
-    "dropout", "dropout_grad", "eager_norm",
+    "dropout", "dropout_grad", "eager_norm", "general_norm", "general_norm_grad",
 )  # fmt: skip
 
 
@@ -100,7 +101,9 @@ class Device:
     the highest rate anyone measured for a single one, for information. `vector_flops` are peaks
     without matrix cores, at which 16-bit batched matmuls with unaligned rows run. `efficiency_of`
     has kinds of kernels that reach another share of the memory's bandwidth; `eager_norm` is that of
-    the elementwise kernels and reductions, one by one, that a norm is made of where none is fused.
+    the elementwise kernels and reductions, one by one, that a norm is made of where none is fused,
+    `general_norm` that of one of a width for which Transformer Engine has no kernel of its own.
+    `scan` is there where kernels of Mamba-2 were timed.
     `slowest` lists [devices, rate]: how fast the slowest of that many devices is, relative to the
     mean device. `reserve` is the memory that no program's tensors get: the driver's context and
     communicators' buffers. `like` is the device of the library whose rates hold for it, whatever
@@ -123,6 +126,7 @@ class Device:
     efficiency_of: Annotated[
         dict[str, float], Key("efficiency_of", names=MEASURED_KINDS, share=True)
     ] = field(default_factory=dict, hash=False)
+    scan: Annotated[Scan | None, Key("scan")] = None
     power: Annotated[Draw | None, Key("power")] = None
     variability: Annotated[Variability | None, Key("variability")] = None
     slowest: Annotated[tuple[tuple[float, float], ...], Key("slowest")] = ()

@@ -8,17 +8,13 @@ from typing import Any
 
 import pytest
 
-from simulator.costs import scans
-from simulator.costs.analytic import AnalyticCosts
 from simulator.engine.whole_program import lowered_again, whole_program
 from simulator.search.problem import SearchProblem
-from topologies.machine_files import load_machine
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models import moe, windows
 from workload.models.hybrids import counts
-from workload.op import Op
 from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
 
@@ -213,37 +209,3 @@ def test_a_search_says_that_it_does_not_cover_patterns() -> None:
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, object], said: str) -> None:
     with pytest.raises(ModelError, match=said):
         replace(FOUR, **fields)  # type: ignore[arg-type]
-
-
-SCAN = {"heads": 64, "groups": 8, "width": 64, "state": 128, "chunk": 128, "rows": 8192}
-
-
-def test_the_traffic_of_a_scan_by_hand() -> None:
-    """For a token x takes 8,192 bytes, B and C 2,048 each, a chunk's states 8,192 in bf16 and twice
-    that in fp32, C B^T 4,096; sums of decays and steps 512, and dt 128."""
-    x, b, states, cb, steps = 8192, 2048, 8192, 4096, 512
-    op = Op("a", "ssd", (), (), attributes=SCAN)
-    found = [kernel.nbytes for kernel in scans.kernels(op)]
-    assert found == [
-        128 + steps,
-        b + x + steps + 2 * states,
-        2 * states + states,
-        2 * b + cb,
-        cb + 4 * x + b + states + steps,
-    ]
-    flops = sum(each for kernel in scans.kernels(op) for each, _, _ in kernel.products)
-    nano = find_model("nemotron-3-nano")
-    assert flops == counts.scan_flops(nano)
-
-
-def test_a_scan_waits_for_memory_and_its_gradients_take_a_few_times_as_long() -> None:
-    machine = load_machine("dgx-h100")
-    costs = AnalyticCosts(machine)
-    forward, backward = (
-        costs.seconds(Op("a", kind, (), (), nbytes=1, attributes=SCAN)) for kind in scans.SCANS
-    )
-    moved = sum(k.nbytes for k in scans.kernels(Op("a", "ssd", (), (), attributes=SCAN)))
-    device = machine.device
-    least = 8192 * moved / (device.memory_efficiency * device.memory_bytes_per_s)
-    assert least < forward < 2 * least
-    assert 2 < backward / forward < 5

@@ -32,7 +32,8 @@ def forward(b: Builder, name: str, parameter: str, source: str) -> tuple[str, st
     stats = b.tensor(f"{name}.stats", (SUMS[kind], b.buffers[source].shape[0]), b.wide)
     weights = _parameters(b, parameter)
     if b.grid.y == 1:
-        b.op(name, kind, [source, *weights], [out, stats], eps=b.gpt.norm_eps)
+        about = {"eps": b.gpt.norm_eps, "columns": b.buffers[source].shape[1]}
+        b.op(name, kind, [source, *weights], [out, stats], **about)
         return out, stats
     b.op(f"{name}.sums", f"{kind}_sums", [source], [stats])
     b.all_reduce(f"{name}.reduce", stats, *b.shards_of("width"))
@@ -52,7 +53,8 @@ def backward(b: Builder, name: str, parameter: str, saved: tuple[str, str], grad
     old, new = ([name for half in halves for name in half[side]] for side in (0, 1))
     reads = [grad, *saved, f"{parameter}.w"]
     if b.grid.y == 1:
-        b.op(label, f"{kind}_grad", reads + old, [grad, *new], first=b.starts)
+        columns = b.buffers[grad].shape[1]
+        b.op(label, f"{kind}_grad", reads + old, [grad, *new], first=b.starts, columns=columns)
         return
     sums = b.tensor(f"{label}.sums", (SUMS[kind], b.rows), b.wide, role="workspace")
     b.op(f"{label}.sums", f"{kind}_grad_sums", reads + old, [sums, *new], first=b.starts)

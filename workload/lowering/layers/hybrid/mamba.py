@@ -155,8 +155,10 @@ def _norm_grad(b: Builder, owner: Part, saved: Saved, grad: str) -> None:
     gain, m = f"{owner}.{NORM}.w", b.block.micro_batch
     old, new = b.grad_writes(gain, m)
     reads = [grad, saved.gated, saved.stats, gain, *old]
-    groups = shape_of(b)["groups"]
-    b.op(f"{NORM}.grad", "group_norm_grad", reads, [grad, *new], first=b.starts, groups=groups)
+    shape = shape_of(b)
+    columns = shape["heads"] * shape["width"] // shape["groups"]
+    about: dict[str, Any] = {"groups": shape["groups"], "columns": columns, "rows": b.rows}
+    b.op(f"{NORM}.grad", "group_norm_grad", reads, [grad, *new], first=b.starts, **about)
 
 
 def _stats(b: Builder) -> str:
