@@ -27,13 +27,13 @@ from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgr
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.part_times import part_times
 from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import (
     SCHEDULES,
     BusiestStream,
     Entries,
-    part_times,
     step_ticks,
 )
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
@@ -267,12 +267,10 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
-            if self._is_too_large(plan):
-                continue
-            if plan.pipe == 1 or self._dives or self._in_turns:
-                self._push_soon(bound, plan)
-            else:
+            if plan.pipe > 1 and not self._dives and not self._in_turns:
                 self._push(bound, PipelineNode(plan, queue.slots, at, int(queue.busy[at])))
+            elif not self._is_too_large(plan):
+                self._push_soon(bound, plan)
         if len(queue.at) > 1:
             self._push(int(queue.bounds[1]), queue.later())
 
@@ -288,7 +286,8 @@ class Frontier:
         return np.asarray(~large)
 
     def _is_too_large(self, plan: Plan) -> bool:
-        """Whether a pipeline does not fit, which costs less to find than its time."""
+        """Whether a pipeline does not fit, which costs less to find than its time, and more than
+        the bound of a pipeline node."""
         usual, asked = replace(plan, order=USUAL), self._space.problem
         if usual not in self._larger:
             nbytes = 0

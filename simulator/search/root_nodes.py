@@ -14,8 +14,9 @@ from simulator.search.bounds.batched_programs import BatchedProgram, kinds, size
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layouts import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.part_times import PartTimes, part_times
 from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory
-from simulator.search.bounds.stream_bound import SCHEDULES, Entries, PartTimes, part_times
+from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
 from simulator.search.space import Space

@@ -39,7 +39,7 @@ from workload.lowering.divisibility import splits_experts
 from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
-from workload.sizes.arrays import Counts, Indices
+from workload.sizes.arrays import Counts, Indices, coded
 from workload.splits.experts import folded
 
 SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
@@ -132,9 +132,9 @@ class Space:
     def grids(self) -> tuple[Indices, Indices]:
         """The different grids, a column for each with the sizes of all axes and the neighbours on
         context and on data that split experts, and which of them each shape has."""
-        every = np.stack([*(self.columns[axis] for axis in AXES), *self.experts])
-        table, which = np.unique(every, axis=1, return_inverse=True)
-        return table, np.asarray(which.ravel(), dtype=np.int64)
+        columns = [*(self.columns[axis] for axis in AXES), *self.experts]
+        _, first, which = np.unique(coded(columns), return_index=True, return_inverse=True)
+        return np.stack([column[first] for column in columns]), np.asarray(which, dtype=np.int64)
 
     def rank_orders(self, at: int) -> Sequence[str]:
         """In which orders the ranks of a shape can stand."""

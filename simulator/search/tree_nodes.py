@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, placed
-from simulator.search.bounds.isolated import IsolatedBlocks, PrecedingSlot
-from simulator.search.bounds.schedule_bound import Place, schedule_ticks
+from simulator.search.bounds.isolated import IsolatedBlocks, Place, PrecedingSlot
+from simulator.search.bounds.schedule_bound import schedule_ticks
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.orders import ORDERS
@@ -142,9 +142,12 @@ class PipelineNode:
             entries.chunk_of(self.at, number)
             for number in range(self.plan.pipe * self.plan.interleave)
         ]
-        over = schedule_ticks(self.plan, self._slot_ticks, chunks, links, habit=habits.messages)
-        return over + self.slots.step_of_any_stage(self.at)
+        ends = schedule_ticks(self.plan, self._slot_ticks, chunks, links, habit=habits.messages)
+        steps = self.slots.steps_of_stages(self.at)
+        return max(
+            max(compute + before, streams) + after
+            for (compute, streams), (before, after) in zip(ends, steps, strict=True)
+        )
 
-    def _slot_ticks(self, place: Place, before: PrecedingSlot | None) -> int:
-        work, chunk, last = place
-        return self.slots.slot(self.at, work, chunk, last=last, after=before)
+    def _slot_ticks(self, place: Place, before: PrecedingSlot | None) -> tuple[int, int]:
+        return self.slots.slot(self.at, place, after=before)

@@ -12,7 +12,7 @@ import pytest
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan import Plan
-from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
+from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError, inputs_of, lanes
 
 TINY = replace(find_model("gpt-5b"), layers=2)
 SIZES = ("x", "y", "z", "data", "micro_batch")
@@ -50,6 +50,36 @@ def test_plans_that_differ_in_an_answer_are_told_apart() -> None:
         bool(of(0, 1))
 
 
+def test_steps_calculate_as_lanes_do() -> None:
+    steps = LaneSteps()
+    a, b = (steps.input(np.array(numbers)) for numbers in ([7, 9], [2, 5]))
+    plain_a, plain_b = of(7, 9), of(2, 5)
+    pairs = [
+        (a - 3, plain_a - 3),
+        (3 - a, 3 - plain_a),
+        (a % b, plain_a % plain_b),
+        (b % a, plain_b % plain_a),
+        (a * b - b, plain_a * plain_b - plain_b),
+    ]
+    for mine, plain in pairs:
+        assert mine.values.tolist() == plain.values.tolist()
+    assert a > b and not b > a
+    with pytest.raises(UnequalLanesError):
+        bool(a > 8)
+
+
+def test_steps_are_taken_once_and_say_what_they_follow_from() -> None:
+    steps = LaneSteps()
+    a, b = (steps.input(np.array(numbers)) for numbers in ([7, 9], [2, 5]))
+    assert 2 * a * b is 2 * a * b
+    assert a + b - b is a
+    assert [inputs_of(each) for each in (3, a * 2, b * 3, a * b, of(1, 2))] == [0, 1, 2, 3, -1]
+    assert inputs_of(4, a, b * 3) == 3
+    product = a * b
+    steps.close()
+    assert (product + a).values.tolist() == [21, 54]
+
+
 @pytest.mark.parametrize("zero", range(4))
 @pytest.mark.parametrize(
     "more", [{}, {"recompute": "full", "reshard": False}, {"schedule": "zb-h1"}]
@@ -59,7 +89,8 @@ def test_many_plans_lowered_at_once_have_each_its_own_program(
 ) -> None:
     columns = np.array(list(product((2, 4), (2, 8), (2, 16), (4, 8), (1, 2)))).T
     sizes = dict(zip(SIZES, columns, strict=True))
-    fields = {key: lanes(column) for key, column in sizes.items()}
+    steps = LaneSteps()
+    fields = {key: steps.input(column) for key, column in sizes.items()}
     batch = 2 * fields["z"] * fields["data"] * fields["micro_batch"]
     together = lower(TINY, Plan(**fields, **more, zero=zero, batch=batch))
     for at in range(0, columns.shape[1], 5):
@@ -74,3 +105,14 @@ def test_many_plans_lowered_at_once_have_each_its_own_program(
             assert lane(many.replicas, at) == one.replicas
         for name, buffer in alone.buffers.items():
             assert lane(together.buffers[name].nbytes, at) == buffer.nbytes
+    for op in together.ops:
+        holds_what_it_follows_from(op.nbytes, columns)
+        holds_what_it_follows_from(op.flops, columns)
+
+
+def holds_what_it_follows_from(number: Any, columns: Any) -> None:
+    """Plans with the same inputs of a number have the same number."""
+    if isinstance(number, Lanes):
+        own = [column for at, column in enumerate(columns) if number.inputs >> at & 1]
+        pairs = set(zip(*map(list, own), number.values.tolist(), strict=True))
+        assert len(pairs) == len({pair[:-1] for pair in pairs})

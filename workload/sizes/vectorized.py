@@ -15,6 +15,9 @@ import numpy as np
 from workload.sizes.arrays import Counts, Flags
 from workload.sizes.int_like import Calculation, IntLike
 
+NONE = -1
+UNKNOWN = -1  # in place of some inputs: all bits are set, whichever others are known
+
 
 class UnequalLanesError(Exception):
     """Plans differ in what they ask: `aside` has those that answer yes."""
@@ -32,10 +35,17 @@ def lanes(values: Counts) -> Any:
     >>> lanes(np.array([4, 8])) // lanes(np.array([2, 4]))
     2
     """
-    first = values.item(0)
-    if values.item(-1) != first:  # mostly so, and sooner known than by a look at all of them
-        return Lanes(values)
-    return first if np.logical_and.reduce(values == first) else Lanes(values)
+    return _alike(values) if _are_alike(values) else Lanes(values)
+
+
+def _are_alike(values: Counts) -> bool:
+    if values.item(-1) != values.item(0):  # mostly so, and sooner known than by a look at all
+        return False
+    return bool(np.logical_and.reduce(values == values.item(0)))
+
+
+def _alike(values: Counts) -> int:
+    return int(values.item(0))
 
 
 def agreed(answers: Flags) -> bool:
@@ -47,20 +57,39 @@ def agreed(answers: Flags) -> bool:
 
 
 class Lanes(IntLike):
-    """See above. Made by `lanes`."""
+    """See above. Made by `lanes`, or by the `LaneSteps` that it is an outcome of.
 
-    __slots__ = ("values",)
+    `number` tells it from all others of its steps, and `inputs` has a bit for each of their inputs
+    that its values may depend on; both are negative where that is not known.
+    """
 
-    def __init__(self, values: Counts) -> None:
-        self.values = values
+    __slots__ = ("inputs", "number", "steps", "values")
+
+    def __init__(
+        self,
+        values: Counts,
+        number: int = NONE,
+        inputs: int = UNKNOWN,
+        steps: LaneSteps | None = None,
+    ) -> None:
+        self.values, self.number, self.inputs, self.steps = values, number, inputs, steps
+
+    def only(self, keep: Flags) -> Any:
+        """The same for some of the plans."""
+        values = self.values[keep]
+        return _alike(values) if _are_alike(values) else Lanes(values, self.number, self.inputs)
 
     def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:
         """See `IntLike`."""
-        return lanes(calculation(_values(one), _values(other)))
+        if self.steps is None:
+            return lanes(calculation(_values(one), _values(other)))
+        return self.steps.calculated(calculation, one, other)
 
     def compared(self, comparison: Calculation, one: Any, other: Any) -> bool:
         """See `IntLike`."""
-        return agreed(comparison(_values(one), _values(other)))
+        if self.steps is None:
+            return agreed(comparison(_values(one), _values(other)))
+        return self.steps.compared(comparison, one, other)
 
     def __rtruediv__(self, other: float) -> float:
         """A share is written into attributes that weigh and take no time: any plan's will do."""
@@ -68,6 +97,81 @@ class Lanes(IntLike):
 
     def __repr__(self) -> str:
         return f"Lanes({self.values.tolist()})"
+
+
+class LaneSteps:
+    """The steps from some inputs to all lanes calculated from them, each taken once: a program has
+    the same sizes in every layer, pass and micro-batch. Equal lanes are one.
+
+    >>> steps = LaneSteps()
+    >>> a, b = (steps.input(np.array(column)) for column in ([2, 4], [3, 5]))
+    >>> 2 * a * b is 2 * a * b, (a + b).inputs, (a + 9).inputs
+    (True, 3, 1)
+    """
+
+    def __init__(self) -> None:
+        self._inputs = 0
+        self._known: dict[tuple[Calculation, int, int, int], Any] = {}
+        self._answers: dict[tuple[Calculation, int, int, int], bool] = {}
+        self._equal: dict[bytes, Lanes] = {}
+
+    def input(self, values: Counts) -> Any:
+        """One of the numbers that all others follow from, as lanes."""
+        own = 1 << self._inputs
+        self._inputs += 1
+        return self._lanes(values, own)
+
+    def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:
+        """The outcome of a calculation, one operand of which may be a plain number."""
+        key = _key(calculation, one, other)
+        found = self._known.get(key)
+        if found is None:
+            values = calculation(_values(one), _values(other))
+            found = self._known[key] = self._lanes(values, inputs_of(one, other))
+        return found
+
+    def compared(self, comparison: Calculation, one: Any, other: Any) -> bool:
+        """The answer that all plans give to a comparison."""
+        key = _key(comparison, one, other)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = agreed(comparison(_values(one), _values(other)))
+        return answer
+
+    def _lanes(self, values: Counts, inputs: int) -> Any:
+        if _are_alike(values):
+            return _alike(values)
+        mark = values.tobytes()
+        found = self._equal.get(mark)
+        if found is None:
+            values.flags.writeable = False
+            found = self._equal[mark] = Lanes(values, len(self._equal), inputs, self)
+        return found
+
+    def close(self) -> None:
+        """Forget what only further steps would want, which then are not kept either."""
+        for each in self._equal.values():
+            each.steps = None
+        for known in (self._known, self._answers, self._equal):
+            known.clear()
+
+
+def _key(calculation: Calculation, one: Any, other: Any) -> tuple[Calculation, int, int, int]:
+    if type(other) is not Lanes:
+        return calculation, one.number, NONE, other
+    if type(one) is not Lanes:
+        return calculation, NONE, other.number, one
+    assert one.steps is other.steps, "lanes of other steps have other numbers"
+    return calculation, one.number, other.number, NONE
+
+
+def inputs_of(*numbers: Any) -> int:
+    """The inputs from which some lanes or plain numbers follow, or UNKNOWN."""
+    found = 0
+    for number in numbers:
+        if type(number) is Lanes:
+            found |= number.inputs
+    return found
 
 
 def _values(number: Any) -> Any:

@@ -34,6 +34,10 @@ class OneStream(BusiestStream):
 
     only: str = COMPUTE
 
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN, *, middle: bool = False) -> Ticks:
+        """See `Slots`; all of them count as the first one's."""
+        return super().slots(work, ends, which)
+
     def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `Slots`; sums of gradients, which may run beside other slots, are left out."""
         layers = self.entries.of_stage(ends)

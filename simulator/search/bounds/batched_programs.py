@@ -23,11 +23,14 @@ from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Counts, Indices, Ticks
-from workload.sizes.vectorized import Lanes, UnequalLanesError, lanes
+from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
 KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
+
+
+Parts = tuple[list[int], Indices]  # a row of each part, and for each row its part
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,8 @@ class BatchedProgram:
     for each of `rows` of a space.
 
     `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
-    axes, `timed` the bounds of their ops.
+    axes, `timed` the bounds of their ops, `parts` the rows in parts that agree in some inputs of
+    lowering and on some rings.
     """
 
     rows: Indices
@@ -44,6 +48,7 @@ class BatchedProgram:
     orders: Indices
     rings: dict[tuple[object, ...], Indices] = field(default_factory=dict)
     timed: dict[tuple[object, ...], Ticks] = field(default_factory=dict)
+    parts: dict[tuple[int, tuple[object, ...]], Parts] = field(default_factory=dict)
 
     @property
     def micro_batches(self) -> int:
@@ -123,13 +128,22 @@ def _lowered(
     fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": of_one_stage(schedule)}
     fields["overlap"] = without_turns((*overlap, *beside))
     fields |= of_program(fields, space.problem.dispatchers)
-    fields |= {key: lanes(space.columns[key][rows]) for key in SIZES}
+    steps = LaneSteps()
+    fields |= {key: steps.input(space.columns[key][rows]) for key in SIZES}
     micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
-    program = lower(gpt, plan, habits=within_parts(habits))
+    try:
+        program = lower(gpt, plan, habits=within_parts(habits))
+    finally:
+        steps.close()
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
+
+
+def input_columns(space: Space, rows: Indices, inputs: int) -> list[Counts]:
+    """Some inputs of lowering (`Lanes.inputs`), a column of rows for each."""
+    return [space.columns[key][rows] for at, key in enumerate(SIZES) if inputs >> at & 1]
 
 
 def within_parts(habits: Habits) -> Habits:
@@ -149,12 +163,19 @@ def is_left_out(op: Op, habits: Habits) -> bool:
 def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
     """The program for some of its lanes."""
 
+    known: dict[int, Any] = {}
+
     def cut(value: Any) -> Any:
-        return lanes(value.values[keep]) if isinstance(value, Lanes) else value
+        if not isinstance(value, Lanes):
+            return value
+        if value.number < 0 or value.number not in known:
+            known[value.number] = value.only(keep)
+        return known[value.number]
 
     ops = []
     for op in program.ops:
-        how = {key: cut(value) for key, value in op.attributes.items()}
+        varied = any(isinstance(value, Lanes) for value in op.attributes.values())
+        how = {key: cut(value) for key, value in op.attributes.items()} if varied else op.attributes
         ops.append(replace(op, nbytes=cut(op.nbytes), flops=cut(op.flops), attributes=how))
     return replace(program, ops=tuple(ops))
 

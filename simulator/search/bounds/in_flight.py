@@ -163,21 +163,23 @@ def _played(
     each: list[tuple[int, int]],
 ) -> set[Moment]:
     left = micro_batches * len(chunks)
-    now, found = np.zeros(4, dtype=np.int64), set[Moment]()
+    found = set[Moment]()
+    a = b = c = d = 0  # what is held (`Held`)
     for slot in slots(schedule, stage, pipe, micro_batches, len(chunks)):
-        plain, experts = each[slot.chunk]
-        own, behind = np.array([plain, experts, 0, 0]), np.array([0, 0, plain, experts])
-        if slot.work == FORWARD:
-            now, left = now + own, left - 1
-        elif slot.work == INPUT:
-            now = now - own + behind
-        last = chunks[slot.chunk][-1] if slot.work in BACK else NONE
-        last += FOR_WEIGHTS * (slot.work == WEIGHT)
-        a, b, c, d = now.tolist()
+        work, (plain, experts) = slot.work, each[slot.chunk]
+        if work == FORWARD:
+            a, b, left = a + plain, b + experts, left - 1
+        elif work == INPUT:
+            a, b, c, d = a - plain, b - experts, c + plain, d + experts
+        last = chunks[slot.chunk][-1] if work in BACK else NONE
+        last += FOR_WEIGHTS * (work == WEIGHT)
         found.add(((a, b, c, d), last))
-        if slot.work != FORWARD and not left:
+        if work != FORWARD and not left:
             break
-        now = now - own * (slot.work == BACKWARD) - behind * (slot.work == WEIGHT)
+        if work == BACKWARD:
+            a, b = a - plain, b - experts
+        elif work == WEIGHT:
+            c, d = c - plain, d - experts
     return found
 
 

@@ -27,12 +27,13 @@ from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.isolated_times import IsolatedTimes, Slots, isolated_times
 from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds, kind_of
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.slot_programs import SlotProgram
+from simulator.search.bounds.slot_programs import MIDDLE, SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
 from workload.op import (
     COMPUTE,
     EMBED,
+    FORWARD,
     HEAD,
     STEP,
     Identity,
@@ -42,6 +43,8 @@ from workload.sizes.arrays import Bytes, Counts, Ticks
 
 Chunk = tuple[ModelEnds, ChunkLayers]
 PrecedingSlot = tuple[str, Chunk]  # the work of a slot of the last micro-batch, and its chunk
+FIRST_ONE, BETWEEN, LAST_ONE = "first", "between", "last"  # of the micro-batches
+Place = tuple[str, Chunk, str]  # a work, a chunk, and one of these
 NORM = "norm.squares"
 TABLE = "embed.w"
 PLACE_OF = {"embed": "first", "head": "last"}
@@ -56,26 +59,27 @@ class IsolatedBlocks:
     entries: Entries
     slot_program: SlotProgram
 
-    def slots(self, work: str, ends: ModelEnds, which: str = OWN) -> Ticks:
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN, *, middle: bool = False) -> Ticks:
         """See `stream_bound.Slots`."""
-        key = work, ends, which
+        key = work, ends, which, middle and work != FORWARD
         if key not in self._slots:
-            self._slots[key] = self._chunks(0, (work,), ends, which)[0]
+            self._slots[key] = self._chunks(MIDDLE if key[-1] else 0, (work,), ends, which)[0]
         return self._slots[key]
 
     @cached_property
-    def _slots(self) -> dict[tuple[str, ModelEnds, str], Ticks]:
+    def _slots(self) -> dict[tuple[str, ModelEnds, str, bool], Ticks]:
         return {}
 
-    def slot(
-        self, at: int, work: str, chunk: Chunk, *, last: bool = False, after: PrecedingSlot | None
-    ) -> int:
-        """The slot of one entry's chunk; with `last` of the last micro-batch, and with the
-        collectives in flight after a slot of the last micro-batch right before it."""
-        ends, layers = chunk
+    def slot(self, at: int, place: Place, *, after: PrecedingSlot | None) -> tuple[int, int]:
+        """The slot of one entry's chunk, with the collectives in flight after a slot of the last
+        micro-batch right before it: the end of its compute, and of all its streams."""
+        work, (ends, layers), which = place
         few, more = layers.shortened()
-        times = self._few_layers(self._last if last else 0, (work,), ends, few, after)
-        return int(times.ends(self.entries.lane[at : at + 1], more)[0][0])
+        micro_batch = {FIRST_ONE: 0, BETWEEN: MIDDLE, LAST_ONE: self._last}[which]
+        micro_batch = 0 if work == FORWARD and which == BETWEEN else micro_batch
+        times = self._few_layers(micro_batch, (work,), ends, few, after)
+        compute, every = times.ends(self.entries.lane[at : at + 1], more)
+        return int(compute[0]), int(every[0])
 
     def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `stream_bound.Slots`."""
@@ -102,8 +106,8 @@ class IsolatedBlocks:
         from the norm on what waits for all of them."""
         return self._step(self.entries.of_stage(ends), ends)
 
-    def step_of_any_stage(self, at: int) -> int:
-        """The same of the stage of one entry that has the least to do, without the model's ends."""
+    def steps_of_stages(self, at: int) -> list[tuple[int, int]]:
+        """The same of each stage of one entry, without the model's ends."""
         found = []
         for counts in self.entries.stages_of(at):
             key = tuple(counts.items())
@@ -111,8 +115,9 @@ class IsolatedBlocks:
                 like = np.ones_like(self.entries.pipe)
                 each = {kind: count * like for kind, count in counts.items()}
                 self._steps[key] = self._step(each, INSIDE)
-            found.append([int(part[at]) for part in self._steps[key]])
-        return sum(map(min, zip(*found, strict=True)))
+            before, after = self._steps[key]
+            found.append((int(before[at]), int(after[at])))
+        return found
 
     @cached_property
     def _steps(self) -> dict[tuple[tuple[str, int], ...], tuple[Ticks, Ticks]]:

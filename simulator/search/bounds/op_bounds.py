@@ -6,11 +6,10 @@ shorter. Where ranks may be in any order, that is the fastest ring of all orders
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,12 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
-from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
+from simulator.search.bounds.batched_programs import (
+    BatchedProgram,
+    Parts,
+    PlacedProgram,
+    input_columns,
+)
 from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.orders import (
     ANY,
@@ -34,7 +38,7 @@ from topologies.routing.rings import Ring
 from workload.grid import Grid
 from workload.op import PAIRS, Op
 from workload.sizes.arrays import Bytes, Indices, Ticks
-from workload.sizes.vectorized import Lanes
+from workload.sizes.vectorized import UNKNOWN, Lanes, inputs_of
 
 NONE = -1
 MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
@@ -52,7 +56,8 @@ class OpBounds:
     _places: dict[tuple[object, ...], Indices] = field(default_factory=dict)
     _ways: dict[tuple[Strides, bool], Sequence[Ring]] = field(default_factory=dict)
     _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
-    _known: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], dict[tuple[int, ...], int]] = field(default_factory=dict)
+    _on_ring: dict[tuple[str, int, Ring], int] = field(default_factory=dict)
 
     def ticks(self, some: BatchedProgram, op: Op) -> Ticks:
         """The least ticks of an op for each row."""
@@ -60,11 +65,13 @@ class OpBounds:
             return self.ticks(some.base, op)[some.lane]
         asked = _asked(op)
         if asked not in some.timed:
-            some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes))
+            inputs = inputs_of(op.nbytes)
+            some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes), inputs)
         return some.timed[asked]
 
-    def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
-        """The same for an op on so many bytes in each row."""
+    def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int = UNKNOWN) -> Ticks:
+        """The same for an op on so many bytes in each row, which follow from some `inputs` of
+        lowering, where these are known."""
         if op.kind == FENCE:
             return np.zeros(len(some.rows), dtype=np.int64)
         if Dispatched.concerns(op):
@@ -72,45 +79,85 @@ class OpBounds:
             each = [self._communicated(some, op, *way) for way in ways]
             return np.asarray(np.minimum.reduce(each))
         if op.communicates:
-            return self._communicated(some, op, op.kind, nbytes)
-        return self._computed(some, op, nbytes)
+            return self._communicated(some, op, op.kind, nbytes, inputs)
+        return self._computed(some, op, nbytes, inputs)
 
-    def _computed(self, some: BatchedProgram, op: Op, nbytes: Ticks) -> Bytes:
+    def _computed(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int) -> Ticks:
         names = [key for key, value in op.attributes.items() if isinstance(value, Lanes)]
-        sizes = [nbytes, *map(some.values, (op.flops, *(op.attributes[key] for key in names)))]
-        first, which = _distinct(sizes)
+        numbers = [op.flops, *(op.attributes[key] for key in names)]
+        sizes = [nbytes, *map(some.values, numbers)]
+        first, which = self._parts(some, sizes, inputs_of(*numbers) | inputs)
         rest = tuple((key, value) for key, value in op.attributes.items() if key not in names)
-        what: tuple[Any, ...] = op.kind, op.dtype, op.part.is_layer, op.label, rest
-        found = []
-        for at in zip(*(size[first].tolist() for size in sizes), strict=True):
-            asked: tuple[Any, ...] = what, at
-            if asked not in self._known:
-                how = {**op.attributes, **dict(zip(names, at[2:], strict=True))}
-                own = replace(op, nbytes=at[0], flops=at[1], attributes=how)
-                self._known[asked] = to_ticks(self.costs.seconds(own))
-            found.append(self._known[asked])
-        return np.array(found, dtype=np.int64)[which]
 
-    def _communicated(self, some: BatchedProgram, op: Op, exchange: str, nbytes: Ticks) -> Bytes:
-        sizes = [nbytes, self._rings_of(some, op)]
-        first, which = _distinct(sizes)
-        pairs = zip(*(size[first].tolist() for size in sizes), strict=True)
-        found = [self._on_best(exchange, own, number) for own, number in pairs]
-        return np.array(found, dtype=np.int64)[which]
+        def ticks(nbytes: int, flops: int, *attributes: int) -> int:
+            how = {**op.attributes, **dict(zip(names, attributes, strict=True))}
+            own = replace(op, nbytes=nbytes, flops=flops, attributes=how)
+            return to_ticks(self.costs.seconds(own))
 
-    def _on_best(self, kind: str, nbytes: int, number: int) -> int:
+        what = op.kind, op.dtype, op.part.is_layer, op.label, rest
+        return self._ticks_of(what, sizes, first, ticks)[which]
+
+    def _communicated(
+        self,
+        some: BatchedProgram,
+        op: Op,
+        exchange: str,
+        nbytes: Bytes,
+        inputs: int = UNKNOWN,
+    ) -> Ticks:
         """The ticks of a collective on the fastest of some rings."""
-        asked = kind, nbytes, number
-        if asked not in self._known:
-            each = (self._on(kind, nbytes, ring) for ring in self._rings[number])
-            self._known[asked] = min(each, default=0)
-        return self._known[asked]
+        key, rings = self._rings_of(some, op)
+        sizes = [nbytes, rings]
+        first, which = self._parts(some, sizes, inputs, key)
+
+        def ticks(nbytes: int, number: int) -> int:
+            each = (self._on(exchange, nbytes, ring) for ring in self._rings[number])
+            return min(each, default=0)
+
+        return self._ticks_of((exchange,), sizes, first, ticks)[which]
+
+    def _ticks_of(
+        self,
+        what: tuple[object, ...],
+        sizes: Sequence[Indices],
+        rows: list[int],
+        ticks: Callable[..., int],
+    ) -> Ticks:
+        """The ticks of something in the sizes of some rows, calculated where they are not known."""
+        known = self._known.setdefault(what, {})
+        every = list(zip(*(size[rows].tolist() for size in sizes), strict=True))
+        found = list(map(known.get, every))
+        if None in found:
+            known |= {key: ticks(*key) for key in dict.fromkeys(every) if key not in known}
+            found = [known[key] for key in every]
+        return np.array(found, dtype=np.int64)
+
+    def _parts(
+        self,
+        some: BatchedProgram,
+        sizes: Sequence[Indices],
+        inputs: int,
+        rings: tuple[object, ...] = (),
+    ) -> Parts:
+        """The rows in parts of equal sizes: those with equal inputs, and on the same rings, where
+        it is known from which inputs the sizes follow."""
+        if inputs == UNKNOWN:
+            return _distinct(sizes)
+        if (inputs, rings) not in some.parts:
+            if rings:
+                columns = [self._parts(some, sizes, inputs)[1], some.rings[rings]]
+            elif isinstance(some, PlacedProgram):
+                columns = [self._parts(some.base, sizes, inputs)[1][some.lane]]
+            else:
+                columns = input_columns(self.space, some.rows, inputs)
+            some.parts[inputs, rings] = _distinct([np.zeros_like(some.rows), *columns])
+        return some.parts[inputs, rings]
 
     def _on(self, kind: str, nbytes: int, ring: Ring) -> int:
         asked = kind, nbytes, ring
-        if asked not in self._known:
-            self._known[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))
-        return self._known[asked]
+        if asked not in self._on_ring:
+            self._on_ring[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))
+        return self._on_ring[asked]
 
     @cached_property
     def _dispatched(self) -> Dispatched:
@@ -126,8 +173,8 @@ class OpBounds:
             found.append(min(self._on("send", nbytes, ring) for ring in self._links[key]))
         return found
 
-    def _rings_of(self, some: BatchedProgram, op: Op) -> Indices:
-        """For each row the number of the rings, one of which its groups have."""
+    def _rings_of(self, some: BatchedProgram, op: Op) -> tuple[tuple[object, ...], Indices]:
+        """For each row the number of the rings, one of which its groups have; and their key."""
         key = op.axes, op.kind == "all_reduce", PAIRS in op.traffic
         if key not in some.rings:
             table, which = self.space.grids
@@ -141,7 +188,7 @@ class OpBounds:
                     numbers[grid, order] = self._number(table[:, grid].tolist(), order, *key)
                 found = numbers[grids, some.orders]
             some.rings[key] = found
-        return some.rings[key]
+        return key, some.rings[key]
 
     def _number(
         self, sizes: list[int], order: int, axes: tuple[str, ...], reduces: bool, pairs: bool
@@ -184,10 +231,12 @@ def _asked(op: Op) -> tuple[object, ...]:
 
 
 def _bare(value: object) -> object:
-    return value.values.tobytes() if isinstance(value, Lanes) else value
+    if not isinstance(value, Lanes):
+        return value
+    return ("lanes", value.number) if value.number >= 0 else value.values.tobytes()
 
 
-def _distinct(columns: Sequence[Indices]) -> tuple[list[int], Indices]:
+def _distinct(columns: Sequence[Indices]) -> Parts:
     """The first rows of all different ones, and for each row which of them it is."""
     varied = [column for column in columns if not (column == column[0]).all()]
     if not varied:

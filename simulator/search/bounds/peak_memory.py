@@ -197,13 +197,14 @@ def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
     born: dict[str, str] = {}
     kinds = KINDS if has_kinds(gpt) else (LAYER,)
     saved = {kind: some.values(0) for kind in kinds}
+    head = Block(0, HEAD, FORWARD)
     for op, gone in zip(program.ops, program.releases, strict=True):
         block = op.block
         if block.micro_batch == 0 and block.part.is_layer and block.phase == FORWARD:
             kind = kind_of(block.part, gpt)
             own = (name for name in op.writes if not program.buffers[name].persistent)
             born |= {name: born.get(name, kind) for name in own}
-        elif block != Block(0, HEAD, FORWARD):
+        elif gone and block != head:
             for name in filter(born.__contains__, gone):
                 kind = born[name]
                 saved[kind] = saved[kind] + some.values(program.buffers[name].nbytes)

@@ -28,6 +28,7 @@ from workload.program import Program
 from workload.recipes.table import NO_RECIPE
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
+MIDDLE = -2  # in place of a micro-batch: any between the first and the last
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class SlotProgram:
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
     ) -> Slots:
         """The ops of a micro-batch's slots through a chunk of these layers, and what they wait for;
-        sizes are those of any plan."""
+        sizes are those of any plan. One in the MIDDLE adds to gradients, as the last does, and does
+        not sum them over ranks."""
         asked = ends, layers, self._marks(micro_batch, works)
         if asked not in self.lowered.known:
             self.lowered.known[asked] = self._slots(micro_batch, works, ends, layers)
@@ -86,12 +88,12 @@ class SlotProgram:
         """Programs that agree in these run the same in some slots, whatever their sizes and however
         many layers: the ops of one layer, and the overlaps that move any."""
         if (micro_batch, works) not in self._marked:
-            program = self.some.program
+            program, number = self.some.program, self._number(micro_batch)
             switches = concerning(self.overlap, works, last=self._is_last(micro_batch))
             ops = (
                 op
                 for op in program.ops
-                if op.block.micro_batch == micro_batch and op.block.work in works
+                if op.block.micro_batch == number and op.block.work in works
             )
             self._marked[micro_batch, works] = (
                 (program.plan.micro_batches, program.plan.schedule, micro_batch, works, switches),
@@ -119,15 +121,19 @@ class SlotProgram:
     def _is_last(self, micro_batch: int) -> bool:
         return micro_batch == self.some.micro_batches - 1
 
+    def _number(self, micro_batch: int) -> int:
+        """The one of the program that has the ops of a micro-batch."""
+        return self.some.micro_batches - 1 if micro_batch == MIDDLE else micro_batch
+
     def _ops(self, micro_batch: int, layers: ChunkLayers) -> Mapping[str, list[Op]]:
         """A micro-batch's ops of the first row's program of these layers, by work."""
         if (micro_batch, layers) not in self._known:
-            program = self.lowered.few(layers)
+            program, number = self.lowered.few(layers), self._number(micro_batch)
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
             if program.plan.recipe != NO_RECIPE:  # whose casts follow from all ops
                 program = self._overlapped(program, switches)
-            own = tuple(op for op in program.ops if _is_of(op, micro_batch, layers.skip))
+            own = tuple(op for op in program.ops if _is_of(op, number, layers.skip))
             some = replace(program, ops=own)
             if program.plan.recipe == NO_RECIPE:
                 some = self._overlapped(some, switches)

@@ -1,24 +1,23 @@
 """Lower bounds of a step from lower bounds of its slots, and of slots from their busiest stream.
 
-A stage takes at least the sum of its slots and of what follows them. Before its first slot the
+A stage takes at least the sum of its slots and of what follows them: those of the first micro-batch
+overwrite gradients, those of all others add to them. Before its first slot the
 stages ahead of it run one forward slot each, and after its last backward pass they run one backward
 slot each. Messages and all other waits between stages are left out, which keeps a bound.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.asked.exchanges import stream_of
 from simulator.search.asked.v_shape import is_split
-from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
 from simulator.search.bounds.layouts import (
     AHEAD,
     KINDS,
@@ -28,18 +27,10 @@ from simulator.search.bounds.layouts import (
     ChunkLayers,
     Layouts,
     ModelEnds,
-    kind_of,
     plain_layers,
 )
-from simulator.search.bounds.op_bounds import OpBounds
-from workload.op import (
-    BUCKET_REDUCE,
-    BUCKET_SCATTER,
-    COMPUTE,
-    MODEL,
-    STEP,
-    Op,
-)
+from simulator.search.bounds.part_times import PartTimes
+from workload.op import COMPUTE
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.sizes.arrays import Counts, Flags, Indices, Ticks
 
@@ -49,7 +40,6 @@ FIRST, LAST, INSIDE, ALONE = (
     ModelEnds(first, last)
     for first, last in ((True, False), (False, True), (False, False), (True, True))
 )
-PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
 
 
 @dataclass(frozen=True)
@@ -105,11 +95,11 @@ class Entries:
         return ends, self.layouts.every[chunk].chunks[number]
 
     def stages_of(self, at: int) -> list[dict[str, int]]:
-        """The different numbers of layers of each kind that stages of one entry have."""
+        """How many layers of each kind each stage of one entry has."""
         if self.layouts is None:
-            return [{LAYER: int(self.chunk[at] * self.interleave[at])}]
+            return [{LAYER: int(self.chunk[at] * self.interleave[at])}] * int(self.pipe[at])
         layout = self.layouts.every[int(self.chunk[at])]
-        pairs = {layout.kinds(stage): None for stage in range(layout.pipe)}
+        pairs = (layout.kinds(stage) for stage in range(layout.pipe))
         return [dict(zip(KINDS, pair, strict=True)) for pair in pairs]
 
     def of_any_stage(self) -> dict[str, Counts]:
@@ -136,9 +126,10 @@ class Slots(Protocol):
         """The plans."""
         ...
 
-    def slots(self, work: str, ends: ModelEnds, which: str = OWN) -> Ticks:
-        """The slots of some chunks of the stage with these ends, of any micro-batch but the last:
-        of its own, which has the ends, of the rest, or of each stage ahead of it but the first."""
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN, *, middle: bool = False) -> Ticks:
+        """The slots of some chunks of the stage with these ends, of any micro-batch, or of any but
+        the first, which adds to no gradients: of its own, which has the ends, of the rest, or of
+        each stage ahead of it but the first."""
         ...
 
     def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
@@ -155,12 +146,14 @@ def step_ticks(slots: Slots) -> Ticks:
 
     def stage(ends: ModelEnds, behind: Counts) -> Ticks:
         ending = slots.ending(ends, behind)
-        if bool((e.micro_batches == 1).all()):
+        if bool((e.micro_batches == 1).any()):
             return ending
-        each = sum((slots.slots(work, ends) for work in e.works), none)
-        if bool((e.interleave > 1).any()):
-            each += sum(slots.slots(work, ends, REST) for work in e.works)
-        return np.asarray((e.micro_batches - 1) * each + ending)
+        chunks = (OWN, REST) if bool((e.interleave > 1).any()) else (OWN,)
+        first, each = (
+            sum(slots.slots(*at, middle=middle) for at in product(e.works, [ends], chunks))
+            for middle in (False, True)
+        )
+        return np.asarray(first + (e.micro_batches - 2) * each + ending)
 
     def behind_others(ends: ModelEnds) -> Ticks:
         def others(work: str) -> Ticks:
@@ -190,10 +183,18 @@ class BusiestStream:
     entries: Entries
     overlap: tuple[str, ...] | None
 
-    def slots(self, work: str, ends: ModelEnds, which: str = OWN) -> Ticks:
-        """See `Slots`."""
-        held = self.entries.held(ends, which)
-        return self._sum(work, held, ends if which == OWN else INSIDE, last=False)
+    def slots(self, work: str, ends: ModelEnds, which: str = OWN, *, middle: bool = False) -> Ticks:
+        """See `Slots`; one in the middle has all that the last has, but for sums of gradients."""
+        key = work, ends, which, middle
+        if key not in self._slots:
+            held = self.entries.held(ends, which)
+            own = ends if which == OWN else INSIDE
+            self._slots[key] = self._sum(work, held, own, last=middle)
+        return self._slots[key]
+
+    @cached_property
+    def _slots(self) -> dict[tuple[str, ModelEnds, str, bool], Ticks]:
+        return {}
 
     def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `Slots`."""
@@ -226,10 +227,24 @@ class BusiestStream:
         lane = self.entries.lane
         total = {COMPUTE: np.zeros(len(lane), dtype=np.int64)}
         for part, weight in weights.items():
-            for (switch, stream), ticks in self.part_times.get((part, work, last), {}).items():
-                own = self._stream(switch, stream)
-                total[own] = total.get(own, 0) + weight * ticks[lane]
+            for stream, ticks in self._by_stream(part, work, last).items():
+                total[stream] = total.get(stream, 0) + weight * ticks
         return self.longest(total)
+
+    def _by_stream(self, part: str, work: str, last: bool) -> Mapping[str, Ticks]:
+        """Ticks of a part of the model on each of its streams, for each entry."""
+        key = part, work, last
+        if key not in self._parts:
+            found: dict[str, Ticks] = {}
+            for (switch, stream), ticks in self.part_times.get(key, {}).items():
+                own = self._stream(switch, stream)
+                found[own] = found[own] + ticks if own in found else ticks
+            self._parts[key] = {own: ticks[self.entries.lane] for own, ticks in found.items()}
+        return self._parts[key]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[str, str, bool], Mapping[str, Ticks]]:
+        return {}
 
     def longest(self, total: Mapping[str, Ticks]) -> Ticks:
         """How long slots take at least that have so many ticks on each stream."""
@@ -260,40 +275,3 @@ class BusiestStream:
             ending = ending + self._computed(part, "step", True)
             found = found + weight * ((e.micro_batches - 1) * each + ending)
         return np.asarray(found)
-
-
-def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
-    """Ticks of the model's parts, an entry for each row.
-
-    The key (part, work, last) has sums of ops by the overlap that gave them a stream of their own
-    ("" if none did, BLOCKING for a collective on the compute stream) and that stream. `work` is one
-    of WORK, "gradients" for sums over data or "step" for what follows all slots; `last` is true for
-    the last micro-batch.
-    """
-    ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
-    last, beside = some.micro_batches - 1, op_bounds.space.problem.of_exchanges
-    for op in some.program.ops:
-        where = [] if adds_to_tied(op, some) else _where(op, some, last)
-        for entry in where:
-            streams, own = ticks[entry], op_bounds.ticks(some, op)
-            key = stream_of(op, beside)
-            streams[key] = streams[key] + own if key in streams else own
-    return ticks
-
-
-def _where(op: Op, some: BatchedProgram, last: int) -> list[tuple[str, str, bool]]:
-    """The keys of `part_times` that an op counts for, given the `last` micro-batch; none for ops
-    that grow with the model, or are tiny.
-
-    The first micro-batch, which adds to no gradients, stands for all but the last.
-    """
-    gpt = some.program.gpt
-    if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) and op.part != MODEL:
-        return [(kind_of(op.part, gpt), "gradients", True)]
-    if op.block == STEP:
-        return [(kind_of(op.part, gpt), "step", True)] if op.part != MODEL else []
-    return [
-        (kind_of(op.block.part, gpt), op.block.work, is_last)
-        for is_last in (False, True)
-        if op.block.micro_batch == (last if is_last else 0)
-    ]

@@ -21,8 +21,9 @@ from simulator.search.baselines import every_plan
 from simulator.search.bounds.batched_programs import placed, sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.part_times import part_times
 from simulator.search.bounds.peak_memory import pipeline_bytes
-from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries, part_times
+from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries
 from simulator.search.orders import ORDERS, overlaps
 from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import entries_of, least_bytes_of

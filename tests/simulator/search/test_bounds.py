@@ -20,9 +20,10 @@ from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots, isolated_times
 from simulator.search.bounds.layouts import plain_layers
 from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.part_times import part_times
 from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram, overlapped
-from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, part_times, step_ticks
+from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.orders import ORDERS, overlaps

@@ -1,0 +1,53 @@
+"""Ticks of the parts of a model, of each kind of slot and by stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from simulator.search.asked.exchanges import stream_of
+from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
+from simulator.search.bounds.layouts import kind_of
+from simulator.search.bounds.op_bounds import OpBounds
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, STEP, Op
+from workload.sizes.arrays import Ticks
+
+PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
+
+
+def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
+    """Ticks of the model's parts, an entry for each row.
+
+    The key (part, work, last) has sums of ops by the overlap that gave them a stream of their own
+    ("" if none did, BLOCKING for a collective on the compute stream) and that stream. `work` is one
+    of WORK, "gradients" for sums over data or "step" for what follows all slots; `last` is true for
+    the last micro-batch.
+    """
+    ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
+    last, beside = some.micro_batches - 1, op_bounds.space.problem.of_exchanges
+    for op in some.program.ops:
+        where = [] if adds_to_tied(op, some) else _where(op, some, last)
+        for entry in where:
+            streams, own = ticks[entry], op_bounds.ticks(some, op)
+            key = stream_of(op, beside)
+            streams[key] = streams[key] + own if key in streams else own
+    return ticks
+
+
+def _where(op: Op, some: BatchedProgram, last: int) -> list[tuple[str, str, bool]]:
+    """The keys of `part_times` that an op counts for, given the `last` micro-batch; none for ops
+    that grow with the model, or are tiny.
+
+    Those between the first micro-batch, which adds to no gradients, and the last have what the last
+    has, but for sums of gradients (`tests/simulator/search/test_middle.py`).
+    """
+    gpt = some.program.gpt
+    if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE):
+        return [(kind_of(op.part, gpt), "gradients", True)] if op.part != MODEL else []
+    if op.block == STEP:
+        return [(kind_of(op.part, gpt), "step", True)] if op.part != MODEL else []
+    return [
+        (kind_of(op.block.part, gpt), op.block.work, is_last)
+        for is_last in (False, True)
+        if op.block.micro_batch == (last if is_last else 0)
+    ]
