@@ -71,7 +71,7 @@ def norm_grad_s(device: Device, op: Op) -> float | None:
     if device.scan is None:
         return None
     rows, groups = float(op.attributes["rows"]), int(op.attributes["groups"])
-    columns = 2 ** math.ceil(math.log2(int(op.attributes["columns"])))
+    columns = 1 << math.ceil(math.log2(int(op.attributes["columns"])))
     warps = min(max(columns // COLUMNS_OF_WARP, 1), MOST_WARPS)
     programs = math.ceil(device.scan.units * math.ceil(WARPS / warps) / groups)
     return device.launch_s + math.ceil(rows / programs) * device.scan.norm_row_s

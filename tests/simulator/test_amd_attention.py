@@ -89,10 +89,10 @@ def test_the_fit_reads_masked_rows_and_finds_what_made_them(tmp_path: Path) -> N
     peak, values = peak_flops_per_s(machine, "bf16"), machine.device.attention
     assert values.shape is not None
     lines = ["".join(f"{name}," for name in SHAPE) + "Causal,Forward Time (ms),Backward Time (ms)"]
-    for *shape, width in MASKED:
-        op = op_of("attention", *shape, width, min(width, 128))
+    for batch, length, heads, width in MASKED:
+        op = op_of("attention", batch, length, heads, width, min(width, 128))
         took = attention_s(machine.device, peak, op) * 1e3
-        text = ",".join(map(str, (*shape, width, min(width, 128))))
+        text = f"{batch},{length},{heads},{width},{min(width, 128)}"
         lines += [f"{text},True,{took!r},", f"{text},False,1.0,1.0"]
     (table := tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
     rows = rows_of(table, "attention")

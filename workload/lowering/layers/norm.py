@@ -32,7 +32,7 @@ def forward(b: Builder, name: str, parameter: str, source: str) -> tuple[str, st
     stats = b.tensor(f"{name}.stats", (SUMS[kind], b.buffers[source].shape[0]), b.wide)
     weights = _parameters(b, parameter)
     if b.grid.y == 1:
-        about = {"eps": b.gpt.norm_eps, "columns": b.buffers[source].shape[1]}
+        about: dict[str, Any] = {"eps": b.gpt.norm_eps, "columns": b.buffers[source].shape[1]}
         b.op(name, kind, [source, *weights], [out, stats], **about)
         return out, stats
     b.op(f"{name}.sums", f"{kind}_sums", [source], [stats])
