@@ -38,6 +38,7 @@ def test_a_table_of_the_same_keys_is_the_same_plan() -> None:
 
 
 sizes = st.sampled_from([1, 2, 3, 4, 8])
+few = st.sampled_from([1, 2, 3])  # of which every axis may have some
 
 
 @given(
@@ -224,7 +225,7 @@ def test_groups_differ_in_their_axis_alone() -> None:
     assert grid.groups("x", "y").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-@given(shape=st.fixed_dictionaries(dict.fromkeys(AXES, sizes)), axes=st.sets(st.sampled_from(AXES)))
+@given(shape=st.fixed_dictionaries(dict.fromkeys(AXES, few)), axes=st.sets(st.sampled_from(AXES)))
 def test_groups_partition_the_ranks(shape: dict[str, Any], axes: set[str]) -> None:
     grid = Grid(**shape)
     groups = grid.groups(*axes)

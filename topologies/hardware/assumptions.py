@@ -15,6 +15,7 @@ ASSUMED = {
     "device.matmul.forms": "1: matmuls of all forms are alike",
     "device.matmul.fp8": "1: fp8 reaches the share of its peak that bf16 reaches",
     "device.matmul.fp8_k0": "0: fp8 gains as much in shallow matmuls as in deep ones",
+    "device.matmul.nvfp4": "0: nvfp4 reaches the share of its peak that fp8 reaches",
     "device.matmul.grouped": "0: a grouped matmul is as fast as one of all its rows",
     "device.attention.shape": "1: attention of all shapes runs at the rate of large ones",
     "device.scan": "Mamba-2: products as matmuls of that shape, convolutions as on the H100",
@@ -33,6 +34,7 @@ ASSUMED = {
 _IF = {
     "device.matmul.fp8": "device.peak_flops.fp8",
     "device.matmul.fp8_k0": "device.peak_flops.fp8",
+    "device.matmul.nvfp4": "device.peak_flops.nvfp4",
     "interconnect.background": "node.nics.count",
 }
 
