@@ -17,7 +17,7 @@ from tests.simgpt.face import assert_golden, simgpt
 from topologies.files.reading import shipped_text, shipped_toml
 from topologies.machine_files import load_machine
 from validation.moe.rows import REMARKS, moe_runs_of, read_moe_runs
-from validation.published.case import case_of
+from validation.published.case import NoCaseError, case_of
 from validation.published.dialect import says
 from validation.published.outcome import held_out
 from validation.published.run_machine import machine_of
@@ -79,6 +79,11 @@ def test_a_rows_columns_give_the_model_and_the_plans_words() -> None:
 def test_latent_attention_has_rope_and_no_biases_whatever_the_framework() -> None:
     gpt = case_of(run(attention="mla", kv_heads="", framework="something new")).asked
     assert (gpt.kv_rank, gpt.positions, gpt.biases) == (512, "rope", False)
+
+
+def test_a_row_that_does_not_say_how_experts_are_split_has_no_case() -> None:
+    with pytest.raises(NoCaseError, match="ep is unknown"):
+        case_of(run(ep=""))
 
 
 def test_without_a_width_of_dense_layers_the_experts_is_taken() -> None:

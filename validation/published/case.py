@@ -166,6 +166,8 @@ def _plan_words(
 ) -> tuple[dict[str, Any], float]:
     """The words of the row's plan, and its batch over theirs."""
     degrees = _degrees(run)
+    if gpt.experts:
+        _needed(run, "ep")
     batch, micro = _needed(run, "global_batch_seqs"), _needed(run, "micro_batch")
     cp, data, pipe = degrees["cp"], degrees["data"], degrees["pp"]
     if gpt.sequence % cp:
