@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search.bounds.batched_programs import sized, within_parts
-from simulator.search.bounds.layouts import ModelEnds, base_of, has_kinds, plain_layers
+from simulator.search.bounds.layouts import LAYER, ModelEnds, base_of, has_kinds, plain_layers
 from simulator.search.bounds.slot_programs import MIDDLE, LoweredSlots, SlotProgram
+from simulator.search.bounds.stream_bound import INSIDE, BusiestStream, Entries
 from simulator.search.orders import overlaps
 from simulator.search.space import Space
 from tests.simulator.search.drawn import UNSHRUNK, mixtures, models, spaces
 from workload.grid import SHARDS
 from workload.lowering import lower
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP, Op
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, STEP, Op
 from workload.passes.stack import NO_HABITS
 from workload.plan import Plan
 
@@ -68,3 +69,14 @@ def test_slots_in_the_middle_sum_no_gradients_over_ranks(space: Space, data: st.
         middle, last = (slot_program.slots(m, *how).ops for m in (MIDDLE, 1))
         assert all(op.purpose not in SUMS for op in middle)
         assert len(middle) == sum(op.purpose not in SUMS for op in last)
+
+
+def test_slots_of_the_first_micro_batch_are_its_own_and_those_between_the_lasts() -> None:
+    """Three layers of 10 ticks where nothing is added to, 13 where gradients are."""
+    one = np.ones(1, dtype=np.int64)
+    entries = Entries(0 * one, 2 * one, 4 * one, 0 * one, one, 3 * one)
+    each = {False: 10 * one, True: 13 * one}
+    ticks = {(LAYER, "backward", last): {("", COMPUTE): own} for last, own in each.items()}
+    slots = BusiestStream(ticks, entries, ())
+    assert slots.slots("backward", INSIDE).tolist() == [30]
+    assert slots.slots("backward", INSIDE, middle=True).tolist() == [39]
