@@ -5,6 +5,7 @@ Letters of the matmul model: m, n, k are the call's shape, e the share of the pe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -46,7 +47,6 @@ EAGER_NORM = "eager_norm"
 GENERAL = {
     f"{kind}{of}": f"general_norm{of}" for kind in ("layernorm", "rmsnorm") for of in ("", "_grad")
 }
-TUNED = (512, 768, 1024, 2048, 4096, 8192)  # widths with a kernel of their own, both passes
 
 
 class ComputeCosts(Protocol):
@@ -123,7 +123,7 @@ class AnalyticCosts:
             return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
-        return memory_bound_s(self._machine.device, op)
+        return memory_bound_s(self._machine.device, op, self._kernels.tuned_norms)
 
     def host_s(self, op: Op) -> float:
         """As the stack says, for each call of the op that is not within a graph, and for each
@@ -209,19 +209,20 @@ def aligned(device: Device, op: Op) -> float:
     return device.matmul.unaligned.get("odd" if odd else "even", 1.0)
 
 
-def memory_bound_s(device: Device, op: Op) -> float:
+def memory_bound_s(device: Device, op: Op, tuned_norms: Sequence[int] = ()) -> float:
     """t = launches + bytes / achieved memory bandwidth, for everything that multiplies no matrices.
 
     Norms and GELU reach shares of their own where a machine gives them; a norm of several kernels
     is an eager one. An op inside a neighbour's kernel has no launch. Source:
-    topologies/hardware/device.py, class Device; of widths with a kernel of their own
-    NVIDIA/TransformerEngine@08133b2, normalization/rmsnorm. Not modelled: operands still in a
-    cache, atomics of the embedding's gradient.
+    topologies/hardware/device.py, class Device. `tuned_norms` are the widths for which a stack has
+    norms of their own; none where it has but one norm. Not modelled: operands still in a cache,
+    atomics of the embedding's gradient.
     """
     eager = op.launches > 1 and op.kind in NORMS
     family = EAGER_NORM if eager else FAMILY.get(op.kind, op.kind)
     share = device.efficiency_of.get(family, device.memory_efficiency)
-    if not eager and op.kind in GENERAL and op.attributes.get("columns") not in TUNED:
+    general = bool(tuned_norms) and op.attributes.get("columns") not in tuned_norms
+    if general and not eager and op.kind in GENERAL:
         share = device.efficiency_of.get(GENERAL[op.kind], share)
     launches = int(op.attributes.get(KERNELS, 0)) or op.launches
     return launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)

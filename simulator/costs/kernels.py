@@ -14,6 +14,8 @@ class Kernels:
     `host_s` is how long the host takes to issue a kernel; 0 where it is never the bottleneck.
     `host_of_expert_s` is how much longer it takes for each kernel that one call issues for an
     expert, `narrow_host_of_expert_s` for a matmul of fewer than 16 bits.
+    `tuned_norms` are the widths for which it has norms of their own; of other widths they are
+    general ones, and none are where it is empty.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;
     None: those of the machine's file. `pace` is the rate of a
     framework's compute over that of its kernels one by one: what gaps between them and kernels that
@@ -28,6 +30,7 @@ class Kernels:
     graphs: tuple[str, ...] = ()
     attention: tuple[float, float] | None = None
     pace: float = 1.0
+    tuned_norms: tuple[int, ...] = ()
     tabled: bool = False
     habits: Habits = NO_HABITS
 

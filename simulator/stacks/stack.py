@@ -182,6 +182,7 @@ class Stack:
             graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
             pace=float(own.get("pace", 1.0)),
+            tuned_norms=tuple(own.get("tuned_norms", ())),
             tabled=self.tabled,
             habits=Habits(
                 fused=tuple(own.get("fused", ())),

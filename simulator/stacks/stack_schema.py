@@ -65,6 +65,7 @@ DIRECTIONS: Rule = (
 WORDS: Rule = (_list_of(_is_word), "a list of words")
 RATES: Rule = (lambda value: _list_of(_is_number)(value) and len(value) == 2, "two numbers above 0")
 COUNTS: Rule = (lambda value: _list_of(_is_count)(value) and len(value) == 2, "two whole numbers")
+WIDTHS: Rule = (_list_of(_is_count), "a list of whole numbers")
 DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
 SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
 SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
@@ -102,6 +103,7 @@ KERNELS: dict[str, Rule] = {
     "fp8_pads": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
+    "tuned_norms": WIDTHS,
 }
 BY_NAME: dict[str, Rule] = {
     "host": DURATION,

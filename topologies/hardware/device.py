@@ -102,7 +102,7 @@ class Device:
     without matrix cores, at which 16-bit batched matmuls with unaligned rows run. `efficiency_of`
     has kinds of kernels that reach another share of the memory's bandwidth; `eager_norm` is that of
     the elementwise kernels and reductions, one by one, that a norm is made of where none is fused,
-    `general_norm` that of one of a width for which Transformer Engine has no kernel of its own.
+    `general_norm` that of one of a width for which a stack has no kernel of its own.
     `scan` is there where kernels of Mamba-2 were timed.
     `slowest` lists [devices, rate]: how fast the slowest of that many devices is, relative to the
     mean device. `reserve` is the memory that no program's tensors get: the driver's context and
