@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 Change = dict[str, Any]
-StepTime = Callable[["Plan"], float]  # in seconds
+Predicted = Callable[["Plan"], "Prediction"]
 
 
 def does_not_fit(prediction: Prediction) -> str:
@@ -28,10 +28,10 @@ def does_not_fit(prediction: Prediction) -> str:
     return f"does not fit by {tables.gib(memory.peak_bytes - memory.capacity_bytes)} per device"
 
 
-def what_fits(prediction: Prediction, step_s: StepTime | None = None) -> str:
+def what_fits(prediction: Prediction, predicted: Predicted | None = None) -> str:
     """The same, and which change of the plan is enough, or else which are together; with plain
-    matmul forms, as the memory of tuned ones follows from times. With `step_s`, the seconds that a
-    plan's step takes, each change is said with its step's time, the fastest first."""
+    matmul forms, as the memory of tuned ones follows from times. With `predicted`, the prediction
+    of another plan, each change is said with its step's time, the fastest first."""
     plain = {} if prediction.plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
     fits = partial(_fits, prediction)
     levers = [
@@ -39,15 +39,14 @@ def what_fits(prediction: Prediction, step_s: StepTime | None = None) -> str:
         for lever in _levers(prediction.gpt, prediction.plan)
     ]
     levers = [lever for lever in levers if lever]
-    alone = levers if _may_save_less(prediction) else [e for e in levers if _is_of_states(e[-1])]
+    alone = [lever for lever in levers if _may_be_enough(prediction, lever[-1])]
     enough = [lever[bisect_left(lever, True, key=fits)] for lever in alone if fits(lever[-1])]
     if enough:
-        ranked = ", or ".join(_ranked(prediction, enough, step_s))
+        ranked = ", or ".join(_ranked(prediction, enough, predicted))
         return f"{does_not_fit(prediction)}; it fits with {ranked}"
     same_grid = [lever[-1] for lever in levers if not {"z", "expert"}.intersection(lever[-1])]
     every = {key: value for change in same_grid for key, value in change.items()}
-    if fits(every):
-        (together,) = _ranked(prediction, [every], step_s, " together")
+    if together := _together(prediction, every, predicted):
         return f"{does_not_fit(prediction)}; it fits with {together}"
     return (
         f"{does_not_fit(prediction)}, and no recomputation, sharding or smaller micro-batch is "
@@ -56,15 +55,24 @@ def what_fits(prediction: Prediction, step_s: StepTime | None = None) -> str:
 
 
 def _ranked(
-    prediction: Prediction, changes: Sequence[Change], step_s: StepTime | None, end: str = ""
+    prediction: Prediction, changes: Sequence[Change], predicted: Predicted | None
 ) -> list[str]:
     """The changes in words, each with the time of its step, the fastest first; in their order and
-    without a time where `step_s` is not known."""
-    if step_s is None:
-        return [f"{_words(change)}{end}" for change in changes]
-    timed = [(step_s(replace(prediction.plan, **change)), change) for change in changes]
+    without a time where nothing is predicted."""
+    if predicted is None:
+        return [_words(change) for change in changes]
+    timed = [(predicted(replace(prediction.plan, **change)).step_s, change) for change in changes]
     timed.sort(key=lambda each: each[0])
-    return [f"{_words(change)}{end} ({tables.seconds(time_s)} a step)" for time_s, change in timed]
+    return [_timed_words(change, time_s) for time_s, change in timed]
+
+
+def _together(prediction: Prediction, every: Change, predicted: Predicted | None) -> str:
+    """All changes at once in words, if they are enough."""
+    words = f"{_words(every)} together"
+    if predicted is None or not _runs(prediction, every):
+        return words if _fits(prediction, every) else ""
+    changed = predicted(replace(prediction.plan, **every))
+    return _timed_words(every, changed.step_s, " together") if changed.memory.fits else ""
 
 
 def starved(plan: Plan) -> str:
@@ -95,17 +103,19 @@ def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
     return levers
 
 
-def _may_save_less(prediction: Prediction) -> bool:
-    """Whether what is there all the time leaves room, so that smaller activations may be enough."""
-    from simulator.engine.whole_step import resident_bytes
+def _may_be_enough(prediction: Prediction, change: Change) -> bool:
+    """Whether what a change leaves as it is leaves room: states that are there all the time, where
+    less is recomputed or a micro-batch is smaller; what the backward pass needs, where ZeRO shards
+    states further."""
+    memory = prediction.memory
+    room = memory.capacity_bytes
+    if "zero" in change:
+        return memory.parts["activations"] <= room
+    return not {"z", "expert"}.isdisjoint(change) or memory.resident_bytes <= room
 
-    gpt, plan = prediction.gpt, prediction.plan
-    return plan.pipe > 1 or resident_bytes(gpt, plan) <= prediction.memory.capacity_bytes
 
-
-def _is_of_states(change: Change) -> bool:
-    """Whether a change shards parameters, gradients and optimizer states further."""
-    return not {"zero", "z", "expert"}.isdisjoint(change)
+def _timed_words(change: Change, step_s: float, end: str = "") -> str:
+    return f"{_words(change)}{end} ({tables.seconds(step_s)} a step)"
 
 
 def _words(change: Change) -> str:

@@ -79,12 +79,12 @@ class StepQuestion:
             op_seconds=op_seconds,
         )
 
-    def step_s(self, plan: Plan) -> float:
-        """The seconds that a step takes under another plan for the same devices."""
+    def changed(self, plan: Plan) -> Prediction:
+        """The prediction of another plan for the same devices."""
         from simulator.predict import predict
 
         where, stack = self.placement, self.job.stack
-        return predict(self.gpt, plan, self.machine, placement=where, stack=stack).step_s
+        return predict(self.gpt, plan, self.machine, placement=where, stack=stack)
 
 
 def asked_as_predict(command: click.Command) -> click.Command:

@@ -14,7 +14,8 @@ class StepResult:
     `parts_ticks` sums to the step's time, as in `simulator/attribution/breakdown.py`. `ops` and
     `comm_bytes` are those of one rank: in a pipeline, of the stage whose time is broken down. FLOPs
     are those of the whole job, `stage_memory` those of a rank of each stage. `micro_batches` says
-    how many were simulated.
+    how many were simulated. `resident_bytes` a device without a pipeline has in memory all the
+    time, whatever is recomputed and however large micro-batches are.
     """
 
     parts_ticks: dict[str, int]
@@ -25,6 +26,7 @@ class StepResult:
     hardware_flops: int
     rank_classes: int
     micro_batches: int
+    resident_bytes: int = 0
 
     @property
     def memory(self) -> MemoryUse:

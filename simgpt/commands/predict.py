@@ -151,7 +151,7 @@ def remedy_of(prediction: Prediction, question: StepQuestion | None) -> str:
     those of the one plan, and so go without."""
     if prediction.memory.fits:
         return ""
-    return what_fits(prediction, None if question is None else question.step_s)
+    return what_fits(prediction, None if question is None else question.changed)
 
 
 def comment(prediction: Prediction, remedy: str) -> None:

@@ -116,15 +116,6 @@ def step_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     return few.peak(plan.micro_batches - count).total_bytes
 
 
-def resident_bytes(gpt: GPT, plan: Plan) -> int:
-    """What a device of such a plan has in memory all the time, tokens left out: no other way to
-    recompute lessens it, nor do more and smaller micro-batches."""
-    count = min(MICRO_BATCHES, plan.micro_batches)
-    few = whole_program(lowered_again, gpt, plan.with_micro_batches(count))
-    inputs = count * few.program.outline.inputs(few.program.nbytes)
-    return use_of(few.persistent - inputs, "").total_bytes
-
-
 def _attempt(
     whole: WholeProgram, micro_batches: int, costs: ComputeCosts, fabric: Fabric
 ) -> TimedStep | None:
@@ -208,6 +199,7 @@ def _step(
     return StepResult(
         parts_ticks=parts_ticks,
         stage_memory=(memory,),
+        resident_bytes=_resident_bytes(whole),
         ops=int(counts.sum()),
         comm_bytes=comm_bytes,
         model_flops=model,
@@ -215,3 +207,10 @@ def _step(
         rank_classes=rank_classes,
         micro_batches=whole.program.plan.micro_batches,
     )
+
+
+def _resident_bytes(whole: WholeProgram) -> int:
+    """What a device has in memory all the time, tokens left out."""
+    program = whole.program
+    inputs = program.plan.micro_batches * program.outline.inputs(program.nbytes)
+    return use_of(whole.persistent - inputs, "").total_bytes

@@ -10,7 +10,6 @@ import pytest
 
 from simgpt import tables
 from simgpt.advice import starved, what_fits
-from simulator.engine.whole_step import resident_bytes
 from simulator.explain.nearest_fit import habits_in_memory
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
@@ -91,7 +90,11 @@ def test_the_time_alone_decides() -> None:
     """Times that are made up, by which the smaller micro-batch is faster."""
     prediction = predicted("x=4,z=8,data=rest")
     size = prediction.plan.micro_batch
-    said = what_fits(prediction, lambda plan: 3.0 * plan.micro_batch)
+
+    def predicted_as_told(plan: Plan) -> Prediction:
+        return replace(prediction, plan=plan, step_s=3.0 * plan.micro_batch)
+
+    said = what_fits(prediction, predicted_as_told)
     assert said.endswith(
         f"with micro_batch=1 (3.00 s a step), or recompute=full:32 ({3.0 * size:#.3g} s a step)"
     )
@@ -139,10 +142,21 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
     """Else a change that is enough would not be tried. 4 sequences are all that a device has."""
     text = f"x=4,z=8,data=rest,zero={zero},micro_batch={micro_batch}"
     gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
-    resident = resident_bytes(gpt, plan)
+    resident = predict(gpt, plan, load_machine("perlmutter")).memory.resident_bytes
     changes: list[dict[str, Any]] = [{"recompute": "full"}, {"micro_batch": 1}]
     least = min(plan_bytes(gpt, replace(plan, **change)) for change in changes)
     assert 0 < resident < least
+
+
+@pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])
+@pytest.mark.parametrize("text", ["x=4,z=8,data=rest", "x=4,pipe=2,data=rest,micro_batch=4"])
+def test_activations_are_no_less_where_states_are_sharded_further(model: str, text: str) -> None:
+    """Else a change that is enough would not be tried."""
+    gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
+    machine = load_machine("perlmutter")
+    saved = predict(gpt, plan, machine).memory.parts["activations"]
+    peaks = [plan_bytes(gpt, replace(plan, zero=zero)) for zero in (1, 2, 3)]
+    assert 0 < saved <= min(peaks)
 
 
 @pytest.mark.parametrize("command", ["why", "sbatch"])
