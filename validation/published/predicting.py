@@ -93,9 +93,13 @@ def predict_runs(
     The plans of rows that say none are searched beside the predictions of the others. `stack_of`
     gives another stack for a row's own.
     """
-    cases = {run.id: _with_stack(prepared(run), partial(stack_of, run)) for run in runs}
-    lacking = [run for run in runs if find_plan is not None and _has_no_plan(cases[run.id])]
     with Session(), processes(len(runs)) as pool:
+        ready = pool.map(prepared, runs, chunksize=AT_ONCE)
+        cases = {
+            run.id: _with_stack(case, partial(stack_of, run))
+            for run, case in zip(runs, ready, strict=True)
+        }
+        lacking = [run for run in runs if find_plan is not None and _has_no_plan(cases[run.id])]
         searches = {run.id: pool.submit(prepared, run, find_plan) for run in lacking}
         asked: Asked = {}
         known = _asked(pool, {k: c for k, c in cases.items() if k not in searches}, asked)
