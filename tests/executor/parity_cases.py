@@ -3,8 +3,8 @@
     python -m tests.executor.parity_cases [PYTEST'S ARGUMENTS]
 
 runs the parity tests (without arguments, those of experts, context, latent attention, windows, the
-second token and layers of hybrids, slow ones too) and prints for each file how many plans were
-compared, on how many ranks at most, and the largest relative errors of losses and weights.
+second token, layers of hybrids and DualPipe, slow ones too) and prints for each file how many plans
+were compared, on how many ranks at most, and the largest relative errors of losses and weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LOG = "SIMGPT_PARITY_LOG"  # the file that each compared plan is noted in
-PARTS = ("experts", "masks", "context", "latent", "windows", "oss", "balance", "mtp", "hybrid")
+PARTS = (
+    "experts",
+    "masks",
+    "context",
+    "latent",
+    "windows",
+    "oss",
+    "balance",
+    "mtp",
+    "hybrid",
+    "dual",
+)
 FOLDER = Path(__file__).parent
 
 
