@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from executor.groups import ProcessGroups
+from tests.executor import parity_cases
 from tests.executor.ranks import TIMEOUT_S, on_ranks_in_turn
 from tests.executor.test_parity import (
     TINY,
@@ -87,6 +88,7 @@ def errors_of(rank: int, cases: Iterable[Case]) -> list[tuple[float, float]]:
 
 def check(ranks: int, cases: list[Case]) -> None:
     found = on_ranks_in_turn(ranks, errors_of, cases)
+    parity_cases.note(ranks, [plan for _, plan in cases], found)
     wrong = [
         (gpt.name, gpt.dropout, str(plan), errors)
         for (gpt, plan), errors in zip(cases, found, strict=True)
