@@ -31,6 +31,7 @@ import numpy as np
 from topologies.machine_files import load_machine
 
 ITEM = 2
+SIZES = ("tokens", "experts", "topk", "ranks", "columns")
 MOVERS = ("permute", "unpermute")
 
 
@@ -70,8 +71,9 @@ def measured() -> Iterator[Measured]:
     """The rows of the table."""
     with Path(__file__).with_name("exchange_kernels.csv").open() as file:
         for row in csv.DictReader(file):
-            sizes = (int(row[key]) for key in ("tokens", "experts", "topk", "ranks", "columns"))
-            yield Measured(row["source"], row["kernel"], *sizes, float(row["measured"]))
+            tokens, experts, topk, ranks, columns = (int(row[key]) for key in SIZES)
+            of_run = (tokens, experts, topk, ranks, columns, float(row["measured"]))
+            yield Measured(row["source"], row["kernel"], *of_run)
 
 
 def fitted(kernel: str, bytes_per_s: float) -> tuple[float, float]:
