@@ -15,6 +15,7 @@ which with heads of 64 the tables have not.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import numpy as np
 from topologies.hardware.attention import Pass
 
 ROWS, WIDE, NARROW, LATENT = 128, 128, 64, 160
+NAMES = ("width", "window", "sequence", "heads")
 TABLE = Path(__file__).with_name("narrow_heads.csv")
 
 
@@ -50,10 +52,14 @@ class Measured:
 
 def measured() -> list[Measured]:
     """The rows of the table."""
-    names = ("width", "window", "sequence", "heads")
+    return list(_rows())
+
+
+def _rows() -> Iterator[Measured]:
     with TABLE.open() as file:
-        rows = list(csv.DictReader(file))
-    return [Measured(*(int(row[key]) for key in names), float(row["backward_ms"])) for row in rows]
+        for row in csv.DictReader(file):
+            width, window, sequence, heads = (int(row[key]) for key in NAMES)
+            yield Measured(width, window, sequence, heads, float(row["backward_ms"]))
 
 
 def fitted(width: int) -> tuple[float, float]:
