@@ -14,6 +14,8 @@ COMPUTE = "compute"
 RING_SHIFT = "ring_shift"
 STEPS = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
 IN_STEPS = "all_to_all in steps"
+LINKS = "links"  # and: what kernels reach that send rows themselves
+PLACES = "places_searched"  # of a sort of rows: for how many it looks whether a row goes there
 FOR_NODES = "for_nodes"  # and: a token's row goes once to each node, there or back
 THERE, BACK = "there", "back"
 NONE = -1  # no micro-batch, layer or chunk
@@ -228,9 +230,10 @@ class Op:
         return self.kind in COLLECTIVES or self.kind in MESSAGES
 
     @property
-    def exchange(self) -> str:
-        """What times it on a network: its kind, or of an all-to-all in steps IN_STEPS."""
-        return IN_STEPS if STEPS in self.attributes else self.kind
+    def exchange(self) -> Any:
+        """What times it on a network: its kind, of an all-to-all in steps IN_STEPS, or what the
+        kernels reach that perform it (`workload/passes/exchanges/kernels.py`)."""
+        return self.attributes.get(LINKS) or (IN_STEPS if STEPS in self.attributes else self.kind)
 
     @property
     def is_recomputed(self) -> bool:

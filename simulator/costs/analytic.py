@@ -19,7 +19,7 @@ from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.models.field_limits import GATED
-from workload.op import ATTENTIONS, BUSIEST, CAUSAL, KERNELS, LONGEST, QUERIES, Op
+from workload.op import ATTENTIONS, BUSIEST, CAUSAL, KERNELS, LONGEST, PLACES, QUERIES, Op
 
 BATCHED, GROUPED = "batched_matmul", "grouped_matmul"
 PRODUCTS = ("matmul", BATCHED, GROUPED)
@@ -29,7 +29,7 @@ ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operand
 UNSAID = (
     *(("count", 1), ("width", HEAD), ("value_width", 0)),
     *(("sequence", 0), (WINDOW, 0), (CAUSAL, True)),
-    *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0), (KERNELS, 0)),
+    *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0), (KERNELS, 0), (PLACES, 0)),
 )
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
@@ -96,6 +96,7 @@ class AnalyticCosts:
         self._attending = (
             replace(machine.device, attention=Attention(*own)) if own else machine.device
         )
+        self._shares, self._place_s = dict(kernels.memory_shares), dict(kernels.place_s)
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
@@ -123,7 +124,16 @@ class AnalyticCosts:
             return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
+        if op.kind in self._shares:
+            return self._moved_s(op)
         return memory_bound_s(self._machine.device, op, self._kernels.tuned_norms)
+
+    def _moved_s(self, op: Op) -> float:
+        """t = launches + bytes / (share of the stack's kernel * bandwidth) + places * s."""
+        device = self._machine.device
+        moved_s = op.nbytes / (self._shares[op.kind] * device.memory_bytes_per_s)
+        searched_s = op.attributes.get(PLACES, 0) * self._place_s.get(op.kind, 0.0)
+        return op.launches * device.launch_s + moved_s + float(searched_s)
 
     def host_s(self, op: Op) -> float:
         """As the stack says, for each call of the op that is not within a graph, and for each

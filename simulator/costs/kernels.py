@@ -14,6 +14,8 @@ class Kernels:
     `host_s` is how long the host takes to issue a kernel; 0 where it is never the bottleneck.
     `host_of_expert_s` is how much longer it takes for each kernel that one call issues for an
     expert, `narrow_host_of_expert_s` for a matmul of fewer than 16 bits.
+    `memory_shares` has, for a kind of op, the share of the memory's bandwidth that its kernel
+    reaches in place of the device's, `place_s` how long it takes for each place that it looks at.
     `tuned_norms` are the widths for which it has norms of their own; of other widths they are
     general ones, and none are where it is empty.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;
@@ -30,6 +32,8 @@ class Kernels:
     graphs: tuple[str, ...] = ()
     attention: tuple[float, float] | None = None
     pace: float = 1.0
+    memory_shares: tuple[tuple[str, float], ...] = ()
+    place_s: tuple[tuple[str, float], ...] = ()
     tuned_norms: tuple[int, ...] = ()
     tabled: bool = False
     habits: Habits = NO_HABITS

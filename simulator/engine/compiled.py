@@ -159,7 +159,7 @@ class _Signatures:
         return found
 
     def _number(self, op: Op) -> int:
-        key = op.kind, op.axes, op.nbytes
+        key = op.exchange, op.axes, op.nbytes
         if key not in self._known:
             self._known[key] = len(self.ops)
             self.ops.append(op)

@@ -65,7 +65,7 @@ class Fabric(Hashable, Protocol):
         """Some of the rings, one of which is the slowest for any payload."""
         ...
 
-    def seconds(self, kind: str, payload_bytes: int, ring: Any) -> float:
+    def seconds(self, kind: Any, payload_bytes: int, ring: Any) -> float:
         """How long a collective of that kind and payload takes on that ring."""
         ...
 

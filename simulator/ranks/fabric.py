@@ -15,6 +15,7 @@ from topologies.collectives.collective_time import (
     collective_seconds,
     measured_seconds,
     with_algorithm,
+    with_reached,
 )
 from topologies.errors import MachineError
 from topologies.machine import Machine
@@ -22,6 +23,7 @@ from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from topologies.session import session_cached
 from workload.op import IN_STEPS, MESSAGES, RING_SHIFT
+from workload.passes.exchanges.kernels import Reached
 from workload.sizes.arrays import Indices
 
 
@@ -30,6 +32,7 @@ class MachineFabric:
 
     def __init__(self, machine: Machine, ranks: int, placement: Placement | None = None) -> None:
         self._machine = machine
+        self._by_kernels: dict[tuple[float | None, float | None], Machine] = {}
         self._placement = contiguous(machine, ranks) if placement is None else placement
         if self._placement.ranks != ranks:
             raise MachineError(
@@ -119,8 +122,18 @@ class MachineFabric:
             )
         return with_algorithm(self._machine, "all_to_all", "hierarchical")
 
+    def _reaching(self, own: Reached) -> Machine:
+        """The machine with all-to-alls by kernels that reach shares of its links of their own."""
+        key = own.within, own.across
+        if key not in self._by_kernels:
+            self._by_kernels[key] = with_reached(self._machine, *key)
+        return self._by_kernels[key]
+
     def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
         """How long a collective of that kind and payload takes on that ring."""
+        if isinstance(kind, Reached):
+            sent_s = collective_seconds(self._reaching(kind), "all_to_all", payload_bytes, ring)
+            return max(sent_s, payload_bytes / kind.payload_bytes_per_s)
         if kind == RING_SHIFT:
             return self._shift_seconds(payload_bytes, ring)
         if kind == IN_STEPS and 1 < ring.nodes < ring.ranks:

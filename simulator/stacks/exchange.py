@@ -1,4 +1,5 @@
-"""What a dispatcher of experts sends: a row for each expert, or once what several of them get.
+"""What a dispatcher of experts sends: a row for each expert, or once what several of them get; and
+what kernels reach that send it themselves.
 
 Letters: E experts, k of them for each token, over P parts of a group of ranks.
 """
@@ -6,14 +7,20 @@ Letters: E experts, k of them for each token, over P parts of a group of ranks.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
+from topologies.files.units import quantity
 from topologies.machine import Machine
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
+from workload.models import moe
+from workload.passes.exchanges.kernels import ExchangeKernels, Reached
 from workload.plan import Plan
 
 EACH, ONCE, OWN = EXCHANGES = "each", "once", "own"
+ROW_ITEM_BYTES = 2
 
 
 def sends_once(plan: Plan, exchange: str) -> bool:
@@ -35,7 +42,7 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     A part holds E/P of the experts, and none of a token's k by C(E - E/P, k) / C(E, k) where every
     choice is equally likely; so P (1 - that) copies are sent for k. Source: DeepSeek-V3
     (2412.19437), section 3.2.2, and github.com/deepseek-ai/DeepEP: through the network once to a
-    node, then over NVLink. Not modelled: what their kernels save besides, and that links within
+    node, then over NVLink. Not modelled: that links within
     nodes carry all copies, which is hidden behind the network.
 
     >>> from topologies.machine_files import load_machine
@@ -47,9 +54,63 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     """
     if plan.expert == 1 or not gpt.experts:
         return 1.0
-    inner = 1 if plan.experts_over_x else plan.x * plan.y * plan.z
-    within = max(machine.devices_per_node // inner, 1)
-    parts = plan.expert if plan.expert <= within else -(-plan.expert // within)
+    within, nodes = _spread(plan, machine)
+    parts = within if nodes == 1 else nodes
     apart = gpt.experts - gpt.experts // parts
     none = math.comb(apart, gpt.topk) / math.comb(gpt.experts, gpt.topk)
     return round(min(parts * (1 - none) / gpt.topk, 1.0), 6)
+
+
+def exchange_kernels(
+    gpt: GPT, plan: Plan, machine: Machine, of_gpu: Mapping[str, Any]
+) -> ExchangeKernels:
+    """The kernels that send rows of a plan, by what a stack has of them for the machine's GPUs.
+
+    `there` and `back` are shares of the links in a node by the ranks of a group there,
+    `there_across` and `back_across` of the NICs by its nodes; of other numbers it is that of the
+    next lower one. `back_row` is the least time for each row that a rank of one node sums: so many
+    are on their way at once, however few bytes each has.
+    """
+    within, nodes = _spread(plan, machine)
+    row_bytes = ROW_ITEM_BYTES * moe.routed_width(gpt)
+    longest_s = quantity(of_gpu["back_row"], "s") if "back_row" in of_gpu and nodes == 1 else 0.0
+    return ExchangeKernels(
+        share_sent_once(gpt, plan, machine),
+        there=Reached(*_reached(of_gpu, "there", within, nodes)),
+        back=Reached(
+            *_reached(of_gpu, "back", within, nodes),
+            row_bytes / longest_s if longest_s else math.inf,
+        ),
+        probabilities=gpt.experts // nodes if of_gpu.get("all_probabilities") else 0,
+    )
+
+
+def most_reached(of_gpu: Mapping[str, Any]) -> Reached:
+    """What such kernels reach at most, there or back, in a group of any size."""
+    within, across = (
+        [share for key in keys for share in of_gpu.get(key, {}).values()]
+        for keys in (("there", "back"), ("there_across", "back_across"))
+    )
+    return Reached(max(within, default=None), max(across, default=None))
+
+
+def _reached(
+    of_gpu: Mapping[str, Any], way: str, within: int, nodes: int
+) -> tuple[float | None, float | None]:
+    across = _of_size(of_gpu.get(f"{way}_across", {}), nodes) if nodes > 1 else None
+    return _of_size(of_gpu.get(way, {}), within), across
+
+
+def _of_size(table: Mapping[str, float], size: int) -> float | None:
+    """The entry of the largest number that is no larger, or of the smallest."""
+    if not table:
+        return None
+    known = sorted((int(number), share) for number, share in table.items())
+    return next((share for number, share in reversed(known) if number <= size), known[0][1])
+
+
+def _spread(plan: Plan, machine: Machine) -> tuple[int, int]:
+    """How many ranks of a group of experts a node has, and over how many nodes they are."""
+    inner = 1 if plan.experts_over_x else plan.x * plan.y * plan.z
+    within = max(machine.devices_per_node // inner, 1)
+    return (plan.expert, 1) if plan.expert <= within else (within, -(-plan.expert // within))

@@ -5,10 +5,11 @@ unless the user fixes another. What it can do at all is searched: its axes, sche
 ZeRO, recomputation, sequence parallelism, micro-batches and rank orders.
 
 Why bounds hold under a stack: they come from the same programs with the same habits, timed by the
-same kernels. What they leave out only lengthens a step: the host that issues kernels, and the ops
-around messages of which each rank sends a part. Where a habit depends on the plan, as the fused
-softmax does, the bound has its fastest form. Habits whose effect on an op on all parameters is not
-bounded are refused by name.
+same kernels. What they leave out only lengthens a step: the host that issues kernels, the ops
+around messages of which each rank sends a part, and all copies of experts' rows, where the stack's
+kernels that send these make fewer, of plans that split experts. Where a habit depends on the plan,
+as the fused softmax does, the bound has its fastest form. Habits whose effect on an op on all
+parameters is not bounded are refused by name.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import STEP
+from workload.passes.exchanges.kernels import SORTS, WITHIN
 from workload.passes.stack import Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
@@ -90,6 +92,9 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
         passes = (*kernels.habits.passes, *least.items())
         kernels = replace(kernels, habits=replace(kernels.habits, passes=passes))
     _check(stack, kernels.habits)
+    if "exchange_kernels" in stack.own_kernels:
+        fused = (*kernels.habits.fused, *WITHIN, *SORTS)
+        kernels = replace(kernels, habits=replace(kernels.habits, fused=fused))
     return replace(kernels, host_s=0.0)
 
 

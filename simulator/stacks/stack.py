@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.costs.kernels import Kernels
-from simulator.stacks.exchange import sends_once, sends_own_rows, share_sent_once
+from simulator.stacks.exchange import (
+    exchange_kernels,
+    sends_once,
+    sends_own_rows,
+    share_sent_once,
+)
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
@@ -19,6 +24,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
+from workload.passes.exchanges.kernels import ExchangeKernels
 from workload.passes.stack import Habits
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
@@ -165,10 +171,7 @@ class Stack:
             )
 
     def kernels(self, gpt: GPT, plan: Plan, machine: Machine) -> Kernels:
-        """The stack's kernels for a plan on the devices of a machine.
-
-        What the file has by GPU is that of the machine's, or else of its family.
-        """
+        """The stack's kernels for a plan on a machine: by GPU, or else by family of GPUs."""
         gpu, own = _gpu(machine), self.own_kernels
         shares = _of_gpu(own.get("attention", {}), gpu)
         copies = own.get("copies", {})
@@ -182,6 +185,8 @@ class Stack:
             graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
             pace=float(own.get("pace", 1.0)),
+            memory_shares=self._memory_shares(gpu),
+            place_s=self._place_s(gpu),
             tuned_norms=tuple(own.get("tuned_norms", ())),
             tabled=self.tabled,
             habits=Habits(
@@ -195,6 +200,7 @@ class Stack:
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
                 messages=self.messages,
                 own_rows=sends_own_rows(plan, exchange),
+                exchange_kernels=self._sending(gpt, plan, machine, exchange),
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 **switches,
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
@@ -202,6 +208,26 @@ class Stack:
         )
         unfused = plan.attention == "unfused" and "softmax" in own
         return _with_softmax(kernels, own["softmax"], gpt, plan) if unfused else kernels
+
+    def of_exchanges(self, machine: Machine) -> Mapping[str, Any]:
+        """What the stack has of kernels that send experts' rows themselves, on such GPUs."""
+        found = _of_gpu(self.own_kernels.get("exchange_kernels", {}), _gpu(machine))
+        return {} if found is None else dict(found)
+
+    def _sending(
+        self, gpt: GPT, plan: Plan, machine: Machine, exchange: str
+    ) -> ExchangeKernels | None:
+        if "exchange_kernels" not in self.own_kernels or not sends_once(plan, exchange):
+            return None
+        return exchange_kernels(gpt, plan, machine, self.of_exchanges(machine))
+
+    def _memory_shares(self, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+        found = _of_gpu(self.own_kernels.get("memory_shares", {}), gpu)
+        return () if found is None else tuple(found.items())
+
+    def _place_s(self, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+        found = _of_gpu(self.own_kernels.get("place_times", {}), gpu) or {}
+        return tuple((kind, quantity(each, "s")) for kind, each in found.items())
 
     def _host(self, gpt: GPT, gpu: tuple[str, ...]) -> dict[str, float]:
         """How long the host takes, by the fields of `Kernels`."""

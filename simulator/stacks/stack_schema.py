@@ -51,6 +51,25 @@ def _list_of(known: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(known, value))
 
 
+def _is_fraction(value: Any) -> bool:
+    return _is_number(value) and value <= 1
+
+
+def _table_of(known: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, Mapping) and all(map(known, value.values()))
+
+
+def _is_by_size(value: Any) -> bool:
+    return bool(value) and SHARES[0](value) and all(str(key).isdecimal() for key in value)
+
+
+def _is_exchange(value: Any) -> bool:
+    """Whether it is what `exchange_kernels` of simulator/stacks/exchange.py reads."""
+    return isinstance(value, Mapping) and all(
+        key in EXCHANGE_KERNELS and EXCHANGE_KERNELS[key](each) for key, each in value.items()
+    )
+
+
 def _is_word(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -67,6 +86,8 @@ RATES: Rule = (lambda value: _list_of(_is_number)(value) and len(value) == 2, "t
 COUNTS: Rule = (lambda value: _list_of(_is_count)(value) and len(value) == 2, "two whole numbers")
 WIDTHS: Rule = (_list_of(_is_count), "a list of whole numbers")
 DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
+SHARES: Rule = (_table_of(_is_fraction), "a table of shares above 0 and no more than 1")
+TIMES: Rule = (_table_of(_is_duration), 'a table of durations such as "0.2 ns"')
 SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
 SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
 DISPATCHERS: Rule = (
@@ -105,6 +126,11 @@ KERNELS: dict[str, Rule] = {
     "graphs": GRAPHS,
     "tuned_norms": WIDTHS,
 }
+EXCHANGE_KERNELS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("there", "back", "there_across", "back_across"), _is_by_size),
+    "back_row": _is_duration,
+    "all_probabilities": SWITCH[0],
+}
 BY_NAME: dict[str, Rule] = {
     "host": DURATION,
     "host_with_experts": DURATION,
@@ -117,6 +143,9 @@ BY_NAME: dict[str, Rule] = {
     "host_of_expert": DURATION,
     "fp8_host_of_expert": DURATION,
     "copies": COUNTS,
+    "memory_shares": SHARES,
+    "place_times": TIMES,
+    "exchange_kernels": (_is_exchange, f"a table of {', '.join(EXCHANGE_KERNELS)}"),
 }
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known
 SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}

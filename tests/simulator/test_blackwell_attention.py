@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.fit_b200_attention import error, fit, fitted, op_of, rows_of
 from benchmarks.fit_matmuls import b200
+from benchmarks.narrow_heads import fitted as fitted_tiles
+from benchmarks.narrow_heads import measured, softmax_columns, wide
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s, width_share
 from topologies.build import Parts, build_machine
@@ -78,4 +81,33 @@ def test_narrow_heads_of_blackwell_wait_for_their_softmax(gpu: str) -> None:
     assert shape is not None
     assert width_share(shape.forward, 64) == pytest.approx(980 / 1428, rel=0.005)
     assert width_share(shape.forward, 160) == pytest.approx(0.828, rel=0.005)
-    assert width_share(shape.backward, 64) == 1
+    assert width_share(shape.backward, 160) == pytest.approx(0.742, rel=0.005)
+
+
+@pytest.mark.parametrize("gpu", ["b200", "b300", "gb200", "gb300"])
+def test_narrow_heads_of_blackwell_take_as_long_backward_as_cudnn_took_with_windows(
+    gpu: str,
+) -> None:
+    """A tile with heads of 64 columns takes 0.77 of one with 128, of half the FLOPs; both widths
+    and three windows are met by two numbers each."""
+    shape = build_machine(Parts(gpu, 1)).device.attention.shape
+    assert shape is not None
+    assert shape.backward.softmax == pytest.approx(softmax_columns(), rel=0.005)
+    assert shape.backward.wide == pytest.approx(wide(shape.backward.softmax, 0.742), rel=0.005)
+    assert width_share(shape.backward, 64) == pytest.approx(13.39 / 2 / 10.34, rel=0.005)
+    for row in measured():
+        block_ns, tile_ns = fitted_tiles(row.width)
+        taken_ns = row.backward_ms * 1e6 / row.blocks
+        assert block_ns + row.tiles * tile_ns == pytest.approx(taken_ns, rel=0.06)
+
+
+def test_windows_of_a_gb200_take_no_longer_backward_than_cudnn_took() -> None:
+    """128 heads of 64 columns and 4,096 tokens with a window of 1,024: 0.487 ms (benchmarks/
+    narrow_heads.csv)."""
+    machine = build_machine(Parts("gb200", 1))
+    whole = op_of("attention_grad", 1, 4096, 128, 64, 64)
+    windowed = replace(
+        whole, flops=whole.flops // 4, attributes={**whole.attributes, "window": 1024}
+    )
+    peak = peak_flops_per_s(machine, "bf16")
+    assert attention_s(machine.device, peak, windowed) == pytest.approx(487e-6, rel=0.05)

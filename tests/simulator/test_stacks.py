@@ -193,6 +193,17 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, half"),
         ("[kernels]\nattention = {h100 = [0.5]}\n", "kernels.attention.h100 must be two numbers"),
         ("[kernels]\nhost = {h100 = '5 W'}\n", "kernels.host.h100 must be a duration"),
+        ("[kernels]\nmemory_shares = {b200 = {sum_rows = 1.5}}\n", "must be a table of shares"),
+        ("[kernels]\nplace_times = {b200 = {sort_rows = 3}}\n", "must be a table of durations"),
+        (
+            "[kernels.exchange_kernels]\nb200 = {ther = {8 = 0.7}}\n",
+            "kernels.b200 must be a table",
+        ),
+        (
+            "[kernels.exchange_kernels]\nb200 = {back = {a = 0.7}}\n",
+            "kernels.b200 must be a table",
+        ),
+        ("[kernels.exchange_kernels]\nb200 = {back = {}}\n", "kernels.b200 must be a table"),
         ("[kernels]\nsoftmax = {multiple = 4}\n", "kernels.softmax has no longest"),
         ("title = 3\n", "title must be text"),
         ("", "has no title"),

@@ -9,9 +9,11 @@ import pytest
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
 from workload.op import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Op
-from workload.passes.stack import HABITS, NO_HABITS, Habits, scaled, with_habits
+from workload.passes.exchanges.kernels import ExchangeKernels
+from workload.passes.stack import HABITS, NO_HABITS, Habits, with_habits
 from workload.plan import Plan
 from workload.program import Program
+from workload.sizes.rounding import scaled
 
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 PLAN = Plan(x=2, data=2, batch=4, micro_batch=1)
@@ -284,6 +286,7 @@ EVERY = Habits(
     own_rows=True,
     context_steps=True,
     fp8_pads=True,
+    exchange_kernels=ExchangeKernels(0.5),
 )
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "nominal_bytes_per_s",
     "picked",
     "with_algorithm",
+    "with_reached",
 ]
 
 
@@ -125,6 +126,21 @@ def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
     check_algorithm(kind, name)
     algorithm = dataclasses.replace(machine.software.algorithm, **{kind: name})
     software = dataclasses.replace(machine.software, algorithm=algorithm)
+    return dataclasses.replace(machine, software=software)
+
+
+def with_reached(machine: Machine, within: float | None, across: float | None) -> Machine:
+    """The machine whose all-to-alls reach these shares of the links in a node and of the NICs,
+    where they are given; a measured table stays as it is."""
+    curve = machine.software.all_to_all or machine.software.all_gather
+    if curve is None or (within is None and across is None):
+        return machine
+    reached = dataclasses.replace(
+        curve,
+        efficiency_within=curve.efficiency_within if within is None else within,
+        efficiency_across=curve.efficiency_across if across is None else across,
+    )
+    software = dataclasses.replace(machine.software, all_to_all=reached)
     return dataclasses.replace(machine, software=software)
 
 

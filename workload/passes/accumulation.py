@@ -10,6 +10,7 @@ matmuls on a B200 that add to fp32 gradients run at 0.6 to 0.7 of its bandwidth 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from workload.op import WEIGHT_GRAD, Buffer, Op
 
@@ -26,3 +27,20 @@ def added_by_matmuls(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> dict[s
         for op, product in additions
         if product in makers
     }
+
+
+def inside_neighbours(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], fused: Sequence[str]
+) -> list[Op]:
+    """The ops where those of kinds or labels in `fused` run inside a neighbour's kernel, so that
+    none of their bytes go through memory on their own; a gradient that a matmul adds to is read and
+    written by it."""
+    added = added_by_matmuls(ops, buffers) if ADDITION in fused else {}
+
+    def changed(op: Op) -> Op:
+        if op.kind in fused or op.label in fused:
+            return replace(op, nbytes=0, launches=0)
+        more = added.get(op.name, 0)
+        return replace(op, nbytes=op.nbytes + more) if more else op
+
+    return [changed(op) for op in ops]

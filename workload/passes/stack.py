@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from workload.op import KEYS_EXCHANGE, Buffer, Op
-from workload.passes.accumulation import added_by_matmuls
+from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
+from workload.passes.exchanges.kernels import ExchangeKernels, by_exchange_kernels
 from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
 from workload.passes.kinds_in_steps import kind_in_steps
+from workload.sizes.rounding import scaled
 
 Shares = tuple[tuple[str, float], ...]
 Buffers = dict[str, Buffer]
@@ -46,7 +47,8 @@ class Habits:
     (`workload/passes/context_steps.py`). With `own_rows` ranks that split experts send their own
     rows to these (`workload/passes/exchanges/own_rows.py`). With `early_stop` a recomputed layer
     ends with the last value that its backward pass needs. With `fp8_pads` rows of experts are
-    copied to padded places around their linears in fp8.
+    copied to padded places around their linears in fp8. `exchange_kernels` are kernels that send
+    experts' rows themselves (`workload/passes/exchanges/kernels.py`), where they do.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data.
     """
@@ -68,6 +70,7 @@ class Habits:
     context_steps: bool = False
     own_rows: bool = False
     fp8_pads: bool = False
+    exchange_kernels: ExchangeKernels | None = None
 
 
 NO_HABITS = Habits()
@@ -82,18 +85,8 @@ def of_lowering(habits: Habits) -> Habits:
 
 
 def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
-    """A fused op is no kernel, and none of its bytes go through memory on their own; a gradient
-    that a matmul adds to is read and written by it."""
-    added = added_by_matmuls(ops, buffers) if "accumulate" in habits.fused else {}
-
-    def fused(op: Op) -> Op:
-        inside = op.kind in habits.fused or op.label in habits.fused
-        if inside:
-            return replace(op, nbytes=0, launches=0)
-        more = added.get(op.name, 0)
-        return replace(op, nbytes=op.nbytes + more) if more else op
-
-    return [fused(op) for op in ops], {}
+    """Ops inside a neighbour's kernel."""
+    return inside_neighbours(ops, buffers, habits.fused), {}
 
 
 def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -154,14 +147,10 @@ def before_gathers(ops: Sequence[Op], buffers: Mapping[str, Buffer], _: Habits) 
     return of_own_rows(ops, buffers), {}
 
 
-def scaled(number: int, factor: float) -> int:
-    """A whole number times a factor as it is written, rounded half up.
-
-    >>> scaled(3, 2.33), scaled(10, 0.25)
-    (7, 3)
-    """
-    share = Fraction(str(factor))
-    return (number * 2 * share.numerator + share.denominator) // (2 * share.denominator)
+def by_kernels(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+    """Experts' rows as kernels leave them that send them themselves."""
+    own = habits.exchange_kernels or ExchangeKernels(1.0)
+    return by_exchange_kernels(ops, buffers, own), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +243,14 @@ HABITS = (
         scope="ops",
         matters=lambda habits: bool(habits.payloads),
         rewrites=on_the_wire,
+    ),
+    HabitPass(
+        name="exchange_kernels",
+        words="kernels that send experts' rows themselves, and copy them where they come",
+        source="deepseek-ai/DeepEP@34152ae, csrc/hybrid_ep; docs/README_Hybrid-EP.md @94a9f8f",
+        scope="ops",
+        matters=lambda habits: habits.exchange_kernels is not None,
+        rewrites=by_kernels,
     ),
     HabitPass(
         name="scatter_gather",

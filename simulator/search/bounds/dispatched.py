@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from simulator.search.space import Space
-from simulator.stacks.exchange import OWN, sends_once, share_sent_once
+from simulator.stacks.exchange import OWN, most_reached, sends_once, share_sent_once
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
-from workload.passes.stack import scaled
+from workload.passes.exchanges.kernels import Reached
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Indices
+from workload.sizes.rounding import scaled
 
 SPLITS = ("x", "y", "z", "expert", "expert_tensor")  # what the share that is sent once follows from
 
@@ -37,7 +39,7 @@ class Dispatched:
         """Whether a dispatcher changes how long an op takes."""
         return op.kind == "all_to_all" and op.purpose != KEYS_EXCHANGE and op.dtype != "fp8"
 
-    def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[str, Bytes]]:
+    def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[str | Reached, Bytes]]:
         """The different ways in which so many bytes of each row may be sent: by which exchange of
         the network (`Op.exchange`), and how many of them."""
         problem = self.space.problem
@@ -50,7 +52,15 @@ class Dispatched:
             sent = self._sent_once(rows, nbytes) if once else nbytes
             if exchange == OWN and not once:
                 sent = self._own_rows(rows, nbytes)
-            yield IN_STEPS if in_steps else "all_to_all", sent
+            yield IN_STEPS if in_steps else self._sender if once else "all_to_all", sent
+
+    @cached_property
+    def _sender(self) -> str | Reached:
+        """What sends a row once: the stack's own kernels at their best, or the library."""
+        stack = self.space.problem.stack
+        if "exchange_kernels" not in stack.own_kernels:
+            return "all_to_all"
+        return most_reached(stack.of_exchanges(self.machine))
 
     def _sent_once(self, rows: Indices, nbytes: Bytes) -> Bytes:
         sizes = np.stack([self.space.columns[key][rows] for key in SPLITS])

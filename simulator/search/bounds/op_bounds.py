@@ -37,6 +37,7 @@ from simulator.search.space import Space
 from topologies.routing.rings import Ring
 from workload.grid import Grid
 from workload.op import PAIRS, Op
+from workload.passes.exchanges.kernels import Reached
 from workload.sizes.arrays import Bytes, Indices, Ticks
 from workload.sizes.vectorized import UNKNOWN, Lanes, inputs_of
 
@@ -57,7 +58,7 @@ class OpBounds:
     _ways: dict[tuple[Strides, bool], Sequence[Ring]] = field(default_factory=dict)
     _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], dict[tuple[int, ...], int]] = field(default_factory=dict)
-    _on_ring: dict[tuple[str, int, Ring], int] = field(default_factory=dict)
+    _on_ring: dict[tuple[str | Reached, int, Ring], int] = field(default_factory=dict)
 
     def ticks(self, some: BatchedProgram, op: Op) -> Ticks:
         """The least ticks of an op for each row."""
@@ -101,7 +102,7 @@ class OpBounds:
         self,
         some: BatchedProgram,
         op: Op,
-        exchange: str,
+        exchange: str | Reached,
         nbytes: Bytes,
         inputs: int = UNKNOWN,
     ) -> Ticks:
@@ -153,7 +154,7 @@ class OpBounds:
             some.parts[inputs, rings] = _distinct([np.zeros_like(some.rows), *columns])
         return some.parts[inputs, rings]
 
-    def _on(self, kind: str, nbytes: int, ring: Ring) -> int:
+    def _on(self, kind: str | Reached, nbytes: int, ring: Ring) -> int:
         asked = kind, nbytes, ring
         if asked not in self._on_ring:
             self._on_ring[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))

@@ -20,13 +20,16 @@ from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of, spaces_of
 from simulator.stacks import load_stack
+from simulator.stacks.searched import fastest_kernels
 from tests.simulator.search.drawn import MACHINES
 from tests.simulator.search.test_branch_and_bound import SMALL, last, same_answer
 from topologies.errors import MachineError
-from topologies.machine_files import with_settings
+from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
+from workload.lowering import lower
 from workload.op import IN_STEPS
+from workload.passes.exchanges.kernels import SORTS, WITHIN, Reached
 from workload.plan_text import parse_plan
 
 TINY = replace(find_model("tiny-deepseek-2m"), layers=4, sequence=512)
@@ -134,6 +137,24 @@ def test_under_a_stack_that_sends_once_bounds_count_what_it_sends() -> None:
     stack = load_stack("megatron-core-deepep")
     fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"x": 1, "expert": 8}
     same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
+
+
+def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A plan that splits experts has fewer copies, at rates above the library's."""
+    stack, b200 = load_stack("nemo-deepep"), load_machine("dgx-b200")
+    monkeypatch.setitem(MACHINES, "dgx-b200", b200)
+    fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"x": 1}
+    problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
+    same_answer(problem, "dgx-b200", top=3)
+    (sent, _), *_ = Dispatched(space_of(problem), b200).ways(np.array([0]), np.array([1000]))
+    assert sent == Reached(0.743, None)
+    least = fastest_kernels(stack, TINY, {}, b200).habits
+    plan = parse_plan("data=8,expert=8,batch=16,mbs=1")
+    moved = [op for op in lower(TINY, plan, habits=least).ops if op.kind in (*SORTS, *WITHIN)]
+    assert {op.kind for op in moved} == {*SORTS, *WITHIN}
+    assert not any(op.nbytes or op.launches for op in moved)
 
 
 def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() -> None:
