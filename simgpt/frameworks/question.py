@@ -147,9 +147,7 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
             same = preset.sequence == gpt.sequence
             return name, {} if same else {"sequence": gpt.sequence}
     usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
-    words = [
-        f"{key}={word_of(value)}" for key, value in shape.items() if value != usual[key]
-    ]
+    words = [f"{key}={word_of(value)}" for key, value in shape.items() if value != usual[key]]
     if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}

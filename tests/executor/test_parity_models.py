@@ -98,7 +98,7 @@ def test_qwen_with_its_rows_split_and_recomputed_trains_as_the_plain_model_does(
 @pytest.mark.distributed
 @pytest.mark.parametrize("part", ALONE)
 def test_each_part_alone_trains_as_the_plain_model_does(part: str) -> None:
-    """On two of the four axes in turn; on each of them, and with all others, among the slow tests."""
+    """On two of the four axes in turn; on all of them among the slow tests."""
     number = list(ALONE).index(part)
     check(2, ALONE[part], sample(2, first=number)[number % 2 :: 2])
 

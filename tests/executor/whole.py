@@ -39,7 +39,7 @@ def wholes(parts: Parts, plan: Plan) -> list[tuple[str, torch.Tensor]]:
 
 
 def _packed(held: torch.Tensor) -> Packed:
-    """A tensor as its bytes: torch pickles one in a file of its own, which takes ten times as long."""
+    """A tensor as its bytes: torch pickles one in a file of its own, ten times as long."""
     flat = held.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy(), held.dtype, held.shape
 

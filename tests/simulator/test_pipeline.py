@@ -228,7 +228,7 @@ def some_cases(seed: int) -> Iterator[Case]:
             yield case(row)
 
 
-@settings(derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from(BANDWIDTHS), st.sampled_from(SHARES))
 def test_random_pipelines_equal_their_ops(seed: int, bytes_per_s: float, share: float) -> None:
     assert_slots_equal_ops(*next(some_cases(seed)), bytes_per_s, share)

@@ -53,7 +53,7 @@ PUBLISHED = {  # billions, of the model cards and papers that workload/models.to
 
 @pytest.fixture
 def fitting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are read as if they fitted: of models of many layers, counting the bytes takes seconds."""
+    """Rows are read as if they fitted: counting the bytes of many layers takes seconds."""
     monkeypatch.setattr(cases, "does_fit", lambda *_: True)
 
 
