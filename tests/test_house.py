@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,20 @@ def all_sources() -> Iterator[Path]:
                 yield path
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
+    """The tree of a source, parsed once for all rules."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def place(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All that is in the tree of a source."""
+    return tuple(ast.walk(tree_of(path)))
 
 
 def imports_of(tree: ast.Module, package: str) -> list[Import]:
@@ -167,7 +176,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     wrong = [
         f"{place(path, node.lineno)} {node.name}: {length} lines"
         for path in all_sources()
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, FUNCTIONS)
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
@@ -179,7 +188,7 @@ def test_only_the_face_prints() -> None:
         place(path, node.lineno)
         for path in all_sources()
         if path.relative_to(ROOT).parts[0] != "simgpt"
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call)
         if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
@@ -283,7 +292,7 @@ def test_names_are_the_fields_own_words(package: str) -> None:
     found = [
         f"{path.name}: {name}"
         for path in sources(package)
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "arg", ""))
         if name and FOREIGN.fullmatch(name)
     ]

@@ -63,6 +63,9 @@ class Grid:
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _steps: dict[str, tuple[int, int]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )  # of an axis and of a part of one: distance between neighbours, and size
 
     @staticmethod
     def shards_of(what: str) -> Axes:
@@ -140,12 +143,18 @@ class Grid:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank sits on each axis, and on the two parts of data and of context."""
-        axes = dict.fromkeys((*AXES, *self._dimensions))
-        return {axis: rank // self.stride(axis) % self._size(axis) for axis in axes}
+        return {axis: rank // stride % size for axis, (stride, size) in self._strides().items()}
 
     def rank(self, coordinates: dict[str, int]) -> int:
         """The rank at these coordinates; axes left out count as 0."""
-        return sum(self.stride(axis) * at for axis, at in coordinates.items() if axis in AXES)
+        strides = self._strides()
+        return sum(strides[axis][0] * at for axis, at in coordinates.items() if axis in AXES)
+
+    def _strides(self) -> dict[str, tuple[int, int]]:
+        if not self._steps:
+            axes = dict.fromkeys((*AXES, *self._dimensions))
+            self._steps.update({axis: (self.stride(axis), self._size(axis)) for axis in axes})
+        return self._steps
 
     def groups(self, *axes: str) -> NDArray[np.int64]:
         """Every group over these axes: an array of shape (groups, members), in rank order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Remark
@@ -138,15 +138,16 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
     >>> spelled(find_model("llama-2-7b"))
     ('llama-2-7b', {})
     """
+    shape = shape_of(gpt)
     for name in model_names():
         preset = find_model(name)
-        if shape_of(replace(preset, sequence=gpt.sequence)) == shape_of(gpt):
+        if (preset.layers, preset.hidden) != (gpt.layers, gpt.hidden):
+            continue  # most are, and a model made for another sequence is checked in full
+        if shape_of(replace(preset, sequence=gpt.sequence)) == shape:
             same = preset.sequence == gpt.sequence
             return name, {} if same else {"sequence": gpt.sequence}
     usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
-    words = [
-        f"{key}={word_of(value)}" for key, value in shape_of(gpt).items() if value != usual[key]
-    ]
+    words = [f"{key}={word_of(value)}" for key, value in shape.items() if value != usual[key]]
     if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}
@@ -155,7 +156,9 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
 def shape_of(gpt: GPT) -> dict[str, Any]:
     """The fields of a model without its labels, and without what no step's time depends on, a base
     that nothing turns by, or a width of heads that is the usual one."""
-    shape = {key: value for key, value in asdict(gpt).items() if key not in UNTIMED}
+    shape = {name: getattr(gpt, name) for name in GPT.__dataclass_fields__}
+    for key in UNTIMED:
+        shape.pop(key)
     if gpt.positions != "rope":
         shape.pop("rope_base")
     if (gpt.width - gpt.rope_width) * gpt.heads == gpt.hidden:

@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
+from topologies.session import Session
+
 TIMEOUT_S = 60.0
 CASES_AT_ONCE = 5
 # Ranks are forked from one server that has imported torch already: importing it takes each of
@@ -51,7 +53,8 @@ def _rank(
         world_size=count,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
-    answer = function(rank, *args)
+    with Session():
+        answer = function(rank, *args)
     if rank == 0:
         torch.save(answer, Path(folder) / "answer")
     dist.barrier()

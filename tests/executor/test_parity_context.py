@@ -80,7 +80,15 @@ def test_heads_traded_before_a_ring_meet_every_other_axis() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_as_the_plain_model_does(kind: str) -> None:
     row = {"context": 2, "recompute": "selective"}
-    check(2, [*cases((row,) * 4, kind), *cases(({**row, "dropout": 0.1},), kind, first=3)])
+    first = [*KINDS].index(kind)
+    check(2, [*cases((row,) * 2, kind, first), *cases(({**row, "dropout": 0.1},), kind, first=3)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_train_each_model_as_the_plain_one_does(kind: str) -> None:
+    check(2, cases(({"context": 2, "recompute": "selective"},) * len(MODELS), kind))
 
 
 @pytest.mark.distributed

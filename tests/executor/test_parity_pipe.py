@@ -29,13 +29,26 @@ def plan_of(micro_batches: int = 4, *, overlap: tuple[str, ...] = OVERLAPS, **ke
 @pytest.mark.distributed
 @pytest.mark.parametrize("schedule", STRAIGHT)
 def test_every_schedule_trains_as_the_plain_model_does(schedule: str) -> None:
-    plans = [
+    """With one of three others in turn: fewer micro-batches than stages, z, and data."""
+    check(4, replace(DEEP, layers=4), with_schedule(schedule)[:1])
+    other = with_schedule(schedule)[1 + STRAIGHT.index(schedule) % 3]
+    check(4, DEEP, [other])
+
+
+def with_schedule(schedule: str) -> list[Plan]:
+    return [
         plan_of(4, pipe=4, schedule=schedule),
         plan_of(2, pipe=4, schedule=schedule, recompute="full", overlap=()),
         plan_of(4, pipe=2, z=2, schedule=schedule),
         plan_of(4, pipe=2, data=2, schedule=schedule),
     ]
-    check(4, DEEP, plans)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("schedule", STRAIGHT)
+def test_every_schedule_does_so_with_every_other_split(schedule: str) -> None:
+    check(4, DEEP, with_schedule(schedule))
 
 
 @pytest.mark.distributed
@@ -56,8 +69,21 @@ def in_v(schedule: str, micro_batches: int, **keys: Any) -> Plan:
 @pytest.mark.distributed
 @pytest.mark.parametrize("schedule", ["zb-v", pytest.param("dualpipe-v", marks=pytest.mark.slow)])
 def test_schedules_in_a_v_train_as_the_plain_model_does(schedule: str) -> None:
+    """On two stages, and on four of one layer each, of which a second chunk turns back."""
     uneven = in_v(schedule, 4, pipe=2, stage_layers=(1, 0, 4, 3))
-    check(2, DEEP, [in_v(schedule, 8, pipe=2), uneven])
+    check(2, DEEP, [uneven])
+    plans = [
+        in_v(schedule, 8, pipe=4),
+        in_v(schedule, 4, pipe=2, x=2, sequence_parallel=True),
+    ]
+    check(4, replace(DEEP, layers=8), plans)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
+def test_schedules_in_a_v_do_so_with_every_other_split(schedule: str) -> None:
+    check(2, DEEP, [in_v(schedule, 8, pipe=2)])
     plans = [
         in_v(schedule, 8, pipe=4),
         in_v(schedule, 8, pipe=4, recompute="full", overlap=()),
@@ -88,9 +114,17 @@ def test_uneven_stages_train_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 def test_an_untied_llama_and_eight_ranks_train_as_the_plain_model_does() -> None:
     check(4, replace(find_model("tiny-llama-40k"), layers=4), [plan_of(4, pipe=2, x=2)])
-    plans = [
-        plan_of(4, pipe=2, x=2, z=2, schedule="zb-h1"),
-        plan_of(2, pipe=2, interleave=2, z=2, data=2),
-        plan_of(4, pipe=8),
-    ]
-    check(8, DEEP, plans)
+    check(8, replace(DEEP, layers=4), ON_EIGHT[:1])
+
+
+ON_EIGHT = [
+    plan_of(2, pipe=2, interleave=2, z=2, data=2),
+    plan_of(4, pipe=2, x=2, z=2, schedule="zb-h1"),
+    plan_of(4, pipe=8),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_eight_ranks_train_as_the_plain_model_does() -> None:
+    check(8, DEEP, ON_EIGHT)

@@ -71,8 +71,14 @@ def check(ranks: int, cases: list[Case], precision: str) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("precision", BOUNDS)
-@pytest.mark.parametrize("ranks", FEW)
+@pytest.mark.parametrize(
+    ("ranks", "precision"),
+    [
+        *((1, precision) for precision in BOUNDS),
+        *((2, "bf16"), (4, "fp32")),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((2, "fp32"), (4, "bf16"))),
+    ],
+)
 def test_every_tensors_gradient_and_update_are_the_plain_models(ranks: int, precision: str) -> None:
     check(ranks, FEW[ranks], precision)
 

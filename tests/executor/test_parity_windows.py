@@ -74,6 +74,15 @@ def test_sinks_over_context_train_as_the_plain_model_does() -> None:
     sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0)
     rings = [plan_of(context=4, micro_batches=2), plan_of(context=4, context_heads=2)]
     others = [plan_of(x=2, context=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
+    check(4, sunk, [rings[1], others[1]])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_sinks_over_context_do_so_in_every_kind_of_it() -> None:
+    sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0)
+    rings = [plan_of(context=4, micro_batches=2), plan_of(context=4, context_heads=2)]
+    others = [plan_of(x=2, context=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
     check(4, sunk, [*rings, *others])
 
 

@@ -117,7 +117,7 @@ def every_line(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
 def test_a_search_says_how_long_bounding_the_space_takes_and_when_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64")
+    words = ("search", "tiny-1m", "-m", "perlmutter", "-n", "16", "--batch", "64")
     alone = ("--workers", "1", "--time-limit", "7000")
     lines = every_line(monkeypatch, *words, "--plan", "pipe=1,y=1,overlap=all", *alone)
     ends = [line.partition("bounding the space: ")[2] for line in lines]

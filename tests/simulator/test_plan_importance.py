@@ -51,7 +51,10 @@ def test_shares_sum_to_one_and_fields_without_a_choice_have_none() -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
-def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch() -> None:
+def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("simulator.explain.plan_importance.PLANS", 40)
     gpt, stack = find_model("tiny-1m"), load_stack("megatron-deepspeed")
     plan, machine = parse_plan("data=4,overlap=none", batch=8), load_machine("frontier")
     found = plan_importance(gpt, plan, machine, scheduler(machine, 4), stack)

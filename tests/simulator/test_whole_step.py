@@ -149,7 +149,9 @@ def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:
             step(SMALL, plan.with_micro_batches(2**20), SmallCosts(), SmallFabric())
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize(
+    "seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 120))]
+)
 def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
     assert next(drawn_steps(seed)).is_exact()
 

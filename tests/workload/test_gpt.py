@@ -106,7 +106,30 @@ def test_flops_of_a_small_model_by_hand() -> None:
     assert TWO_LAYERS.model_flops(3) == 3 * (3 * 4) * (2 * layer + head)
 
 
-@pytest.mark.parametrize("name", model_names())
+SIZES = {"name", "source", "layers", "hidden", "heads", "kv_heads", "ffn", "sequence", "vocab"}
+SIZES |= {"experts", "topk", "expert_ffn", "rope_base", "rope_scaling", "norm_eps"}
+
+
+def smallest_of_each_kind() -> set[str]:
+    """Of presets that differ in sizes alone, the one of fewest layers."""
+    kinds: dict[tuple[object, ...], str] = {}
+    for name in sorted(model_names(), key=lambda name: find_model(name).layers):
+        gpt = find_model(name)
+        own = (getattr(gpt, each) for each in GPT.__dataclass_fields__ if each not in SIZES)
+        kinds.setdefault((gpt.kv_heads > 0, gpt.experts > 0, *own), name)
+    return set(kinds.values())
+
+
+QUICK = smallest_of_each_kind()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name in model_names()
+    ],
+)
 def test_formula_and_program_agree(name: str) -> None:
     gpt = find_model(name)
     program = lower(gpt, Plan(batch=1, micro_batch=1, recompute="full"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -131,8 +132,17 @@ def test_zb_2p_waits_nowhere_and_zb_1p_waits_for_the_stages_behind(stages: int) 
     assert waited("zb-h1", stages, 2 * stages) == list(range(stages - 1, -1, -1))
 
 
-@pytest.mark.parametrize("overlap", ["all", "none"])
-@pytest.mark.parametrize(("schedule", "stages", "micro_batches", "chunks"), list(every_case()))
+def cases_with_overlaps() -> Iterator[Any]:
+    """Each case with sends beside compute or without, in turn, and the other one too when slow."""
+    for number, (schedule, stages, micro_batches, chunks) in enumerate(every_case()):
+        for at, overlap in enumerate(("all", "none")):
+            marks = [pytest.mark.slow] if (number + stages + at) % 2 else []
+            yield pytest.param(schedule, stages, micro_batches, chunks, overlap, marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stages", "micro_batches", "chunks", "overlap"), list(cases_with_overlaps())
+)
 def test_no_stage_waits_for_a_send_that_nobody_will_receive(
     schedule: str, stages: int, micro_batches: int, chunks: int, overlap: str
 ) -> None:

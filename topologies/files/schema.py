@@ -81,13 +81,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def checked(facts: Collection[Fact], known: dict[str, Leaf], origin: str) -> dict[str, Any]:
     """The facts' values in SI by key; refuses unknown, missing and ill-typed ones."""
     given = {fact.key for fact in facts}
+    tables = {key[:at] for key in given for at, letter in enumerate(key) if letter == "."}
     for fact in facts:
         if fact.key not in known:
             raise MachineError(
                 f"{origin}: {fact.key} is not a key of a machine{nearest(fact.key, known)}"
             )
     for leaf in known.values():
-        wanted = not leaf.inside or any(key.startswith(f"{leaf.inside}.") for key in given)
+        wanted = not leaf.inside or leaf.inside in tables
         if leaf.required and wanted and leaf.key not in given:
             raise MachineError(f"{origin}: {leaf.key} is missing; it wants {_wish(leaf)}")
     return {fact.key: value_of(known[fact.key], fact.value, origin) for fact in facts}

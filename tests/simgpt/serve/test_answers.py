@@ -39,6 +39,9 @@ LLAMA_2 = {
     "hidden_act": "silu",
 }
 
+# Without a pipeline, and so answered in a tenth of the time.
+SMALLER = {**LLAMA, "model": "llama-3.1-8b", "devices": "64", "batch": "64"}
+
 HELP = f"""
 from simgpt.cli import main
 from simgpt.commands.serve.answers import answered
@@ -155,7 +158,7 @@ def test_the_mildest_remedies_come_first() -> None:
 
 
 def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
-    question = {**LLAMA, "plan": "x=4,pipe=4,data=rest,micro_batch=1,sequence_parallel=true"}
+    question = {**SMALLER, "plan": "x=4,data=rest,micro_batch=1,sequence_parallel=true"}
     found = answered("best", question)
     rates = [choice["tokens_per_s"] for choice in found["choices"]]
     assert len(rates) == 5
@@ -173,14 +176,15 @@ def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
 
 
 def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does() -> None:
-    assert not answered("predict", LLAMA)["prediction"]["memory"]["fits"]
-    found = answered("fit", LLAMA)
+    question = {**SMALLER, "plan": "data=rest,micro_batch=1"}
+    assert not answered("predict", question)["prediction"]["memory"]["fits"]
+    found = answered("fit", question)
     (choice,) = found["choices"]
-    before = asked_of(LLAMA).question().predicted()
+    before = asked_of(question).question().predicted()
     mildest = next(
         change
         for change in remedies(before.plan)
-        if asked_of(LLAMA).changed(change).question().predicted().memory.fits
+        if asked_of(question).changed(change).question().predicted().memory.fits
     )
     assert choice["change"] == {key: str(value).lower() for key, value in mildest.items()}
     assert found["sentence"].startswith("it fits with ")
@@ -194,8 +198,9 @@ def test_a_plan_that_fits_is_left_as_it_is() -> None:
 
 
 def test_where_nothing_fits_it_says_so() -> None:
-    question = {**LLAMA, "model": "llama-3.1-405b", "devices": "8", "plan": "data=rest"}
-    found = answered("fit", {**question, "batch": "8"})
+    wide = "layers=2,hidden=65536,heads=512,sequence=2048,vocab=50257"
+    question = {**LLAMA, "model": wide, "devices": "8", "plan": "data=rest", "batch": "8"}
+    found = answered("fit", question)
     assert found["choices"] == []
     assert "and neither does any of" in found["sentence"]
 

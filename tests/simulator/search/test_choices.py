@@ -212,7 +212,7 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
 def test_places_of_experts_by_blocks_are_searched() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
     places = replace(TINY, capacity=1.25)
-    problem = SearchProblem(places, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
+    problem = SearchProblem(places, 8, 16, FEW | {"x": 1}, several={"precision": ("bf16", "mxfp8")})
     found = last(search(problem, machine, top=2))
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     assert {plan.recipe for plan in plans} == {"none", "mxfp8"}

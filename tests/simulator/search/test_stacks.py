@@ -40,7 +40,15 @@ def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) 
     holds_for_one_plan(data.draw(st.sampled_from(spaces)), machine, data)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def is_variant(name: str) -> bool:
+    """Whether a stack is another one in a later or an earlier form: `nemo-2023` of `nemo`."""
+    return any(name.startswith(f"{each}-") for each in NAMES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if is_variant(name) else []) for name in NAMES],
+)
 @settings(max_examples=4, deadline=None, phases=UNSHRUNK)
 @given(gpt=models(), machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]), data=st.data())
 def test_no_plan_of_a_stack_takes_less_than_its_bounds(
@@ -60,11 +68,6 @@ def test_a_hundred_plans_of_each_stack_take_no_less(
     holds_for_a_plan_of(name, gpt, machine, data)
 
 
-def is_variant(name: str) -> bool:
-    """Whether a stack is another one in a later or an earlier form: `nemo-2023` of `nemo`."""
-    return any(name.startswith(f"{each}-") for each in NAMES)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -75,14 +78,14 @@ def is_variant(name: str) -> bool:
 )
 def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) -> None:
     fixed = NARROW | ({"x": 2, "y": 1} if "axonn" in name else {})
-    problem = SearchProblem(GPT_4, 8, 16, fixed, stack=load_stack(name))
+    problem = SearchProblem(GPT_4, 4, 8, fixed, stack=load_stack(name))
     machine = MACHINES["dgx-a100"]
     found, every = (last(each(problem, machine, top=3)) for each in (search, exhaustive))
     assert [each.plan for each in found.found] == [each.plan for each in every.found]
     assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
     assert found.considered == every.considered
     for each in found.found:  # and as `predict --stack` reads its text
-        job = job_of(GPT_4, each.plan_text, problem.stack, batch=16)
+        job = job_of(GPT_4, each.plan_text, problem.stack, batch=8)
         again = predict(job.gpt, job.plan, machine, stack=job.stack)
         assert (again.plan, again.step_s) == (each.plan, each.step_s)
 
