@@ -59,7 +59,7 @@ main()
         {**TINY, "batch": "16", "sequence": "64", "stack": "simgpt"},
         {**TINY, "batch_tokens": "2048", "plan": "tp=2,dp=rest,overlap=none"},
         {**TINY, "machine": "2x8xH100,8xNDR"},
-        LLAMA,
+        {**LLAMA, "model": "llama-3.1-8b", "devices": "64", "batch": "64"},
     ],
 )
 def test_the_command_to_copy_predicts_the_same(question: dict[str, str]) -> None:
