@@ -158,7 +158,8 @@ def test_the_mildest_remedies_come_first() -> None:
 
 
 def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
-    question = {**SMALLER, "plan": "x=4,data=rest,micro_batch=1,sequence_parallel=true"}
+    """The fastest of all, x=1, does not fit."""
+    question = {**SMALLER, "plan": "x=2,data=rest,micro_batch=1,sequence_parallel=true"}
     found = answered("best", question)
     rates = [choice["tokens_per_s"] for choice in found["choices"]]
     assert len(rates) == 5
