@@ -14,7 +14,7 @@ from workload.plan import Plan
 from workload.repetition import IrregularError, OpTable, Repeat, repeated, table_of
 from workload.structure import Structure
 
-FEW, WHOLE = 9, 14
+FEW, WHOLE = 12, 21
 GRIDS = ("x=1", "z=4", "x=2,y=2,z=2,data=2", "x=4,sequence_parallel=true", "x=2,data=4,zero=1")
 RESTS = (
     "zero=0",
