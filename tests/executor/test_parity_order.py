@@ -31,13 +31,13 @@ def test_a_plan_trains_the_same_in_any_rank_order() -> None:
 
 def sharded_in(order: str, zero: int) -> Plan:
     return Plan(
-        z=2, data=4, shard=2, zero=zero, order=order, batch=BATCH, micro_batch=2, precision="fp64",
+        z=2, data=4, shard=2, zero=zero, order=order, batch=BATCH, micro_batch=1, precision="fp64",
     )  # fmt: skip
 
 
 SHARDED = [
     sharded_in(order, zero)
-    for zero, order in product((2, 3, 1), ("data-z-x-y-pipe", "z-data-x-y-pipe"))
+    for zero, order in product((3, 2, 1), ("data-z-x-y-pipe", "z-data-x-y-pipe"))
 ]
 
 
@@ -49,4 +49,4 @@ def test_shards_of_neighbours_on_data_are_whole_in_any_rank_order() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_shards_are_whole_in_any_rank_order_at_every_stage_of_zero() -> None:
-    check(8, TINY, [replace(plan, micro_batch=1) for plan in SHARDED])
+    check(8, TINY, SHARDED)

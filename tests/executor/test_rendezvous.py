@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ from workload.lowering import lower
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan
+from workload.program import Program
 
 TINY = find_model("tiny-30k")
 FIRST: Communicator = (("forward", "0"), (0, 1))
@@ -34,10 +36,16 @@ def plan_of(pipe: int, micro_batches: int = 4, **keys: object) -> Plan:
     return Plan(pipe=pipe, **keys)  # type: ignore[arg-type]
 
 
+@cache
+def programs_of(plan: Plan) -> list[Program]:
+    """Each stage's program of one layer a chunk, lowered once for all rules of issue."""
+    gpt = replace(TINY, layers=plan.pipe * plan.interleave)
+    return [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+
+
 def calls_under(plan: Plan, *, late: bool) -> Calls:
     """What every rank of a plan issues in a step."""
-    gpt = replace(TINY, layers=plan.pipe * plan.interleave)
-    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    programs = programs_of(plan)
     orders = [issue_order(program, late=late) for program in programs]
     stages = plan.grid.stages().tolist()
     return {rank: calls_of(programs[s], rank, orders[s]) for rank, s in enumerate(stages)}

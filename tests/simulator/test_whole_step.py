@@ -124,7 +124,7 @@ def test_of_many_micro_batches_a_few_are_simulated(overlap: str) -> None:
 @pytest.mark.parametrize("rest", ["recompute=none", "recompute=full", *SHARDINGS[1:]])
 def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, rest: str) -> None:
     plan = plan_of(f"x=2,y=2,z=2,data=4,{rest},overlap={overlap}", 10)
-    gpt = replace(SMALL, layers=36)
+    gpt = replace(SMALL, layers=20)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)
     assert folded.micro_batches < plan.micro_batches
