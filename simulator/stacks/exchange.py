@@ -7,7 +7,9 @@ Letters: E experts, k of them for each token, over P parts of a group of ranks.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from topologies.files.units import quantity
@@ -40,10 +42,12 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     copied there, or, in a group within a node, once to each rank.
 
     A part holds E/P of the experts, and none of a token's k by C(E - E/P, k) / C(E, k) where every
-    choice is equally likely; so P (1 - that) copies are sent for k. Source: DeepSeek-V3
-    (2412.19437), section 3.2.2, and github.com/deepseek-ai/DeepEP: through the network once to a
-    node, then over NVLink. Not modelled: that links within
-    nodes carry all copies, which is hidden behind the network.
+    choice is equally likely; so P (1 - that) copies are sent for k. Where a token chooses from some
+    of G groups alone, E are the experts of these, and the part holds what it has of them. Source:
+    DeepSeek-V3 (2412.19437), section 3.2.2, and github.com/deepseek-ai/DeepEP: through the network
+    once to a node, then over NVLink; groups: section 2.1.2 there, and DeepSeek-V2 (2405.04434),
+    section 2.2.2. Not modelled: that links within nodes carry all copies, which is hidden behind
+    the network.
 
     >>> from topologies.machine_files import load_machine
     >>> from workload.gpt import find_model
@@ -56,9 +60,35 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
         return 1.0
     within, nodes = _spread(plan, machine)
     parts = within if nodes == 1 else nodes
-    apart = gpt.experts - gpt.experts // parts
-    none = math.comb(apart, gpt.topk) / math.comb(gpt.experts, gpt.topk)
-    return round(min(parts * (1 - none) / gpt.topk, 1.0), 6)
+    reached = sum(1 - _has_none(gpt, part, parts) for part in range(parts))
+    return round(min(reached / gpt.topk, 1.0), 6)
+
+
+def _has_none(gpt: GPT, part: int, parts: int) -> float:
+    """How likely it is that a part has no expert of a token, whose groups are equally likely."""
+    groups = gpt.router_groups or 1
+    chosen = gpt.router_topk_groups or 1
+    size = gpt.experts // groups
+    begin, end = (at * gpt.experts // parts for at in (part, part + 1))
+    shares = Counter(
+        min(end, (group + 1) * size) - max(begin, group * size)
+        for group in range(begin // size, -(-end // size))
+    )
+    # In how many ways so many of its groups are chosen, with so many of its experts.
+    ways: Counter[tuple[int, int]] = Counter({(0, 0): 1})
+    for share, count in shares.items():
+        before, ways = ways, Counter()
+        for ((number, experts), way), more in product(before.items(), range(count + 1)):
+            ways[number + more, experts + more * share] += way * math.comb(count, more)
+    others = groups - shares.total()
+    return sum(
+        way
+        * math.comb(others, chosen - number)
+        * math.comb(chosen * size - experts, gpt.topk)
+        / (math.comb(groups, chosen) * math.comb(chosen * size, gpt.topk))
+        for (number, experts), way in ways.items()
+        if number <= chosen
+    )
 
 
 def exchange_kernels(

@@ -307,6 +307,13 @@ def test_latent_attention_is_read_with_its_ranks() -> None:
     assert [each.text("q_rank") for each in (lite, large)] == ["", "1536"]
 
 
+def test_a_row_of_deepseek_chooses_from_groups() -> None:
+    v3 = {"hidden": "7168", "experts": "256", "topk": "8", "kv_heads": ""}
+    for size, groups in ((v3, (8, 4)), (v3 | {"experts": "384"}, (0, 0))):  # Kimi K2 has 384
+        gpt = case_of(run(attention="mla", moe_ffn="2048", **size)).job.gpt
+        assert (gpt.router_groups, gpt.router_topk_groups) == groups
+
+
 def test_a_segment_of_trays_is_a_node_with_a_nic_for_each_gpu() -> None:
     machine = machine_of(run(gpu="GB300", gpus_total="256", gpus_per_node="4"))
     assert (machine.devices_per_node, machine.nodes) == (64, 4)

@@ -13,9 +13,10 @@ from workload.models.hybrids.pattern import OF_MAMBA
 from workload.passes.table import EVERY
 
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every")
+OF_GROUPS = ("router_groups", "router_topk_groups")
 OF_LATENT = ("q_rank", "kv_rank", "rope_width", "value_width")
 OF_WINDOWS = ("window", "global_every")
-COLUMNS = (*OF_EXPERTS, *OF_LATENT, *OF_WINDOWS, "head_width", "mtp_layers")
+COLUMNS = (*OF_EXPERTS, *OF_GROUPS, *OF_LATENT, *OF_WINDOWS, "head_width", "mtp_layers")
 SWITCHES = ("sinks", "biases")
 CLAMPED, SCALING = "clamped", "rope_scaling"
 REALS = ("capacity", "balance_loss")

@@ -1,0 +1,60 @@
+"""How many copies of a token are sent where it goes once to each rank or node with its experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+
+from simulator.stacks.exchange import share_sent_once
+from topologies.machine import Machine
+from topologies.machine_files import load_machine
+from workload.gpt import GPT, find_model
+from workload.plan import Plan
+
+
+def _world(groups: int, chosen: int, topk: int) -> GPT:
+    limits = {"router_groups": groups, "router_topk_groups": chosen}
+    return replace(find_model("mixtral-8x7b"), experts=12, topk=topk, **limits)
+
+
+def _counted(gpt: GPT, parts: int) -> Fraction:
+    """Copies over rows for each expert, in the mean of all choices that a router has."""
+    size, of_part = gpt.experts // gpt.router_groups, gpt.experts // parts
+    reached = [
+        len({expert // of_part for expert in experts})
+        for groups in combinations(range(gpt.router_groups), gpt.router_topk_groups)
+        for experts in combinations(
+            [group * size + at for group in groups for at in range(size)], gpt.topk
+        )
+    ]
+    return Fraction(sum(reached), len(reached) * gpt.topk)
+
+
+@pytest.fixture(scope="module")
+def node() -> Machine:
+    return load_machine("dgx-h100")
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 6])
+@pytest.mark.parametrize(
+    ("groups", "chosen", "topk"),
+    [(1, 1, 3), (3, 2, 3), (4, 2, 2), (4, 3, 4), (6, 2, 2), (12, 3, 3)],
+)
+def test_copies_are_those_of_all_choices(
+    groups: int, chosen: int, topk: int, parts: int, node: Machine
+) -> None:
+    gpt = _world(groups, chosen, topk)
+    plan = Plan(data=parts, expert=parts, batch=parts, micro_batch=1)
+    expected = float(_counted(gpt, parts))
+    assert share_sent_once(gpt, plan, node) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> None:
+    """DeepSeek-V3 (2412.19437), section 2.1.2; a group of experts has a node of its own."""
+    gpt, plan = find_model("deepseek-v3"), Plan(data=64, expert=64, batch=64, micro_batch=1)
+    assert 3.5 < share_sent_once(gpt, plan, node) * gpt.topk < 4
+    free = replace(gpt, router_groups=0, router_topk_groups=0)
+    assert share_sent_once(free, plan, node) * gpt.topk > 5
