@@ -77,6 +77,16 @@ def test_two_collectives_of_one_axis_share_its_links() -> None:
     assert times == {"aside": (0.0, 2.0), "blocking": (0.0, 2.0)}
 
 
+def test_each_of_one_axis_keeps_its_own_pace_beside_another() -> None:
+    """A quarter of the bytes at half the rate, then all of them at half the rate."""
+    times = spans(
+        reduce("over.y", "a", "y", 4 * MB, "y"),
+        reduce("small", "b", "x", MB // 4, "x"),
+        reduce("large", "c", "x", MB, "x"),
+    )
+    assert times == {"over.y": (0.0, 5.25), "small": (0.0, 0.5), "large": (0.5, 2.5)}
+
+
 def test_one_that_begins_as_another_ends_does_not_slow_it() -> None:
     times = spans(
         reduce("over.x", "a", "x", MB, "x"),
