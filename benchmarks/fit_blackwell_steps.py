@@ -8,11 +8,11 @@ plans recipes give whole (scripts/performance/configs/llama of v0.2.0 to v0.5.0)
 Megatron-FSDP, layers offloaded to the host, context parallelism or 4 bits. No model has experts, so
 none of them is among the rows of `simgpt validate moe`.
 
-One factor multiplies what matmuls and attention reach on a device; kernels that move bytes, and
-collectives, keep their time. Of steps in nvfp4 another one multiplies 4-bit matmuls alone, so it
-is meant for what the constants are once the first has been taken. Either is the median of the
-models' mean factors; the rows left out judge it. A step is A + B / factor, of which two predictions
-tell A and B.
+One factor multiplies what matmuls reach on a device; attention, which is measured (`python -m
+benchmarks.fit_cudnn_attention`), kernels that move bytes, and collectives keep their time. Of steps
+in nvfp4 another one multiplies 4-bit matmuls alone, so it is meant for what the constants are once
+the first has been taken. Either is the median of the models' mean factors; the rows left out judge
+it. A step is A + B / factor, of which two predictions tell A and B.
 """
 
 from __future__ import annotations
@@ -72,12 +72,10 @@ def step_of(run: PublishedRun) -> Step:
 
 
 def times(machine: Machine, factor: float) -> Machine:
-    """The machine with matmuls and attention faster by a factor."""
-    device = machine.device
-    matmul = replace(device.matmul, e_max=device.matmul.e_max * factor)
-    own = device.attention
-    attention = replace(own, forward=own.forward * factor, backward=own.backward * factor)
-    return replace(machine, device=replace(device, matmul=matmul, attention=attention))
+    """The machine with matmuls faster by a factor."""
+    own = machine.device.matmul
+    device = replace(machine.device, matmul=replace(own, e_max=own.e_max * factor))
+    return replace(machine, device=device)
 
 
 def narrow_times(machine: Machine, factor: float) -> Machine:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fit_b200_attention import Row, op_of
+from benchmarks.fit_cudnn_attention import Row, op_of
 from benchmarks.fit_network import Vector, simplex
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
