@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from topologies.errors import SimgptError
+from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -105,13 +106,14 @@ def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
 
 def _may_be_enough(prediction: Prediction, change: Change) -> bool:
     """Whether what a change leaves as it is leaves room: states that are there all the time, where
-    less is recomputed or a micro-batch is smaller; what the backward pass needs, where ZeRO shards
-    states further."""
-    memory = prediction.memory
-    room = memory.capacity_bytes
-    if "zero" in change:
-        return memory.parts["activations"] <= room
-    return not {"z", "expert"}.isdisjoint(change) or memory.resident_bytes <= room
+    less is recomputed or a micro-batch is smaller; what the backward pass needs, where ZeRO, z or
+    ranks of experts shard states further, each rank having as many rows as before. In a recipe's
+    copies those have room for each expert of a rank besides, which becomes less."""
+    memory, room = prediction.memory, prediction.memory.capacity_bytes
+    if not {"recompute", "micro_batch"}.isdisjoint(change):
+        return memory.resident_bytes <= room
+    pads = "expert" in change and prediction.plan.recipe != NO_RECIPE
+    return pads or memory.parts["activations"] <= room
 
 
 def _timed_words(change: Change, step_s: float, end: str = "") -> str:

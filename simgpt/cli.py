@@ -15,7 +15,7 @@ from simgpt.invocation import HELP
 from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
 from topologies.files.printable import sentence
-from topologies.session import Session
+from topologies.session import Session, gc_paused
 
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
@@ -78,7 +78,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[name][0])
+        with gc_paused():
+            module = importlib.import_module(COMMANDS[name][0])
         command: click.Command = module.command
         return completed(command)
 

@@ -100,13 +100,13 @@ _OPTIONS = (
 
 def noise_asked(how: Mapping[str, Any], machine: Machine) -> NoiseQuestion | None:
     """The noise that a command's options ask for; None if they ask for none."""
-    from simulator.noise.noise import Noise
-
     jitter, slow, spread = (how[key] for key in KEYS[:3])
     if how["samples"] is None and jitter is None and slow is None and spread is None:
         if how["seed"] is not None:
             raise click.UsageError("--seed goes with --noise, --slow, --spread or --samples")
         return None
+    from simulator.noise.noise import Noise
+
     if jitter is None and slow is None and spread is None:
         known = machine.device.variability
         if known is None:
@@ -155,12 +155,12 @@ def answered(
 ) -> NoiseAnswer:
     """Steps drawn with the noise that the options ask for, if any; `costs` as `predict` was told of
     them."""
-    from simgpt.progress import Ticker
-    from simulator.noise.variability import variability
-
     question = noise_asked(how, machine)
     if question is None:
         return NoiseAnswer({}, "")
+    from simgpt.progress import Ticker
+    from simulator.noise.variability import variability
+
     if already := slowest_already(machine):
         options.note(already)
     with Ticker() as ticker:

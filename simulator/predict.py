@@ -17,7 +17,6 @@ from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
 from simulator.expert_load import ExpertLoad, step_and_load
-from simulator.gc_pause import gc_paused
 from simulator.limits import check_measured, check_slots, check_timeline
 from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
@@ -29,7 +28,7 @@ from simulator.uncertainty.difference import DifferenceError, difference_error
 from simulator.uncertainty.step_range import StepRange, run_of_plan, step_range
 from topologies.machine import Machine
 from topologies.placement import Placement
-from topologies.session import in_session
+from topologies.session import gc_paused, in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower

@@ -13,6 +13,7 @@ from simgpt.advice import starved, what_fits
 from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
+from topologies.session import gc_paused
 
 if TYPE_CHECKING:
     from simgpt.step_options import StepQuestion
@@ -99,7 +100,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
-    text, record, prediction = answered(model, machine, how)
+    with gc_paused():
+        text, record, prediction = answered(model, machine, how)
     options.answer(text, record, as_json=as_json, output=output)
     if how["trace"] is not None:
         write_trace(prediction, how["trace"])
@@ -191,7 +193,6 @@ def _sweep(
 
 def write_trace(prediction: Prediction, path: Path) -> None:
     """Write the prediction's timeline for a browser."""
-    from simulator.gc_pause import gc_paused
     from workload.timeline import chrome_trace
 
     assert prediction.timeline is not None

@@ -14,7 +14,6 @@ from simgpt.studies import best_plan as best
 from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, code_digest
 from simgpt.studies.study_keys import Point, keys_of, plan_of
-from simulator.gc_pause import gc_paused
 from simulator.predict import Prediction, predict
 from simulator.stacks import EXECUTOR
 from simulator.stacks.job import job_of
@@ -23,7 +22,7 @@ from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
-from topologies.session import current_session
+from topologies.session import current_session, gc_paused
 from workload.expert_loads.histogram import routed
 from workload.expert_loads.histogram_file import histogram_of
 from workload.lowering import expect_many

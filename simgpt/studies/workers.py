@@ -26,8 +26,7 @@ from simulator.child_process import (
     signals_ignored,
     without_main,
 )
-from simulator.gc_pause import begin_worker
-from topologies.session import Session
+from topologies.session import Session, begin_worker
 
 AHEAD = 4  # batches begun per worker, so that a slow one holds up few others
 TRIES = 3

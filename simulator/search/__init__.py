@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from simulator.costs.analytic import compute_costs
-from simulator.gc_pause import gc_paused
 from simulator.limits import check_measured
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
@@ -26,7 +25,7 @@ from simulator.step_memory import room_for_tensors
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
-from topologies.session import steps_in_session
+from topologies.session import gc_paused, steps_in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan

@@ -27,9 +27,8 @@ from simulator.child_process import (
     signals_ignored,
     without_main,
 )
-from simulator.gc_pause import begin_worker
 from topologies.errors import SimgptError
-from topologies.session import Session
+from topologies.session import Session, begin_worker
 
 LONGEST_S = 600.0
 GONE_S = 10.0

@@ -23,6 +23,7 @@ from simulator.search.space import Space
 from workload.sizes.arrays import Bytes, Flags, Indices
 
 WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
+Fields = tuple[int, int, int, int, int]  # of an entry, behind its lane
 NEVER = int(np.iinfo(np.int64).max)
 
 
@@ -168,7 +169,7 @@ def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
     """How much memory each of some rows needs at least."""
     rows = some.rows
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
-    held, saved = memory(some)
+    held, saved = some.noted(memory)
     # A chunk may keep but a part of what it receives, and few may be in flight in a V.
     if space.problem.habits.scatter_gather or in_v(space.problem.fixed):
         saved = {kind: np.where(pipe > 1, 0, nbytes) for kind, nbytes in saved.items()}
@@ -182,7 +183,7 @@ def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     pairs, which = np.unique(np.stack([pipe, micro_batches]), axis=1, return_inverse=True)
     layouts = space.layouts
-    found: dict[tuple[bool, bool], list[Indices]] = {}
+    found: dict[tuple[bool, bool], tuple[list[Indices], list[Fields]]] = {}
     for number, (stages, each) in enumerate(pairs.T.tolist()):
         lane = np.flatnonzero(which.ravel() == number)
         for schedule, interleave in schedules(space.problem, stages, each):
@@ -190,9 +191,10 @@ def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
             if layouts is not None:
                 chunk = layouts.numbers[stages, interleave]
             fields = (stages, each, SCHEDULES.index(schedule), interleave, chunk)
-            table = np.array([np.full(len(lane), value) for value in fields])
-            kind = stages > 1, is_split(schedule)
-            found.setdefault(kind, []).append(np.vstack([lane, table]))
-    for _, tables in sorted(found.items()):
-        lane, *columns = np.concatenate(tables, axis=1)
+            lanes, table = found.setdefault((stages > 1, is_split(schedule)), ([], []))
+            lanes.append(lane)
+            table.append(fields)
+    for _, (lanes, table) in sorted(found.items()):
+        columns = np.repeat(np.array(table), list(map(len, lanes)), axis=0).T.copy()
+        lane = np.concatenate(lanes)
         yield replace(Entries(lane, *columns), layouts=layouts)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from simulator.gc_pause import gc_paused
 from simulator.predict import Prediction
 from simulator.search.frontier import Candidate, Frontier
 from simulator.search.objective import Objective
@@ -18,6 +17,7 @@ from simulator.search.progress import Tally
 from simulator.search.root_nodes import NEVER, Machinery, shares
 from simulator.search.space import Space, space_of
 from topologies.errors import MachineError
+from topologies.session import gc_paused
 from workload.plan import Plan
 
 WORK_S = 0.2  # before a process says how far it is

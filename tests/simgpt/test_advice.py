@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from simgpt import tables
-from simgpt.advice import starved, what_fits
+from simgpt import advice, tables
+from simgpt.advice import _may_be_enough, starved, what_fits
 from simulator.explain.nearest_fit import habits_in_memory
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
@@ -148,15 +148,52 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
     assert 0 < resident < least
 
 
-@pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])
-@pytest.mark.parametrize("text", ["x=4,z=8,data=rest", "x=4,pipe=2,data=rest,micro_batch=4"])
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("gpt-40b", "x=4,z=8,data=rest"),
+        ("gpt-40b", "x=4,pipe=2,data=rest,micro_batch=4"),
+        ("mixtral-8x7b", "x=4,z=8,data=rest,zero=2"),
+        ("deepseek-v2-lite", "pipe=2,data=rest,expert=2,micro_batch=4"),
+        ("deepseek-v2-lite", "data=rest,expert=4,dispatcher=all_gather,zero=3"),
+    ],
+)
 def test_activations_are_no_less_where_states_are_sharded_further(model: str, text: str) -> None:
     """Else a change that is enough would not be tried."""
-    gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
-    machine = load_machine("perlmutter")
-    saved = predict(gpt, plan, machine).memory.parts["activations"]
-    peaks = [plan_bytes(gpt, replace(plan, zero=zero)) for zero in (1, 2, 3)]
-    assert 0 < saved <= min(peaks)
+    gpt, plan = replace(find_model(model), layers=4), parse_plan(text, devices=256, batch=2048)
+    memory = predict(gpt, plan, load_machine("perlmutter")).memory
+    changes = [
+        *({"zero": zero} for zero in range(plan.zero + 1, 4)),
+        *({"z": plan.z * n, "data": plan.data // n} for n in (2, 8)),
+        *({"expert": plan.expert * n} for n in (2, 8) if gpt.experts > 8),
+    ]
+    peaks = [plan_bytes(gpt, replace(plan, **change)) for change in changes]  # type: ignore[arg-type]
+    assert 0 < memory.parts["activations"] <= min(peaks)
+
+
+def test_experts_in_a_recipe_have_less_room_each_where_more_ranks_have_them() -> None:
+    """So a change of theirs is tried though all of the activations would not fit."""
+    gpt = replace(find_model("deepseek-v2-lite"), layers=2)
+    plan = parse_plan("data=8,recipe=fp8-blockwise,micro_batch=4", devices=8, batch=64)
+    machine = load_machine("dgx-h100")
+    few, many = (
+        predict(gpt, replace(plan, expert=n), machine, stack=load_stack("nemo")) for n in (1, 8)
+    )
+    nbytes = many.memory.parts["activations"]
+    assert nbytes < few.memory.parts["activations"]
+    full = replace(few, memory=replace(few.memory, capacity_bytes=nbytes))
+    assert _may_be_enough(full, {"expert": 8})
+
+
+@pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])
+def test_nothing_is_lowered_for_what_leaves_activations_that_do_not_fit(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[dict[str, Any]] = []
+    monkeypatch.setattr(advice, "_fits", lambda _, change: tried.append(change))
+    said = what_fits(predicted("data=rest,micro_batch=8,zero=2", devices=128, model=model))
+    assert "z=" not in said
+    assert not [change for change in tried if "recompute" not in change]
 
 
 @pytest.mark.parametrize("command", ["why", "sbatch"])

@@ -152,6 +152,16 @@ def test_json_is_one_object_with_the_same_keys(name: str, command: tuple[str, ..
     assert_golden(name, json.dumps(_keys(json.loads(said.out)), indent=2) + "\n")
 
 
+def test_texts_stand_at_the_left_numbers_at_the_right_and_wide_letters_count_twice() -> None:
+    rows = [("日本", "1.0 s", "2 %"), ("gpt", "12 s", "100 %")]
+    assert tables.table(["model", "step", "share"], rows, first=6).splitlines() == [
+        "model     step   share",
+        "──────────────────────",
+        "日本     1.0 s     2 %",
+        "gpt       12 s   100 %",
+    ]
+
+
 def test_wide_text_goes_on_after_a_comma_and_keys_stay_whole() -> None:
     plan = ",".join(f"some_key_{n}=value" for n in range(9))
     shown = tables.table(["plan", "step"], [(plan, "1 s")])

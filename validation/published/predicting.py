@@ -12,14 +12,13 @@ from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
-from simulator.gc_pause import begin_worker, gc_paused
 from simulator.predict import predict
 from simulator.stacks import Stack
 from simulator.stacks.job import Job
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
-from topologies.session import Session
+from topologies.session import Session, begin_worker, gc_paused
 from validation.published.case import (
     NO_PLAN,
     UNSUPPORTED,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workload.gpt import GPT
-from workload.naming import op_name
+from workload.naming import op_name, op_prefix
 from workload.op import (
     BACKWARD,
     COMPUTE,
@@ -39,6 +39,7 @@ class OpWriter:
         self.buffers: dict[str, Buffer] = {}
         self.block = STEP
         self._sizes: dict[str, tuple[Buffer, int]] = {}
+        self._prefixed = STEP, ""  # a block, and what names in it begin with
 
     def nbytes(self, name: str) -> int:
         """A buffer's size, worked out once for all the ops that touch it."""
@@ -50,7 +51,10 @@ class OpWriter:
     def name(self, label: str) -> str:
         """The name of what belongs to the block at hand."""
         own = self.block
-        return op_name(own.micro_batch, own.part, label, recomputed=own.is_recomputed)
+        if own is not self._prefixed[0]:
+            prefix = op_prefix(own.micro_batch, own.part, recomputed=own.is_recomputed)
+            self._prefixed = own, prefix
+        return self._prefixed[1] + label
 
     def tensor(
         self,
@@ -117,9 +121,12 @@ class OpWriter:
 
     def _append(self, label: str, part: Part | None, micro_batch: int | None, **about: Any) -> None:
         own = self.block
-        m = own.micro_batch if micro_batch is None else micro_batch
-        part = own.part if part is None else part
-        name = op_name(m, part, label, recomputed=own.is_recomputed)
+        if micro_batch is None and part is None:
+            m, part, name = own.micro_batch, own.part, self.name(label)
+        else:
+            m = own.micro_batch if micro_batch is None else micro_batch
+            part = own.part if part is None else part
+            name = op_name(m, part, label, recomputed=own.is_recomputed)
         self.ops.append(Op(name, block=own, micro_batch=m, part=part, label=label, **about))
 
     def collective(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from workload.op import COMPUTE, Op
+from workload.op import COMPUTE, Op, altered
 
 
 def on_own_stream(op: Op) -> Op:
     """The collective on the stream of its axes, beside compute."""
-    return replace(op, stream="+".join(op.axes))
+    return altered(op, stream="+".join(op.axes))
 
 
 def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[Op]:
@@ -32,7 +31,8 @@ def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[
             held.append(op)
             continue
         result.append(op)
-        stream_of.update(dict.fromkeys(op.writes, op.stream))
+        for name in op.writes:
+            stream_of[name] = op.stream
         if held and op.kind == "reduce_scatter" and op.stream == stream_of[held[0].reads[0]]:
             result += held
             held.clear()

@@ -49,9 +49,10 @@ def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
 def _weight_gradients_first(ops: Sequence[Op]) -> list[Op]:
     result = list(ops)
     for index in range(len(result) - 2):
-        purposes = [op.purpose for op in result[index : index + 3]]
-        if purposes == [INPUT_GRAD, WEIGHT_GRAD, GRAD_SCATTER]:
-            first, second, third = result[index : index + 3]
+        if result[index].purpose != INPUT_GRAD:
+            continue
+        first, second, third = result[index : index + 3]
+        if (second.purpose, third.purpose) == (WEIGHT_GRAD, GRAD_SCATTER):
             result[index : index + 3] = [second, third, first]
     return result
 

@@ -9,8 +9,15 @@ from typing import Any
 Calculation = Callable[[Any, Any], Any]
 
 
-def _calculated(calculation: Calculation, *, swapped: bool = False) -> Any:
+def _calculated(
+    calculation: Calculation, *, swapped: bool = False, neutral: int | None = None
+) -> Any:
+    """The operator of a calculation, which leaves a number as it is where the other is `neutral`:
+    sums begin with 0, products with 1."""
+
     def method(self: IntLike, other: object) -> Any:
+        if type(other) is int and other == neutral:
+            return self
         if not isinstance(other, _OPERANDS):
             return NotImplemented
         one, two = (other, self) if swapped else (self, other)
@@ -42,13 +49,13 @@ class IntLike:
         """The answer of a comparison."""
         raise NotImplementedError
 
-    __add__ = _calculated(operator.add)
-    __radd__ = _calculated(operator.add, swapped=True)
-    __sub__ = _calculated(operator.sub)
+    __add__ = _calculated(operator.add, neutral=0)
+    __radd__ = _calculated(operator.add, swapped=True, neutral=0)
+    __sub__ = _calculated(operator.sub, neutral=0)
     __rsub__ = _calculated(operator.sub, swapped=True)
-    __mul__ = _calculated(operator.mul)
-    __rmul__ = _calculated(operator.mul, swapped=True)
-    __floordiv__ = _calculated(operator.floordiv)
+    __mul__ = _calculated(operator.mul, neutral=1)
+    __rmul__ = _calculated(operator.mul, swapped=True, neutral=1)
+    __floordiv__ = _calculated(operator.floordiv, neutral=1)
     __rfloordiv__ = _calculated(operator.floordiv, swapped=True)
     __mod__ = _calculated(operator.mod)
     __rmod__ = _calculated(operator.mod, swapped=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,20 @@ from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
-from workload.op import BUCKET_SCATTER, EMBED, FORWARD, PARAMETER_GATHER, WEIGHT_GATHER, Op
+from workload.op import (
+    BUCKET_SCATTER,
+    EMBED,
+    FORWARD,
+    PARAMETER_GATHER,
+    WEIGHT_GATHER,
+    Op,
+    altered,
+)
 from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
-from workload.sizes.arrays import Counts, Indices, Ticks
+from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
@@ -30,6 +39,7 @@ KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
 
+Found = TypeVar("Found")
 Parts = tuple[list[int], Indices]  # a row of each part, and for each row its part
 
 
@@ -40,7 +50,8 @@ class BatchedProgram:
 
     `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
     axes, `timed` the bounds of their ops, `parts` the rows in parts that agree in some inputs of
-    lowering and on some rings.
+    lowering and on some rings, `sizes` those of buffers, `notes` what else follows from the program
+    alone (`noted`).
     """
 
     rows: Indices
@@ -49,6 +60,8 @@ class BatchedProgram:
     rings: dict[tuple[object, ...], Indices] = field(default_factory=dict)
     timed: dict[tuple[object, ...], Ticks] = field(default_factory=dict)
     parts: dict[tuple[int, tuple[object, ...]], Parts] = field(default_factory=dict)
+    sizes: dict[str, Bytes] = field(default_factory=dict)
+    notes: dict[object, Any] = field(default_factory=dict)
 
     @property
     def micro_batches(self) -> int:
@@ -60,6 +73,23 @@ class BatchedProgram:
         if isinstance(number, Lanes):
             return number.values
         return np.full(len(self.rows), number, dtype=np.int64)
+
+    def nbytes(self, name: str) -> Bytes:
+        """The size of a buffer for each row."""
+        if name not in self.sizes:
+            self.sizes[name] = self.values(self._sizes[name])
+        return self.sizes[name]
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return dict(zip(self.program.buffers, self.program.nbytes, strict=True))
+
+    def noted(self, find: Callable[[BatchedProgram], Found]) -> Found:
+        """What a function finds out about this, worked out once."""
+        if find not in self.notes:
+            self.notes[find] = find(self)
+        found: Found = self.notes[find]
+        return found
 
     def only(self, keep: NDArray[np.bool_]) -> BatchedProgram:
         """The same for some of the rows."""
@@ -136,6 +166,7 @@ def _lowered(
     plan = Plan(**fields, **space.problem.others, batch=batch)
     try:
         program = lower(gpt, plan, habits=within_parts(habits))
+        program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
     finally:
         steps.close()
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
@@ -172,12 +203,14 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
             known[value.number] = value.only(keep)
         return known[value.number]
 
-    ops = []
-    for op in program.ops:
+    def cut_op(op: Op) -> Op:
         varied = any(isinstance(value, Lanes) for value in op.attributes.values())
+        if not (varied or isinstance(op.nbytes, Lanes) or isinstance(op.flops, Lanes)):
+            return op
         how = {key: cut(value) for key, value in op.attributes.items()} if varied else op.attributes
-        ops.append(replace(op, nbytes=cut(op.nbytes), flops=cut(op.flops), attributes=how))
-    return replace(program, ops=tuple(ops))
+        return altered(op, nbytes=cut(op.nbytes), flops=cut(op.flops), attributes=how)
+
+    return replace(program, ops=tuple(map(cut_op, program.ops)))
 
 
 def adds_to_tied(op: Op, some: BatchedProgram) -> bool:

@@ -54,7 +54,7 @@ Moment = tuple[Held, int]
 
 def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
     """What each pipeline of some entries needs at least."""
-    held, saved = memory(some)
+    held, saved = some.noted(memory)
     if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
         saved = {kind: some.values(0) for kind in saved}
     kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
@@ -211,12 +211,12 @@ def worked_on(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Byt
         for name in begin[at]:
             of[name] = kind_of(op.block.part, gpt) if op.block.part.is_layer else ""
             if of[name]:
-                level[of[name]] = level[of[name]] + some.values(some.program.buffers[name].nbytes)
+                level[of[name]] = level[of[name]] + some.nbytes(name)
         if _counts(op):
             kind = kind_of(op.block.part, gpt)
             most[kind] = np.maximum(most[kind], level[kind])
         for name in filter(of.get, end[at]):
-            level[of[name]] = level[of[name]] - some.values(some.program.buffers[name].nbytes)
+            level[of[name]] = level[of[name]] - some.nbytes(name)
     summed = sums(some, saved)
     most = {kind: np.maximum(nbytes, summed[kind]) for kind, nbytes in most.items()}
     return {kind: np.maximum(most[kind] - saved[kind], 0) for kind in saved}
@@ -232,7 +232,7 @@ def sums(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
             names = dict.fromkeys((*op.reads, *op.writes))
             every = (program.buffers[name] for name in names)
             own = (each for each in every if not each.persistent and each.role != HOST)
-            nbytes = sum((some.values(each.nbytes) for each in own), some.values(0))
+            nbytes = sum((some.nbytes(each.name) for each in own), some.values(0))
             kind = kind_of(op.block.part, gpt)
             most[kind] = np.maximum(most[kind], nbytes)
     return most
@@ -255,7 +255,7 @@ def kept_for_weights(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[s
         alike = made is not None and made.block.part == op.block.part and not made.is_collective
         if alike and not buffer.persistent and buffer.role != HOST:
             kind = kind_of(op.block.part, gpt)
-            found[kind] = found[kind] + some.values(buffer.nbytes)
+            found[kind] = found[kind] + some.nbytes(name)
     return found
 
 

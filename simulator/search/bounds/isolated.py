@@ -99,7 +99,7 @@ class IsolatedBlocks:
         """Bytes that a stage of an entry sends to the next one: the residual stream."""
         program = self.some.program
         stream = next(op for op in program.ops if op.label == "down.add").writes[0]
-        return int(self.some.values(program.buffers[stream].nbytes)[self.entries.lane[at]])
+        return int(self.some.nbytes(stream)[self.entries.lane[at]])
 
     def step(self, ends: ModelEnds) -> tuple[Ticks, Ticks]:
         """What follows all slots: sums of gradients, beside which collectives may be in flight; and
@@ -179,7 +179,7 @@ class IsolatedBlocks:
             buffer = self.some.program.buffers[name]
             kind = kind_of(buffer.part, self.some.program.gpt)
             part = PLACE_OF.get(kind, kind)
-            own = self.some.values(buffer.nbytes)
+            own = self.some.nbytes(name)
             is_table = self.some.program.gpt.tied and buffer.parameter == TABLE
             for key in (part, "shared") if is_table else (part,):
                 held[key] = held[key] + own if key in held else own

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from simulator.search.asked.exchanges import stream_of
-from simulator.search.bounds.batched_programs import BatchedProgram, adds_to_tied
+from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, adds_to_tied
 from simulator.search.bounds.layouts import kind_of
 from simulator.search.bounds.op_bounds import OpBounds
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, STEP, Op
@@ -24,14 +24,21 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     the last micro-batch.
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
-    last, beside = some.micro_batches - 1, op_bounds.space.problem.of_exchanges
-    for op in some.program.ops:
-        where = [] if adds_to_tied(op, some) else _where(op, some, last)
+    beside = op_bounds.space.problem.of_exchanges
+    base = some.base if isinstance(some, PlacedProgram) else some
+    for op, where in base.noted(_counted):
+        key, own = stream_of(op, beside), op_bounds.ticks(some, op)
         for entry in where:
-            streams, own = ticks[entry], op_bounds.ticks(some, op)
-            key = stream_of(op, beside)
+            streams = ticks[entry]
             streams[key] = streams[key] + own if key in streams else own
     return ticks
+
+
+def _counted(some: BatchedProgram) -> list[tuple[Op, list[tuple[str, str, bool]]]]:
+    """The ops that count, each with the keys that it counts for."""
+    last = some.micro_batches - 1
+    every = ((op, _where(op, some, last)) for op in some.program.ops if not adds_to_tied(op, some))
+    return [(op, where) for op, where in every if where]
 
 
 def _where(op: Op, some: BatchedProgram, last: int) -> list[tuple[str, str, bool]]:

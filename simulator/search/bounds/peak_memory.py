@@ -153,7 +153,7 @@ def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
     )
     for buffer in program.buffers.values():
         if buffer.persistent and buffer.role != HOST:
-            level = level + some.values(buffer.nbytes)
+            level = level + some.nbytes(buffer.name)
     peak, live = level, set[str]()
     for op, gone in zip(program.ops, program.releases, strict=True):
         for name in op.writes:
@@ -182,7 +182,7 @@ def _kinds_and_through(gpt: GPT) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def _on_device(some: BatchedProgram, name: str) -> Bytes:
     buffer = some.program.buffers[name]
-    return some.values(0 if buffer.role == HOST else buffer.nbytes)
+    return some.values(0) if buffer.role == HOST else some.nbytes(name)
 
 
 def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
@@ -193,7 +193,7 @@ def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
     for buffer in program.buffers.values():
         part = kind_of(buffer.part, gpt)
         if buffer.persistent and buffer.role != HOST and part in held:
-            held[part] = held[part] + some.values(buffer.nbytes)
+            held[part] = held[part] + some.nbytes(buffer.name)
     born: dict[str, str] = {}
     kinds = KINDS if has_kinds(gpt) else (LAYER,)
     saved = {kind: some.values(0) for kind in kinds}
@@ -207,5 +207,5 @@ def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
         elif gone and block != head:
             for name in filter(born.__contains__, gone):
                 kind = born[name]
-                saved[kind] = saved[kind] + some.values(program.buffers[name].nbytes)
+                saved[kind] = saved[kind] + some.nbytes(name)
     return held, saved

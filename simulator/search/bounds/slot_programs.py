@@ -68,7 +68,8 @@ class SlotProgram:
     def some(self) -> BatchedProgram:
         """The rows with their program."""
         plain = self.lowered.plain
-        return replace(plain, program=self._overlapped(plain.program, self.overlap), rings={})
+        program = self._overlapped(plain.program, self.overlap)
+        return replace(plain, program=program, rings={}, sizes={}, notes={})
 
     def _overlapped(self, program: Program, overlap: tuple[str, ...]) -> Program:
         return overlapped(program, without_turns(overlap), self.lowered.habits)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
 from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.models import moe
-from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE
+from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE, altered
 
 SORTS = ("sort_rows", "unsort_rows")
 
@@ -79,10 +79,10 @@ def _all_to_all(
     if is_ragged(b) or once:
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
         order = (routed.order,) if once else ()
-        b.ops[-1] = replace(b.ops[-1], reads=(sent, *counts, *order))
+        b.ops[-1] = altered(b.ops[-1], reads=(sent, *counts, *order))
     if is_ragged(b):
         payload = b.nbytes(arrived if there else sent)
-        b.ops[-1] = replace(b.ops[-1], nbytes=payload)
+        b.ops[-1] = altered(b.ops[-1], nbytes=payload)
     return arrived
 
 
