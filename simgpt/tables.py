@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import sys
 from collections.abc import Sequence
-from itertools import zip_longest
-from unicodedata import combining, east_asian_width
+from typing import Literal
 
 from topologies.files.printable import printable
 from topologies.files.units import Unit, format_quantity
@@ -26,50 +26,26 @@ def table(
     that tables one below the other line up. Text that is too wide goes on in the next line, after a
     blank or a comma.
     """
+    from rich.console import Console
+    from rich.table import Table
+
     header = [list(columns)] if columns else []
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = _widths([*header, *rows], left)
-    broken = [
-        [_broken(cell, width).split("\n") for cell, width in zip(row, widths, strict=True)]
-        for row in rows
-    ]
-    every = [*([[title] for title in titles] for titles in header), *broken]
-    places = [
-        max(least, first * (at == 0), *(columns_of(line) for row in every for line in row[at]))
-        for at, least in enumerate(widths)
-    ]
-    lines = [line for row in every for line in _lines(row, places, left)]
+    shown = Table(box=None, show_header=bool(columns), pad_edge=False, padding=(0, GAP, 0, 0))
+    for index, width in enumerate(widths):
+        title = columns[index] if columns else ""
+        least = max(width, first) if index == 0 else width
+        side: Literal["left", "right"] = "left" if index < left else "right"
+        shown.add_column(title, justify=side, min_width=least, no_wrap=True)
+    for row in rows:
+        shown.add_row(*(_broken(cell, width) for cell, width in zip(row, widths, strict=True)))
+    sink = io.StringIO()
+    Console(file=sink, width=1000, color_system=None, highlight=False, markup=False).print(shown)
+    lines = [line.rstrip() for line in sink.getvalue().splitlines()]
     if columns:
         lines.insert(1, "─" * (max([widths[0], first]) + sum(widths[1:]) + GAP * (len(widths) - 1)))
     return "\n".join(lines)
-
-
-def _lines(row: Sequence[Sequence[str]], widths: Sequence[int], left: int) -> list[str]:
-    """The lines of a row, given those of its cells."""
-    sides = ["ljust" if at < left else "rjust" for at in range(len(row))]
-    found = []
-    for cells in zip_longest(*row, fillvalue=""):
-        padded = zip(cells, widths, sides, strict=True)
-        found.append((" " * GAP).join(_padded(*each) for each in padded).rstrip())
-    return found
-
-
-def _padded(cell: str, width: int, side: str) -> str:
-    blanks = " " * (width - columns_of(cell))
-    return cell + blanks if side == "ljust" else blanks + cell
-
-
-def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes: two for each wide letter of East Asia, none for
-    a mark that is put on the letter before.
-
-    >>> columns_of("日本 x"), columns_of("e\u0301")
-    (6, 1)
-    """
-    if text.isascii():
-        return len(text)
-    wide = sum(east_asian_width(letter) in "WF" for letter in text)
-    return len(text) + wide - sum(map(bool, map(combining, text)))
 
 
 def paragraph(text: str, *, indent: str = "") -> str:

@@ -21,7 +21,7 @@ except SystemExit as end:
 print(*(name for name in {libraries!r} if name in sys.modules), file=sys.stderr)
 """
 HEAVY = ("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas", "dask", "distributed")
-NOT_NEEDED = ("cattrs", "numpy.ma", "rich", "simulator.noise", *(("simpy",) if is_built() else ()))
+NOT_NEEDED = ("cattrs", "numpy.ma", "simulator.noise", *(("simpy",) if is_built() else ()))
 FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.machine")
 
 
