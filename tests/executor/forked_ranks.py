@@ -95,7 +95,7 @@ class _Inherited:
         self.fd = fd
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _detached, (DupFd(self.fd),)  # type: ignore[no-untyped-call]
+        return _detached, (DupFd(self.fd),)
 
 
 def _detached(held: Any) -> int:
