@@ -3,9 +3,10 @@ examples in CI, and no golden file rewritten where a difference must fail."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import Phase, settings
@@ -43,8 +44,43 @@ def pytest_configure() -> None:
         raise pytest.UsageError("SIMGPT_REWRITE rewrites what tests compare, and CI is set")
 
 
+KEPT = Session()
+# Of objects more than there are fewer: Python's own 700 has the collector run for a tenth of the
+# time, looking for cycles in the programs that tests lower and let go of.
+OBJECTS_BEFORE_COLLECTION = 100_000
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules load machines where they are imported, for what their tests are given."""
+    gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
+    with KEPT:
+        return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays: thousands of tests, all modules, torch."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def session() -> Iterator[None]:
     """One session for the tests of a process: they predict on the same few machines."""
-    with Session():
+    with KEPT:
         yield
+
+
+@pytest.fixture(scope="module")
+def forked_ranks() -> Iterator[None]:
+    """Ranks are forked, which starts them sooner."""
+    from tests.executor.forked_ranks import forked
+
+    with forked():
+        yield
+
+
+@pytest.fixture
+def figures_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of reports have no outlines of their figures, which are made all the same."""
+    monkeypatch.setattr("validation.report.page.as_svg", lambda *_: "<svg></svg>")

@@ -19,7 +19,8 @@ TIMEOUT_S = 60.0
 CASES_AT_ONCE = 5
 # Ranks are forked from one server that has imported torch already: importing it takes each of
 # them longer than most tests.
-multiprocessing.set_forkserver_preload(["torch._dynamo", "tests.executor.test_parity"])
+PRELOADED = ["torch._dynamo", "executor.job", "tests.executor.test_parity"]
+multiprocessing.set_forkserver_preload(PRELOADED)
 
 
 def on_ranks(count: int, function: Callable[..., Any], *args: Any) -> Any:

@@ -22,6 +22,7 @@ TINY = find_model("tiny-30k")
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 def test_each_distinct_op_is_measured_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

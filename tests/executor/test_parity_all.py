@@ -54,7 +54,7 @@ def test_a_pair_that_is_refused_is_never_covered() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("ranks", "every"), [(4, 48), (3, 12)])
+@pytest.mark.parametrize(("ranks", "every"), [(4, 96), (3, 12)])
 def test_some_plans_of_all_options_train_as_the_plain_model_does(ranks: int, every: int) -> None:
     check(ranks, rows_by_ranks(4)[ranks][::every])
 

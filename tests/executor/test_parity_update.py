@@ -33,7 +33,8 @@ Found = tuple[list[float], list[float], dict[str, torch.Tensor]]
 
 
 def texts() -> list[torch.Tensor]:
-    return [*batches(TINY), *batches(replace(TINY, vocab=200))][:STEPS]
+    drawn = (batches(replace(TINY, vocab=vocab)) for vocab in (TINY.vocab, 200, 150))
+    return [batch for each in drawn for batch in each][:STEPS]
 
 
 @cache

@@ -92,7 +92,9 @@ FEW = {
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("ranks", "gpt"), [(2, TINY), (4, TINY), (8, UNTIED)])
+@pytest.mark.parametrize(
+    ("ranks", "gpt"), [(2, TINY), (4, TINY), pytest.param(8, UNTIED, marks=pytest.mark.slow)]
+)
 def test_sharded_over_data_it_trains_as_the_plain_model_does(ranks: int, gpt: GPT) -> None:
     check(ranks, gpt, FEW[ranks])
 

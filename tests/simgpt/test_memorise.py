@@ -90,6 +90,7 @@ def test_a_context_without_goldfish_is_refused_by_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_run_gives_rates_of_each_model_with_and_without_goldfish(tmp_path: Path) -> None:
     figure = tmp_path / "figure.png"
     command = ("memorise", TINY, "--documents", "2", "--passes", "2", "--ranks", "2")
@@ -104,6 +105,7 @@ def test_a_run_gives_rates_of_each_model_with_and_without_goldfish(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 def test_run_trains_with_goldfish_loss() -> None:
     command = ("run", "tiny-30k", "--plan", "precision=fp32", "--steps", "2", "--no-predict")
     usual, fish = (

@@ -111,6 +111,7 @@ def test_a_study_takes_every_form_and_says_notes_once(config: str, tmp_path: Pat
     assert simgpt("sweep", str(study), "-o", str(tmp_path / "own"), "--json").err == ""
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_run_trains_the_model_with_the_field() -> None:
     words = ("run", "tiny-30k", "--no-predict", "--steps", "1", "--batch", "1", "--json")
     record = json.loads(simgpt(*words, "--model-set", "layers=3").out)

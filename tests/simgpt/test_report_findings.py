@@ -21,6 +21,8 @@ from validation.report.figures.scaling_figures import published_points
 from validation.report.findings import sweep_of
 from validation.report.headline import headline
 
+pytestmark = pytest.mark.usefixtures("figures_left_out")
+
 LAYERS = """
 title = "How deep may it be?"
 model = "tiny-1m"

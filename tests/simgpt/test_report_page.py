@@ -8,10 +8,14 @@ import shlex
 from html import unescape
 from pathlib import Path
 
+import pytest
+
 from tests.simgpt.face import simgpt
 from validation.report.answers import Answers, read_answers
 from validation.report.figures.labels import labels
 from validation.report.figures.lines import ladders_of, scaling_lines
+
+pytestmark = pytest.mark.usefixtures("figures_left_out")
 
 TINY = ("-n", "16", "--plan", "z=4,data=rest", "--batch", "16")
 COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16"

@@ -24,7 +24,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("forked_ranks")]
 
 WORDS = ("run", "tiny-30k", "--steps", "3", "--batch", "4", "--timeout", "250")
 KEYS = {

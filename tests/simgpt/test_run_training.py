@@ -30,6 +30,7 @@ def tokens(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_run_logs_each_step_with_its_rate_its_norm_and_its_evaluation(
     tmp_path: Path, tokens: Callable[[str], str]
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_run_logs_each_step_with_its_rate_its_norm_and_its_evaluation(
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.slow
 def test_a_log_of_a_diverged_run_has_the_step_without_a_number(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
@@ -69,6 +71,7 @@ def test_a_log_of_a_diverged_run_has_the_step_without_a_number(tmp_path: Path) -
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.slow
 def test_events_for_tensorboard_have_every_number_of_every_step(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
@@ -85,6 +88,7 @@ def test_events_for_tensorboard_have_every_number_of_every_step(tmp_path: Path) 
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.slow
 def test_every_plan_trains_on_the_same_sequences(tokens: Callable[[str], str]) -> None:
     words = ("--steps", "4", "--data", f"0.5 {tokens('a')} 0.5 {tokens('b')}", "--json")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,9 +98,19 @@ def plans(draw: st.DrawFn, micro_batches: st.SearchStrategy[int]) -> Plan:
     return plan_of(text, draw(micro_batches))
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=20, derandomize=True)
 @given(**CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
 def test_a_folded_step_equals_the_whole_step_exactly(
+    plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
+) -> None:
+    assert_equal(*both(plan, layers, bytes_per_s, tied=tied, share=share))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(deadline=None, max_examples=120, derandomize=True)
+@given(**CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
+def test_many_folded_steps_equal_the_whole_step_exactly(
     plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
 ) -> None:
     assert_equal(*both(plan, layers, bytes_per_s, tied=tied, share=share))
@@ -120,9 +132,20 @@ def test_of_many_micro_batches_a_few_are_simulated(overlap: str) -> None:
     assert folded_step(plan, 34, 1e9).micro_batches == MICRO_BATCHES
 
 
-@pytest.mark.parametrize("overlap", ["none", "all"])
-@pytest.mark.parametrize("rest", ["recompute=none", "recompute=full", *SHARDINGS[1:]])
-def test_counts_and_memory_are_those_of_the_whole_program(overlap: str, rest: str) -> None:
+def in_turns(rests: Sequence[str], others: Sequence[str]) -> list[Any]:
+    """All pairs; those but one of each, in which the others come in turn, are slow tests."""
+    return [
+        pytest.param(rest, other, marks=() if (m - n) % len(others) == 0 else pytest.mark.slow)
+        for n, rest in enumerate(rests)
+        for m, other in enumerate(others)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rest", "overlap"),
+    in_turns(["recompute=none", "recompute=full", *SHARDINGS[1:]], ["none", "all"]),
+)
+def test_counts_and_memory_are_those_of_the_whole_program(rest: str, overlap: str) -> None:
     plan = plan_of(f"x=2,y=2,z=2,data=4,{rest},overlap={overlap}", 10)
     gpt = replace(SMALL, layers=20)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
@@ -150,14 +173,19 @@ def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 120))]
+    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 120))]
 )
 def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
     assert next(drawn_steps(seed)).is_exact()
 
 
-@pytest.mark.parametrize("rest", ["zero=2,overlap=none", "reshard=false,overlap=dp", "overlap=all"])
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    ("rest", "recompute"),
+    in_turns(
+        ["zero=2,overlap=none", "reshard=false,overlap=dp", "overlap=all"],
+        ["none", "selective", "full"],
+    ),
+)
 def test_a_host_that_issues_slowly_binds_every_layer_alike(rest: str, recompute: str) -> None:
     gpt = replace(SMALL, layers=26)
     plan = plan_of(f"y=2,z=2,data=2,{rest},recompute={recompute}", 9)
@@ -176,7 +204,13 @@ def test_a_step_of_more_than_106_days_is_refused(overlap: str, bytes_per_s: floa
         simulate_step(replace(SMALL, layers=4), plan, SmallCosts(), SmallFabric(bytes_per_s))
 
 
-@pytest.mark.parametrize("bytes_per_s", BANDWIDTHS)
+@pytest.mark.parametrize(
+    "bytes_per_s",
+    [
+        pytest.param(each, marks=() if number % 3 == 0 else pytest.mark.slow)
+        for number, each in enumerate(BANDWIDTHS)
+    ],
+)
 def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
     plan, fabric = plan_of("x=3,z=2,data=2", 10), SmallFabric(bytes_per_s=bytes_per_s)
     folded = folded_step(plan, 20, bytes_per_s)

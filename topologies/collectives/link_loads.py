@@ -132,7 +132,8 @@ def ring_shares(node: Node, devices: tuple[int, ...]) -> dict[Link, float]:
     paths = shortest_paths(node)
     orders = list(_orders(devices))
     lengths = [sum(len(paths[hop][0]) - 1 for hop in _hops(order)) for order in orders]
-    best = [order for order, n in zip(orders, lengths, strict=True) if n == min(lengths)]
+    fewest = min(lengths)
+    best = [order for order, n in zip(orders, lengths, strict=True) if n == fewest]
     shares: dict[Link, float] = {}
     for order in best:
         for hop in _hops(order):

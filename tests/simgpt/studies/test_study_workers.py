@@ -293,7 +293,7 @@ def kill_and_resume(tmp_path: Path, layers: int, moments: list[int], workers: in
     assert all(command.startswith("simgpt sweep ") for command in commands)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_sweep_killed_twice_and_resumed_gives_the_same_bytes(
     workers: int, tmp_path: Path
 ) -> None:
