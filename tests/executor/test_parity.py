@@ -30,8 +30,7 @@ from workload.models.packing import documents
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 
-# The second step begins with the states that the first left; `test_parity_update.py` takes five.
-STEPS, BATCH, LR, TOLERANCE = 2, 16, 1e-2, 1e-9
+STEPS, BATCH, LR, TOLERANCE = 3, 16, 1e-2, 1e-9
 # All gradients of all steps here are longer, so every one of them is scaled.
 CLIP = 0.1
 ADAMW = AdamW(lr=LR, clip=CLIP)
