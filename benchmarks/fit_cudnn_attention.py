@@ -100,7 +100,7 @@ def fit(machine: Machine, seen: Sequence[Row], softmax: float = 0.0) -> tuple[fl
     return best, whole(logs)
 
 
-def fit_share(machine: Machine, seen: Sequence[Row], others: Sequence[float]) -> float:
+def fit_share(machine: Machine, seen: Sequence[Row], others: Sequence[float] | Vector) -> float:
     """The share of a pass with which the others of its constants serve rows best."""
     shares = np.arange(0.3, 1.0, 0.001)
     return float(min(shares, key=lambda share: error(machine, (share, *others), seen)))
