@@ -16,8 +16,8 @@ from workload.plan import Plan
 
 
 def _world(groups: int, chosen: int, topk: int) -> GPT:
-    limited = replace(find_model("mixtral-8x7b"), router_groups=groups, router_topk_groups=chosen)
-    return replace(limited, experts=12, topk=topk)
+    of_twelve = replace(find_model("mixtral-8x7b"), experts=12, topk=topk)
+    return replace(of_twelve, router_groups=groups, router_topk_groups=chosen)
 
 
 def _counted(gpt: GPT, parts: int) -> Fraction:
