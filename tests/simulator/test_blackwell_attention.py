@@ -20,7 +20,7 @@ SHAPES = [(length, heads, width, window) for length in (4096, 32768) for heads i
           for width, window in ((128, 0), (192, 0), (64, 512))]  # fmt: skip
 
 
-def _made(gpu: str, values: tuple[float, float, float, float]) -> Attention:
+def _made(values: tuple[float, float, float, float]) -> Attention:
     own = Pass(values[1], values[2], 1.0, values[3])
     return Attention(values[0], values[0], Shape(148, 128, own, own))
 
@@ -28,7 +28,7 @@ def _made(gpu: str, values: tuple[float, float, float, float]) -> Attention:
 @pytest.mark.parametrize("way", PASSES)
 def test_the_fit_finds_the_constants_that_made_a_table(way: str) -> None:
     machine, made = build_machine(Parts("gb200", 1)), (0.7, 90.0, 0.8, 12.0)
-    device, peak = replace(machine.device, attention=_made("gb200", made)), 2500e12
+    device, peak = replace(machine.device, attention=_made(made)), 2500e12
     ops = [
         op_of(PASSES[way], 1, length, heads, width, 128 if width == 192 else width, window)
         for length, heads, width, window in SHAPES
@@ -54,7 +54,8 @@ def test_a_device_takes_what_nvidia_measured(gpu: str, way: str) -> None:
         if way == "forward" and "window" in op.attributes:
             assert 0.3 < predicted / seconds < 1.1
         else:
-            assert predicted == pytest.approx(seconds, rel=0.2)
+            longest = op.attributes["sequence"] == 32768
+            assert predicted == pytest.approx(seconds, rel=0.2 if longest else 0.1)
 
 
 def test_a_table_counts_its_heads_of_all_sequences() -> None:
@@ -91,7 +92,7 @@ def test_windows_of_a_gb200_take_as_long_backward_as_cudnn_took() -> None:
     machine = build_machine(Parts("gb200", 1))
     op = op_of("attention_grad", 1, 4096, 128, 64, 64, 1024)
     peak = peak_flops_per_s(machine, "bf16")
-    assert attention_s(machine.device, peak, op) == pytest.approx(487e-6, rel=0.1)
+    assert attention_s(machine.device, peak, op) == pytest.approx(487e-6, rel=0.05)
 
 
 def test_stacks_of_2025_have_its_attention() -> None:
