@@ -54,8 +54,8 @@ def test_a_device_takes_what_nvidia_measured(gpu: str, way: str) -> None:
         if way == "forward" and "window" in op.attributes:
             assert 0.3 < predicted / seconds < 1.1
         else:
-            longest = op.attributes["sequence"] == 32768
-            assert predicted == pytest.approx(seconds, rel=0.2 if longest else 0.1)
+            long = op.attributes["sequence"] >= 16384
+            assert predicted == pytest.approx(seconds, rel=0.2 if long else 0.1)
 
 
 def test_a_table_counts_its_heads_of_all_sequences() -> None:
