@@ -11,12 +11,14 @@ from workload.op import COMPUTE, Block, Op
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One op on one rank, from `start_s` to `end_s` seconds after the step began."""
+    """One op on one rank, from `start_s` to `end_s` seconds after the step began; before it the
+    device waited `host_s` for the host to issue it."""
 
     rank: int
     op: Op
     start_s: float
     end_s: float
+    host_s: float = 0.0
 
     @property
     def duration_s(self) -> float:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PARTS = {
     **{name: name for name in ("compute", "optimizer", "idle")},
     "pipe": "waiting for other stages",
+    "host": "waiting for the host",
 }
 NO_POWER = "not known: the machine's file says nothing of power"
 OF_DEVICES = "of the devices alone, the nodes' not known"

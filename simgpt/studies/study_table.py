@@ -232,7 +232,7 @@ def _mwh(row: Row) -> str:
 
 
 def _waits(row: Row) -> str:
-    """The axes that the compute stream waits for longest, with their share of the step."""
+    """The axes or the host, whichever compute waits for longest, with the share of the step."""
     parts = row["prediction"]["breakdown_s"]
     exposed = {axes: value for axes, value in parts.items() if axes not in NOT_EXPOSED}
     if not exposed:

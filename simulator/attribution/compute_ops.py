@@ -1,8 +1,8 @@
 """The compute ops of the busiest rank of a step, with how often each runs and for how long.
 
 They are the ops that `compute` and `optimizer` of a prediction's breakdown are made of, simulated
-in the same way: what hosts that issue kernels too slowly and collectives in flight add to an op
-is in its time. Their ticks sum to these two, to the tick.
+in the same way: what collectives in flight add to an op is in its time, and what it waits for the
+host is not. Their ticks sum to these two, to the tick.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ from simulator.attribution.breakdown import last_to_end
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.stream_graph import StreamGraph
 from simulator.engine.whole_step import timed_step
-from simulator.pipeline.pipeline_step import PipelineRun, busiest_stage
-from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.schedule_sim import (
+    SlotSchedule,
+    SlotTimes,
+    busiest_stage,
+    simulate_schedule,
+)
 from simulator.pipeline.slot_cost import slowest_of
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
@@ -62,7 +67,7 @@ def compute_ops(
         return _of_pipeline(gpt, plan, costs, fabric, forms, habits)
     timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
     whole, last = timed.whole, last_to_end(timed.end + timed.delay)
-    times = timed.start[last], timed.end[last]
+    times = timed.start[last], timed.end[last] - timed.hosts(last, costs)
     found = _timed(whole.graph, whole.ops, times, whole.copies(timed.omitted))
     return ComputeOps(0, list(found))
 
@@ -114,7 +119,8 @@ def _of_stage(run: PipelineRun) -> ComputeOps | None:
         slowest, _ = slowest_of(tasks, simulated)
         graph = part.graph
         copies = np.full(len(graph.base), count - (part is last), dtype=np.int64)
-        found += _timed(graph, part.ops, simulated[slowest], copies)
+        start, end = simulated[slowest]
+        found += _timed(graph, part.ops, (start, end - run.hosts(tasks[slowest])), copies)
     return ComputeOps(stage, found)
 
 
@@ -129,4 +135,5 @@ def _of_ending(
     mine = [n for n, task in enumerate(tasks) if run.network.stages[task.number] == stage]
     latest = max(mine, key=lambda n: int(simulated[n][1].max()))
     task, once = tasks[latest], np.ones(len(tasks[latest].graph.base), dtype=np.int64)
-    return list(_timed(task.graph, task.ops, simulated[latest], once))
+    start, end = simulated[latest]
+    return list(_timed(task.graph, task.ops, (start, end - run.hosts(task)), once))

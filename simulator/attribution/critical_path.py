@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import rank_tasks, simulate_tasks
+from simulator.engine.simulate import KnownDurations, host_waits, rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from workload.op import ATTENTIONS, EXPERT_COMBINE, EXPERT_DISPATCH, STEP, Op
@@ -43,12 +43,14 @@ OWN_WORK = {  # of kinds of ops that experts and recipes bring with them
 
 @dataclass(frozen=True, slots=True)
 class PathPiece:
-    """One op of the path, on the rank where it was met, in ticks."""
+    """One op of the path, on the rank where it was met, in ticks; in `host_ticks` of them the
+    device waits for the host to issue kernels."""
 
     rank: int
     op: Op
     start_ticks: int
     end_ticks: int
+    host_ticks: int = 0
 
     @property
     def ticks(self) -> int:
@@ -65,6 +67,9 @@ class Cause:
 
     def __str__(self) -> str:
         return f"{self.axes} {self.work}" if self.axes else self.work
+
+
+OF_HOST = Cause("", "waits for the host")
 
 
 def cause_of(op: Op) -> Cause:
@@ -91,6 +96,7 @@ class SimulatedStep:
     programs: Sequence[Program]
     network: RankClasses
     times: Sequence[OpTicks]
+    hosts: Sequence[Sequence[int]]
 
     def path(self) -> tuple[PathPiece, ...]:
         """The critical path, from the step's begin to its end, without ops that take no time."""
@@ -102,7 +108,8 @@ class SimulatedStep:
             number, index = place
             starts, ends = self.times[number]
             op = self._program(number).ops[index]
-            yield PathPiece(self.network.ranks[number], op, starts[index], ends[index])
+            host = self.hosts[number][index]
+            yield PathPiece(self.network.ranks[number], op, starts[index], ends[index], host)
             place = self._before(place) if starts[index] else None
 
     def _last(self) -> OpPlace:
@@ -167,10 +174,18 @@ def simulated_step(
     """Simulate a step op by op, given each pipeline stage's program."""
     return until_consistent(
         lambda contended: classes_of(programs, fabric, contended=contended),
-        lambda network: SimulatedStep(
-            programs, network, simulate_tasks(rank_tasks(programs, network), costs, network)
-        ),
+        lambda network: _simulated(programs, costs, network),
     )
+
+
+def _simulated(
+    programs: Sequence[Program], costs: ComputeCosts, network: RankClasses
+) -> SimulatedStep:
+    tasks = rank_tasks(programs, network)
+    known: KnownDurations = {}
+    times = simulate_tasks(tasks, costs, network, known)
+    hosts = [host_waits(task, costs, network, known).tolist() for task in tasks]
+    return SimulatedStep(programs, network, times, hosts)
 
 
 def ticks_by_cause(path: Sequence[PathPiece]) -> dict[Cause, int]:
@@ -178,5 +193,7 @@ def ticks_by_cause(path: Sequence[PathPiece]) -> dict[Cause, int]:
     parts: dict[Cause, int] = {}
     for piece in path:
         cause = cause_of(piece.op)
-        parts[cause] = parts.get(cause, 0) + piece.ticks
+        parts[cause] = parts.get(cause, 0) + piece.ticks - piece.host_ticks
+        if piece.host_ticks:
+            parts[OF_HOST] = parts.get(OF_HOST, 0) + piece.host_ticks
     return parts

@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.attribution.critical_path import Cause, PathPiece, simulated_step, ticks_by_cause
+from simulator.attribution.critical_path import (
+    OF_HOST,
+    Cause,
+    PathPiece,
+    simulated_step,
+    ticks_by_cause,
+)
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.stream_graph import PIPE
+from simulator.engine.stream_graph import HOST, PIPE
 from simulator.engine.ticks import to_seconds, to_ticks
 from simulator.pipeline.slot_path import path_parts
 from simulator.predict import Prediction
@@ -121,6 +127,8 @@ def _of_parts(parts: Mapping[str, int], messages: str) -> dict[Cause, float]:
         )
         if key == messages:
             cause = Cause(key, "messages")
+        elif key == HOST:
+            cause = OF_HOST
         if ticks > 0:
             causes[cause] = ticks
     return _sorted(causes)

@@ -39,20 +39,23 @@ def simulate_timeline(
     every rank instead of every class."""
     return until_consistent(
         lambda contended: classes_of(programs, fabric, unfold=unfold, contended=contended),
-        lambda network: timeline(
-            programs, network, simulate_tasks(rank_tasks(programs, network), costs, network)
-        ),
+        lambda network: timeline(programs, costs, network),
     )
 
 
-def timeline(
-    programs: Sequence[Program], network: RankClasses, times: Sequence[OpTicks]
-) -> Timeline:
-    """The spans of each class's representative rank, in issue order."""
+def timeline(programs: Sequence[Program], costs: ComputeCosts, network: RankClasses) -> Timeline:
+    """The spans of each class's representative rank, in issue order. What a kernel waits for the
+    host is before its span."""
+    tasks = rank_tasks(programs, network)
+    known: KnownDurations = {}
+    times = simulate_tasks(tasks, costs, network, known)
     spans = []
-    for rank, stage, (starts, ends) in zip(network.ranks, network.stages, times, strict=True):
-        for op, start, end in zip(programs[stage].ops, starts, ends, strict=True):
-            spans.append(Span(rank, op, to_seconds(start), to_seconds(end)))
+    for rank, task, (starts, ends) in zip(network.ranks, tasks, times, strict=True):
+        hosts = host_waits(task, costs, network, known).tolist()
+        for op, start, end, host in zip(task.ops, starts, ends, hosts, strict=True):
+            spans.append(
+                Span(rank, op, to_seconds(start + host), to_seconds(end), to_seconds(host))
+            )
     return Timeline("predicted", tuple(spans))
 
 
@@ -111,6 +114,18 @@ def arrays_of_tasks(
     return run(network, tasks, durations_of(tasks, costs, network, known), overlaps=overlaps)
 
 
+def host_waits(
+    task: RankTask,
+    costs: ComputeCosts,
+    network: RankClasses,
+    known: KnownDurations | None = None,
+) -> Ticks:
+    """By op of a task, for how many of its ticks the device waits for the host that issues kernels;
+    `known` as in `durations_of`."""
+    shared = _shared(task, costs, network, {} if known is None else known)
+    return _as_issued(task, shared)[1]
+
+
 def durations_of(
     tasks: Sequence[RankTask],
     costs: ComputeCosts,
@@ -127,18 +142,7 @@ def durations_of(
     known = {} if known is None else known
     result = []
     for task in tasks:
-        same_graph = known.setdefault(task.graph, [])
-        shared = next((found for ops, found in same_graph if ops is task.ops), None)
-        if shared is None:
-            shared = _durations(task, costs, network)
-            same_graph.append((task.ops, shared))
-        own, sort = shared.computed.copy(), task.graph.equal.sort[task.graph.base]
-        own[shared.places] = _ticks([times[task.number] for times in shared.communicated])
-        ticks = own[sort]
-        if shared.issued.any():
-            issued = shared.issued[sort].tolist()
-            copies = task.graph.shift.tolist()
-            ticks = _ticks(launch_bound(task.graph.ops, ticks.tolist(), issued, copies))
+        ticks, _ = _as_issued(task, _shared(task, costs, network, known))
         beside = task.graph.interference(tuple(task.carry_in))
         slowed = beside.slowed(ticks, network.fabric.compute_share, task.carry_in)
         if (slowed < ticks).any():
@@ -177,6 +181,30 @@ class _Durations:
 
 
 KnownDurations = dict[StreamGraph, list[tuple[Sequence[Op], _Durations]]]
+
+
+def _shared(
+    task: RankTask, costs: ComputeCosts, network: RankClasses, known: KnownDurations
+) -> _Durations:
+    """What is known of the task's ops, or is from now on."""
+    same_graph = known.setdefault(task.graph, [])
+    shared = next((found for ops, found in same_graph if ops is task.ops), None)
+    if shared is None:
+        shared = _durations(task, costs, network)
+        same_graph.append((task.ops, shared))
+    return shared
+
+
+def _as_issued(task: RankTask, shared: _Durations) -> tuple[Ticks, Ticks]:
+    """Ticks of a task's ops, isolated but for the host, and how many of them are waits for it."""
+    own, sort = shared.computed.copy(), task.graph.equal.sort[task.graph.base]
+    own[shared.places] = _ticks([times[task.number] for times in shared.communicated])
+    alone = own[sort]
+    if not shared.issued.any():
+        return alone, np.zeros_like(alone)
+    issued, copies = shared.issued[sort].tolist(), task.graph.shift.tolist()
+    ticks = _ticks(launch_bound(task.graph.ops, alone.tolist(), issued, copies))
+    return ticks, ticks - alone
 
 
 def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:

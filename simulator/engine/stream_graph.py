@@ -19,6 +19,7 @@ from workload.structure import Structure, memoized_on
 
 Group = tuple[str, ...]
 PIPE = "pipe"  # what waiting for other stages is reported as
+HOST = "host"  # and waiting for the host that issues kernels
 
 
 class Lists(NamedTuple):
@@ -139,9 +140,9 @@ class StreamGraph:
 
     @cached_property
     def time_keys(self) -> tuple[list[str], Indices]:
-        """What ops' time is reported as, or time that no op of this rank takes, as `PIPE`; and for
-        each op which of these."""
-        known = {PIPE: 0}
+        """What ops' time is reported as, or time that no op of this rank takes, as `PIPE` and
+        `HOST`; and for each op which of these."""
+        known = {PIPE: 0, HOST: 1}
         each = self._of_each(lambda op: known.setdefault(_time_key(op), len(known)))
         return list(known), each
 

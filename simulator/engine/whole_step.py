@@ -16,7 +16,7 @@ import numpy as np
 from simulator.attribution.breakdown import breakdown, last_to_end
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.engines import MOST_TICKS, TOO_LONG
-from simulator.engine.simulate import times_of
+from simulator.engine.simulate import host_waits, times_of
 from simulator.engine.steady_state import periods
 from simulator.engine.streams import RankTask
 from simulator.engine.whole_program import (
@@ -50,7 +50,8 @@ def simulate_step(
     habits: Habits = NO_HABITS,
 ) -> StepResult:
     """Simulate a step; without `fold` its program is lowered whole, and nothing is left out."""
-    return _result(timed_step(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits))
+    timed = timed_step(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
+    return _result(timed, costs)
 
 
 def timed_step(
@@ -85,9 +86,14 @@ class TimedStep:
     whole: WholeProgram
     omitted: int
     network: RankClasses
+    tasks: Sequence[RankTask]
     start: Ticks
     end: Ticks
     delay: Ticks
+
+    def hosts(self, number: int, costs: ComputeCosts) -> Ticks:
+        """By op of a rank class, for how many ticks its device waits for the host."""
+        return host_waits(self.tasks[number], costs, self.network)
 
 
 def _more(whole: WholeProgram, micro_batches: int) -> int:
@@ -148,13 +154,14 @@ def _timed(
         start, end = (times - delay for times in late)
         if _periods(whole, start, end) is None:
             return None
-    return TimedStep(whole, omitted, network, start, end, delay)
+    return TimedStep(whole, omitted, network, tasks, start, end, delay)
 
 
-def _result(timed: TimedStep) -> StepResult:
+def _result(timed: TimedStep, costs: ComputeCosts) -> StepResult:
     whole, omitted, late = timed.whole, timed.omitted, timed.end + timed.delay
     last, copies = last_to_end(late), whole.copies(omitted)
-    parts_ticks = breakdown(whole.graph, timed.start[last], timed.end[last], copies)
+    hosts = timed.hosts(last, costs)
+    parts_ticks = breakdown(whole.graph, timed.start[last], timed.end[last], copies, hosts)
     assert sum(parts_ticks.values()) == late.max(), "every tick of a step goes to something"
     return _step(whole, copies, len(timed.network.ranks), parts_ticks, whole.peak(omitted))
 

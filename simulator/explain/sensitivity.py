@@ -7,7 +7,8 @@ are not counted: times `node.links.bandwidth` they are a device's one rate, whos
 same for both. A share that comes near 1 rises
 less than it falls, since 1 is the end. Since seconds are the only unit of time, the elasticities of
 all durations minus those of all rates sum to 1 for a machine whose every number with a unit is in
-its file, but where a library changes its algorithm within the difference.
+its file, but where a library changes its algorithm within the difference, or the device waits for
+the host, whose time is the stack's.
 """
 
 from __future__ import annotations

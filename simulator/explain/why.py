@@ -148,6 +148,7 @@ def why(
         other = with_settings(machine, each.settings(machine))
         bent = switches(asked, machine, other)
         better.append(WhatIf(each.words, seconds_on(other), prediction.step_s, switches=bent))
+    better += _of_hosts(prediction, machine, placement) if kernels.host_s else []
     plans, unfit = _plans(prediction, machine, placement, progress)
     return Why(
         prediction=prediction,
@@ -160,6 +161,13 @@ def why(
         tuner=machine.software.tuner,
         budget=error_budget(machine, elasticities),
     )
+
+
+def _of_hosts(prediction: Prediction, machine: Machine, placement: Placement) -> list[WhatIf]:
+    halved = prediction.stack.with_hosts(1 / 2)
+    asked = prediction.gpt, prediction.plan, machine
+    other = predict(*asked, placement=placement, stack=halved)
+    return [WhatIf("halving the host's time for kernels", other.step_s, prediction.step_s)]
 
 
 def _seconds_on(prediction: Prediction, placement: Placement, machine: Machine) -> float:

@@ -20,10 +20,15 @@ from types import MappingProxyType
 
 from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import KnownDurations, arrays_of_tasks, carry_outs
+from simulator.engine.simulate import KnownDurations, arrays_of_tasks, carry_outs, host_waits
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
-from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
+from simulator.pipeline.schedule_sim import (
+    SlotSchedule,
+    SlotTimes,
+    busiest_stage,
+    simulate_schedule,
+)
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, meetings_of, slot_cost
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
@@ -65,11 +70,6 @@ def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> 
         lambda contended: stage_orders.network(fabric, contended),
         lambda network: PipelineRun(stage_orders, costs, network).step(),
     )
-
-
-def busiest_stage(schedule: SlotSchedule) -> int:
-    """The stage whose slots take longest in all, the first of such: its time is broken down."""
-    return max(range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number))
 
 
 # By rank class of a stage, then by stream: ticks in flight at a slot's begin.
@@ -119,7 +119,7 @@ class PipelineRun:
         mine = [n for n, task in enumerate(tasks) if self.network.stages[task.number] == stage]
         latest = max(mine, key=lambda n: int(times_of[n][1].max()))
         begin, graph = times[stage].start[-1], tasks[latest].graph
-        parts = compute_stream(graph, *times_of[latest], begin=begin)
+        parts = compute_stream(graph, *times_of[latest], self.hosts(tasks[latest]), begin=begin)
         parts = with_tail(parts, graph, times_of[latest][1], begin + sum(parts.values()))
         last = sum(parts.values()) + begin
         parts = self._with_slots(parts, stage, begin + shift)
@@ -139,7 +139,7 @@ class PipelineRun:
             parts_ticks=parts,
             stage_memory=tuple(peaks),
             ops=ops + schedule.ops_of_message * sum(messages),
-            comm_bytes=_with_messages(volume, nbytes),
+            comm_bytes=volume | ({PIPE: volume.get(PIPE, 0) + nbytes} if nbytes else {}),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),
@@ -212,6 +212,10 @@ class PipelineRun:
         """When the ops of tasks start and end."""
         return arrays_of_tasks(tasks, *self._how)
 
+    def hosts(self, task: RankTask) -> Ticks:
+        """By op of a task, for how many ticks its device waits for the host."""
+        return host_waits(task, *self._how)
+
     def schedule(self) -> SlotSchedule:
         """The schedule with the durations of slots and messages."""
         stage_orders, plan = self.stage_orders, self.stage_orders.plan
@@ -263,7 +267,7 @@ class PipelineRun:
             cost = next(alike, None)
             if cost is None:
                 tasks = self.tasks(stage, part, carry_ins)
-                cost = slot_cost(tasks, self.simulated(tasks))
+                cost = slot_cost(tasks, self.simulated(tasks), self.hosts)
                 others.append((stage, cost))
             self.known_costs[near] = cost
         return self.known_costs[near]
@@ -294,7 +298,3 @@ class PipelineRun:
             return 0
         ticks = self.network.ticks(there)
         return max(ticks[number] for number in self._classes(stage))
-
-
-def _with_messages(volume: dict[str, int], nbytes: int) -> dict[str, int]:
-    return {**volume, PIPE: volume.get(PIPE, 0) + nbytes} if nbytes else volume

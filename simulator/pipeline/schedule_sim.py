@@ -180,3 +180,8 @@ class _ScheduleRun:
         self.over[message] = max(self._half[message], ready) + ticks
         if message in self._waiting:
             self._ready.append(self._waiting.pop(message))
+
+
+def busiest_stage(schedule: SlotSchedule) -> int:
+    """The stage whose slots take longest in all, the first of such: its time is broken down."""
+    return max(range(schedule.stages), key=lambda number: (sum(schedule.ticks[number]), -number))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.attribution.breakdown import compute_stream
@@ -22,11 +22,16 @@ class SlotCost:
     parts: dict[str, int]
 
 
-def slot_cost(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]]) -> SlotCost:
-    """The cost of a slot that was simulated alone: it ends with the last rank class's compute."""
+def slot_cost(
+    tasks: Sequence[RankTask],
+    times: Sequence[tuple[Ticks, Ticks]],
+    hosts: Callable[[RankTask], Ticks],
+) -> SlotCost:
+    """The cost of a slot that was simulated alone: it ends with the last rank class's compute.
+    `hosts` has by op of a task for how many ticks it waits for the host."""
     slowest, ticks = slowest_of(tasks, times)
     over = max(int(end.max(initial=0)) for _, end in times)
-    parts = compute_stream(tasks[slowest].graph, *times[slowest])
+    parts = compute_stream(tasks[slowest].graph, *times[slowest], hosts(tasks[slowest]))
     return SlotCost(ticks, over > ticks, parts)
 
 

@@ -133,7 +133,8 @@ def _parts(stages: PipelineRun) -> Parts:
     last = max(range(len(tasks)), key=lambda number: int(times_of[number][1].max()))
     stage = stages.network.stages[tasks[last].number]
     begin = times[stage].start[-1]
-    parts = compute_stream(tasks[last].graph, *times_of[last], begin=begin)
+    hosts = stages.hosts(tasks[last])
+    parts = compute_stream(tasks[last].graph, *times_of[last], hosts, begin=begin)
     over = int(times_of[last][1].max())
     parts["idle"] = over - begin - sum(parts.values())
     last_place = len(pipe.orders[stage]) - 1

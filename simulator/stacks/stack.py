@@ -14,6 +14,7 @@ from simulator.stacks.exchange import (
     sends_own_rows,
     share_sent_once,
 )
+from simulator.stacks.host import host_times, of_gpu, with_hosts
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
@@ -115,7 +116,7 @@ class Stack:
 
     def library_bytes(self, machine: Machine) -> int:
         """Workspaces that the stack's libraries take of the memory for tensors."""
-        held = _of_gpu(self.memory.get("libraries", {}), _gpu(machine))
+        held = of_gpu(self.memory.get("libraries", {}), _gpu(machine))
         return 0 if held is None else int(quantity(held, "bytes"))
 
     @property
@@ -130,7 +131,7 @@ class Stack:
 
     def stands_over(self, machine: Machine) -> tuple[str, ...]:
         """The tables of a machine's file in whose place the stack has rates of its own."""
-        own = _of_gpu(self.own_kernels.get("attention", {}), _gpu(machine))
+        own = of_gpu(self.own_kernels.get("attention", {}), _gpu(machine))
         return () if own is None else ("device.attention",)
 
     def check(self, plan: Plan) -> None:
@@ -173,7 +174,7 @@ class Stack:
     def kernels(self, gpt: GPT, plan: Plan, machine: Machine) -> Kernels:
         """The stack's kernels for a plan on a machine: by GPU, or else by family of GPUs."""
         gpu, own = _gpu(machine), self.own_kernels
-        shares = _of_gpu(own.get("attention", {}), gpu)
+        shares = of_gpu(own.get("attention", {}), gpu)
         copies = own.get("copies", {})
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
         exchange = str(own.get("exchange", ""))
@@ -181,7 +182,7 @@ class Stack:
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
-            **self._host(gpt, gpu),
+            **host_times(own, gpu, experts=bool(gpt.experts)),
             graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
             pace=float(own.get("pace", 1.0)),
@@ -211,7 +212,7 @@ class Stack:
 
     def of_exchanges(self, machine: Machine) -> Mapping[str, Any]:
         """What the stack has of kernels that send experts' rows themselves, on such GPUs."""
-        found = _of_gpu(self.own_kernels.get("exchange_kernels", {}), _gpu(machine))
+        found = of_gpu(self.own_kernels.get("exchange_kernels", {}), _gpu(machine))
         return {} if found is None else dict(found)
 
     def _sending(
@@ -222,32 +223,22 @@ class Stack:
         return exchange_kernels(gpt, plan, machine, self.of_exchanges(machine))
 
     def _memory_shares(self, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
-        found = _of_gpu(self.own_kernels.get("memory_shares", {}), gpu)
+        found = of_gpu(self.own_kernels.get("memory_shares", {}), gpu)
         return () if found is None else tuple(found.items())
 
     def _place_s(self, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
-        found = _of_gpu(self.own_kernels.get("place_times", {}), gpu) or {}
+        found = of_gpu(self.own_kernels.get("place_times", {}), gpu) or {}
         return tuple((kind, quantity(each, "s")) for kind, each in found.items())
 
-    def _host(self, gpt: GPT, gpu: tuple[str, ...]) -> dict[str, float]:
-        """How long the host takes, by the fields of `Kernels`."""
-        found: dict[str, float] = {}
-        for name, keys in HOSTS.items():
-            asked = keys if gpt.experts else keys[:1]
-            given = (_of_gpu(self.own_kernels.get(key, {}), gpu) for key in asked)
-            found[name] = next((quantity(each, "s") for each in given if each is not None), 0.0)
-        return found
+    def with_hosts(self, factor: float) -> Stack:
+        """The stack with hosts that take so many times as long."""
+        return replace(self, own_kernels=with_hosts(self.own_kernels, factor))
 
     def _fp8_casts(self, gpu: tuple[str, ...]) -> tuple[int, int]:
-        found = _of_gpu(self.own_kernels.get("fp8_casts", {}), gpu) if self.fp8 else None
+        found = of_gpu(self.own_kernels.get("fp8_casts", {}), gpu) if self.fp8 else None
         return (0, 0) if found is None else (found[0], found[1])
 
 
-HOSTS = {  # of a stack's kernels, the first that is there
-    "host_s": ("host", "host_with_experts"),
-    "host_of_expert_s": ("host_of_expert",),
-    "narrow_host_of_expert_s": ("fp8_host_of_expert", "host_of_expert"),
-}
 SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps", "fp8_pads")
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
@@ -271,10 +262,6 @@ def _gpu(machine: Machine) -> tuple[str, ...]:
         return str(gpu_of(machine.device.known_as)["name"]), family_of(machine.device.known_as)
     except MachineError:
         return ()
-
-
-def _of_gpu(table: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((table[name] for name in names if name in table), None)
 
 
 def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: Plan) -> Kernels:

@@ -25,7 +25,7 @@ def simulated(program: Program, fabric: SmallFabric, **seconds: float) -> Simula
 def parts(run: SimulatedOps, copies: Sequence[int] = ()) -> dict[str, float]:
     number, graph = last_to_end(run.end), graph_of(run.program.outline)
     each = np.array(copies or [1] * len(run.program.ops), dtype=np.int64)
-    found = breakdown(graph, run.start[number], run.end[number], each)
+    found = breakdown(graph, run.start[number], run.end[number], each, np.zeros_like(each))
     return {name: to_seconds(ticks) for name, ticks in found.items() if ticks}
 
 

@@ -238,7 +238,7 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     timed = _timed(whole, more, SmallCosts(), network)
     every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]
     assert timed is not None
-    assert sum(_result(timed).parts_ticks.values()) == every[1]
+    assert sum(_result(timed, SmallCosts()).parts_ticks.values()) == every[1]
     slowest = [2 * TICKS_PER_S * (more - few), TICKS_PER_S * (more - few)]
     assert every[1] - every[0] not in slowest  # neither of them is last all the time
 

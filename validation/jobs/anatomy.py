@@ -132,16 +132,17 @@ def covered_s(spans: Sequence[tuple[float, float]]) -> float:
 def predicted_anatomy(timeline: Timeline, grid: Grid, stage: int) -> Anatomy:
     """The anatomy of a predicted step, of the first simulated rank of a pipeline stage.
 
-    A simulated rank without an op waits for other ranks; a measured one does so within a collective
-    or a receive. Both count as exposed communication, so that no predicted time is idle: launches
-    that are too slow for the device lengthen its ops.
+    A simulated rank without an op waits for other ranks, or for its host; a measured one waits for
+    others within a collective or a receive. Both count as exposed communication, so that predicted
+    time is idle where the device waits for the host alone.
     """
     rank = next(s.rank for s in timeline.spans if grid.coordinates(s.rank)["pipe"] == stage)
     spans = timeline.of_rank(rank)
     begin = min(span.start_s for span in timeline.spans)
     kernels = (_kernel(span, grid) for span in spans)
     found = anatomy(kernels, begin, begin + timeline.step_s)
-    return replace(found, exposed_s=found.exposed_s + found.idle_s, idle_s=0.0)
+    idle_s = min(sum(span.host_s for span in spans), found.idle_s)
+    return replace(found, exposed_s=found.exposed_s + found.idle_s - idle_s, idle_s=idle_s)
 
 
 def _kernel(span: Span, grid: Grid) -> Kernel:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.predict import predict
+from simulator.stacks import load_stack
+from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from validation.jobs.anatomy import Communicator, Kernel, anatomy, covered_s, predicted_anatomy
 from validation.jobs.kernel_names import kernel_class
@@ -75,6 +79,18 @@ def test_the_parts_of_a_time_line_sum_to_it(
 )
 def test_a_kernels_name_says_what_it_is(name: str, what: str) -> None:
     assert str(kernel_class(name, {})) == what
+
+
+def test_a_predicted_device_is_idle_while_it_waits_for_its_host() -> None:
+    gpt = replace(find_model("qwen3-30b-a3b"), layers=2, vocab=4096)
+    job = job_of(gpt, "data=8,ep=8,micro_batch=1", load_stack("nemo"), devices=8, batch=8)
+    told = predict(job.gpt, job.plan, load_machine("dgx-h100"), stack=job.stack, timeline=True)
+    assert told.timeline is not None
+    found, parts = predicted_anatomy(told.timeline, job.plan.grid, 0), told.breakdown_s
+    # but for sums of gradients that run meanwhile
+    assert 0.9 * parts["host"] < found.idle_s < parts["host"]
+    assert found.compute_s == pytest.approx(parts["compute"] + parts["optimizer"], rel=1e-6)
+    assert found.idle_s > 0.1 * told.step_s
 
 
 def test_a_predicted_step_has_the_parts_of_its_prediction() -> None:

@@ -18,7 +18,10 @@ MOST_BARS = 16
 WHITE = "#FFFFFF"
 FAINT = 0.45  # of the colours: what the bar of a plan that does not fit has
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
-NAMES = {"pipe": "waiting for other stages", "compute": "compute", "optimizer": "optimizer"}
+NAMES = {
+    "pipe": "waiting for other stages", "host": "waiting for the host", "compute": "compute",
+    "optimizer": "optimizer",
+}  # fmt: skip
 
 
 # The range within which a step is expected, as a line with ends at the end of its bar.

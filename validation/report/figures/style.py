@@ -32,6 +32,7 @@ LOOKS = {
     "z": (PINK, "|||"),
     "data": (GREY, "+++"),
     "pipe": (PALE, "oo"),
+    "host": (GREEN, "oo"),
     "idle": ("#FFFFFF", ""),
     "other": (BLACK, ""),
 }
