@@ -108,7 +108,7 @@ def binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit
 
     edges = np.linspace(0.0, step_s, BINS + 1)
     for row, stream in enumerate(streams):
-        floor = np.zeros(BINS)
+        floor: Any = np.zeros(BINS)  # matplotlib says of a baseline that it is one number
         for sort in dict.fromkeys(sort_of(op) for op in track.ops):
             chosen = [
                 i for i, op in enumerate(track.ops) if op.stream == stream and sort_of(op) == sort
