@@ -104,11 +104,13 @@ def _is_for_type_checkers(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
-def all_imports(package: str) -> Iterator[tuple[Path, Import]]:
-    for path in sources(package):
-        dotted = ".".join(path.relative_to(ROOT).parent.parts)
-        for found in imports_of(tree_of(path), dotted):
-            yield path, found
+@cache
+def all_imports(package: str) -> tuple[tuple[Path, Import], ...]:
+    """All imports of a package's files, found once for all rules."""
+    dotted = {path: ".".join(path.relative_to(ROOT).parent.parts) for path in sources(package)}
+    return tuple(
+        (path, found) for path, of in dotted.items() for found in imports_of(tree_of(path), of)
+    )
 
 
 def test_the_reader_of_imports_sees_relative_deferred_and_type_checking_ones() -> None:

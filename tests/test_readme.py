@@ -3,12 +3,14 @@
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
 `<!-- excerpt: COMMAND -->` likewise, of a prediction the question and the step alone, of a why with
 a roofline the question and that, among the slow tests (tests/simgpt/test_roofline.py is quick);
-`<!-- slow: COMMAND -->` like the first, but only among the slow tests; `<!-- measured: COMMAND -->`
-likewise, but what was measured once on a machine is only kept.
+`<!-- slow: COMMAND -->` like the first, but only among the slow tests, and of a sweep the last
+point, of a why the step among the quick ones; `<!-- measured: COMMAND -->` likewise, but what was
+measured once on a machine is only kept.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -97,6 +99,38 @@ def test_the_pages_show_what_the_command_prints(kind: str, command: str) -> None
         rewrite(command, kind)
     output = shown(command, kind)
     assert all(output in text for text in having(command, kind))
+
+
+SWEPT = re.compile(r"(--sweep [^= ]+=)(\S+)")
+
+
+def cells(line: str) -> set[str]:
+    """What a row of a table has, behind the number of its point."""
+    return set(re.split(r"\s{2,}", line.strip())[1:])
+
+
+@pytest.mark.parametrize("command", [each for each in blocks("slow") if SWEPT.search(each)])
+def test_the_last_point_of_a_sweep_that_is_slow_is_as_shown(command: str) -> None:
+    """A question of one point leaves out what was swept and may say more of the step."""
+    values = [match[2].split(",") for match in SWEPT.finditer(command)]
+    last, points = {each[-1] for each in values}, math.prod(map(len, values))
+    alone = SWEPT.sub(lambda match: match[1] + match[2].rpartition(",")[2], command)
+    (found,) = (line for line in shown(alone).splitlines() if line.startswith("0  "))
+    for text in having(command, "slow"):
+        (block,) = (match[0] for match in BLOCK.finditer(text) if match[2] == command)
+        (row,) = (line for line in block.splitlines() if line.startswith(f"{points - 1}  "))
+        # That it fits is a column where other points do not.
+        kept = cells(row) - last - {"yes"}
+        assert len(kept) >= 5
+        assert kept <= cells(found)
+
+
+@pytest.mark.parametrize("command", [each for each in blocks("slow") if " why " in each])
+def test_the_step_of_a_why_that_is_slow_is_as_shown(command: str) -> None:
+    found = re.search(r"^step +(.+? m?s)\b", shown(command.replace(" why ", " predict ", 1)), re.M)
+    assert found is not None
+    for text in having(command, "slow"):
+        assert re.search(rf"^\$ {re.escape(command)}\n.*: {found[1]} a step$", text, re.M)
 
 
 @pytest.mark.slow

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch.autograd.profiler import profile
+from torch.profiler import ProfilerActivity
 
 QUIET = "99"  # above all levels of the profiler's own log, which goes to stderr
+# Not recorded beside what they allocate, which takes as long as the ops of a small model. Torch
+# warns where only some of these are left out.
+OPS = (ProfilerActivity.CPU, ProfilerActivity.CUDA, ProfilerActivity.XPU)
 
 
 @dataclass(slots=True)
@@ -37,6 +41,7 @@ def allocations(device: torch.device) -> Iterator[Allocations]:
         return
     os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
     with profile(profile_memory=True) as profiler:
+        profiler.toggle_collection_dynamic(False, OPS)
         yield found
     for event in profiler.kineto_results.events():
         if event.name() == "[memory]":

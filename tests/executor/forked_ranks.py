@@ -23,6 +23,7 @@ from tests.executor import ranks
 
 COMMAND = [sys.executable, "-m", "executor.worker"]
 STARTER = "executor.launching.rank_processes.subprocess"
+NAME = "rank "
 
 
 @contextmanager
@@ -33,6 +34,16 @@ def forked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(STARTER, SimpleNamespace(Popen=ForkedRank, **names))
         yield
+
+
+def running() -> dict[int, int]:
+    """Process ids of the ranks that were forked and run, by rank."""
+    forks = multiprocessing.active_children()
+    return {
+        int(each.name.removeprefix(NAME)): each.pid
+        for each in forks
+        if each.name.startswith(NAME) and each.pid is not None
+    }
 
 
 class ForkedRank:
@@ -47,7 +58,7 @@ class ForkedRank:
         read, written = os.pipe(), os.pipe()
         files = [_Inherited(fd) for fd in (read[0], written[1], stderr.fileno())]
         about = list(words[len(COMMAND) :]), dict(env), os.getcwd(), files
-        self._process = context.Process(target=_work, args=about)
+        self._process = context.Process(target=_work, args=about, name=f"{NAME}{words[-3]}")
         self._process.start()
         for fd in (read[0], written[1]):
             os.close(fd)

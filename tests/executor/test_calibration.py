@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import multiprocessing
+import os
 import time
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ from executor.launching.task_specs import AdamW, Calibrated, Calibration
 from executor.memory.device_memory import host_bytes
 from executor.rank_context import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, RankContext
 from simulator.predict import predict
+from tests.executor import ranks
 from topologies.machine import Machine, machine_from_dict
 from workload.gpt import find_model
 from workload.grid import Grid
@@ -293,15 +295,14 @@ def _calibrate_slowly(folder: str) -> None:
         return {"made": "once"}
 
     calibration.calibrate = slow
+    os.environ["XDG_CACHE_HOME"] = folder  # in this process alone, which was made for it
     cached(TASK, 1, lambda _: None)
 
 
-def test_of_two_that_start_at_once_only_one_measures(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    spawn = multiprocessing.get_context("spawn")
-    both = [spawn.Process(target=_calibrate_slowly, args=(str(tmp_path),)) for _ in range(2)]
+def test_of_two_that_start_at_once_only_one_measures(tmp_path: Path) -> None:
+    assert ranks.PRELOADED, "they are forked from the server of all ranks of tests"
+    server = multiprocessing.get_context("forkserver")
+    both = [server.Process(target=_calibrate_slowly, args=(str(tmp_path),)) for _ in range(2)]
     for process in both:
         process.start()
     for process in both:

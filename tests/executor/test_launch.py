@@ -19,6 +19,7 @@ import pytest
 from executor.errors import LaunchError
 from executor.launching.launch import launch
 from executor.launching.task_specs import Job
+from tests.executor.forked_ranks import forked, running
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.plan_text import parse_plan
@@ -42,21 +43,11 @@ def ignore(_: dict[str, Any]) -> None:
 def children() -> dict[int, int]:
     """Process ids of this process's workers, by rank."""
     found: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            found |= _worker(entry)
+    for process in _workers_of(os.getpid()):
+        words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        if b"executor.worker" in words:
+            found[int(words[words.index(b"executor.worker") + 2])] = process
     return found
-
-
-def _worker(entry: Path) -> dict[int, int]:
-    try:
-        parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-        words = (entry / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return {}
-    if int(parent) != os.getpid() or b"executor.worker" not in words:
-        return {}
-    return {int(words[words.index(b"executor.worker") + 2]): int(entry.name)}
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -80,10 +71,10 @@ def test_a_frozen_rank_ends_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch
 
     def stop(message: dict[str, Any]) -> None:
         if message["step"] == 2:
-            seen.extend(children().values())
-            os.kill(children()[1], signal.SIGSTOP)
+            seen.extend(running().values())
+            os.kill(running()[1], signal.SIGSTOP)
 
-    with pytest.raises(LaunchError, match="rank 1 has been stopped"):
+    with forked(), pytest.raises(LaunchError, match="rank 1 has been stopped"):
         launch("train", JOB.to_json(), ranks=2, report=stop, timeout_s=PATIENCE_S)
     assert len(seen) == 2
     assert not any(Path(f"/proc/{process}").exists() for process in seen)
@@ -135,11 +126,11 @@ def interrupted() -> Interrupted:
 
     def look(message: dict[str, Any]) -> None:
         if message["step"] == 2:
-            seen.processes = list(children().values())
+            seen.processes = list(running().values())
             seen.listening = [each for process in seen.processes for each in _listening(process)]
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with forked(), pytest.raises(KeyboardInterrupt):
         launch("train", JOB.to_json(), ranks=2, report=look, timeout_s=PATIENCE_S)
     seen.left = [each for each in seen.processes if Path(f"/proc/{each}").exists()]
     return seen
@@ -168,14 +159,16 @@ def _listening(process: int) -> list[str]:
 
 def test_a_rank_that_fails_at_its_start_is_named_with_its_last_words(tmp_path: Path) -> None:
     job = Job(gpt=JOB.gpt, plan=JOB.plan, steps=1, device="cpu", text=str(tmp_path / "missing"))
-    with pytest.raises(LaunchError, match=r"rank \d stopped: cannot read the text .*missing"):
+    said = r"rank \d stopped: cannot read the text .*missing"
+    with forked(), pytest.raises(LaunchError, match=said):
         launch("train", job.to_json(), ranks=2, report=ignore, timeout_s=PATIENCE_S)
 
 
 def test_a_plan_that_no_machine_holds_is_refused_before_it_runs() -> None:
     gpt = GPT(name="huge", layers=8, hidden=2**17, heads=8, ffn=8, sequence=16, vocab=256)
     job = Job(gpt=gpt, plan=parse_plan("data=1", batch=1), steps=1, device="cpu")
-    with pytest.raises(PlanCannotRunError, match=r"^huge with .* needs [\d.]+ TiB for 1 rank"):
+    said = r"^huge with .* needs [\d.]+ TiB for 1 rank"
+    with forked(), pytest.raises(PlanCannotRunError, match=said):
         launch("train", job.to_json(), ranks=1, report=ignore, timeout_s=PATIENCE_S)
 
 

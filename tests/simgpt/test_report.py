@@ -42,6 +42,7 @@ def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> Non
     assert "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16" in text
 
 
+@pytest.mark.usefixtures("figures_left_out")
 def test_the_page_of_a_stacks_step_has_the_command_that_predicts_it_again(tmp_path: Path) -> None:
     """With fp8, sequences split over two devices, and a stage of ZeRO that the stack has not."""
     answer, page = tmp_path / "answer.json", tmp_path / "report.html"

@@ -67,6 +67,7 @@ def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: 
     assert rows["rows"][0]["prediction"]["step_s"] == alone["step_s"]
 
 
+@pytest.mark.usefixtures("figures_left_out")
 def test_why_and_a_report_go_by_it_too(uneven: str, tmp_path: Path) -> None:
     alone = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
     found = answer(simgpt("why", *STEP, *PLAN, "--routing", uneven, "--json"))

@@ -40,10 +40,19 @@ def test_a_search_reads_as_its_golden_file() -> None:
     assert_golden("search.txt", said.out)
 
 
-def test_the_plan_with_least_energy_reads_as_its_golden_file() -> None:
-    said = simgpt(*SEARCH, "--objective", "energy", "--top", "2")
+@pytest.mark.parametrize(
+    ("asked", "golden"),
+    [
+        (NARROW, "search-energy-narrow.txt"),
+        pytest.param(SEARCH, "search-energy.txt", marks=pytest.mark.slow),
+    ],
+)
+def test_the_plan_with_least_energy_reads_as_its_golden_file(
+    asked: tuple[str, ...], golden: str
+) -> None:
+    said = simgpt(*asked, "--objective", "energy", "--top", "2")
     assert said.status == 0
-    assert_golden("search-energy.txt", said.out)
+    assert_golden(golden, said.out)
 
 
 def test_axonns_ranking_reads_as_its_golden_file() -> None:
@@ -70,11 +79,14 @@ def test_the_first_grid_of_axonns_ranking_stands_alone() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("plan.toml", 'pipe = 1\nx = 2\ndata = "rest"\n'), ("plan.json", '{"pipe": 1, "x": 2}')],
+    [
+        ("plan.toml", 'pipe = 1\nx = 2\ndata = "rest"\noverlap = "all"\nrecompute = "full"\n'),
+        ("plan.json", '{"pipe": 1, "x": 2, "overlap": "all", "recompute": "full"}'),
+    ],
 )
 def test_the_keys_of_a_plans_file_are_kept(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    fixed = "micro_batch=1,overlap=none,zero=1,y=1,order=x-y-z-data-pipe"
+    fixed = "micro_batch=1,overlap=all,zero=1,y=1,recompute=full,order=x-y-z-data-pipe"
     words = ("search", "gpt-5b", "-m", "perlmutter", "-n", "16", "--batch", "16", "--workers", "1")
     found = json.loads(simgpt(*words, "--plan", str(tmp_path / name), "--gap", "90%", "--json").out)
     assert {(plan["plan"]["pipe"], plan["plan"]["x"]) for plan in found["plans"]} == {(1, 2)}
@@ -82,8 +94,9 @@ def test_the_keys_of_a_plans_file_are_kept(name: str, text: str, tmp_path: Path)
     assert counted["plans_considered"] < found["plans_considered"]
 
 
-def test_the_plans_found_can_be_pasted_into_predict() -> None:
-    said = simgpt(*SEARCH, "--json")
+@pytest.mark.parametrize("asked", [NARROW, pytest.param(SEARCH, marks=pytest.mark.slow)])
+def test_the_plans_found_can_be_pasted_into_predict(asked: tuple[str, ...]) -> None:
+    said = simgpt(*asked, "--json")
     answer = json.loads(said.out)
     assert answer["optimal"] is True
     assert answer["gap"] == 0
@@ -280,12 +293,18 @@ def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others
     assert said.err.endswith(f"plans that may fit can be predicted: {reason}\n")
 
 
-def test_a_search_without_room_for_any_plan_ends_with_status_3() -> None:
-    said = simgpt("search", "gpt-640b", "-m", "perlmutter", "-n", "4", "--batch", "4")
+@pytest.mark.parametrize(
+    ("model", "devices", "enough"),
+    [("gpt-5b", "1", 4), pytest.param("gpt-640b", "4", 512, marks=pytest.mark.slow)],
+)
+def test_a_search_without_room_for_any_plan_ends_with_status_3(
+    model: str, devices: str, enough: int
+) -> None:
+    said = simgpt("search", model, "-m", "perlmutter", "-n", devices, "--batch", devices)
     assert said.status == 3
     told = " ".join(said.out.split())
     assert "no plan fits, each misses the device's memory by" in told
-    assert told.endswith("GiB or more; on 512 devices one may fit")
+    assert told.endswith(f"GiB or more; on {enough} devices one may fit")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +361,8 @@ def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
         "1",
         "--json",
     ]
-    asks += ["--plan", "data=4,zero=2,pipe=1,y=1,overlap=all", "--workers", "1"]
+    fixed = "data=4,zero=2,pipe=1,y=1,overlap=all,recompute=full"
+    asks += ["--plan", fixed, "--workers", "1"]
     fast, cheap = (
         json.loads(simgpt(*asks, "--objective", objective).out) for objective in ("time", "energy")
     )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.validation.test_report import answer, page_of, written
 from validation.report.answers import read_answers
 from validation.report.figures.drawn_step import MemoryCurve
 from validation.report.figures.step_figures import memory
 from validation.report.figures.style import drawing
 from validation.report.write_report import write_report
+
+pytestmark = pytest.mark.usefixtures("figures_left_out")
 
 
 def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from validation.report.ranking import chosen, ranked
 from validation.report.read_prediction import Answer
 from validation.report.write_report import write_report
 
+pytestmark = pytest.mark.usefixtures("figures_left_out")
+
 RATE = "model_flops_per_s_per_device"
 RECOMPUTE = ("full", "selective", "none")
 BEST = 25

@@ -21,6 +21,8 @@ from validation.report.findings import Finding
 from validation.report.questions import question_sections, questions_of, runner_up
 from validation.report.write_report import write_report
 
+pytestmark = pytest.mark.usefixtures("figures_left_out")
+
 FLOPS = "model_flops_per_s_per_device"
 
 

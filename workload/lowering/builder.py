@@ -70,10 +70,10 @@ class Builder(OpWriter):
         """
         how = self._sharding(terms if sharded else (), of_experts=of_experts)
         tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
-        held, summed, kept = (
-            replace(layout, flat=how.flat(flat) if sharded else (), tail=tail)
-            for flat in (how.parameters, how.gradients, how.optimizer)
-        )
+        over = (how.parameters, how.gradients, how.optimizer)
+        flat = [how.flat(axes) if sharded else () for axes in over]
+        cut = {axes: replace(layout, flat=axes, tail=tail) for axes in dict.fromkeys(flat)}
+        held, summed, kept = (cut[axes] for axes in flat)
         apart = held.flat != kept.flat
         master = apart or self.rule.trains_masters(self.dtype)
         self.layouts[name], self.states[name] = held, kept

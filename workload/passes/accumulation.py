@@ -10,9 +10,8 @@ matmuls on a B200 that add to fp32 gradients run at 0.6 to 0.7 of its bandwidth 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from workload.op import WEIGHT_GRAD, Buffer, Op
+from workload.op import WEIGHT_GRAD, Buffer, Op, altered
 
 ADDITION = "accumulate"
 
@@ -39,8 +38,8 @@ def inside_neighbours(
 
     def changed(op: Op) -> Op:
         if op.kind in fused or op.label in fused:
-            return replace(op, nbytes=0, launches=0)
+            return altered(op, nbytes=0, launches=0)
         more = added.get(op.name, 0)
-        return replace(op, nbytes=op.nbytes + more) if more else op
+        return altered(op, nbytes=op.nbytes + more) if more else op
 
     return [changed(op) for op in ops]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workload.op import KEYS_EXCHANGE, Buffer, Op
+from workload.op import KEYS_EXCHANGE, Buffer, Op, altered
 from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
@@ -95,10 +95,10 @@ def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewr
 
     def whole(op: Op) -> Op:
         kind = kind_in_steps(op)
-        if op.launches:
-            op = replace(op, launches=launches.get(kind, launches.get(op.kind, op.launches)))
-        share = passes.get(kind, passes.get(op.kind))
-        return op if share is None else replace(op, nbytes=scaled(op.nbytes, share))
+        issued, share = (own.get(kind, own.get(op.kind)) for own in (launches, passes))
+        if issued is not None and op.launches:
+            op = altered(op, launches=issued)
+        return op if share is None else altered(op, nbytes=scaled(op.nbytes, share))
 
     return [whole(op) for op in ops], {}
 
@@ -132,7 +132,7 @@ def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> R
     def whole(op: Op) -> Op:
         if op.kind not in sent or op.dtype == "fp8" or op.purpose == KEYS_EXCHANGE:
             return op
-        return replace(op, nbytes=scaled(op.nbytes, sent[op.kind]))
+        return altered(op, nbytes=scaled(op.nbytes, sent[op.kind]))
 
     return [whole(op) for op in ops], {}
 

@@ -104,9 +104,11 @@ def _words(sorts: Sequence[str]) -> str:
 
 def binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit: float) -> None:
     """Each stream as stacked shares of every bin, by sort of op."""
+    from matplotlib.patches import StepPatch
+
     edges = np.linspace(0.0, step_s, BINS + 1)
     for row, stream in enumerate(streams):
-        floor = np.zeros(BINS)
+        floor: Any = np.zeros(BINS)  # matplotlib says of a baseline that it is one number
         for sort in dict.fromkeys(sort_of(op) for op in track.ops):
             chosen = [
                 i for i, op in enumerate(track.ops) if op.stream == stream and sort_of(op) == sort
@@ -116,9 +118,12 @@ def binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit
             start, end = (np.array(values)[chosen] for values in (track.start_s, track.end_s))
             share = _covered(edges, start, end) / (step_s / BINS)
             colour, hatch = look_of(sort)
-            axes.stairs(row + 0.95 - 0.9 * floor - 0.9 * share, edges / unit, fill=True,
-                        facecolor=colour, baseline=row + 0.95 - 0.9 * floor, hatch=hatch,
-                        edgecolor="white", linewidth=0.1)  # fmt: skip
+            # Limits are set below: added as a patch, its outlines would be searched for them.
+            axes.add_artist(StepPatch(
+                row + 0.95 - 0.9 * floor - 0.9 * share, edges / unit, fill=True,
+                facecolor=colour, baseline=row + 0.95 - 0.9 * floor, hatch=hatch,
+                edgecolor="white", linewidth=0.1,
+            ))  # fmt: skip
             floor = floor + share
     axes.set_xlim(0, step_s / unit)
 

@@ -122,7 +122,6 @@ def fitting_legend(
             handles, names, loc=where, ncols=columns, fontsize=8.5, handlelength=1.8,
             columnspacing=1.2, borderaxespad=0.3,
         )  # fmt: skip
-        figure.draw_without_rendering()
         box = legend.get_window_extent()
         if columns == 1 or box.width <= 0.98 * figure.bbox.width:
             return
