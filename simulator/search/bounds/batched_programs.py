@@ -117,8 +117,9 @@ def placed(base: BatchedProgram, lane: Indices, orders: Indices) -> PlacedProgra
     return PlacedProgram(base.rows[lane], base.program, orders, base=base, lane=lane)
 
 
-def kinds(space: Space, rows: Indices) -> list[Indices]:
-    """The rows in parts whose programs are mostly alike."""
+def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indices]:
+    """The rows in parts whose programs are mostly alike; with `together` those of one micro-batch
+    beside those of several, which have what it has."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
     columns.append(space.columns["context"][rows])  # a ring has as many steps
@@ -126,7 +127,8 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
         columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
         for axis, split in zip(("context", "data"), space.experts, strict=True):
             columns.append(np.minimum(space.columns[axis][rows] // split[rows], 2))
-    columns.append(np.minimum(space.micro_batches[rows], MOST))
+    if not together:
+        columns.append(np.minimum(space.micro_batches[rows], MOST))
     code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number
     for column in columns:
         code = code * (int(column.max(initial=0)) + 1) + column
@@ -134,10 +136,13 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
     return [rows[which == kind] for kind in range(len(found))]
 
 
-def sized(space: Space, rows: Indices, **how: Any) -> Iterator[BatchedProgram]:
+def sized(
+    space: Space, rows: Indices, *, together: bool = False, **how: Any
+) -> Iterator[BatchedProgram]:
     """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
-    in place of the usual ones, and the stack's habits."""
-    waiting = kinds(space, rows)[::-1]
+    in place of the usual ones, and the stack's habits. With `together` (see `kinds`) rows of one
+    micro-batch may be with a program of two (`part_times.of_one_micro_batch`)."""
+    waiting = kinds(space, rows, together=together)[::-1]
     while waiting:
         some = waiting.pop()
         try:
@@ -160,7 +165,7 @@ def _lowered(
     fields |= of_program(fields, space.problem.dispatchers)
     steps = LaneSteps()
     fields |= {key: steps.input(space.columns[key][rows]) for key in SIZES}
-    micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
+    micro_batches = min(int(space.micro_batches[rows].max()), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
