@@ -174,5 +174,15 @@ def inputs_of(*numbers: Any) -> int:
     return found
 
 
+def numbers_in(value: Any) -> tuple[Any, ...]:
+    """A value, or those of a tuple."""
+    return value if type(value) is tuple else (value,)
+
+
+def has_lanes(value: Any) -> bool:
+    """Whether a value, or one of a tuple, is lanes."""
+    return any(type(each) is Lanes for each in numbers_in(value))
+
+
 def _values(number: Any) -> Any:
     return number.values if type(number) is Lanes else number

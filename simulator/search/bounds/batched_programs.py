@@ -32,7 +32,7 @@ from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
-from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError
+from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError, has_lanes
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
 KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
@@ -202,6 +202,8 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
     known: dict[int, Any] = {}
 
     def cut(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(cut, value))
         if not isinstance(value, Lanes):
             return value
         if value.number < 0 or value.number not in known:
@@ -209,7 +211,7 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
         return known[value.number]
 
     def cut_op(op: Op) -> Op:
-        varied = any(isinstance(value, Lanes) for value in op.attributes.values())
+        varied = any(map(has_lanes, op.attributes.values()))
         if not (varied or isinstance(op.nbytes, Lanes) or isinstance(op.flops, Lanes)):
             return op
         how = {key: cut(value) for key, value in op.attributes.items()} if varied else op.attributes
