@@ -104,13 +104,15 @@ class SlotSchedule:
 
     def message_ticks(self, message: int) -> int:
         """How long a message takes, once both sides are ready."""
-        backward, number = self._arrival(message)
-        return self.links[self.places.link(number + backward)][backward]
+        sort = message // self.micro_batches  # its direction, and the chunk at which it arrives
+        if sort not in self._message_ticks:
+            backward, number = divmod(sort, self.chunks)
+            self._message_ticks[sort] = self.links[self.places.link(number + backward)][backward]
+        return self._message_ticks[sort]
 
-    def _arrival(self, message: int) -> tuple[bool, int]:
-        """Whether a message is a gradient, and the number of the chunk at which it arrives."""
-        backward, number = divmod(message // self.micro_batches, self.chunks)
-        return bool(backward), number
+    @cached_property
+    def _message_ticks(self) -> dict[int, int]:
+        return {}
 
     def by_direction(self, messages: Sequence[int]) -> tuple[int, int]:
         """How many of some slots' messages are activations, and how many gradients."""

@@ -65,7 +65,7 @@ class OpBounds:
         """The least ticks of an op for each row."""
         if isinstance(some, PlacedProgram) and not op.communicates:
             return self.ticks(some.base, op)[some.lane]
-        asked = _asked(op)
+        asked = asked_of(op)
         if asked not in some.timed:
             inputs = inputs_of(op.nbytes)
             some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes), inputs)
@@ -225,7 +225,7 @@ class OpBounds:
         return int(self.space.problem.fixed.get("shard", 0))
 
 
-def _asked(op: Op) -> tuple[object, ...]:
+def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
         return op.kind, op.axes, _bare(op.nbytes)

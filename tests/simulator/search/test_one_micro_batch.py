@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulator.costs.analytic import compute_costs
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
-from simulator.search.bounds.in_flight import kept_for_weights, sums, worked_on
+from simulator.search.bounds.in_flight import kept_for_weights, weight_sums, worked_on
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import part_times
 from simulator.search.bounds.peak_memory import memory
@@ -44,8 +44,8 @@ def facts_of(op_bounds: OpBounds, some: BatchedProgram, row: int) -> Facts:
     lane = int(np.flatnonzero(some.rows == row)[0])
     held, saved = memory(some)
     parts: dict[str, Mapping[Any, Any]] = {"held": held, "saved": saved}
-    parts["worked"], parts["sums"] = worked_on(some, saved), sums(some, saved)
-    parts["kept"] = kept_for_weights(some, saved)
+    parts["worked"], parts["sums"] = worked_on(some), weight_sums(some)
+    parts["kept"] = kept_for_weights(some)
     found: Facts = {
         (name, kind): int(nbytes[lane])
         for name, each in parts.items()
