@@ -228,7 +228,7 @@ class Frontier:
     def _lowered(self, rows: Indices, entries: Entries) -> Iterator[LoweredSlots]:
         """The programs of some rows without overlaps."""
         habits, schedule = self._space.problem.habits, SCHEDULES[int(entries.schedule[0])]
-        how = {"schedule": schedule, "habits": of_lowering(habits)}
+        how: dict[str, Any] = {"schedule": schedule, "habits": of_lowering(habits)}
         for plain in sized(self._space, np.unique(rows), overlap=(), **how):
             yield LoweredSlots(plain, self._slots, habits)
 
