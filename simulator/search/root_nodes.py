@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.asked.v_shape import in_v, is_split
-from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, columns_of, kinds, sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layouts import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
@@ -70,8 +71,13 @@ def shares(space: Space, count: int) -> list[list[Indices]]:
     """The rows of a space in `count` shares of about as many, each in parts that are bounded
     together."""
     rows = np.arange(len(space), dtype=np.int64)
-    every = sorted(kinds(space, rows, together=True), key=len, reverse=True)
+    every = sorted(kinds(space, rows, together=True), key=partial(_place, space))
     return [every[at::count] for at in range(count)]
+
+
+def _place(space: Space, rows: Indices) -> tuple[int, bytes]:
+    """Most rows come first; those of the same sizes, whose programs share steps, together."""
+    return -len(rows), b"".join(column.tobytes() for column in columns_of(space, rows))
 
 
 def bounded(

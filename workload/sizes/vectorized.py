@@ -9,6 +9,7 @@ plan's sizes is the very program that each plan has alone, op by op.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,28 @@ class LaneSteps:
             each.steps = None
         for known in (self.known, self._answers, self._equal):
             known.clear()
+
+
+class SharedSteps:
+    """The steps from the inputs that were asked for last: programs of the same sizes share them, if
+    they are lowered one behind the other.
+
+    >>> shared, columns = SharedSteps(), [np.array([2, 4]), np.array([3, 5])]
+    >>> shared.inputs(columns)[0] is shared.inputs(columns)[0]
+    True
+    """
+
+    def __init__(self) -> None:
+        self._mark, self._inputs, self._steps = b"", list[Any](), LaneSteps()
+
+    def inputs(self, columns: Sequence[Counts]) -> list[Any]:
+        """The columns as lanes."""
+        mark = b"".join(column.tobytes() for column in columns)
+        if mark != self._mark or not self._inputs:
+            self._steps.close()
+            self._mark, self._steps = mark, LaneSteps()
+            self._inputs = [self._steps.input(column) for column in columns]
+        return self._inputs
 
 
 def _key(calculation: Calculation, one: Any, other: Any) -> tuple[Calculation, int, int, int]:

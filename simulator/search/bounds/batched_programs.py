@@ -16,6 +16,7 @@ from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
+from topologies.session import current_session
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import (
@@ -32,7 +33,7 @@ from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
-from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError, has_lanes
+from workload.sizes.vectorized import Lanes, SharedSteps, UnequalLanesError, has_lanes
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
 KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
@@ -163,18 +164,20 @@ def _lowered(
     fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": of_one_stage(schedule)}
     fields["overlap"] = without_turns((*overlap, *beside))
     fields |= of_program(fields, space.problem.dispatchers)
-    steps = LaneSteps()
-    fields |= {key: steps.input(space.columns[key][rows]) for key in SIZES}
+    inputs = current_session().the(SharedSteps).inputs(columns_of(space, rows))
+    fields |= dict(zip(SIZES, inputs, strict=True))
     micro_batches = min(int(space.micro_batches[rows].max()), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
-    try:
-        program = lower(gpt, plan, habits=within_parts(habits))
-        program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
-    finally:
-        steps.close()
+    program = lower(gpt, plan, habits=within_parts(habits))
+    program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
+
+
+def columns_of(space: Space, rows: Indices) -> list[Counts]:
+    """The inputs of lowering, a column of rows for each."""
+    return [space.columns[key][rows] for key in SIZES]
 
 
 def input_columns(space: Space, rows: Indices, inputs: int) -> list[Counts]:
