@@ -104,13 +104,15 @@ class SlotSchedule:
 
     def message_ticks(self, message: int) -> int:
         """How long a message takes, once both sides are ready."""
-        backward, number = self._arrival(message)
-        return self.links[self.places.link(number + backward)][backward]
+        sort = message // self.micro_batches  # its direction, and the chunk at which it arrives
+        if sort not in self._message_ticks:
+            backward, number = divmod(sort, self.chunks)
+            self._message_ticks[sort] = self.links[self.places.link(number + backward)][backward]
+        return self._message_ticks[sort]
 
-    def _arrival(self, message: int) -> tuple[bool, int]:
-        """Whether a message is a gradient, and the number of the chunk at which it arrives."""
-        backward, number = divmod(message // self.micro_batches, self.chunks)
-        return bool(backward), number
+    @cached_property
+    def _message_ticks(self) -> dict[int, int]:
+        return {}
 
     def by_direction(self, messages: Sequence[int]) -> tuple[int, int]:
         """How many of some slots' messages are activations, and how many gradients."""
@@ -155,13 +157,16 @@ class _ScheduleRun:
 
     def _stage(self, stage: int) -> Generator[int, None, None]:
         """Run one stage's slots; yields each message that it has to wait for."""
-        over, clock = self.over, 0
+        half, over, clock = self._half, self.over, 0
         start, end = list[int](), list[int]()
         gaps = self._schedule.meetings[stage]
         for gap, ticks in zip(gaps, [*self._schedule.ticks[stage], 0], strict=True):
             for message, posts in gap:
                 if posts:
-                    self._post(message, clock)
+                    if half[message] < 0:  # the other side is not ready yet
+                        half[message] = clock
+                    else:
+                        self._send(message, clock)
                     continue
                 if over[message] < 0:
                     yield message
@@ -171,11 +176,8 @@ class _ScheduleRun:
             end.append(clock)
         self._times[stage] = SlotTimes(start[:-1], end[:-1], clock)
 
-    def _post(self, message: int, ready: int) -> None:
-        """Note that one side of a message is ready; once both are, it is sent."""
-        if self._half[message] < 0:
-            self._half[message] = ready
-            return
+    def _send(self, message: int, ready: int) -> None:
+        """Send a message, the later side of which is ready now."""
         ticks = self._schedule.message_ticks(message)
         self.over[message] = max(self._half[message], ready) + ticks
         if message in self._waiting:

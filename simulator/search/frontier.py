@@ -30,17 +30,20 @@ from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import part_times
 from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
-from simulator.search.bounds.stream_bound import (
-    SCHEDULES,
-    BusiestStream,
-    Entries,
-    step_ticks,
-)
+from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
 from simulator.search.orders import overlaps
 from simulator.search.progress import Tally
-from simulator.search.root_nodes import NEVER, Bounded, Family, Machinery, bounded, that_may_fit
+from simulator.search.root_nodes import (
+    NEVER,
+    Bounded,
+    Family,
+    Machinery,
+    bounded,
+    that_may_fit,
+    times_for,
+)
 from simulator.search.space import Space
 from simulator.search.tree_nodes import (
     PipelineNode,
@@ -76,7 +79,8 @@ class Frontier:
     ) -> None:
         self.threshold = NEVER
         self.tally = Tally()
-        self._space, self._machinery, self._objective = space, machinery, objective
+        self._space, self._objective = space, objective
+        self._capacity = machinery.capacity_bytes
         self._op_bounds = OpBounds(space, machinery.costs, machinery.fabric)
         self._times = RefusalTimes(machinery.costs, machinery.fabric)
         self._in_turns = by_streams(space.problem)  # slots have no times of their own
@@ -127,10 +131,6 @@ class Frontier:
         return self.threshold == NEVER or (not self._had_plan and self._opened <= DIVES)
 
     @property
-    def _capacity(self) -> int:
-        return self._machinery.capacity_bytes
-
-    @property
     def _nearest(self) -> list[Any]:
         """The heap whose first item is refined next."""
         if self._soon and not self._dives:
@@ -164,9 +164,8 @@ class Frontier:
             self.tally.needs(least_bytes)
             some, entries = in_every_order(self._space, family.some, few)
             if len(entries.lane):
-                bounds = self._bounds(
-                    BusiestStream(part_times(self._op_bounds, some), entries, None)
-                )
+                known = times_for(entries, part_times(self._op_bounds, some))
+                bounds = self._bounds(BusiestStream(known, entries, None))
                 if len((found := placed_family(some, entries, bounds, self.threshold)).bounds):
                     self._push(int(found.bounds[0]), found)
 
@@ -229,7 +228,7 @@ class Frontier:
     def _lowered(self, rows: Indices, entries: Entries) -> Iterator[LoweredSlots]:
         """The programs of some rows without overlaps."""
         habits, schedule = self._space.problem.habits, SCHEDULES[int(entries.schedule[0])]
-        how = {"schedule": schedule, "habits": of_lowering(habits)}
+        how: dict[str, Any] = {"schedule": schedule, "habits": of_lowering(habits)}
         for plain in sized(self._space, np.unique(rows), overlap=(), **how):
             yield LoweredSlots(plain, self._slots, habits)
 

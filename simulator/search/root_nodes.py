@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.asked.v_shape import in_v, is_split
-from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, columns_of, kinds, sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layouts import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.part_times import PartTimes, part_times
+from simulator.search.bounds.part_times import PartTimes, of_one_micro_batch, part_times
 from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
@@ -69,8 +70,14 @@ class Machinery:
 def shares(space: Space, count: int) -> list[list[Indices]]:
     """The rows of a space in `count` shares of about as many, each in parts that are bounded
     together."""
-    every = sorted(kinds(space, np.arange(len(space), dtype=np.int64)), key=len, reverse=True)
+    rows = np.arange(len(space), dtype=np.int64)
+    every = sorted(kinds(space, rows, together=True), key=partial(_place, space))
     return [every[at::count] for at in range(count)]
+
+
+def _place(space: Space, rows: Indices) -> tuple[int, bytes]:
+    """Most rows come first; those of the same sizes, whose programs share steps, together."""
+    return -len(rows), b"".join(column.tobytes() for column in columns_of(space, rows))
 
 
 def bounded(
@@ -85,7 +92,7 @@ def bounded(
     is known, else each row that may in some order."""
     space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
-    for some in sized(space, rows, habits=space.problem.habits):
+    for some in sized(space, rows, together=True, habits=space.problem.habits):
         fitting, entries, least = _that_may_fit(space, some, capacity_bytes, by_order)
         least_bytes = min(least_bytes, least)
         if entries:
@@ -129,7 +136,13 @@ def _families(
     fitting, every = _only(fitting, every, others)
     known = part_times(op_bounds, fitting)
     for entries in every:
-        yield Family(fitting.rows, known, entries, fitting)
+        yield Family(fitting.rows, times_for(entries, known), entries, fitting)
+
+
+def times_for(entries: Entries, known: PartTimes) -> PartTimes:
+    """Ticks of the parts of a program that may have two micro-batches, for entries of which all or
+    none have one."""
+    return of_one_micro_batch(known) if bool((entries.micro_batches == 1).all()) else known
 
 
 def _only(
@@ -160,8 +173,8 @@ def that_may_fit(
 
 def least_bytes(space: Space) -> int:
     """How much memory every plan of a space needs at least."""
-    every = kinds(space, np.arange(len(space), dtype=np.int64))
-    each = (some for rows in every for some in sized(space, rows))
+    rows = np.arange(len(space), dtype=np.int64)
+    each = sized(space, rows, together=True)
     return min(int(least_bytes_of(space, some).min()) for some in each)
 
 
@@ -179,11 +192,12 @@ def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
 
 
 def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
-    """The orders of some rows: those without a pipeline, then pipelines of either kind."""
+    """The orders of some rows: those without a pipeline, then pipelines of either kind; each time
+    those of several micro-batches, then those of one."""
     pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
     pairs, which = np.unique(np.stack([pipe, micro_batches]), axis=1, return_inverse=True)
     layouts = space.layouts
-    found: dict[tuple[bool, bool], tuple[list[Indices], list[Fields]]] = {}
+    found: dict[tuple[bool, bool, bool], tuple[list[Indices], list[Fields]]] = {}
     for number, (stages, each) in enumerate(pairs.T.tolist()):
         lane = np.flatnonzero(which.ravel() == number)
         for schedule, interleave in schedules(space.problem, stages, each):
@@ -191,7 +205,8 @@ def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
             if layouts is not None:
                 chunk = layouts.numbers[stages, interleave]
             fields = (stages, each, SCHEDULES.index(schedule), interleave, chunk)
-            lanes, table = found.setdefault((stages > 1, is_split(schedule)), ([], []))
+            sort = stages > 1, is_split(schedule), each == 1
+            lanes, table = found.setdefault(sort, ([], []))
             lanes.append(lane)
             table.append(fields)
     for _, (lanes, table) in sorted(found.items()):

@@ -255,6 +255,7 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
         zeros = [zero for zero in zeros if zero and data % shard == 0]
         zeros = zeros[:1] if shard * context == 1 else zeros  # nothing is split, whatever zero says
     kinds = range(len(recomputes(problem)))
+    experts = [list(_of_experts(problem, x, (context, data), over_x=o)) for o in (False, x > 1)]
     for micro_batch in problem.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(problem, pipe, per_rank // micro_batch):
             continue
@@ -265,8 +266,7 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
         ):
             if not parallel or (splits and y == 1):
                 shape = *grid, micro_batch, zero, recompute, int(parallel)
-                for split in _of_experts(problem, x, (context, data), over_x=parallel and x > 1):
-                    yield *shape, *split
+                yield from ((*shape, *split) for split in experts[parallel])
 
 
 def _of_experts(

@@ -12,7 +12,14 @@ import pytest
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan import Plan
-from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError, inputs_of, lanes
+from workload.sizes.vectorized import (
+    Lanes,
+    LaneSteps,
+    SharedSteps,
+    UnequalLanesError,
+    inputs_of,
+    lanes,
+)
 
 TINY = replace(find_model("gpt-5b"), layers=2)
 SIZES = ("x", "y", "z", "data", "micro_batch")
@@ -116,3 +123,13 @@ def holds_what_it_follows_from(number: Any, columns: Any) -> None:
         own = [column for at, column in enumerate(columns) if number.inputs >> at & 1]
         pairs = set(zip(*map(list, own), number.values.tolist(), strict=True))
         assert len(pairs) == len({pair[:-1] for pair in pairs})
+
+
+def test_steps_are_shared_by_the_same_inputs_alone() -> None:
+    shared = SharedSteps()
+    one, same, other = (
+        shared.inputs([np.array(numbers), np.array([3, 5])]) for numbers in ([2, 4], [2, 4], [2, 8])
+    )
+    assert one is same
+    assert (2 * other[0] * other[1]).values.tolist() == [12, 80]
+    assert one[0].steps is None, "steps from other inputs are forgotten"

@@ -8,6 +8,8 @@ plan's sizes is the very program that each plan has alone, op by op.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,24 @@ def agreed(answers: Flags) -> bool:
     return yes > 0
 
 
+def _known_first(calculation: Calculation, plain: Any, *, swapped: bool = False) -> Any:
+    """An operator that looks for what the steps of its operands know before it calculates, since
+    most sizes of a program come again."""
+
+    def method(self: Lanes, other: Any) -> Any:
+        found, kind, own = None, type(other), self.number  # keys are those of `_key`
+        if self.steps is None:
+            return plain(self, other)
+        if kind is int:
+            key = (calculation, NONE, own, other) if swapped else (calculation, own, NONE, other)
+            found = self.steps.known.get(key)
+        elif kind is Lanes and other.steps is self.steps:
+            found = self.steps.known.get((calculation, own, other.number, NONE))
+        return plain(self, other) if found is None else found
+
+    return method
+
+
 class Lanes(IntLike):
     """See above. Made by `lanes`, or by the `LaneSteps` that it is an outcome of.
 
@@ -91,6 +111,17 @@ class Lanes(IntLike):
             return agreed(comparison(_values(one), _values(other)))
         return self.steps.compared(comparison, one, other)
 
+    __add__ = _known_first(operator.add, IntLike.__add__)
+    __radd__ = _known_first(operator.add, IntLike.__radd__, swapped=True)
+    __sub__ = _known_first(operator.sub, IntLike.__sub__)
+    __rsub__ = _known_first(operator.sub, IntLike.__rsub__, swapped=True)
+    __mul__ = _known_first(operator.mul, IntLike.__mul__)
+    __rmul__ = _known_first(operator.mul, IntLike.__rmul__, swapped=True)
+    __floordiv__ = _known_first(operator.floordiv, IntLike.__floordiv__)
+    __rfloordiv__ = _known_first(operator.floordiv, IntLike.__rfloordiv__, swapped=True)
+    __mod__ = _known_first(operator.mod, IntLike.__mod__)
+    __rmod__ = _known_first(operator.mod, IntLike.__rmod__, swapped=True)
+
     def __rtruediv__(self, other: float) -> float:
         """A share is written into attributes that weigh and take no time: any plan's will do."""
         return float(other / self.values[0])
@@ -111,7 +142,7 @@ class LaneSteps:
 
     def __init__(self) -> None:
         self._inputs = 0
-        self._known: dict[tuple[Calculation, int, int, int], Any] = {}
+        self.known: dict[tuple[Calculation, int, int, int], Any] = {}
         self._answers: dict[tuple[Calculation, int, int, int], bool] = {}
         self._equal: dict[bytes, Lanes] = {}
 
@@ -124,10 +155,10 @@ class LaneSteps:
     def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:
         """The outcome of a calculation, one operand of which may be a plain number."""
         key = _key(calculation, one, other)
-        found = self._known.get(key)
+        found = self.known.get(key)
         if found is None:
             values = calculation(_values(one), _values(other))
-            found = self._known[key] = self._lanes(values, inputs_of(one, other))
+            found = self.known[key] = self._lanes(values, inputs_of(one, other))
         return found
 
     def compared(self, comparison: Calculation, one: Any, other: Any) -> bool:
@@ -152,8 +183,30 @@ class LaneSteps:
         """Forget what only further steps would want, which then are not kept either."""
         for each in self._equal.values():
             each.steps = None
-        for known in (self._known, self._answers, self._equal):
+        for known in (self.known, self._answers, self._equal):
             known.clear()
+
+
+class SharedSteps:
+    """The steps from the inputs that were asked for last: programs of the same sizes share them, if
+    they are lowered one behind the other.
+
+    >>> shared, columns = SharedSteps(), [np.array([2, 4]), np.array([3, 5])]
+    >>> shared.inputs(columns)[0] is shared.inputs(columns)[0]
+    True
+    """
+
+    def __init__(self) -> None:
+        self._mark, self._inputs, self._steps = b"", list[Any](), LaneSteps()
+
+    def inputs(self, columns: Sequence[Counts]) -> list[Any]:
+        """The columns as lanes."""
+        mark = b"".join(column.tobytes() for column in columns)
+        if mark != self._mark or not self._inputs:
+            self._steps.close()
+            self._mark, self._steps = mark, LaneSteps()
+            self._inputs = [self._steps.input(column) for column in columns]
+        return self._inputs
 
 
 def _key(calculation: Calculation, one: Any, other: Any) -> tuple[Calculation, int, int, int]:
@@ -172,6 +225,16 @@ def inputs_of(*numbers: Any) -> int:
         if type(number) is Lanes:
             found |= number.inputs
     return found
+
+
+def numbers_in(value: Any) -> tuple[Any, ...]:
+    """A value, or those of a tuple."""
+    return value if type(value) is tuple else (value,)
+
+
+def has_lanes(value: Any) -> bool:
+    """Whether a value, or one of a tuple, is lanes."""
+    return any(type(each) is Lanes for each in numbers_in(value))
 
 
 def _values(number: Any) -> Any:

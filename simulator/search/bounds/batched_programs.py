@@ -16,6 +16,7 @@ from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
+from topologies.session import current_session
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import (
@@ -32,7 +33,7 @@ from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
-from workload.sizes.vectorized import Lanes, LaneSteps, UnequalLanesError
+from workload.sizes.vectorized import Lanes, SharedSteps, UnequalLanesError, has_lanes
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
 KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
@@ -117,8 +118,9 @@ def placed(base: BatchedProgram, lane: Indices, orders: Indices) -> PlacedProgra
     return PlacedProgram(base.rows[lane], base.program, orders, base=base, lane=lane)
 
 
-def kinds(space: Space, rows: Indices) -> list[Indices]:
-    """The rows in parts whose programs are mostly alike."""
+def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indices]:
+    """The rows in parts whose programs are mostly alike; with `together` those of one micro-batch
+    beside those of several, which have what it has."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
     columns.append(space.columns["context"][rows])  # a ring has as many steps
@@ -126,7 +128,8 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
         columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
         for axis, split in zip(("context", "data"), space.experts, strict=True):
             columns.append(np.minimum(space.columns[axis][rows] // split[rows], 2))
-    columns.append(np.minimum(space.micro_batches[rows], MOST))
+    if not together:
+        columns.append(np.minimum(space.micro_batches[rows], MOST))
     code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number
     for column in columns:
         code = code * (int(column.max(initial=0)) + 1) + column
@@ -134,10 +137,13 @@ def kinds(space: Space, rows: Indices) -> list[Indices]:
     return [rows[which == kind] for kind in range(len(found))]
 
 
-def sized(space: Space, rows: Indices, **how: Any) -> Iterator[BatchedProgram]:
+def sized(
+    space: Space, rows: Indices, *, together: bool = False, **how: Any
+) -> Iterator[BatchedProgram]:
     """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
-    in place of the usual ones, and the stack's habits."""
-    waiting = kinds(space, rows)[::-1]
+    in place of the usual ones, and the stack's habits. With `together` (see `kinds`) rows of one
+    micro-batch may be with a program of two (`part_times.of_one_micro_batch`)."""
+    waiting = kinds(space, rows, together=together)[::-1]
     while waiting:
         some = waiting.pop()
         try:
@@ -158,18 +164,20 @@ def _lowered(
     fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": of_one_stage(schedule)}
     fields["overlap"] = without_turns((*overlap, *beside))
     fields |= of_program(fields, space.problem.dispatchers)
-    steps = LaneSteps()
-    fields |= {key: steps.input(space.columns[key][rows]) for key in SIZES}
-    micro_batches = min(int(space.micro_batches[rows[0]]), MOST)
+    inputs = current_session().the(SharedSteps).inputs(columns_of(space, rows))
+    fields |= dict(zip(SIZES, inputs, strict=True))
+    micro_batches = min(int(space.micro_batches[rows].max()), MOST)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
-    try:
-        program = lower(gpt, plan, habits=within_parts(habits))
-        program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
-    finally:
-        steps.close()
+    program = lower(gpt, plan, habits=within_parts(habits))
+    program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
+
+
+def columns_of(space: Space, rows: Indices) -> list[Counts]:
+    """The inputs of lowering, a column of rows for each."""
+    return [space.columns[key][rows] for key in SIZES]
 
 
 def input_columns(space: Space, rows: Indices, inputs: int) -> list[Counts]:
@@ -197,6 +205,8 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
     known: dict[int, Any] = {}
 
     def cut(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(cut, value))
         if not isinstance(value, Lanes):
             return value
         if value.number < 0 or value.number not in known:
@@ -204,7 +214,7 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
         return known[value.number]
 
     def cut_op(op: Op) -> Op:
-        varied = any(isinstance(value, Lanes) for value in op.attributes.values())
+        varied = any(map(has_lanes, op.attributes.values()))
         if not (varied or isinstance(op.nbytes, Lanes) or isinstance(op.flops, Lanes)):
             return op
         how = {key: cut(value) for key, value in op.attributes.items()} if varied else op.attributes

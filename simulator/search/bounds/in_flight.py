@@ -16,7 +16,14 @@ import numpy as np
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.layouts import KINDS, LAYER, ChunkLayers, kind_of, plain_layers
+from simulator.search.bounds.layouts import (
+    KINDS,
+    LAYER,
+    ChunkLayers,
+    has_kinds,
+    kind_of,
+    plain_layers,
+)
 from simulator.search.bounds.peak_memory import ADDITIONS, memory
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.space import Space
@@ -58,10 +65,9 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
     if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
         saved = {kind: some.values(0) for kind in saved}
     kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
-    beside, kept = worked_on(some, saved), kept_for_weights(some, saved)
-    summed = {
-        kind: np.maximum(nbytes - kept[kind], 0) for kind, nbytes in sums(some, saved).items()
-    }
+    worked, kept, sums = (some.noted(each) for each in (worked_on, kept_for_weights, weight_sums))
+    beside = {kind: np.maximum(worked[kind] - nbytes, 0) for kind, nbytes in saved.items()}
+    summed = {kind: np.maximum(nbytes - kept[kind], 0) for kind, nbytes in sums.items()}
     turned = in_v(space.problem.fixed)
     if space.problem.of_exchanges or turned:  # in turns, in another order in few layers, or split
         beside = summed = {kind: some.values(0) for kind in saved}
@@ -197,14 +203,14 @@ def _is_less(one: Moment, other: Moment) -> bool:
     return one[1] in (NONE, other[1]) and all(map(le, one[0], other[0]))
 
 
-def worked_on(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
-    """Bytes that a layer of each kind works on in its backward pass beside what it saved."""
+def worked_on(some: BatchedProgram) -> dict[str, Bytes]:
+    """Bytes that a layer of each kind works on in its backward pass, with those that it saved."""
     ops, gpt = some.program.ops, some.program.gpt
     begin, end = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for name, first, last in _spans(some):
         begin[first].append(name)
         end[last].append(name)
-    level = {kind: some.values(0) for kind in saved}
+    level = {kind: some.values(0) for kind in _kinds(some)}
     most = dict(level)
     of: dict[str, str] = {}
     for at, op in enumerate(ops):
@@ -217,16 +223,19 @@ def worked_on(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Byt
             most[kind] = np.maximum(most[kind], level[kind])
         for name in filter(of.get, end[at]):
             level[of[name]] = level[of[name]] - some.nbytes(name)
-    summed = sums(some, saved)
-    most = {kind: np.maximum(nbytes, summed[kind]) for kind, nbytes in most.items()}
-    return {kind: np.maximum(most[kind] - saved[kind], 0) for kind in saved}
+    summed = some.noted(weight_sums)
+    return {kind: np.maximum(nbytes, summed[kind]) for kind, nbytes in most.items()}
 
 
-def sums(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
+def _kinds(some: BatchedProgram) -> tuple[str, ...]:
+    return KINDS if has_kinds(some.program.gpt) else (LAYER,)
+
+
+def weight_sums(some: BatchedProgram) -> dict[str, Bytes]:
     """Bytes that the largest sum for the gradient of a weight reads and writes, of a layer of each
     kind: they are there while it runs, whatever comes before it."""
     program, gpt = some.program, some.program.gpt
-    most = {kind: some.values(0) for kind in saved}
+    most = {kind: some.values(0) for kind in _kinds(some)}
     for op in program.ops:
         if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
             names = dict.fromkeys((*op.reads, *op.writes))
@@ -238,11 +247,11 @@ def sums(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
     return most
 
 
-def kept_for_weights(some: BatchedProgram, saved: Mapping[str, Bytes]) -> dict[str, Bytes]:
+def kept_for_weights(some: BatchedProgram) -> dict[str, Bytes]:
     """Bytes of a layer of each kind and of the head that the sums for weights' gradients read:
     they stay until these have run. What collectives write may come anew, so that is not."""
     program, gpt = some.program, some.program.gpt
-    found = {kind: some.values(0) for kind in (*saved, HEAD.kind)}
+    found = {kind: some.values(0) for kind in (*_kinds(some), HEAD.kind)}
     writer: dict[str, Op] = {}
     names = dict[str, Op]()
     for op in program.ops:

@@ -6,9 +6,10 @@ shorter. Where ranks may be in any order, that is the fastest ring of all orders
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from math import prod
 
 import numpy as np
@@ -39,7 +40,7 @@ from workload.grid import Grid
 from workload.op import PAIRS, Op
 from workload.passes.exchanges.kernels import Reached
 from workload.sizes.arrays import Bytes, Indices, Ticks
-from workload.sizes.vectorized import UNKNOWN, Lanes, inputs_of
+from workload.sizes.vectorized import UNKNOWN, Lanes, has_lanes, inputs_of, numbers_in
 
 NONE = -1
 MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
@@ -64,7 +65,7 @@ class OpBounds:
         """The least ticks of an op for each row."""
         if isinstance(some, PlacedProgram) and not op.communicates:
             return self.ticks(some.base, op)[some.lane]
-        asked = _asked(op)
+        asked = asked_of(op)
         if asked not in some.timed:
             inputs = inputs_of(op.nbytes)
             some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes), inputs)
@@ -84,14 +85,16 @@ class OpBounds:
         return self._computed(some, op, nbytes, inputs)
 
     def _computed(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int) -> Ticks:
-        names = [key for key, value in op.attributes.items() if isinstance(value, Lanes)]
-        numbers = [op.flops, *(op.attributes[key] for key in names)]
+        varied = {key: value for key, value in op.attributes.items() if has_lanes(value)}
+        numbers = [op.flops, *chain.from_iterable(map(numbers_in, varied.values()))]
         sizes = [nbytes, *map(some.values, numbers)]
         first, which = self._parts(some, sizes, inputs_of(*numbers) | inputs)
-        rest = tuple((key, value) for key, value in op.attributes.items() if key not in names)
+        rest = tuple((key, value) for key, value in op.attributes.items() if key not in varied)
 
         def ticks(nbytes: int, flops: int, *attributes: int) -> int:
-            how = {**op.attributes, **dict(zip(names, attributes, strict=True))}
+            left = iter(attributes)
+            filled = {key: _filled(value, left) for key, value in varied.items()}
+            how = {**op.attributes, **filled}
             own = replace(op, nbytes=nbytes, flops=flops, attributes=how)
             return to_ticks(self.costs.seconds(own))
 
@@ -222,7 +225,7 @@ class OpBounds:
         return int(self.space.problem.fixed.get("shard", 0))
 
 
-def _asked(op: Op) -> tuple[object, ...]:
+def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
         return op.kind, op.axes, _bare(op.nbytes)
@@ -231,7 +234,16 @@ def _asked(op: Op) -> tuple[object, ...]:
     return *known, how, _bare(op.nbytes), _bare(op.flops)
 
 
+def _filled(value: object, numbers: Iterator[int]) -> object:
+    """As many of some numbers as a value has: one, or a tuple of them."""
+    if isinstance(value, tuple):
+        return tuple(islice(numbers, len(value)))
+    return next(numbers)
+
+
 def _bare(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
     if not isinstance(value, Lanes):
         return value
     return ("lanes", value.number) if value.number >= 0 else value.values.tobytes()

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from simulator.search.asked.exchanges import stream_of
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, adds_to_tied
 from simulator.search.bounds.layouts import kind_of
-from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.op_bounds import OpBounds, asked_of
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, STEP, Op
 from workload.sizes.arrays import Ticks
 
+STEP_WORKS = ("gradients", "step")  # that follow the slots of the last micro-batch
 PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
 
 
@@ -27,18 +28,35 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     beside = op_bounds.space.problem.of_exchanges
     base = some.base if isinstance(some, PlacedProgram) else some
     for op, where in base.noted(_counted):
-        key, own = stream_of(op, beside), op_bounds.ticks(some, op)
-        for entry in where:
-            streams = ticks[entry]
+        key, each = stream_of(op, beside), op_bounds.ticks(some, op)
+        for entry, count in where.items():
+            streams, own = ticks[entry], count * each if count > 1 else each
             streams[key] = streams[key] + own if key in streams else own
     return ticks
 
 
-def _counted(some: BatchedProgram) -> list[tuple[Op, list[tuple[str, str, bool]]]]:
-    """The ops that count, each with the keys that it counts for."""
+def of_one_micro_batch(known: PartTimes) -> PartTimes:
+    """The same for rows of one micro-batch, out of a program of two: it has the ops of the first of
+    these, which adds to no gradients, and what follows the last is the same behind it
+    (`tests/simulator/search/test_one_micro_batch.py`)."""
+    of_first = {key: own for key, own in known.items() if key[1] in STEP_WORKS or not key[2]}
+    again = {(part, work, True): own for (part, work, last), own in of_first.items() if not last}
+    return {**of_first, **again}
+
+
+def _counted(some: BatchedProgram) -> list[tuple[Op, dict[tuple[str, str, bool], int]]]:
+    """The ops that count, one of each sort that takes the same time on the same stream, with the
+    keys that they count for, and how often."""
     last = some.micro_batches - 1
-    every = ((op, _where(op, some, last)) for op in some.program.ops if not adds_to_tied(op, some))
-    return [(op, where) for op, where in every if where]
+    found: dict[tuple[object, ...], tuple[Op, dict[tuple[str, str, bool], int]]] = {}
+    for op in some.program.ops:
+        where = [] if adds_to_tied(op, some) else _where(op, some, last)
+        if where:
+            sort = op.stream, op.purpose, op.dtype, asked_of(op)
+            counts = found.setdefault(sort, (op, {}))[1]
+            for key in where:
+                counts[key] = counts.get(key, 0) + 1
+    return list(found.values())
 
 
 def _where(op: Op, some: BatchedProgram, last: int) -> list[tuple[str, str, bool]]:

@@ -30,6 +30,7 @@ from workload.plan import Plan
 
 SlotTicks = Callable[[Place, PrecedingSlot | None], tuple[int, int]]
 Orders = tuple[tuple[Slot, ...], ...]
+SortOfSlot = tuple[str, int, str]  # its work, its chunk, and which of the micro-batches it is of
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,12 @@ class _KnownSlots:
         like = {chunk: number for number, chunk in enumerate(self.chunks)}
         return [like[chunk] for chunk in self.chunks]
 
-    def ticks(self, small: Plan, stage: int, order: Sequence[Slot]) -> list[tuple[int, int]]:
+    def ticks(self, stage: int, order: Sequence[SortOfSlot]) -> list[tuple[int, int]]:
         """Those of a stage's slots in their order."""
         before: tuple[str, int] | None = None
         row = []
-        for slot in order:
-            number = self._numbers[slot.chunk * self.pipe + stage]
-            work, which = _which(small, slot)
+        for work, chunk, which in order:
+            number = self._numbers[chunk * self.pipe + stage]
             key = work, number, which, before
             if key not in self._known:
                 ahead = before and (before[0], self.chunks[before[1]])
@@ -81,7 +81,7 @@ def schedule_ticks(
     known = _KnownSlots(plan.pipe, chunks, slot_ticks)
     while True:
         orders = _orders(small)
-        every = [known.ticks(small, *stage) for stage in enumerate(orders)]
+        every = [known.ticks(*stage) for stage in enumerate(_sorts(small))]
         pipe = SlotSchedule(
             orders=orders,
             ticks=[[compute for compute, _ in own] for own in every],
@@ -112,16 +112,27 @@ def _ends(
     return times.end[-1], max(streams, default=0)
 
 
-def _which(small: Plan, slot: Slot) -> tuple[str, str]:
-    """The work of a slot, and which of the micro-batches it is of."""
+def _sort(slot: Slot, micro_batches: int) -> SortOfSlot:
     work = "backward" if slot.work == INPUT else slot.work
-    if slot.micro_batch == small.micro_batches - 1:
-        return work, LAST_ONE
-    return work, BETWEEN if slot.micro_batch else FIRST_ONE
+    if slot.micro_batch == micro_batches - 1:
+        return work, slot.chunk, LAST_ONE
+    return work, slot.chunk, BETWEEN if slot.micro_batch else FIRST_ONE
 
 
 def _orders(plan: Plan) -> Orders:
     return _known_orders(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
+
+
+def _sorts(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
+    return _known_sorts(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
+
+
+@session_cached(64)
+def _known_sorts(
+    schedule: str, stages: int, micro_batches: int, chunks: int
+) -> tuple[tuple[SortOfSlot, ...], ...]:
+    every = _known_orders(schedule, stages, micro_batches, chunks)
+    return tuple(tuple(_sort(slot, micro_batches) for slot in order) for order in every)
 
 
 @session_cached(64)

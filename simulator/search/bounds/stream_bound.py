@@ -48,7 +48,8 @@ class Entries:
 
     `lane` is the row of a batched program, `schedule` an index of SCHEDULES, `chunk` the layers of
     each of its `interleave` chunks; of a model with several kinds of layers it is the number of one
-    of `layouts`. Either all or none have a pipeline, and either all or none split backward passes.
+    of `layouts`. Either all or none have a pipeline, all or none split backward passes, and all
+    or none have one micro-batch.
     """
 
     lane: Indices

@@ -93,6 +93,8 @@ class RefusalTimes:
 
 
 def _first(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_first, value))
     return int(value.values[0]) if isinstance(value, Lanes) else value
 
 

@@ -268,3 +268,11 @@ def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     assert {plan.context for plan in plans} == {2, 4}
     same_answer(problem, "perlmutter", top=4)
+
+
+def test_ranks_that_trade_rows_for_heads_are_searched_over_several_sizes_of_x() -> None:
+    """Of one sort are those whose bands of heads differ in width alone."""
+    fixed = FEW | {"context": 2, "context_kind": "ulysses", "sequence_parallel": True}
+    problem = SearchProblem(replace(SMALL, heads=8), 16, 16, fixed)
+    assert {2, 4} <= {plan.x for plan in every_plan(space_of(problem))}
+    same_answer(problem, "perlmutter", top=2)
