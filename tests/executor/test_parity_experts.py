@@ -133,6 +133,7 @@ OVER_CONTEXT = [
     plan_of(context=2, data=2, expert=4, zero=1),
     plan_of(x=2, context=2, expert=4, expert_tensor=1, sequence_parallel=True, micro_batches=2),
     plan_of(context=4, expert=2, zero=1, recompute="full", context_kind="all_gather"),
+    plan_of(x=2, context=2, expert=2, expert_tensor=1, sequence_parallel=True, zero=1),
 ]
 MORE_OVER_CONTEXT = [
     plan_of(context=2, data=2, expert=2, zero=3),
@@ -148,6 +149,7 @@ EIGHT_OVER_CONTEXT = [
     plan_of(context=4, data=2, expert=8, order="x-data-y-z-context-pipe"),
     plan_of(x=2, context=2, data=2, expert=8, expert_tensor=1, sequence_parallel=True, zero=1),
     plan_of(x=2, context=4, expert=4, expert_tensor=1, sequence_parallel=True, zero=1),
+    plan_of(x=2, context=2, data=2, expert=2, expert_tensor=1, sequence_parallel=True, zero=2),
     plan_of(y=2, context=2, data=2, expert=4, recompute="selective"),
 ]
 

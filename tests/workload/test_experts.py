@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -164,6 +165,28 @@ def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> No
     assert plan.grid.groups(*plan.expert_copies).tolist() == copies
     with pytest.raises(PlanCannotRunError, match="expert=6 does not divide data=3 times context=4"):
         parse_plan("context=4,data=3,expert=6,batch=6")
+
+
+def test_as_many_ranks_hold_different_experts_as_the_plan_says() -> None:
+    """And as many the same as are left of x, where experts are whole, of context and of data."""
+    for x, context, data, expert in product((1, 2), (1, 2, 4), (1, 2, 4), (2, 4, 8, 16)):
+        text = f"x={x},context={context},data={data},expert={expert},expert_tensor=1"
+        own = x * context * data
+        if expert < x or own % expert:
+            continue
+        sequences = ",sequence_parallel=true" if x > 1 else ""
+        plan = parse_plan(f"{text}{sequences},batch={data}")
+        assert plan.grid.size(*plan.expert_axes) == expert, text
+        copies = [axis for axis in plan.expert_copies if axis != "context" or context > 1]
+        assert plan.grid.size(*copies) == own // expert, text
+
+
+def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> None:
+    program = program_of("x=2,context=2,data=1,expert=2,expert_tensor=1,sequence_parallel=true")
+    assert of_layer(program, "dispatch.exchange").axes == ("x",)
+    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
+    assert sums["experts.grads.reduce"] == ("context",)
+    assert program.buffers["l1.experts.up.w"].elements == 4 * 32 * 96
 
 
 def test_zero_shards_states_of_experts_over_their_own_copies() -> None:

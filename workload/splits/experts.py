@@ -46,7 +46,8 @@ def axes_of_experts(plan: Plan) -> Axes:
     of = {"data": "expert"} | ({"x": "x"} if plan.experts_over_x else {})
     if plan.context > 1:
         on_context, on_data = folds(plan)
-        of["context"] = "context" if on_context == plan.context else "inner_context"
+        if on_context > 1:
+            of["context"] = "context" if on_context == plan.context else "inner_context"
         of = {axis: part for axis, part in of.items() if axis != "data" or on_data > 1}
     return tuple(of[axis] for axis in axes_of(plan.order) if axis in of)
 
