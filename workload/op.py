@@ -11,8 +11,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from workload.naming import block_name
 
-COMPUTE = "compute"
-RING_SHIFT = "ring_shift"
+COMPUTE, RING_SHIFT = "compute", "ring_shift"
 STEPS = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
 IN_STEPS = "all_to_all in steps"
 LINKS = "links"  # and: what kernels reach that send rows themselves
@@ -25,6 +24,7 @@ PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
 MESSAGES = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
+MATMULS = ("matmul", "batched_matmul", "grouped_matmul")
 CAUSAL = "causal"  # of their attributes: False where half of the square has none of the mask
 BUSIEST = "busiest"  # how many times its FLOPs the rank has that has most
 LONGEST = "longest"  # and how many times its mean block of queries the longest one takes there

@@ -17,7 +17,7 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import KnownDurations, host_waits, rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
-from workload.op import ATTENTIONS, EXPERT_COMBINE, EXPERT_DISPATCH, STEP, Op
+from workload.op import ATTENTIONS, EXPERT_COMBINE, EXPERT_DISPATCH, MATMULS, STEP, Op
 from workload.program import Program
 
 OpPlace = tuple[int, int]  # a rank class, and an op of its program
@@ -82,7 +82,7 @@ def cause_of(op: Op) -> Cause:
         return Cause("", work)
     if op.block == STEP:
         return Cause("", "optimizer")
-    if op.kind in ("matmul", "grouped_matmul"):
+    if op.kind in MATMULS:
         return Cause("", "matmuls")
     if op.kind in ATTENTIONS:
         return Cause("", "attention")

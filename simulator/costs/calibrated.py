@@ -14,7 +14,7 @@ from math import exp, log, prod
 
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
-from workload.op import ATTENTIONS, BUSIEST, FORMS, Op
+from workload.op import ATTENTIONS, BUSIEST, FORMS, MATMULS, Op
 
 FALLBACK = "pointwise"
 ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
@@ -85,7 +85,7 @@ class CalibratedCosts:
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
-        if op.kind in ("matmul", "batched_matmul", "grouped_matmul"):
+        if op.kind in MATMULS:
             return self._matmul_s(op)
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
@@ -127,9 +127,7 @@ class CalibratedCosts:
 
 
 _SHAPE = ("form", "m", "n", "k")
-_ATTRIBUTES: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("matmul", "batched_matmul", "grouped_matmul"), _SHAPE
-)
+_ATTRIBUTES: Mapping[str, tuple[str, ...]] = dict.fromkeys(MATMULS, _SHAPE)
 
 
 def _nearest_ranks(kind: str, table: MeasuredTable, ranks: int) -> list[tuple[float, ...]]:

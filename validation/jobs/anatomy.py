@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.grid import Grid
-from workload.op import ATTENTIONS, STEP, Op
+from workload.op import ATTENTIONS, MATMULS, STEP, Op
 from workload.timeline import Span, Timeline
 
 MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER = "matmul", "attention", "elementwise", "optimizer"
@@ -24,7 +24,6 @@ CLASSES = (MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER)
 COMPUTE, EXPOSED, IDLE = "compute", "exposed communication", "idle"  # parts of the time line
 BESIDE = "communication beside compute"
 MESSAGES = "send/recv"  # of two ranks each, whatever group they are of
-PRODUCTS = ("matmul", "batched_matmul")
 Reals = NDArray[np.float64]
 
 
@@ -157,6 +156,6 @@ def _kernel(span: Span, grid: Grid) -> Kernel:
 def _class_of(op: Op) -> str:
     if op.block == STEP:
         return OPTIMIZER
-    if op.kind in PRODUCTS:
+    if op.kind in MATMULS:
         return MATMUL
     return ATTENTION if op.kind in ATTENTIONS else ELEMENTWISE

@@ -18,7 +18,7 @@ from validation.report.headline import headline, question_of
 from validation.report.page import Drawing, PageTable, Player, Section
 from validation.report.ranking import ranked
 from validation.report.read_prediction import Answer
-from validation.report.sections import failures_of, micro_batches_of, predictions
+from validation.report.sections import failures_of, predictions
 
 ALIGNED = "Both steps from their begin, on one axis of time."
 ASIDE = 2  # ranks of each step that are drawn side by side
@@ -98,7 +98,7 @@ def side_by_side(scenes: Sequence[Scene]) -> Section:
     names = labels([first, second])
     rows = [("plan", first.plan, second.plan), *differences(first, second)]
     parts = [
-        f"{' '.join(name.split())}: drawn with {micro_batches_of(scene)}."
+        f"{' '.join(name.split())}: drawn with {scene.micro_batches}."
         for scene, name in zip(scenes, names, strict=True)
         if not scene.is_whole
     ]

@@ -199,7 +199,7 @@ def weak_scaling(ladders: Mapping[str, Sequence[Rung]]) -> Section | None:
 def simulated(scene: Scene, *, named: bool = False) -> list[Section]:
     """Timeline, memory and links of one step, whose plan is told of if `named`."""
     plan, whole = scene.prediction.plan, scene.is_whole
-    drawn = f"Drawn with {micro_batches_of(scene)}, which take {seconds(scene.step_s)}."
+    drawn = f"Drawn with {scene.micro_batches}, which take {seconds(scene.step_s)}."
     part = [] if whole else [drawn]
     alike = _alike(len(scene.tracks), len(scene.step.times), plan.grid.ranks)
     which = [f"{_step_of(scene.answer)}."] if named else []
@@ -217,11 +217,6 @@ def simulated(scene: Scene, *, named: bool = False) -> list[Section]:
         Section("memory", "Memory over time", [*which, *part, *_peak(scene)], [memory]),
         Section("links", "Links", [*which, *part, NOMINAL], [links], [reach]),
     ]
-
-
-def micro_batches_of(scene: Scene) -> str:
-    """How many of the step's micro-batches are drawn, in words."""
-    return f"{scene.shown.micro_batches:,} of {scene.prediction.plan.micro_batches:,} micro-batches"
 
 
 def _peak(scene: Scene) -> list[str]:

@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.attribution.critical_path import cause_of
 from simulator.predict import predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from validation.jobs.anatomy import Communicator, Kernel, anatomy, covered_s, predicted_anatomy
 from validation.jobs.kernel_names import kernel_class
+from validation.report.figures.step_figures import sort_of
 from workload.gpt import find_model
+from workload.lowering import lower
 from workload.plan_text import parse_plan
+from workload.timeline import Span, Timeline
 
 GATHER = Communicator("all_gather", 4)
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted).map(tuple))
@@ -91,6 +95,19 @@ def test_a_predicted_device_is_idle_while_it_waits_for_its_host() -> None:
     assert 0.9 * parts["host"] < found.idle_s < parts["host"]
     assert found.compute_s == pytest.approx(parts["compute"] + parts["optimizer"], rel=1e-6)
     assert found.idle_s > 0.1 * told.step_s
+
+
+def test_all_products_of_matrices_are_matmuls_wherever_ops_are_told_apart() -> None:
+    plan = parse_plan("attention=unfused", batch=1)
+    kinds = {op.kind: op for op in lower(find_model("tiny-mixtral-2m"), plan).ops}
+    products = {kind: op for kind, op in kinds.items() if kind.endswith("matmul")}
+    assert set(products) == {"matmul", "batched_matmul", "grouped_matmul"}
+    for op in products.values():
+        assert str(cause_of(op)) == "matmuls"
+        assert sort_of(op) == "matmul"
+        told = Timeline("predicted", (Span(0, op, 0.0, 1.0),))
+        assert predicted_anatomy(told, plan.grid, 0).classes_s["matmul"] == 1.0
+    assert sort_of(kinds["route"]) == "elementwise"
 
 
 def test_a_predicted_step_has_the_parts_of_its_prediction() -> None:

@@ -48,7 +48,8 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Track:
-    """One rank's ops in issue order, with their starts and ends in seconds."""
+    """One rank's ops in issue order, with their starts and ends in seconds; what a device waits for
+    the host is in front of the op."""
 
     rank: int
     stage: int
@@ -83,6 +84,12 @@ class Scene:
         """Whether all micro-batches are drawn."""
         return self.shown == self.prediction.plan
 
+    @property
+    def micro_batches(self) -> str:
+        """How many of the step's micro-batches are drawn, in words."""
+        whole = self.prediction.plan.micro_batches
+        return f"{self.shown.micro_batches:,} of {whole:,} micro-batches"
+
     @cached_property
     def step_s(self) -> float:
         """The seconds that are drawn."""
@@ -101,12 +108,13 @@ class Scene:
 
     def _track(self, number: int) -> Track:
         network, (starts, ends) = self.step.network, self.step.times[number]
+        hosts = self.step.hosts[number]
         stage = network.stages[number]
         return Track(
             network.ranks[number],
             stage,
             self.step.programs[stage].ops,
-            [to_seconds(ticks) for ticks in starts],
+            [to_seconds(start + host) for start, host in zip(starts, hosts, strict=True)],
             [to_seconds(ticks) for ticks in ends],
         )
 

@@ -30,7 +30,8 @@ def side_by_side(scenes: Sequence[Scene], names: Sequence[str]) -> Figure:
     each = figure.subplots(len(scenes), 1, sharex=True, height_ratios=list(map(len, rows)))
     for axes, scene, track, streams, name in zip(each, scenes, tracks, rows, names, strict=True):
         binned(axes, track, streams, scene.step_s, unit)
-        axes.set_title(f"{shorter(' '.join(name.split()), 80)}: {seconds(scene.step_s)}")
+        part = "" if scene.is_whole else f", {scene.micro_batches}"
+        axes.set_title(f"{shorter(' '.join(name.split()), 80)}: {seconds(scene.step_s)}{part}")
         axes.set_yticks([n + 0.5 for n in range(len(streams))], streams)
         axes.set_ylim(len(streams), 0)
         axes.set_xlim(0, longest / unit)

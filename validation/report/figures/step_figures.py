@@ -22,7 +22,7 @@ from validation.report.figures.style import (
     fitting_legend,
     look_of,
 )
-from workload.op import ATTENTIONS, COMPUTE, HOST, STEP, Op
+from workload.op import ATTENTIONS, COMPUTE, HOST, MATMULS, STEP, Op
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def sort_of(op: Op) -> str:
         return "+".join(op.axes) or "pipe"
     if op.block == STEP:
         return "optimizer"
-    if op.kind == "matmul":
+    if op.kind in MATMULS:
         return "matmul"
     return "attention" if op.kind in ATTENTIONS else "elementwise"
 
