@@ -44,8 +44,10 @@ def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) 
 
 # One of each kind: an attention and a softmax of their own, all parameters gathered at once, no
 # pipeline, the executor's own kernels, experts.
-BOUNDED = ("megatron-core", "megatron-lm-2021", "nanotron-zero1", "fsdp", "torchtitan", "axonn")
-BOUNDED += ("simgpt", "deepspeed-moe")
+BOUNDED = (
+    *("megatron-core", "megatron-lm-2021", "nanotron-zero1", "fsdp", "torchtitan", "axonn"),
+    *("simgpt", "deepspeed-moe"),
+)
 SEARCHED = ("fsdp", "axonn", "nanotron", "megatron-lm-2021", "x-moe")
 
 
