@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from simgpt.cli import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-GENERATED = reference_pages()
 WRITTEN = {
     path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8")
     for path in sorted(DOCS.rglob("*.md"))
@@ -50,9 +49,14 @@ def anchors(text: str) -> set[str]:
     return {given or slug(heading) for heading, given in found}
 
 
-def broken(name: str, text: str) -> list[str]:
+@pytest.fixture(scope="module")
+def generated() -> dict[str, str]:
+    return reference_pages()
+
+
+def broken(name: str, text: str, generated: Mapping[str, str]) -> list[str]:
     """The links of a page that lead nowhere."""
-    pages, wrong = WRITTEN | GENERATED, []
+    pages, wrong = {**WRITTEN, **generated}, []
     for target in LINK.findall(CODE.sub("", text)):
         path, _, place = target.partition("#")
         if "://" in path:
@@ -66,22 +70,22 @@ def broken(name: str, text: str) -> list[str]:
     return wrong
 
 
-def test_the_navigation_has_every_page_once() -> None:
+def test_the_navigation_has_every_page_once(generated: dict[str, str]) -> None:
     pages = [name for name in leaves(SITE["nav"]) if "://" not in name]
     markdown = [name for name in pages if name.endswith(".md")]
-    assert sorted(markdown) == sorted((*WRITTEN, *GENERATED))
+    assert sorted(markdown) == sorted((*WRITTEN, *generated))
     assert [name for name in pages if name not in markdown and not (DOCS / name).exists()] == []
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_links_and_anchors_lead_somewhere(name: str) -> None:
-    assert broken(name, WRITTEN[name]) == []
-    assert broken(name, linked(WRITTEN[name], "")) == []
+def test_links_and_anchors_lead_somewhere(name: str, generated: dict[str, str]) -> None:
+    assert broken(name, WRITTEN[name], generated) == []
+    assert broken(name, linked(WRITTEN[name], ""), generated) == []
 
 
-def test_a_link_that_leads_nowhere_is_seen() -> None:
+def test_a_link_that_leads_nowhere_is_seen(generated: dict[str, str]) -> None:
     text = "[a](words.md#axes) [b](nix.md) [c](#nix) [d](words.md#glossary) `[e](nix)`\n# Here\n"
-    assert broken("index.md", text) == ["words.md#axes", "nix.md", "#nix"]
+    assert broken("index.md", text, generated) == ["words.md#axes", "nix.md", "#nix"]
 
 
 def test_mentions_of_modules_lead_to_the_reference_but_not_within_code() -> None:
@@ -93,16 +97,20 @@ def test_mentions_of_modules_lead_to_the_reference_but_not_within_code() -> None
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_every_module_that_a_page_names_is_in_the_reference(name: str) -> None:
+def test_every_module_that_a_page_names_is_in_the_reference(
+    name: str, generated: dict[str, str]
+) -> None:
     for source in SOURCE_PATH.findall(FENCED.sub("", WRITTEN[name])):
-        page = GENERATED[f"reference/{source.partition('/')[0]}.md"]
+        page = generated[f"reference/{source.partition('/')[0]}.md"]
         assert f"{{ #{anchor(source)} }}" in page, source
 
 
-def test_the_reference_has_every_command_and_what_a_docstring_says() -> None:
-    commands = anchors(GENERATED["reference/commands.md"])
+def test_the_reference_has_every_command_and_what_a_docstring_says(
+    generated: dict[str, str],
+) -> None:
+    commands = anchors(generated["reference/commands.md"])
     assert {f"simgpt-{name}" for name in COMMANDS} | {"simgpt-validate-seeds"} <= commands
-    page = GENERATED["reference/simulator.md"]
+    page = generated["reference/simulator.md"]
     assert "**`attention_s(" in page
     assert "**`AnalyticCosts.seconds(" in page
     assert "**Source:** Dao (FlashAttention-2, arXiv 2307.08691)" in page

@@ -61,18 +61,27 @@ def test_ranks_keep_different_counts_in_what_parity_is_tested_on() -> None:
     assert reference(GOLDFISH)[0][0] != reference(TINY)[0][0]
 
 
+SPLITS = [
+    plan_of((2, 1, 1, 2), True, "none", 2),
+    plan_of((1, 2, 2, 1), False, "full", 1),
+    staged(4, pipe=2, data=2),
+    replace(plan_of((1, 1, 1, 4), True, "none", 4), zero=3),
+    replace(plan_of((2, 1, 2, 1), True, "none", 2), sequence_parallel=True),
+    staged(4, pipe=2, x=2, schedule="zb-h1"),
+    replace(staged(1, data=4), batch=12, micro_batch=3),  # 192 tokens, no power of two
+]
+
+
 @pytest.mark.distributed
 def test_without_the_dropped_tokens_every_split_trains_as_the_plain_model_does() -> None:
-    plans = [
-        plan_of((2, 1, 1, 2), True, "none", 2),
-        plan_of((1, 2, 2, 1), False, "full", 1),
-        replace(plan_of((2, 1, 2, 1), True, "none", 2), sequence_parallel=True),
-        replace(plan_of((1, 1, 1, 4), True, "none", 4), zero=3),
-        staged(4, pipe=2, data=2),
-        staged(4, pipe=2, x=2, schedule="zb-h1"),
-        replace(staged(1, data=4), batch=12, micro_batch=3),  # 192 tokens, no power of two
-    ]
-    check(4, GOLDFISH, plans)
+    """Under every other plan and the last; all are in the slow set below."""
+    check(4, GOLDFISH, [*SPLITS[1::2], SPLITS[-1]])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_without_the_dropped_tokens_it_does_so_under_all_of_these_plans() -> None:
+    check(4, GOLDFISH, SPLITS)
 
 
 @pytest.mark.distributed

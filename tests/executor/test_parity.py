@@ -237,7 +237,9 @@ def judge(ranks: int, plans: list[Plan], found: list[tuple[float, float]]) -> No
 @pytest.mark.distributed
 @pytest.mark.parametrize("ranks", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_grid_trains_as_the_plain_model_does(ranks: int) -> None:
-    check(ranks, TINY, sample(ranks))
+    """Of four ranks half of the grids, with every option; all are in the slow set below."""
+    plans = sample(ranks)
+    check(ranks, TINY, [plans[n] for n in (0, 3, 4, 7, 9)] if ranks == 4 else plans)
 
 
 @pytest.mark.distributed

@@ -103,7 +103,7 @@ RANDOM = settings(
 
 @pytest.mark.distributed
 @settings(RANDOM, max_examples=1)
-@given(batches_of_cases(6))
+@given(batches_of_cases(4))
 def test_random_plans_train_as_the_plain_model_does(batch: tuple[int, list[Case]]) -> None:
     check(*batch)
 

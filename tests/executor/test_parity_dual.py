@@ -29,12 +29,13 @@ def both_ways(micro_batches: int, **keys: Any) -> Plan:
 
 @pytest.mark.distributed
 def test_two_copies_train_as_the_plain_model_does() -> None:
-    check(2, DEEP, [both_ways(4, pipe=2)])
+    four = replace(DEEP, layers=4)
+    check(2, four, [both_ways(4, pipe=2)])
     plans = [
-        both_ways(4, pipe=4, stage_layers=(1, 0, 4, 3), recompute="full", overlap=()),
+        both_ways(4, pipe=4, stage_layers=(1, 0, 2, 1), recompute="full", overlap=()),
         both_ways(2, pipe=2, data=2, zero=1),
     ]
-    check(4, DEEP, plans)
+    check(4, four, plans)
     turns = both_ways(2, pipe=2, data=2, expert=2, overlap=("a2a",))
     check(4, replace(DEEPSEEK, layers=4), [turns])
 
@@ -111,6 +112,7 @@ def test_they_do_so_with_every_other_split() -> None:
     ]
     plans += [
         both_ways(8, pipe=4),
+        both_ways(4, pipe=4, stage_layers=(1, 0, 4, 3), recompute="full", overlap=()),
         both_ways(4, pipe=2, z=2, zero=1),
         both_ways(4, pipe=2, x=2, sequence_parallel=True),
         both_ways(4, pipe=2, y=2),

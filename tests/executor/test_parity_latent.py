@@ -56,14 +56,18 @@ FOUR = [
 @pytest.mark.distributed
 @pytest.mark.parametrize("gpt", [LITE, LATENT])
 def test_every_axis_trains_as_the_plain_model_does(gpt: GPT) -> None:
-    check(1, gpt, ONE)
-    check(2, gpt, TWO)
+    """With a compressed query; without one under every other plan."""
+    step = 1 if gpt.q_rank else 2
+    check(1, gpt, ONE[::step])
+    check(2, gpt, TWO[1::step] if step > 1 else TWO)
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.parametrize("gpt", [LITE, LATENT])
 def test_axes_together_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(1, gpt, ONE)
+    check(2, gpt, TWO)
     check(4, gpt, FOUR)
 
 

@@ -31,9 +31,7 @@ def plan_of(micro_batches: int = 4, *, overlap: tuple[str, ...] = OVERLAPS, **ke
 def test_every_schedule_trains_as_the_plain_model_does(schedule: str) -> None:
     """Each of the first three with another one: fewer micro-batches than stages, z, and data."""
     one, *others = with_schedule(schedule)
-    check(4, replace(DEEP, layers=4), [one])
-    for other in others[STRAIGHT.index(schedule) :][:1]:
-        check(4, DEEP, [other])
+    check(4, replace(DEEP, layers=4), [one, *others[STRAIGHT.index(schedule) :][:1]])
 
 
 def with_schedule(schedule: str) -> list[Plan]:
@@ -79,20 +77,18 @@ def in_v(schedule: str, micro_batches: int, **keys: Any) -> Plan:
 @pytest.mark.parametrize("schedule", ["zb-v", pytest.param("dualpipe-v", marks=pytest.mark.slow)])
 def test_schedules_in_a_v_train_as_the_plain_model_does(schedule: str) -> None:
     """On two stages, and on four of one layer each, of which a second chunk turns back."""
-    uneven = in_v(schedule, 4, pipe=2, stage_layers=(1, 0, 4, 3))
-    check(2, DEEP, [uneven])
-    plans = [
-        in_v(schedule, 8, pipe=4),
-        in_v(schedule, 4, pipe=2, x=2, sequence_parallel=True),
-    ]
-    check(4, replace(DEEP, layers=8), plans)
+    uneven = in_v(schedule, 4, pipe=2, stage_layers=(1, 0, 2, 1))
+    check(2, replace(DEEP, layers=4), [uneven])
+    check(4, DEEP, [in_v(schedule, 8, pipe=4)])
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
 def test_schedules_in_a_v_do_so_with_every_other_split(schedule: str) -> None:
-    check(2, DEEP, [in_v(schedule, 8, pipe=2)])
+    check(
+        2, DEEP, [in_v(schedule, 8, pipe=2), in_v(schedule, 4, pipe=2, stage_layers=(1, 0, 4, 3))]
+    )
     plans = [
         in_v(schedule, 8, pipe=4),
         in_v(schedule, 8, pipe=4, recompute="full", overlap=()),
@@ -113,17 +109,16 @@ def test_zb_v_trains_so_with_fewer_micro_batches_than_its_warm_up_takes() -> Non
 @pytest.mark.distributed
 def test_uneven_stages_train_as_the_plain_model_does() -> None:
     plans = [
-        plan_of(4, pipe=4, stage_layers=(0, 3, 4, 1)),
-        plan_of(4, pipe=2, interleave=2, z=2, stage_layers=(1, 3, 3, 1)),
+        plan_of(4, pipe=4, stage_layers=(0, 2, 3, 1)),
+        plan_of(4, pipe=2, interleave=2, z=2, stage_layers=(1, 2, 2, 1)),
+        plan_of(4, pipe=4, ends_as_layers=True),
     ]
-    check(4, DEEP, plans)
-    check(4, replace(TINY, layers=6), [plan_of(4, pipe=4, ends_as_layers=True)])
+    check(4, replace(DEEP, layers=6), plans)
 
 
 @pytest.mark.distributed
-def test_an_untied_llama_and_eight_ranks_train_as_the_plain_model_does() -> None:
+def test_an_untied_llama_trains_as_the_plain_model_does() -> None:
     check(4, replace(find_model("tiny-llama-40k"), layers=4), [plan_of(4, pipe=2, x=2)])
-    check(8, replace(DEEP, layers=4), ON_EIGHT[:1])
 
 
 ON_EIGHT = [

@@ -57,13 +57,14 @@ RINGS = [
 
 @pytest.mark.distributed
 def test_windows_over_context_train_as_the_plain_model_does() -> None:
-    check(2, OSS, OVER_CONTEXT)
+    check(2, replace(OSS, layers=2), OVER_CONTEXT)
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
     sunk = replace(OSS, sinks=True, kv_heads=0)
+    check(2, OSS, OVER_CONTEXT)
     check(2, replace(MISTRAL, sinks=True), OVER_CONTEXT)
     wide = [plan_of(context=4, context_kind=kind, zero=1) for kind in ("all_gather", "ulysses")]
     check(4, sunk, [*wide, plan_of(x=2, context=2, context_kind="ulysses", micro_batches=2)])
@@ -71,10 +72,9 @@ def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
 
 @pytest.mark.distributed
 def test_sinks_over_context_train_as_the_plain_model_does() -> None:
-    sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0)
-    rings = [plan_of(context=4, micro_batches=2), plan_of(context=4, context_heads=2)]
-    others = [plan_of(x=2, context=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
-    check(4, sunk, [rings[1], others[1]])
+    sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0, layers=2)
+    trades = plan_of(x=2, context=2, context_kind="ulysses")
+    check(4, sunk, [plan_of(context=4, context_heads=2), trades])
 
 
 @pytest.mark.distributed

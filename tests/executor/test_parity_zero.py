@@ -96,7 +96,8 @@ FEW = {
     ("ranks", "gpt"), [(2, TINY), (4, TINY), pytest.param(8, UNTIED, marks=pytest.mark.slow)]
 )
 def test_sharded_over_data_it_trains_as_the_plain_model_does(ranks: int, gpt: GPT) -> None:
-    check(ranks, gpt, FEW[ranks])
+    """Of four ranks every other plan; the others are in the slow set below."""
+    check(ranks, gpt, FEW[ranks][:: 2 if ranks == 4 else 1])
 
 
 @pytest.mark.distributed

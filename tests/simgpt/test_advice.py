@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -38,7 +39,11 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
             "x=4,z=4,data=rest",
             "per device; it fits with recompute=full,micro_batch=1,zero=3 together",
         ),
-        ("x=4,z=8,pipe=2,data=rest,micro_batch=4", "with recompute=full:8, or micro_batch=2"),
+        pytest.param(
+            "x=4,z=8,pipe=2,data=rest,micro_batch=4",
+            "with recompute=full:8, or micro_batch=2",
+            marks=pytest.mark.slow,
+        ),
         (
             "x=4,z=8,data=rest,matmul_forms=tuned",
             "with recompute=full:32,matmul_forms=plain, or micro_batch=1,matmul_forms=plain",
@@ -104,7 +109,11 @@ def test_the_time_alone_decides() -> None:
     ("text", "advice"),
     [
         ("data=8,micro_batch=1,recompute=full", "zero=2, or expert=8, or z=4,data=2"),
-        ("data=8,expert=2,micro_batch=1,recompute=full", "zero=1, or expert=8, or z=2,data=4"),
+        pytest.param(
+            "data=8,expert=2,micro_batch=1,recompute=full",
+            "zero=1, or expert=8, or z=2,data=4",
+            marks=pytest.mark.slow,
+        ),
         ("context=8,expert=8,micro_batch=1,recompute=full", "with zero=1"),
     ],
 )
@@ -133,9 +142,13 @@ def test_what_fits_is_judged_with_what_the_stack_has_in_memory(stack: str, text:
     assert plan_bytes(job.gpt, job.plan) > found
 
 
-@pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])
-@pytest.mark.parametrize("zero", [0, 1, 3])
-@pytest.mark.parametrize("micro_batch", [2, 4])
+@pytest.mark.parametrize(
+    ("micro_batch", "zero", "model"),
+    [
+        pytest.param(*row, marks=() if number % 5 == 0 else pytest.mark.slow)
+        for number, row in enumerate(product((2, 4), (0, 1, 3), ("gpt-40b", "mixtral-8x7b")))
+    ],
+)
 def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leaves(
     model: str, zero: int, micro_batch: int
 ) -> None:
@@ -196,7 +209,7 @@ def test_nothing_is_lowered_for_what_leaves_activations_that_do_not_fit(
     assert not [change for change in tried if "recompute" not in change]
 
 
-@pytest.mark.parametrize("command", ["why", "sbatch"])
+@pytest.mark.parametrize("command", [pytest.param("why", marks=pytest.mark.slow), "sbatch"])
 def test_other_commands_say_the_same_times(command: str) -> None:
     words = ("gpt2-xl", "-m", "1x2xH100", "--plan", "data=2", "--batch", "512")
     remedy = simgpt("predict", *words).err.strip()

@@ -81,7 +81,11 @@ def test_the_first_grid_of_axonns_ranking_stands_alone() -> None:
     ("name", "text"),
     [
         ("plan.toml", 'pipe = 1\nx = 2\ndata = "rest"\noverlap = "all"\nrecompute = "full"\n'),
-        ("plan.json", '{"pipe": 1, "x": 2, "overlap": "all", "recompute": "full"}'),
+        pytest.param(
+            "plan.json",
+            '{"pipe": 1, "x": 2, "overlap": "all", "recompute": "full"}',
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_keys_of_a_plans_file_are_kept(name: str, text: str, tmp_path: Path) -> None:

@@ -114,8 +114,16 @@ def test_messages_stand_among_the_passes_in_deepspeeds_order() -> None:
     assert not [op for op in program.ops if op.kind == "fence"]
 
 
-@pytest.mark.parametrize("habits", [BLOCKING, CUT])
-@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("stages", "habits"),
+    [
+        (2, CUT),
+        (3, BLOCKING),
+        (4, CUT),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((2, BLOCKING), (3, CUT))),
+        pytest.param(4, BLOCKING, marks=pytest.mark.slow),
+    ],
+)
 def test_slots_and_blocking_messages_equal_their_ops(stages: int, habits: Habits) -> None:
     """Of fewer micro-batches than stages too, where no stage comes to its steady state."""
     gpt = replace(TINY, layers=stages)

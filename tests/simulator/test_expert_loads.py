@@ -120,7 +120,7 @@ def _peak_of_rank(
     return replace(program, known_nbytes=sizes).peak.total_bytes
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.integers(40, 100), min_size=8, max_size=8),
     st.integers(0, 7),

@@ -111,7 +111,7 @@ def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
         fastest_forms(SMALL, plan_of(PLAN), costs)
 
 
-@pytest.mark.parametrize("overlap", ["none", "all"])
+@pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> None:
     plan = plan_of(f"{PLAN},recompute=full,overlap={overlap}", 10)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
@@ -126,7 +126,7 @@ def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> No
     assert folded.ops == len(lower(SMALL, plan, forms=forms).ops)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"])
 def test_a_folded_pipeline_with_transposes_equals_the_whole_one(schedule: str) -> None:
     plan = plan_of(f"pipe=2,z=2,schedule={schedule},matmul_forms=tuned", 16)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})

@@ -115,8 +115,17 @@ def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, pla
     assert fast == pytest.approx(usual / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("plan", ["x=2,y=2,z=2", "z=8,data=4", "data=2,pipe=2,x=2"])
-@pytest.mark.parametrize("name", ["frontier", "perlmutter"])
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("frontier", "z=8,data=4"),
+        ("perlmutter", "x=2,y=2,z=2"),
+        ("perlmutter", "data=2,pipe=2,x=2"),
+        pytest.param("frontier", "x=2,y=2,z=2", marks=pytest.mark.slow),
+        pytest.param("frontier", "data=2,pipe=2,x=2", marks=pytest.mark.slow),
+        pytest.param("perlmutter", "z=8,data=4", marks=pytest.mark.slow),
+    ],
+)
 def test_sensitivities_to_durations_minus_those_to_rates_sum_to_one(name: str, plan: str) -> None:
     machine = load_machine(name)
     seconds_on = step_on(plan)

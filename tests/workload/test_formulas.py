@@ -91,7 +91,7 @@ FIELDS = {
 }
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=30, derandomize=True)
 @given(
     gpt=st.sampled_from((*MODELS, *OTHERS)),
     micro_batches=st.sampled_from([1, 3]),

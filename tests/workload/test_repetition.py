@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ RESTS = (
 RECOMPUTES = ("none", "full", "selective")
 OVERLAPS = ("none", "oar", "oag", "dp", "oar+ors+oag", "all")
 EVERY = 7  # of all combinations, so that each pair of values occurs
+QUICK = 2  # of these again; the others are slow tests
 
 
 def outline(layers: int, plan: Plan) -> Structure:
@@ -39,13 +41,16 @@ def grown(few: Structure, kept: int, whole: int) -> OpTable:
     return repeated(few, (Repeat(0, 1, kept, whole),))
 
 
-def plans() -> list[str]:
+def plans() -> list[Any]:
     rows = [
         f"{grid},{rest},recompute={recompute},overlap={overlap}"
         for grid, rest, recompute, overlap in product(GRIDS, RESTS, RECOMPUTES, OVERLAPS)
         if not ("zero=" in grid and "zero=" in rest)
     ]
-    return rows[::EVERY]
+    return [
+        pytest.param(row, marks=() if number % QUICK == 0 else pytest.mark.slow)
+        for number, row in enumerate(rows[::EVERY])
+    ]
 
 
 @pytest.mark.parametrize("text", plans())

@@ -105,7 +105,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         assert alone_bytes(some, problem.gpt)[0] <= prediction.memory.peak_bytes
 
 
-@settings(max_examples=30, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=16, deadline=None, phases=UNSHRUNK)
 @given(space=spaces(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_no_plan_takes_less_than_its_bounds(space: Space, name: str, data: st.DataObject) -> None:
     holds_for_one_plan(space, name, data)
@@ -119,7 +119,7 @@ def test_a_thousand_plans_take_no_less(space: Space, name: str, data: st.DataObj
     holds_for_one_plan(space, name, data)
 
 
-@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=6, deadline=None, phases=UNSHRUNK)
 @given(space=spaces(gpts=mixtures()), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_no_plan_of_a_model_with_experts_takes_less_than_its_bounds(
     space: Space, name: str, data: st.DataObject

@@ -94,14 +94,15 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
         assert {program(plan) for plan in own} == {program(plan) for plan in others}
 
 
-def test_rank_orders_that_give_every_axis_the_same_groups_count_once() -> None:
+@pytest.mark.parametrize("devices", [8, pytest.param(16, marks=pytest.mark.slow)])
+def test_rank_orders_that_give_every_axis_the_same_groups_count_once(devices: int) -> None:
     def groups(plan: Plan) -> tuple[object, ...]:
         wide = [axis for axis in AXES if getattr(plan, axis) > 1]
         return tuple(plan.grid.groups(axis).tobytes() for axis in wide)
 
     fixed = {"recompute": "none", "micro_batch": 1, "overlap": (), "zero": 0, "interleave": 1}
     fixed |= {"schedule": "1f1b", "sequence_parallel": False}
-    space = space_of(SearchProblem(GPT_4, 16, 16, fixed))
+    space = space_of(SearchProblem(GPT_4, devices, devices, fixed))
     plans = list(every_plan(space))
     assert len(set(plans)) == len(plans) == space.plans
     for grid in sorted({tuple(plan.grid.sizes.items()) for plan in plans}, key=str):

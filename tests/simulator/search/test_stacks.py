@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, reject, settings
@@ -40,24 +42,21 @@ def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) 
     holds_for_one_plan(data.draw(st.sampled_from(spaces)), machine, data)
 
 
-def is_variant(name: str) -> bool:
-    """Whether a stack is another one in a later or an earlier form: `nemo-2023` of `nemo`."""
-    return any(name.startswith(f"{each}-") for each in NAMES)
-
-
-# Of all stacks this one alone gathers all of its parameters at once.
-COALESCED = "nanotron-zero1"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name, marks=[pytest.mark.slow] if is_variant(name) and name != COALESCED else []
-        )
-        for name in NAMES
-    ],
+# One of each kind: an attention and a softmax of their own, all parameters gathered at once, no
+# pipeline, the executor's own kernels, experts.
+BOUNDED = (
+    *("megatron-core", "megatron-lm-2021", "nanotron-zero1", "fsdp", "torchtitan", "axonn"),
+    *("simgpt", "deepspeed-moe"),
 )
+SEARCHED = ("fsdp", "axonn", "nanotron", "megatron-lm-2021", "x-moe")
+
+
+def quick(names: Collection[str], every: Sequence[str]) -> list[Any]:
+    """All names as parameters; those beside some are slow tests."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in every]
+
+
+@pytest.mark.parametrize("name", quick(BOUNDED, NAMES))
 @settings(max_examples=4, deadline=None, phases=UNSHRUNK)
 @given(gpt=models(), machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]), data=st.data())
 def test_no_plan_of_a_stack_takes_less_than_its_bounds(
@@ -78,12 +77,7 @@ def test_a_hundred_plans_of_each_stack_take_no_less(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if is_variant(name) else [])
-        for name in NAMES
-        if name not in ("simgpt", "other")
-    ],
+    "name", quick(SEARCHED, [name for name in NAMES if name not in ("simgpt", "other")])
 )
 def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) -> None:
     fixed = NARROW | ({"x": 2, "y": 1} if "axonn" in name else {})

@@ -23,7 +23,7 @@ SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512,
 ORDERS = SearchProblem(SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none"})
 
 
-@pytest.mark.parametrize("top", [1, 3])
+@pytest.mark.parametrize("top", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_search_and_trying_all_agree_on_equal_plans(top: int) -> None:
     *_, found = search(ORDERS, MACHINES["dgx-a100"], top=top)
     *_, every = exhaustive(ORDERS, MACHINES["dgx-a100"], top=top)
