@@ -29,6 +29,7 @@ def layernorm(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         cut(writes[0], part).copy_(out)
         writes[1][0, part].copy_(mean[:, 0])
         writes[1][1, part].copy_(rstd[:, 0])
+        del out  # or the next slice's would be there beside it
 
 
 def layernorm_sums(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -74,6 +75,7 @@ def layernorm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         cut(writes[0], part).copy_(d)
         for total, found in zip(totals, sums, strict=False):
             total.add_(found)
+        del d  # or the next slice's would be there beside it
     add_totals(op, writes[1:], totals)
 
 

@@ -29,12 +29,9 @@ def launch_bound(
     forward ones.
     """
     result = list(ticks)
-    blocks = list(zip([op.block for op in ops], copies or [0] * len(ops), strict=True))
-    for (block, _), group in groupby(range(len(ops)), key=lambda at: blocks[at]):
-        own = [at for at in group if ticks[at] and _is_issued(ops[at])]
-        if block == STEP:
-            continue
-        for part, waited in _between_waits(ops, own):
+    for every in issued_by_block(ops, copies):
+        own = [at for at in every if ticks[at]]
+        for part, waited in between_waits(ops, own):
             lasts = _lasts([ticks[at] for at in part], [each[at] for at in part], waited=waited)
             kernels = [at for at in part if not ops[at].communicates]
             missing = lasts - sum(ticks[at] for at in part)
@@ -46,7 +43,15 @@ def launch_bound(
     return result
 
 
-def _between_waits(ops: Sequence[Op], own: list[int]) -> Iterator[tuple[list[int], bool]]:
+def issued_by_block(ops: Sequence[Op], copies: Sequence[int] = ()) -> Iterator[list[int]]:
+    """The places of each block's ops that the host issues, the closing block left out."""
+    blocks = list(zip([op.block for op in ops], copies or [0] * len(ops), strict=True))
+    for (block, _), group in groupby(range(len(ops)), key=lambda at: blocks[at]):
+        if block != STEP:
+            yield [at for at in group if _is_issued(ops[at])]
+
+
+def between_waits(ops: Sequence[Op], own: list[int]) -> Iterator[tuple[list[int], bool]]:
     """A block's ops up to where the host waits, and those from there on; with whether it waited."""
     first = next((number for number, at in enumerate(own) if _is_waited_for(ops[at])), None)
     yield own[:first], False

@@ -171,7 +171,8 @@ class _Durations:
     """Durations that tasks with the same ops have in common, for each sort of equal ops.
 
     `computed` has ticks of compute, `communicated` those of the sorts in `places`, communication,
-    for each rank class, `issued` those that the host takes to issue the op.
+    for each rank class; `issued` those that the host takes to issue an op, for each sort of equal
+    ops with one label.
     """
 
     computed: Ticks
@@ -202,7 +203,8 @@ def _as_issued(task: RankTask, shared: _Durations) -> tuple[Ticks, Ticks]:
     alone = own[sort]
     if not shared.issued.any():
         return alone, np.zeros_like(alone)
-    issued, copies = shared.issued[sort].tolist(), task.graph.shift.tolist()
+    labelled = task.graph.issued_alike.sort[task.graph.base]
+    issued, copies = shared.issued[labelled].tolist(), task.graph.shift.tolist()
     ticks = _ticks(launch_bound(task.graph.ops, alone.tolist(), issued, copies))
     return ticks, ticks - alone
 
@@ -210,11 +212,12 @@ def _as_issued(task: RankTask, shared: _Durations) -> tuple[Ticks, Ticks]:
 def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
     ops = [task.ops[at] for at in task.graph.equal.first.tolist()]
     places = [at for at, op in enumerate(ops) if op.communicates]
+    labelled = task.graph.issued_alike.first.tolist()
     return _Durations(
         _ticks([_compute_ticks(op, costs) for op in ops]),
         places,
         [network.ticks(ops[at]) for at in places],
-        _ticks([to_ticks(costs.host_s(op)) for op in ops]),
+        _ticks([to_ticks(costs.host_s(task.ops[at])) for at in labelled]),
     )
 
 

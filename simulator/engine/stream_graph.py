@@ -70,6 +70,16 @@ class StreamGraph:
         """Which of the ops that are written are equal in kind and sizes."""
         return equal_ops(self.written)
 
+    @cached_property
+    def issued_alike(self) -> EqualOps:
+        """Which of these have one label too: a host may issue a part of them in a graph."""
+        known: dict[tuple[int, str], int] = {}
+        each = zip(self.equal.sort.tolist(), self.written, strict=True)
+        alike = [known.setdefault((sort, op.label), len(known)) for sort, op in each]
+        numbers, first = np.unique(np.array(alike, dtype=np.int64), return_index=True)
+        assert len(numbers) == len(known)
+        return EqualOps(first.astype(np.int64), np.array(alike, dtype=np.int64))
+
     def _of_each(self, number: Callable[[Op], int]) -> Indices:
         """A number for every op."""
         return np.array([number(op) for op in self.written], dtype=np.int64)[self.base]

@@ -5,11 +5,11 @@ unless the user fixes another. What it can do at all is searched: its axes, sche
 ZeRO, recomputation, sequence parallelism, micro-batches and rank orders.
 
 Why bounds hold under a stack: they come from the same programs with the same habits, timed by the
-same kernels. What they leave out only lengthens a step: the host that issues kernels, the ops
-around messages of which each rank sends a part, and all copies of experts' rows, where the stack's
-kernels that send these make fewer, of plans that split experts. Where a habit depends on the plan,
-as the fused softmax does, the bound has its fastest form. Habits whose effect on an op on all
-parameters is not bounded are refused by name.
+same kernels. What they leave out only lengthens a step: the ops around messages of which each rank
+sends a part, and all copies of experts' rows, where the stack's kernels that send these make fewer,
+of plans that split experts. Where a habit depends on the plan, as the fused softmax does, the bound
+has its fastest form. Habits whose effect on an op on all parameters is not bounded are refused by
+name.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
     if "exchange_kernels" in stack.own_kernels:
         fused = (*kernels.habits.fused, *WITHIN, *SORTS)
         kernels = replace(kernels, habits=replace(kernels.habits, fused=fused))
-    return replace(kernels, host_s=0.0)
+    return kernels
 
 
 def _check(stack: Stack, habits: Habits) -> None:

@@ -78,7 +78,7 @@ def _of_few_stages() -> Iterator[Case]:
             batch = sequences * min(plan.micro_batches, ROUNDS * pipe)
             layers = LAYERS * pipe * plan.interleave
             fewer = replace(plan, pipe=pipe, batch=batch, ends_as_layers=False)
-            yield name, replace(gpt, layers=layers), fewer
+            yield name, of_layers(gpt, layers), fewer
 
 
 def cut(gpt: GPT, plan: Plan) -> tuple[GPT, Plan]:
@@ -92,11 +92,18 @@ def cut(gpt: GPT, plan: Plan) -> tuple[GPT, Plan]:
     )
     if plan.stage_layers:
         counts = tuple(min(count, LAYERS) for count in plan.stage_layers)
-        return replace(gpt, layers=sum(counts)), replace(fewer, stage_layers=counts)
+        return of_layers(gpt, sum(counts)), replace(fewer, stage_layers=counts)
     chunks = plan.pipe * plan.interleave
     ends = 2 if plan.ends_as_layers and chunks > 1 else 0
     each = min((gpt.layers + ends) // chunks, LAYERS)
-    return replace(gpt, layers=each * chunks - ends), fewer
+    return of_layers(gpt, each * chunks - ends), fewer
+
+
+def of_layers(gpt: GPT, layers: int) -> GPT:
+    """A model with so many layers, of whose kinds one of each is left where there is room."""
+    dense = min(gpt.dense_layers, max(layers - 1, 0))
+    letters = "".join(dict.fromkeys(gpt.mtp_pattern + gpt.pattern)) + gpt.pattern
+    return replace(gpt, layers=layers, dense_layers=dense, pattern=letters[:layers])
 
 
 def rank_of(plan: Plan) -> int:

@@ -152,7 +152,6 @@ def test_a_run_goes_on_from_its_checkpoint_under_the_same_plan_and_another(
         (MIXTRAL, "data=2,expert=2,optimizer=mezo", "optimizer=mezo does not know weights of"),
         (MIXTRAL, "data=2,expert=2,optimizer=lomo", "optimizer=lomo does not know weights of"),
         (MIXTRAL, "data=2,expert=2,optimizer=muon", "optimizer=muon does not know weights of"),
-        ("tiny-deepseek-2m", "context=2", "context=2 exchanges keys and values of one width"),
     ],
 )
 def test_what_experts_and_latent_attention_do_not_go_with_is_refused_by_name(

@@ -23,7 +23,7 @@ from simulator.ranks.fabric import fabric_of
 from simulator.stacks import load_stack
 from simulator.stacks.host import with_hosts
 from simulator.stacks.job import Job, job_of
-from tests.simulator.worlds import GivenSeconds, SmallFabric, by_hand, compute
+from tests.simulator.worlds import GivenSeconds, SmallCosts, SmallFabric, by_hand, compute
 from topologies.machine_files import load_machine
 from topologies.placement import contiguous
 from workload.gpt import find_model
@@ -40,6 +40,25 @@ class SlowHost(GivenSeconds):
 
     def host_s(self, op: Op) -> float:
         return 2.0
+
+
+class Graphs(SmallCosts):
+    """Equal kernels of which the host issues those of one label alone, in three seconds."""
+
+    def host_s(self, op: Op) -> float:
+        return 3.0 if op.label == "first" else 0.0
+
+
+@pytest.mark.parametrize("order", [("first", "replayed"), ("replayed", "first")])
+def test_equal_kernels_with_other_labels_have_hosts_of_their_own(order: tuple[str, str]) -> None:
+    """Two kernels of 1 s in a layer, one of which begins a graph and is issued in 3 s: with the
+    other one, which the graph replays, the block lasts 3 s, not 6 or 2."""
+    ops = [compute(f"m0.l0.{label}", writes=label) for label in order]
+    program = by_hand("x=1", *ops)
+    costs, network = Graphs(launch_s=1.0), classes_of([program], SmallFabric())
+    (task,) = rank_tasks([program], network)
+    assert len(task.graph.equal.first) == 1
+    assert host_waits(task, costs, network).sum() == TICKS_PER_S
 
 
 def test_what_is_missing_in_a_block_is_a_wait_for_the_host() -> None:

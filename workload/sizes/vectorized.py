@@ -227,6 +227,17 @@ def inputs_of(*numbers: Any) -> int:
     return found
 
 
+def first_of(value: Any) -> Any:
+    """A value, or a tuple of them, as those of the first plan.
+
+    >>> first_of((2, Lanes(np.array([3, 4]))))
+    (2, 3)
+    """
+    if isinstance(value, tuple):
+        return tuple(map(first_of, value))
+    return int(value.values[0]) if isinstance(value, Lanes) else value
+
+
 def numbers_in(value: Any) -> tuple[Any, ...]:
     """A value, or those of a tuple."""
     return value if type(value) is tuple else (value,)

@@ -16,6 +16,7 @@ import numpy as np
 from simulator.search.asked.exchanges import EXCHANGES, IN_TURNS
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import AHEAD, OWN, REST, ModelEnds
+from simulator.search.bounds.part_times import ISSUED
 from simulator.search.bounds.stream_bound import (
     ALONE,
     FIRST,
@@ -47,7 +48,9 @@ class OneStream(BusiestStream):
 
     def longest(self, total: Mapping[str, Ticks]) -> Ticks:
         """See `BusiestStream`."""
-        return total.get(self.only, np.zeros_like(total[COMPUTE]))
+        own = total.get(self.only, np.zeros_like(total[COMPUTE]))
+        issued = total.get(ISSUED[1], own) if self.only == COMPUTE else own
+        return np.asarray(np.maximum(own, issued))
 
 
 def by_streams(problem: SearchProblem) -> bool:

@@ -50,9 +50,9 @@ class BatchedProgram:
     for each of `rows` of a space.
 
     `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
-    axes, `timed` the bounds of their ops, `parts` the rows in parts that agree in some inputs of
-    lowering and on some rings, `sizes` those of buffers, `notes` what else follows from the program
-    alone (`noted`).
+    axes, `timed` the bounds of their ops, `hosts` how long the host issues them, `parts` the rows
+    in parts that agree in some inputs of lowering and on some rings, `sizes` those of buffers,
+    `notes` what else follows from the program alone (`noted`).
     """
 
     rows: Indices
@@ -60,6 +60,7 @@ class BatchedProgram:
     orders: Indices
     rings: dict[tuple[object, ...], Indices] = field(default_factory=dict)
     timed: dict[tuple[object, ...], Ticks] = field(default_factory=dict)
+    hosts: dict[tuple[object, ...], Ticks | None] = field(default_factory=dict)
     parts: dict[tuple[int, tuple[object, ...]], Parts] = field(default_factory=dict)
     sizes: dict[str, Bytes] = field(default_factory=dict)
     notes: dict[object, Any] = field(default_factory=dict)

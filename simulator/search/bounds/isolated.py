@@ -24,7 +24,12 @@ from functools import cached_property
 import numpy as np
 
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.isolated_times import IsolatedTimes, Slots, isolated_times
+from simulator.search.bounds.isolated_times import (
+    IsolatedTimes,
+    Slots,
+    isolated_times,
+    issued_times,
+)
 from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds, kind_of
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import MIDDLE, SlotProgram
@@ -214,12 +219,16 @@ class IsolatedBlocks:
         key = micro_batch, works, ends, layers, after
         if key not in self._known:
             slots = self.slot_program.slots(micro_batch, works, ends, layers)
-            durations = self._durations(slots)
+            durations = alone = self._durations(slots)
             if share := self.op_bounds.fabric.compute_share:
                 carry_in = self._carry_in(after) if after is not None else {}
                 interference = slots.interference(tuple(carry_in))
                 durations = interference.slowed(durations, share, carry_in)
-            self._known[key] = isolated_times(slots, durations)
+            times = isolated_times(slots, durations)
+            if self._issued:
+                issued = self._by_op(slots, self._issued)
+                times = replace(times, issued=issued_times(slots, alone, durations, issued))
+            self._known[key] = times
         return self._known[key]
 
     def _carry_in(self, before: PrecedingSlot) -> dict[str, Ticks]:
@@ -230,10 +239,14 @@ class IsolatedBlocks:
 
     def _durations(self, slots: Slots) -> Ticks:
         """Isolated ticks, (ops, lanes)."""
+        return self._by_op(slots, self._ticks)
+
+    def _by_op(self, slots: Slots, known: Mapping[Identity, Ticks]) -> Ticks:
+        """What is known of ops, (ops, lanes)."""
         identities, sort = slots.sorts
         each = np.zeros((len(identities), len(self.some.rows)), dtype=np.int64)
         for own, identity in zip(each, identities, strict=True):
-            own[:] = self._ticks[identity]
+            own[:] = known[identity]
         return each[sort]
 
     @cached_property
@@ -246,3 +259,14 @@ class IsolatedBlocks:
         others = REDUCED_ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
         every = (op for op in self.some.program.ops if op.purpose not in others)
         return {op.identity: self.op_bounds.ticks(self.some, op) for op in every}
+
+    @cached_property
+    def _issued(self) -> Mapping[Identity, Ticks]:
+        """For how many ticks the host issues each op; nothing if it is never the bottleneck."""
+        each = {
+            op.identity: self.op_bounds.host_ticks(self.some, op) for op in self.some.program.ops
+        }
+        if all(ticks is None for ticks in each.values()):
+            return {}
+        none = self.some.values(0)
+        return {identity: none if ticks is None else ticks for identity, ticks in each.items()}

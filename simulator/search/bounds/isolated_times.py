@@ -5,17 +5,27 @@ The recurrence is that of `simulator/engine/streams.py`, over arrays with one en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
+from simulator.costs.kernel_launch import between_waits, issued_by_block
 from simulator.engine.interference import Interference, interference_of
 from simulator.search.bounds.layouts import FEW, ChunkLayers
 from workload.dataflow import Waits
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, NONE, Identity, Op, layer_part
 from workload.sizes.arrays import Counts, Indices, Ticks
+
+
+class IssuedTimes(NamedTuple):
+    """For how long the compute stream is busy with slots as their host issues them, and what each
+    further unit of layers adds to that, an entry for each lane."""
+
+    total: Ticks
+    growth: Ticks
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,8 @@ class IsolatedTimes:
     `compute` is the end of the compute stream, `every` that of all streams; each further layer adds
     at least `growth` to `compute`. `plain` is the end of the compute stream if it never waited for
     what it adds to gradients at its end; each further layer adds `growth + added` to it. Other
-    streams end no sooner with further layers.
+    streams end no sooner with further layers. The compute stream ends no sooner than it is busy as
+    the host issues its ops, where that is known.
     """
 
     compute: Ticks
@@ -33,11 +44,15 @@ class IsolatedTimes:
     growth: Ticks
     plain: Ticks
     added: Ticks
+    issued: IssuedTimes | None = None
 
     def ends(self, lane: Indices, more: Counts | int) -> tuple[Ticks, Ticks]:
         """`compute` and `every` of some lanes with so many more units of layers."""
         plain = self.plain[lane] + more * (self.growth + self.added)[lane]
         compute = np.maximum(self.compute[lane] + more * self.growth[lane], plain)
+        if self.issued is not None:
+            total, growth = self.issued
+            compute = np.maximum(compute, total[lane] + more * growth[lane])
         return compute, np.maximum(self.every[lane], compute)
 
 
@@ -64,6 +79,17 @@ class Slots:
         if part.is_layer:
             part = layer_part(self.layers.bases[part.layer - self.layers.skip])
         return m, part, again, label
+
+    @cached_property
+    def issued(self) -> list[tuple[Indices, bool]]:
+        """The ops of each block that the host issues, apart where it waits for counts; with whether
+        it has waited for these."""
+        return [
+            (np.array(part, dtype=np.int64), waited)
+            for own in issued_by_block(self.ops)
+            for part, waited in between_waits(self.ops, own)
+            if part
+        ]
 
     def interference(self, streams: tuple[str, ...] = ()) -> Interference:
         """Which compute runs beside which collectives; on `streams` some are in flight before."""
@@ -105,6 +131,33 @@ class Slots:
         return late, early
 
 
+def issued_times(slots: Slots, alone: Ticks, durations: Ticks, issued: Ticks) -> IssuedTimes:
+    """How long the compute stream is busy with slots whose ops the host takes `issued` ticks for:
+    with every block as long as its ops last, or as long as issuing them takes.
+
+    `durations` are the isolated ticks `alone` with what interference adds. What other streams make
+    it wait for is left out, since the engine adds what a block's ops miss to all of its kernels, of
+    which some may run while others wait.
+    """
+    zero = np.zeros(durations.shape[1], dtype=np.int64)
+    total, units = zero, dict[int, Ticks]()
+    for part, waited in slots.issued:
+        own, each = alone[part], issued[part]
+        lasts = each.sum(axis=0)
+        if waited:
+            rest = own[::-1].cumsum(axis=0)[::-1]
+            lasts = np.maximum(lasts, (each.cumsum(axis=0) + rest).max(axis=0))
+        is_kernel = [not slots.ops[at].communicates for at in part.tolist()]
+        lasts = np.where(own[is_kernel].any(axis=0), lasts, 0)
+        ticks = np.maximum(durations[part].sum(axis=0), lasts)
+        total = total + ticks
+        of = slots.ops[part[0]].block.part
+        unit = slots.layers.unit_of(of.layer) if of.is_layer else None
+        if unit is not None:
+            units[unit[0]] = units.get(unit[0], zero) + ticks
+    return IssuedTimes(total, _least(units, zero))
+
+
 def isolated_times(slots: Slots, durations: Ticks) -> IsolatedTimes:
     """Simulate slots: an op starts when the op before it on its stream and its waits have ended.
 
@@ -137,7 +190,12 @@ def _of_unit(slots: Slots, durations: Ticks, zero: Ticks) -> Ticks:
         unit = slots.layers.unit_of(op.part.layer) if op.part.is_layer else None
         if unit is not None:
             ticks[unit[0]] = ticks.get(unit[0], zero) + own
-    return zero if len(ticks) < FEW else np.minimum.reduce(list(ticks.values()))
+    return _least(ticks, zero)
+
+
+def _least(units: Mapping[int, Ticks], zero: Ticks) -> Ticks:
+    """The least ticks of one unit, if there are enough of them."""
+    return zero if len(units) < FEW else np.minimum.reduce(list(units.values()))
 
 
 def _growth(slots: Slots, ends: Ticks, zero: Ticks) -> Ticks:

@@ -40,7 +40,7 @@ from workload.grid import Grid
 from workload.op import PAIRS, Op
 from workload.passes.exchanges.kernels import Reached
 from workload.sizes.arrays import Bytes, Indices, Ticks
-from workload.sizes.vectorized import UNKNOWN, Lanes, has_lanes, inputs_of, numbers_in
+from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
 
 NONE = -1
 MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
@@ -71,6 +71,25 @@ class OpBounds:
             some.timed[asked] = self.of_bytes(some, op, some.values(op.nbytes), inputs)
         return some.timed[asked]
 
+    def host_ticks(self, some: BatchedProgram, op: Op) -> Ticks | None:
+        """For how many ticks the host issues an op in each row, none where the op takes no time;
+        None if it is never the bottleneck."""
+        if isinstance(some, PlacedProgram):
+            own = self.host_ticks(some.base, op)
+            return None if own is None else own[some.lane]
+        key = "host", op.label, *asked_of(op)
+        if key not in some.hosts:
+            some.hosts[key] = self._issued(some, op)
+        return some.hosts[key]
+
+    def _issued(self, some: BatchedProgram, op: Op) -> Ticks | None:
+        first = {name: first_of(value) for name, value in op.attributes.items()}
+        if not self.costs.host_s(replace(op, attributes=first)):
+            return None
+        sizeless = replace(op, nbytes=0, flops=0)
+        issued = self._computed(some, sizeless, some.values(0), inputs_of(0), self.costs.host_s)
+        return np.where(self.ticks(some, op) > 0, issued, 0)
+
     def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int = UNKNOWN) -> Ticks:
         """The same for an op on so many bytes in each row, which follow from some `inputs` of
         lowering, where these are known."""
@@ -82,9 +101,16 @@ class OpBounds:
             return np.asarray(np.minimum.reduce(each))
         if op.communicates:
             return self._communicated(some, op, op.kind, nbytes, inputs)
-        return self._computed(some, op, nbytes, inputs)
+        return self._computed(some, op, nbytes, inputs, self.costs.seconds)
 
-    def _computed(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int) -> Ticks:
+    def _computed(
+        self,
+        some: BatchedProgram,
+        op: Op,
+        nbytes: Bytes,
+        inputs: int,
+        seconds: Callable[[Op], float],
+    ) -> Ticks:
         varied = {key: value for key, value in op.attributes.items() if has_lanes(value)}
         numbers = [op.flops, *chain.from_iterable(map(numbers_in, varied.values()))]
         sizes = [nbytes, *map(some.values, numbers)]
@@ -96,9 +122,9 @@ class OpBounds:
             filled = {key: _filled(value, left) for key, value in varied.items()}
             how = {**op.attributes, **filled}
             own = replace(op, nbytes=nbytes, flops=flops, attributes=how)
-            return to_ticks(self.costs.seconds(own))
+            return to_ticks(seconds(own))
 
-        what = op.kind, op.dtype, op.part.is_layer, op.label, rest
+        what = seconds.__name__, op.kind, op.dtype, op.part.is_layer, op.label, rest
         return self._ticks_of(what, sizes, first, ticks)[which]
 
     def _communicated(

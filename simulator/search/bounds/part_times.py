@@ -9,10 +9,11 @@ from simulator.search.asked.exchanges import stream_of
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, adds_to_tied
 from simulator.search.bounds.layouts import kind_of
 from simulator.search.bounds.op_bounds import OpBounds, asked_of
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, STEP, Op
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, MODEL, STEP, Op
 from workload.sizes.arrays import Ticks
 
 STEP_WORKS = ("gradients", "step")  # that follow the slots of the last micro-batch
+ISSUED = "", "issued"
 PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
 
 
@@ -22,7 +23,7 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     The key (part, work, last) has sums of ops by the overlap that gave them a stream of their own
     ("" if none did, BLOCKING for a collective on the compute stream) and that stream. `work` is one
     of WORK, "gradients" for sums over data or "step" for what follows all slots; `last` is true for
-    the last micro-batch.
+    the last micro-batch. The stream ISSUED has for how long the host issues slots' kernels.
     """
     ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
     beside = op_bounds.space.problem.of_exchanges
@@ -32,7 +33,15 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
         for entry, count in where.items():
             streams, own = ticks[entry], count * each if count > 1 else each
             streams[key] = streams[key] + own if key in streams else own
+            issued = op_bounds.host_ticks(some, op) if _is_kernel(op) else None
+            if issued is not None:
+                streams[ISSUED] = streams.get(ISSUED, 0) + count * issued
     return ticks
+
+
+def _is_kernel(op: Op) -> bool:
+    """Whether the host issues an op on the stream of compute, whatever the overlaps."""
+    return op.stream == COMPUTE and not op.communicates and op.block != STEP
 
 
 def of_one_micro_batch(known: PartTimes) -> PartTimes:

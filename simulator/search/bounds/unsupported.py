@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from simulator.search.space import Space
 from topologies.errors import MachineError
 from workload.op import LOSS_REDUCE, NORM_REDUCE, Op
 from workload.sizes.arrays import Counts, Indices
-from workload.sizes.vectorized import Lanes
+from workload.sizes.vectorized import first_of
 
 Meeting = tuple[str, Counts]  # a collective's kind, and for each row how many ranks meet
 REDUCED_ACROSS_STAGES = (NORM_REDUCE, LOSS_REDUCE)
@@ -72,8 +71,8 @@ class RefusalTimes:
     def _against_op(self, op: Op) -> str:
         key = op.kind, op.dtype, op.attributes.get(FORM)
         if key not in self._known:
-            how = {name: _first(value) for name, value in op.attributes.items()}
-            sizes = {"nbytes": _first(op.nbytes), "flops": _first(op.flops)}
+            how = {name: first_of(value) for name, value in op.attributes.items()}
+            sizes = {"nbytes": first_of(op.nbytes), "flops": first_of(op.flops)}
             try:
                 self.costs.seconds(replace(op, attributes=how, **sizes))
                 self._known[key] = ""
@@ -90,12 +89,6 @@ class RefusalTimes:
             except MachineError as error:
                 self._known[key] = str(error)
         return self._known[key]
-
-
-def _first(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_first, value))
-    return int(value.values[0]) if isinstance(value, Lanes) else value
 
 
 def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
