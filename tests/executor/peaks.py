@@ -22,6 +22,7 @@ from executor.timing import HostRecorder
 from executor.train import Trainer
 from tests.executor.covering import Case, Row, case, covering
 from tests.executor.ranks import TIMEOUT_S
+from tests.executor.rehearsal import plans_of_every_kind
 from workload.dataflow import retired_at
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -34,6 +35,13 @@ CPU = torch.device("cpu")
 # they by more heads: what attention in single steps holds for one of them is of no account then.
 WIDER, LONGER, FULLER = 8, 8, 2
 MORE_HEADS = 4
+# Fields that say how large a model is: none of them decides which ops there are, unless it is 0.
+# Sequences stay as long: scores of one head, which attention holds, grow with their square.
+WIDENED, MORE_SEQUENCES = 4, 8
+WIDTHS = (
+    *("hidden", "heads", "kv_heads", "ffn"),
+    *("expert_ffn", "shared_ffn", "q_rank", "kv_rank", "ssm_heads"),
+)
 MARK = 7_000_021  # bytes: no buffer has just so many
 
 
@@ -54,7 +62,14 @@ def peaks(gpt: GPT, plan: Plan) -> Iterator[Peak]:
     """The peaks of the first rank of each stage."""
     for trainer in trainers(gpt, plan):
         batch = torch.randint(gpt.vocab, (plan.batch, gpt.sequence + 1))
-        yield Peak(trainer.program, trainer.run([batch]).peak_bytes)
+        allocated_bytes = trainer.run([batch]).peak_bytes
+        yield Peak(_of_rows_that_came(trainer), allocated_bytes)
+
+
+def _of_rows_that_came(trainer: Trainer) -> Program:
+    """A trainer's program, experts' buffers of as many rows as came in the last step."""
+    program = trainer.program
+    return replace(program, like=program.outline, known_nbytes=trainer.table.sizes)
 
 
 def with_copies(program: Program) -> int:
@@ -80,11 +95,12 @@ def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:
     says is in use during it, over the first rank of each stage."""
     found: dict[str, int] = {}
     for trainer in trainers(gpt, plan):
-        program = trainer.program
+        measured = list(_allocated(trainer))
+        program = _of_rows_that_came(trainer)
         in_use = [use.total_bytes for use in program.memory]
         lasting = [b for b in program.buffers.values() if b.persistent and b.role != HOST]
         constant = sum(buffer.nbytes for buffer in lasting)
-        for index, allocated in _allocated(trainer):
+        for index, allocated in measured:
             kind, excess = program.ops[index].kind, constant + allocated - in_use[index]
             found[kind] = max(found.get(kind, excess), excess)
     return found
@@ -104,6 +120,15 @@ def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
     )
     fuller = replace(plan, batch=FULLER * plan.batch, micro_batch=FULLER * plan.micro_batch)
     return wide, replace(fuller, precision=precision)
+
+
+def widened(gpt: GPT, plan: Plan) -> Case:
+    """A model and a plan of `plans_of_every_kind`, so large that fixed costs do not count: of
+    more sequences where several ranks share one."""
+    widths = {name: WIDENED * getattr(gpt, name) for name in WIDTHS}
+    sequences = MORE_SEQUENCES * plan.x * plan.y
+    fuller = replace(plan, batch=sequences * plan.batch, micro_batch=sequences * plan.micro_batch)
+    return replace(gpt, **widths), fuller
 
 
 class _Marks(HostRecorder):
@@ -170,7 +195,8 @@ def _kinds(row: Row) -> set[str]:
 
 
 def main() -> None:
-    """Print the peaks of the covering set's plans, and what each kind of op took beyond them."""
+    """Print the peaks of the covering set's plans, and what each kind of op took beyond what the
+    program of a plan says."""
     torch.set_num_threads(1)
     for row in covering(8):
         gpt, plan = wide_case(row)
@@ -178,9 +204,9 @@ def main() -> None:
         sizes = (worst.program.peak.total_bytes, worst.allocated_bytes)
         mebibytes = " ".join(f"{nbytes / 2**20:8.2f} MiB" for nbytes in sizes)
         print(f"{worst.excess:+7.2%} {mebibytes}  {row['model']} with {plan}", flush=True)
-    for row in rows_of_every_kind():
-        gpt, plan = wide_case(row)
-        print(f"{row['model']} with {plan}", flush=True)
+    for small, narrow, _, _ in plans_of_every_kind("fp32"):
+        gpt, plan = widened(small, narrow)
+        print(f"{gpt.name} with {plan}", flush=True)
         for kind, excess in sorted(excess_by_kind(gpt, plan).items()):
             print(f"{kind:24} {excess / 2**10:+9.1f} KiB", flush=True)
 

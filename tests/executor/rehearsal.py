@@ -77,7 +77,7 @@ class Case:
 def cases(precision: str) -> dict[str, Case]:
     """A case of every kind of op (and of every form of a matmul) that steps of a precision have."""
     found: dict[str, Case] = {}
-    for gpt, plan, forms, stage in _plans(precision):
+    for gpt, plan, forms, stage in plans_of_every_kind(precision):
         swap = {"TN": "NN", "NT": "TN", "NN": "NT"} if forms else {}
         rehearse(lower(gpt, plan, stage, forms=swapped(gpt, plan, swap)), found)
     return found
@@ -89,8 +89,9 @@ def cases_once(precision: str) -> Mapping[str, Case]:
     return cases(precision)
 
 
-def _plans(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
-    """Models, plans, whether matmuls take other forms, and a stage."""
+def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
+    """Models and plans in whose programs every kind of op is; whether matmuls take other forms, and
+    a stage."""
     plain = Plan(batch=4, micro_batch=2, precision=precision)
     yield SMALL, plain, False, 0
     yield LLAMA, replace(plain, recompute="full"), False, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from executor.kernels import KERNELS
 from executor.memory.allocations import allocations
 from executor.rank_context import RankContext
 from executor.train import Trainer
-from tests.executor.covering import Row, covering
+from tests.executor.covering import Case, Row, covering
 from tests.executor.peaks import (
     CPU,
     LONGER,
@@ -23,9 +23,11 @@ from tests.executor.peaks import (
     peaks,
     rows_of_every_kind,
     wide_case,
+    widened,
     with_copies,
 )
 from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.rehearsal import HYBRID, LATENT, MIXTURE, OSS, plans_of_every_kind
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, start
 from tests.executor.test_parity_models import TOGETHER
 from workload.gpt import find_model
@@ -88,17 +90,51 @@ def test_the_allocator_holds_what_the_program_says_of_every_pair_of_options() ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_every_kind_of_op_keeps_to_its_operands() -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_kind_of_op_keeps_to_its_operands(precision: str) -> None:
     seen = set()
-    for row, precision in product(rows_of_every_kind(), ("fp32", "bf16")):
-        gpt, plan = wide_case(row, precision)
-        most = MARGIN * max(lower(gpt, plan, s).peak.total_bytes for s in range(plan.pipe))
+    for small, plan, _, _ in plans_of_every_kind(precision):
+        gpt, fuller = widened(small, plan)
+        most = MARGIN * max(lower(gpt, fuller, s).peak.total_bytes for s in range(plan.pipe))
         most += ONEDNN_BYTES if precision == "bf16" else 0
-        found = excess_by_kind(gpt, plan)
-        assert {kind: excess for kind, excess in found.items() if excess > most} == {}
+        found = excess_by_kind(gpt, fuller)
+        assert {kind: excess for kind, excess in found.items() if excess > most} == {}, plan
         seen |= set(found)
     assert set(KERNELS) - seen == ELSEWHERE
+
+
+EXPERTS: dict[str, Any] = {
+    name: getattr(MIXTURE, name) for name in ("experts", "topk", "expert_ffn", "shared_ffn")
+}
+# Latent attention and bias balancing; sinks and biases of experts; Mamba-2; drops; recipes.
+ROUTED = {
+    "DeepSeek": (replace(LATENT, **EXPERTS, router="sigmoid", router_bias=True), "ep=2"),
+    "gpt-oss": (replace(OSS, window=5, global_every=2), "ep=2,dispatcher=all_gather"),
+    "hybrid": (HYBRID, "ep=2"),
+    "drops": (replace(MIXTURE, capacity=1.0), "ep=2,dispatcher=sparse"),
+    "fp8": (MIXTURE, "ep=2,recipe=fp8-tensorwise"),
+}
+
+
+def routed_case(name: str) -> Case:
+    small, how = ROUTED[name]
+    return widened(small, parse_plan(f"data=2,precision=fp32,micro_batch=2,{how}", batch=4))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "DeepSeek",
+        "hybrid",
+        "drops",
+        pytest.param("gpt-oss", marks=pytest.mark.slow),
+        pytest.param("fp8", marks=pytest.mark.slow),
+    ],
+)
+def test_the_allocator_holds_what_the_program_says_of_rows_that_came(name: str) -> None:
+    (peak,) = peaks(*routed_case(name))
+    assert abs(peak.excess) < MARGIN
 
 
 @pytest.mark.slow
@@ -147,13 +183,17 @@ def test_a_model_of_a_million_parameters_allocates_what_its_program_says(precisi
     assert abs(peak.excess) < MARGIN
 
 
-def test_a_kernel_that_keeps_a_copy_exceeds_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["loss_grad", "sort_rows"])
+def test_a_kernel_that_keeps_a_copy_exceeds_the_program(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def copying(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         copies = [tensor.clone() for tensor in reads]
-        KERNELS["loss_grad"](op, copies, writes, at)
+        KERNELS[kind](op, copies, writes, at)
 
-    monkeypatch.setattr(prepared, "KERNELS", {**KERNELS, "loss_grad": copying})
-    (peak,) = peaks(find_model("tiny-1m"), parse_plan("data=1,precision=fp32", batch=8))
+    monkeypatch.setattr(prepared, "KERNELS", {**KERNELS, kind: copying})
+    dense = (find_model("tiny-1m"), parse_plan("data=1,precision=fp32", batch=8))
+    (peak,) = peaks(*(dense if kind == "loss_grad" else routed_case("drops")))
     assert peak.excess > MARGIN
 
 
