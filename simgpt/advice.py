@@ -81,7 +81,8 @@ def starved(plan: Plan) -> str:
     if plan.micro_batches >= plan.pipe:
         return ""
     few = tables.several(plan.micro_batches, "micro-batch")
-    return f"{few} for {plan.pipe} stages, which mostly wait; a smaller micro_batch gives more"
+    more = "smaller micro_batch" if plan.micro_batch > 1 else "larger batch"
+    return f"{few} for {plan.pipe} stages, which mostly wait; a {more} gives more"
 
 
 def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:

@@ -42,7 +42,6 @@ from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import OPPOSED
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
 
@@ -219,14 +218,10 @@ class PipelineRun:
     def schedule(self) -> SlotSchedule:
         """The schedule with the durations of slots and messages."""
         stage_orders, plan = self.stage_orders, self.stage_orders.plan
-        return SlotSchedule(
-            orders=stage_orders.orders,
+        return stage_orders.timed(
             ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
             links=[self.link_ticks(stage) for stage in range(plan.pipe)],
             messages=order_of_messages(stage_orders.habits.messages, plan),
-            micro_batches=stage_orders.small.passes * stage_orders.small.micro_batches,
-            in_v=plan.schedule in OPPOSED,
-            paired=plan.in_pairs,
         )
 
     @cached_property

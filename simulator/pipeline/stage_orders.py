@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
 from simulator.pipeline.slot_pairs import parts_in_pairs
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import V_SHAPED, Slot
+from workload.pipeline.schedule import OPPOSED, V_SHAPED, Slot
 from workload.pipeline.stages import like_stages, stage_slots
 from workload.plan import Plan
 
@@ -66,6 +67,21 @@ class StageOrders:
 
     def _alone(self, stage: int) -> list[SlotOps]:
         return self.kind(stage).parts_of(self.orders[stage])
+
+    def timed(
+        self, ticks: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], messages: str
+    ) -> SlotSchedule:
+        """The schedule, given for how long each stage's slots and links are busy, and the order of
+        messages by its name."""
+        return SlotSchedule(
+            orders=self.orders,
+            ticks=ticks,
+            links=links,
+            messages=messages,
+            micro_batches=self.small.passes * self.small.micro_batches,
+            in_v=self.plan.schedule in OPPOSED,
+            paired=self.plan.in_pairs,
+        )
 
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""

@@ -62,6 +62,15 @@ def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, advice: 
         assert fitting.memory.peak_bytes == plan_bytes(prediction.gpt, plan)
 
 
+def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
+    text = "x=2,pipe=8,data=rest,schedule=dualpipe,micro_batch=2,zero=1"
+    prediction = predicted(text, devices=64, model="ornl-22b")
+    assert what_fits(prediction) == (
+        "does not fit by 11.44 GiB per device; it fits with recompute=full:4, or micro_batch=1, "
+        "or zero=3, or z=4,data=1"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "stack", "changes"),
     [
@@ -224,13 +233,20 @@ def test_where_nothing_is_enough_it_says_so() -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (Plan(pipe=4, batch=8, micro_batch=8), "1 micro-batch for 4 stages, which mostly wait"),
+        (
+            Plan(pipe=4, batch=8, micro_batch=8),
+            "1 micro-batch for 4 stages, which mostly wait; a smaller micro_batch gives more",
+        ),
+        (
+            Plan(pipe=4, data=4, batch=8, micro_batch=1),
+            "2 micro-batches for 4 stages, which mostly wait; a larger batch gives more",
+        ),
         (Plan(pipe=4, batch=8, micro_batch=2), ""),
         (Plan(batch=8, micro_batch=8), ""),
     ],
 )
 def test_a_pipeline_with_too_few_micro_batches_is_told_so(plan: Plan, said: str) -> None:
-    assert starved(plan).partition(";")[0] == said
+    assert starved(plan) == said
 
 
 @pytest.mark.slow

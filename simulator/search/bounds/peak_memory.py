@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.engine.whole_step import step_bytes
-from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
@@ -31,7 +30,6 @@ from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_p
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import V_SHAPED
 from workload.pipeline.stages import chunk_layers, places_of
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
@@ -51,15 +49,9 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int =
     """The peak of a pipeline's worst stage: that follows from the order of slots alone. Where some
     stage needs more than there is `room` for, that of the first such stage."""
     stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
-    pipe = SlotSchedule(
-        orders=stage_orders.orders,
-        ticks=[[0] * len(order) for order in stage_orders.orders],
-        links=[(0, 0)] * plan.pipe,
-        messages=order_of_messages(habits.messages, plan),
-        micro_batches=stage_orders.small.micro_batches,
-        in_v=plan.schedule in V_SHAPED,
-        paired=plan.in_pairs,
-    )
+    no_ticks = [[0] * len(order) for order in stage_orders.orders]
+    messages = order_of_messages(habits.messages, plan)
+    pipe = stage_orders.timed(no_ticks, [(0, 0)] * plan.pipe, messages)
     most = 0
     for stage in _fullest_first(stage_orders):
         kind, parts = stage_orders.kind(stage), stage_orders.parts_of(stage)
@@ -87,7 +79,7 @@ def _fullest_first(stage_orders: StageOrders) -> list[int]:
     layers, places = chunk_layers(gpt, plan), places_of(plan)
 
     def fullness(stage: int) -> tuple[bool, int, int, int]:
-        own = [layer for number in places.numbers(stage) for layer in layers[number]]
+        own = [layer for part in places.parts(stage) for layer in layers[part]]
         with_experts = sum(has_experts(gpt, layer) for layer in own)
         return firsts[stage] == stage, with_experts, len(own), -stage
 

@@ -42,6 +42,7 @@ from workload.lowering import lower
 from workload.op import COMPUTE
 from workload.passes.stack import of_lowering
 from workload.passes.table import OVERLAPS
+from workload.pipeline.schedule import OPPOSED, STRAIGHT, V_SHAPED
 from workload.plan_text import parse_plan
 
 HUGE = 10**18
@@ -204,6 +205,19 @@ def test_further_layers_count_only_where_all_streams_keep_step(beside: int, eigh
     few = isolated_times(Slots(ops, waits(ops), plain_layers(8)), durations)
     assert few.compute.tolist() == [80]
     assert few.ends(np.array([0]), np.array([10]))[0].tolist() == [eighteen]
+
+
+@pytest.mark.parametrize("overlap", [OVERLAPS, ()])
+@pytest.mark.parametrize("schedule", [*STRAIGHT, *OPPOSED])
+def test_the_peak_of_a_pipeline_is_known_without_its_times(
+    schedule: str, overlap: tuple[str, ...]
+) -> None:
+    """On the fullest stage, for every schedule; also of two copies of the model in a pipeline."""
+    chunks = 2 if schedule in V_SHAPED else 1
+    text = f"pipe=4,data=2,zero=1,schedule={schedule},interleave={chunks},micro_batch=2"
+    plan = replace(parse_plan(text, batch=64), overlap=overlap)
+    gpt = replace(GPT_12, layers=16)
+    assert pipeline_bytes(gpt, plan) == predict(gpt, plan, MACHINES["frontier"]).memory.peak_bytes
 
 
 def test_fewer_overlaps_may_need_more_memory_so_each_plan_is_asked_for_its_own() -> None:
