@@ -31,6 +31,12 @@ CHOICES = {
 }
 MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
 PRECISIONS = CHOICES["precision"]
+COUNTS = (
+    *(*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"),
+    *("shard", "expert_tensor"),
+)
+# Fields of which some values are wrong whatever the others are, in the order in which one is named.
+ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +107,8 @@ class Plan:
     order: str = USUAL
 
     def __post_init__(self) -> None:
-        for key in (*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"):
-            if not 1 <= getattr(self, key) <= MOST:
-                bound = "at least 1" if getattr(self, key) < 1 else f"at most {MOST:,}"
-                raise PlanError(f"{key}={getattr(self, key)} must be {bound}")
-        for key, allowed in CHOICES.items():
-            _one_of(key, getattr(self, key), allowed)
-        for switch in self.overlap:
-            _one_of("overlap", switch, EVERY)
-        check_order(self.order)
-        self._check_recompute()
+        for key in ALONE:
+            check_value(key, getattr(self, key))
         self._check_sharding()
         contexts.check(self)
         experts.check(self)
@@ -123,15 +121,9 @@ class Plan:
         if why := dispatcher_refusal(self):
             raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
 
-    def _check_recompute(self) -> None:
-        if why := text_refusal(self.recompute, MOST):
-            raise PlanError(f"recompute={self.recompute} {why}")
-
     def _check_sharding(self) -> None:
-        if self.zero not in range(4):
-            raise PlanError(f"zero={self.zero} must be 0, 1, 2 or 3")
-        if self.shard < 0 or (self.shard > 0 and not self.zero):
-            raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3 and a positive number")
+        if self.shard and not self.zero:
+            raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3")
         if self.shard and self.data % self.shard:
             raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
         if self.gradients == "bf16" and self.precision != "bf16":
@@ -279,6 +271,26 @@ def text_of(value: object) -> str:
     if isinstance(value, tuple):
         return "+".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_value(key: str, value: Any) -> None:
+    """Refuse with a PlanError a value of a field that no plan takes, whatever its other fields."""
+    if key in COUNTS:
+        least = 0 if key in ("shard", "expert_tensor") else 1
+        if not least <= value <= MOST:
+            bound = f"at least {least}" if value < least else f"at most {MOST:,}"
+            raise PlanError(f"{key}={value} must be {bound}")
+    elif key in CHOICES:
+        _one_of(key, value, CHOICES[key])
+    elif key == "overlap":
+        for switch in value:
+            _one_of(key, switch, EVERY)
+    elif key == "order":
+        check_order(value)
+    elif key == "recompute" and (why := text_refusal(value, MOST)):
+        raise PlanError(f"{key}={value} {why}")
+    elif key == "zero" and value not in range(4):
+        raise PlanError(f"{key}={value} must be 0, 1, 2 or 3")
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -17,10 +17,11 @@ from simgpt.options import MOST_DEVICES
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
 from topologies.placement_names import check_placement
-from workload.errors import ModelError, PlanCannotRunError, PlanError
+from workload.errors import ModelError
 from workload.models.fields import KINDS, field_value
-from workload.plan import MOST, Plan
+from workload.plan import MOST, check_value
 from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
+from workload.recipes.table import recipe_words
 
 Point = dict[str, Any]
 
@@ -31,7 +32,6 @@ PLAIN = (
 MODEL = tuple(key for key in KINDS if key not in ("name", "source"))
 PLAN = tuple(key for key in KEYS if key != "batch")
 TABLES = ("device", "node", "nodes", "interconnect", "network", "software", "power")
-COMPANIONS: tuple[dict[str, Any], ...] = ({}, {"pipe": 2, "batch": 2}, {"zero": 1})
 MOST_COUNTED = {"devices": MOST_DEVICES, "batch": MOST}
 
 
@@ -137,26 +137,11 @@ def _plan(given: Any) -> str:
 def _plan_value(key: str, given: Any) -> Any:
     if isinstance(given, float):
         raise StudyError(f"plan.{key} = {given} is no plan's value")
+    for word, named in recipe_words({key: given}).items():
+        if (parsed := plan_value(word, named)) != REST:
+            check_value(word, parsed)
     parsed = plan_value(key, given)
-    if parsed != REST and key != "stage_layers":
-        _check_alone(key, parsed)
     return _text(parsed) if isinstance(parsed, tuple) else parsed
-
-
-def _check_alone(key: str, parsed: Any) -> None:
-    """Refuses a value that no plan takes; one that some plans take is for each point to tell."""
-    refused: PlanError | None = None
-    for companion in COMPANIONS:
-        try:
-            Plan(**{"batch": 1, "micro_batch": 1, **companion, key: parsed})
-        except PlanCannotRunError:
-            return
-        except PlanError as error:
-            refused = refused or error
-        else:
-            return
-    assert refused is not None
-    raise refused
 
 
 def _text(value: Any) -> str:

@@ -81,6 +81,9 @@ def test_a_value_from_a_file_or_a_command_line_is_the_same(key: str, given: Any,
         ({"sweep": {"x": [1.5]}}, "1.5 is no plan's value"),
         ({"sweep": {"x": [0]}}, "x=0 must be at least 1"),
         ({"sweep": {"zero": [4]}}, "zero=4 must be 0, 1, 2 or 3"),
+        ({"sweep": {"precision": ["fp9"]}}, "precision=fp9 is not supported"),
+        ({"sweep": {"shard": [-1]}}, "shard=-1 must be at least 0"),
+        ({"sweep": {"overlap": ["all+b2b"]}}, "overlap=b2b is not supported"),
         ({"sweep": {"recompute": ["half"]}}, "recompute=half is not supported"),
         ({"sweep": {"layers": [1.5]}}, "model.layers = 1.5 must be a whole number"),
         ({"sweep": {"layers": [True]}}, "model.layers = True must be a whole number"),
@@ -110,6 +113,25 @@ def test_a_study_that_nobody_can_mean(change: dict[str, Any], words: str) -> Non
         inputs_of(study(SMALL, **change))
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("plan.schedule", "zb-v"),
+        ("plan.schedule", "dualpipe"),
+        ("plan.overlap", "a2a"),
+        ("plan.expert_tensor", 4),
+        ("plan.shard", 8),
+        ("plan.interleave", 2),
+        ("plan.precision", "fp8-blockwise"),
+        ("plan.gradients", "bf16"),
+        ("plan", "pipe=4,interleave=2,schedule=dualpipe-v,data=rest"),
+        ("plan", "x=2,expert=8,expert_tensor=2,data=rest,precision=mxfp8"),
+    ],
+)
+def test_a_value_that_some_plans_take_is_for_each_point_to_tell(key: str, given: Any) -> None:
+    assert value(key, given) == given
 
 
 @pytest.mark.parametrize("key", ["model", "machine"])
