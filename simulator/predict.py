@@ -244,13 +244,17 @@ def _prediction(
     device_s = step_s * plan.grid.ranks
     parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}
     busy_s = parts_s["compute"] + parts_s["optimizer"]
+    # Places that a capacity leaves empty are computed, but are not the model's.
+    model_flops = (
+        min(step.model_flops, gpt.model_flops(plan.batch)) if gpt.capacity else step.model_flops
+    )
     return Prediction(
         gpt=gpt,
         plan=plan,
         machine=machine.name,
         breakdown_s=parts_s,
         step_s=step_s,
-        model_flops_per_s_per_device=step.model_flops / device_s,
+        model_flops_per_s_per_device=model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
         peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
         memory=memory_of(step, machine, stack),

@@ -93,6 +93,24 @@ def test_without_recomputation_hardware_flops_are_model_flops() -> None:
     assert prediction.hfu == prediction.mfu
 
 
+@pytest.mark.parametrize(("capacity", "model", "computed"), [(0, 1, 1), (0.5, 0.5, 0.5), (4, 1, 4)])
+def test_empty_places_of_experts_are_no_flops_of_the_model(
+    capacity: float, model: float, computed: float
+) -> None:
+    """Of experts' rows, of which each token has topk; three matrices, forward and twice back."""
+    gpt = replace(find_model("tiny-mixtral-2m"), capacity=capacity)
+    plan = parse_plan("data=2,expert=2", batch=16)
+    found = predict(gpt, plan, load_machine("dgx-h100"))
+    rows = gpt.layers * plan.batch * gpt.sequence * gpt.topk
+    experts = 3 * 2 * 3 * gpt.hidden * gpt.expert_ffn * rows
+    rest = gpt.model_flops(plan.batch) - experts
+    device_s = found.step_s * plan.grid.ranks
+    rates = found.model_flops_per_s_per_device, found.hardware_flops_per_s_per_device
+    assert [rate * device_s for rate in rates] == pytest.approx(
+        [rest + model * experts, rest + computed * experts]
+    )
+
+
 def test_a_model_that_is_too_large_does_not_fit() -> None:
     plan = parse_plan("data=8", batch=8)
     memory = predict(find_model("gpt-80b"), plan, load_machine("frontier")).memory
