@@ -44,7 +44,9 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument(name: str, value: Any) -> str:
-    return f"--{name}" if value is True else f"--{name} {shlex.quote(str(value))}"
+    """One argument; of a list each value is a word of its own, as argparse's `nargs` wants them."""
+    values = value if isinstance(value, list) else [] if value is True else [value]
+    return shlex.join([f"--{name}", *map(str, values)])
 
 
 def _table(name: str, table: Mapping[str, Any]) -> str:

@@ -40,4 +40,4 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     heads = fields["context_heads"]
     if heads == 1:
         return {}
-    return {KIND: BOTH, SIZES: f"{heads} {fields['context'] // heads}"}
+    return {KIND: BOTH, SIZES: [heads, fields["context"] // heads]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import MEGATRON, TORCHTITAN
+from simgpt.frameworks.rendering import rendered
 from tests.simgpt.frameworks.test_experts import USUAL, asked, changed
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.errors import PlanCannotRunError
@@ -33,6 +36,19 @@ def test_parts_come_back(of: str, framework: str, tmp_path: Path) -> None:
     question = Asked(find_model("deepseek-v2"), plan, None, 64)
     again = there_and_back(question, framework, tmp_path)
     assert_same(question, again)
+
+
+def test_several_values_of_an_argument_are_words_of_their_own() -> None:
+    """As argparse reads them there, with nargs="*" and "+", type=int of the sizes."""
+    plan = {"context": 4, "context_heads": 2, "recompute": "layernorm+mlp", "micro_batch": 1}
+    question = Asked(find_model("llama-3.1-8b"), USUAL | plan, None, 64)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recompute-modules", nargs="*")
+    parser.add_argument("--hierarchical-context-parallel-sizes", nargs="+", type=int)
+    words = shlex.split(rendered(exported(question, MEGATRON)).replace("\\\n", " "))
+    found, _ = parser.parse_known_args(words)
+    assert found.recompute_modules == ["layernorm", "mlp"]
+    assert found.hierarchical_context_parallel_sizes == [2, 2]
 
 
 @pytest.mark.parametrize(
