@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from topologies.files.units import quantity
 from topologies.machine import Machine
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
@@ -58,7 +60,11 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     """
     if plan.expert == 1 or not gpt.experts:
         return 1.0
-    within, nodes = _spread(plan, machine)
+    return _share(gpt, _spread(plan, machine))
+
+
+def _share(gpt: GPT, spread: tuple[int, int]) -> float:
+    within, nodes = spread
     parts = within if nodes == 1 else nodes
     reached = sum(1 - _has_none(gpt, part, parts) for part in range(parts))
     return round(min(reached / gpt.topk, 1.0), 6)
@@ -140,7 +146,20 @@ def _of_size(table: Mapping[str, float], size: int) -> float | None:
 
 
 def _spread(plan: Plan, machine: Machine) -> tuple[int, int]:
-    """How many ranks of a group of experts a node has, and over how many nodes they are."""
-    inner = 1 if plan.experts_over_x else plan.x * plan.y * plan.z
-    within = max(machine.devices_per_node // inner, 1)
-    return (plan.expert, 1) if plan.expert <= within else (within, -(-plan.expert // within))
+    """How many ranks of a group of experts a node has, and over how many nodes they are, where
+    neighbouring ranks share nodes."""
+    grid, members = plan.grid, np.zeros(1, dtype=np.int64)
+    for axis in grid.dimensions(*plan.expert_axes):
+        members = np.add.outer(members, grid.stride(axis) * np.arange(grid.size(axis))).ravel()
+    counts = np.unique(members // machine.devices_per_node, return_counts=True)[1]
+    return int(counts.max()), len(counts)
+
+
+def least_share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
+    """What `share_sent_once` is at least in any order of ranks: on as few nodes as hold the group,
+    and on two if a node holds it, unless no other axis can come between its ranks."""
+    nodes = -(-plan.expert // machine.devices_per_node)
+    apart = plan.x * plan.y * plan.z * plan.context * plan.pipe > 1
+    spreads = [(min(plan.expert, machine.devices_per_node), nodes)]
+    spreads += [(plan.expert // 2, 2)] if nodes == 1 and apart else []
+    return min(_share(gpt, each) for each in spreads)

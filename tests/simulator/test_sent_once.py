@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
+from math import comb
 
 import pytest
 
-from simulator.stacks.exchange import share_sent_once
+from simulator.stacks.exchange import least_share_sent_once, share_sent_once
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 
 def _world(groups: int, chosen: int, topk: int) -> GPT:
@@ -58,3 +60,31 @@ def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> Non
     assert 3.5 < share_sent_once(gpt, plan, node) * gpt.topk < 4
     free = replace(gpt, router_groups=0, router_topk_groups=0)
     assert share_sent_once(free, plan, node) * gpt.topk > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("expert=8,data=8", 0),
+        ("expert=16,data=16", 2),
+        ("x=2,z=2,expert=8,data=8", 4),
+        ("x=2,z=4,expert=8,expert_tensor=1,data=4,sequence_parallel=true", 4),
+        ("pipe=8,expert=16,data=16,order=x-y-z-pipe-data", 16),
+        ("pipe=2,expert=16,data=16,order=x-y-z-pipe-data", 4),
+        ("x=4,expert=8,data=8,order=data-x-y-z-pipe", 0),
+    ],
+)
+def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(
+    text: str, nodes: int, node: Machine
+) -> None:
+    """By hand on nodes of 8: ranks that come between those of a group take places in its nodes. A
+    group in one node sends to each rank. No order sends less than a search counts on."""
+    gpt, plan = (
+        replace(find_model("qwen3-30b-a3b"), experts=16, topk=2),
+        parse_plan(text, batch=512),
+    )
+    parts = nodes or plan.expert
+    reached = parts * (1 - Fraction(comb(16 - 16 // parts, 2), comb(16, 2)))
+    share = share_sent_once(gpt, plan, node)
+    assert share == pytest.approx(float(reached) / 2, abs=1e-6)
+    assert least_share_sent_once(gpt, plan, node) <= share

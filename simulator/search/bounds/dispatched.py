@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from simulator.search.space import Space
-from simulator.stacks.exchange import OWN, most_reached, sends_once, share_sent_once
+from simulator.stacks.exchange import OWN, least_share_sent_once, most_reached, sends_once
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
@@ -23,7 +23,8 @@ from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Indices
 from workload.sizes.rounding import scaled
 
-SPLITS = ("x", "y", "z", "expert", "expert_tensor")  # what the share that is sent once follows from
+# What the least share that is sent once follows from.
+SPLITS = ("x", "y", "z", "context", "pipe", "expert", "expert_tensor")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Dispatched:
     def _share(self, sizes: tuple[int, ...]) -> float:
         if sizes not in self._shares:
             plan = _plan(USUAL, dict(zip(SPLITS, sizes, strict=True)))
-            self._shares[sizes] = share_sent_once(self.space.problem.gpt, plan, self.machine)
+            gpt = self.space.problem.gpt
+            self._shares[sizes] = least_share_sent_once(gpt, plan, self.machine)
         return self._shares[sizes]
 
 
@@ -89,5 +91,9 @@ def _plan(dispatcher: str, sizes: Mapping[str, int]) -> Plan:
     ranks, over_x = sizes["expert"], bool(sizes.get("expert_tensor", 0))
     plan = Plan(data=ranks, expert=ranks, batch=ranks, micro_batch=1, dispatcher=dispatcher)
     x, y, z = (sizes.get(axis, 1) for axis in ("x", "y", "z"))
+    context, pipe = sizes.get("context", 1), sizes.get("pipe", 1)
     plan = replace(plan, x=x, y=y, z=z, batch=ranks * z, sequence_parallel=over_x)
+    plan = replace(
+        plan, context=context, data=ranks * context, batch=ranks * context * z, pipe=pipe
+    )
     return replace(plan, expert_tensor=int(over_x))
