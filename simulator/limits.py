@@ -13,7 +13,10 @@ from workload.pipeline.schedule import OPPOSED, ways
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 
-MEASURED = "the times of ops were measured with simgpt's own kernels: no stack, cp or fp8 with them"
+MEASURED = (
+    "the times of ops were measured with simgpt's own kernels: no stack, cp, fp8 or "
+    "dispatcher=once_per_node with them"
+)
 EMULATED = "was measured without the matmuls of recipes, which simgpt's own kernels emulate"
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute
 MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens

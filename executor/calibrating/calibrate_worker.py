@@ -148,14 +148,14 @@ def issue_s(sample: Sample, place: RankContext, groups: ProcessGroups) -> float:
 
 
 def _sliced(sample: Sample, place: RankContext) -> RankContext:
-    """The place with the kernels' slices of the step that the sample's op comes from, and on that
-    step's axis of context."""
+    """The place with the kernels' slices of the step that the sample's op comes from, and on the
+    ranks over which that step splits sequences or experts."""
     if not sample.peak_bytes:
         return place
     sliced = replace(place, scratch=scratch_of(sample.peak_bytes, place.device))
-    if sample.context == 1:
+    if sample.grid is None:
         return sliced
-    return replace(sliced, grid=Grid(context=sample.context), rank=place.rank % sample.context)
+    return replace(sliced, grid=sample.grid, rank=place.rank % sample.grid.ranks)
 
 
 def _meetings(sample: Sample, count: int, place: RankContext, groups: ProcessGroups) -> float:

@@ -9,6 +9,7 @@ from math import log2
 from typing import Any
 
 from workload.gpt import GPT
+from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import COMPUTE, FORMS, ITEM_BYTES, RING_SHIFT, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
@@ -28,8 +29,14 @@ OF_CONTEXT = (
     *("attention_grad.ring", "attention_grad.ring.unmasked", "attention_grad.all_gather"),
     *("take_keys", "put_keys", "merge_attention"),
     *("split_heads", "join_heads", "split_tokens", "join_tokens"),
+    *("latent_keys", "latent_keys_grad", "latent_turn", "latent_turn_grad"),
 )
-OF_EXCHANGED = ("sort_rows", "unsort_rows")  # of experts that other ranks send rows to
+# Of experts that other ranks send rows to, or that have places for rows.
+OF_EXCHANGED = (
+    *("sort_rows", "unsort_rows", "count_own", "own_places", "sum_weighted_rows"),
+    *("take_weighted_rows", "score_rows", "one_hot_places", "weigh_places", "is_nonzero"),
+    *("scores_of_places", "cast"),
+)
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
@@ -45,7 +52,7 @@ class Sample:
 
     With `meets`, its collectives alone are timed, and what runs between them is not. `peak_bytes`
     is the peak of the step that its op comes from, which says how large the kernels' slices are;
-    `context` over how many ranks that step splits each sequence.
+    `grid` the ranks over which that step splits sequences or experts, where it does.
     """
 
     key: str
@@ -53,7 +60,7 @@ class Sample:
     program: Callable[[int], Program]
     meets: bool = False
     peak_bytes: int = 0
-    context: int = 1
+    grid: Grid | None = None
 
 
 def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
@@ -73,7 +80,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
                 continue
             seen.add(signature)
             about: dict[str, Any] = {"peak_bytes": program.peak.total_bytes}
-            about["context"] = plan.context
+            about["grid"] = plan.grid if plan.context > 1 or plan.expert > 1 else None
             yield Sample(kernel, _features(op, program), repeats(op, program), **about)
 
 
@@ -235,10 +242,55 @@ def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
         kinds = ("ring", "all_gather", "ulysses")
         cells += [(gpt, replace(plain, context=2, context_kind=kind)) for kind in kinds]
-        cells.append((replace(llama, **EXPERTS), replace(plain, data=2, expert=2)))
+        gathered = replace(plain, context=2, context_kind="all_gather", context_latents=True)
+        cells.append((_latent(llama), gathered))
+        exchanged = replace(plain, data=2, batch=2 * batch, expert=2)
+        cells.append((replace(llama, **EXPERTS), exchanged))
+        cells += _of_routers(llama, plain, exchanged)
+        cells += [(each, plain) for each in _of_other_mlps(llama)]
         one = replace(plain, batch=micro_batch)
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
+
+
+def _of_routers(gpt: GPT, plain: Plan, exchanged: Plan) -> list[tuple[GPT, Plan]]:
+    """Models and plans in which experts are balanced, drop tokens, or are given all rows."""
+    mixture = replace(gpt, **EXPERTS)
+    balanced = replace(mixture, router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
+    dropping = replace(mixture, capacity=1.0)
+    return [
+        (balanced, plain),
+        (mixture, replace(exchanged, dispatcher="all_gather")),
+        (dropping, replace(exchanged, dispatcher="sparse")),
+        (dropping, replace(exchanged, dispatcher="dense")),
+    ]
+
+
+def _of_other_mlps(gpt: GPT) -> list[GPT]:
+    """The same with gpt-oss' MLPs and experts, with those of older mixtures, with Mamba-2 layers,
+    and with the goldfish loss."""
+    plain = replace(gpt, qk_norm=False)
+    clamped = replace(plain, biases=True, sinks=True, activation="clamped_swiglu")
+    mamba = replace(
+        plain,
+        **EXPERTS,
+        layers=3,
+        pattern="M-E",
+        positions="none",
+        activation="squared_relu",
+        ssm_heads=8,
+        ssm_width=gpt.hidden // 4,
+        ssm_state=16,
+        ssm_groups=2,
+        ssm_chunk=32,
+    )
+    return [
+        clamped,
+        replace(clamped, **EXPERTS),
+        replace(gpt, **EXPERTS, activation="gelu"),
+        mamba,
+        replace(gpt, goldfish_k=3, goldfish_h=2),
+    ]
 
 
 def _latent(gpt: GPT) -> GPT:

@@ -9,6 +9,7 @@ import click
 from simgpt import options
 from simgpt.progress import Ticker
 from simgpt.running.host_load import warn_if_busy
+from workload.dispatchers.table import ONCE
 from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def _not_measured(info: RankInfo | None, plan: Plan) -> str:
     """Why rank 0 cannot measure what a prediction needs; empty if it can."""
     if plan.recipe != NO_RECIPE:
         return f"matmuls of recipe={plan.recipe} are emulated here, at no rate of a device's"
+    if plan.expert > 1 and plan.dispatcher == ONCE:
+        return f"exchanges of dispatcher={ONCE} are measured nowhere here"
     if info is None:
         return ""
     if info.local_ranks < info.ranks:
