@@ -7,6 +7,7 @@ stages: `simgpt/frameworks/megatron_stages.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
@@ -20,7 +21,8 @@ from workload.gpt import find_model
 from workload.models.rope_scaling import RopeScaling, scaling_of
 from workload.recipes.table import NO_RECIPE
 
-DROPOUT, NORM_EPS = 0.1, 1e-5
+DROPOUT, NORM_EPS, MTP_LOSS = 0.1, 1e-5, 0.1
+WINDOW, WHOLE = "window-size", "window-attn-skip-freq"
 # Which change no time.
 UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor", "rope-type")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
@@ -101,9 +103,33 @@ def _read_model(reading: Reading) -> None:
         fields["qkv_bias"] = True
     if reading.switch("qk-layernorm"):
         _read_head_norms(reading)
+    if further := reading.number("mtp-num-layers"):
+        loss = reading.real("mtp-loss-scaling-factor", MTP_LOSS)
+        fields |= {"mtp_layers": further, "mtp_loss": loss}
+    _read_windows(reading)
     fields["dropout"] = reading.real("hidden-dropout", DROPOUT)
     if reading.real("attention-dropout", DROPOUT) != fields["dropout"]:
         reading.differs("attention-dropout", f"{fields['dropout']} is dropped everywhere")
+
+
+def _read_windows(reading: Reading) -> None:
+    """A window of as many tokens to the left as are named and the token itself, in layers whose
+    number, from 1 on, is no multiple of the frequency."""
+    fields, sides = reading.fields, re.findall(r"-?\d+", reading.text(WINDOW))
+    every = reading.text(WHOLE, "0")
+    if not sides or int(sides[0]) < 0:
+        return
+    if every.isdecimal() and [int(side) for side in sides[1:]] == [0]:
+        fields |= {"window": int(sides[0]) + 1, "global_every": int(every)}
+    else:
+        reading.differs(WINDOW, "attention is over all tokens, not within a window")
+
+
+def _written_windows(fields: Mapping[str, Any]) -> dict[str, Any]:
+    if not fields["window"]:
+        return {}
+    whole = {WHOLE: fields["global_every"]} if fields["global_every"] else {}
+    return {WINDOW: f"{fields['window'] - 1},0"} | whole
 
 
 def _read_head_norms(reading: Reading) -> None:
@@ -202,6 +228,7 @@ def _read_overlaps(reading: Reading) -> None:
         reading.differs("overlap-grad-reduce", "updated parameters are gathered beside AdamW too")
     waits = reading.switch("no-overlap-p2p-communication")
     found += ["pp"] * (fields.get("interleave", 1) > 1 and not waits)
+    found += experts.read_shared(reading)
     found += experts.read_turns(reading)
     fields["overlap"] = "+".join(found) or "none"
 
@@ -216,7 +243,10 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings["max-position-embeddings"] = fields["sequence"]
     if fields["positions"] == "rope":
         settings["rotary-base"] = fields["rope_base"]
-    settings |= _written_untimed(fields)
+    settings |= _written_untimed(fields) | _written_windows(fields)
+    if fields["mtp_layers"]:
+        settings["mtp-num-layers"] = fields["mtp_layers"]
+        settings["mtp-loss-scaling-factor"] = fields["mtp_loss"]
     settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
     backends = fields["table"]["backends"].get(fields["family"], {})
     settings["attention-backend"] = backends.get(fields["attention"], fields["attention"])

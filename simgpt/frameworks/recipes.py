@@ -129,6 +129,8 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
             found[f"{section}.{inverted[argument]}"] = not value
         elif argument == "moe-layer-freq":  # of which a recipe wants the list
             found[f"{section}.moe_layer_freq"] = pattern_of(value, MOST) or value
+        elif argument == "window-size":
+            found[f"{section}.window_size"] = [int(side) for side in value.split(",")]
         elif argument != "group-query-attention":
             leaf = renamed.get(argument, argument.replace("-", "_"))
             found[f"{section}.{leaf}"] = value

@@ -26,6 +26,7 @@ AUX = "aux_loss"
 BALANCES = (AUX, "seq_aux_loss", "global_aux_loss", "none")
 OVER = {AUX: "micro_batch", "seq_aux_loss": "sequence"}  # what a loss of uneven use is over
 BIAS_RATE = 1e-3
+SHARED = "moe-shared-expert-overlap"
 TURNS, LATER = "overlap-moe-expert-parallel-comm", "delay-wgrad-compute"
 
 
@@ -152,6 +153,17 @@ def _read_dispatcher(reading: Reading) -> None:
         reading.differs("moe-token-dispatcher-type", why)
 
 
+def read_shared(reading: Reading) -> list[str]:
+    """The overlap of all-to-alls with the MLP that all tokens pass."""
+    fields = reading.fields
+    if not reading.switch(SHARED):
+        return []
+    if fields.get("expert", 1) == 1 or not fields.get("shared_ffn"):
+        reading.differs(SHARED, "there is nothing to overlap with")
+        return []
+    return ["shared"]
+
+
 def read_turns(reading: Reading) -> list[str]:
     """The overlaps of all-to-alls with another micro-batch, and with gradients of weights.
 
@@ -235,6 +247,8 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["expert-model-parallel-size"] = fields["expert"]
     if fields["x"] > 1:
         settings["expert-tensor-parallel-size"] = fields["expert_tensor"] or fields["x"]
+    if "shared" in fields["overlap"] and fields["expert"] > 1 and fields["shared_ffn"]:
+        settings[SHARED] = True
     if "a2a" in fields["overlap"]:
         settings[TURNS] = True
         settings |= {LATER: True} if "wgrad" in fields["overlap"] else {}

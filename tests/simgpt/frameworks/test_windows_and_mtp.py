@@ -1,0 +1,61 @@
+"""Windows, layers that predict further tokens and MLPs beside exchanges, there and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, exported
+from simgpt.frameworks.files import BRIDGE, MEGATRON
+from tests.simgpt.frameworks.test_experts import USUAL, asked, changed
+from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
+from workload.gpt import GPT, find_model
+
+__all__ = ["session"]  # the fixture
+
+MISTRAL = find_model("mistral-7b")
+EXPERTS = USUAL | {"expert": 8}
+
+
+@pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
+@pytest.mark.parametrize(
+    ("gpt", "plan"),
+    [
+        (MISTRAL, USUAL),
+        (replace(MISTRAL, global_every=4), USUAL),
+        (find_model("deepseek-v3-mtp"), EXPERTS),
+        (find_model("deepseek-v2-lite"), EXPERTS | {"overlap": "oar+dp+shared"}),
+    ],
+)
+def test_they_come_back(gpt: GPT, plan: dict[str, Any], framework: str, tmp_path: Path) -> None:
+    question = Asked(gpt, plan, None, 64)
+    again = there_and_back(question, framework, tmp_path)
+    assert_same(question, again)
+    assert again.gpt is not None
+    fields = ("window", "global_every", "mtp_layers", "mtp_loss")
+    assert [getattr(again.gpt, name) for name in fields] == [getattr(gpt, name) for name in fields]
+    assert again.plan.get("overlap", "").endswith("+shared") == (
+        "shared" in plan.get("overlap", "")
+    )
+
+
+def test_a_window_has_the_token_itself_and_so_many_before_it() -> None:
+    """Megatron-LM counts layers from 1, and those whose number the frequency divides attend to
+    all; a list says it of each layer, which simgpt does not read."""
+    found = asked(window_size="127,0", window_attn_skip_freq=2)
+    assert found.gpt is not None
+    assert (found.gpt.window, found.gpt.global_every) == (128, 2)
+    assert asked(window_size="-1,0").gpt == asked().gpt
+    for settings in ({"window_size": "127,127"}, {"window_attn_skip_freq": "[1,0]*2"}):
+        refused = asked(**{"window_size": "127,0", **settings})
+        assert "attention is over all tokens" in changed(refused)["--window-size"]
+    written = exported(Asked(replace(MISTRAL, window=128), USUAL, None, 64), MEGATRON).settings
+    assert written["window-size"] == "127,0"
+
+
+def test_an_overlap_with_nothing_is_said() -> None:
+    found = asked(moe_shared_expert_overlap=True, expert_model_parallel_size=1)
+    assert changed(found)["--moe-shared-expert-overlap"] == "there is nothing to overlap with"
