@@ -23,8 +23,9 @@ from topologies.machine import Machine, machine_from_dict
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanError
 from workload.gpt import GPT
-from workload.plan import MOST, Plan
+from workload.plan import Plan
 from workload.plan_text import REST, parse_fields, parse_plan
+from workload.splits.plan_values import MOST
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PLAN = UserFile("plan", PlanError)

@@ -14,8 +14,9 @@ from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import ways
-from workload.plan import MOST, Plan
+from workload.plan import Plan
 from workload.recipes.table import check_fp8, recipe_words
+from workload.splits.plan_values import MOST
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log2
 from typing import Any
 
+from executor.calibrating.sample_models import models
 from workload.gpt import GPT
 from workload.grid import Grid
 from workload.lowering import lower
@@ -15,13 +16,10 @@ from workload.op import COMPUTE, FORMS, ITEM_BYTES, RING_SHIFT, Buffer, Op
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
-from workload.rules.table import NAMES
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
 UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of their own
-# So many that any number of the samples is that of an expert.
-EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
 # Of sequences split over context; the rest wants a place on the axis.
 OF_CONTEXT = (
@@ -68,7 +66,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
     yield from _matmuls(precision, quick=quick)
     yield from _transposes(precision, quick=quick)
     seen: set[tuple[str, str, int]] = set()
-    for gpt, plan in _models(precision, quick=quick):
+    for gpt, plan in models(precision, quick=quick):
         program = lower(gpt, plan)
         for op in program.ops:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
@@ -128,7 +126,7 @@ def sizes(*, quick: bool) -> list[int]:
 
 def small_model(precision: str) -> tuple[GPT, Plan]:
     """A model and a plan for programs written by hand."""
-    return _models(precision, quick=True)[0]
+    return models(precision, quick=True)[0]
 
 
 def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
@@ -210,95 +208,6 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
     read, write = _ENDS[kind]
     op = Op(kind, kind, (read,), (write,), axes=("data",), nbytes=nbytes)
     return op, {"whole": whole, "part": part, "other": other}
-
-
-def _models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
-    """One-layer GPTs and Llamas from narrow to wide, whole and as y, z and pipe split them."""
-    shapes = [(64, 128, 1), (256, 256, 4), (768, 256, 4)]
-    if not quick:
-        shapes = [(64, 64, 1), (128, 128, 4), (256, 256, 4), (512, 256, 8), (1024, 512, 8)]
-    cells = []
-    for hidden, sequence, micro_batch in shapes:
-        gpt = GPT(
-            name=f"sample-{hidden}",
-            layers=1,
-            hidden=hidden,
-            heads=8,
-            ffn=4 * hidden,
-            sequence=sequence,
-            vocab=256,
-        )
-        llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
-        llama = replace(llama, qk_norm=True)
-        for y, z in ((1, 1), (2, 2)):
-            batch = 2 * z * micro_batch
-            plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
-            cells += [(gpt, plan), (llama, plan)]
-        plain = replace(plan, y=1, z=1)
-        cells.append((replace(llama, **EXPERTS), plain))
-        cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
-        cells.append((_latent(llama), plain))
-        # The first of two stages, which alone has no loss.
-        cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
-        kinds = ("ring", "all_gather", "ulysses")
-        cells += [(gpt, replace(plain, context=2, context_kind=kind)) for kind in kinds]
-        gathered = replace(plain, context=2, context_kind="all_gather", context_latents=True)
-        cells.append((_latent(llama), gathered))
-        exchanged = replace(plain, data=2, batch=2 * batch, expert=2)
-        cells.append((replace(llama, **EXPERTS), exchanged))
-        cells += _of_routers(llama, plain, exchanged)
-        cells += [(each, plain) for each in _of_other_mlps(llama)]
-        one = replace(plain, batch=micro_batch)
-        cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
-    return cells
-
-
-def _of_routers(gpt: GPT, plain: Plan, exchanged: Plan) -> list[tuple[GPT, Plan]]:
-    """Models and plans in which experts are balanced, drop tokens, or are given all rows."""
-    mixture = replace(gpt, **EXPERTS)
-    balanced = replace(mixture, router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
-    dropping = replace(mixture, capacity=1.0)
-    return [
-        (balanced, plain),
-        (mixture, replace(exchanged, dispatcher="all_gather")),
-        (dropping, replace(exchanged, dispatcher="sparse")),
-        (dropping, replace(exchanged, dispatcher="dense")),
-    ]
-
-
-def _of_other_mlps(gpt: GPT) -> list[GPT]:
-    """The same with gpt-oss' MLPs and experts, with those of older mixtures, with Mamba-2 layers,
-    and with the goldfish loss."""
-    plain = replace(gpt, qk_norm=False)
-    clamped = replace(plain, biases=True, sinks=True, activation="clamped_swiglu")
-    mamba = replace(
-        plain,
-        **EXPERTS,
-        layers=3,
-        pattern="M-E",
-        positions="none",
-        activation="squared_relu",
-        ssm_heads=8,
-        ssm_width=gpt.hidden // 4,
-        ssm_state=16,
-        ssm_groups=2,
-        ssm_chunk=32,
-    )
-    return [
-        clamped,
-        replace(clamped, **EXPERTS),
-        replace(gpt, **EXPERTS, activation="gelu"),
-        mamba,
-        replace(gpt, goldfish_k=3, goldfish_h=2),
-    ]
-
-
-def _latent(gpt: GPT) -> GPT:
-    """The same with latent attention, whose core has keys and values of one width."""
-    rank, positions = gpt.hidden // 2, gpt.hidden // 16
-    width = gpt.width + positions
-    latent = replace(gpt, qk_norm=False, q_rank=rank, kv_rank=rank, rope_width=positions)
-    return replace(latent, value_width=width)
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:

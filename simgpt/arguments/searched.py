@@ -7,9 +7,9 @@ from typing import Any
 
 from simgpt.options import plan_table
 from workload.errors import PlanError
-from workload.plan import CHOICES
 from workload.plan_text import REST, parse_fields, split_plan
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES
+from workload.splits.plan_values import CHOICES
 
 Several = dict[str, tuple[str, ...]]
 ANY = {

@@ -7,14 +7,13 @@ stages: `simgpt/frameworks/megatron_stages.py`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Any
 
 from simgpt.frameworks import megatron_stages
-from simgpt.frameworks.layers import context, experts, latent, quantised, recomputed
+from simgpt.frameworks.layers import context, experts, latent, quantised, recomputed, windows
 from simgpt.frameworks.reading import Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
@@ -22,7 +21,6 @@ from workload.models.rope_scaling import RopeScaling, scaling_of
 from workload.recipes.table import NO_RECIPE
 
 DROPOUT, NORM_EPS, MTP_LOSS = 0.1, 1e-5, 0.1
-WINDOW, WHOLE = "window-size", "window-attn-skip-freq"
 # Which change no time.
 UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor", "rope-type")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
@@ -106,30 +104,10 @@ def _read_model(reading: Reading) -> None:
     if further := reading.number("mtp-num-layers"):
         loss = reading.real("mtp-loss-scaling-factor", MTP_LOSS)
         fields |= {"mtp_layers": further, "mtp_loss": loss}
-    _read_windows(reading)
+    windows.read(reading)
     fields["dropout"] = reading.real("hidden-dropout", DROPOUT)
     if reading.real("attention-dropout", DROPOUT) != fields["dropout"]:
         reading.differs("attention-dropout", f"{fields['dropout']} is dropped everywhere")
-
-
-def _read_windows(reading: Reading) -> None:
-    """A window of as many tokens to the left as are named and the token itself, in layers whose
-    number, from 1 on, is no multiple of the frequency."""
-    fields, sides = reading.fields, re.findall(r"-?\d+", reading.text(WINDOW))
-    every = reading.text(WHOLE, "0")
-    if not sides or int(sides[0]) < 0:
-        return
-    if every.isdecimal() and [int(side) for side in sides[1:]] == [0]:
-        fields |= {"window": int(sides[0]) + 1, "global_every": int(every)}
-    else:
-        reading.differs(WINDOW, "attention is over all tokens, not within a window")
-
-
-def _written_windows(fields: Mapping[str, Any]) -> dict[str, Any]:
-    if not fields["window"]:
-        return {}
-    whole = {WHOLE: fields["global_every"]} if fields["global_every"] else {}
-    return {WINDOW: f"{fields['window'] - 1},0"} | whole
 
 
 def _read_head_norms(reading: Reading) -> None:
@@ -243,7 +221,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings["max-position-embeddings"] = fields["sequence"]
     if fields["positions"] == "rope":
         settings["rotary-base"] = fields["rope_base"]
-    settings |= _written_untimed(fields) | _written_windows(fields)
+    settings |= _written_untimed(fields) | windows.written(fields)
     if fields["mtp_layers"]:
         settings["mtp-num-layers"] = fields["mtp_layers"]
         settings["mtp-loss-scaling-factor"] = fields["mtp_loss"]

@@ -19,9 +19,9 @@ from simgpt.studies.errors import StudyError
 from topologies.placement_names import check_placement
 from workload.errors import ModelError
 from workload.models.fields import KINDS, field_value
-from workload.plan import MOST, check_value
 from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
 from workload.recipes.table import recipe_words
+from workload.splits.plan_values import MOST, check_value
 
 Point = dict[str, Any]
 

@@ -40,10 +40,8 @@ def lowered_again(
 
 
 def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:
-    """The program of all layers, from one of a few layers where these repeat.
-
-    They do not where layers of two micro-batches take turns: one goes up while the other goes down.
-    """
+    """The program of all layers, from one of a few layers where these repeat: not where layers of
+    two micro-batches take turns, since one goes up while the other goes down."""
     fewer, times = fewer_layers(gpt, plan), 1
     turns = "a2a" in plan.overlap and plan.expert > 1 and plan.pipe == 1 < plan.micro_batches
     while fold and not turns and fewer.worth(kept := fewer.lengthened(times)):

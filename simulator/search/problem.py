@@ -25,9 +25,9 @@ from workload.grid import AXES, USUAL, check_order
 from workload.models import windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
-from workload.plan import CHOICES
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
 from workload.rules.table import rule_of
+from workload.splits.plan_values import CHOICES
 
 OF_EXPERTS = ("expert", "expert_tensor")
 SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel", *OF_EXPERTS)

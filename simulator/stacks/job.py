@@ -9,9 +9,10 @@ from typing import Any
 from simulator.stacks.stack import Stack
 from workload.errors import PlanError
 from workload.gpt import GPT
-from workload.plan import CHOICES, MOST, Plan, text_of
+from workload.plan import Plan, text_of
 from workload.plan_text import parse_plan, plan_words
 from workload.recipes.table import NO_RECIPE, recipe_of
+from workload.splits.plan_values import CHOICES, MOST
 
 # Of what is assumed, in order.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")

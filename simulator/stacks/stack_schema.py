@@ -14,8 +14,8 @@ from topologies.files.units import quantity
 from workload.grid import AXES
 from workload.op import COLLECTIVES, FORWARD
 from workload.pipeline.message_order import HABITS
-from workload.plan import CHOICES, MOST
 from workload.plan_text import KEYS, plan_value
+from workload.splits.plan_values import CHOICES, MOST
 
 MOST_RATE = 1e6
 Rule = tuple[Callable[[Any], bool], str]  # whether a value holds, and what it must be

@@ -17,7 +17,8 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import check
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, Plan
+from workload.plan import Plan
+from workload.splits.plan_values import CHOICES
 
 Row = dict[str, Any]
 Pair = tuple[tuple[str, Any], tuple[str, Any]]

@@ -34,8 +34,8 @@ from workload.gpt import find_model
 from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import COLLECTIVES, STEP
-from workload.plan import PRECISIONS
 from workload.plan_text import parse_plan
+from workload.splits.plan_values import PRECISIONS
 
 TASK = Calibration(precisions=("fp32",), quick=True)
 PLANS = (

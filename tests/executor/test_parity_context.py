@@ -9,7 +9,7 @@ import pytest
 
 from tests.executor.covering import MODELS, OPTIONS, Case, case
 from tests.executor.test_parity_layer import check
-from workload.plan import CHOICES
+from workload.splits.plan_values import CHOICES
 
 PLAIN = {name: values[0] for name, values in OPTIONS.items()}
 KINDS = CHOICES["context_kind"]

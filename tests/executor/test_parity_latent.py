@@ -10,7 +10,7 @@ import pytest
 from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import DEEPSEEK, plan_of
 from workload.gpt import GPT, find_model
-from workload.plan import CHOICES
+from workload.splits.plan_values import CHOICES
 
 # Queries and keys 6 wide in each head, 2 of them turned; values are wider, or narrower.
 LITE = replace(

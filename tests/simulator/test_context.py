@@ -15,8 +15,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import ATTENTIONS, COLLECTIVES, KEYS_EXCHANGE, MESSAGES, Op
-from workload.plan import CHOICES
 from workload.plan_text import parse_plan
+from workload.splits.plan_values import CHOICES
 
 KINDS = CHOICES["context_kind"]
 DGX = load_machine("dgx-h100")

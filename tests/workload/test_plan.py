@@ -15,8 +15,9 @@ from workload.gpt import find_model
 from workload.grid import AXES, Grid
 from workload.lowering import lower
 from workload.passes.table import OVERLAPS
-from workload.plan import CHOICES, PRECISIONS, Plan
+from workload.plan import Plan
 from workload.plan_text import parse_plan
+from workload.splits.plan_values import CHOICES, PRECISIONS
 
 
 def test_the_plan_of_the_text_is_printed_back() -> None:

@@ -1,0 +1,60 @@
+"""Which values a field of a plan may have, whatever the others are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workload.dispatchers.table import DISPATCHER_NAMES
+from workload.errors import PlanError
+from workload.grid import AXES, check_order
+from workload.passes.table import EVERY
+from workload.pipeline.schedule import STRAIGHT, TWO_WAY, V_SHAPED
+from workload.recipes.table import RECIPE_NAMES
+from workload.recomputation.parts import text_refusal
+from workload.rules.table import NAMES
+
+CHOICES = {
+    "context_kind": ("ring", "all_gather", "ulysses"),
+    "schedule": (*STRAIGHT, *V_SHAPED, *TWO_WAY),
+    "attention": ("flash", "unfused"),
+    "gradients": ("fp32", "bf16"),
+    "optimizer": NAMES,
+    "offload": ("none", "optimizer"),
+    "matmul_forms": ("plain", "tuned"),
+    "precision": ("bf16", "fp32", "fp64"),
+    "recipe": RECIPE_NAMES,
+    "dispatcher": DISPATCHER_NAMES,
+}
+MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
+PRECISIONS = CHOICES["precision"]
+COUNTS = (
+    *(*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"),
+    *("shard", "expert_tensor"),
+)
+# Fields of which some values are wrong whatever the others are, in the order in which one is named.
+ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero")
+
+
+def check_value(key: str, value: Any) -> None:
+    """Refuse with a PlanError a value of a field that no plan takes, whatever its other fields."""
+    if key in COUNTS:
+        least = 0 if key in ("shard", "expert_tensor") else 1
+        if not least <= value <= MOST:
+            bound = f"at least {least}" if value < least else f"at most {MOST:,}"
+            raise PlanError(f"{key}={value} must be {bound}")
+    elif key in CHOICES:
+        _one_of(key, value, CHOICES[key])
+    elif key == "overlap":
+        for switch in value:
+            _one_of(key, switch, EVERY)
+    elif key == "order":
+        check_order(value)
+    elif key == "recompute" and (why := text_refusal(value, MOST)):
+        raise PlanError(f"{key}={value} {why}")
+    elif key == "zero" and value not in range(4):
+        raise PlanError(f"{key}={value} must be 0, 1, 2 or 3")
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise PlanError(f"{key}={value} is not supported; use one of {', '.join(allowed)}")
