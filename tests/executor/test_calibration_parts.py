@@ -15,6 +15,7 @@ from executor.launching.task_specs import AdamW
 from executor.play import play
 from executor.rank_context import RankContext
 from executor.timing import NoRecorder
+from simgpt.running.calibrated import _not_measured
 from simulator.costs.calibrated import CalibratedCosts
 from simulator.ranks.fabric import fabric_of
 from tests.executor.rehearsal import plans_of_every_kind
@@ -116,3 +117,11 @@ def test_any_models_ops_of_experts_can_be_measured_one_by_one(
         if op.kind in COUNTS:
             counts, rows = op.reads[COUNTS[op.kind]], program.buffers[op.reads[0]].shape[0]
             assert int(table[f"{counts}#0"].sum()) == rows
+
+
+def test_a_run_whose_exchanges_are_not_measured_says_so_and_is_not_predicted() -> None:
+    once = parse_plan("data=2,expert=2,dispatcher=once_per_node", batch=4)
+    assert _not_measured(None, once) == (
+        "exchanges of dispatcher=once_per_node are measured nowhere here"
+    )
+    assert _not_measured(None, replace(once, dispatcher="all_gather")) == ""
