@@ -30,7 +30,9 @@ REPLICAS: Mapping[str, Axes] = {"weights": ("context", "data")}  # the same, unl
 WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
 SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("expert", "expert_copies")
+PARTS_OF_EXPERTS = ("expert_tensor", *EXPERT_PARTS)
 CONTEXT_PARTS = ("inner_context", "outer_context")
+WHERE = ("inner", "middle", "outer")
 ENDS, OPPOSITE = "ends", "opposite"
 LINK = "link"
 
@@ -44,8 +46,13 @@ class Grid:
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there
     are none) hold different experts: "expert" names the axis within a run, "expert_copies" the one
-    across runs. Of the context axis, runs of `context_run` neighbours (0: all of them) do something
-    of their own: "inner_context" names the axis within a run, "outer_context" the one across runs.
+    across runs; where `expert_tensor` neighbours have parts of the same experts, "expert_tensor" is
+    the axis among these, and their runs are the neighbours of "expert".
+    The context axis may fall into runs of neighbours that do something of their own:
+    "inner_context" names the axis within a run, "outer_context" the one across runs. `context_runs`
+    has the length of a run (none: all of them), or two numbers: the length of the runs, and how
+    many of them make a longer run, among which "middle_context" is the axis. Likewise `x_runs` of x
+    has "inner_x", "middle_x" and "outer_x"; without any, x has no parts.
     "ends" names the pairs of the first and the last stage, "link3" those of the fourth stage and
     the next one in the ring of stages, "opposite" all pairs of stages equally far from either end.
     """
@@ -59,7 +66,9 @@ class Grid:
     order: str = USUAL
     context: int = 1
     experts: int = 0
-    context_run: int = 0
+    expert_tensor: int = 1
+    context_runs: tuple[int, ...] = ()
+    x_runs: tuple[int, ...] = ()
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -109,13 +118,21 @@ class Grid:
             return self.shard or self.data
         if axis == "expert":
             return self.experts or 1
+        if axis == "expert_tensor":
+            return self.expert_tensor
         if axis == "expert_copies":
-            return self.data // (self.experts or 1)
-        if axis == "inner_context":
-            return self.context_run or self.context
-        if axis == "outer_context":
-            return self.context // self._size("inner_context")
+            return self.data // ((self.experts or 1) * self.expert_tensor)
+        where, _, whole = axis.partition("_")
+        if where in WHERE and whole in ("x", "context"):
+            return self._size_of_run(where, whole)
         raise ValueError(f"{axis} is no axis of a grid")
+
+    def _size_of_run(self, where: str, whole: str) -> int:
+        """The size of the inner, middle or outer part of an axis."""
+        size: int = getattr(self, whole)
+        inner, *middle = (self.x_runs if whole == "x" else self.context_runs) or (size,)
+        between = middle[0] if middle else 1
+        return {"inner": inner, "middle": between, "outer": size // (inner * between)}[where]
 
     def _stages(self, pair: str) -> tuple[int, int]:
         first = 0 if pair == ENDS else int(pair.removeprefix(LINK))
@@ -129,20 +146,25 @@ class Grid:
     @property
     def _parts(self) -> Mapping[str, Axes]:
         """Into which parts an axis falls."""
-        return {"data": EXPERT_PARTS if self.experts else SHARD_PARTS, "context": CONTEXT_PARTS}
+        of_experts = PARTS_OF_EXPERTS if self.expert_tensor > 1 else EXPERT_PARTS
+        of_data: Axes = of_experts if self.experts else SHARD_PARTS
+        found: dict[str, Axes] = {"data": of_data, "context": CONTEXT_PARTS}
+        if len(self.context_runs) > 1:
+            found["context"] = runs_of_axis("context", self.context_runs)
+        return found | ({"x": runs_of_axis("x", self.x_runs)} if self.x_runs else {})
 
     def parts_of_axis(self, axis: str) -> Axes:
-        """The two parts of data or context, the one whose neighbours have neighbouring ranks
-        first."""
-        return self._parts[axis]
+        """The parts of an axis, the one whose neighbours have neighbouring ranks first; an axis
+        without parts is its own."""
+        return self._parts.get(axis, (axis,))
 
     @property
     def _dimensions(self) -> Axes:
-        """The axes in their order, with data and context as their two parts."""
-        return _dimensions(self.order, self._parts["data"])
+        """The axes in their order, with those that fall into parts as these."""
+        return _dimensions(self.order, *self._parts.items())
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank sits on each axis, and on the two parts of data and of context."""
+        """Where a rank sits on each axis, and on the parts of those that fall into some."""
         return {axis: rank // stride % size for axis, (stride, size) in self._strides().items()}
 
     def rank(self, coordinates: dict[str, int]) -> int:
@@ -179,12 +201,12 @@ class Grid:
 
     def stage_dimensions(self) -> dict[str, int]:
         """By name the sizes of the dimensions along which the ranks of one stage lie in rank order,
-        the slowest first; data and context have their two parts."""
+        the slowest first; axes that fall into parts have these."""
         names = self._dimensions[::-1]
         return {name: self._size(name) for name in names if name not in SHARDS["layers"]}
 
     def dimensions(self, *axes: str) -> frozenset[str]:
-        """The dimensions of axes: each its own, and data and context their two parts."""
+        """The dimensions of axes: each its own, or its parts."""
         return frozenset(part for axis in axes for part in self._parts.get(axis, (axis,)))
 
     def stages(self) -> NDArray[np.int64]:
@@ -192,11 +214,20 @@ class Grid:
         return np.arange(self.ranks, dtype=np.int64) // self.stride("pipe") % self.pipe
 
 
+def runs_of_axis(axis: str, runs: Sequence[int]) -> Axes:
+    """The parts of an axis with such runs of neighbours, the fastest first.
+
+    >>> runs_of_axis("x", (2,)), runs_of_axis("x", (2, 4))
+    (('inner_x', 'outer_x'), ('inner_x', 'middle_x', 'outer_x'))
+    """
+    return tuple(f"{where}_{axis}" for where in (WHERE if len(runs) > 1 else WHERE[::2]))
+
+
 @session_cached(256)
-def _dimensions(order: str, of_data: Axes) -> Axes:
-    """The axes of an order, with data and context as their two parts."""
-    parts = {"data": of_data, "context": CONTEXT_PARTS}
-    return tuple(part for axis in axes_of(order) for part in parts.get(axis, (axis,)))
+def _dimensions(order: str, *parts: tuple[str, Axes]) -> Axes:
+    """The axes of an order, with those that fall into parts as these."""
+    of = dict(parts)
+    return tuple(part for axis in axes_of(order) for part in of.get(axis, (axis,)))
 
 
 def axes_of(order: str) -> Axes:

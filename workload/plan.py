@@ -46,8 +46,9 @@ class Plan:
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
     between host and device always run beside the update.
     `expert` ranks, neighbours on context and then on data, hold different experts of a layer each;
-    each of its matrices is split over x and y as others are, unless `expert_tensor` is 1: then
-    ranks of x hold different experts too and count among the `expert` ranks. Rows get there as the
+    each of its matrices is split over x and y as others are, unless `expert_tensor` says over how
+    many ranks beside y: fewer than x leave ranks of it to hold different experts, or the same, more
+    are neighbours on context and data as well (`workload/splits/experts.py`). Rows get there as the
     `dispatcher` says (`workload/dispatchers/table.py`).
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
@@ -120,9 +121,19 @@ class Plan:
         return "a2a" in self.overlap and self.pipe > 1
 
     @property
-    def experts_over_x(self) -> bool:
-        """Whether ranks of x hold different experts, not parts of the same."""
-        return self.expert_tensor == 1 and self.x > 1 and self.expert > 1
+    def expert_parts(self) -> int:
+        """Over how many ranks an expert's matrices are split beside y."""
+        return self.expert_tensor or self.x
+
+    @property
+    def folds_experts(self) -> bool:
+        """Whether experts are split over other ranks than other weights are."""
+        return experts.is_folded(self)
+
+    @property
+    def expert_tensor_axes(self) -> tuple[str, ...]:
+        """The axes whose ranks hold parts of the same experts' matrices, the fastest first."""
+        return experts.axes_of_tensor(self)
 
     @property
     def expert_axes(self) -> tuple[str, ...]:
@@ -131,7 +142,7 @@ class Plan:
 
     @property
     def expert_copies(self) -> tuple[str, ...]:
-        """The axes of context and data whose ranks hold the same experts."""
+        """The axes of x, context and data whose ranks hold the same experts."""
         return experts.axes_of_copies(self)
 
     def _check_pipeline(self) -> None:
@@ -198,8 +209,14 @@ class Plan:
     def grid(self) -> Grid:
         """The rank grid of this plan."""
         sizes = {axis: getattr(self, axis) for axis in AXES}
-        runs = {"experts": experts.run_of_data(self), "context_run": contexts.run_of(self)}
-        return Grid(**sizes, **runs, shard=self.shard, order=self.order)
+        return Grid(
+            **sizes,
+            shard=self.shard,
+            order=self.order,
+            **experts.runs_of_data(self),
+            context_runs=contexts.runs_of(self),
+            x_runs=experts.runs_of_x(self),
+        )
 
     @property
     def cells(self) -> int:

@@ -15,7 +15,7 @@ import torch
 
 from executor.buffer_table import BufferTable
 from executor.weights import cut, join
-from workload.grid import Grid
+from workload.grid import WITHIN_STAGE, Grid
 from workload.layout import Layout
 from workload.op import HOST
 from workload.pipeline.schedule import ways
@@ -73,14 +73,13 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
     """Of the ranks of a stage that hold the same part as this one, the one that writes it."""
     used = {axis for axes in (*layout.split, layout.flat) for axis in axes}
     at = grid.coordinates(rank)
-    kept = {axis: at[axis] for axis in used & {"x", "y", "z"}}
-    for axis in ("context", "data"):
-        inner, outer = grid.parts_of_axis(axis)
-        whole = axis in used
-        within = at[inner] if whole or inner in used else 0
-        across = at[outer] if whole or outer in used else 0
-        kept[axis] = within + across * grid.size(inner)
-    return grid.rank({**kept, "pipe": at["pipe"]})
+    kept = {"pipe": at["pipe"]}
+    for axis in WITHIN_STAGE:
+        kept[axis], neighbours = 0, 1
+        for part in grid.parts_of_axis(axis):
+            kept[axis] += at[part] * neighbours if used & {axis, part} else 0
+            neighbours *= grid.size(part)
+    return grid.rank(kept)
 
 
 def written_by(program: Program, rank: int) -> list[Kept]:

@@ -188,8 +188,8 @@ def plan_lines(prediction: Prediction) -> str:
         return line
     sizes = {word: getattr(plan, ALIASES[word]) for word in FRAMEWORK_WORDS}
     said = [f"{k}={n}" for k, n in sizes.items() if n > 1 or k not in ("vpp", "cp", "ep")]
-    if plan.expert_tensor == 1:
-        said.append("etp=1")
+    if plan.expert_tensor:
+        said.append(f"etp={plan.expert_tensor}")
     return f"{line}\nthat is {', '.join(said)}"
 
 

@@ -230,7 +230,7 @@ def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
     keys["reshard"] = plan.reshard or not (plan.z > 1 or keys["zero"] == 3)
     keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
-    keys["expert_tensor"] = int(plan.experts_over_x)
+    keys["expert_tensor"] = 0 if plan.expert_tensor == plan.x else plan.expert_tensor
     once = sends_once(plan, exchange)
     own = plan.dispatcher if plan.dispatcher in (HIERARCHICAL, ALL_GATHER) else ALL_TO_ALL
     keys["dispatcher"] = ONCE if once else own

@@ -187,11 +187,22 @@ def _written_data(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    if fields["expert"] == 1:
+    """Source: torchtitan, distributed/parallel_dims.py, whose experts take all of context, and of
+    tensor parallelism all or nothing."""
+    if fields["expert"] == 1 and fields["expert_tensor"] in (0, fields["x"]):
         return {}
-    whole = fields["expert_tensor"] or fields["x"]
+    x, context, expert = fields["x"], fields["context"], fields["expert"]
+    whole = fields["expert_tensor"] or x
+    every = context * (x if whole == 1 else 1)
+    if whole not in (1, x) or expert % every:
+        raise PlanCannotRunError(
+            f"torchtitan splits an expert over no rank or over tensor_parallel_degree={x}, and has "
+            f"different experts on all ranks of context={context}"
+            + (f" and x={x}" if whole == 1 else "")
+            + f", not expert_tensor={whole} with expert={expert}"
+        )
     return {
-        P + "expert_parallel_degree": fields["expert"],
+        P + "expert_parallel_degree": expert,
         P + "expert_tensor_parallel_degree": whole,
     }
 

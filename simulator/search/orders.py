@@ -11,17 +11,25 @@ from typing import Any
 import numpy as np
 
 from simulator.search.asked.exchanges import in_order
+from simulator.search.asked.expert_splits import RUNS
 from simulator.search.problem import SearchProblem
 from topologies.session import session_cached
-from workload.grid import AXES, CONTEXT_PARTS, EXPERT_PARTS, SHARD_PARTS, axes_of, order_of
+from workload.grid import (
+    AXES,
+    PARTS_OF_EXPERTS,
+    SHARD_PARTS,
+    WHERE,
+    axes_of,
+    order_of,
+)
 from workload.passes.table import OVERLAPS, PASSES
 from workload.sizes.arrays import Counts, Flags, Indices
 
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 ANY = len(ORDERS)  # in place of an order's number
 PART_OF = {
-    **dict.fromkeys((*SHARD_PARTS, *EXPERT_PARTS), "data"),
-    **dict.fromkeys(CONTEXT_PARTS, "context"),
+    **dict.fromkeys((*SHARD_PARTS, *PARTS_OF_EXPERTS), "data"),
+    **{f"{where}_{axis}": axis for where in WHERE for axis in ("x", "context")},
 }
 Span = tuple[int, int]  # a stride and a size
 Strides = tuple[Span, ...]
@@ -48,10 +56,9 @@ def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
 
 @session_cached(4096)
 def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Span]:
-    """The stride and size of every axis, and of the parts of data and context, given the sizes of
-    AXES and how many neighbours on context and on data split experts."""
-    *of_axes, run_of_context, experts = sizes
-    named = dict(zip(AXES, of_axes, strict=True))
+    """The stride and size of every axis, and of the parts of x, context and data, given the sizes
+    of AXES and the numbers of RUNS."""
+    named = dict(zip((*AXES, *RUNS), sizes, strict=True))
     found, stride = {}, 1
     for axis in axes_of(order):
         found[axis] = stride, named[axis]
@@ -59,11 +66,21 @@ def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Spa
     outer, data = found["data"]
     run = shard or data
     found |= {"shard": (outer, run), "replica": (outer * run, data // run)}
-    copies = outer * experts, data // experts
-    found |= {"expert": (outer, experts), "expert_copies": copies}
-    outer, context = found["context"]
-    apart = outer * run_of_context, context // run_of_context
-    return {**found, "inner_context": (outer, run_of_context), "outer_context": apart}
+    return {
+        **found,
+        **_parts(found["data"], PARTS_OF_EXPERTS, sizes[-2:]),
+        **_parts(found["context"], tuple(f"{where}_context" for where in WHERE), sizes[-4:-2]),
+        **_parts(found["x"], tuple(f"{where}_x" for where in WHERE), sizes[-6:-4]),
+    }
+
+
+def _parts(whole: Span, names: tuple[str, ...], sizes: tuple[int, ...]) -> dict[str, Span]:
+    """The parts of an axis, the fastest first, the last of which is what the others leave."""
+    stride, left, found = *whole, dict[str, Span]()
+    for name, size in zip(names, (*sizes, left // prod(sizes)), strict=True):
+        found[name] = stride, size
+        stride *= size
+    return found
 
 
 def strides(spans: Mapping[str, Span], axes: tuple[str, ...]) -> Strides:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from simulator.search.asked.choices import FIELDS, said
-from simulator.search.asked.context_heads import alike, divides, trades
+from simulator.search.asked.context_heads import divides, trades
+from simulator.search.asked.expert_splits import RUNS, runs_of, splits_of
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
@@ -40,7 +41,6 @@ from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Indices, coded
-from workload.splits.experts import folded
 
 SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
 
@@ -118,21 +118,16 @@ class Space:
         return layouts_of(self.problem.gpt, pairs, in_v=in_v(self.problem.fixed))
 
     @cached_property
-    def experts(self) -> tuple[Counts, Counts]:
-        """Over how many neighbours on context, and on data, each shape splits experts; or how many
-        neighbours on context trade heads, whose runs are those of experts where these have any."""
-        over_x = np.where(self.columns["expert_tensor"] == 1, self.columns["x"], 1)
-        each, context = self.columns["expert"] // over_x, self.columns["context"]
-        on_context = np.where(context % each == 0, each, context)
-        heads = self.problem.fixed.get("context_heads", 1)
-        runs = np.full_like(each, heads) if heads > 1 else on_context
-        return runs, np.asarray(each // on_context)
+    def runs(self) -> dict[str, Counts]:
+        """For each shape the runs of neighbours that experts or heads make of x, context and data
+        (`expert_splits.py`)."""
+        return runs_of(self.columns, self.problem.fixed.get("context_heads", 1))
 
     @cached_property
     def grids(self) -> tuple[Indices, Indices]:
-        """The different grids, a column for each with the sizes of all axes and the neighbours on
-        context and on data that split experts, and which of them each shape has."""
-        columns = [*(self.columns[axis] for axis in AXES), *self.experts]
+        """The different grids, a column for each with the sizes of all axes and the numbers of
+        RUNS, and which of them each shape has."""
+        columns = [*(self.columns[axis] for axis in AXES), *(self.runs[key] for key in RUNS)]
         _, first, which = np.unique(coded(columns), return_index=True, return_inverse=True)
         return np.stack([column[first] for column in columns]), np.asarray(which, dtype=np.int64)
 
@@ -255,7 +250,7 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
         zeros = [zero for zero in zeros if zero and data % shard == 0]
         zeros = zeros[:1] if shard * context == 1 else zeros  # nothing is split, whatever zero says
     kinds = range(len(recomputes(problem)))
-    experts = [list(_of_experts(problem, x, (context, data), over_x=o)) for o in (False, x > 1)]
+    experts = [list(splits_of(problem, x, (context, data), parallel=p)) for p in (False, True)]
     for micro_batch in problem.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(problem, pipe, per_rank // micro_batch):
             continue
@@ -267,28 +262,6 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
             if not parallel or (splits and y == 1):
                 shape = *grid, micro_batch, zero, recompute, int(parallel)
                 yield from ((*shape, *split) for split in experts[parallel])
-
-
-def _of_experts(
-    problem: SearchProblem, x: int, others: tuple[int, int], *, over_x: bool
-) -> Iterator[tuple[int, int]]:
-    """How experts can be split: over neighbours on the `others`, context and data, or over these
-    and x."""
-    context, data = others
-    experts, recipe = problem.gpt.experts, problem.fixed.get("recipe", NO_RECIPE)
-    whole = [1] if problem.fixed.get("shard", 0) or not experts else divisors(experts)
-    for tensor in problem.choices("expert_tensor", [0, 1] if over_x else [0]):
-        apart = x if tensor == 1 and over_x else 1
-        if not tensor and not splits_experts(problem.gpt, recipe, "expert_ffn", x):
-            continue
-        for split in problem.choices("expert", whole):
-            if split % apart or whole[-1] % split or split < problem.least_split:
-                continue
-            on_context, on_data = folded(split // apart, context)
-            fits = on_context * on_data == split // apart and data % max(on_data, 1) == 0
-            fits = fits and alike(problem.fixed, on_context, context)
-            if fits and (apart > 1 or not tensor) and (split > 1 or not tensor):
-                yield split, tensor
 
 
 def _checked(space: Space) -> None:

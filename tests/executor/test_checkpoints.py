@@ -275,6 +275,10 @@ def test_a_rank_is_slow_that_takes_one_and_a_half_times_the_median() -> None:
         "context=2,data=2,expert=2,zero=2",
         "context=4,expert=2,zero=1",
         "context=2,data=2,expert=4,zero=1",
+        "x=4,expert=2,expert_tensor=2,sp=true",
+        "x=4,data=2,expert=2,expert_tensor=1,sp=true,zero=3",
+        "x=2,data=4,expert=2,expert_tensor=4,sp=true,zero=1",
+        "context=8,expert=2,expert_tensor=2,zero=1",
     ],
 )
 def test_every_part_of_all_experts_is_written(split: str) -> None:

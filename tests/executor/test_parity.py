@@ -201,11 +201,10 @@ def differences(
 def routed_rows(gpt: GPT, plan: Plan) -> int:
     """How many tokens a rank routes at once, of which experts drop what is beyond their capacity;
     0 where none is dropped."""
-    parts = plan.x if plan.experts_over_x else 1
     whole = plan.micro_batch * gpt.sequence
     if gpt.balance_loss and gpt.balance_over == "micro_batch":
         return whole
-    return whole // parts if gpt.capacity else 0
+    return whole * plan.expert_parts // plan.x if gpt.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

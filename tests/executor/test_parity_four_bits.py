@@ -11,7 +11,14 @@ import pytest
 
 from tests.executor.test_parity import TINY
 from tests.executor.test_parity_mtp import SUPER
-from tests.executor.test_parity_recipes import FEW, ROUTED, check, folded_splits, with_recipe
+from tests.executor.test_parity_recipes import (
+    FEW,
+    IN_HALVES,
+    ROUTED,
+    check,
+    folded_splits,
+    with_recipe,
+)
 
 # Parts of a rank are whole blocks of 16, of queries and keys too, and of context's chunks.
 NARROW = replace(TINY, layers=2, hidden=64, ffn=128, heads=2, head_width=32, sequence=64)
@@ -92,6 +99,7 @@ def test_experts_in_four_bits_are_right_on_every_axis(axis: str) -> None:
 def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(1, with_recipe(FEW_BITS, "nvfp4", FEW, replace(FEW, recompute="layernorm+moe_act")))
     check(4, with_recipe(FEW_BITS, "nvfp4", *folded_splits()))
+    check(4, with_recipe(replace(FEW_BITS, shared_ffn=64), "nvfp4", IN_HALVES))
     plan = replace(FEW, pipe=2, data=2, expert=2)
     check(4, with_recipe(replace(FEW_BITS, layers=2), "nvfp4", plan))
 

@@ -42,6 +42,8 @@ WIDE = replace(TINY, layers=1, hidden=256, ffn=512, head_width=64, sequence=32)
 LLAMA = replace(TINY, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
 ROUTED = replace(LLAMA, experts=4, topk=2, expert_ffn=32)
 FEW = Plan(batch=BATCH, micro_batch=4, precision="fp64")
+# Ranks of x hold a half of each of half of the experts.
+IN_HALVES = replace(FEW, x=4, expert=2, expert_tensor=2, sequence_parallel=True)
 
 
 Tokens = tuple[tuple[int, ...], ...]
@@ -79,11 +81,11 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     axes = ("context",) if plan.recipe in (*TENSORS, "nvfp4") else ()
     of_experts = plan.expert_axes
     if plan.recipe in TENSORS:
-        others = [axis for axis in plan.expert_axes if axis != "inner_context"]
+        others = [axis for axis in plan.expert_axes if not axis.endswith("_context")]
         of_experts = tuple(dict.fromkeys((*axes, *others)))
     tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts)
-    over_x = plan.x if plan.experts_over_x else 1
-    run = plan.micro_batch * gpt.sequence // (plan.context * over_x) if gpt.capacity else 0
+    rows = plan.micro_batch * gpt.sequence // plan.context
+    run = rows * plan.expert_parts // plan.x if gpt.capacity else 0
     return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel)
 
 
@@ -259,4 +261,5 @@ def expert_splits() -> list[Plan]:
         replace(FEW, data=4, expert=4, zero=3),
         replace(FEW, x=2, data=2, expert=2, recompute="full"),
         replace(FEW, pipe=2, data=2, expert=2),
+        IN_HALVES,
     ]

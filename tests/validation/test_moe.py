@@ -188,7 +188,7 @@ def test_other_systems_of_x_moes_figure_have_padded_places(
     case = case_of(run(**unsaid, **about, **sizes, machine="Frontier", global_batch_seqs="1024"))
     plan = case.job.plan
     assert (case.asked.capacity, plan.dispatcher) == (1.25, dispatcher)
-    assert (plan.x, plan.expert, plan.experts_over_x) == (*split, False)
+    assert (plan.x, plan.expert, plan.expert_parts) == (*split, plan.x)
 
 
 def test_modules_that_run_again_are_parts_and_scales_are_said_to_be_left_out() -> None:

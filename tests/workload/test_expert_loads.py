@@ -186,3 +186,20 @@ def test_a_model_without_experts_has_no_histogram() -> None:
     dense = replace(FOUR, experts=0, topk=0, expert_ffn=0)
     with pytest.raises(ModelError, match="it says how experts are chosen, and two has none"):
         histogram_of({"tokens": [1]}, dense, "it")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "data=4,expert=4",
+        "x=2,data=2,expert=2",
+        "x=2,data=2,expert=4,expert_tensor=1,sp=true",
+        "x=4,expert=2,expert_tensor=2,sp=true",
+        "data=4,expert=2,expert_tensor=2",
+        "x=2,context=2,data=2,expert=2,expert_tensor=4,sp=true",
+    ],
+)
+def test_a_rank_dispatches_the_rows_that_the_program_sends(plan: str) -> None:
+    program = lower(FOUR, parse_plan(f"{plan},micro_batch=2,batch=8"))
+    sent = of_layer(program, "dispatch.exchange").nbytes // (FOUR.hidden * 2)
+    assert dispatched_rows(FOUR, program.plan) == sent

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
 
-from workload.errors import ModelError, PlanCannotRunError, PlanError
+from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower, lower_again
 from workload.models import moe
@@ -143,52 +142,6 @@ def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> 
     assert grid.groups("expert_copies").tolist() == [[0, 2], [1, 3]]
 
 
-def test_experts_lie_over_context_first_and_then_over_data() -> None:
-    """As Megatron's folding has it: of 2 x 4 ranks of context and data, neighbours."""
-    grid = parse_plan("context=2,data=4,expert=4,batch=4").grid
-    assert grid.groups("context", "expert").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert grid.groups("expert_copies").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    program = program_of("context=2,data=4,expert=4,batch=8")
-    sent = of_layer(program, "dispatch.exchange")
-    assert (sent.axes, sent.nbytes) == (("context", "expert"), 2 * (ROWS // 2) * 32 * 2)
-    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
-    assert sums["experts.grads.reduce"] == ("expert_copies",)
-    assert sums["grads.reduce"] == ("context", "data")
-    assert program.buffers["l1.experts.up.w"].replicas == 2
-
-
-def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> None:
-    plan = parse_plan("context=4,data=2,expert=2,batch=4")
-    assert plan.expert_axes == ("inner_context",)
-    assert plan.grid.groups("inner_context").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    copies = [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert plan.grid.groups(*plan.expert_copies).tolist() == copies
-    with pytest.raises(PlanCannotRunError, match="expert=6 does not divide data=3 times context=4"):
-        parse_plan("context=4,data=3,expert=6,batch=6")
-
-
-def test_as_many_ranks_hold_different_experts_as_the_plan_says() -> None:
-    """And as many the same as are left of x, where experts are whole, of context and of data."""
-    for x, context, data, expert in product((1, 2), (1, 2, 4), (1, 2, 4), (2, 4, 8, 16)):
-        text = f"x={x},context={context},data={data},expert={expert},expert_tensor=1"
-        own = x * context * data
-        if expert < x or own % expert:
-            continue
-        sequences = ",sequence_parallel=true" if x > 1 else ""
-        plan = parse_plan(f"{text}{sequences},batch={data}")
-        assert plan.grid.size(*plan.expert_axes) == expert, text
-        copies = [axis for axis in plan.expert_copies if axis != "context" or context > 1]
-        assert plan.grid.size(*copies) == own // expert, text
-
-
-def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> None:
-    program = program_of("x=2,context=2,data=1,expert=2,expert_tensor=1,sequence_parallel=true")
-    assert of_layer(program, "dispatch.exchange").axes == ("x",)
-    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
-    assert sums["experts.grads.reduce"] == ("context",)
-    assert program.buffers["l1.experts.up.w"].elements == 4 * 32 * 96
-
-
 def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
     program = program_of("data=4,expert=2,zero=1")
     assert program.buffers["l1.experts.up.w.m"].elements == 4 * 32 * 96 // 2
@@ -209,28 +162,6 @@ def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
 def test_a_model_with_impossible_experts_is_refused(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ModelError, match=sentence):
         replace(TWO, **fields)
-
-
-@pytest.mark.parametrize(
-    ("plan", "error", "sentence"),
-    [
-        ("data=4,expert=3", PlanCannotRunError, "data=4; nearest: 2, 4"),
-        ("data=32,expert=48", PlanCannotRunError, "data=32; nearest: 32"),
-        ("data=12,expert=8", PlanCannotRunError, "data=12; nearest: 6, 12"),
-        ("context=4,data=6,expert=6", PlanCannotRunError, "of it; nearest: 4, 8"),
-        ("x=2,data=2,expert=2,expert_tensor=1", PlanError, "needs sequence_parallel"),
-        ("x=2,data=2,expert_tensor=1,sp=true", PlanError, "expert=1 splits none"),
-        ("x=2,data=2,expert=2,expert_tensor=3", PlanError, "expert_tensor=3 must be 1, or as x=2"),
-        ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
-        ("data=4,expert=2,zero=1,shard=2", PlanError, "does not go with shard=2"),
-        ("data=4,expert=2,optimizer=muon", PlanCannotRunError, "muon does not know"),
-    ],
-)
-def test_a_plan_that_cannot_split_experts_is_refused(
-    plan: str, error: type[Exception], sentence: str
-) -> None:
-    with pytest.raises(error, match=sentence):
-        program_of(plan)
 
 
 def test_a_model_without_experts_takes_no_axis_of_them() -> None:

@@ -47,13 +47,13 @@ def own_fields(run: PublishedRun) -> dict[str, Any]:
 
 
 def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:
-    """The plan's words on experts, whose matrices are split over x unless `etp` is 1."""
-    expert, over_x = run.whole("ep") or 1, run.whole("etp") or 1
+    """The plan's words on experts, whose matrices are split over `etp` ranks: one, if not told."""
+    expert, within = run.whole("ep") or 1, run.whole("etp") or 1
     if expert == 1:
         return {}
     gathers = run.text("dispatcher").lower().replace("_", "").replace("-", "") == "allgather"
     given = {"expert": expert} | ({"dispatcher": "all_gather"} if gathers else {})
-    return given | ({"expert_tensor": 1} if x > 1 and over_x == 1 else {})
+    return given | ({"expert_tensor": within} if within != x else {})
 
 
 def recipe_words(run: PublishedRun) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def most_rows(gpt: GPT, layer: int, rows: int, ranks: int) -> int:
 def dispatched_tokens(gpt: GPT, plan: Plan) -> int:
     """The tokens of a micro-batch that a rank dispatches to a layer's experts."""
     rows = plan.micro_batch * gpt.sequence // plan.context
-    return rows // plan.x if plan.experts_over_x else rows
+    return rows * plan.expert_parts // plan.x
 
 
 def dispatched_rows(gpt: GPT, plan: Plan) -> int:

@@ -118,7 +118,9 @@ class Builder(OpWriter):
         """The axes over which squares of gradients are summed: ranks hold different parts, or do
         not; stages of the pipeline besides."""
         own = self.shards_of("weights")
-        experts = tuple(axis for axis in self.plan.expert_axes if axis not in own)
+        split = *self.plan.expert_tensor_axes, *self.plan.expert_axes
+        held = self.grid.dimensions(*own)
+        experts = tuple(axis for axis in split if not self.grid.dimensions(axis) <= held)
         return *own, *(self.sharding.over or experts)
 
     @property

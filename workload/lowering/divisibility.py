@@ -71,10 +71,8 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
     if gpt.expert_latent:
         _check_latent_columns(gpt, plan)
     _divides("expert", plan.expert, {"experts": gpt.experts})
-    if not plan.experts_over_x:
-        widths = {"expert_ffn": gpt.expert_ffn, "shared_ffn": gpt.shared_ffn}
-        _divides("x", plan.x, {name: width for name, width in widths.items() if width})
-    elif gpt.shared_ffn:
+    _divides(_axis_of_parts(plan), plan.expert_parts, {"expert_ffn": gpt.expert_ffn})
+    if gpt.shared_ffn:
         _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
@@ -83,13 +81,18 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
         )
 
 
+def _axis_of_parts(plan: Plan) -> str:
+    """The field of the plan that says into how many parts an expert's matrices are cut."""
+    return "expert_tensor" if plan.expert_tensor else "x"
+
+
 def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
     """Refuse a split of experts' widths that cuts what shares a scale."""
     if plan.recipe == NO_RECIPE:
         return
     recipe = recipe_of(plan.recipe)
-    over_x = 1 if plan.experts_over_x else plan.x
-    for axis, parts, name in (("x", over_x, "expert_ffn"), ("y", plan.y, "hidden")):
+    over_x = _axis_of_parts(plan), plan.expert_parts, "expert_ffn"
+    for axis, parts, name in (over_x, ("y", plan.y, "hidden")):
         whole = getattr(gpt, name)
         if cuts_blocks(plan.recipe, whole, parts):
             raise PlanCannotRunError(

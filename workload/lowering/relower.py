@@ -83,7 +83,8 @@ def _key(gpt: GPT, plan: Plan) -> Key:
     The order of the ranks matters to nothing but who shards what, and who has which experts.
     """
     other = (field.name for field in fields(plan) if field.name not in {*PLAN_SIZES, "order"})
-    own = [*(getattr(plan, name) for name in other), sharding_of(plan), plan.expert_axes]
+    experts = plan.expert_tensor_axes, plan.expert_axes, plan.expert_copies
+    own = [*(getattr(plan, name) for name in other), sharding_of(plan), *experts]
     wide = [getattr(plan, axis) > 1 for axis in (*WITHIN_STAGE, "expert")]
     known = {*GPT_SIZES, *NAMES}
     rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)

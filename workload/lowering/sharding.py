@@ -13,7 +13,7 @@ from workload.grid import axes_of
 from workload.plan import Plan
 
 Axes = tuple[str, ...]
-PART_OF = {"shard": "data", "expert_copies": "data", "outer_context": "context"}
+PART_OF = {"shard": "data", "expert_copies": "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Sharding:
         return tuple(each for some in together for each in sorted(some, key=self._place))
 
     def _place(self, axis: str) -> int:
-        return self.fastest.index(PART_OF.get(axis, axis))
+        return self.fastest.index(_whole(axis))
 
     def collectives(self, axes: Axes) -> list[Axes]:
         """The axes of the reduce-scatters that leave a tile in these parts, one after the other."""
@@ -49,19 +49,29 @@ class Sharding:
 def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
     """What z and `zero` split: z everything, zero=1, 2 and 3 one thing more over S each.
 
-    For the weights of experts, S is that part of context and data on which ranks hold the same.
+    For the weights of experts, S is that part of x, context and data on which ranks hold the same.
     """
     z = ("z",)
     part = "shard" if 0 < plan.shard < plan.data else "data"
     alike = plan.grid.replicas_of("weights")
     shards: Axes = ("context", part)
-    if of_experts and plan.expert > 1:
+    if of_experts and plan.folds_experts:
         alike = shards = plan.expert_copies
     over = tuple(axis for axis in shards if plan.grid.size(axis) > 1)
-    fastest = tuple(axis for axis in axes_of(plan.order) if axis in ("z", "context", "data"))
+    places = {"z", "context", "data", *(_whole(axis) for axis in over)}
+    fastest = tuple(axis for axis in axes_of(plan.order) if axis in places)
     if not plan.zero or not over:
         return Sharding(z, z, z, (), alike, fastest)
     copies = ("replica",) if part == "shard" else ()
     both = (*z, *over) if plan.zero == 3 else (*over, *z)
     first = both if plan.zero == 3 else z
     return Sharding(first, both if plan.zero > 1 else z, both, over, copies, fastest)
+
+
+def _whole(axis: str) -> str:
+    """The axis that one is a part of, or itself.
+
+    >>> _whole("outer_x"), _whole("expert_copies"), _whole("z")
+    ('x', 'data', 'z')
+    """
+    return PART_OF.get(axis, axis.removeprefix("outer_"))

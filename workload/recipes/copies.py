@@ -63,7 +63,7 @@ class Copies:
             axes += () if alone else ("context",)
             if self._of_experts(tensor):
                 others = () if alone else b.plan.expert_axes
-                axes += tuple(axis for axis in others if axis != "inner_context")
+                axes += tuple(axis for axis in others if not axis.endswith("_context"))
             elif b.buffers[source].shape[0] != b.rows:
                 axes += b.shards_of("rows")
         for axis in dict.fromkeys(axes):

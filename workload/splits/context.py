@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 
-def run_of(plan: Plan) -> int:
-    """Runs of how many neighbours on context do something of their own: hold different experts, or
-    trade rows for heads; 0 where all do."""
-    own = experts.run_of_context(plan)
-    return own or (plan.context_heads if plan.context_heads > 1 else 0)
+def runs_of(plan: Plan) -> tuple[int, ...]:
+    """The runs of neighbours on context that do something of their own, as `Grid` has them: share
+    experts, hold different ones, or trade rows for heads; none where all do."""
+    own = experts.runs_of_context(plan)
+    return own or ((plan.context_heads,) if plan.context_heads > 1 else ())
 
 
 def check(plan: Plan) -> None:
@@ -40,11 +40,12 @@ def check(plan: Plan) -> None:
             f"{said} must divide context={plan.context} and be less; context_kind=ulysses trades "
             "heads over all of it"
         )
-    run = experts.run_of_context(plan)
-    if run not in (0, plan.context_heads):
+    runs = experts.runs_of_context(plan)
+    if runs not in ((), (plan.context_heads,)):
+        lengths = " and ".join(map(str, runs))
         raise PlanCannotRunError(
-            f"expert={plan.expert} splits context={plan.context} into runs of {run} neighbours, "
-            f"and {said} into others; make them alike"
+            f"expert={plan.expert} splits context={plan.context} into runs of {lengths} "
+            f"neighbours, and {said} into others; make them alike"
         )
 
 

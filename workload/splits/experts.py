@@ -1,112 +1,210 @@
-"""Which ranks hold different experts: neighbours on context and then on data, perhaps on x too.
+"""Which ranks hold parts of one expert, which hold different experts, and which hold the same.
 
-The tokens of ranks of context are further tokens to the experts, so these can be folded over
-context as over data, and gradients of experts are summed over the ranks that hold the same alone.
-Source: Megatron-Core's parallel folding (2504.14960), section 3.2.
+Neighbours on x hold parts of an expert's matrices, `expert_tensor` of them; with more of these than
+x has ranks, neighbours on context and data do so too. Of the ranks left on x, then on context and
+data, `expert` neighbours hold different experts, and all others the same. The tokens of ranks of
+context, and with sequence parallelism of x, are further tokens to the experts, so that gradients of
+experts are summed over the ranks that hold the same alone.
+Source: Megatron-Core's parallel folding (2504.14960), section 3.2, and parallel_state.py, whose
+grid of experts has neither context nor x, so that theirs are neighbours on these and data;
+torchtitan, parallel_dims.py.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
 from workload.errors import PlanCannotRunError, PlanError
-from workload.grid import axes_of
+from workload.grid import axes_of, runs_of_axis
 from workload.passes.exchanges.pairs import exchanges_refusal
+from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
     from workload.plan import Plan
 
 Axes = tuple[str, ...]
+FOLDED = ("x", "context", "data")  # in the order in which ranks are taken
 MOST_RANKS = 4096  # of which nearest ones are looked for
 
 
-def folded(experts: int, context: int) -> tuple[int, int]:
-    """Over how many neighbours on context, and over how many on data, so many ranks hold different
-    experts: over context first, and over data where there are more of them.
+class Fold(NamedTuple):
+    """Of an axis: how many neighbours have parts of one expert, how many such runs hold different
+    experts, and how many of these the same."""
 
-    Source: Megatron-Core, parallel_state.py, whose grid of experts has no context, so that theirs
-    are neighbours on context and data; torchtitan, parallel_dims.py.
+    tensor: int
+    experts: int
+    copies: int
 
-    >>> folded(2, 4), folded(8, 4), folded(8, 1)
+
+def folded(count: int, *sizes: int) -> tuple[int, ...]:
+    """How many neighbours on each of some axes make `count` ranks together: all that there are on
+    one before there are any on the next. Where it does not divide, one of them divides no size, or
+    they make another number.
+
+    >>> folded(2, 4, 2), folded(8, 4, 2), folded(8, 1, 16)
     ((2, 1), (4, 2), (1, 8))
     """
-    on_context = experts if context % experts == 0 else context
-    return on_context, experts // on_context
+    found = []
+    for size in sizes:
+        found.append(size if count % size == 0 else count)
+        count = count // found[-1]
+    return tuple(found)
 
 
-def folds(plan: Plan) -> tuple[int, int]:
-    """Over how many neighbours on context, and on data, a plan splits experts."""
-    return folded(max(plan.expert // (plan.x if plan.experts_over_x else 1), 1), plan.context)
+def folds(plan: Plan) -> tuple[Fold, Fold, Fold]:
+    """How x, context and data are split for experts."""
+    tensor, left = _of_tensor(plan)
+    experts = folded(plan.expert, *left)
+    x, context, data = (
+        Fold(part, each, size // each)
+        for part, each, size in zip(tensor, experts, left, strict=True)
+    )
+    return x, context, data
+
+
+def _of_tensor(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many neighbours on x, context and data have parts of one expert, and how many runs of
+    these there are."""
+    if plan.expert_tensor in (0, plan.x):
+        return (plan.x, 1, 1), (1, plan.context, plan.data)
+    sizes = plan.x, plan.context, plan.data
+    tensor = folded(plan.expert_tensor, *sizes)
+    return tensor, tuple(size // each for size, each in zip(sizes, tensor, strict=True))
+
+
+def is_folded(plan: Plan) -> bool:
+    """Whether experts are split over other ranks than other weights are."""
+    return plan.expert > 1 or plan.expert_tensor not in (0, plan.x)
+
+
+def axes_of_tensor(plan: Plan) -> Axes:
+    """See `Plan.expert_tensor_axes`."""
+    if plan.expert_tensor in (0, plan.x):
+        return ("x",)
+    return _axes_of(plan, "tensor")
 
 
 def axes_of_experts(plan: Plan) -> Axes:
     """See `Plan.expert_axes`."""
-    if plan.expert == 1:
-        return ()
-    of = {"data": "expert"} | ({"x": "x"} if plan.experts_over_x else {})
-    if plan.context > 1:
-        on_context, on_data = folds(plan)
-        if on_context > 1:
-            of["context"] = "context" if on_context == plan.context else "inner_context"
-        of = {axis: part for axis, part in of.items() if axis != "data" or on_data > 1}
-    return tuple(of[axis] for axis in axes_of(plan.order) if axis in of)
+    return _axes_of(plan, "experts") if plan.expert > 1 else ()
 
 
 def axes_of_copies(plan: Plan) -> Axes:
     """See `Plan.expert_copies`."""
-    on_context, _ = folds(plan)
-    if on_context == plan.context:
-        return ("expert_copies",)
-    return ("outer_context" if on_context > 1 else "context", "expert_copies")
+    x, context, _ = folds(plan)
+    before = [
+        _name(axis, fold, "copies")
+        for axis, fold in (("x", x), ("context", context))
+        if fold.copies > 1
+    ]
+    return *before, "expert_copies"
 
 
-def run_of_data(plan: Plan) -> int:
-    """How many neighbours on data hold different experts, as `Grid` has it: 0 without experts."""
-    return folds(plan)[1] if plan.expert > 1 else 0
+def runs_of_x(plan: Plan) -> tuple[int, ...]:
+    """The runs of neighbours on x that a `Grid` has, if x is a part of two or three of these."""
+    return _runs(folds(plan)[0]) if is_folded(plan) else ()
 
 
-def run_of_context(plan: Plan) -> int:
-    """How many neighbours on context hold different experts, where they are a part of it; else
-    0."""
-    on_context = folds(plan)[0] if plan.expert > 1 else 1
-    return on_context if 1 < on_context < plan.context else 0
+def runs_of_context(plan: Plan) -> tuple[int, ...]:
+    """The runs of neighbours on context, likewise."""
+    return _runs(folds(plan)[1]) if is_folded(plan) else ()
+
+
+def runs_of_data(plan: Plan) -> dict[str, int]:
+    """How many neighbours on data hold parts of the same experts, and how many runs of these hold
+    different ones, as `Grid` has it: nothing where experts are split as other weights are."""
+    if not is_folded(plan):
+        return {}
+    fold = folds(plan)[2]
+    return {"expert_tensor": fold.tensor, "experts": fold.experts}
+
+
+def _axes_of(plan: Plan, role: str) -> Axes:
+    """The axes, or their parts, whose ranks differ in one role of a `Fold`, the fastest first."""
+    of = {}
+    for axis, fold in zip(FOLDED, folds(plan), strict=True):
+        if getattr(fold, role) > 1:
+            of[axis] = _name(axis, fold, role)
+    return tuple(of[axis] for axis in axes_of(plan.order) if axis in of)
+
+
+def _name(axis: str, fold: Fold, role: str) -> str:
+    if axis == "data":
+        return {"tensor": "expert_tensor", "experts": "expert", "copies": "expert_copies"}[role]
+    wide = [name for name, size in fold._asdict().items() if size > 1]
+    if len(wide) == 1:
+        return axis
+    return runs_of_axis(axis, _runs(fold))[wide.index(role)]
+
+
+def _runs(fold: Fold) -> tuple[int, ...]:
+    """The runs of neighbours into which an axis falls; none where all have one role."""
+    return tuple(size for size in fold if size > 1)[:-1]
 
 
 def check(plan: Plan) -> None:
     """Refuse what splits experts in no way that there is, or makes no sense beside the rest."""
-    if plan.expert_tensor not in (0, 1, plan.x):
-        raise PlanError(f"expert_tensor={plan.expert_tensor} must be 1, or as x={plan.x}")
-    if plan.expert_tensor == 1 and plan.x > 1 and plan.expert == 1:
-        raise PlanError(
-            f"expert_tensor=1 splits experts over x={plan.x} too, and expert=1 splits none; "
-            f"give expert={plan.x} or a multiple of it, or leave expert_tensor out"
-        )
-    over_x = plan.x if plan.experts_over_x else 1
-    on_context, on_data = folds(plan)
-    left = (plan.expert // over_x) % on_context or plan.data % max(on_data, 1)
-    if plan.expert % over_x or left:
-        split = plan.context > 1
-        raise PlanCannotRunError(
-            f"expert={plan.expert} does not divide data={plan.data}"
-            + (f" times context={plan.context}" if split else "")
-            + (f" times x={plan.x}, or is no multiple of x" if over_x > 1 else "")
-            + (", or neither divides context nor is a multiple of it" if split else "")
-            + f"; nearest: {_nearest(plan, over_x)}"
-        )
-    if over_x > 1 and not plan.sequence_parallel:
-        raise PlanError("expert_tensor=1 with x > 1 needs sequence_parallel")
-    if plan.expert > 1 and plan.shard:
-        raise PlanError(f"expert={plan.expert} does not go with shard={plan.shard} yet")
+    sizes = plan.x, plan.context, plan.data
+    tensor, left = _of_tensor(plan)
+    if not fits(plan.expert_tensor or plan.x, sizes, tensor):
+        raise PlanCannotRunError(_refusal(plan, "expert_tensor", sizes))
+    if not fits(plan.expert, left, folded(plan.expert, *left)):
+        raise PlanCannotRunError(_refusal(plan, "expert", left))
+    if is_folded(plan):
+        _check_folded(plan)
     if why := exchanges_refusal(plan):
         raise PlanError(why)
 
 
-def _nearest(plan: Plan, over_x: int) -> str:
-    """The next numbers of ranks below and above the plan's that can hold different experts."""
-    whole = [plan.context * each for each in _divisors(plan.data)]
-    each = [over_x * inside for inside in sorted({*_divisors(plan.context), *whole})]
-    near = [e for e in each if e < plan.expert][-1:] + [e for e in each if e > plan.expert][:1]
-    return ", ".join(map(str, near))
+def _check_folded(plan: Plan) -> None:
+    if plan.expert_tensor not in (0, plan.x) and plan.x > 1 and not plan.sequence_parallel:
+        raise PlanError(
+            f"expert_tensor={plan.expert_tensor} beside x={plan.x} needs sequence_parallel"
+        )
+    x, context, data = folds(plan)
+    if plan.recipe != NO_RECIPE and x.copies * context.tensor * data.tensor > 1:
+        raise PlanCannotRunError(
+            f"recipe={plan.recipe} does not go with expert_tensor={plan.expert_tensor} and "
+            f"expert={plan.expert} yet, which leave ranks of x={plan.x} the same experts, or ranks "
+            "of context or data parts of them"
+        )
+    if plan.shard:
+        own = "expert" if plan.expert > 1 else "expert_tensor"
+        raise PlanError(f"{own}={getattr(plan, own)} does not go with shard={plan.shard} yet")
+
+
+def fits(count: int, sizes: Sequence[int], parts: Sequence[int]) -> bool:
+    """Whether parts of axes of these sizes divide them, and make so many ranks together."""
+    whole = all(size % part == 0 for size, part in zip(sizes, parts, strict=True))
+    return whole and prod(parts) == count
+
+
+def _refusal(plan: Plan, key: str, left: Sequence[int]) -> str:
+    """Why so many ranks cannot be taken from what is left of x, context and data, and the next
+    numbers below and above that can."""
+    named = []
+    for axis, size in zip(FOLDED, left, strict=True):
+        of = getattr(plan, axis)
+        named.append((axis if size == of else f"{axis}/{of // size}", size))
+    *before, (data, count) = [each for each in named if each[1] > 1 or each[0].startswith("data")]
+    times = "".join(f" times {axis}={size}" for axis, size in reversed(before))
+    inner = " and then ".join(axis for axis, _ in before)
+    them = "them" if len(before) > 1 else "it"
+    or_else = f", or neither divides {inner} nor is a multiple of {them}" if before else ""
+    ranks = getattr(plan, key)
+    near = ", ".join(map(str, _nearest(ranks, left)))
+    return f"{key}={ranks} does not divide {data}={count}{times}{or_else}; nearest: {near}"
+
+
+def _nearest(count: int, sizes: Sequence[int]) -> list[int]:
+    found, inside = set[int](), 1
+    for size in sizes:
+        found |= {inside * each for each in _divisors(size)}
+        inside *= size
+    each = sorted(found)
+    return [e for e in each if e < count][-1:] + [e for e in each if e > count][:1]
 
 
 def _divisors(count: int) -> list[int]:

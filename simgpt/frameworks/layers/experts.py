@@ -125,14 +125,11 @@ def _read_split(reading: Reading) -> None:
     """Ranks that hold different experts; `expert_tensor` is the width of one of them."""
     fields, parts = reading.fields, reading.number("expert-model-parallel-size", 1)
     x = fields.get("x", 1)
-    name = "expert-tensor-parallel-size"
-    within = reading.number(name, x)
+    within = reading.number("expert-tensor-parallel-size", x)
     if parts > 1:
         fields["expert"] = parts
-    if within not in (1, x):
-        reading.refuse(name, f"an expert is whole, or split as other linears are, over {x} ranks")
-    elif within == 1 < x:
-        fields["expert_tensor"] = 1
+    if within != x:
+        fields["expert_tensor"] = within
 
 
 def _read_dispatcher(reading: Reading) -> None:

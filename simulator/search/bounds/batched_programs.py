@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulator.search.asked.dispatchers import of_program
 from simulator.search.asked.exchanges import without_turns
+from simulator.search.asked.expert_splits import folds_of
 from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layouts import base_of
 from simulator.search.space import Space
@@ -34,6 +35,7 @@ from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
 from workload.sizes.vectorized import Lanes, SharedSteps, UnequalLanesError, has_lanes
+from workload.splits.experts import FOLDED
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
 KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
@@ -127,8 +129,8 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
     columns.append(space.columns["context"][rows])  # a ring has as many steps
     if experts := space.problem.gpt.experts:
         columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
-        for axis, split in zip(("context", "data"), space.experts, strict=True):
-            columns.append(np.minimum(space.columns[axis][rows] // split[rows], 2))
+        own = {key: space.columns[key][rows] for key in (*FOLDED, "expert", "expert_tensor")}
+        columns += [np.minimum(part, 2) for fold in folds_of(own).values() for part in fold]
     if not together:
         columns.append(np.minimum(space.micro_batches[rows], MOST))
     code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number

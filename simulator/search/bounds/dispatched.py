@@ -8,7 +8,7 @@ the fastest of their dispatchers; each of them is simulated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -75,8 +75,8 @@ class Dispatched:
     def _own_rows(self, rows: Indices, nbytes: Bytes) -> Bytes:
         """As where ranks of x have rows of their own and parts of the same experts, with which a
         plan sends least; what is gathered over x then is no less than what the program gathers."""
-        over_x = self.space.columns["expert_tensor"][rows] == 1
-        return np.where(over_x, nbytes, nbytes // self.space.columns["x"][rows])
+        tensor = self.space.columns["expert_tensor"][rows]
+        return nbytes // np.where(tensor > 0, tensor, self.space.columns["x"][rows])
 
     def _share(self, sizes: tuple[int, ...]) -> float:
         if sizes not in self._shares:
@@ -88,12 +88,20 @@ class Dispatched:
 
 def _plan(dispatcher: str, sizes: Mapping[str, int]) -> Plan:
     """A plan that splits experts so, and sends rows to them so."""
-    ranks, over_x = sizes["expert"], bool(sizes.get("expert_tensor", 0))
-    plan = Plan(data=ranks, expert=ranks, batch=ranks, micro_batch=1, dispatcher=dispatcher)
-    x, y, z = (sizes.get(axis, 1) for axis in ("x", "y", "z"))
-    context, pipe = sizes.get("context", 1), sizes.get("pipe", 1)
-    plan = replace(plan, x=x, y=y, z=z, batch=ranks * z, sequence_parallel=over_x)
-    plan = replace(
-        plan, context=context, data=ranks * context, batch=ranks * context * z, pipe=pipe
+    ranks, tensor = sizes["expert"], sizes.get("expert_tensor", 0)
+    x, y, z, context, pipe = (sizes.get(axis, 1) for axis in ("x", "y", "z", "context", "pipe"))
+    data = ranks * context * max(tensor, 1)
+    return Plan(
+        x=x,
+        y=y,
+        z=z,
+        context=context,
+        pipe=pipe,
+        data=data,
+        expert=ranks,
+        expert_tensor=tensor,
+        batch=data * z,
+        micro_batch=1,
+        sequence_parallel=x > 1 and tensor not in (0, x),
+        dispatcher=dispatcher,
     )
-    return replace(plan, expert_tensor=int(over_x))

@@ -17,6 +17,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.space import Space
 from topologies.errors import MachineError
+from workload.grid import AXES
 from workload.op import LOSS_REDUCE, NORM_REDUCE, Op
 from workload.sizes.arrays import Counts, Indices
 from workload.sizes.vectorized import first_of
@@ -112,11 +113,14 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
 
 def _ranks(space: Space, rows: Indices, axes: tuple[str, ...]) -> Counts:
     """How many ranks there are in a group over some axes, for each row."""
-    data, shard = space.columns["data"][rows], int(space.problem.fixed.get("shard", 0))
+    sizes = {axis: space.columns[axis][rows] for axis in AXES}
+    sizes |= {key: part[rows] for key, part in space.runs.items()}
+    data, shard = sizes["data"], int(space.problem.fixed.get("shard", 0))
     sharing = np.full_like(data, shard) if shard else data
-    run, experts = (split[rows] for split in space.experts)
-    sizes = {"shard": sharing, "replica": data // sharing}
-    sizes |= {"inner_context": run, "outer_context": space.columns["context"][rows] // run}
-    sizes |= {"expert": experts, "expert_copies": data // experts}
-    every = [sizes[axis] if axis in sizes else space.columns[axis][rows] for axis in axes]
+    sizes |= {"shard": sharing, "replica": data // sharing}
+    sizes["expert_copies"] = data // (sizes["expert_tensor"] * sizes["expert"])
+    for axis in ("x", "context"):
+        inside = sizes[f"inner_{axis}"] * sizes[f"middle_{axis}"]
+        sizes[f"outer_{axis}"] = sizes[axis] // inside
+    every = [sizes[axis] for axis in axes]
     return np.asarray(np.prod(np.stack(every), axis=0) if every else np.ones_like(data))

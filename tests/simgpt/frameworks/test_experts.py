@@ -28,6 +28,9 @@ PLANS: dict[str, dict[str, Any]] = {
     "ep": USUAL | {"expert": 8},
     "etp": SPLIT | {"expert": 4},
     "folded": SPLIT | {"expert": 8, "expert_tensor": 1},
+    "halves": SPLIT | {"x": 4, "expert": 4, "expert_tensor": 2},
+    "copies": SPLIT | {"x": 4, "expert": 2, "expert_tensor": 1},
+    "wider": SPLIT | {"expert": 2, "expert_tensor": 4},
     "context": USUAL | {"context": 2, "context_kind": "all_gather", "expert": 2},
     "a2a+p2p": USUAL | {"context": 4, "context_heads": 2, "expert": 8},
     "stages": USUAL | {"pipe": 2, "expert": 4, "overlap": "dp"},
@@ -255,7 +258,6 @@ def test_what_changes_a_step_of_experts_is_said(settings: dict[str, Any], name: 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"tensor_model_parallel_size": 4, "expert_tensor_parallel_size": 2}, "expert-tensor"),
         ({"expert_tensor_parallel_num_weight_shards": 2}, "num-weight-shards"),
         ({"moe_layer_freq": 2}, "moe-layer-freq"),  # layers 0, 2, …: none stands before the first
         ({"moe_router_score_function": "sqrtsoftplus"}, "moe-router-score-function"),
@@ -317,6 +319,10 @@ def test_torchtitans_experts_are_split_over_data_or_over_x_too() -> None:
     assert (found().plan["expert"], found().plan["expert_tensor"]) == (8, 1)
     assert "expert_tensor" not in found(tensor_parallel_degree="2").plan
     assert found(tensor_parallel_degree="3").refused
+    plan = PLANS["halves"] | {"zero": 2}
+    halves = Asked(find_model("qwen3-30b-a3b"), plan, None, 64)
+    with pytest.raises(PlanCannotRunError, match="torchtitan splits an expert over no rank or"):
+        exported(halves, TORCHTITAN)
     assert changed(found(parallel_comm_backend="deepep"))
 
 

@@ -117,4 +117,4 @@ def _multiply(
 
 def _copies(b: Builder) -> int:
     """How many ranks multiply the same tokens by the same mask."""
-    return 1 if b.plan.experts_over_x else b.grid.size(*b.shards_of("heads"))
+    return b.grid.size(*b.plan.expert_tensor_axes)

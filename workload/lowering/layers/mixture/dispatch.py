@@ -8,6 +8,7 @@ from typing import Any
 from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
 from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
+from workload.lowering.layers.mixture import rows
 from workload.models import moe
 from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE, altered
 
@@ -119,7 +120,7 @@ def width(b: Builder) -> int:
 
 def routed_tokens(b: Builder, normed: str) -> int:
     """How many tokens are routed."""
-    return b.buffers[normed].shape[0] if b.plan.experts_over_x else b.rows
+    return b.buffers[normed].shape[0] * b.grid.size(*rows.gathered_over(b))
 
 
 def slots(b: Builder, source: str) -> int:

@@ -6,9 +6,10 @@ ranks that hold their experts by an all-to-all, and gets as many back. How many 
 the routing; here as many as a rank sends, which is exact with a capacity and the mean without.
 Scores weigh the inner activation, so that what returns is a plain sum and need not be kept.
 
-An expert's matrices are split over x and y as those of other linears, so the rows of x are gathered
-first and sums over x are of T rows; or x holds further experts, and each of its ranks routes its
-own rows (Megatron-Core's parallel folding with ETP = 1, 2504.14960).
+An expert's matrices are split over y, and over x as those of other linears are or over the ranks
+that `expert_tensor` says (`workload/splits/experts.py`): the rows of these are gathered first, and
+sums over them are of T rows; with one of them each rank routes its own rows (Megatron-Core's
+parallel folding, 2504.14960).
 Source: Megatron-Core, transformer/moe (token_dispatcher.py, experts.py), 2504.14960.
 """
 
@@ -21,9 +22,8 @@ from workload.grid import Axes
 from workload.layout import NORMAL, RESIDUAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear, mlp
-from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.linear import Linear
-from workload.lowering.layers.mixture import biases, latent_columns, moves
+from workload.lowering.layers.mixture import biases, latent_columns, moves, rows
 from workload.lowering.layers.mixture.dispatch import (
     Routed,
     by_expert,
@@ -257,11 +257,8 @@ def _grouped(
 
 def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
     """The axes that split input and output width of an expert's linear."""
-    given = (own.k_axis,), (own.n_axis,)
-    if not b.plan.experts_over_x:
-        return given
     first, second = (
-        tuple(axis for axis in axes if axis not in b.plan.expert_axes) for axes in given
+        b.plan.expert_tensor_axes if axis == "x" else (axis,) for axis in (own.k_axis, own.n_axis)
     )
     return first, second
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from workload.dispatchers.table import DENSE, SPARSE
 from workload.lowering.builder import Builder
-from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.mixture import by_masks, by_scores, gathered
+from workload.lowering.layers.mixture import by_masks, by_scores, gathered, rows
 from workload.lowering.layers.mixture.by_masks import Masks
 from workload.lowering.layers.mixture.by_scores import Scored
 from workload.lowering.layers.mixture.dispatch import Routed, moved, slots, width
@@ -42,7 +41,7 @@ def combined(b: Builder, source: str, returned: str, routed: Routed, kept: Kept)
 def combined_grad(b: Builder, grad: str, routed: Routed, kept: Kept) -> tuple[str, str]:
     """Emit the gradient of the rows that returned; returns it, and that of all scores where these
     weighed them."""
-    whole = grad if b.plan.experts_over_x else rows.gather(b, "combine.grad.rows", grad)
+    whole = rows.gather(b, "combine.grad.rows", grad)
     if isinstance(kept, Masks):
         return by_masks.combined_grad(b, kept, whole, routed)
     if isinstance(kept, Scored):

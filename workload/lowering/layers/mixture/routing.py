@@ -9,9 +9,9 @@ from workload.dispatchers.table import how_of
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
-from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.mixture import balance, gathered
+from workload.lowering.layers.mixture import balance, gathered, rows
 from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
+from workload.lowering.layers.sequence_parallel import parts
 from workload.models import moe
 from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
 
@@ -47,7 +47,7 @@ def route(b: Builder, owner: Part, normed: str, taken: str) -> tuple[str, str, R
     b.op("route", "route", [logits, *biases], [scores, chosen], **how)
     sums = balance.forward(b, owner, logits, chosen)
     source, all_scores, all_chosen = taken, scores, chosen
-    if not b.plan.experts_over_x:
+    if rows.gathered_over(b):
         source = rows.gather(b, "experts.rows", taken)
         all_scores = rows.gather(b, "experts.scores", scores)
         all_chosen = rows.gather(b, "experts.chosen", chosen)
@@ -85,8 +85,7 @@ def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
 def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str) -> str:
     """Emit the gradient of the routing from that of all scores; returns its rows'."""
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    if not b.plan.experts_over_x:
-        placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.shards_of("heads"))
+    placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.plan.expert_tensor_axes)
     d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
@@ -114,4 +113,4 @@ def _how(b: Builder) -> dict[str, Any]:
 
 def _copies(b: Builder) -> int:
     """How many ranks route the same rows."""
-    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)
+    return b.grid.size(*b.shards_of("rows")) // parts(b)

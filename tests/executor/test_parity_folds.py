@@ -1,0 +1,93 @@
+"""Experts split over other ranks than other weights are, against the plain model: same losses, same
+weights, same choices, float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.executor.test_parity import check
+from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
+from workload.gpt import GPT
+from workload.plan import Plan
+
+
+def over_x(**given: Any) -> Plan:
+    """A plan whose ranks of x have rows of their own."""
+    return plan_of(sequence_parallel=True, **given)
+
+
+# Ranks of x with halves of half of the experts; and of data, and of context.
+IN_HALVES = [
+    over_x(x=4, expert=2, expert_tensor=2),
+    plan_of(data=4, expert=2, expert_tensor=2),
+    plan_of(context=4, expert=2, expert_tensor=2),
+]
+# Ranks of x with copies of whole experts, and more ranks with parts of one than x has.
+FOUR = [
+    over_x(x=4, expert=2, expert_tensor=1, zero=1),
+    over_x(x=2, data=2, expert_tensor=1, zero=3),
+    plan_of(data=4, expert_tensor=2, zero=1),
+    over_x(x=2, data=2, expert_tensor=4),
+]
+FOUR_OF_CONTEXT = [
+    plan_of(context=4, expert_tensor=2, zero=2),
+    over_x(x=2, context=2, expert_tensor=4),
+    plan_of(
+        context=2, data=2, expert=2, expert_tensor=2, zero=3, recompute="full", micro_batches=2
+    ),
+]
+EIGHT = [
+    over_x(x=4, data=2, expert=4, expert_tensor=2),
+    over_x(x=2, data=4, expert=2, expert_tensor=4, zero=3),
+    over_x(x=8, expert=2, expert_tensor=2, zero=1),
+    over_x(x=4, z=2, expert=2, expert_tensor=1),
+    over_x(x=4, z=2, expert=2, expert_tensor=1, zero=3, order="z-x-y-data-pipe"),
+    over_x(x=4, data=2, expert=2, expert_tensor=1, zero=1, order="z-data-x-y-pipe"),
+    over_x(x=4, pipe=2, expert=2, expert_tensor=2, micro_batches=2),
+    plan_of(data=8, expert=2, expert_tensor=2, zero=3),
+    plan_of(y=2, data=4, expert=2, expert_tensor=2),
+]
+EIGHT_OF_CONTEXT = [
+    plan_of(context=8, expert=2, expert_tensor=2, zero=1),
+    over_x(x=2, context=2, data=2, expert_tensor=1, zero=3),
+    over_x(x=2, context=2, data=2, expert=2, expert_tensor=4, zero=3),
+]
+
+
+def by(dispatcher: str) -> list[Plan]:
+    return [replace(plan, dispatcher=dispatcher) for plan in IN_HALVES[:2]]
+
+
+@pytest.mark.distributed
+def test_experts_in_parts_and_in_copies_on_other_ranks_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, [*IN_HALVES, FOUR[0]])
+
+
+@pytest.mark.distributed
+def test_with_places_they_drop_the_same_tokens() -> None:
+    check(4, replace(MIXTRAL, capacity=0.75), [IN_HALVES[0], FOUR[3]])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("capacity", [0.0, 0.75])
+@pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
+def test_they_do_so_under_more_plans(gpt: GPT, capacity: float) -> None:
+    model = replace(gpt, capacity=capacity)
+    check(4, model, [*IN_HALVES[:2], *FOUR])
+    check(8, model, EIGHT)
+    if not capacity:
+        check(4, model, FOUR_OF_CONTEXT)
+        check(8, model, EIGHT_OF_CONTEXT)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("dispatcher", ["all_gather", "hierarchical", "dense", "sparse"])
+def test_they_do_so_by_every_dispatcher(dispatcher: str) -> None:
+    check(4, replace(MIXTRAL, capacity=0.75), by(dispatcher))
+    if dispatcher in ("all_gather", "hierarchical"):
+        check(4, DEEPSEEK, by(dispatcher))

@@ -1,0 +1,123 @@
+"""Searches among plans whose experts are split over other ranks than other weights: every plan that
+there is, bounds hold, and answers are the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from simulator.search.asked.expert_splits import RUNS
+from simulator.search.baselines import every_plan
+from simulator.search.orders import spans_of
+from simulator.search.problem import SearchProblem
+from simulator.search.space import Space, space_of
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures
+from tests.simulator.search.test_bounds import holds_for_one_plan
+from tests.simulator.search.test_branch_and_bound import same_answer
+from tests.simulator.search.test_choices import TINY, without
+from workload.errors import PlanCannotRunError, PlanError
+from workload.grid import AXES
+from workload.plan import Plan
+
+
+@st.composite
+def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
+    """The plans of a drawn model with parts or copies of experts on other ranks."""
+    gpt, tensor = draw(mixtures()), draw(st.sampled_from([1, 2, 2, 4]))
+    fixed = {"expert_tensor": tensor} | draw(
+        st.sampled_from([{}, {"x": 2}, {"x": 4}, {"x": 1}, {"context": 4}, {"expert": 2}])
+    )
+    devices, batch = draw(st.sampled_from([4, 8, 16, 32])), draw(st.sampled_from([8, 24, 64]))
+    try:
+        space = space_of(SearchProblem(gpt, devices, batch, fixed, splits_sequences=True))
+    except PlanCannotRunError:
+        reject()
+    x, expert = space.columns["x"], space.columns["expert"]
+    rows = np.flatnonzero((tensor != x) & ((tensor > 1) | (expert % x != 0)))
+    return space.only(rows) if len(rows) else reject()
+
+
+@settings(max_examples=8, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_of_other_ranks(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_no_plan_with_experts_on_other_ranks_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_of_other_ranks(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_three_hundred_plans_with_experts_on_other_ranks_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+def test_a_space_has_every_split_of_experts_that_a_plan_can_have() -> None:
+    fixed = without("order", "overlap", "x") | {"overlap": (), "order": "x-y-z-data-pipe"}
+    for tensor in (1, 2, 4):
+        problem = SearchProblem(
+            TINY, 8, 8, fixed | {"expert_tensor": tensor}, splits_sequences=True
+        )
+        found = {
+            (plan.x, plan.context, plan.data, plan.expert, plan.sequence_parallel)
+            for plan in every_plan(space_of(problem))
+            if plan.pipe == 1
+        }
+        every = product(*[(1, 2, 4, 8)] * 4, (False, True))
+        assert found == {each for each in every if can_be(each, tensor)}
+
+
+def can_be(splits: tuple[int, ...], tensor: int) -> bool:
+    """Whether there is such a plan of eight ranks, and it is not another one's text."""
+    x, context, data, expert, parallel = splits
+    if x * context * data != 8 or (parallel and x == 1):
+        return False
+    try:
+        Plan(
+            x=x,
+            context=context,
+            data=data,
+            expert=expert,
+            expert_tensor=tensor,
+            sequence_parallel=bool(parallel),
+            batch=8,
+            micro_batch=1,
+        )
+    except (PlanCannotRunError, PlanError):
+        return False
+    return TINY.experts % expert == 0
+
+
+def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
+    problem = SearchProblem(
+        replace(TINY, experts=8), 32, 32, {"expert_tensor": 2, "pipe": 1}, splits_sequences=True
+    )
+    space = space_of(problem)
+    (table, which), seen = space.grids, set()
+    for at in range(0, len(space), 7):
+        for order in ("x-y-z-data-pipe", "data-context-z-x-y-pipe"):
+            shape = space.shape(at)
+            plan = Plan(**shape, batch=32, order=order)
+            spans = spans_of(tuple(table[:, which[at]].tolist()), 0, order)
+            axes = {*plan.expert_tensor_axes, *plan.expert_axes, *plan.expert_copies}
+            for axis in (axes if plan.folds_experts else set()) | {*AXES}:
+                assert spans[axis] == (plan.grid.stride(axis), plan.grid.size(axis)), (plan, axis)
+            seen |= axes
+    assert {"inner_x", "outer_x", "expert_tensor", "inner_context", "middle_context"} <= seen
+    assert len(table) == len(AXES) + len(RUNS)
+
+
+@pytest.mark.slow
+def test_a_search_among_experts_on_other_ranks_finds_what_trying_all_plans_finds() -> None:
+    fixed = without("order", "overlap", "x") | {"overlap": (), "order": "x-y-z-data-pipe"}
+    for tensor in (1, 2):
+        problem = SearchProblem(TINY, 8, 8, fixed | {"expert_tensor": tensor})
+        same_answer(problem, "perlmutter", top=4)

@@ -1,0 +1,151 @@
+"""Which ranks have parts of the same experts, different ones, and copies: counted by hand, and as
+Megatron-Core counts them; and what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.workload.test_experts import ROWS, of_layer, program_of
+from workload.errors import PlanCannotRunError, PlanError
+from workload.grid import Axes, Grid
+from workload.plan_text import parse_plan
+
+
+def test_ranks_of_x_gather_rows_of_those_with_parts_of_the_same_experts() -> None:
+    """Two ranks of x have halves of four experts each, and two others halves of the other four."""
+    program = program_of("x=4,expert=2,expert_tensor=2,sp=true")
+    assert program.plan.grid.groups("inner_x").tolist() == [[0, 1], [2, 3]]
+    gathered = of_layer(program, "experts.rows.gather")
+    assert (gathered.axes, gathered.nbytes) == (("inner_x",), (ROWS // 2) * 32 * 2)
+    sent = of_layer(program, "dispatch.exchange")
+    assert (sent.axes, sent.nbytes) == (("outer_x",), 2 * (ROWS // 2) * 32 * 2)
+    assert of_layer(program, "experts.reduce").axes == ("inner_x",)
+    held = program.buffers["l1.experts.up.w"]
+    assert (held.elements, held.replicas) == (4 * 32 * 48, 1)
+
+
+def test_an_experts_matrices_can_be_split_over_more_ranks_than_others() -> None:
+    program = program_of("x=2,data=4,expert=2,expert_tensor=4,sp=true")
+    gathered = of_layer(program, "experts.rows.gather")
+    assert (gathered.axes, gathered.nbytes) == (("x", "expert_tensor"), 2 * ROWS * 32 * 2)
+    assert of_layer(program, "dispatch.exchange").axes == ("expert",)
+    assert program.buffers["l1.experts.up.w"].elements == 4 * 32 * 96 // 4
+
+
+def test_ranks_of_x_may_hold_copies_of_whole_experts() -> None:
+    program = program_of("x=4,data=2,expert=2,expert_tensor=1,sp=true")
+    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
+    assert of_layer(program, "dispatch.exchange").axes == ("inner_x",)
+    assert sums["experts.grads.reduce"] == ("outer_x", "expert_copies")
+    held = program.buffers["l1.experts.up.w"]
+    assert (held.elements, held.replicas) == (4 * 32 * 96, 4)
+    sharded = program_of("x=4,data=2,expert=2,expert_tensor=1,sp=true,zero=1")
+    assert sharded.buffers["l1.experts.up.w.m"].elements == 4 * 32 * 96 // 4
+
+
+def test_experts_lie_over_context_first_and_then_over_data() -> None:
+    """As Megatron's folding has it: of 2 x 4 ranks of context and data, neighbours."""
+    grid = parse_plan("context=2,data=4,expert=4,batch=4").grid
+    assert grid.groups("context", "expert").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert grid.groups("expert_copies").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    program = program_of("context=2,data=4,expert=4,batch=8")
+    sent = of_layer(program, "dispatch.exchange")
+    assert (sent.axes, sent.nbytes) == (("context", "expert"), 2 * (ROWS // 2) * 32 * 2)
+    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
+    assert sums["experts.grads.reduce"] == ("expert_copies",)
+    assert sums["grads.reduce"] == ("context", "data")
+    assert program.buffers["l1.experts.up.w"].replicas == 2
+
+
+def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> None:
+    plan = parse_plan("context=4,data=2,expert=2,batch=4")
+    assert plan.expert_axes == ("inner_context",)
+    assert plan.grid.groups("inner_context").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    copies = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert plan.grid.groups(*plan.expert_copies).tolist() == copies
+    with pytest.raises(PlanCannotRunError, match="expert=6 does not divide data=3 times context=4"):
+        parse_plan("context=4,data=3,expert=6,batch=6")
+
+
+def part_of(grid: Grid, rank: int, axes: Axes) -> int:
+    """Which of the parts over these axes a rank has."""
+    part, at = 0, grid.coordinates(rank)
+    for axis in reversed(axes):
+        part = part * grid.size(axis) + at[axis]
+    return part
+
+
+def test_ranks_have_the_parts_the_experts_and_the_copies_of_megatrons_grid() -> None:
+    """Megatron-Core counts ranks of experts by themselves: those of one expert's parts first, then
+    those of different experts, then copies (core/parallel_state.py, order tp-ep-dp)."""
+    counted = 0
+    for x, context, data in product((1, 2, 4, 8), (1, 2, 4), (1, 2, 4, 8)):
+        own = x * context * data
+        for tensor, expert in product((1, 2, 4, 8, 16), repeat=2):
+            if own % (tensor * expert):
+                continue
+            text = f"x={x},context={context},data={data},expert={expert},expert_tensor={tensor}"
+            sequences = ",sequence_parallel=true" if x > 1 else ""
+            plan = parse_plan(f"{text}{sequences},batch={data}")
+            copies = plan.expert_copies if plan.folds_experts else ("context", "data")
+            axes = plan.expert_tensor_axes, plan.expert_axes, copies
+            for rank in range(own):
+                found = tuple(part_of(plan.grid, rank, each) for each in axes)
+                there = rank // tensor
+                assert found == (rank % tensor, there % expert, there // expert), (text, rank)
+            counted += 1
+    assert counted > 300
+
+
+def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> None:
+    program = program_of("x=2,context=2,data=1,expert=2,expert_tensor=1,sequence_parallel=true")
+    assert of_layer(program, "dispatch.exchange").axes == ("x",)
+    sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
+    assert sums["experts.grads.reduce"] == ("context",)
+    assert program.buffers["l1.experts.up.w"].elements == 4 * 32 * 96
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "sentence"),
+    [
+        ("data=4,expert=3", PlanCannotRunError, "data=4; nearest: 2, 4"),
+        ("data=32,expert=48", PlanCannotRunError, "data=32; nearest: 32"),
+        ("data=12,expert=8", PlanCannotRunError, "data=12; nearest: 6, 12"),
+        ("context=4,data=6,expert=6", PlanCannotRunError, "of it; nearest: 4, 8"),
+        ("x=2,data=2,expert=2,expert_tensor=1", PlanError, "needs sequence_parallel"),
+        (
+            "x=2,data=2,expert=2,expert_tensor=3,sp=true",
+            PlanCannotRunError,
+            "expert_tensor=3 does not divide data=2 times x=2, or neither divides x nor is a "
+            "multiple of it; nearest: 2, 4",
+        ),
+        (
+            "x=4,data=6,expert=8,expert_tensor=2,sp=true",
+            PlanCannotRunError,
+            "expert=8 does not divide data=6 times x/2=2, or neither divides x/2 nor is a multiple "
+            "of it; nearest: 6, 12",
+        ),
+        (
+            "x=4,context=2,data=3,expert=16,expert_tensor=1,sp=true",
+            PlanCannotRunError,
+            "expert=16 does not divide data=3 times context=2 times x=4, or neither divides x and "
+            "then context nor is a multiple of them; nearest: 8, 24",
+        ),
+        (
+            "x=2,data=2,expert_tensor=1,sp=true,recipe=mxfp8",
+            PlanCannotRunError,
+            "recipe=mxfp8 does not go with expert_tensor=1 and expert=1 yet",
+        ),
+        ("data=4,expert_tensor=2,zero=1,shard=2", PlanError, "expert_tensor=2 does not go with"),
+        ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
+        ("data=4,expert=2,zero=1,shard=2", PlanError, "does not go with shard=2"),
+        ("data=4,expert=2,optimizer=muon", PlanCannotRunError, "muon does not know"),
+    ],
+)
+def test_a_plan_that_cannot_split_experts_is_refused(
+    plan: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        program_of(plan)
