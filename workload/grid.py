@@ -31,6 +31,7 @@ WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
 USUAL = "x-y-z-data-pipe"
 SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("expert", "expert_copies")
 PARTS_OF_EXPERTS = ("expert_tensor", *EXPERT_PARTS)
+COPIES_IN_SHARDS = ("expert_shard", "replica")
 CONTEXT_PARTS = ("inner_context", "outer_context")
 WHERE = ("inner", "middle", "outer")
 ENDS, OPPOSITE = "ends", "opposite"
@@ -47,7 +48,8 @@ class Grid:
     the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there
     are none) hold different experts: "expert" names the axis within a run, "expert_copies" the one
     across runs; where `expert_tensor` neighbours have parts of the same experts, "expert_tensor" is
-    the axis among these, and their runs are the neighbours of "expert".
+    the axis among these, and their runs are the neighbours of "expert". With both, a run of `shard`
+    neighbours holds several copies of experts, among which "expert_shard" is the axis.
     The context axis may fall into runs of neighbours that do something of their own:
     "inner_context" names the axis within a run, "outer_context" the one across runs. `context_runs`
     has the length of a run (none: all of them), or two numbers: the length of the runs, and how
@@ -120,6 +122,8 @@ class Grid:
             return self.experts or 1
         if axis == "expert_tensor":
             return self.expert_tensor
+        if axis == "expert_shard":
+            return self._size("shard") // ((self.experts or 1) * self.expert_tensor)
         if axis == "expert_copies":
             return self.data // ((self.experts or 1) * self.expert_tensor)
         where, _, whole = axis.partition("_")
@@ -145,10 +149,14 @@ class Grid:
 
     @property
     def _parts(self) -> Mapping[str, Axes]:
-        """Into which parts an axis falls."""
-        of_experts = PARTS_OF_EXPERTS if self.expert_tensor > 1 else EXPERT_PARTS
-        of_data: Axes = of_experts if self.experts else SHARD_PARTS
-        found: dict[str, Axes] = {"data": of_data, "context": CONTEXT_PARTS}
+        """Into which parts an axis falls, and a part that falls into others."""
+        found: dict[str, Axes] = {"data": SHARD_PARTS, "context": CONTEXT_PARTS}
+        if self.experts:
+            *apart, copies = PARTS_OF_EXPERTS if self.expert_tensor > 1 else EXPERT_PARTS
+            found["data"] = *apart, copies
+            if 0 < self.shard < self.data:
+                found["data"] = *apart, *COPIES_IN_SHARDS
+                found |= {"shard": (*apart, COPIES_IN_SHARDS[0]), copies: COPIES_IN_SHARDS}
         if len(self.context_runs) > 1:
             found["context"] = runs_of_axis("context", self.context_runs)
         return found | ({"x": runs_of_axis("x", self.x_runs)} if self.x_runs else {})
@@ -174,7 +182,7 @@ class Grid:
 
     def _strides(self) -> dict[str, tuple[int, int]]:
         if not self._steps:
-            axes = dict.fromkeys((*AXES, *self._dimensions))
+            axes = dict.fromkeys((*AXES, *self._parts, *self._dimensions))
             self._steps.update({axis: (self.stride(axis), self._size(axis)) for axis in axes})
         return self._steps
 

@@ -33,7 +33,8 @@ class Plan:
     `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
     model at a time (z and data split the batch, x and y see the same sequences).
     `zero` shards over data and context what z has not yet: 1 the optimizer state, 2 also gradients,
-    3 also parameters; with `shard` only over that many neighbours on data, in copies over the rest.
+    3 also parameters; with `shard` only over that many neighbours on data, in copies over the rest,
+    where such a run must hold all experts.
     `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
     training sums gradients, `optimizer` the update rule, of which `workload/rules/table.py` says
     what each does, `offload` what lives in the host's memory. With `sequence_parallel`

@@ -71,13 +71,13 @@ def kept_of(program: Program) -> Iterator[Kept]:
 
 def writer(layout: Layout, grid: Grid, rank: int) -> int:
     """Of the ranks of a stage that hold the same part as this one, the one that writes it."""
-    used = {axis for axes in (*layout.split, layout.flat) for axis in axes}
+    used = grid.dimensions(*(axis for axes in (*layout.split, layout.flat) for axis in axes))
     at = grid.coordinates(rank)
     kept = {"pipe": at["pipe"]}
     for axis in WITHIN_STAGE:
         kept[axis], neighbours = 0, 1
         for part in grid.parts_of_axis(axis):
-            kept[axis] += at[part] * neighbours if used & {axis, part} else 0
+            kept[axis] += at[part] * neighbours if part in used else 0
             neighbours *= grid.size(part)
     return grid.rank(kept)
 

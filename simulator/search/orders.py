@@ -16,6 +16,7 @@ from simulator.search.problem import SearchProblem
 from topologies.session import session_cached
 from workload.grid import (
     AXES,
+    COPIES_IN_SHARDS,
     PARTS_OF_EXPERTS,
     SHARD_PARTS,
     WHERE,
@@ -28,7 +29,7 @@ from workload.sizes.arrays import Counts, Flags, Indices
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 ANY = len(ORDERS)  # in place of an order's number
 PART_OF = {
-    **dict.fromkeys((*SHARD_PARTS, *PARTS_OF_EXPERTS), "data"),
+    **dict.fromkeys((*SHARD_PARTS, *PARTS_OF_EXPERTS, *COPIES_IN_SHARDS), "data"),
     **{f"{where}_{axis}": axis for where in WHERE for axis in ("x", "context")},
 }
 Span = tuple[int, int]  # a stride and a size
@@ -66,6 +67,8 @@ def spans_of(sizes: tuple[int, ...], shard: int, order: str) -> Mapping[str, Spa
     outer, data = found["data"]
     run = shard or data
     found |= {"shard": (outer, run), "replica": (outer * run, data // run)}
+    apart = named["expert_tensor"] * named["expert"]
+    found["expert_shard"] = outer * apart, max(run // apart, 1)
     return {
         **found,
         **_parts(found["data"], PARTS_OF_EXPERTS, sizes[-2:]),

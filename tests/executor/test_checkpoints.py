@@ -279,6 +279,8 @@ def test_a_rank_is_slow_that_takes_one_and_a_half_times_the_median() -> None:
         "x=4,data=2,expert=2,expert_tensor=1,sp=true,zero=3",
         "x=2,data=4,expert=2,expert_tensor=4,sp=true,zero=1",
         "context=8,expert=2,expert_tensor=2,zero=1",
+        "data=8,expert=2,shard=4,zero=3",
+        "x=2,data=4,expert=4,expert_tensor=1,sp=true,shard=2,zero=1",
     ],
 )
 def test_every_part_of_all_experts_is_written(split: str) -> None:

@@ -56,6 +56,24 @@ EIGHT_OF_CONTEXT = [
     over_x(x=2, context=2, data=2, expert=2, expert_tensor=4, zero=3),
 ]
 
+# States of experts sharded over runs of neighbours on data, in copies over the rest (HSDP).
+IN_SHARDS = [
+    plan_of(data=4, expert=2, shard=2, zero=3),
+    plan_of(data=4, expert=1, shard=2, zero=1),
+    over_x(x=2, data=2, expert=2, expert_tensor=1, shard=1, zero=2),
+    plan_of(context=2, data=2, expert=2, shard=1, zero=3),
+]
+EIGHT_IN_SHARDS = [
+    plan_of(data=8, expert=2, shard=4, zero=1),
+    plan_of(data=8, expert=2, shard=4, zero=3, recompute="full"),
+    plan_of(data=8, expert=2, expert_tensor=2, shard=4, zero=2),
+    plan_of(context=2, data=4, expert=4, shard=2, zero=3),
+    over_x(x=2, data=4, expert=4, expert_tensor=1, shard=2, zero=3),
+    over_x(x=2, data=4, expert=1, expert_tensor=1, shard=2, zero=3),
+    plan_of(z=2, data=4, expert=2, shard=2, zero=3, order="data-z-x-y-pipe"),
+    plan_of(pipe=2, data=4, expert=2, shard=2, zero=1, micro_batches=2),
+]
+
 
 def by(dispatcher: str) -> list[Plan]:
     return [replace(plan, dispatcher=dispatcher) for plan in IN_HALVES[:2]]
@@ -64,6 +82,19 @@ def by(dispatcher: str) -> list[Plan]:
 @pytest.mark.distributed
 def test_experts_in_parts_and_in_copies_on_other_ranks_train_as_the_plain_model_does() -> None:
     check(4, DEEPSEEK, [*IN_HALVES, FOUR[0]])
+
+
+@pytest.mark.distributed
+def test_in_shards_of_data_experts_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, IN_SHARDS[:1])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
+def test_in_shards_of_data_they_do_so_under_more_plans(gpt: GPT) -> None:
+    check(4, gpt, IN_SHARDS)
+    check(8, gpt, EIGHT_IN_SHARDS)
 
 
 @pytest.mark.distributed

@@ -45,6 +45,29 @@ def test_ranks_of_x_may_hold_copies_of_whole_experts() -> None:
     assert sharded.buffers["l1.experts.up.w.m"].elements == 4 * 32 * 96 // 4
 
 
+def test_states_of_experts_are_sharded_within_runs_of_data_and_copied_over_the_rest() -> None:
+    """Eight ranks: two hold different experts, so that a run of four has two copies of each."""
+    program = program_of("data=8,expert=2,zero=3,shard=4,batch=16")
+    grid = program.plan.grid
+    assert grid.groups("expert").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert grid.groups("expert_shard").tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert grid.groups("shard").tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert grid.groups("replica").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert grid.groups("expert_copies").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert [grid.coordinates(6)[axis] for axis in ("shard", "replica", "expert_copies")] == [
+        2,
+        1,
+        3,
+    ]
+    held = program.buffers["l1.experts.up.w"]
+    assert (held.elements, held.replicas) == (8 * 32 * 96 // 4, 2)
+    assert program.buffers["l1.qkv.w"].elements == 32 * 96 // 4
+    sums = {(op.kind, op.axes) for op in program.ops if "experts.up" in op.label and op.axes}
+    assert ("all_gather", ("expert_shard",)) in sums
+    copies = {op.axes for op in program.ops if op.kind == "all_reduce" and op.micro_batch < 0}
+    assert ("replica",) in copies
+
+
 def test_experts_lie_over_context_first_and_then_over_data() -> None:
     """As Megatron's folding has it: of 2 x 4 ranks of context and data, neighbours."""
     grid = parse_plan("context=2,data=4,expert=4,batch=4").grid
@@ -138,9 +161,12 @@ def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> No
             PlanCannotRunError,
             "recipe=mxfp8 does not go with expert_tensor=1 and expert=1 yet",
         ),
-        ("data=4,expert_tensor=2,zero=1,shard=2", PlanError, "expert_tensor=2 does not go with"),
         ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
-        ("data=4,expert=2,zero=1,shard=2", PlanError, "does not go with shard=2"),
+        (
+            "data=8,expert=4,zero=1,shard=2",
+            PlanCannotRunError,
+            "shard=2 is no multiple of the 4 neighbours on data that split experts",
+        ),
         ("data=4,expert=2,optimizer=muon", PlanCannotRunError, "muon does not know"),
     ],
 )

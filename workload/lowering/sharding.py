@@ -13,7 +13,7 @@ from workload.grid import axes_of
 from workload.plan import Plan
 
 Axes = tuple[str, ...]
-PART_OF = {"shard": "data", "expert_copies": "data"}
+PART_OF = {"shard": "data", "expert_copies": "data", "expert_shard": "data"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
     alike = plan.grid.replicas_of("weights")
     shards: Axes = ("context", part)
     if of_experts and plan.folds_experts:
-        alike = shards = plan.expert_copies
+        alike = plan.expert_copies
+        shards = *alike[:-1], "expert_shard" if part == "shard" else alike[-1]
     over = tuple(axis for axis in shards if plan.grid.size(axis) > 1)
     places = {"z", "context", "data", *(_whole(axis) for axis in over)}
     fastest = tuple(axis for axis in axes_of(plan.order) if axis in places)

@@ -170,9 +170,11 @@ def _check_folded(plan: Plan) -> None:
             f"expert={plan.expert} yet, which leave ranks of x={plan.x} the same experts, or ranks "
             "of context or data parts of them"
         )
-    if plan.shard:
-        own = "expert" if plan.expert > 1 else "expert_tensor"
-        raise PlanError(f"{own}={getattr(plan, own)} does not go with shard={plan.shard} yet")
+    run = data.tensor * data.experts
+    if plan.shard % run:
+        raise PlanCannotRunError(
+            f"shard={plan.shard} is no multiple of the {run} neighbours on data that split experts"
+        )
 
 
 def fits(count: int, sizes: Sequence[int], parts: Sequence[int]) -> bool:

@@ -32,7 +32,7 @@ def splits_of(
     context and data, and with sequence parallelism if `parallel`."""
     gpt, recipe = problem.gpt, problem.fixed.get("recipe", NO_RECIPE)
     sizes, given = (x, *others), TENSOR in problem.fixed
-    whole = [1] if problem.fixed.get("shard", 0) or not gpt.experts else divisors(gpt.experts)
+    whole, shard = divisors(gpt.experts) if gpt.experts else [1], problem.fixed.get("shard", 0)
     for tensor in problem.choices(TENSOR, [0, 1] if parallel and x > 1 else [0]):
         apart = tensor not in (0, x)
         if apart and (not gpt.experts or (x > 1 and not parallel)):
@@ -48,6 +48,8 @@ def splits_of(
                 continue
             parts = folded(split, *left)
             if not fits(split, left, parts) or not (given or tensor == 0 or split % x == 0):
+                continue
+            if shard % (of_tensor[-1] * parts[-1]):
                 continue
             beyond = prod(of_tensor[1:]) * (left[0] // parts[0])
             if recipe != NO_RECIPE and apart and beyond > 1:

@@ -118,7 +118,8 @@ def _ranks(space: Space, rows: Indices, axes: tuple[str, ...]) -> Counts:
     data, shard = sizes["data"], int(space.problem.fixed.get("shard", 0))
     sharing = np.full_like(data, shard) if shard else data
     sizes |= {"shard": sharing, "replica": data // sharing}
-    sizes["expert_copies"] = data // (sizes["expert_tensor"] * sizes["expert"])
+    apart = sizes["expert_tensor"] * sizes["expert"]
+    sizes |= {"expert_copies": data // apart, "expert_shard": sharing // apart}
     for axis in ("x", "context"):
         inside = sizes[f"inner_{axis}"] * sizes[f"middle_{axis}"]
         sizes[f"outer_{axis}"] = sizes[axis] // inside

@@ -92,9 +92,15 @@ def test_models_with_experts_come_back(
     assert [each.name[-6:] for each in again.changes] == groups
 
 
+@pytest.mark.parametrize("shards", [{}, {"shard": 4}], ids=["fsdp", "hsdp"])
 @pytest.mark.parametrize("plan", ["whole", "ep", "etp", "folded"])
-def test_torchtitans_models_with_experts_come_back(plan: str, tmp_path: Path) -> None:
-    question = Asked(find_model("qwen3-30b-a3b"), PLANS[plan] | {"zero": 3}, None, 64)
+def test_torchtitans_models_with_experts_come_back(
+    plan: str, shards: dict[str, int], tmp_path: Path
+) -> None:
+    own = PLANS[plan] | {"zero": 3} | shards
+    if plan == "ep" and shards:
+        own["expert"] = 4  # not more than are in a run of shards
+    question = Asked(find_model("qwen3-30b-a3b"), own, None, 64)
     assert_same(question, there_and_back(question, "torchtitan", tmp_path))
 
 

@@ -29,16 +29,16 @@ from workload.plan import Plan
 def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
     """The plans of a drawn model with parts or copies of experts on other ranks."""
     gpt, tensor = draw(mixtures()), draw(st.sampled_from([1, 2, 2, 4]))
-    fixed = {"expert_tensor": tensor} | draw(
-        st.sampled_from([{}, {"x": 2}, {"x": 4}, {"x": 1}, {"context": 4}, {"expert": 2}])
-    )
+    some = [{}, {"x": 2}, {"x": 4}, {"x": 1}, {"context": 4}, {"expert": 2}, {"shard": 2}]
+    fixed = {"expert_tensor": tensor} | draw(st.sampled_from([*some, {"shard": 4, "zero": 3}]))
     devices, batch = draw(st.sampled_from([4, 8, 16, 32])), draw(st.sampled_from([8, 24, 64]))
     try:
         space = space_of(SearchProblem(gpt, devices, batch, fixed, splits_sequences=True))
     except PlanCannotRunError:
         reject()
     x, expert = space.columns["x"], space.columns["expert"]
-    rows = np.flatnonzero((tensor != x) & ((tensor > 1) | (expert % x != 0)))
+    apart = (tensor != x) & ((tensor > 1) | (expert % x != 0))
+    rows = np.flatnonzero(apart | ((expert > 1) & ("shard" in fixed)))
     return space.only(rows) if len(rows) else reject()
 
 
