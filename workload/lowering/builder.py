@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from workload.gpt import GPT
@@ -30,6 +31,7 @@ class Builder(OpWriter):
         super().__init__(gpt, plan, stage)
         self.sharding = sharding_of(plan)
         self.sharding_of_experts = sharding_of(plan, of_experts=True)
+        self.expert_axes, self.expert_tensor_axes = plan.expert_axes, plan.expert_tensor_axes
         self.tokens = gpt.sequence // plan.context  # of a sequence, on one rank
         self.rows = plan.micro_batch * self.tokens
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
@@ -113,12 +115,12 @@ class Builder(OpWriter):
             sharding=how,
         )
 
-    @property
+    @cached_property
     def norm_axes(self) -> Axes:
         """The axes over which squares of gradients are summed: ranks hold different parts, or do
         not; stages of the pipeline besides."""
         own = self.shards_of("weights")
-        split = *self.plan.expert_tensor_axes, *self.plan.expert_axes
+        split = *self.expert_tensor_axes, *self.expert_axes
         held = self.grid.dimensions(*own)
         experts = tuple(axis for axis in split if not self.grid.dimensions(axis) <= held)
         return *own, *(self.sharding.over or experts)

@@ -62,7 +62,7 @@ class Copies:
             axes = split[-1 if tensor.kind == GRADIENT else -2]
             axes += () if alone else ("context",)
             if self._of_experts(tensor):
-                others = () if alone else b.plan.expert_axes
+                others = () if alone else b.expert_axes
                 axes += tuple(axis for axis in others if not axis.endswith("_context"))
             elif b.buffers[source].shape[0] != b.rows:
                 axes += b.shards_of("rows")

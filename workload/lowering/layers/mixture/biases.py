@@ -26,7 +26,7 @@ def declare(b: Builder, own: Linear, owner: Part, axes: Split) -> None:
     if not b.gpt.biases:
         return
     whole = (b.gpt.experts, own.n)
-    layout = Layout(whole, whole, (b.plan.expert_axes, axes[1]), own.bands, starts=ZEROS)
+    layout = Layout(whole, whole, (b.expert_axes, axes[1]), own.bands, starts=ZEROS)
     b.parameter(f"{owner}.{own.name}.b", owner, layout, sharded=True, of_experts=True)
 
 

@@ -117,4 +117,4 @@ def _multiply(
 
 def _copies(b: Builder) -> int:
     """How many ranks multiply the same tokens by the same mask."""
-    return b.grid.size(*b.plan.expert_tensor_axes)
+    return b.grid.size(*b.expert_tensor_axes)

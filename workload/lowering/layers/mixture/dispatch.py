@@ -70,7 +70,7 @@ def _all_to_all(
     if counted:
         count = most_rows(b.gpt, b.block.part.layer, count, b.plan.expert)
     arrived = b.tensor(f"{label}.arrived", (count, *own.shape[1:]), own.dtype, rows_of=counted)
-    axes = b.plan.expert_axes
+    axes = b.expert_axes
     operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
     once, how = b.plan.dispatcher == ONCE and len(own.shape) > 1, how_of(b.plan)
     if once:

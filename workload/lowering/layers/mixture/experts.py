@@ -88,7 +88,7 @@ def declare(b: Builder, owner: Part) -> None:
             linear.declare(b, each, owner)
             continue
         whole = (b.gpt.experts, each.k, each.n)
-        split = (b.plan.expert_axes, *_axes(b, each))
+        split = (b.expert_axes, *_axes(b, each))
         starts = RESIDUAL if each.transposed else NORMAL
         layout = Layout(whole, whole, split, each.bands, starts=starts)
         weight = f"{owner}.{each.name}.w"
@@ -258,7 +258,7 @@ def _grouped(
 def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
     """The axes that split input and output width of an expert's linear."""
     first, second = (
-        b.plan.expert_tensor_axes if axis == "x" else (axis,) for axis in (own.k_axis, own.n_axis)
+        b.expert_tensor_axes if axis == "x" else (axis,) for axis in (own.k_axis, own.n_axis)
     )
     return first, second
 

@@ -109,7 +109,7 @@ def _summed(
     total = b.tensor(name, every, dtype, role="gathered")
     b.op(name, kind, [rows, routed.order], [total], topk=b.gpt.topk)
     part = b.tensor(f"{label}.o", shape, dtype)
-    axes = b.plan.expert_axes
+    axes = b.expert_axes
     b.collective(f"{label}.scatter", "reduce_scatter", [total], [part], *axes, purpose=purpose)
     return part
 
@@ -119,10 +119,10 @@ def _gather(b: Builder, label: str, part: str, purpose: str = EXPERT_DISPATCH) -
     own = b.buffers[part]
     first, *rest = own.shape
     whole = b.tensor(f"{label}.o", (first * b.plan.expert, *rest), own.dtype, role="gathered")
-    axes = b.plan.expert_axes
+    axes = b.expert_axes
     b.collective(f"{label}.gather", "all_gather", [part], [whole], *axes, purpose=purpose)
     return whole
 
 
 def _how(b: Builder) -> dict[str, Any]:
-    return {"local": local_experts(b), "axes": b.plan.expert_axes}
+    return {"local": local_experts(b), "axes": b.expert_axes}

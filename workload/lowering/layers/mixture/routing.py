@@ -68,7 +68,7 @@ def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
         order = gathered.own_of_places(b, order, b.buffers[source].shape[0])
     if is_ragged(b):
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
-        label, axes = "dispatch.counts.exchange", b.plan.expert_axes
+        label, axes = "dispatch.counts.exchange", b.expert_axes
         how = {"purpose": EXPERT_DISPATCH, **how_of(b.plan)}
         b.collective(label, "all_to_all", [sent], [counts], *axes, **how)
     return replace(routed, order=order, sent=sent, counts=counts)
@@ -85,7 +85,7 @@ def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
 def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str) -> str:
     """Emit the gradient of the routing from that of all scores; returns its rows'."""
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.plan.expert_tensor_axes)
+    placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.expert_tensor_axes)
     d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
