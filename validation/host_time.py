@@ -109,8 +109,8 @@ def _with_experts(run: GoldenRun) -> Job:
     own: dict[str, Any] = {name: int(cells[column]) for name, column in sizes.items()}
     gpt = replace(run.gpt, biases=False, **own)
     words = run.words | {"expert": int(cells["ep"])}
-    if int(cells["tp"]) > 1 and cells["etp"] == "1":
-        words["expert_tensor"] = 1
+    if cells["etp"] not in ("", cells["tp"]):
+        words["expert_tensor"] = int(cells["etp"])
     return job_of(
         gpt, words, load_stack(STACK), devices=int(DEVICES), batch=int(cells["global_batch"])
     )

@@ -80,19 +80,14 @@ def by(dispatcher: str) -> list[Plan]:
 
 
 @pytest.mark.distributed
-def test_experts_in_parts_and_in_copies_on_other_ranks_train_as_the_plain_model_does() -> None:
-    check(4, DEEPSEEK, [*IN_HALVES, FOUR[0]])
-
-
-@pytest.mark.distributed
-def test_in_shards_of_data_experts_train_as_the_plain_model_does() -> None:
-    check(4, DEEPSEEK, IN_SHARDS[:1])
+def test_experts_in_parts_copies_and_shards_on_other_ranks_train_as_the_plain_model_does() -> None:
+    check(4, DEEPSEEK, [*IN_HALVES, FOUR[0], IN_SHARDS[0]])
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
-def test_in_shards_of_data_they_do_so_under_more_plans(gpt: GPT) -> None:
+def test_in_shards_of_data_experts_do_so_under_more_plans(gpt: GPT) -> None:
     check(4, gpt, IN_SHARDS)
     check(8, gpt, EIGHT_IN_SHARDS)
 

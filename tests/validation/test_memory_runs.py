@@ -36,6 +36,25 @@ def test_a_row_is_the_plan_that_its_flags_say() -> None:
     assert (gpt.tied, gpt.biases, gpt.dropout, gpt.positions) == (False, True, 0.1, "learned")
 
 
+def test_a_row_with_experts_is_the_model_and_plan_that_its_flags_say() -> None:
+    """Two ranks of x have halves of half of the experts, and two the halves of the rest."""
+    job = BY_ID["mcore-702"].job
+    assert (job.gpt.experts, job.gpt.topk, job.gpt.expert_ffn, job.gpt.shared_ffn) == (
+        8,
+        2,
+        1024,
+        512,
+    )
+    assert (job.plan.x, job.plan.expert, job.plan.expert_tensor) == (4, 2, 2)
+    assert job.plan.expert_axes == ("outer_x",)
+    gathers = BY_ID["mcore-617"].job
+    assert (gathers.plan.dispatcher, gathers.plan.expert_tensor) == ("all_gather", 1)
+    assert gathers.gpt.expert_ffn == gathers.gpt.ffn == 2048
+    assert BY_ID["mcore-615"].job.plan.expert_tensor == 0
+    few = {**BY_ID["mcore-702"].cells, "notes": ";moe-layer-freq=([0]*4+[1]*8);x=1"}
+    assert GoldenRun(few).job.gpt.dense_layers == 4
+
+
 def test_fp16_is_summed_in_16_bits_and_local_attention_is_unfused() -> None:
     plan = changed(precision="fp16", transformer_impl="local").job.plan
     assert (plan.gradients, plan.attention) == ("bf16", "unfused")
@@ -56,7 +75,17 @@ def test_auto_attention_counts_as_fused_whatever_the_image() -> None:
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ({"experts": "8"}, "mixture of experts"),
+        ({"experts": "8"}, "experts whose matmuls are not grouped"),
+        ({"experts": "8", "moe_grouped_gemm": "1", "dispatcher": "flex"}, "dispatcher flex"),
+        (
+            {
+                "experts": "8",
+                "moe_grouped_gemm": "1",
+                "dispatcher": "alltoall",
+                "notes": ";mtp-num-layers=1;",
+            },
+            "modules for further tokens beside experts",
+        ),
         ({"mla": "1"}, "multi-latent attention"),
         ({"precision": "fp32+fp8(e4m3)"}, "precision fp32"),
         ({"optimizer": "muon|dist=0"}, "optimizer muon"),
@@ -67,6 +96,15 @@ def test_auto_attention_counts_as_fused_whatever_the_image() -> None:
 def test_what_no_plan_stands_for_is_refused_by_name(cells: dict[str, str], words: str) -> None:
     with pytest.raises(NotExpressibleError, match=words):
         _ = changed(**cells).job
+
+
+def test_a_row_with_experts_names_the_column_that_it_lacks_or_that_is_no_number() -> None:
+    cells = {**BY_ID["mcore-702"].cells}
+    with pytest.raises(SimgptError, match="row mcore-702: topk = 'few' must be a whole number"):
+        _ = GoldenRun({**cells, "topk": "few"}).job
+    del cells["etp"]
+    with pytest.raises(NotExpressibleError, match="experts without the column etp"):
+        _ = GoldenRun(cells).job
 
 
 def test_a_cell_that_is_no_number_is_named() -> None:

@@ -104,9 +104,9 @@ def test_ranks_have_the_parts_the_experts_and_the_copies_of_megatrons_grid() -> 
     """Megatron-Core counts ranks of experts by themselves: those of one expert's parts first, then
     those of different experts, then copies (core/parallel_state.py, order tp-ep-dp)."""
     counted = 0
-    for x, context, data in product((1, 2, 4, 8), (1, 2, 4), (1, 2, 4, 8)):
+    for x, context, data in product((1, 2, 8), (1, 4), (1, 2, 4)):
         own = x * context * data
-        for tensor, expert in product((1, 2, 4, 8, 16), repeat=2):
+        for tensor, expert in product((1, 2, 4, 8), repeat=2):
             if own % (tensor * expert):
                 continue
             text = f"x={x},context={context},data={data},expert={expert},expert_tensor={tensor}"
@@ -119,7 +119,7 @@ def test_ranks_have_the_parts_the_experts_and_the_copies_of_megatrons_grid() -> 
                 there = rank // tensor
                 assert found == (rank % tensor, there % expert, there // expert), (text, rank)
             counted += 1
-    assert counted > 300
+    assert counted > 100
 
 
 def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> None:

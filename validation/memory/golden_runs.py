@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.machine import Machine
 from topologies.session import session_cached
+from validation.memory import golden_experts
 from workload.gpt import GPT
 
 NEEDED = (
@@ -84,6 +85,8 @@ class GoldenRun:
     def job(self) -> Job:
         """The model and plan; a NotExpressibleError says what of them is not ours."""
         refused = next((words for column, words in REFUSED.items() if self._has(column)), None)
+        if refused is None and self.has_experts:
+            refused = golden_experts.refusal(self.cells)
         if refused is None:
             noted = (words for flag, words in REFUSED_FLAGS.items() if flag in self.cells["notes"])
             refused = next(noted, None)
@@ -95,20 +98,29 @@ class GoldenRun:
             refused = f"recomputation of {self.cells['recompute']}"
         if refused is not None:
             raise NotExpressibleError(refused)
+        gpt, words = self.gpt, self.words
+        if self.has_experts:
+            gpt = replace(gpt, **golden_experts.fields_of(self.cells, self._whole))
+            words |= golden_experts.words_of(self.cells, self._whole)
         return job_of(
-            self.gpt,
-            self.words,
+            gpt,
+            words,
             load_stack(STACK),
             devices=self._whole("gpus"),
             batch=self._whole("global_batch"),
         )
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model has experts."""
+        return self._has("experts")
 
     def _has(self, column: str) -> bool:
         return self.cells[column] not in ("", "0")
 
     @property
     def gpt(self) -> GPT:
-        """The model, as if it had no experts."""
+        """The model, as if it had no experts; that of the job has them."""
         heads, hidden = self._whole("heads"), self._whole("hidden")
         width, kv_heads = self._whole("kv_channels"), self._whole("kv_heads")
         return GPT(
@@ -175,7 +187,7 @@ class GoldenRun:
         return _built(Parts(name, nodes, each, each, rate, "infiniband", f"CI with {gpu}"))
 
 
-REFUSED = {"experts": "mixture of experts", "mla": "multi-latent attention"}
+REFUSED = {"mla": "multi-latent attention"}
 REFUSED_FLAGS = {
     "DISTILL_CONFIG": "distillation: a teacher beside the model",
     ";cross-entropy-loss-fusion=True": "--cross-entropy-loss-fusion",

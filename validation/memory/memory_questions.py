@@ -26,6 +26,7 @@ from workload.lowering import lower
 from workload.plan import Plan
 
 GOLDEN = "Megatron-LM, tests of its CI"
+GOLDEN_EXPERTS = "Megatron-LM, tests of its CI with experts"
 ALLOCATED, RESERVED, DEVICE = "allocated", "reserved", "device"  # in data/memory_measures.toml
 _FILE = UserFile("table of memory", SimgptError, TABLE_BYTES)
 
@@ -87,7 +88,8 @@ def questions(path: Path | None) -> Iterator[MeasuredRun]:
         for run in golden_runs(path):
             of_run = partial(_asked_of_golden, run)
             measured = run.measured_bytes
-            yield MeasuredRun(run.id, GOLDEN, ALLOCATED, measured, of_run, run.library_bytes)
+            source = GOLDEN_EXPERTS if run.has_experts else GOLDEN
+            yield MeasuredRun(run.id, source, ALLOCATED, measured, of_run, run.library_bytes)
     if path is None or not golden:
         for published in read_runs(path):
             peak = published.real("peak_mem_GiB")

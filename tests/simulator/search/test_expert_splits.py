@@ -42,7 +42,7 @@ def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
     return space.only(rows) if len(rows) else reject()
 
 
-@settings(max_examples=8, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=5, deadline=None, phases=UNSHRUNK)
 @given(space=spaces_of_other_ranks(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_no_plan_with_experts_on_other_ranks_takes_less_than_its_bounds(
     space: Space, name: str, data: st.DataObject

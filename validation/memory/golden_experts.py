@@ -1,0 +1,61 @@
+"""What a golden run's arguments say of experts: fields of the model, and words of the plan.
+
+Source: github.com/NVIDIA/Megatron-LM, megatron/training/arguments.py: without --moe-ffn-hidden-size
+an expert is as wide as --ffn-hidden-size, without --expert-tensor-parallel-size it is split as all
+linears are. Sinkhorn's assignment is taken for a choice by scores, whose rows are as many.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workload.dispatchers.table import ALL_GATHER
+
+Whole = Callable[[str, int], int]  # the number in a column, or the one that stands for none
+COLUMNS = (
+    "topk", "moe_ffn", "shared_expert_ffn", "ep", "etp", "dispatcher", "moe_grouped_gemm",
+)  # fmt: skip
+PATTERN = re.compile(r";moe-layer-freq=\(\[0\]\*(\d{1,4})\+\[1\]\*\d+\)")
+REFUSED_FLAGS = {
+    ";mtp-num-layers=": "modules for further tokens beside experts",
+    ";moe-expert-capacity-factor=": "a capacity of experts",
+    "cuda-graph-scope": "graphs of parts of layers",
+}
+DISPATCHERS = {"allgather": ALL_GATHER, "alltoall": ""}
+
+
+def refusal(cells: Mapping[str, str]) -> str | None:
+    """What of a row with experts no plan stands for, if anything."""
+    if lacking := [column for column in COLUMNS if column not in cells]:
+        return f"experts without the column {lacking[0]}"
+    if cells["moe_grouped_gemm"] != "1":
+        return "experts whose matmuls are not grouped"
+    if cells["dispatcher"] not in DISPATCHERS:
+        return f"dispatcher {cells['dispatcher']}"
+    return next((said for flag, said in REFUSED_FLAGS.items() if flag in cells["notes"]), None)
+
+
+def fields_of(cells: Mapping[str, str], whole: Whole) -> dict[str, Any]:
+    """The fields of a model with experts."""
+    pattern, topk = PATTERN.search(cells["notes"]), whole("topk", 0)
+    return {
+        "experts": whole("experts", 0),
+        "topk": topk,
+        "expert_ffn": whole("moe_ffn", 0) or whole("ffn", 0),
+        "shared_ffn": whole("shared_expert_ffn", 0),
+        "dense_layers": int(pattern[1]) if pattern else 0,
+        "router": "softmax" if topk == 1 else "softmax-topk",
+    }
+
+
+def words_of(cells: Mapping[str, str], whole: Whole) -> dict[str, Any]:
+    """The plan's words on experts."""
+    expert, x = whole("ep", 1), whole("tp", 1)
+    words: dict[str, Any] = {"expert": expert}
+    if (within := whole("etp", x)) != x:
+        words["expert_tensor"] = within
+    if expert > 1 and (name := DISPATCHERS[cells["dispatcher"]]):
+        words["dispatcher"] = name
+    return words
