@@ -157,9 +157,10 @@ def _spread(plan: Plan, machine: Machine) -> tuple[int, int]:
 
 def least_share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     """What `share_sent_once` is at least in any order of ranks: on as few nodes as hold the group,
-    and on two if a node holds it, unless no other axis can come between its ranks."""
+    and on two if a node holds it, unless no other axis, nor ranks with parts of the same experts,
+    can come between its ranks."""
     nodes = -(-plan.expert // machine.devices_per_node)
-    apart = plan.x * plan.y * plan.z * plan.context * plan.pipe > 1
+    apart = plan.x * plan.y * plan.z * plan.context * plan.pipe * plan.expert_parts > 1
     spreads = [(min(plan.expert, machine.devices_per_node), nodes)]
     spreads += [(plan.expert // 2, 2)] if nodes == 1 and apart else []
     return min(_share(gpt, each) for each in spreads)

@@ -72,6 +72,8 @@ def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> Non
         ("pipe=8,expert=16,data=16,order=x-y-z-pipe-data", 16),
         ("pipe=2,expert=16,data=16,order=x-y-z-pipe-data", 4),
         ("x=4,expert=8,data=8,order=data-x-y-z-pipe", 0),
+        ("expert=8,expert_tensor=2,data=16", 2),
+        ("x=8,expert=2,expert_tensor=4,data=1,sequence_parallel=true", 0),
     ],
 )
 def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(

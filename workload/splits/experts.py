@@ -40,8 +40,8 @@ class Fold(NamedTuple):
 
 def folded(count: int, *sizes: int) -> tuple[int, ...]:
     """How many neighbours on each of some axes make `count` ranks together: all that there are on
-    one before there are any on the next. Where it does not divide, one of them divides no size, or
-    they make another number.
+    one before there are any on the next. Where no neighbours make so many ranks, one of these
+    numbers does not divide its axis, or they make another number (`fits`).
 
     >>> folded(2, 4, 2), folded(8, 4, 2), folded(8, 1, 16)
     ((2, 1), (4, 2), (1, 8))
@@ -103,12 +103,13 @@ def axes_of_copies(plan: Plan) -> Axes:
 
 
 def runs_of_x(plan: Plan) -> tuple[int, ...]:
-    """The runs of neighbours on x that a `Grid` has, if x is a part of two or three of these."""
+    """The runs of neighbours into which x falls, as `Grid` has them; none where all its ranks have
+    one role."""
     return _runs(folds(plan)[0]) if is_folded(plan) else ()
 
 
 def runs_of_context(plan: Plan) -> tuple[int, ...]:
-    """The runs of neighbours on context, likewise."""
+    """The runs of neighbours into which context falls, likewise."""
     return _runs(folds(plan)[1]) if is_folded(plan) else ()
 
 

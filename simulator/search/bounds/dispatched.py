@@ -73,8 +73,8 @@ class Dispatched:
         return result
 
     def _own_rows(self, rows: Indices, nbytes: Bytes) -> Bytes:
-        """As where ranks of x have rows of their own and parts of the same experts, with which a
-        plan sends least; what is gathered over x then is no less than what the program gathers."""
+        """As where ranks with parts of the same experts have rows of their own, with which a plan
+        sends least; what these gather then is no less than what the program gathers."""
         tensor = self.space.columns["expert_tensor"][rows]
         return nbytes // np.where(tensor > 0, tensor, self.space.columns["x"][rows])
 
