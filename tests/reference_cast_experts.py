@@ -36,7 +36,35 @@ class GroupedProduct(torch.autograd.Function):
         return back, tiles, None, None, None
 
 
+class SentRows(torch.autograd.Function):
+    """Rows of an input as they are after they were sent in 8 bits; their gradient comes back as it
+    is."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, rule: Rule) -> Tensor:  # type: ignore[no-untyped-def]
+        return rule.cast(x[None], "input", 1)[0]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
+        return grad, None
+
+
+class ReturnedRows(torch.autograd.Function):
+    """Rows as they come back; their gradient is sent in 8 bits."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, rule: Rule) -> Tensor:  # type: ignore[no-untyped-def]
+        ctx.rule = rule
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
+        return ctx.rule.cast(grad[None], "gradient", 1)[0], None
+
+
 grouped_product: Any = GroupedProduct.apply
+sent_rows: Any = SentRows.apply
+returned_rows: Any = ReturnedRows.apply
 
 
 def all_cast(w: Tensor, axis: int, rule: Rule) -> Tensor:
@@ -69,8 +97,10 @@ class Rows:
 class CastExperts(reference_experts.Experts):
     """Experts whose operands are cast, as tensors of the rows of `expert_tokens`; scores are
     multiplied in before the second product. Other linears see tensors of `tokens`. With a capacity
-    each run of tokens has its own places, of which some stay empty."""
+    each run of tokens has its own places, of which some stay empty. `narrow` rows are sent in 8
+    bits."""
 
+    narrow: bool
     rules: dict[str, Rule]
     tokens: Tensor
     expert_tokens: Tensor
@@ -110,9 +140,11 @@ class CastExperts(reference_experts.Experts):
         counts = [len(token) for token, _ in found]
         sent = torch.where(there, taken[tokens], 0.0)
         up, down = self.rules["experts.up"], self.rules["experts.down"]
+        sent = sent_rows(sent, up) if self.narrow else sent
         inner = grouped_product(sent, self.experts.up.w, counts, first, up)
         active = self.active(inner, self.experts) * weighted[:, None]
         out = grouped_product(active, self.experts.down.w, counts, first, down)
+        out = returned_rows(out, down) if self.narrow else out
         return torch.zeros_like(taken).index_add(0, tokens.clamp(min=0), out * there)
 
     def places(self, chosen: Tensor, expert: int) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,13 @@ class CastLinear(Linear):
 
 
 def cast_in(
-    model: nn.Module, recipe: str, tokens: Tensor, of_experts: Tensor, *, shares: bool = True
+    model: nn.Module,
+    recipe: str,
+    tokens: Tensor,
+    of_experts: Tensor,
+    *,
+    shares: bool = True,
+    narrow: bool = False,
 ) -> Iterator[tuple[Rule, Tensor]]:
     """Have a model's linears and experts cast; their rules and weights."""
     for name, module in model.named_modules():
@@ -41,6 +47,7 @@ def cast_in(
             yield made.rule, made.w
         elif type(module) is reference_experts.Experts:
             made.__class__, made.tokens, made.expert_tokens = CastExperts, tokens, of_experts
+            made.narrow = narrow
             layer = name.rpartition(".")[0]
             found = {each: weight for each, weight in made.named_parameters() if weight.ndim > 1}
             weights = {each.removesuffix(".w"): weight for each, weight in found.items()}
@@ -65,11 +72,13 @@ def train(
     clip: float,
     family: Family,
     shares: bool = True,
+    narrow: bool = False,
 ) -> Trained:
     """One AdamW step per batch, as `tests.reference.train` has it. Each row of `tokens` are those
-    whose rows are cast as one tensor, and of `of_experts` those whose experts' rows are."""
+    whose rows are cast as one tensor, and of `of_experts` those whose experts' rows are, which are
+    sent in 8 bits if they are `narrow`."""
     model = ReferenceGPT(weights, heads=heads, family=family)
-    rules = list(cast_in(model, recipe, tokens, of_experts, shares=shares))
+    rules = list(cast_in(model, recipe, tokens, of_experts, shares=shares, narrow=narrow))
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 0.1},

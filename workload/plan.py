@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any
 
-from workload.dispatchers.table import dispatcher_refusal
+from workload.dispatchers.table import dispatcher_refusal, fp8_refusal
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid
 from workload.passes.table import OVERLAPS
@@ -50,7 +50,8 @@ class Plan:
     each of its matrices is split over x and y as others are, unless `expert_tensor` says over how
     many ranks beside y: fewer than x leave ranks of it to hold different experts, or the same, more
     are neighbours on context and data as well (`workload/splits/experts.py`). Rows get there as the
-    `dispatcher` says (`workload/dispatchers/table.py`).
+    `dispatcher` says (`workload/dispatchers/table.py`), with `fp8_dispatch` in 8 bits with the
+    scales of the recipe's blocks, and so do gradients on their way to experts.
     `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
     """
 
@@ -85,6 +86,7 @@ class Plan:
     expert: int = 1
     expert_tensor: int = 0
     dispatcher: str = "usual"
+    fp8_dispatch: bool = False
     order: str = USUAL
 
     def __post_init__(self) -> None:
@@ -101,6 +103,8 @@ class Plan:
             raise PlanCannotRunError(f"recipe={self.recipe} {why}")
         if why := dispatcher_refusal(self):
             raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
+        if why := fp8_refusal(self):
+            raise PlanError(f"fp8_dispatch=true {why}")
 
     def _check_sharding(self) -> None:
         if self.shard and not self.zero:

@@ -18,12 +18,12 @@ from executor.kernels import (
     norms,
     optimizer,
     pointwise,
-    quantised,
     vocabulary,
 )
 from executor.kernels.attentions import attention, head_norms, latent, latent_context, unfused
 from executor.kernels.context import exchange, pieces
 from executor.kernels.dispatchers import gathered_tokens, masks, weighted_rows
+from executor.kernels.eight_bits import blocks, quantised
 from executor.kernels.grouped import grouped
 from executor.kernels.hybrid import convolution, group_norm, scan, squared_relu
 from executor.kernels.updates import muon, sgd, zeroth_order
@@ -38,6 +38,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "transpose": dense.transpose,
         "amax": quantised.amax,
         "quantise": quantised.quantise,
+        "quantise_rows": blocks.quantise_rows,
+        "dequantise_rows": blocks.dequantise_rows,
         "update_scales": quantised.update_scales,
         "attention": attention.attention,
         "attention_grad": attention.attention_grad,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels import quantised
+from executor.kernels.eight_bits import quantised
 from executor.rank_context import RankContext
 from workload.op import Op
 

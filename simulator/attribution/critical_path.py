@@ -19,6 +19,7 @@ from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from workload.op import ATTENTIONS, EXPERT_COMBINE, EXPERT_DISPATCH, MATMULS, STEP, Op
 from workload.program import Program
+from workload.recipes.table import DEQUANTISE_ROWS, QUANTISE_ROWS
 
 OpPlace = tuple[int, int]  # a rank class, and an op of its program
 RendezvousKey = tuple[str, tuple[str, ...], int]
@@ -37,7 +38,7 @@ OWN_WORK = {  # of kinds of ops that experts and recipes bring with them
     **dict.fromkeys(("take_rows", "sort_rows", "unsort_rows", "sum_rows"), ROWS),
     **dict.fromkeys(("take_scores", "put_scores", "places", "pad_rows", "unpad_rows"), ROWS),
     **dict.fromkeys(("route", "route_grad"), "routing"),
-    **dict.fromkeys(("amax", "quantise", "update_scales"), CASTS),
+    **dict.fromkeys(("amax", "quantise", "update_scales", QUANTISE_ROWS, DEQUANTISE_ROWS), CASTS),
 }
 
 

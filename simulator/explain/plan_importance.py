@@ -48,6 +48,7 @@ FIELDS = (
 )  # fmt: skip
 KEPT = (
     "overlap", "order", "attention", "gradients", "precision", "recipe", "offload", "optimizer",
+    "fp8_dispatch",
 )  # fmt: skip
 PLANS = 150  # that fit and are simulated
 TRIED = 3 * PLANS

@@ -22,6 +22,8 @@ from workload.pipeline.schedule import ways
 from workload.plan import Plan
 from workload.recomputation.parts import RECOMPUTES
 
+SENDS_NOTHING = {"dispatcher": USUAL, "fp8_dispatch": False}
+
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
@@ -92,7 +94,7 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
 
     A step moves a factor of two from one axis to another, doubles or halves the micro-batch, or
     splits experts over twice or half as many ranks, or changes one choice: ZeRO's stage, the
-    dispatcher, recomputation, overlaps, sequence parallelism, the schedule.
+    dispatcher and the bits of rows, recomputation, overlaps, sequence parallelism, the schedule.
     """
     found: dict[Plan, str] = {}
     for changes in _changes(plan, stack):
@@ -121,9 +123,11 @@ def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
         if zero in range(4):
             yield {"zero": zero}
     for expert in (plan.expert * 2, plan.expert // 2):
-        yield {"expert": max(expert, 1), **({"dispatcher": USUAL} if expert <= 1 else {})}
+        yield {"expert": max(expert, 1), **(SENDS_NOTHING if expert <= 1 else {})}
     for dispatcher in stack.dispatchers if plan.expert > 1 else ():
         yield {"dispatcher": dispatcher}
+    if plan.expert > 1:
+        yield {"fp8_dispatch": not plan.fp8_dispatch}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
     for overlap in (OVERLAPS, WITHIN_SLOTS):

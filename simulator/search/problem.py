@@ -92,6 +92,7 @@ class SearchProblem:
         choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         asked = self.fixed.get("dispatcher"), *self.several.get("dispatcher", ())
         dispatchers.check([each for each in asked if each], self.gpt, self.stack)
+        dispatchers.check_narrow(self)
         _check_covered(self.gpt)
         rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
         if rule.in_backward:
@@ -150,9 +151,9 @@ class SearchProblem:
             chosen = recipe_words({"precision": precision}) if precision else {}
             fixed = {**self.fixed, **chosen, **way, **order}
             least = 2 if way != ways[0] else self.least_context
-            yield from dispatchers.parts(
-                replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
-            )
+            part = replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
+            narrow = dispatchers.NARROW in self.also
+            yield from dispatchers.parts(part, also_narrow=narrow)
 
     @property
     def _context_ways(self) -> list[dict[str, Any]]:

@@ -121,6 +121,7 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
     for dispatcher in ("sparse", "dense"):
         yield replace(MIXTURE, capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
     yield replace(OSS, window=5, global_every=2), two, False, 0
+    yield OSS, replace(two, recipe="mxfp8", fp8_dispatch=True), False, 0
     yield replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
     yield replace(BALANCED, router_groups=2, router_topk_groups=1), two, False, 0
     yield replace(SMALL, goldfish_k=3, goldfish_h=2), plain, False, 0

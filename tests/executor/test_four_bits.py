@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from executor.kernels import quantised
+from executor.kernels.eight_bits import quantised
 from executor.kernels.four_bits import casts, rounding
 from executor.kernels.four_bits.hadamard import turned
 from executor.launching.task_specs import AdamW

@@ -86,12 +86,18 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts)
     rows = plan.micro_batch * gpt.sequence // plan.context
     run = rows * plan.expert_parts // plan.x if gpt.capacity else 0
-    return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel)
+    return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel, plan.fp8_dispatch)
 
 
 @cache
 def plain(
-    gpt: GPT, recipe: str, tokens: Tokens, of_experts: Tokens, run: int, shares: bool
+    gpt: GPT,
+    recipe: str,
+    tokens: Tokens,
+    of_experts: Tokens,
+    run: int,
+    shares: bool,
+    narrow: bool,
 ) -> Trained:
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt)]
     return reference_recipes.train(
@@ -105,6 +111,7 @@ def plain(
         clip=CLIP,
         family=family(gpt, run),
         shares=shares,
+        narrow=narrow,
     )
 
 
@@ -226,6 +233,36 @@ def test_experts_on_four_ranks_are_cast_as_in_the_plain_model(recipe: str) -> No
     check(4, with_recipe(gpt, recipe, *folded_splits()))
     plan = replace(FEW, pipe=2, data=2, expert=2)
     check(4, with_recipe(replace(gpt, layers=2), recipe, plan))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", BLOCKS)
+def test_rows_sent_in_8_bits_train_as_in_the_plain_model(recipe: str) -> None:
+    gpt = ROUTED_WIDE[recipe]
+    check(2, with_recipe(gpt, recipe, *narrow_splits()[:3]))
+    check(4, with_recipe(gpt, recipe, *narrow_splits()[3:]))
+    check(2, with_recipe(replace(gpt, capacity=1.25), recipe, narrow_splits()[0]))
+
+
+@pytest.mark.distributed
+def test_rows_sent_in_8_bits_on_two_ranks() -> None:
+    check(2, with_recipe(ROUTED_WIDE["mxfp8"], "mxfp8", narrow_splits()[0]))
+
+
+def narrow_splits() -> list[Plan]:
+    """Plans of experts on 2 ranks, three of them, and on 4."""
+    narrow = replace(FEW, data=2, expert=2, recipe=BLOCKS[0], fp8_dispatch=True)
+    return [
+        narrow,
+        replace(narrow, recompute="full", zero=3),
+        replace(narrow, dispatcher="hierarchical", recompute="moe"),
+        replace(narrow, data=4, dispatcher="once_per_node"),
+        replace(narrow, context=2, expert=4),
+        replace(narrow, x=2),
+        replace(narrow, z=2, overlap=(*FEW.overlap, "a2a")),
+        replace(narrow, x=2, expert=4, expert_tensor=1, sequence_parallel=True),
+    ]
 
 
 def block_splits() -> list[Plan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import BACKWARD, INPUT_GRAD, STEP, WEIGHT_CAST, WEIGHT_GATHER, WEIGHT_GRAD, Op
+from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -273,3 +275,65 @@ def test_scales_with_a_history_are_not_saved() -> None:
     with pytest.raises(PlanCannotRunError, match="checkpoints do not keep"):
         check_runs(replace(PLAN, recipe="fp8-delayed"), saves=True)
     check_runs(replace(PLAN, recipe="fp8-tensorwise"), saves=True)
+
+
+def narrow(recipe: str = "fp8-blockwise", **how: object) -> Program:
+    """A program of experts on two ranks that send rows in 8 bits."""
+    plan: dict[str, Any] = {"data": 2, "expert": 2, "batch": 4, "micro_batch": 1, "recipe": recipe}
+    gpt = replace(ROUTED, layers=1, capacity=1.0)
+    return lower(gpt, Plan(**{**plan, "fp8_dispatch": True, **how}))
+
+
+def test_rows_go_to_experts_in_a_byte_each_with_their_scales_and_come_back_as_they_are() -> None:
+    """32 tokens of 64 columns with two choices: 64 rows, with one scale of 4 bytes or two of 1."""
+    for recipe, scales in (("fp8-blockwise", 4), ("mxfp8", 2)):
+        found = {op.label: op for op in narrow(recipe).ops if op.micro_batch == 0}
+        sent = [found[f"{label}.exchange"] for label in ("dispatch", "combine.grad")]
+        back = [found[f"{label}.exchange"] for label in ("combine", "dispatch.grad")]
+        assert [(op.nbytes, op.dtype) for op in sent] == [(64 * (64 + scales), "fp8")] * 2
+        assert [(op.nbytes, op.dtype) for op in back] == [(64 * 64 * 2, "bf16")] * 2
+        assert found["dispatch.narrow"].nbytes == 32 * (64 * 2 + 64 + scales)
+
+
+def test_rows_that_came_in_8_bits_are_cast_for_linears_from_these() -> None:
+    """Nothing has them in 16 bits, but where biases of experts need their gradient so."""
+    program = narrow()
+    casts = [op for op in program.ops if op.attributes.get("sent") and op.micro_batch == 0]
+    assert [op.label for op in casts] == [
+        "experts.up.matmul.quantise0", "experts.down.grad.input.quantise0"
+    ]  # fmt: skip
+    assert all(program.buffers[op.reads[0]].dtype == "fp8" for op in casts)
+    assert not [op for op in program.ops if op.kind == "dequantise_rows"]
+    assert not [name for name in program.buffers if name.endswith(".wide")]
+    gpt = replace(ROUTED, layers=1, biases=True)
+    plan = Plan(data=2, expert=2, batch=4, micro_batch=1, recipe="mxfp8", fp8_dispatch=True)
+    wide = [op.label for op in lower(gpt, plan).ops if op.kind == "dequantise_rows"]
+    assert {*wide} == {"combine.grad.wide"}
+
+
+def test_rows_in_8_bits_are_sent_once_where_the_stack_sends_them_once() -> None:
+    habits = Habits(payloads=(("all_to_all", 0.5), ("all_gather", 0.5)))
+    plan = Plan(data=2, expert=2, batch=4, micro_batch=1, recipe="mxfp8", fp8_dispatch=True)
+    whole, half = (lower(ROUTED, plan, habits=each) for each in (NO_HABITS, habits))
+    (sent, _), (once, _) = (
+        [op.nbytes for op in each.ops if op.label == "dispatch.exchange" and op.part.layer == 0]
+        for each in (whole, half)
+    )
+    assert once == sent / 2
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"recipe": "fp8-tensorwise"}, "it needs recipe=fp8-blockwise or mxfp8"),
+        ({"recipe": "none"}, "it needs recipe=fp8-blockwise or mxfp8"),
+        ({"expert": 1}, "has no rows to send"),
+        ({"dispatcher": "all_gather"}, "not of dispatcher=all_gather"),
+        ({"dispatcher": "dense"}, "not of dispatcher=dense"),
+    ],
+)
+def test_rows_that_cannot_be_sent_in_8_bits_are_refused_by_name(
+    how: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(PlanError, match=f"fp8_dispatch=true .*{why}"):
+        narrow(**how)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workload.op import STEPS
+from workload.recipes.table import NO_RECIPE, RECIPES, recipe_of
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
@@ -84,6 +85,25 @@ def dispatcher_refusal(plan: Plan) -> str:
     if plan.dispatcher not in (USUAL, *WITH_PLACES) and plan.expert == 1:
         return "has no rows to send: with expert=1 every rank has all experts"
     return ""
+
+
+def fp8_refusal(plan: Plan) -> str:
+    """Why a plan cannot send rows in 8 bits; "" where it can, or does not."""
+    if not plan.fp8_dispatch:
+        return ""
+    if plan.expert == 1:
+        return "has no rows to send: with expert=1 every rank has all experts"
+    if plan.dispatcher in (ALL_GATHER, *WITH_PLACES):
+        return f"is of rows that all-to-alls send by number, not of dispatcher={plan.dispatcher}"
+    return recipe_refusal(plan.recipe)
+
+
+def recipe_refusal(recipe: str) -> str:
+    """Why rows cannot be sent in 8 bits with a recipe; "" where they can."""
+    if recipe != NO_RECIPE and recipe_of(recipe).sends_rows:
+        return ""
+    known = " or ".join(each.name for each in RECIPES if each.sends_rows)
+    return f"sends rows with their scales of blocks of columns, so it needs recipe={known}"
 
 
 def model_refusal(gpt: GPT, plan: Plan) -> str:

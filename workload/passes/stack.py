@@ -130,7 +130,8 @@ def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> R
     sent = dict(habits.payloads)
 
     def whole(op: Op) -> Op:
-        if op.kind not in sent or op.dtype == "fp8" or op.purpose == KEYS_EXCHANGE:
+        as_it_is = op.kind == "all_gather" and op.dtype == "fp8"
+        if op.kind not in sent or as_it_is or op.purpose == KEYS_EXCHANGE:
             return op
         return altered(op, nbytes=scaled(op.nbytes, sent[op.kind]))
 

@@ -7,6 +7,9 @@ whole tensor wants its largest value, in a kernel before, reduced over the ranks
 the tensor. A tensor is what a micro-batch of one device makes, whole in its rows and columns: ranks
 of x, y and context hold parts of the same, those of z and data have tensors of their own.
 
+Rows that came to experts in 8 bits are cast from these, where linears alone read them: nothing
+writes them in the plan's precision.
+
 A weight that a rank holds whole or, by one scale, in parts is cast once in a step, behind the
 update, into a copy that stays. Parts are gathered in 8 bits. By scales of blocks, which parts do
 not keep to, weights and rows are gathered as they are, and cast behind it.
@@ -30,6 +33,7 @@ from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.passes.fp8 import GROUPED, is_linear
 from workload.recipes.copies import Copies, Copy, Tensor
 from workload.recipes.table import (
+    DEQUANTISE_ROWS,
     GRADIENT,
     INPUT,
     NO_RECIPE,
@@ -68,7 +72,8 @@ class _Use:
 
 class _Casts:
     """A program's casts: `_parts` has what each gathered buffer is gathered from, `_gathers` those
-    of them that are gathered in 8 bits, since linears alone read them."""
+    of them that are gathered in 8 bits, since linears alone read them; `_came` by what they are at
+    their own size the ops that would write rows so which came in 8 bits."""
 
     def __init__(self, ops: Sequence[Op], copies: Copies) -> None:
         self._ops, self._copies, self._b, self._recipe = ops, copies, copies.b, copies.recipe
@@ -79,6 +84,8 @@ class _Casts:
         self._look_at_linears()
         others = {name for op in ops if not is_linear(op) for name in op.reads}
         whole = {*self._parts} & {*copies.tensors} - others
+        wide = {op.writes[0]: op for op in ops if op.kind == DEQUANTISE_ROWS}
+        self._came = {name: op for name, op in wide.items() if name not in others}
         self._gathers = whole if self._recipe.of_tensors else set[str]()
 
     def _look_at_linears(self) -> None:
@@ -121,8 +128,10 @@ class _Casts:
                 result += self._multiplied(op)
             elif op.kind == "all_gather" and op.writes[0] in self._gathers:
                 result += self._gathered(op)
-            else:
+            elif op.kind != DEQUANTISE_ROWS or op.writes[0] not in self._came:
                 result.append(op)
+        for name in self._came:
+            del self._b.buffers[name]
         return result
 
     def _multiplied(self, op: Op) -> Iterator[Op]:
@@ -178,6 +187,8 @@ class _Casts:
                 yield self._reduced(op, place, largest[0], axes)
         reads, writes = self._copies.scales_of(tensor, op.part)
         how = self._copies.how_of(tensor, op.part)
+        if came := self._came.get(source):
+            source, how = came.reads[0], {**how, **came.attributes, "sent": True}
         reads = [source, *largest, *reads, *self._counts_of(tensor)]
         writes = [*values, *writes]
         yield self._before(op, "quantise", place, reads, writes, how)

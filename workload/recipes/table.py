@@ -28,6 +28,7 @@ WHOLE: Block = (0, 0)  # all of the tensor
 DELAYED, CURRENT, BLOCKS, POWERS, TWO_LEVELS = (
     "delayed", "current", "blocks", "powers", "two_levels",
 )  # fmt: skip
+QUANTISE_ROWS, DEQUANTISE_ROWS = "quantise_rows", "dequantise_rows"  # kinds of ops
 HISTORY = 16  # steps whose largest values a delayed scale looks back on
 
 
@@ -70,6 +71,15 @@ class Recipe:
     def of_tensors(self) -> bool:
         """Whether one scale is of a whole tensor, so that its parts can be gathered in 8 bits."""
         return self.scaling in (DELAYED, CURRENT)
+
+    @property
+    def sends_rows(self) -> bool:
+        """Whether a row can be sent in 8 bits, since its scales are of its own values alone."""
+        return self.scaling in (BLOCKS, POWERS)
+
+    def sent_bytes(self, columns: int) -> int:
+        """What a row of so many values takes in 8 bits with its scales."""
+        return columns + -(-columns // self.length) * (1 if self.scaling == POWERS else 4)
 
     @property
     def wants_largest(self) -> bool:

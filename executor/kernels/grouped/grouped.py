@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from executor.kernels import experts, quantised
+from executor.kernels import experts
+from executor.kernels.eight_bits import quantised
 from executor.kernels.grouped.places import places_of_experts
 from executor.rank_context import RankContext
 from workload.op import Op

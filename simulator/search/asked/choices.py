@@ -31,8 +31,13 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "overlap": of_exchanges(EVERY),
     context_heads.KEY: (),
     "schedule": V_SHAPED,
+    "fp8_dispatch": ("true",),
 }
-FIELDS = (context_heads.KEY, "schedule")  # of which a part of a problem has one value
+FIELDS = (
+    context_heads.KEY,
+    "schedule",
+    "fp8_dispatch",
+)  # of which a part of a problem has one value
 Asked = Mapping[str, tuple[str, ...]]
 
 

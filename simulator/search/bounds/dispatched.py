@@ -38,7 +38,7 @@ class Dispatched:
     @staticmethod
     def concerns(op: Op) -> bool:
         """Whether a dispatcher changes how long an op takes."""
-        return op.kind == "all_to_all" and op.purpose != KEYS_EXCHANGE and op.dtype != "fp8"
+        return op.kind == "all_to_all" and op.purpose != KEYS_EXCHANGE
 
     def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[str | Reached, Bytes]]:
         """The different ways in which so many bytes of each row may be sent: by which exchange of

@@ -70,7 +70,7 @@ PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("expert", "expert_tensor", "context", "context_heads"), COUNT),
     **dict.fromkeys(("nope", "X"), COUNT),
     **dict.fromkeys(("zero", "shard"), SMALL),
-    **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard"), SWITCH),
+    **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
     "recompute": [
         *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "half"),

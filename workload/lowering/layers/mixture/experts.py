@@ -30,7 +30,9 @@ from workload.lowering.layers.mixture.dispatch import (
     from_experts,
     local_experts,
     to_ranks,
+    width,
 )
+from workload.lowering.layers.mixture.narrow_rows import widened
 from workload.lowering.layers.mixture.routing import (
     declare_router,
     route,
@@ -39,6 +41,7 @@ from workload.lowering.layers.mixture.routing import (
 )
 from workload.models import moe
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+from workload.recipes.table import GRADIENT
 from workload.recomputation.parts import ACTIVATION, SHARED
 
 GROUPED = "grouped_matmul"
@@ -106,7 +109,7 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     arrived = to_ranks(b, "dispatch", sent, routed)
     arrived_scores = to_ranks(b, "dispatch.scores", weighing, routed)
     shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
-    rows_in = by_expert(b, "dispatch", arrived, routed)
+    rows_in = widened(b, "dispatch", by_expert(b, "dispatch", arrived, routed), width(b))
     scores_in = by_expert(b, "dispatch.scores", arrived_scores, routed)
     up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
     b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
@@ -160,6 +163,7 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
     also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
     d = by_expert(b, "combine.grad", d, routed)
+    d = widened(b, "combine.grad", d, width(b), kind=GRADIENT)
     split = _axes(b, every["down"])
     more = biases.backward_weighted(b, every["down"], owner, d, routed, split, saved.scores)
     d = _backward(b, every["down"], owner, saved.activation, weight["down"], d, routed)

@@ -7,7 +7,9 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers.mixture import by_masks, by_scores, gathered, rows
 from workload.lowering.layers.mixture.by_masks import Masks
 from workload.lowering.layers.mixture.by_scores import Scored
-from workload.lowering.layers.mixture.dispatch import Routed, moved, slots, width
+from workload.lowering.layers.mixture.dispatch import Routed, moved, slots
+from workload.lowering.layers.mixture.narrow_rows import narrowed
+from workload.recipes.table import GRADIENT
 
 Kept = Masks | Scored | None  # what weighs rows when they are back; None: they bring their scores
 
@@ -21,7 +23,9 @@ def sent(b: Builder, source: str, scores: str, routed: Routed) -> tuple[str, str
     if gathered.is_gathered(b):
         return *gathered.sent(b, source, scores, routed), None
     count, order = slots(b, source), routed.order
-    found = moved(b, "dispatch", "take_rows", [source, order], (count, width(b)))
+    tokens = narrowed(b, "dispatch", source)
+    shape = count, b.buffers[tokens].shape[1]
+    found = moved(b, "dispatch", "take_rows", [tokens, order], shape)
     if b.plan.dispatcher == SPARSE:
         return found, "", Scored(scores)
     return found, moved(b, "dispatch.scores", "take_scores", [scores, order], (count,)), None
@@ -48,8 +52,9 @@ def combined_grad(b: Builder, grad: str, routed: Routed, kept: Kept) -> tuple[st
         return by_scores.combined_grad(b, kept, whole, routed)
     if gathered.is_gathered(b):
         return gathered.combined_grad(b, whole, routed), ""
-    shape = (slots(b, whole), width(b))
-    return moved(b, "combine.grad", "take_rows", [whole, routed.order], shape), ""
+    tokens = narrowed(b, "combine.grad", whole, kind=GRADIENT)
+    shape = slots(b, whole), b.buffers[tokens].shape[1]
+    return moved(b, "combine.grad", "take_rows", [tokens, routed.order], shape), ""
 
 
 def sent_grad(b: Builder, source: str, grad: str, routed: Routed, kept: Kept) -> str:

@@ -3,11 +3,8 @@ are in `four_bits`.
 
 Values lie in real buffers of a byte each, their scales beside them, so bytes are those of a device
 that multiplies in 8 bits. A matmul makes wide values of its operands again, a part at a time, and
-multiplies these: products and sums are in fp32, of an fp64 plan in fp64. Scales are kept as what
-values are multiplied by to have their size again; a power of two as its exponent, 127 more.
-
-Sources of the rules: `workload/recipes/table.py`. What is beyond a format's largest value becomes
-that.
+multiplies these: products and sums are in fp32, of an fp64 plan in fp64. Those with scales of
+blocks are in `blocks.py`. Sources of the rules: `workload/recipes/table.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from typing import Protocol
 
 import torch
 
+from executor.kernels.eight_bits.blocks import FORMATS, LEAST, cast, powers, write_blocks
 from executor.kernels.four_bits import casts as four_bits
 from executor.kernels.grouped.places import places_of_experts
 from executor.kernels.slices import row_slices, wide_dtype
@@ -27,17 +25,12 @@ from workload.recipes.table import (
     DELAYED,
     E2M1,
     LARGEST,
-    POWERS,
     TWO_LEVELS,
     WHOLE,
     Block,
 )
 
 Tensors = Sequence[torch.Tensor]
-FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-LARGEST_EXPONENT = {"e4m3": 8}  # of what the format holds
-BIAS = 127  # of an exponent in 8 bits
-LEAST = 1e-12  # no scale is made from less
 
 
 def amax(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -58,7 +51,8 @@ def _largest(tensor: torch.Tensor) -> torch.Tensor:
 def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Copies of a tensor in 8 bits with their scales, one for each way to share scales.
 
-    A delayed scale was made before; it is noted then how large the tensor's values were.
+    A delayed scale was made before; it is noted then how large the tensor's values were. Rows that
+    were `sent` in 8 bits bring their scales.
     """
     how = op.attributes
     if how["scaling"] == TWO_LEVELS:
@@ -79,7 +73,7 @@ def quantise(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         for number, block in enumerate(how["blocks"]):
             into = writes[2 * number], writes[2 * number + 1]
             for given, taken in _matrices(op, source, into, block, counts):
-                _write_blocks(op, given, taken, block, at)
+                write_blocks(op, given, taken, block, at)
 
 
 def _write_whole(
@@ -89,13 +83,7 @@ def _write_whole(
     flat, values = source.reshape(-1), writes[0].view(-1)
     wide = wide_dtype(source)
     for part in row_slices(len(flat), 2 * wide.itemsize, at):
-        values[part] = _cast(flat[part].to(wide), scale.to(wide), fmt)
-
-
-def _cast(wide: torch.Tensor, scale: torch.Tensor, fmt: str) -> torch.Tensor:
-    """Values over their scales in a format, as bytes."""
-    most = LARGEST[fmt]
-    return (wide / scale).clamp_(-most, most).float().to(FORMATS[fmt]).view(torch.uint8)
+        values[part] = cast(flat[part].to(wide), scale.to(wide), fmt)
 
 
 def _matrices(
@@ -105,61 +93,18 @@ def _matrices(
     that of each expert. Rows of experts are filled up with zeros, and begin at a block's start."""
     columns, count = op.attributes["columns"], op.attributes.get("count", 1)
     if counts is None:
-        size = op.attributes["rows"] * columns
-        each, scales = into[0].view(-1), into[1].view(count, -1, into[1].shape[-1])
-        flat = source.reshape(-1)
-        for number in range(count):
-            own = slice(number * size, (number + 1) * size)
-            yield flat[own].view(-1, columns), (each[own], scales[number])
+        given = source.shape[-1] if op.attributes.get("sent", False) else columns
+        matrices, values = (
+            each.reshape(-1)[: count * op.attributes["rows"] * width].view(count, -1, width)
+            for each, width in ((source, given), (into[0], columns))
+        )
+        scales = into[1].view(count, -1, into[1].shape[-1])
+        yield from ((matrices[at], (values[at], scales[at])) for at in range(count))
         return
     values, scales = into[0].view(-1, columns), into[1].view(-1, into[1].shape[-1])
     values.zero_()
     for place in places_of_experts(op, counts, block[0]):
         yield source[place.rows], (values[place.values], scales[place.scales])
-
-
-def _write_blocks(
-    op: Op, source: torch.Tensor, into: Tensors, block: Block, at: RankContext
-) -> None:
-    """The values and scales of a matrix in blocks; the last block of a row or column is shorter
-    where it does not come out even."""
-    rows, columns = source.shape
-    (fmt,), powers = op.attributes["formats"], op.attributes["scaling"] == POWERS
-    height, width = block
-    count, wide = rows * columns, wide_dtype(source)
-    matrix, values = (
-        each.view(-1)[:count].view(rows, columns) for each in (source.contiguous(), into[0])
-    )
-    each, across = 4 * height * width * wide.itemsize, -(-columns // width)
-    for strip in row_slices(-(-rows // height), each * across, at):
-        own = slice(strip.start * height, min(strip.stop * height, rows))
-        for part in row_slices(across, each * (strip.stop - strip.start), at):
-            those = slice(part.start * width, min(part.stop * width, columns))
-            tiles = _tiles(matrix[own, those].to(wide), height, width)
-            scale = tiles.abs().amax((1, 3)).clamp_min_(LEAST)
-            if powers:
-                exponent = torch.frexp(scale)[1] - 1 - LARGEST_EXPONENT[fmt]
-                into[1][strip, part] = (exponent.clamp_(-BIAS, BIAS) + BIAS).to(torch.uint8)
-                scale = _powers(into[1][strip, part], wide)
-            else:
-                into[1][strip, part] = scale / LARGEST[fmt]
-                scale = into[1][strip, part].to(wide)
-            cast = _cast(tiles, scale[:, None, :, None], fmt).flatten(2).flatten(0, 1)
-            values[own, those] = cast[: own.stop - own.start, : those.stop - those.start]
-
-
-def _tiles(part: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """A matrix as (tiles down, height, tiles across, width), zeros behind what does not fill."""
-    rows, columns = part.shape
-    if rows % height or columns % width:
-        part = torch.nn.functional.pad(part, (0, -columns % width, 0, -rows % height))
-    rows, columns = part.shape
-    return part.reshape(rows // height, height, columns // width, width)
-
-
-def _powers(exponents: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Powers of two from their exponents in 8 bits."""
-    return torch.ldexp(torch.ones_like(exponents, dtype=dtype), exponents.to(torch.int32) - BIAS)
 
 
 def update_scales(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -291,7 +236,7 @@ class _Operand:
         height, width = self.block
         rows = torch.arange(part.start, part.stop, device=values.device) // height
         scales = self.scales[rows]
-        scales = _powers(scales, dtype) if scales.dtype == torch.uint8 else scales.to(dtype)
+        scales = powers(scales, dtype) if scales.dtype == torch.uint8 else scales.to(dtype)
         if values.shape[1] % width:
             columns = torch.arange(values.shape[1], device=values.device) // width
             return values.mul_(scales[:, columns])

@@ -1,0 +1,46 @@
+"""Rows on their way to experts in 8 bits, each with the scales of its blocks of columns.
+
+Tokens are cast before they are copied to their places, and rows are cast back behind the exchange
+where anything but a linear reads them: a recipe's copies for linears are made of the 8 bits
+themselves (`workload/recipes/casts.py`). What experts make of rows, and the gradients of what they
+got, go back as they are. Source: DeepSeek-V3 (2412.19437), section 3.3.3, "Low-Precision
+Communication"; deepseek-ai/DeepEP, README, whose rows bring a scale in fp32 for each 128 values.
+Not modelled: scales of DeepSeek-V3's dispatch that are powers of two, and rows that are gathered
+over ranks with parts of the same experts before, in the dtype of training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workload.lowering.builder import Builder
+from workload.recipes.table import DEQUANTISE_ROWS, INPUT, QUANTISE_ROWS, recipe_of
+
+
+def narrowed(b: Builder, label: str, tokens: str, *, kind: str = INPUT) -> str:
+    """Emit the cast of what is sent, an input or a gradient, if it is sent in 8 bits; returns what
+    is copied to places."""
+    if not b.plan.fp8_dispatch:
+        return tokens
+    rows, columns = b.buffers[tokens].shape
+    shape = rows, recipe_of(b.plan.recipe).sent_bytes(columns)
+    out = b.tensor(f"{label}.narrow", shape, "fp8")
+    b.op(f"{label}.narrow", QUANTISE_ROWS, [tokens], [out], **_how(b, kind, columns))
+    return out
+
+
+def widened(b: Builder, label: str, rows: str, columns: int, *, kind: str = INPUT) -> str:
+    """Emit the cast of rows that came in 8 bits to as many columns in the dtype of training."""
+    if not b.plan.fp8_dispatch:
+        return rows
+    own = b.buffers[rows]
+    out = b.tensor(f"{label}.wide", (own.shape[0], columns), rows_of=own.rows_of)
+    b.op(f"{label}.wide", DEQUANTISE_ROWS, [rows], [out], **_how(b, kind, columns))
+    return out
+
+
+def _how(b: Builder, kind: str, columns: int) -> dict[str, Any]:
+    """What a kernel must know of rows that bring their scales."""
+    recipe = recipe_of(b.plan.recipe)
+    how: dict[str, Any] = {"formats": (recipe.format_of(kind),), "scaling": recipe.scaling}
+    return how | {"columns": columns, "length": recipe.length}
