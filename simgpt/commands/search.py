@@ -104,7 +104,8 @@ class Share(click.ParamType[float]):
     multiple=True,
     metavar="KEY=WORDS",
     help="Also plans with any of these: recompute=layernorm+moe_act (parts of layers), "
-    "overlap=a2a+wgrad, context_heads=2+4, schedule=zb-v+dualpipe-v (docs/search.md).",
+    "overlap=a2a+wgrad, context_heads=2+4, expert_tensor=2+4, fp8_dispatch=true, "
+    "schedule=zb-v+dualpipe-v (docs/search.md).",
 )
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
 @click.option(

@@ -69,8 +69,9 @@ def test_an_element_is_rounded_alike_on_every_split() -> None:
         assert torch.equal(own, torch.cat(parts, 1))
 
 
-def of_experts(count: int, axes: tuple[str, ...]) -> Op:
-    how = {"expert_axes": axes, "count": count, "sequences": 2}
+def of_experts(count: int, axes: tuple[str, ...], **more: tuple[str, ...]) -> Op:
+    how = {"expert_axes": axes, "count": count, "sequences": 2, "gathered_axes": (), "row_axes": ()}
+    how |= more
     return gradient(20, 32, place="l0.experts.up.w", **how)
 
 
@@ -85,6 +86,32 @@ def test_rows_of_an_expert_are_rounded_alike_wherever_it_is() -> None:
     others = [(of_experts(4, ()), AT, 2), (of_experts(2, ("expert",)), replace(two, rank=3), 1)]
     for op, at, expert in others:
         assert not torch.equal(one, rounding.uniform(op, slice(0, 32), "rows", at, expert))
+
+
+def test_ranks_with_parts_of_an_expert_draw_by_the_same_first_token() -> None:
+    """Of four ranks on data two have parts of the same experts, whose rows they gather."""
+    op = of_experts(4, (), gathered_axes=("expert_tensor",))
+    grid = Grid(data=4, expert_tensor=2, experts=1)
+    drawn = [
+        rounding.uniform(op, slice(0, 32), "rows", replace(AT, grid=grid, rank=rank), 3)
+        for rank in range(4)
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[2], drawn[3])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_copies_of_an_expert_on_ranks_of_x_have_other_rows_of_a_sequence() -> None:
+    """The second of two ranks has rows from the second of two sequences of 32 tokens on, as the
+    first rank of another micro-batch of one sequence would."""
+    op = of_experts(4, (), row_axes=("x",))
+    first, second = (
+        rounding.uniform(op, slice(0, 32), "rows", replace(AT, grid=Grid(x=2), rank=rank), 3)
+        for rank in range(2)
+    )
+    assert not torch.equal(first, second)
+    one = replace(AT, grid=Grid(data=2), rank=1)
+    alone = replace(op, attributes={**op.attributes, "sequences": 1, "row_axes": ()})
+    assert torch.equal(second, rounding.uniform(alone, slice(0, 32), "rows", one, 3))
 
 
 def test_each_expert_is_cast_by_its_own_largest_value() -> None:

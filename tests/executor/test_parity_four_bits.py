@@ -16,6 +16,7 @@ from tests.executor.test_parity_recipes import (
     IN_HALVES,
     ROUTED,
     check,
+    copied_splits,
     folded_splits,
     with_recipe,
 )
@@ -100,6 +101,8 @@ def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(1, with_recipe(FEW_BITS, "nvfp4", FEW, replace(FEW, recompute="layernorm+moe_act")))
     check(4, with_recipe(FEW_BITS, "nvfp4", *folded_splits()))
     check(4, with_recipe(replace(FEW_BITS, shared_ffn=64), "nvfp4", IN_HALVES))
+    wide = replace(FEW_BITS, shared_ffn=64, expert_ffn=64)
+    check(4, with_recipe(wide, "nvfp4", *copied_splits()))
     plan = replace(FEW, pipe=2, data=2, expert=2)
     check(4, with_recipe(replace(FEW_BITS, layers=2), "nvfp4", plan))
 

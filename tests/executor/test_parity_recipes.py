@@ -49,13 +49,15 @@ IN_HALVES = replace(FEW, x=4, expert=2, expert_tensor=2, sequence_parallel=True)
 Tokens = tuple[tuple[int, ...], ...]
 
 
-def tokens_of(gpt: GPT, plan: Plan, *axes: str) -> Tokens:
+def tokens_of(gpt: GPT, plan: Plan, *axes: str, apart: bool = False) -> Tokens:
     """For each micro-batch the tokens of the batch that ranks along these axes have together, one
     rank's behind the other's; where context splits a sequence, it gives a rank chunk i and the
-    i-th one from the end. Ranks of x and y have parts of the same rows, and where there are two
-    directions (`ways`), those of each are tensors of their own."""
+    i-th one from the end. Ranks of y have parts of the same rows, and so have those of x, unless
+    these have rows `apart`; where there are two directions (`ways`), those of each are tensors of
+    their own."""
     ways, parts = 2 if plan.schedule == "dualpipe" else 1, 2 * plan.context
     cells = plan.z * plan.data * ways
+    of_x = plan.x if apart else 1
     found: list[tuple[int, ...]] = []
     chunk = gpt.sequence // parts
     each = itertools.product(range(BATCH // (cells * plan.micro_batch)), range(ways))
@@ -63,13 +65,16 @@ def tokens_of(gpt: GPT, plan: Plan, *axes: str) -> Tokens:
         for group in plan.grid.groups(*axes).tolist():
             mine: list[int] = []
             for at in map(plan.grid.coordinates, group):
-                if at["x"] == at["y"] == at["pipe"] == 0:
+                if at["y"] == at["pipe"] == 0 and (of_x > 1 or at["x"] == 0):
+                    whole: list[int] = []
                     own = at["z"] + plan.z * at["data"]
                     first = micro_batch * cells + own * ways + way
                     for sequence in range(plan.micro_batch):
                         start = (first * plan.micro_batch + sequence) * gpt.sequence
                         for part in (at["context"], parts - 1 - at["context"]):
-                            mine += range(start + part * chunk, start + (part + 1) * chunk)
+                            whole += range(start + part * chunk, start + (part + 1) * chunk)
+                    size = len(whole) // of_x
+                    mine += whole[at["x"] % of_x * size :][:size]
             found += [tuple(mine)] if mine else []
     return tuple(found)
 
@@ -79,11 +84,12 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     block those of two ranks. Experts have the rows of all ranks that exchange them, of one scale
     those of all ranks of context besides."""
     axes = ("context",) if plan.recipe in (*TENSORS, "nvfp4") else ()
-    of_experts = plan.expert_axes
+    of_experts = *plan.expert_tensor_axes, *plan.expert_axes
     if plan.recipe in TENSORS:
-        others = [axis for axis in plan.expert_axes if not axis.endswith("_context")]
-        of_experts = tuple(dict.fromkeys((*axes, *others)))
-    tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts)
+        of_experts = *axes, "x", *of_experts
+    of_experts = tuple(plan.grid.dimensions(*of_experts))
+    own_rows = plan.sequence_parallel
+    tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts, apart=own_rows)
     rows = plan.micro_batch * gpt.sequence // plan.context
     run = rows * plan.expert_parts // plan.x if gpt.capacity else 0
     return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel, plan.fp8_dispatch)
@@ -262,6 +268,33 @@ def narrow_splits() -> list[Plan]:
         replace(narrow, x=2),
         replace(narrow, z=2, overlap=(*FEW.overlap, "a2a")),
         replace(narrow, x=2, expert=4, expert_tensor=1, sequence_parallel=True),
+    ]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["fp8-tensorwise", *BLOCKS])
+def test_experts_with_copies_on_x_and_parts_on_data_are_cast_as_in_the_plain_model(
+    recipe: str,
+) -> None:
+    gpt, plans = ROUTED_WIDE.get(recipe, ROUTED_WIDE["mxfp8"]), copied_splits()
+    if recipe in BLOCKS:
+        plans = [plan for plan in plans if plan.expert_tensor < 4]  # four parts cut blocks
+        sends = [replace(plan, recipe=recipe) for plan in plans if plan.expert > 1]
+        plans += [replace(plan, fp8_dispatch=True) for plan in sends]
+    check(4, with_recipe(gpt, recipe, *plans))
+
+
+def copied_splits() -> list[Plan]:
+    """Plans on 4 ranks with copies of experts on x, or parts of them on data or context."""
+    beside = replace(FEW, x=2, sequence_parallel=True)
+    return [
+        replace(beside, data=2, expert_tensor=1),
+        replace(FEW, x=4, expert=2, expert_tensor=1, sequence_parallel=True, zero=1),
+        replace(FEW, data=4, expert=2, expert_tensor=2, zero=1),
+        replace(FEW, data=2, context=2, expert=2, expert_tensor=2),
+        replace(beside, data=2, expert_tensor=4),
+        replace(FEW, data=2, z=2, expert_tensor=2, recompute="full"),
     ]
 
 

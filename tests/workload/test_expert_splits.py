@@ -156,11 +156,6 @@ def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> No
             "expert=16 does not divide data=3 times context=2 times x=4, or neither divides x and "
             "then context nor is a multiple of them; nearest: 8, 24",
         ),
-        (
-            "x=2,data=2,expert_tensor=1,sp=true,recipe=mxfp8",
-            PlanCannotRunError,
-            "recipe=mxfp8 does not go with expert_tensor=1 and expert=1 yet",
-        ),
         ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
         (
             "data=8,expert=4,zero=1,shard=2",

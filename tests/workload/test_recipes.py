@@ -107,6 +107,18 @@ def test_the_largest_value_is_reduced_over_ranks_with_parts_of_the_same_tensor()
     assert weights.axes == ("x", "z") and weights.nbytes == 2 * 4 * 4
 
 
+def test_experts_rows_have_one_scale_on_all_ranks_with_parts_of_the_same_sequences() -> None:
+    """Ranks of x have other rows of them, whether they hold other experts, the same or parts."""
+    base = Plan(x=4, data=2, batch=4, micro_batch=1, sequence_parallel=True)
+    for tensor, experts in ((1, 2), (1, 8), (2, 2), (8, 1)):
+        plan = replace(base, expert_tensor=tensor, expert=experts, recipe="fp8-tensorwise")
+        found = lower(replace(ROUTED, experts=8), plan)
+        reduced = [op for op in found.ops if op.attributes.get("reduction") == "max"]
+        first = next(op for op in reduced if op.label.startswith("experts.up.matmul"))
+        assert plan.grid.dimensions("x") <= plan.grid.dimensions(*first.axes), plan
+        assert plan.grid.size(*first.axes) == (8 if experts == 8 else 4), plan
+
+
 def test_delayed_scales_wait_for_no_rank_within_a_step() -> None:
     found = program("fp8-delayed", x=2, data=2)
     reduced = [op for op in found.ops if op.label == "amaxes.reduce"]

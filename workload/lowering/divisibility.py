@@ -98,7 +98,7 @@ def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
             raise PlanCannotRunError(
                 f"recipe={plan.recipe} has a scale for each {recipe.length} values of experts' "
                 f"weights, and {axis}={parts} leaves {whole // parts} of {name}={whole}; take "
-                f"fp8-tensorwise or a {axis} that leaves whole blocks"
+                f"fp8-tensorwise or {axis} so that whole blocks are left"
             )
 
 

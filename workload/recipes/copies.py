@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workload.lowering.builder import Builder
+from workload.lowering.layers.mixture import rows
 from workload.op import Buffer, Part
 from workload.recipes.table import (
     DELAYED,
@@ -52,8 +53,9 @@ class Copies:
 
     def axes_of(self, source: str, tensor: Tensor) -> Iterator[str]:
         """The axes whose ranks hold other parts of the same tensor. What experts get and give is
-        one tensor on all ranks that exchange rows, and so are the weights of all experts; with
-        scales of two levels each expert has tensors of its own, whose columns alone are split."""
+        one tensor on all ranks that exchange rows, and on those of x and context that have parts of
+        the same sequences; so are the weights of all experts. With scales of two levels each expert
+        has tensors of its own, whose columns alone are split."""
         b, split = self.b, self.b.layouts[tensor.weight].split
         alone = self._has_own_experts(tensor)
         if tensor.kind == WEIGHT:
@@ -62,12 +64,13 @@ class Copies:
             axes = split[-1 if tensor.kind == GRADIENT else -2]
             axes += () if alone else ("context",)
             if self._of_experts(tensor):
-                others = () if alone else b.expert_axes
-                axes += tuple(axis for axis in others if not axis.endswith("_context"))
+                parts = b.shards_of("rows") if b.plan.sequence_parallel else ()
+                axes += () if alone else (*b.expert_axes, *parts)
             elif b.buffers[source].shape[0] != b.rows:
                 axes += b.shards_of("rows")
-        for axis in dict.fromkeys(axes):
-            if b.grid.size(axis) > 1:
+        axes = tuple(axis for axis in dict.fromkeys(axes) if b.grid.size(axis) > 1)
+        for axis in axes:
+            if not any(axis.endswith(f"_{whole}") for whole in axes):
                 yield axis
 
     def _of_experts(self, tensor: Tensor) -> bool:
@@ -141,8 +144,9 @@ class Copies:
         how["bands"], how["axes"] = layout.bands or layout.padded[-1:], layout.split[-1]
         how["row_axes"] = self.b.shards_of("rows") if tensor.rows != self.b.rows else ()
         if self._of_experts(tensor):
-            how["expert_axes"] = layout.split[0]
+            how["expert_axes"], how["gathered_axes"] = layout.split[0], rows.gathered_over(self.b)
             how["sequences"] = self.b.plan.micro_batch
+            how["row_axes"] = self.b.shards_of("rows") if self.b.plan.sequence_parallel else ()
         return how
 
     def _add_routed(self, source: str, tensor: Tensor, block: Block, role: str) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import axes_of, runs_of_axis
 from workload.passes.exchanges.pairs import exchanges_refusal
-from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
     from workload.plan import Plan
@@ -164,13 +163,7 @@ def _check_folded(plan: Plan) -> None:
         raise PlanError(
             f"expert_tensor={plan.expert_tensor} beside x={plan.x} needs sequence_parallel"
         )
-    x, context, data = folds(plan)
-    if plan.recipe != NO_RECIPE and x.copies * context.tensor * data.tensor > 1:
-        raise PlanCannotRunError(
-            f"recipe={plan.recipe} does not go with expert_tensor={plan.expert_tensor} and "
-            f"expert={plan.expert} yet, which leave ranks of x={plan.x} the same experts, or ranks "
-            "of context or data parts of them"
-        )
+    data = folds(plan)[-1]
     run = data.tensor * data.experts
     if plan.shard % run:
         raise PlanCannotRunError(

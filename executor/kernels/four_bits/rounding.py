@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import torch
 
-from executor.kernels.context.positions import chunks, positions, tokens_of_rank
+from executor.kernels.context.positions import positions, tokens_of_rank
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -101,11 +101,14 @@ def _first_token(op: Op, at: RankContext) -> int:
     """The first token in the step's batch of those that the first of the ranks has, with which this
     one exchanges experts' rows of a micro-batch."""
     how, grid = op.attributes, at.grid
-    away = sum(at.index(axis) * grid.stride(axis) for axis in how["expert_axes"])
-    first = replace(at, rank=at.rank - away)
-    sequence = int(how["sequence"])
-    sequences = first.first_sequence(op.micro_batch, int(how["sequences"]), op.part)
-    return sequences * sequence + int(chunks(sequence, first)[0].start)
+    others = grid.dimensions(*how["expert_axes"], *how["gathered_axes"])
+    first = replace(at, rank=at.rank - sum(at.index(axis) * grid.stride(axis) for axis in others))
+    sequence, count = int(how["sequence"]), int(how["sequences"])
+    tokens, parts = tokens_of_rank(sequence, at), how["row_axes"]
+    before = first.part(parts) * (count * tokens // grid.size(*parts))
+    own = torch.tensor([before % tokens])
+    sequences = first.first_sequence(op.micro_batch, count, op.part) + before // tokens
+    return sequences * sequence + int(positions(own, sequence, first)[0])
 
 
 def _columns(op: Op, at: RankContext) -> tuple[torch.Tensor, int]:

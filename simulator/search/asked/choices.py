@@ -32,12 +32,15 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     context_heads.KEY: (),
     "schedule": V_SHAPED,
     "fp8_dispatch": ("true",),
+    "expert_tensor": (),
 }
+NUMBERS = (context_heads.KEY, "expert_tensor")  # whose words are numbers
 FIELDS = (
     context_heads.KEY,
     "schedule",
     "fp8_dispatch",
 )  # of which a part of a problem has one value
+EACH = ("recompute", "expert_tensor")  # of which plans of one part have different values
 Asked = Mapping[str, tuple[str, ...]]
 
 
@@ -52,11 +55,17 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, spl
     for key, words in asked.items():
         if key in fixed and key != "overlap":  # which has more words beside those that are kept
             raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")
-        for word in words if key != context_heads.KEY else ():
+        for word in words if key not in NUMBERS else ():
             if word not in KEYS.get(key, ()):
                 known = ", ".join(KEYS.get(key, KEYS))
                 raise PlanError(f"a search cannot also try {key}={word}; it knows {known}")
     context_heads.check(asked.get(context_heads.KEY, ()), gpt, fixed, splits=splits)
+    for word in asked.get("expert_tensor", ()):
+        if not gpt.experts:
+            raise PlanError(f"expert_tensor={word} splits experts; {gpt.name} has none")
+        if not word.isdecimal() or not 1 < int(word[:9]) <= gpt.expert_ffn:
+            most = f"expert_ffn={gpt.expert_ffn}"
+            raise PlanError(f"expert_tensor={word} must be a number from 2 to {most}")
     for part in asked.get("recompute", ()):
         if why := _refusal(gpt, part):
             raise PlanCannotRunError(f"recompute={part} {why}")
@@ -105,7 +114,7 @@ def said(beside: Sequence[str]) -> str:
 
 def within_parts(asked: Asked) -> Asked:
     """Those of which each plan of a part of a problem may have another."""
-    return {key: words for key, words in asked.items() if key == "recompute"}
+    return {key: words for key, words in asked.items() if key in EACH}
 
 
 def of_layers(recompute: str, gpt: GPT) -> str:

@@ -1,14 +1,14 @@
 """How plans of a search split experts: over which ranks, and which runs of neighbours that makes.
 
 Searched are plans that split an expert's matrices over x as other weights, and those that hold
-whole experts, different ones on all ranks of x. Where `expert_tensor` is given, plans have it, and
-ranks of x may hold the same experts, or those of context and data parts of the same.
+whole experts, different ones on all ranks of x. Where `expert_tensor` is given, plans have it, or
+may have it if it is tried also, and ranks of x may hold the same experts, or those of context and
+data parts of the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 
 import numpy as np
 
@@ -31,9 +31,12 @@ def splits_of(
     """Every `expert` and `expert_tensor` of plans with so many ranks of x and, as `others`, of
     context and data, and with sequence parallelism if `parallel`."""
     gpt, recipe = problem.gpt, problem.fixed.get("recipe", NO_RECIPE)
-    sizes, given = (x, *others), TENSOR in problem.fixed
+    sizes, asked = (x, *others), [int(word) for word in problem.also.get(TENSOR, ())]
+    tensors = problem.choices(TENSOR, [0, 1] if parallel and x > 1 else [0])
+    tensors += [tensor for tensor in asked if tensor != x]
     whole, shard = divisors(gpt.experts) if gpt.experts else [1], problem.fixed.get("shard", 0)
-    for tensor in problem.choices(TENSOR, [0, 1] if parallel and x > 1 else [0]):
+    for tensor in tensors:
+        given = TENSOR in problem.fixed or tensor in asked
         apart = tensor not in (0, x)
         if apart and (not gpt.experts or (x > 1 and not parallel)):
             continue
@@ -50,9 +53,6 @@ def splits_of(
             if not fits(split, left, parts) or not (given or tensor == 0 or split % x == 0):
                 continue
             if shard % (of_tensor[-1] * parts[-1]):
-                continue
-            beyond = prod(of_tensor[1:]) * (left[0] // parts[0])
-            if recipe != NO_RECIPE and apart and beyond > 1:
                 continue
             if alike(problem.fixed, of_tensor[1] * parts[1], others[0]):
                 yield split, tensor

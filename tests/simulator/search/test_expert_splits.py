@@ -75,6 +75,21 @@ def test_a_space_has_every_split_of_experts_that_a_plan_can_have() -> None:
         assert found == {each for each in every if can_be(each, tensor)}
 
 
+def test_parts_that_are_tried_also_stand_beside_the_usual_ones() -> None:
+    fixed = without("order", "overlap", "x") | {"overlap": (), "order": "x-y-z-data-pipe"}
+    usual = SearchProblem(TINY, 8, 8, fixed)
+    also = replace(usual, also={"expert_tensor": ("2", "4")})
+    alone = [replace(usual, fixed=fixed | {"expert_tensor": tensor}) for tensor in (2, 4)]
+    plans, *others = (list(every_plan(space_of(each))) for each in (usual, *alone))
+    found = list(every_plan(space_of(also)))
+    # In as many parts as x it is the usual plan.
+    parts = {plan for every in others for plan in every if plan.expert_tensor != plan.x}
+    assert len(found) == len({*found}) and {*found} == {*plans} | parts
+    assert parts
+    with pytest.raises(PlanError, match="expert_tensor=x must be a number from 2 to expert_ffn="):
+        replace(usual, also={"expert_tensor": ("x",)})
+
+
 def can_be(splits: tuple[int, ...], tensor: int) -> bool:
     """Whether there is such a plan of eight ranks, and it is not another one's text."""
     x, context, data, expert, parallel = splits
@@ -121,3 +136,5 @@ def test_a_search_among_experts_on_other_ranks_finds_what_trying_all_plans_finds
     for tensor in (1, 2):
         problem = SearchProblem(TINY, 8, 8, fixed | {"expert_tensor": tensor})
         same_answer(problem, "perlmutter", top=4)
+    also = SearchProblem(TINY, 8, 8, fixed, also={"expert_tensor": ("2",)})
+    same_answer(also, "perlmutter", top=4)
