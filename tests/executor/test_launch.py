@@ -219,7 +219,10 @@ ENDED = (
             *(signal.SIGUSR1, 138, ENDED.replace("interrupted", "ended by SIGUSR1")),
             marks=pytest.mark.slow,
         ),
-        (signal.SIGHUP, 129, "simgpt: ended by SIGHUP"),
+        pytest.param(
+            *(signal.SIGHUP, 129, "simgpt: ended by SIGHUP"),
+            marks=pytest.mark.slow,
+        ),
         (signal.SIGKILL, -signal.SIGKILL, ""),
     ],
 )

@@ -159,6 +159,7 @@ def test_what_does_not_fit_is_made_to_fit(page: Any) -> None:
     assert not page.find_element("id", "fit").is_enabled()
 
 
+@pytest.mark.slow
 def test_a_neighbour_is_taken_with_a_click(page: Any) -> None:
     put(page, "other", "mbs=2")
     put(page, "micro_batch", "")

@@ -106,7 +106,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         assert alone_bytes(some, problem.gpt)[0] <= prediction.memory.peak_bytes
 
 
-@settings(max_examples=16, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
 @given(space=spaces(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_no_plan_takes_less_than_its_bounds(space: Space, name: str, data: st.DataObject) -> None:
     holds_for_one_plan(space, name, data)
