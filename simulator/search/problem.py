@@ -12,14 +12,13 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices, dispatchers, exchanges, v_shape
+from simulator.search.asked import choices, dispatchers, exchanges, uneven_layers, v_shape
 from simulator.search.bounds.layouts import has_kinds, interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
-from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
 from workload.models import windows
@@ -195,7 +194,9 @@ class SearchProblem:
 
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no
-        times; a MachineError where it cannot multiply by a recipe that is asked for."""
+        times; a MachineError where it cannot multiply by a recipe that is asked for, or where more
+        rows of experts may take less time, and layers differ in these."""
+        uneven_layers.check(self.gpt, machine)
         given = self.several.get("precision", (self.fixed.get("recipe", NO_RECIPE),))
         for name in given:
             if name in RECIPE_NAMES and name != NO_RECIPE:
@@ -231,11 +232,6 @@ def _check_covered(gpt: GPT) -> None:
         )
     if gpt.mtp_layers:
         raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
-    if isinstance(gpt, RoutedGPT):
-        raise PlanError(
-            f"a search knows no bounds of {gpt.name} with a routing histogram; search without it, "
-            "and predict the plans that it leaves with it"
-        )
 
 
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.search.asked.v_shape import places
+from workload.expert_loads.histogram import least_uneven
 from workload.gpt import GPT
 from workload.models import moe
 from workload.op import Part
@@ -35,7 +36,9 @@ def has_kinds(gpt: GPT) -> bool:
 
 
 def base_of(gpt: GPT) -> GPT:
-    """A model with one layer of each kind."""
+    """A model with one layer of each kind, whose experts are chosen no more unevenly than those of
+    any layer."""
+    gpt = least_uneven(gpt)
     if has_kinds(gpt):
         return replace(gpt, layers=len(KINDS), dense_layers=1, expert_every=1)
     return _of_one_kind(gpt, 1)
