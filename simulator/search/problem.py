@@ -13,7 +13,8 @@ from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
 from simulator.search.asked import choices, dispatchers, exchanges, uneven_layers, v_shape
-from simulator.search.bounds.layouts import has_kinds, interleaves
+from simulator.search.bounds.layer_kinds import has_kinds
+from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
@@ -21,7 +22,6 @@ from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
-from workload.models import windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
@@ -220,11 +220,6 @@ class SearchProblem:
 
 def _check_covered(gpt: GPT) -> None:
     """Refuse models of whose layers no bounds are known."""
-    if windows.has_windows(gpt) and gpt.global_every:
-        raise PlanError(
-            f"a search covers models whose layers attend alike; {gpt.name} has "
-            f"window={gpt.window} and global_every={gpt.global_every}"
-        )
     if gpt.pattern:
         raise PlanError(
             f"a search covers models of layers of attention and an MLP each; {gpt.name} "

@@ -15,7 +15,7 @@ from simulator.search.asked.dispatchers import of_program
 from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.expert_splits import folds_of
 from simulator.search.asked.v_shape import of_one_stage
-from simulator.search.bounds.layouts import base_of
+from simulator.search.bounds.layer_kinds import base_of
 from simulator.search.space import Space
 from topologies.session import current_session
 from workload.expert_loads.histogram import RoutedGPT

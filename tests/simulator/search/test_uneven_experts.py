@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.predict import predict
 from simulator.search import best_plan
+from simulator.search.bounds.batched_programs import kinds
 from simulator.search.problem import SearchProblem
-from simulator.search.space import Space
+from simulator.search.space import Space, space_of
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, spaces
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
@@ -145,6 +147,22 @@ def test_a_bound_counts_all_layers_as_the_least_uneven_for_each_number_of_ranks(
     assert isinstance(gpt.histogram, LeastUneven)
     assert [gpt.histogram.over_mean(0, ranks) for ranks in (1, 2, 4)] == [1, 4 / 3, 2]
     assert least_uneven(FOUR) == balanced(gpt) == FOUR
+
+
+def test_plans_that_split_experts_over_other_numbers_of_ranks_are_lowered_apart() -> None:
+    """Two and four ranks of eight that have others beside them run the same ops, but the busiest
+    has another share of the rows."""
+    gpt = replace(FOUR, experts=8)
+    problem = SearchProblem(gpt, 8, 16, {**FEW, "x": 1, "pipe": 1, "micro_batch": 1})
+    skewed = replace(problem, gpt=routed(gpt, Histogram(((1,) * 8,) * 2)))
+    apart = [_numbers_of_ranks(space_of(each)) for each in (problem, skewed)]
+    assert apart == [[{1}, {2, 4}, {8}], [{1}, {2}, {4}, {8}]]
+
+
+def _numbers_of_ranks(space: Space) -> list[set[int]]:
+    """Over how many ranks experts are split, of plans that are lowered together."""
+    every = kinds(space, np.arange(len(space), dtype=np.int64))
+    return sorted((set(space.columns["expert"][rows].tolist()) for rows in every), key=min)
 
 
 def stalling() -> Machine:
