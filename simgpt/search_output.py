@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from simgpt import tables
 from simgpt.advice import none_fits
 from topologies.files.units import format_energy
+from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Found:
         )
         stack = problem.stack
         head += f"\nstack {stack.name} ({stack.title})"
+        if isinstance(problem.gpt, RoutedGPT):
+            head += "\nexperts are chosen as the histogram says"
         parts = [head, self.certificate()]
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]

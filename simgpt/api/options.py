@@ -90,6 +90,7 @@ class SearchOptions(TypedDict, total=False):
     top: int
     set: Settings
     model_set: Settings
+    routing: Text
     placement: str
     objective: Literal["time", "node-hours", "energy"]
     also_devices: Sequence[int] | str

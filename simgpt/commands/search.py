@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.arguments.model import model_of, model_set_option
+from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
 from simgpt.arguments.searched import also_of, searched_of
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
@@ -75,6 +75,7 @@ class Share(click.ParamType[float]):
 )
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
 @model_set_option
+@routing_option
 @click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
 @click.option(
     "--stack",
@@ -155,7 +156,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.stacks import load_stack
     from topologies.placement import with_room
 
-    gpt = model_of(model, how["model_fields"])
+    gpt = routed_model(model_of(model, how["model_fields"]), how["routing"])
     (fixed, several), stack = searched_of(how["plan"]), load_stack(how["stack"])
     about = {"splits_sequences": how["split_sequences"], "several": several, "stack": stack}
     about["also"] = also_of(how["also"])

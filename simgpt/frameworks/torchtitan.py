@@ -13,10 +13,14 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.recomputation.parts import RECOMPUTES
 
-SCHEDULES = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
+STRAIGHT = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
+IN_V = {"ZBVZeroBubble": "zb-v", "DualPipeV": "dualpipe-v"}  # with two chunks a stage
+SCHEDULES = STRAIGHT | IN_V
+WORDS = {"1f1b": "1F1B", "gpipe": "GPipe", **{own: word for word, own in IN_V.items()}}
 LESS = ("first", "last")
 EAGER = "torchtitan-eager"
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
+HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 FLOAT8 = ("float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather")
 
 
@@ -102,6 +106,7 @@ def _read_pipeline(reading: Reading) -> None:
     each = reading.number(P + "pipeline_parallel_layers_per_stage")
     if pipe == 1:
         return
+    word = next((each for each in SCHEDULES if each.lower() == word.lower()), word)
     if word not in SCHEDULES:
         reading.refuse(P + "pipeline_parallel_schedule", f"simgpt reads {', '.join(SCHEDULES)}")
         return
@@ -110,9 +115,14 @@ def _read_pipeline(reading: Reading) -> None:
     if less not in ([0, 0], [1, 1]):
         name = f"{P}pipeline_parallel_{LESS[0]}_stage_less_layers"
         reading.differs(name, "embedding and classifier count as a layer both, or neither")
-    if word.startswith("Interleaved"):
+    if word.startswith("Interleaved") or word in IN_V:
         chunks = -(-(fields.get("layers", 0) + sum(less)) // each) if each else 2 * pipe
         fields["interleave"] = max(chunks // pipe, 1)
+    if word in IN_V and fields["interleave"] != 2:
+        name = P + "pipeline_parallel_layers_per_stage"
+        reading.refuse(name, f"{word} has two chunks a stage, not {fields['interleave']}")
+    if word == "DualPipeV" and fields.get("expert", 1) > 1 and reading.switch(HIDES, default=True):
+        reading.differs(HIDES, "all-to-alls of experts run beside no other micro-batch")
 
 
 def _read_batch(reading: Reading, devices: int | None) -> None:
@@ -210,8 +220,9 @@ def _written_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["pipe"] == 1:
         return {}
-    word = {"1f1b": "1F1B", "gpipe": "GPipe"}.get(fields["schedule"], fields["schedule"])
-    word = f"Interleaved{word}" if fields["interleave"] > 1 else word
+    word = WORDS.get(fields["schedule"], fields["schedule"])
+    if word == "1F1B" and fields["interleave"] > 1:
+        word = f"Interleaved{word}"
     ends = int(fields["ends_as_layers"])
     settings: dict[str, Any] = {
         P + "pipeline_parallel_schedule": word,
@@ -222,6 +233,8 @@ def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
         chunks = fields["pipe"] * fields["interleave"]
         each = -(-(fields["layers"] + 2 * ends) // chunks)
         settings[P + "pipeline_parallel_layers_per_stage"] = each
+    if word == "DualPipeV" and fields["expert"] > 1:
+        settings[HIDES] = False
     return settings
 
 

@@ -12,17 +12,16 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices, dispatchers, exchanges, v_shape
-from simulator.search.bounds.layouts import has_kinds, interleaves
+from simulator.search.asked import choices, dispatchers, exchanges, uneven_layers, v_shape
+from simulator.search.bounds.layer_kinds import has_kinds
+from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
-from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL, check_order
-from workload.models import windows
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
@@ -196,7 +195,9 @@ class SearchProblem:
 
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no
-        times; a MachineError where it cannot multiply by a recipe that is asked for."""
+        times; a MachineError where it cannot multiply by a recipe that is asked for, or where more
+        rows of experts may take less time, and layers differ in these."""
+        uneven_layers.check(self.gpt, machine)
         given = self.several.get("precision", (self.fixed.get("recipe", NO_RECIPE),))
         for name in given:
             if name in RECIPE_NAMES and name != NO_RECIPE:
@@ -220,11 +221,6 @@ class SearchProblem:
 
 def _check_covered(gpt: GPT) -> None:
     """Refuse models of whose layers no bounds are known."""
-    if windows.has_windows(gpt) and gpt.global_every:
-        raise PlanError(
-            f"a search covers models whose layers attend alike; {gpt.name} has "
-            f"window={gpt.window} and global_every={gpt.global_every}"
-        )
     if gpt.pattern:
         raise PlanError(
             f"a search covers models of layers of attention and an MLP each; {gpt.name} "
@@ -232,11 +228,6 @@ def _check_covered(gpt: GPT) -> None:
         )
     if gpt.mtp_layers:
         raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
-    if isinstance(gpt, RoutedGPT):
-        raise PlanError(
-            f"a search knows no bounds of {gpt.name} with a routing histogram; search without it, "
-            "and predict the plans that it leaves with it"
-        )
 
 
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:

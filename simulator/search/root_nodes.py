@@ -13,7 +13,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.asked.v_shape import in_v, is_split
 from simulator.search.bounds.batched_programs import BatchedProgram, columns_of, kinds, sized
 from simulator.search.bounds.in_flight import entry_bytes
-from simulator.search.bounds.layouts import LAYER
+from simulator.search.bounds.layer_kinds import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import PartTimes, of_one_micro_batch, part_times
 from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory

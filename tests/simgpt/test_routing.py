@@ -102,11 +102,42 @@ def test_a_file_that_is_no_histogram_is_refused(text: str, words: str, tmp_path:
 def test_what_knows_no_uneven_experts_refuses_them_by_name(uneven: str) -> None:
     said = simgpt("predict", "gpt-5b", *STEP[1:], "--routing", uneven)
     assert (said.status, "and gpt-5b has none" in said.sentence) == (2, True)
+    none = ("--model-set", "expert_every=5")  # of four layers
+    said = simgpt("predict", *STEP, *none, "--routing", uneven)
+    assert (said.status, "and tiny-mixtral-2m has none" in said.sentence) == (2, True)
     said = simgpt("predict", *STEP, "--routing", "absent.json")
     assert (said.status, "cannot read the routing histogram" in said.sentence) == (2, True)
     said = simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--compute", "measured")
     assert said.status == 2
     assert "--compute measured runs ops of even rows; give no --routing" in said.err
-    said = simgpt("search", *STEP, "--routing", uneven)
-    assert said.status == 2
-    assert "--routing" in said.err
+
+
+FEW = "pipe=1,zero=1,x=1,y=1,z=1,overlap=dp,recompute=none,order=x-y-z-data-pipe,micro_batch=1"
+
+
+def test_a_search_and_a_study_of_best_plans_go_by_it_too(uneven: str, tmp_path: Path) -> None:
+    """The step of the plan found is that of its own prediction."""
+    found = answer(simgpt("search", *STEP, "--plan", FEW, "--routing", uneven, "--json"))
+    plan = found["plans"][0]
+    asked = ("--plan", plan["plan_string"], "--routing", uneven, "--json")
+    again = answer(simgpt("predict", *STEP, *asked))
+    assert (found["optimal"], plan["step_s"]) == (True, again["step_s"])
+    assert plan["routing"] == again["routing"]
+    assert uneven in found["asked"]["files"]
+    text = words_of(simgpt("search", *STEP, "--plan", FEW, "--routing", uneven))
+    assert "experts are chosen as the histogram says" in text
+    (tmp_path / "study.toml").write_text(
+        'model = "tiny-mixtral-2m"\nmachine = "dgx-h100"\ndevices = 4\nbatch = 16\n'
+        f'plan = "best"\nrouting = "uneven.toml"\n\n[set]\n{_fixed(FEW)}',
+        encoding="utf-8",
+    )
+    folder = tmp_path / "rows"
+    rows = answer(simgpt("sweep", str(tmp_path / "study.toml"), "-o", str(folder), "--json"))
+    assert rows["rows"][0]["prediction"]["step_s"] == plan["step_s"]
+
+
+def _fixed(plan: str) -> str:
+    """The keys of a study that all plans have."""
+    pairs = (field.split("=") for field in plan.split(","))
+    values = {key: value if value.isdigit() else f'"{value}"' for key, value in pairs}
+    return "".join(f"{key} = {value}\n" for key, value in values.items())

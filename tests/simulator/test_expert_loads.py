@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from simulator.engine.fewer_layers import fewer_layers
 from simulator.predict import Prediction, predict
-from simulator.search.problem import SearchProblem
 from tests.workload.test_experts import TWO
 from topologies.machine_files import load_machine
-from workload.errors import PlanError
 from workload.expert_loads.histogram import Histogram, RoutedGPT, routed
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -141,8 +139,3 @@ def test_more_skew_never_takes_less_time(
     even, before, after = (predicted(with_counts(own, EVEN), plan) for own in every)
     assert even.step_s <= before.step_s <= after.step_s
     assert even.memory.peak_bytes <= before.memory.peak_bytes <= after.memory.peak_bytes
-
-
-def test_a_search_refuses_what_it_has_no_bounds_of() -> None:
-    with pytest.raises(PlanError, match="a search knows no bounds of two with a routing histogram"):
-        SearchProblem(with_counts(UNEVEN, EVEN), devices=4, batch=16)

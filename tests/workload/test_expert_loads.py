@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from workload.expert_loads.histogram import (
     routed,
 )
 from workload.expert_loads.histogram_file import as_document, histogram_of, read_routed
-from workload.expert_loads.rank_sizes import sizes_of_ranks
+from workload.expert_loads.rank_sizes import least_sizes, sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.pipeline.stages import like_stages
@@ -81,6 +82,27 @@ def test_copies_of_a_recipe_are_as_large_as_the_rows_of_each_rank() -> None:
     place = list(program.buffers).index(name)
     sizes = [own[place] for own in sizes_of_ranks(program)]
     assert sorted(sizes) == [(32 // 32 + 2) * 32 * 32, (96 // 32 + 2) * 32 * 32]
+
+
+def test_some_rank_has_as_much_in_use_as_the_least_sizes_say() -> None:
+    """Ranks busy in turns have 96 and 32 rows in a layer, 64 in the mean: of mxfp8 one whole block
+    of 32 and room for those of two experts, which are two more. Where one rank has most in both
+    layers sizes are its own."""
+    gpt = with_counts(UNEVEN, (1, 1, 2, 4))
+    program = program_of(gpt, "data=2,expert=2,recipe=mxfp8")
+    own = dict(zip(program.buffers, least_sizes(program), strict=True))
+    assert program.buffers["m0.l1.dispatch.arrived"].shape == (96, 32)
+    assert own["m0.l1.dispatch.arrived"] == 64 * 32 * 2
+    assert own["m0.l1.dispatch.sort.sort_rows.mxfp8.columns"] == (64 // 32 + 2 - 1) * 32 * 32
+    peaks = [_peak(program, sizes) for sizes in sizes_of_ranks(program)]
+    assert _peak(program, least_sizes(program)) < max(peaks) < _peak(program, program.nbytes)
+    alike = program_of(with_counts(UNEVEN, UNEVEN), "data=2,expert=2")
+    assert list(least_sizes(alike)) == list(alike.nbytes)
+
+
+def _peak(program: Program, sizes: Sequence[int]) -> int:
+    known = replace(program, like=program.outline, known_nbytes=sizes)
+    return known.peak.total_bytes
 
 
 def test_what_goes_to_no_rank_of_its_own_is_as_large_as_ever() -> None:

@@ -10,6 +10,7 @@ Not modelled: that ranks and micro-batches differ in what their tokens choose.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import Any
 
 from workload.gpt import GPT
@@ -52,6 +53,20 @@ class Histogram:
         return Histogram(self.layers[:first] + self.layers[first + count :])
 
 
+@dataclass(frozen=True, slots=True)
+class LeastUneven(Histogram):
+    """That of any layer where it is no more uneven than each of these, over ranks of any number."""
+
+    def of_ranks(self, layer: int, ranks: int) -> Counts:
+        """Those of the layer whose busiest rank has the smallest share of the choices.
+
+        >>> LeastUneven(((4, 2, 1, 1), (3, 2, 3, 1))).of_ranks(9, 2)
+        (5, 4)
+        """
+        every = [Histogram.of_ranks(self, number, ranks) for number in range(len(self.layers))]
+        return min(every, key=lambda own: Fraction(max(own), sum(own)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedGPT(GPT):
     """A model with the histogram by which its tokens choose experts."""
@@ -67,6 +82,19 @@ def routed(gpt: GPT, histogram: Histogram) -> RoutedGPT:
 def balanced(gpt: GPT) -> GPT:
     """The model whose experts are chosen equally often."""
     return GPT(**_fields(gpt)) if isinstance(gpt, RoutedGPT) else gpt
+
+
+def least_uneven(gpt: GPT) -> GPT:
+    """The model with the histogram, if it has one, that is no more uneven than that of any layer,
+    in all of them: a layer's busiest rank has as many rows there, or fewer."""
+    if not isinstance(gpt, RoutedGPT):
+        return gpt
+    return replace(gpt, histogram=LeastUneven(different_counts(gpt)))
+
+
+def different_counts(gpt: RoutedGPT) -> tuple[Counts, ...]:
+    """The different ways in which the experts of a layer are chosen."""
+    return tuple(dict.fromkeys(filter(None, gpt.histogram.layers)))
 
 
 def _fields(gpt: GPT) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def as_document(layers: Mapping[int, Counts], source: str) -> dict[str, Any]:
 def histogram_of(document: Any, gpt: GPT, origin: str) -> Histogram:
     """The histogram of a document, which `origin` names in sentences; a ModelError says what is
     wrong with it, or that it is of another model."""
-    if not gpt.experts:
+    if not expert_layers(gpt):
         raise ModelError(f"{origin} says how experts are chosen, and {gpt.name} has none")
     if not isinstance(document, dict) or ("tokens" in document) == ("layers" in document):
         raise ModelError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from workload.expert_loads.histogram import RoutedGPT, dispatched_rows
+from workload.expert_loads.histogram import RoutedGPT, different_counts, dispatched_rows
 from workload.program import Program
 
 
@@ -40,6 +40,26 @@ def sizes_of_ranks(program: Program) -> list[Sequence[int]]:
                 sizes[at] = nbytes // buffer.shape[0] * count
         found.append(sizes)
     return found
+
+
+def least_sizes(program: Program) -> Sequence[int]:
+    """The bytes of all buffers where ranks have the mean of all rows, unless the same rank has most
+    in every layer: some rank has no less in use at any time, however rows are spread.
+
+    What is in use at a time is a sum of sizes, each of which grows with a layer's rows, and so no
+    more in the mean of all ranks than on the fullest. Sizes by blocks of rows are one block less,
+    since each rank has but its whole blocks.
+    """
+    gpt, plan = program.gpt, program.plan
+    if not isinstance(gpt, RoutedGPT) or len(different_counts(gpt)) == 1:
+        return program.nbytes
+    rows, sizes = dispatched_rows(gpt, plan), list(program.nbytes)
+    for at, buffer in enumerate(program.buffers.values()):
+        if buffer.rows_of:
+            each, more = buffer.rows_in
+            count = rows if each == 1 else rows // each + more - 1
+            sizes[at] = sizes[at] // buffer.shape[0] * count
+    return sizes
 
 
 def fullest(program: Program) -> Program:

@@ -15,9 +15,11 @@ from simulator.search.asked.dispatchers import of_program
 from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.expert_splits import folds_of
 from simulator.search.asked.v_shape import of_one_stage
-from simulator.search.bounds.layouts import base_of
+from simulator.search.bounds.layer_kinds import base_of
 from simulator.search.space import Space
 from topologies.session import current_session
+from workload.expert_loads.histogram import RoutedGPT
+from workload.expert_loads.rank_sizes import least_sizes
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import (
@@ -86,7 +88,7 @@ class BatchedProgram:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        return dict(zip(self.program.buffers, self.program.nbytes, strict=True))
+        return dict(zip(self.program.buffers, least_sizes(self.program), strict=True))
 
     def noted(self, find: Callable[[BatchedProgram], Found]) -> Found:
         """What a function finds out about this, worked out once."""
@@ -131,6 +133,8 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
         columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
         own = {key: space.columns[key][rows] for key in (*FOLDED, "expert", "expert_tensor")}
         columns += [np.minimum(part, 2) for fold in folds_of(own).values() for part in fold]
+    if isinstance(space.problem.gpt, RoutedGPT):  # whose busiest rank follows from how many share
+        columns.append(space.columns["expert"][rows])
     if not together:
         columns.append(np.minimum(space.micro_batches[rows], MOST))
     code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from operator import le
+from operator import add, le, sub
 
 import numpy as np
 
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.layouts import (
-    KINDS,
-    LAYER,
-    ChunkLayers,
-    has_kinds,
-    kind_of,
-    plain_layers,
-)
+from simulator.search.bounds.layer_kinds import kind_of, names_of
+from simulator.search.bounds.layouts import ChunkLayers, plain_layers
 from simulator.search.bounds.peak_memory import ADDITIONS, memory
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.space import Space
@@ -46,16 +40,15 @@ from workload.pipeline.slot import INPUT
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes
 
-FOR_WEIGHTS = len(KINDS)
 PLAYED = ("zb-1p", "zb-2p")  # whose stages wait for what others have done
 ROUNDS = 3  # of as many micro-batches as stages: behind these nothing new is held
 BACK = (BACKWARD, WEIGHT)
-Held = tuple[int, int, int, int]
+Held = tuple[int, ...]
 Moment = tuple[Held, int]
 
 
 # A moment: layers of each kind in flight, and of each kind those whose input gradients are through
-# and whose weights' are not; and the kind of the layer whose pass runs back, FOR_WEIGHTS beyond it
+# and whose weights' are not; and the kind of the layer whose pass runs back, all kinds beyond it
 # where it sums for gradients of weights alone, or NONE.
 
 
@@ -64,7 +57,7 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
     held, saved = some.noted(memory)
     if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
         saved = {kind: some.values(0) for kind in saved}
-    kinds = KINDS if space.layouts is not None else (LAYER, LAYER)
+    kinds = names_of(some.program.gpt)
     worked, kept, sums = (some.noted(each) for each in (worked_on, kept_for_weights, weight_sums))
     beside = {kind: np.maximum(worked[kind] - nbytes, 0) for kind, nbytes in saved.items()}
     summed = {kind: np.maximum(nbytes - kept[kind], 0) for kind, nbytes in sums.items()}
@@ -101,15 +94,15 @@ def _chunks(space: Space, pipe: int, interleave: int, chunk: int) -> tuple[Chunk
 
 
 def _fullest(space: Space, pipe: int, chunk: int) -> int:
-    """The first of the stages with most layers with experts, which holds most in flight."""
+    """The first of the fullest stages, which holds most in flight."""
     if space.layouts is None:
         return 0
-    kinds = space.layouts.every[chunk].kinds
-    return max(range(pipe), key=lambda stage: (*kinds(stage)[::-1], -stage))
+    layout = space.layouts.every[chunk]
+    return max(range(pipe), key=lambda stage: (*layout.fullness(stage), -stage))
 
 
 def _stage_bytes(
-    kinds: tuple[str, str],
+    kinds: tuple[str, ...],
     chunks: tuple[ChunkLayers, ...],
     stage: int,
     schedule: str,
@@ -131,8 +124,9 @@ def _stage_bytes(
     each = [parts[kind] for parts in (saved, kept) for kind in kinds]
     more = [parts[kind] for parts in (beside, summed) for kind in kinds]
     at_head = kept[HEAD.kind] * (stage == pipe - 1 and schedule not in V_SHAPED)
-    for counts, base in moments(schedule, stage, pipe, micro_batches, shapes):
-        own = ways[0] + sum(counts[2:]) // len(shapes[0]) * at_head  # passes split in one chunk
+    for counts, base in moments(schedule, stage, pipe, micro_batches, shapes, len(kinds)):
+        split = sum(counts[len(kinds) :])  # passes are split in one chunk alone
+        own = ways[0] + split // len(shapes[0]) * at_head
         for count, nbytes in zip(counts, each, strict=True):
             own = own + count * nbytes if count else own
         ways.append(own if base == NONE else own + more[base])
@@ -141,18 +135,23 @@ def _stage_bytes(
 
 @session_cached(4096)
 def moments(
-    schedule: str, stage: int, pipe: int, micro_batches: int, chunks: tuple[tuple[int, ...], ...]
+    schedule: str,
+    stage: int,
+    pipe: int,
+    micro_batches: int,
+    chunks: tuple[tuple[int, ...], ...],
+    kinds: int,
 ) -> tuple[Moment, ...]:
-    """Moments at which a stage with chunks of these kinds of layers holds much.
+    """Moments at which a stage with chunks of these of so many kinds of layers holds much.
 
     Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone; where
     stages depend on others' progress, as many micro-batches as a step is simulated with, whose
     memory is that of the whole; of GPipe the moment behind all of them.
     """
-    each = [(len(bases) - sum(bases), sum(bases)) for bases in chunks]
+    each = [tuple(bases.count(base) for base in range(kinds)) for bases in chunks]
     if schedule == "gpipe":
-        plain, experts = each[0]
-        return (((plain * micro_batches, experts * micro_batches, 0, 0), chunks[0][-1]),)
+        every = (*(count * micro_batches for count in each[0]), *[0] * kinds)
+        return ((every, chunks[0][-1]),)
     few = min(micro_batches, ROUNDS * pipe)
     if few < micro_batches and schedule in PLAYED and stage:
         whole = Plan(pipe=pipe, schedule=schedule, batch=micro_batches, micro_batch=1)
@@ -166,26 +165,26 @@ def _played(
     pipe: int,
     micro_batches: int,
     chunks: tuple[tuple[int, ...], ...],
-    each: list[tuple[int, int]],
+    each: list[Held],
 ) -> set[Moment]:
-    left = micro_batches * len(chunks)
+    left, kinds = micro_batches * len(chunks), len(each[0])
     found = set[Moment]()
-    a = b = c = d = 0  # what is held (`Held`)
+    held, kept = [0] * kinds, [0] * kinds  # see `Moment`
     for slot in slots(schedule, stage, pipe, micro_batches, len(chunks)):
-        work, (plain, experts) = slot.work, each[slot.chunk]
+        work, own = slot.work, each[slot.chunk]
         if work == FORWARD:
-            a, b, left = a + plain, b + experts, left - 1
+            held, left = list(map(add, held, own)), left - 1
         elif work == INPUT:
-            a, b, c, d = a - plain, b - experts, c + plain, d + experts
+            held, kept = list(map(sub, held, own)), list(map(add, kept, own))
         last = chunks[slot.chunk][-1] if work in BACK else NONE
-        last += FOR_WEIGHTS * (work == WEIGHT)
-        found.add(((a, b, c, d), last))
+        last += kinds * (work == WEIGHT)
+        found.add(((*held, *kept), last))
         if work != FORWARD and not left:
             break
         if work == BACKWARD:
-            a, b = a - plain, b - experts
+            held = list(map(sub, held, own))
         elif work == WEIGHT:
-            c, d = c - plain, d - experts
+            kept = list(map(sub, kept, own))
     return found
 
 
@@ -210,7 +209,7 @@ def worked_on(some: BatchedProgram) -> dict[str, Bytes]:
     for name, first, last in _spans(some):
         begin[first].append(name)
         end[last].append(name)
-    level = {kind: some.values(0) for kind in _kinds(some)}
+    level = {kind: some.values(0) for kind in names_of(gpt)}
     most = dict(level)
     of: dict[str, str] = {}
     for at, op in enumerate(ops):
@@ -227,15 +226,11 @@ def worked_on(some: BatchedProgram) -> dict[str, Bytes]:
     return {kind: np.maximum(nbytes, summed[kind]) for kind, nbytes in most.items()}
 
 
-def _kinds(some: BatchedProgram) -> tuple[str, ...]:
-    return KINDS if has_kinds(some.program.gpt) else (LAYER,)
-
-
 def weight_sums(some: BatchedProgram) -> dict[str, Bytes]:
     """Bytes that the largest sum for the gradient of a weight reads and writes, of a layer of each
     kind: they are there while it runs, whatever comes before it."""
     program, gpt = some.program, some.program.gpt
-    most = {kind: some.values(0) for kind in _kinds(some)}
+    most = {kind: some.values(0) for kind in names_of(gpt)}
     for op in program.ops:
         if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
             names = dict.fromkeys((*op.reads, *op.writes))
@@ -251,7 +246,7 @@ def kept_for_weights(some: BatchedProgram) -> dict[str, Bytes]:
     """Bytes of a layer of each kind and of the head that the sums for weights' gradients read:
     they stay until these have run. What collectives write may come anew, so that is not."""
     program, gpt = some.program, some.program.gpt
-    found = {kind: some.values(0) for kind in (*_kinds(some), HEAD.kind)}
+    found = {kind: some.values(0) for kind in (*names_of(gpt), HEAD.kind)}
     writer: dict[str, Op] = {}
     names = dict[str, Op]()
     for op in program.ops:

@@ -30,7 +30,8 @@ from simulator.search.bounds.isolated_times import (
     isolated_times,
     issued_times,
 )
-from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds, kind_of
+from simulator.search.bounds.layer_kinds import kind_of
+from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import MIDDLE, SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, Entries

@@ -1,9 +1,9 @@
 """How layers lie in the chunks of a pipeline, for models whose layers are of several kinds.
 
-Bounds come from the program of a model with one layer of each kind, its base: without experts, then
-with them. What a chunk holds is a count of either kind, in the order of the whole model. As chunks
-of such a model never hold the same, its layers need not divide: every chunk has the average number
-rounded down or up, those with more in the middle, away from the model's ends.
+What a chunk holds is a layer of the base (`layer_kinds.py`) for each of its own, in the order of
+the whole model. As chunks of such a model rarely hold the same, its layers need not divide: every
+chunk has the average number rounded down or up, those with more in the middle, away from the
+model's ends.
 """
 
 from __future__ import annotations
@@ -13,43 +13,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import lcm
 
 import numpy as np
 
 from simulator.search.asked.v_shape import places
+from simulator.search.bounds.layer_kinds import (
+    NAMES,
+    attends_differently,
+    has_dense_and_experts,
+    has_kinds,
+    name_of,
+    names_of,
+    of_one_kind,
+)
 from workload.gpt import GPT
 from workload.models import moe
-from workload.op import Part
 from workload.pipeline.stages import nearly_even
 from workload.sizes.arrays import Counts, Indices
 
-LAYER = "layer"
-KINDS = ("dense", "experts")  # of layers, by their numbers in the base
+EXPERTS = tuple(name for (having, _), name in NAMES.items() if having)
+WHOLE = tuple(name for (_, whole), name in NAMES.items() if whole)
 OWN, REST, AHEAD = "own", "rest", "ahead"
 FEW = 8  # layers, or units of several, the middle ones of which are mostly alike
-
-
-def has_kinds(gpt: GPT) -> bool:
-    """Whether some of a model's layers have experts, and some have none."""
-    return moe.layers_with_experts(gpt) not in (0, gpt.layers)
-
-
-def base_of(gpt: GPT) -> GPT:
-    """A model with one layer of each kind."""
-    if has_kinds(gpt):
-        return replace(gpt, layers=len(KINDS), dense_layers=1, expert_every=1)
-    return _of_one_kind(gpt, 1)
-
-
-def _of_one_kind(gpt: GPT, layers: int) -> GPT:
-    """So many layers of the one kind that a model has."""
-    unused = gpt.experts and not moe.layers_with_experts(gpt)
-    return replace(gpt, layers=layers, dense_layers=layers if unused else 0)
-
-
-def kind_of(part: Part, gpt: GPT) -> str:
-    """The kind of a part of the base."""
-    return KINDS[part.layer] if part.is_layer and has_kinds(gpt) else part.kind
 
 
 @dataclass(frozen=True)
@@ -74,7 +60,8 @@ class ModelEnds:
 class ChunkLayers:
     """The layers of a chunk: for each the layer of the base that it is like.
 
-    They are those of a model with `dense` layers without experts in front, of which the first
+    They are those of a model with `dense` layers without experts in front, behind which every
+    `expert_every`-th has some, and every `global_every`-th of all attends to all tokens; the first
     `skip` are left out. Behind the first `prefix` of them units of `period` layers recur, and
     perhaps a part of one.
     """
@@ -84,6 +71,8 @@ class ChunkLayers:
     skip: int = 0
     prefix: int = 0
     period: int = 1
+    expert_every: int = 1
+    global_every: int = 0
 
     @property
     def units(self) -> int:
@@ -97,7 +86,7 @@ class ChunkLayers:
             return self, 0
         behind = self.prefix + more * self.period
         bases = self.bases[: self.prefix] + self.bases[behind:]
-        return replace(self, bases=bases, dense=min(self.dense, len(bases))), more
+        return replace(self, bases=bases, dense=min(self.dense, self.skip + len(bases))), more
 
     def unit_of(self, layer: int) -> tuple[int, int] | None:
         """Of a layer of the model the unit in which it recurs, and its place there."""
@@ -108,8 +97,9 @@ class ChunkLayers:
         """A model that has these layers behind those that are left out."""
         layers = self.skip + len(self.bases)
         if not has_kinds(gpt):
-            return _of_one_kind(gpt, layers)
-        return replace(gpt, layers=layers, dense_layers=self.dense, expert_every=self.period)
+            return of_one_kind(gpt, layers)
+        own = replace(gpt, layers=layers, dense_layers=self.dense)
+        return replace(own, expert_every=self.expert_every, global_every=self.global_every)
 
 
 def plain_layers(count: int) -> ChunkLayers:
@@ -119,14 +109,22 @@ def plain_layers(count: int) -> ChunkLayers:
 
 def chunk_layers(gpt: GPT, part: range) -> ChunkLayers:
     """Some neighbouring layers of a model with several kinds."""
-    bases = tuple(int(moe.has_experts(gpt, layer)) for layer in part)
-    if not any(bases) and part.start < gpt.dense_layers:
-        return ChunkLayers(bases, len(bases))
-    if part.start < gpt.dense_layers:
-        dense = gpt.dense_layers - part.start
-        return ChunkLayers(bases, dense, 0, dense, gpt.expert_every)
-    skip = (part.start - gpt.dense_layers) % gpt.expert_every
-    return ChunkLayers(bases, 0, skip, 0, gpt.expert_every)
+    names, dense = names_of(gpt), gpt.dense_layers
+    bases = tuple(names.index(name_of(gpt, layer)) for layer in part)
+    in_windows = gpt.global_every if attends_differently(gpt) else 1
+    of_experts = gpt.expert_every if has_dense_and_experts(gpt) else 1
+    # Its model begins where windows do, and where layers with experts do or ahead of these.
+    begin = max(
+        first
+        for first in range(0, part.start + 1, in_windows)
+        if first <= dense or (first - dense) % of_experts == 0
+    )
+    having = any(moe.has_experts(gpt, layer) for layer in part)
+    prefix = max(dense - part.start, 0) if having else 0
+    without = max(dense - begin, 0) if having else part.stop - begin if gpt.experts else 0
+    period = lcm(in_windows, of_experts if having else 1)
+    turns = gpt.expert_every, gpt.global_every
+    return ChunkLayers(bases, without, part.start - begin, prefix, period, *turns)
 
 
 @dataclass(frozen=True)
@@ -136,24 +134,33 @@ class Layout:
     pipe: int
     interleave: int
     chunks: tuple[ChunkLayers, ...]
+    names: tuple[str, ...]  # of kinds, by their numbers in the base
     in_v: bool = False
 
     @cached_property
     def fullest(self) -> int:
-        """The stage with the most layers with experts, then of all, between the first and the last,
-        if there are any; of equal ones the last, which waits longest."""
+        """The stage that is fullest between the first and the last, if there are any; of equal ones
+        the last, which waits longest."""
         inside = range(1, self.pipe - 1) or range(self.pipe - 1, self.pipe)
-        return max(inside, key=lambda stage: (*self.kinds(stage)[::-1], stage))
+        return max(inside, key=lambda stage: (*self.fullness(stage), stage))
+
+    def fullness(self, stage: int) -> tuple[int, int, int]:
+        """By what a stage is fuller than another: layers with experts, those that attend to all
+        tokens where others have a window, then all."""
+        kinds = self.kinds(stage)
+        of_each = dict(zip(self.names, kinds, strict=True))
+        experts, whole = (sum(of_each.get(name, 0) for name in some) for some in (EXPERTS, WHOLE))
+        return experts, whole, sum(kinds)
 
     def chunks_of(self, stage: int) -> list[ChunkLayers]:
         """The chunks of a stage."""
         numbers = places(stage, self.pipe, self.interleave, in_v=self.in_v)
         return [self.chunks[number] for number in numbers]
 
-    def kinds(self, stage: int) -> tuple[int, int]:
-        """How many layers a stage has without experts, and with them."""
-        bases = [base for chunk in self.chunks_of(stage) for base in chunk.bases]
-        return len(bases) - sum(bases), sum(bases)
+    def kinds(self, stage: int) -> tuple[int, ...]:
+        """How many layers of each kind a stage has."""
+        count = Counter(base for chunk in self.chunks_of(stage) for base in chunk.bases)
+        return tuple(count[base] for base in range(len(self.names)))
 
     def stage(self, ends: ModelEnds) -> int:
         """The stage with these ends of the model; the fullest of those without."""
@@ -183,6 +190,11 @@ class Layouts:
 
     every: tuple[Layout, ...]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds of layers, by their numbers in the base."""
+        return self.every[0].names
+
     @cached_property
     def numbers(self) -> Mapping[tuple[int, int], int]:
         """The number of the layout with so many stages of so many chunks."""
@@ -195,7 +207,7 @@ class Layouts:
     def counts(self, ends: ModelEnds, which: str) -> Counts:
         """Layers of each kind in some chunks (see `Layout.of`), (kinds, layouts)."""
         if (ends, which) not in self._counts:
-            table = np.zeros((len(KINDS), len(self.every)), dtype=np.int64)
+            table = np.zeros((len(self.names), len(self.every)), dtype=np.int64)
             for at, layout in enumerate(self.every):
                 for chunk, count in layout.of(ends, which).items():
                     for base in chunk.bases:
@@ -206,7 +218,7 @@ class Layouts:
     @cached_property
     def _least(self) -> Counts:
         """The least layers of each kind that a stage has, (kinds, layouts)."""
-        table = np.zeros((len(KINDS), len(self.every)), dtype=np.int64)
+        table = np.zeros((len(self.names), len(self.every)), dtype=np.int64)
         for at, layout in enumerate(self.every):
             stages = [layout.kinds(stage) for stage in range(layout.pipe)]
             table[:, at] = np.min(stages, axis=0)
@@ -214,11 +226,11 @@ class Layouts:
 
     def least(self, layout: Indices) -> dict[str, Counts]:
         """By kind the least layers that a stage has, for some numbers of layouts."""
-        return dict(zip(KINDS, self._least[:, layout], strict=True))
+        return dict(zip(self.names, self._least[:, layout], strict=True))
 
     def held(self, ends: ModelEnds, which: str, layout: Indices) -> dict[str, Counts]:
         """The same by kind, for some numbers of layouts."""
-        return dict(zip(KINDS, self.counts(ends, which)[:, layout], strict=True))
+        return dict(zip(self.names, self.counts(ends, which)[:, layout], strict=True))
 
 
 def layouts_of(gpt: GPT, pairs: Iterable[tuple[int, int]], *, in_v: bool = False) -> Layouts | None:
@@ -234,7 +246,7 @@ def layout_of(gpt: GPT, pipe: int, interleave: int) -> Layout:
     """The layout of a model with several kinds of layers."""
     ends = np.cumsum([0, *nearly_even(gpt.layers, pipe * interleave)]).tolist()
     chunks = tuple(chunk_layers(gpt, range(a, b)) for a, b in pairwise(ends))
-    return Layout(pipe, interleave, chunks)
+    return Layout(pipe, interleave, chunks, names_of(gpt))
 
 
 def interleaves(gpt: GPT, pipe: int) -> list[int]:

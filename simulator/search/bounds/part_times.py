@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from simulator.search.asked.exchanges import stream_of
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, adds_to_tied
-from simulator.search.bounds.layouts import kind_of
+from simulator.search.bounds.layer_kinds import kind_of
 from simulator.search.bounds.op_bounds import OpBounds, asked_of
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, MODEL, STEP, Op
 from workload.sizes.arrays import Ticks

@@ -12,16 +12,8 @@ from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.layouts import (
-    KINDS,
-    LAYER,
-    OWN,
-    REST,
-    Layouts,
-    has_kinds,
-    kind_of,
-    layout_of,
-)
+from simulator.search.bounds.layer_kinds import KINDS, LAYER, has_kinds, kind_of, names_of
+from simulator.search.bounds.layouts import OWN, REST, Layouts, layout_of
 from simulator.search.bounds.stream_bound import ALONE, FIRST, INSIDE, LAST
 from topologies.session import session_cached
 from workload.gpt import GPT
@@ -115,7 +107,7 @@ def bytes_of_layouts(
         straight = layout.pipe > 1 and not layout.in_v
         for ends in (FIRST, INSIDE, LAST) if straight else (ALONE,):
             counts = layouts.counts(ends, OWN) + layouts.counts(ends, REST)
-            each = dict(zip(KINDS, counts[:, number].tolist(), strict=True))
+            each = dict(zip(layouts.names, counts[:, number].tolist(), strict=True))
             nbytes = sum(count * held[kind][chosen] for kind, count in each.items())
             nbytes = nbytes + sum(held[part][chosen] for part in ends.parts)
             if ends.first:
@@ -159,17 +151,19 @@ def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
             level = level - _on_device(some, name)
     if not has_kinds(gpt):
         return np.asarray(peak + (gpt.layers - 1) * (held[LAYER] + saved[LAYER]))
-    # Layers without experts behind the last with them are through when its backward pass runs.
-    for kind, count, through in zip(KINDS, *_kinds_and_through(gpt), strict=True):
+    # Layers behind the last one of the base's last kind are through when its backward pass runs.
+    for kind, count, through in _kinds_and_through(gpt):
         peak = peak + (count - 1) * held[kind] + (count - 1 - through) * saved[kind]
     return np.asarray(peak)
 
 
-def _kinds_and_through(gpt: GPT) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How many layers there are of each kind, and how many of these behind all with experts."""
+def _kinds_and_through(gpt: GPT) -> list[tuple[str, int, int]]:
+    """Of each kind how many layers there are, and how many behind all of the base's last kind."""
     layout = layout_of(gpt, 1, 1)
     bases = layout.chunks[0].bases
-    return layout.kinds(0), (bases[::-1].index(1), 0)
+    behind = bases[len(bases) - bases[::-1].index(len(layout.names) - 1) :]
+    through = (behind.count(base) for base in range(len(layout.names)))
+    return list(zip(layout.names, layout.kinds(0), through, strict=True))
 
 
 def _on_device(some: BatchedProgram, name: str) -> Bytes:
@@ -187,8 +181,7 @@ def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
         if buffer.persistent and buffer.role != HOST and part in held:
             held[part] = held[part] + some.nbytes(buffer.name)
     born: dict[str, str] = {}
-    kinds = KINDS if has_kinds(gpt) else (LAYER,)
-    saved = {kind: some.values(0) for kind in kinds}
+    saved = {kind: some.values(0) for kind in names_of(gpt)}
     head = Block(0, HEAD, FORWARD)
     for op, gone in zip(program.ops, program.releases, strict=True):
         block = op.block

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.search.asked.v_shape import is_split
+from simulator.search.bounds.layer_kinds import LAYER
 from simulator.search.bounds.layouts import (
     AHEAD,
-    KINDS,
-    LAYER,
     OWN,
     REST,
     ChunkLayers,
@@ -101,7 +100,7 @@ class Entries:
             return [{LAYER: int(self.chunk[at] * self.interleave[at])}] * int(self.pipe[at])
         layout = self.layouts.every[int(self.chunk[at])]
         pairs = (layout.kinds(stage) for stage in range(layout.pipe))
-        return [dict(zip(KINDS, pair, strict=True)) for pair in pairs]
+        return [dict(zip(layout.names, pair, strict=True)) for pair in pairs]
 
     def of_any_stage(self) -> dict[str, Counts]:
         """How many layers of each kind every stage has at least."""

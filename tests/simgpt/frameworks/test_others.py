@@ -62,6 +62,8 @@ model:
   optim: {name: distributed_fused_adam, overlap_grad_sync: true, lr: 1e-4}
 """
 P, AC = "parallelism.", "activation_checkpoint."
+LAYERS = P + "pipeline_parallel_layers_per_stage"
+HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 
 
 def titan(devices: int | None = 64, **settings: Any) -> Question:
@@ -114,6 +116,41 @@ def test_torchtitans_settings_become_a_plans_keys(
     settings: dict[str, Any], key: str, value: object
 ) -> None:
     assert titan(**settings).plan[key] == value
+
+
+@pytest.mark.parametrize(
+    ("word", "schedule"), [("ZBVZeroBubble", "zb-v"), ("dualpipev", "dualpipe-v")]
+)
+def test_torchtitans_schedules_in_a_v_have_two_chunks_a_stage(word: str, schedule: str) -> None:
+    """They are PyTorch's classes of these names, whatever the case: `workload/test_v_shape.py`
+    holds each schedule to its class. On four stages two layers a chunk are four chunks a stage."""
+    settings: dict[str, Any] = {P + "pipeline_parallel_degree": 4}
+    settings[P + "pipeline_parallel_schedule"] = word
+    settings[P + "pipeline_parallel_first_stage_less_layers"] = 0
+    settings[P + "pipeline_parallel_last_stage_less_layers"] = 0
+    for each in (None, 4):
+        question = titan(**settings, **({LAYERS: each} if each else {}))
+        assert (question.plan["schedule"], question.plan["interleave"]) == (schedule, 2)
+        assert (question.changes, question.refused) == ((), ())
+    (refused,) = titan(**settings, **{LAYERS: 2}).refused
+    assert (refused.name, refused.why[-29:]) == (LAYERS, "has two chunks a stage, not 4")
+    (refused,) = titan(**settings | {P + "pipeline_parallel_schedule": "LoopedBFS"}).refused
+    assert "simgpt reads 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble, DualPipeV" in refused.why
+
+
+def test_torchtitans_dualpipe_v_hides_no_all_to_alls_here_which_is_said() -> None:
+    """It does by default, where there are experts on other ranks; in pairs of whole passes."""
+    settings = {P + "pipeline_parallel_degree": 4, P + "expert_parallel_degree": 8}
+    for word, given, said in (
+        ("DualPipeV", {}, [HIDES]),
+        ("DualPipeV", {HIDES: True}, [HIDES]),
+        ("DualPipeV", {HIDES: False}, []),
+        ("ZBVZeroBubble", {}, []),
+    ):
+        own = {**settings, P + "pipeline_parallel_schedule": word, **given}
+        model = {"model.name": "qwen3", "model.flavor": "235B-A22B"}
+        question = question_from([Described(TORCHTITAN, own | model)], devices=64, changed={})
+        assert [each.name for each in question.changes if each.name == HIDES] == said
 
 
 def test_a_flavor_that_is_not_known_leaves_the_model_to_be_given() -> None:

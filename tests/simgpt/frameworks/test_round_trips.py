@@ -150,9 +150,11 @@ def torchtitan_plans(draw: st.DrawFn) -> dict[str, Any]:
     if words["cp"] > 1:  # torchtitan shards over the parts of sequences
         words["zero"] = 3
     if words["pipe"] > 1:
-        words["schedule"] = draw(st.sampled_from(["1f1b", "gpipe"]))
-        if words["schedule"] == "1f1b":
-            words["interleave"] = draw(st.sampled_from([1, 2, 4]))
+        many = words["pipe"] > 2  # of four micro-batches, where DualPipeV wants two a stage
+        schedules = ["1f1b", "gpipe", "zb-v", *([] if many else ["dualpipe-v"])]
+        words["schedule"] = draw(st.sampled_from(schedules))
+        chunks = {"1f1b": [1, 2, 4], "gpipe": [1]}.get(words["schedule"], [2])
+        words["interleave"] = draw(st.sampled_from(chunks))
     if words["zero"] == 3 and words["data"] == 8:
         words["shard"] = draw(st.sampled_from([0, 2, 4]))
     words["reshard"] = draw(st.booleans())

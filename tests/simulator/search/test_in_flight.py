@@ -29,22 +29,23 @@ def test_four_stages_hold_what_eight_micro_batches_leave(
 ) -> None:
     """1F1B holds a micro-batch for every stage behind and its own, GPipe all; with split passes the
     last stage keeps three, and for a moment four, for gradients of weights."""
-    assert moments(schedule, stage, 4, 8, (EXPERTS,)) == found
+    assert moments(schedule, stage, 4, 8, (EXPERTS,), 2) == found
 
 
 def test_two_chunks_of_a_stage_hold_five_on_two_stages() -> None:
     """Two warm-up turns of two, and one forward pass more: three of the first chunk and two of the
     second, or four and one; a pass runs back through either chunk."""
     three, four = (3, 2, 0, 0), (4, 1, 0, 0)
-    found = moments("1f1b", 0, 2, 4, (DENSE, EXPERTS))
+    found = moments("1f1b", 0, 2, 4, (DENSE, EXPERTS), 2)
     assert found == ((three, 0), (three, 1), (four, 0), (four, 1))
 
 
 def test_many_micro_batches_are_held_as_few_are() -> None:
     for schedule in ("1f1b", "zb-h1", "zb-2p"):
-        assert moments(schedule, 0, 2, 80, (EXPERTS,)) == moments(schedule, 0, 2, 6, (EXPERTS,))
-    many = moments("zb-2p", 1, 2, 80, (EXPERTS,))  # depends on others' progress
-    assert many == moments("zb-2p", 1, 2, 14, (EXPERTS,)) != ()
+        few = moments(schedule, 0, 2, 6, (EXPERTS,), 2)
+        assert moments(schedule, 0, 2, 80, (EXPERTS,), 2) == few
+    many = moments("zb-2p", 1, 2, 80, (EXPERTS,), 2)  # depends on others' progress
+    assert many == moments("zb-2p", 1, 2, 14, (EXPERTS,), 2) != ()
 
 
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-1p", "zb-2p"])
@@ -57,7 +58,7 @@ def test_of_few_micro_batches_is_known_what_every_stage_holds_of_many(schedule: 
             flight, waiting = levels[-1]
             more, later = {FORWARD: (1, 0), INPUT: (-1, 1), WEIGHT: (0, -1)}[slot.work]
             levels.append((flight + more, waiting + later))
-        found = [counts for counts, _ in moments(schedule, stage, 4, 40, (EXPERTS,))]
+        found = [counts for counts, _ in moments(schedule, stage, 4, 40, (EXPERTS,), 2)]
         assert max(flight for _, flight, *_ in found) == max(flight for flight, _ in levels)
         assert max(waiting for *_, waiting in found) == max(
             waiting + (slot.work == WEIGHT)

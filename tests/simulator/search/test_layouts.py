@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from simulator.search.baselines import every_plan
+from simulator.search.bounds.layer_kinds import base_of
 from simulator.search.bounds.layouts import (
     AHEAD,
     OWN,
     REST,
     ModelEnds,
-    base_of,
     chunk_layers,
     interleaves,
     layout_of,

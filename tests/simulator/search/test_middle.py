@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search.bounds.batched_programs import sized, within_parts
-from simulator.search.bounds.layouts import LAYER, ModelEnds, base_of, has_kinds, plain_layers
+from simulator.search.bounds.layer_kinds import LAYER, base_of, has_kinds
+from simulator.search.bounds.layouts import ModelEnds, plain_layers
 from simulator.search.bounds.slot_programs import MIDDLE, LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, BusiestStream, Entries
 from simulator.search.orders import overlaps

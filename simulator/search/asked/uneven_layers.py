@@ -1,0 +1,44 @@
+"""Layers whose experts are chosen differently: bounds count all as the least uneven of them.
+
+That is a bound where nothing takes less time with more rows, which some machines leave open.
+"""
+
+from __future__ import annotations
+
+from topologies.errors import MachineError
+from topologies.hardware.software import Curve
+from topologies.machine import Machine
+from workload.expert_loads.histogram import RoutedGPT, different_counts
+from workload.gpt import GPT
+
+
+def check(gpt: GPT, machine: Machine) -> None:
+    """Refuse layers that are chosen differently where more rows may take less time."""
+    if not isinstance(gpt, RoutedGPT) or gpt.capacity or len(different_counts(gpt)) == 1:
+        return
+    if why := _may_fall(machine):
+        raise MachineError(
+            "a search knows no bounds of layers whose experts are chosen differently on "
+            f"{machine.full_name}, since {why}; give a routing histogram with one list of tokens "
+            "for all layers"
+        )
+
+
+def _may_fall(machine: Machine) -> str:
+    """Why more rows may take less time on a machine; "" where they do not."""
+    if machine.profile is not None:
+        return "its measured times may fall as sizes grow"
+    curve = machine.software.all_to_all or machine.software.all_gather
+    if curve is not None and not _grows(curve):
+        return "its all-to-alls of some sizes are slower than larger ones"
+    if machine.device.matmul.forms.get("TN", 1.0) > 1:
+        return "its matmuls of form TN are faster from a size on"
+    return ""
+
+
+def _grows(curve: Curve) -> bool:
+    """Whether a larger message takes as long as a smaller one, or longer."""
+    hops = curve.hop_small_s, curve.hop_large_s
+    steps = curve.step_small_s, curve.step_large_s
+    falls = any(large is not None and large < small for small, large in (hops, steps))
+    return curve.stall is None and not falls

@@ -1,0 +1,191 @@
+"""Searches of models whose experts are chosen unevenly: bounds, answers, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.predict import predict
+from simulator.search import best_plan
+from simulator.search.bounds.batched_programs import kinds
+from simulator.search.problem import SearchProblem
+from simulator.search.space import Space, space_of
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, spaces
+from tests.simulator.search.test_bounds import holds_for_one_plan
+from tests.simulator.search.test_branch_and_bound import same_answer
+from tests.simulator.search.test_unsupported import measured
+from topologies.errors import MachineError
+from topologies.hardware.software import Curve, Stall
+from topologies.machine import Machine
+from topologies.machine_files import load_machine
+from workload.expert_loads.histogram import (
+    Histogram,
+    LeastUneven,
+    RoutedGPT,
+    balanced,
+    expert_layers,
+    least_uneven,
+    routed,
+)
+from workload.gpt import GPT
+from workload.models.mtp import every_layer
+
+FOUR = GPT(
+    name="four",
+    layers=2,
+    hidden=512,
+    heads=4,
+    ffn=2048,
+    sequence=512,
+    vocab=1000,
+    biases=False,
+    activation="swiglu",
+    experts=4,
+    topk=1,
+    expert_ffn=4096,
+)
+SKEWED, OTHER = (5, 1, 1, 1), (1, 1, 3, 1)
+BLANK = Curve(launch_s=1e-5, efficiency_across=0.8, efficiency_within=0.8)
+FEW: dict[str, Any] = {
+    "y": 1,
+    "z": 1,
+    "overlap": ("dp",),
+    "order": "x-y-z-data-pipe",
+    "recompute": "none",
+    "zero": 1,
+    "schedule": "1f1b",
+}
+
+
+def with_counts(*layers: tuple[int, ...], gpt: GPT = FOUR) -> RoutedGPT:
+    return routed(gpt, Histogram(layers))
+
+
+@st.composite
+def uneven_mixtures(draw: st.DrawFn) -> GPT:
+    """Models with experts, chosen alike in all layers or differently in each."""
+    gpt = draw(mixtures(layers=(2, 3, 5, 12)))
+    counts = st.lists(st.integers(1, 40), min_size=gpt.experts, max_size=gpt.experts).map(tuple)
+    alike = draw(st.booleans())
+    own = draw(counts) if alike else ()
+    if not (having := expert_layers(gpt)):
+        return gpt
+    layers = ((own or draw(counts)) if n in having else () for n in every_layer(gpt))
+    return routed(gpt, Histogram(tuple(layers)))
+
+
+@settings(max_examples=4, deadline=None, phases=UNSHRUNK)
+@given(
+    space=spaces(devices=(4, 8, 16), gpts=uneven_mixtures()),
+    name=st.sampled_from(["perlmutter", "alps"]),
+    data=st.data(),
+)
+def test_no_plan_of_unevenly_chosen_experts_takes_less_than_its_bounds(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
+@given(space=spaces(gpts=uneven_mixtures()), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_two_hundred_plans_of_unevenly_chosen_experts_take_no_less(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_plan(space, name, data)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [(SKEWED, SKEWED), pytest.param((OTHER, SKEWED), marks=pytest.mark.slow)],
+)
+def test_a_search_with_a_histogram_finds_what_trying_all_plans_finds(
+    layers: tuple[tuple[int, ...], ...],
+) -> None:
+    """Of experts that are chosen alike in both layers, and of others, on four devices."""
+    fixed = {**FEW, "micro_batch": 1, "pipe": 1, "dispatcher": "usual"}
+    problem = SearchProblem(with_counts(*layers), 4, 16, fixed)
+    same_answer(problem, "dgx-h100", top=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["perlmutter", "frontier"])
+@pytest.mark.parametrize("layers", [(SKEWED, SKEWED), (OTHER, SKEWED)])
+def test_a_search_of_more_plans_finds_what_trying_them_finds(
+    layers: tuple[tuple[int, ...], ...], name: str
+) -> None:
+    gpt = replace(with_counts(*layers), topk=2)
+    problem = SearchProblem(gpt, 8, 16, {**FEW, "dispatcher": "usual"})
+    same_answer(problem, name, top=3)
+
+
+def test_experts_that_are_chosen_unevenly_enough_are_split_over_fewer_ranks() -> None:
+    """On four devices eight experts are split over four ranks. Where three of four rows go to one
+    of these, two ranks wait less; each step is that of its own prediction."""
+    gpt = replace(FOUR, layers=4, hidden=2048, heads=16, experts=8, expert_ffn=4096)
+    fixed = {**FEW, "micro_batch": 1, "pipe": 1, "x": 1}
+    skewed = routed(gpt, Histogram(((6, 6, 0, 0, 1, 1, 1, 1),) * 4))
+    machine = load_machine("dgx-h100")
+    even, uneven = (best_plan(each, machine, 4, 256, fixed=fixed) for each in (gpt, skewed))
+    assert (even.plan.expert, uneven.plan.expert) == (4, 2)
+    again = predict(skewed, uneven.plan, machine)
+    assert (again.step_s, again.load) == (uneven.step_s, uneven.load)
+    assert predict(skewed, even.plan, machine).step_s > uneven.step_s
+
+
+def test_a_bound_counts_all_layers_as_the_least_uneven_for_each_number_of_ranks() -> None:
+    """Of two ranks the first has 6/8 in one layer and 2/6 or 4/6 in the other; of four 5/8, 3/6."""
+    gpt = least_uneven(with_counts(SKEWED, OTHER))
+    assert isinstance(gpt, RoutedGPT)
+    assert isinstance(gpt.histogram, LeastUneven)
+    assert [gpt.histogram.over_mean(0, ranks) for ranks in (1, 2, 4)] == [1, 4 / 3, 2]
+    assert least_uneven(FOUR) == balanced(gpt) == FOUR
+
+
+def test_plans_that_split_experts_over_other_numbers_of_ranks_are_lowered_apart() -> None:
+    """Two and four ranks of eight that have others beside them run the same ops, but the busiest
+    has another share of the rows."""
+    gpt = replace(FOUR, experts=8)
+    problem = SearchProblem(gpt, 8, 16, {**FEW, "x": 1, "pipe": 1, "micro_batch": 1})
+    skewed = replace(problem, gpt=routed(gpt, Histogram(((1,) * 8,) * 2)))
+    apart = [_numbers_of_ranks(space_of(each)) for each in (problem, skewed)]
+    assert apart == [[{1}, {2, 4}, {8}], [{1}, {2}, {4}, {8}]]
+
+
+def _numbers_of_ranks(space: Space) -> list[set[int]]:
+    """Over how many ranks experts are split, of plans that are lowered together."""
+    every = kinds(space, np.arange(len(space), dtype=np.int64))
+    return sorted((set(space.columns["expert"][rows].tolist()) for rows in every), key=min)
+
+
+def stalling() -> Machine:
+    """A machine whose all-to-alls of some sizes are slower than larger ones."""
+    machine = MACHINES["perlmutter"]
+    curve = replace(machine.software.all_to_all or BLANK, stall=Stall(1e5, 1e6, 1e-3))
+    return replace(machine, software=replace(machine.software, all_to_all=curve))
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (measured(all_to_all=(2, 4)), "its measured times may fall as sizes grow"),
+        (stalling(), "its all-to-alls of some sizes are slower than larger ones"),
+    ],
+)
+def test_layers_that_differ_are_refused_where_more_rows_may_take_less_time(
+    machine: Machine, why: str
+) -> None:
+    """Layers that are chosen alike have exact bounds there, and so have places of a capacity."""
+    differing = SearchProblem(with_counts(SKEWED, OTHER), 4, 16)
+    with pytest.raises(MachineError, match=f"are chosen differently on .*, since {why}; give"):
+        differing.on(machine)
+    for gpt in (with_counts(SKEWED, SKEWED), FOUR, replace(differing.gpt, capacity=1.0)):
+        assert replace(differing, gpt=gpt).on(machine).gpt == gpt
+    assert differing.on(MACHINES["perlmutter"]).gpt == differing.gpt
