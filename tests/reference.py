@@ -57,6 +57,7 @@ class Family:
     squared_relu: bool = False  # in place of GELU
     mamba: reference_hybrid.Sizes = NO_MAMBA
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
+    cut: tuple[int, int] = (1, 1)  # over how many ranks sequences are, and how many of them at once
 
 
 GPT2 = Family()
@@ -127,6 +128,7 @@ class Layer(nn.Module):
             scale=family.router_scale,
             capacity=family.capacity,
             run=family.run,
+            cut=family.cut,
             activation=self.activation,
             ungated=self.ungated,
             groups=family.router_groups,

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from tests.reference_llama import swiglu
 
+Cut = tuple[int, int]  # how many ranks have a sequence's chunks, and how many sequences at once
+
 
 def gelu(x: Tensor) -> Tensor:
     """GELU by the tanh approximation."""
@@ -51,11 +53,21 @@ class Pair(nn.Module):
         self.down = weight(weights, f"{name}.down")
 
 
+def in_chunks(rows: int, sequence: int, cut: Cut) -> Tensor:
+    """The rows of sequences as ranks of context have them in turn: of each micro-batch's sequences
+    chunk i and the i-th one from the end."""
+    ranks, sequences = cut
+    every = torch.arange(rows).view(-1, sequences, 2 * ranks, sequence // (2 * ranks))
+    of_ranks = [every[:, :, [rank, 2 * ranks - 1 - rank]] for rank in range(ranks)]
+    return torch.stack(of_ranks, 1).flatten()
+
+
 class Experts(nn.Module):
     """Each token's `topk` experts, weighted by their scores, and the shared MLP, if any.
 
     Of equal logits the expert with the lower number is chosen. With a `capacity` every expert takes
-    at most ceil(capacity * tokens * topk / experts) of each run of `run` tokens, the first ones.
+    at most ceil(capacity * tokens * topk / experts) of each run of `run` tokens, the first ones,
+    in the order of `in_chunks`.
     """
 
     balance: Tensor
@@ -75,13 +87,14 @@ class Experts(nn.Module):
         ungated: Callable[[Tensor], Tensor] = gelu,
         groups: tuple[int, int] = (0, 0),
         balanced_run: int = 0,
+        cut: Cut = (1, 1),
     ) -> None:
         super().__init__()
         self.activation, self.groups, self.balanced_run = activation, groups, balanced_run
         self.ungated = ungated
         self.forget()
         self.topk, self.kind, self.scale = topk, router, scale
-        self.capacity, self.run = capacity, run
+        self.capacity, self.run, self.cut = capacity, run, cut
         self.router = weight(weights, f"{name}.router")
         self.experts = Pair(weights, f"{name}.experts")
         self.latent = f"{name}.fc1_latent_proj.w" in weights
@@ -92,10 +105,13 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        run = self.run if self.capacity else len(rows)
         self.look(self.router(rows))
-        parts = [rows[start : start + run] for start in range(0, len(rows), run)]
-        out = torch.cat([self.routed(part) for part in parts])
+        if self.capacity:
+            order = in_chunks(len(rows), x.shape[-2], self.cut)
+            out = torch.cat([self.routed(part) for part in torch.split(rows[order], self.run)])
+            out = torch.zeros_like(out).index_copy(0, order, out)
+        else:
+            out = self.routed(rows)
         if self.shared is not None:
             out = out + self.mlp(self.shared, rows)
         return out.view(x.shape)

@@ -91,10 +91,11 @@ def scaling(text: str) -> Scaling | None:
     return Scaling(kind, **{key: float(given[name]) for key, name in long.items() if name in given})
 
 
-def family(gpt: GPT, run: int = 0) -> Family:
+def family(gpt: GPT, run: int = 0, cut: tuple[int, int] = (1, 1)) -> Family:
     return Family(
         **{key: getattr(gpt, key) for key in OF_FAMILY},
         run=run,
+        cut=cut,
         rmsnorm=gpt.norm == "rmsnorm",
         eps=gpt.norm_eps,
         rope_base=gpt.rope_base if gpt.positions == "rope" else None,
@@ -118,12 +119,13 @@ def balanced_run(gpt: GPT, run: int) -> int:
 
 @cache
 def reference(
-    gpt: GPT, sequences: int = BATCH, run: int = 0
+    gpt: GPT, sequences: int = BATCH, run: int = 0, cut: tuple[int, int] = (1, 1)
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """The plain model's losses and last weights, its gradients clipped in every step. Experts take
-    no more than their capacity of each `run` of tokens."""
+    no more than their capacity of each `run` of tokens, as sequences are `cut`."""
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
-    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=family(gpt, run))
+    how = family(gpt, run, cut)
+    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=how)
     assert min(trained.norms) > CLIP
     return trained.losses, trained.weights
 
@@ -191,7 +193,9 @@ def differences(
         assert run.carried == program.comm_bytes
         if not any(buffer.rows_of for buffer in program.buffers.values()):
             assert run.peak_bytes >= program.peak.total_bytes
-        losses, weights = ([], {}) if rank else reference(gpt, plan.batch, routed_rows(gpt, plan))
+        cut = (plan.context, plan.micro_batch) if gpt.capacity else (1, 1)
+        rows = routed_rows(gpt, plan)
+        losses, weights = ([], {}) if rank else reference(gpt, plan.batch, rows, cut)
         pairs = zip(run.steps, losses, strict=rank == 0)
         loss_error = max((abs(step.loss - loss) / loss for step, loss in pairs), default=0.0)
         found.append((loss_error, _weight_error(trainer, weights)))
@@ -204,7 +208,7 @@ def routed_rows(gpt: GPT, plan: Plan) -> int:
     whole = plan.micro_batch * gpt.sequence
     if gpt.balance_loss and gpt.balance_over == "micro_batch":
         return whole
-    return whole * plan.expert_parts // plan.x if gpt.capacity else 0
+    return whole * plan.expert_parts // (plan.x * plan.context) if gpt.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

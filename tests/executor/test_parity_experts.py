@@ -126,7 +126,7 @@ def test_two_micro_batches_in_turns_drop_the_same_tokens_as_the_plain_model() ->
 
 @pytest.mark.distributed
 def test_with_places_experts_drop_the_same_tokens_as_the_plain_models() -> None:
-    check(4, replace(MIXTRAL, capacity=0.75), FOUR[1:5:2])
+    check(4, replace(MIXTRAL, capacity=0.75), [*FOUR[1:5:2], OVER_CONTEXT[1]])
 
 
 OVER_CONTEXT = [
@@ -163,8 +163,9 @@ def test_experts_over_context_and_data_train_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
 def test_experts_over_context_under_more_plans(gpt: GPT) -> None:
-    check(4, gpt, [*OVER_CONTEXT, *MORE_OVER_CONTEXT])
-    check(8, gpt, EIGHT_OVER_CONTEXT)
+    for model in (gpt, replace(gpt, capacity=0.75)):
+        check(4, model, [*OVER_CONTEXT, *MORE_OVER_CONTEXT])
+        check(8, model, EIGHT_OVER_CONTEXT)
 
 
 @pytest.mark.slow

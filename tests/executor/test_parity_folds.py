@@ -105,9 +105,8 @@ def test_they_do_so_under_more_plans(gpt: GPT, capacity: float) -> None:
     model = replace(gpt, capacity=capacity)
     check(4, model, [*IN_HALVES[:2], *FOUR])
     check(8, model, EIGHT)
-    if not capacity:
-        check(4, model, FOUR_OF_CONTEXT)
-        check(8, model, EIGHT_OF_CONTEXT)
+    check(4, model, FOUR_OF_CONTEXT)
+    check(8, model, EIGHT_OF_CONTEXT)
 
 
 @pytest.mark.slow
