@@ -61,6 +61,38 @@ def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
     check(2, SUPER, [rows, plan_of(pipe=2, micro_batches=2, **stages)])
 
 
+IN_V = {"pipe": 2, "interleave": 2, "schedule": "zb-v"}
+TWO_WAY = {"pipe": 2, "schedule": "dualpipe"}
+FOUR_LAYERS = replace(THREE, layers=4, mtp_shared=True)
+
+
+@pytest.mark.distributed
+def test_beside_the_embedding_it_trains_as_the_plain_model_does() -> None:
+    check(2, replace(LLAMA, layers=4), [plan_of(**IN_V, micro_batches=2)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "gpt",
+    [FOUR_LAYERS, replace(TIED, layers=4), replace(SUPER, layers=4, pattern="M**E")],
+    ids=["apart", "tied", "experts"],
+)
+def test_beside_the_embedding_depths_train_so_under_more_plans(gpt: GPT) -> None:
+    """Where the model ends on the stage that it begins on, of which there may be two."""
+    late = {**IN_V, "schedule": "dualpipe-v"}
+    full = {"recompute": "full", "overlap": ()}
+    two = [plan_of(**IN_V, micro_batches=1), plan_of(**late, micro_batches=4, **full)]
+    check(2, gpt, [*two, plan_of(**TWO_WAY, micro_batches=8)])
+    every = [
+        plan_of(**IN_V, x=2, sequence_parallel=True, micro_batches=4),
+        plan_of(**late, data=2, zero=2, micro_batches=4),
+        plan_of(**TWO_WAY, z=2, zero=1, micro_batches=4),
+        plan_of(pipe=4, schedule="dualpipe", micro_batches=8),
+    ]
+    check(4, gpt, every)
+
+
 EXPERTS = [
     plan_of(data=2, expert=2, zero=1, micro_batches=2),
     plan_of(x=2, expert=2, expert_tensor=1, sequence_parallel=True, recompute="moe_act+layernorm"),

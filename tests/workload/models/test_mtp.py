@@ -99,6 +99,27 @@ def test_the_module_and_a_copy_of_the_table_are_on_the_last_stage() -> None:
     assert "embed.w" not in lower(replace(TWO, tied=False), plan, 1).layouts
 
 
+IN_V = "pipe=2,interleave=2,schedule=zb-v,micro_batch=1,batch=4,overlap=none"
+
+
+def test_in_a_v_the_embedding_is_at_hand_and_the_last_micro_batch_ends_on_the_first_stage() -> None:
+    first, last = (lower(replace(APART, layers=4), parse_plan(IN_V), stage) for stage in (0, 1))
+    assert {"l4.eh_proj.w", "embed.w", "head.w"} <= set(first.layouts)
+    assert not {"l4.eh_proj.w", "embed.w", "head.w"} & set(last.layouts)
+    assert not any(op.label == "tied.reduce" for op in (*first.ops, *last.ops))
+    sums = [op for op in first.ops if "embed.w.grad" in op.writes and op.kind == "accumulate"]
+    assert [op.attributes["first"] for op in sums] == [True] + 7 * [False]
+    assert sums[0].label == "mtp.embed.grad.accumulate"
+
+
+def test_experts_of_the_module_are_balanced_on_the_stage_with_the_head() -> None:
+    """Layers 3 of 4 and 4, the module's, choose experts; both are on the first stage."""
+    gpt = replace(BOTH, layers=4, dense_layers=3, router="sigmoid", router_bias=True)
+    programs = [lower(gpt, parse_plan(IN_V), stage) for stage in (0, 1)]
+    moved = [[str(op.part) for op in p.ops if op.label == "router.bias.move"] for p in programs]
+    assert moved == [["l3", "l4"], []]
+
+
 def test_an_evaluation_goes_without_it() -> None:
     program = lower_forward(APART, parse_plan("micro_batch=2"))
     assert not any(op.part.layer == 2 for op in program.ops)

@@ -1,11 +1,12 @@
-"""What predicts further tokens (`workload/models/mtp.py`), on the last stage: depth by depth.
+"""What predicts further tokens (`workload/models/mtp.py`), depth by depth, on the stage of the
+classifier.
 
 The layers of a depth are parts of the model with the numbers that further layers would have. What
 leads into the first of them is of its part, what follows the last one of that one's. A depth that
 shares the parameters of the first has ops of its own on these, and adds to the gradients that the
-depths behind it, whose backward pass comes first, left there. The stage has
-the embedding's table too, whose gradients are summed with those of the first stage as a tied
-table's are. The stream's rows are looked up, joined and put through the linear by each rank of x
+depths behind it, whose backward pass comes first, left there. The stage has the embedding's table
+too, whose gradients are summed with those of the first stage as a tied table's are, unless it is
+the first one. The stream's rows are looked up, joined and put through the linear by each rank of x
 alike, or its own ones with sequence parallelism.
 Source: Megatron-Core, transformer/multi_token_prediction.py. Not modelled: its linear split over x.
 """
