@@ -158,11 +158,8 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
     if not gpt.mtp_layers:
         return
     has = f"{gpt.name}'s mtp_layers={gpt.mtp_layers}"
-    for axis in ("y", "context"):
-        if getattr(plan, axis) > 1:
-            raise PlanCannotRunError(
-                f"{axis}={getattr(plan, axis)} goes without {has}; use {axis}=1"
-            )
+    if plan.y > 1:
+        raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "

@@ -19,6 +19,7 @@ from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHE
 from workload.rules import zeroth_order
 
 Kept = tuple[tuple[str, str] | None, str]
+BEHIND = "targets.behind"
 
 
 def padded_vocabulary(b: Builder) -> int:
@@ -221,8 +222,20 @@ def _targets(b: Builder, further: int) -> tuple[str, list[str]]:
     after = b.tensor("mtp.targets", (b.rows,), "int64", role="workspace")
     kept = b.tensor("mtp.kept", (b.rows,), "uint8", role="workspace")
     how: dict[str, Any] = {"sequence": b.gpt.sequence, "ahead": further}
-    b.op("mtp.targets", "next_targets", [targets], [after, kept], **how)
+    b.op("mtp.targets", "next_targets", [targets, *_behind(b)], [after, kept], **how)
     return after, [kept]
+
+
+def _behind(b: Builder) -> list[str]:
+    """Declare the targets behind each chunk that a rank has of a sequence, if it is split: as many
+    as the furthest token needs.
+
+    Not modelled: Megatron-Core sends them from rank to rank (roll_tensor).
+    """
+    if b.plan.context == 1:
+        return []
+    shape = (b.plan.micro_batch, goldfish.CHUNKS, b.gpt.mtp_layers)
+    return [b.inputs(BEHIND, shape, b.grid.parts_of("vocabulary"))]
 
 
 def _total(b: Builder) -> tuple[str, bool]:
