@@ -229,8 +229,12 @@ def _check_covered(gpt: GPT) -> None:
             f"a search covers models of layers of attention and an MLP each; {gpt.name} "
             "has a pattern of others: predict plans one by one, or by --sweep"
         )
-    if gpt.mtp_layers:
-        raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
+    if gpt.mtp_layers and gpt.expert_every > 1:
+        raise PlanError(
+            f"a search covers modules for further tokens behind layers that all have experts from "
+            f"some layer on; {gpt.name} has mtp_layers={gpt.mtp_layers} and "
+            f"expert_every={gpt.expert_every}: predict plans one by one, or by --sweep"
+        )
     if isinstance(gpt, RoutedGPT):
         raise PlanError(
             f"a search knows no bounds of {gpt.name} with a routing histogram; search without it, "

@@ -21,6 +21,7 @@ from simulator.search.bounds.layouts import (
     LAYER,
     ChunkLayers,
     has_kinds,
+    is_own_layer,
     kind_of,
     plain_layers,
 )
@@ -215,10 +216,10 @@ def worked_on(some: BatchedProgram) -> dict[str, Bytes]:
     of: dict[str, str] = {}
     for at, op in enumerate(ops):
         for name in begin[at]:
-            of[name] = kind_of(op.block.part, gpt) if op.block.part.is_layer else ""
+            of[name] = kind_of(op.block.part, gpt) if is_own_layer(op.block.part, gpt) else ""
             if of[name]:
                 level[of[name]] = level[of[name]] + some.nbytes(name)
-        if _counts(op):
+        if _counts(op) and is_own_layer(op.block.part, gpt):
             kind = kind_of(op.block.part, gpt)
             most[kind] = np.maximum(most[kind], level[kind])
         for name in filter(of.get, end[at]):
@@ -237,7 +238,8 @@ def weight_sums(some: BatchedProgram) -> dict[str, Bytes]:
     program, gpt = some.program, some.program.gpt
     most = {kind: some.values(0) for kind in _kinds(some)}
     for op in program.ops:
-        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
+        own_layer = op.block.micro_batch == 0 and is_own_layer(op.block.part, gpt)
+        if op.purpose == WEIGHT_GRAD and own_layer:
             names = dict.fromkeys((*op.reads, *op.writes))
             every = (program.buffers[name] for name in names)
             own = (each for each in every if not each.persistent and each.role != HOST)
@@ -255,7 +257,7 @@ def kept_for_weights(some: BatchedProgram) -> dict[str, Bytes]:
     writer: dict[str, Op] = {}
     names = dict[str, Op]()
     for op in program.ops:
-        own = op.block.part.is_layer or op.block.part == HEAD
+        own = is_own_layer(op.block.part, gpt) or op.block.part == HEAD
         if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and own:
             names |= dict.fromkeys(op.reads, op)
         writer |= dict.fromkeys(op.writes, op)

@@ -19,7 +19,7 @@ import numpy as np
 from simulator.search.asked.v_shape import places
 from workload.gpt import GPT
 from workload.models import moe
-from workload.op import Part
+from workload.op import HEAD, Part
 from workload.pipeline.stages import nearly_even
 from workload.sizes.arrays import Counts, Indices
 
@@ -48,8 +48,15 @@ def _of_one_kind(gpt: GPT, layers: int) -> GPT:
 
 
 def kind_of(part: Part, gpt: GPT) -> str:
-    """The kind of a part of the base."""
-    return KINDS[part.layer] if part.is_layer and has_kinds(gpt) else part.kind
+    """The kind of a part of the base; what predicts further tokens is of the head."""
+    if not is_own_layer(part, gpt):
+        return HEAD.kind if part.is_layer else part.kind
+    return KINDS[part.layer] if has_kinds(gpt) else part.kind
+
+
+def is_own_layer(part: Part, gpt: GPT) -> bool:
+    """Whether a part is one of the model's layers, not of those that predict further tokens."""
+    return part.is_layer and part.layer < gpt.layers
 
 
 @dataclass(frozen=True)
