@@ -197,8 +197,7 @@ def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
     heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
     xs = [x for x in problem.choices("x", sizes) if all(width % x == 0 for width in heads)]
-    # Latents are of whole rows, and so is what predicts further tokens.
-    whole = 1 if gpt.kv_rank or gpt.expert_latent or gpt.mtp_layers else gpt.hidden
+    whole = 1 if gpt.kv_rank or gpt.expert_latent else gpt.hidden  # latents are of whole rows
     ys = [y for y in problem.choices("y", sizes) if whole % y == 0]
     ys = [y for y in ys if splits_experts(gpt, recipe, "hidden", y)]
     pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]

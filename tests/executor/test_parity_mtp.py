@@ -75,6 +75,19 @@ def test_beside_the_embedding_and_on_parts_of_sequences_it_trains_as_the_plain_m
 
 @pytest.mark.distributed
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "gpt", [THREE, TIED, replace(SUPER, expert_latent=0)], ids=["own", "tied", "experts"]
+)
+def test_on_some_columns_of_the_stream_depths_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(2, gpt, [plan_of(y=2, recompute="full", overlap=())])
+    own = {"stage_layers": (gpt.layers - 1, 1)}
+    plans = [plan_of(y=2, x=2), plan_of(y=2, data=2, zero=3), plan_of(y=2, z=2, zero=1)]
+    plans += [plan_of(y=2, pipe=2, micro_batches=2, **own)]
+    check(4, gpt, [*plans, plan_of(y=4)] + [plan_of(y=2, context=2)] * (not gpt.pattern))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CHOICES["context_kind"])
 @pytest.mark.parametrize("name", ["own", "tied", "experts"])
 def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind: str) -> None:

@@ -154,16 +154,12 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_mtp(gpt: GPT, plan: Plan) -> None:
-    """What predicts a second token joins whole columns of neighbouring tokens."""
     if not gpt.mtp_layers:
         return
-    has = f"{gpt.name}'s mtp_layers={gpt.mtp_layers}"
-    if plan.y > 1:
-        raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "
-            "hold in copies"
+            f"optimizer={plan.optimizer} does not know weights of mtp_layers ({gpt.name}'s "
+            f"mtp_layers={gpt.mtp_layers}), which ranks of x hold in copies"
         )
 
 

@@ -110,12 +110,10 @@ FURTHER = replace(TINY, mtp_layers=2)
 FURTHER_SMALL = replace(SMALL, positions="rope", mtp_layers=2)
 
 
-def test_modules_for_further_tokens_are_of_the_head_and_leave_rows_whole() -> None:
+def test_modules_for_further_tokens_are_of_the_head() -> None:
     base = base_of(FURTHER)
     kinds = [kind_of(layer_part(number), base) for number in range(4)]
     assert kinds == ["dense", "experts", "head", "head"]
-    for gpt, found in ((FURTHER_SMALL, {1}), (replace(FURTHER_SMALL, mtp_layers=0), {1, 2, 4, 8})):
-        assert set(space_of(SearchProblem(gpt, 8, 16)).columns["y"].tolist()) == found
     with pytest.raises(PlanError, match="mtp_layers=2 and expert_every=2: predict"):
         SearchProblem(replace(FURTHER, expert_every=2), 8, 16)
 
@@ -130,3 +128,6 @@ def test_a_search_with_further_tokens_finds_what_trying_all_plans_finds(
     """In a V too, where the modules are on the first stage."""
     few = {key: value for key, value in tiny_problem().fixed.items() if key != "dispatcher"}
     same_answer(SearchProblem(gpt, 4, 16, few, also={"schedule": ("zb-v",)}), name, top=3)
+    if not gpt.kv_rank:
+        over_y = {**few, "y": 2, "interleave": 1}
+        same_answer(SearchProblem(gpt, 4, 16, over_y), name, top=3)

@@ -49,6 +49,7 @@ def test_deepseek_v3_and_its_module_are_those_of_the_released_checkpoint() -> No
     [
         *product([APART, SUPER, OWN], ["x=2,sp=true", "z=2,data=2,zero=1", "recompute=full"]),
         (APART, "context=2,data=2"),
+        (SUPER, "x=2,y=2"),
     ],
 )
 def test_a_program_has_the_models_flops_and_parameters(gpt: GPT, plan: str) -> None:
@@ -161,7 +162,17 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], said
         replace(BOTH, **fields)
 
 
-@pytest.mark.parametrize("plan", ["y=2", "optimizer=muon"])
-def test_plans_that_split_what_it_joins_are_refused(plan: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=r"mtp_layers|weights of experts"):
-        lower(BOTH, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+@pytest.mark.parametrize("rule", ["muon", "lomo", "mezo"])
+def test_rules_that_want_whole_matrices_are_refused(rule: str) -> None:
+    dense = replace(find_model("tiny-llama-40k"), mtp_layers=1)
+    with pytest.raises(PlanCannotRunError, match="does not know weights of mtp_layers"):
+        lower(dense, parse_plan(f"batch=4,micro_batch=4,optimizer={rule}"))
+
+
+def test_a_modules_linear_has_whole_rows_where_ranks_of_y_have_some_columns() -> None:
+    program = lower(APART, parse_plan("y=2,batch=2,micro_batch=2,overlap=none"))
+    shapes = {op.label: program.buffers[op.reads[0]].shape for op in program.ops if op.reads}
+    labels = "mtp.join", "eh_proj.matmul", "mtp.columns", "eh_proj.grad.input", "mtp.de.columns"
+    assert [shapes[label][1] for label in labels] == [32, 64, 32, 32, 32]
+    kept = {op.label: program.buffers[op.writes[0]].shape for op in program.ops if op.writes}
+    assert (kept["mtp.columns"][1], kept["mtp.de.columns"][1]) == (16, 16)

@@ -100,7 +100,7 @@ def embed(b: Builder) -> tuple[str, Kept]:
         how: dict[str, Any] = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
         b.op("position", "position", [full, "position.w"], [out], **how)
     else:
-        out = _take_columns(b, "embed.columns", full, "embed.part")
+        out = take_columns(b, "embed.columns", full, "embed.part")
     kept = None
     if b.gpt.embedding_norm:
         source = out
@@ -124,7 +124,7 @@ def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
         }
         b.op("position.grad", "position_grad", [grad, *reads], writes, **how)
     grad = rows.gather(b, "embed.grad.rows", grad)
-    whole = _merge_columns(b, "embed.grad", grad)
+    whole = merge_columns(b, "embed.grad", grad)
     dw = b.tensor("embed.dw", tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
     reads = [b.name("tokens"), whole]
@@ -151,7 +151,7 @@ def head(b: Builder, source: str, *, norm_of: str = "norm", further: int = 0) ->
     """Emit last norm, classifier and loss, with the gradient of its logits; it is that of the token
     so many `further` than the next."""
     normed, stats = norm.forward(b, "norm", norm_of, source)
-    whole = _merge_columns(b, "head", rows.gather(b, "head.rows", normed))
+    whole = merge_columns(b, "head", rows.gather(b, "head.rows", normed))
     weight = gather(b, "head", _table(b), tile(b))
     vocab = tile(b)[0]
     logits = b.tensor("head.o", (b.rows, vocab))
@@ -176,7 +176,7 @@ def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
     d = rows.reduce(b, "head.grad.reduce", d, *b.shards_of("vocabulary"), purpose=INPUT_GRAD_REDUCE)
     first = b.block.micro_batch == 0 and not kept.further
     weight_gradient(b, "head", _table(b), (kept.d_logits, source), tile(b), first=first)
-    d = _take_columns(b, "head.grad.columns", d, "head.di.part")
+    d = take_columns(b, "head.grad.columns", d, "head.di.part")
     norm.backward(b, "norm", kept.norm_of, (kept.source, kept.stats), d)
     return d
 
@@ -246,7 +246,7 @@ def _total(b: Builder) -> tuple[str, bool]:
     return goldfish.total(b), m == 0
 
 
-def _merge_columns(b: Builder, label: str, part: str) -> str:
+def merge_columns(b: Builder, label: str, part: str) -> str:
     """Emit the all-gather over y that makes whole rows of a stream whose columns are split."""
     if b.grid.y == 1:
         return part
@@ -258,7 +258,7 @@ def _merge_columns(b: Builder, label: str, part: str) -> str:
     return whole
 
 
-def _take_columns(b: Builder, label: str, whole: str, part: str) -> str:
+def take_columns(b: Builder, label: str, whole: str, part: str) -> str:
     """Emit the copy of this rank's columns of whole rows; with one rank on y they are the part."""
     if b.grid.y == 1:
         return whole
