@@ -145,8 +145,8 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
     """One device, and two of the same replica: nothing shares a link with anything. Also with
     modules for further tokens behind layers of one kind and of two."""
     one: dict[str, object] = {"data": 1}
-    further = replace(GPT_12, positions="rope", mtp_layers=2)
-    routed = replace(further, biases=False, experts=4, topk=2, expert_ffn=128, dense_layers=3)
+    further = replace(GPT_12, layers=2, positions="rope", mtp_layers=2)
+    routed = replace(further, biases=False, experts=4, topk=2, expert_ffn=128, dense_layers=1)
     pairs = [(GPT_12, one), (GPT_12, {"data": 2, "overlap": ()}), (further, one), (routed, one)]
     for gpt, fixed in pairs:
         space = _space_of_one(gpt, fixed)
