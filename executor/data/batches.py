@@ -8,10 +8,11 @@ import torch
 from executor.buffer_table import BufferTable
 from executor.data.dataset import Dataset
 from executor.data.sources import Data
-from executor.kernels.context.positions import before_chunks, of_rank
+from executor.kernels.context.positions import before_chunks, behind_chunks, of_rank
 from executor.rank_context import RankContext
 from workload.gpt import GPT
 from workload.lowering.layers.goldfish import BEFORE
+from workload.lowering.layers.vocabulary import BEHIND
 from workload.op import EMBED, HEAD, Part
 from workload.plan import Plan
 from workload.program import Program
@@ -48,6 +49,7 @@ def feed(batch: torch.Tensor, program: Program, table: BufferTable, at: RankCont
         for name, own in (("tokens", begins[:, :-1]), ("targets", ends[:, 1:])):
             if f"m{m}.{name}" in program.buffers:
                 table[f"m{m}.{name}"].copy_(of_rank(own, at).reshape(-1))
-        if f"m{m}.{BEFORE}" in program.buffers:
-            before = table[f"m{m}.{BEFORE}"]
-            before.copy_(before_chunks(ends[:, 1:], before.shape[-1], at))
+        for name, of_chunks in ((BEFORE, before_chunks), (BEHIND, behind_chunks)):
+            if f"m{m}.{name}" in program.buffers:
+                held = table[f"m{m}.{name}"]
+                held.copy_(of_chunks(ends[:, 1:], held.shape[-1], at))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.kernels.context.positions import positions
+from executor.kernels.context.positions import chunks, positions
 from executor.kernels.slices import cut, row_slices, wide_dtype, wide_rows
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -162,13 +162,18 @@ def loss_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 def next_targets(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The token so many behind each target, and which there are: behind a sequence's last there is
-    none, and in their place are its first ones."""
-    targets = reads[0].view(-1, op.attributes["sequence"])
-    after, kept = (t.view(targets.shape) for t in writes)
-    ahead = op.attributes["ahead"]
-    after.copy_(targets.roll(-ahead, 1))
-    kept.fill_(1)
-    kept[:, -ahead:] = 0
+    none, and in their place are its first ones. Of a sequence in parts those behind each of a
+    rank's chunks are told."""
+    ahead, sequence = int(op.attributes["ahead"]), int(op.attributes["sequence"])
+    parts = chunks(sequence, at)
+    shape = -1, len(parts), parts[0].stop - parts[0].start
+    targets, after, kept = (t.view(shape) for t in (reads[0], *writes))
+    behind = reads[1].view(*targets.shape[:2], -1) if len(parts) > 1 else targets
+    longer = torch.cat([targets, behind[..., :ahead]], 2)
+    after.copy_(longer[..., ahead:])
+    for number, part in enumerate(parts):
+        kept[:, number] = 1
+        kept[:, number, max(sequence - ahead - part.start, 0) :] = 0
 
 
 def _tokens(op: Op) -> float:

@@ -13,7 +13,7 @@ from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
 from simulator.search.asked import choices, dispatchers, exchanges, uneven_layers, v_shape
-from simulator.search.bounds.layer_kinds import has_kinds
+from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
@@ -226,8 +226,13 @@ def _check_covered(gpt: GPT) -> None:
             f"a search covers models of layers of attention and an MLP each; {gpt.name} "
             "has a pattern of others: predict plans one by one, or by --sweep"
         )
-    if gpt.mtp_layers:
-        raise PlanError(f"a search goes without {gpt.name}'s mtp_layers; give 0")
+    if gpt.mtp_layers and (gpt.expert_every > 1 or attends_differently(gpt)):
+        key = "expert_every" if gpt.expert_every > 1 else "global_every"
+        raise PlanError(
+            "a search covers modules for further tokens behind layers that attend alike and all "
+            f"have experts from some layer on; {gpt.name} has mtp_layers={gpt.mtp_layers} and "
+            f"{key}={getattr(gpt, key)}: predict plans one by one, or by --sweep"
+        )
 
 
 def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:

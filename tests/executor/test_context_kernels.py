@@ -10,7 +10,14 @@ import torch
 from executor.kernels import goldfish
 from executor.kernels.attentions import attention
 from executor.kernels.context import pieces
-from executor.kernels.context.positions import before_chunks, chunks, of_rank, positions
+from executor.kernels.context.positions import (
+    before_chunks,
+    behind_chunks,
+    chunks,
+    of_rank,
+    positions,
+)
+from executor.kernels.vocabulary import next_targets
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from tests.blocks import BLOCK
@@ -170,3 +177,23 @@ def test_goldfish_loss_leaves_out_the_same_tokens(h: int) -> None:
         before = before_chunks(targets, h, at)
         goldfish.goldfish(how, [of_rank(targets, at).flatten(), before], [mask], at)
         assert mask.tolist() == cut(whole, rank).flatten().tolist()
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 9])
+def test_tokens_further_on_are_the_same_where_another_rank_has_them(ahead: int) -> None:
+    """Chunks have four tokens, so that nine further is two chunks on."""
+    targets = torch.randint(50, (SEQUENCES, SEQUENCE), generator=torch.Generator().manual_seed(3))
+    how = op_of("next_targets", ahead=ahead, sequence=SEQUENCE)
+
+    def found(reads: list[torch.Tensor], at: RankContext) -> list[torch.Tensor]:
+        count = reads[0].numel()
+        made = [torch.empty(count, dtype=dtype) for dtype in (torch.int64, torch.uint8)]
+        next_targets(how, reads, made, at)
+        return made
+
+    whole = found([targets.flatten()], place(0, 1))
+    for rank in range(RANKS):
+        at = place(rank)
+        reads = [of_rank(targets, at).flatten(), behind_chunks(targets, 9, at)]
+        for own, every in zip(found(reads, at), whole, strict=True):
+            assert own.tolist() == cut(every, rank).flatten().tolist()

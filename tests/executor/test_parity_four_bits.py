@@ -137,3 +137,6 @@ HYBRID = replace(
 def test_hybrids_with_further_tokens_are_cast_as_in_the_plain_model(recipe: str) -> None:
     check(1, with_recipe(HYBRID, recipe, FEW))
     check(2, with_recipe(HYBRID, recipe, replace(FEW, data=2, expert=2, zero=1)))
+    check(2, with_recipe(HYBRID, recipe, replace(OF_TWO["two-way"], stage_layers=(2, 1))))
+    columns = replace(HYBRID, expert_latent=0)
+    check(2, with_recipe(columns, recipe, replace(FEW, y=2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.executor.test_parity_experts import FOUR, plan_of
 from tests.executor.test_parity_hybrid import NANO
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.splits.plan_values import CHOICES
 
 LLAMA = replace(find_model("tiny-llama-40k"), vocab=250, mtp_layers=1)
 TIED = replace(LLAMA, tied=True, window=5, global_every=3, mtp_loss=0.5)
@@ -59,6 +61,72 @@ MORE = [
 def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
     rows, stages = plan_of(x=2, sequence_parallel=True, micro_batches=2), {"stage_layers": (1, 2)}
     check(2, SUPER, [rows, plan_of(pipe=2, micro_batches=2, **stages)])
+
+
+IN_V: dict[str, Any] = {"pipe": 2, "interleave": 2, "schedule": "zb-v"}
+TWO_WAY: dict[str, Any] = {"pipe": 2, "schedule": "dualpipe"}
+FOUR_LAYERS = replace(THREE, layers=4, mtp_shared=True)
+
+
+@pytest.mark.distributed
+def test_beside_the_embedding_and_on_parts_of_sequences_it_trains_as_the_plain_model_does() -> None:
+    check(2, replace(LLAMA, layers=4), [plan_of(**IN_V, micro_batches=2), plan_of(context=2)])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "gpt", [THREE, TIED, replace(SUPER, expert_latent=0)], ids=["own", "tied", "experts"]
+)
+def test_on_some_columns_of_the_stream_depths_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(2, gpt, [plan_of(y=2, recompute="full", overlap=())])
+    own = {"stage_layers": (gpt.layers - 1, 1)}
+    plans = [plan_of(y=2, x=2), plan_of(y=2, data=2, zero=3), plan_of(y=2, z=2, zero=1)]
+    plans += [plan_of(y=2, pipe=2, micro_batches=2, **own)]
+    check(4, gpt, [*plans, plan_of(y=4)] + [plan_of(y=2, context=2)] * (not gpt.pattern))
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CHOICES["context_kind"])
+@pytest.mark.parametrize("name", ["own", "tied", "experts"])
+def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind: str) -> None:
+    """The token so many further is another rank's: of eight depths, of parts with fewer tokens."""
+    eight = replace(THREE, layers=1, mtp_layers=8, sequence=16)
+    gpt = {"own": eight, "tied": TIED, "experts": replace(DEEPSEEK, layers=2)}[name]
+    how: dict[str, Any] = {"context": 2, "context_kind": kind}
+    plans = [
+        plan_of(**how, x=2, sequence_parallel=True, micro_batches=2, recompute="selective"),
+        plan_of(context=4, context_kind=kind, recompute="full"),
+        plan_of(**how, data=2, zero=3),
+        plan_of(**how, **TWO_WAY, micro_batches=4, stage_layers=(gpt.layers - 1, 1)),
+    ]
+    if gpt.experts:
+        plans += [plan_of(**how, data=2, expert=4, zero=1), plan_of(**how, z=2, expert=2)]
+    check(2, gpt, [plan_of(**how, micro_batches=2)])
+    check(4, gpt, plans)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "gpt",
+    [FOUR_LAYERS, replace(TIED, layers=4), replace(SUPER, layers=4, pattern="M**E")],
+    ids=["apart", "tied", "experts"],
+)
+def test_beside_the_embedding_depths_train_so_under_more_plans(gpt: GPT) -> None:
+    """Where the model ends on the stage that it begins on, of which there may be two."""
+    late = {**IN_V, "schedule": "dualpipe-v"}
+    full = {"recompute": "full", "overlap": ()}
+    two = [plan_of(**IN_V, micro_batches=1), plan_of(**late, micro_batches=4, **full)]
+    check(2, gpt, [*two, plan_of(**TWO_WAY, micro_batches=8)])
+    every = [
+        plan_of(**IN_V, x=2, sequence_parallel=True, micro_batches=4),
+        plan_of(**late, data=2, zero=2, micro_batches=4),
+        plan_of(**TWO_WAY, z=2, zero=1, micro_batches=4),
+        plan_of(pipe=4, schedule="dualpipe", micro_batches=8),
+    ]
+    check(4, gpt, every)
 
 
 EXPERTS = [

@@ -34,6 +34,13 @@ def test_two_directions_equal_their_ops(stages: int) -> None:
         assert_slots_equal_ops(replace(gpt, tied=more % 2 == 0), plan)
 
 
+def test_modules_for_further_tokens_beside_the_embedding_equal_their_ops() -> None:
+    gpt = replace(TINY, layers=4, positions="rope", mtp_layers=2)
+    assert_slots_equal_ops(gpt, both_ways(3, pipe=2, x=2))
+    v = Plan(pipe=2, interleave=2, schedule="zb-v", batch=6, micro_batch=1)
+    assert_slots_equal_ops(replace(gpt, tied=False), v)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bytes_per_s", [1e6, 1e8, 1e12])
 @pytest.mark.parametrize("more", ["a2a+ors", "all+a2a,x=2,zero=2", "all+a2a,zero=3"])

@@ -257,7 +257,8 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
 def test_a_module_that_predicts_a_second_token_is_in_the_step() -> None:
     gpt = replace(SMALL, layers=5, positions="rope", mtp_layers=1)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=1e7)
-    for text in ("data=2,batch=12,micro_batch=1", "x=2,z=2,batch=8,micro_batch=2"):
+    rest = "data=2,batch=12,micro_batch=1", "context=2,data=2,batch=12,micro_batch=1"
+    for text in ("x=2,z=2,batch=8,micro_batch=2", *rest):
         plan = parse_plan(text)
         program = lower(gpt, plan)
         step = simulate_step(gpt, plan, costs, fabric)

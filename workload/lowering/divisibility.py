@@ -9,7 +9,6 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import moe, windows
 from workload.models.hybrids import hybrid_plans
-from workload.pipeline.schedule import OPPOSED
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
@@ -155,21 +154,12 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_mtp(gpt: GPT, plan: Plan) -> None:
-    """What predicts a second token joins whole columns of neighbouring tokens."""
     if not gpt.mtp_layers:
         return
-    has = f"{gpt.name}'s mtp_layers={gpt.mtp_layers}"
-    for axis in ("y", "context"):
-        if getattr(plan, axis) > 1:
-            raise PlanCannotRunError(
-                f"{axis}={getattr(plan, axis)} goes without {has}; use {axis}=1"
-            )
-    if plan.schedule in OPPOSED and plan.pipe > 1:
-        raise PlanCannotRunError(f"schedule={plan.schedule} goes without {has}; use schedule=1f1b")
     if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} does not know weights of mtp_layers, which ranks of x "
-            "hold in copies"
+            f"optimizer={plan.optimizer} does not know weights of mtp_layers ({gpt.name}'s "
+            f"mtp_layers={gpt.mtp_layers}), which ranks of x hold in copies"
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from workload.errors import PlanCannotRunError
 from workload.expert_loads.histogram import counts_of
 from workload.gpt import GPT
-from workload.models import windows
+from workload.models import mtp, windows
 from workload.op import EMBED, HEAD, Part, layer_part
 from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.schedule import FORWARD, OPPOSED, TWO_WAY, Slot, slots, ways
@@ -39,11 +39,13 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
 def turned_parts(gpt: GPT, plan: Plan, stage: int) -> frozenset[Part]:
     """The parts of the model that a stage runs for micro-batches that enter at the last stage."""
     places, layers = places_of(plan), chunk_layers(gpt, plan)
+    further = mtp.every_layer(gpt)[gpt.layers :]
     found: list[Part] = []
     for number in places.numbers(stage) if places.two_way else []:
         if places.turns_back(number):
             found += map(layer_part, layers[places.part(number)])
-            found += [EMBED] * places.begins(number) + [HEAD] * places.ends(number)
+            found += [EMBED] * places.begins(number)
+            found += [HEAD, *map(layer_part, further)] if places.ends(number) else []
     return frozenset(found)
 
 

@@ -49,6 +49,14 @@ def of_rank(tokens: torch.Tensor, at: RankContext) -> torch.Tensor:
     return own[0] if len(own) == 1 else torch.cat(own, 1)
 
 
+def behind_chunks(tokens: torch.Tensor, count: int, at: RankContext) -> torch.Tensor:
+    """The `count` tokens behind each of a rank's chunks, (sequences, chunks, count): behind the
+    sequence's end its first ones."""
+    longer = torch.cat([tokens, tokens[:, :count]], 1)
+    ends = [part.stop for part in chunks(tokens.shape[1], at)]
+    return torch.stack([longer[:, end : end + count] for end in ends], 1)
+
+
 def before_chunks(tokens: torch.Tensor, count: int, at: RankContext) -> torch.Tensor:
     """The `count` tokens in front of each of a rank's chunks, (sequences, chunks, count): zeros
     where the sequence has none."""

@@ -15,7 +15,7 @@ from simulator.search.asked.dispatchers import of_program
 from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.expert_splits import folds_of
 from simulator.search.asked.v_shape import of_one_stage
-from simulator.search.bounds.layer_kinds import base_of
+from simulator.search.bounds.layer_kinds import base_of, kind_of
 from simulator.search.space import Space
 from topologies.session import current_session
 from workload.expert_loads.histogram import RoutedGPT
@@ -23,9 +23,11 @@ from workload.expert_loads.rank_sizes import least_sizes
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import (
+    BUCKET_REDUCE,
     BUCKET_SCATTER,
     EMBED,
     FORWARD,
+    HEAD,
     PARAMETER_GATHER,
     WEIGHT_GATHER,
     Op,
@@ -41,6 +43,7 @@ from workload.splits.experts import FOLDED
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
 KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
+OF_TABLES = (BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER)
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
 
@@ -230,7 +233,12 @@ def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
     return replace(program, ops=tuple(map(cut_op, program.ops)))
 
 
-def adds_to_tied(op: Op, some: BatchedProgram) -> bool:
-    """Whether an op adds to the gradient of a table that the model's ends share: in a pipeline each
-    end has its own, and the first addition overwrites it."""
-    return some.program.gpt.tied and op.kind == "accumulate" and op.block.part == EMBED
+def differs_apart(op: Op, some: BatchedProgram) -> bool:
+    """Whether an op of one stage is another one where the model's ends are apart and both have the
+    embedding's table: the first addition to its gradient overwrites that; and what is sent of the
+    head's parameters and gradients is sent with the table, and more may be faster than less."""
+    gpt = some.program.gpt
+    if gpt.mtp_layers and op.purpose in OF_TABLES:
+        return kind_of(op.part, gpt) == HEAD.kind
+    shared = gpt.tied or gpt.mtp_layers > 0
+    return shared and op.kind == "accumulate" and op.block.part == EMBED

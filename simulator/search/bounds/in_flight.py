@@ -16,7 +16,7 @@ import numpy as np
 from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
-from simulator.search.bounds.layer_kinds import kind_of, names_of
+from simulator.search.bounds.layer_kinds import is_own_layer, kind_of, names_of
 from simulator.search.bounds.layouts import ChunkLayers, plain_layers
 from simulator.search.bounds.peak_memory import ADDITIONS, memory
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
@@ -214,10 +214,10 @@ def worked_on(some: BatchedProgram) -> dict[str, Bytes]:
     of: dict[str, str] = {}
     for at, op in enumerate(ops):
         for name in begin[at]:
-            of[name] = kind_of(op.block.part, gpt) if op.block.part.is_layer else ""
+            of[name] = kind_of(op.block.part, gpt) if is_own_layer(op.block.part, gpt) else ""
             if of[name]:
                 level[of[name]] = level[of[name]] + some.nbytes(name)
-        if _counts(op):
+        if _counts(op) and is_own_layer(op.block.part, gpt):
             kind = kind_of(op.block.part, gpt)
             most[kind] = np.maximum(most[kind], level[kind])
         for name in filter(of.get, end[at]):
@@ -232,7 +232,8 @@ def weight_sums(some: BatchedProgram) -> dict[str, Bytes]:
     program, gpt = some.program, some.program.gpt
     most = {kind: some.values(0) for kind in names_of(gpt)}
     for op in program.ops:
-        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and op.block.part.is_layer:
+        own_layer = op.block.micro_batch == 0 and is_own_layer(op.block.part, gpt)
+        if op.purpose == WEIGHT_GRAD and own_layer:
             names = dict.fromkeys((*op.reads, *op.writes))
             every = (program.buffers[name] for name in names)
             own = (each for each in every if not each.persistent and each.role != HOST)
@@ -250,7 +251,7 @@ def kept_for_weights(some: BatchedProgram) -> dict[str, Bytes]:
     writer: dict[str, Op] = {}
     names = dict[str, Op]()
     for op in program.ops:
-        own = op.block.part.is_layer or op.block.part == HEAD
+        own = is_own_layer(op.block.part, gpt) or op.block.part == HEAD
         if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and own:
             names |= dict.fromkeys(op.reads, op)
         writer |= dict.fromkeys(op.writes, op)

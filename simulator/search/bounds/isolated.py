@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.search.bounds.batched_programs import BatchedProgram
+from simulator.search.bounds.batched_programs import BatchedProgram, differs_apart
 from simulator.search.bounds.isolated_times import (
     IsolatedTimes,
     Slots,
@@ -38,9 +38,7 @@ from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
 from workload.op import (
     COMPUTE,
-    EMBED,
     FORWARD,
-    HEAD,
     STEP,
     Identity,
     Op,
@@ -134,10 +132,13 @@ class IsolatedBlocks:
         before = np.zeros(len(e.lane), dtype=np.int64)
         total: dict[str, Ticks] = {COMPUTE: before}
         for op in self.some.program.ops:
-            if op.block != STEP or (op.part in (EMBED, HEAD) and op.part.kind not in ends.parts):
+            kind = kind_of(op.part, gpt)
+            if op.block != STEP or (kind in PLACE_OF and kind not in ends.parts):
                 continue
-            if op.part.is_layer:
-                ticks = layers[kind_of(op.part, gpt)] * self._ticks[op.identity][e.lane]
+            if not alone and differs_apart(op, self.some):
+                continue
+            if kind in layers:
+                ticks = layers[kind] * self._ticks[op.identity][e.lane]
             elif op.purpose in REDUCED_ACROSS_STAGES and not alone:
                 wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
                 ticks = self.op_bounds.ticks(self.some, wide)[e.lane]
@@ -176,7 +177,7 @@ class IsolatedBlocks:
 
     def _operands(self, op: Op) -> dict[str, Bytes]:
         """Bytes of an op's operands by part of the model: a kind of layer, "first" or "last"; and
-        "shared" for the tied table, which the last stage holds too."""
+        "shared" for the embedding's table where the last stage holds it too."""
         names = (*op.reads, *op.writes)
         if op.is_collective:
             names = op.writes if op.kind == "all_gather" else op.reads
@@ -186,10 +187,15 @@ class IsolatedBlocks:
             kind = kind_of(buffer.part, self.some.program.gpt)
             part = PLACE_OF.get(kind, kind)
             own = self.some.nbytes(name)
-            is_table = self.some.program.gpt.tied and buffer.parameter == TABLE
+            is_table = self._on_both_ends and buffer.parameter == TABLE
             for key in (part, "shared") if is_table else (part,):
                 held[key] = held[key] + own if key in held else own
         return held
+
+    @property
+    def _on_both_ends(self) -> bool:
+        gpt = self.some.program.gpt
+        return gpt.tied or gpt.mtp_layers > 0
 
     @property
     def _last(self) -> int:

@@ -59,11 +59,13 @@ class IsolatedTimes:
 @dataclass(frozen=True, eq=False)
 class Slots:
     """The ops of some slots of a few layers and what they wait for; what depends on these alone is
-    found once for all plans. `layers` are those of the model that the ops were lowered with."""
+    found once for all plans. `layers` are those of the model that the ops were lowered with;
+    the base has `base_layers`."""
 
     ops: Sequence[Op]
     waits: Sequence[Waits]
     layers: ChunkLayers
+    base_layers: int = 1
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -77,8 +79,13 @@ class Slots:
         """The identity of an op's counterpart in the base, which takes as long."""
         m, part, again, label = op.identity
         if part.is_layer:
-            part = layer_part(self.layers.bases[part.layer - self.layers.skip])
+            part = layer_part(self._number_in_base(part.layer - self.layers.skip))
         return m, part, again, label
+
+    def _number_in_base(self, place: int) -> int:
+        """That of a layer by its place among these, or behind them of one for further tokens."""
+        bases = self.layers.bases
+        return bases[place] if place < len(bases) else place - len(bases) + self.base_layers
 
     @cached_property
     def issued(self) -> list[tuple[Indices, bool]]:

@@ -12,7 +12,7 @@ from itertools import product
 from workload.expert_loads.histogram import least_uneven
 from workload.gpt import GPT
 from workload.models import moe, windows
-from workload.op import Part
+from workload.op import HEAD, Part
 
 LAYER = "layer"
 # Names by whether layers have experts, and attend to all tokens where others have a window.
@@ -86,8 +86,15 @@ def name_of(gpt: GPT, layer: int) -> str:
 
 
 def kind_of(part: Part, gpt: GPT) -> str:
-    """The kind of a part of a model."""
-    return name_of(gpt, part.layer) if part.is_layer else part.kind
+    """The kind of a part of a model; what predicts further tokens is of the head."""
+    if not is_own_layer(part, gpt):
+        return HEAD.kind if part.is_layer else part.kind
+    return name_of(gpt, part.layer)
+
+
+def is_own_layer(part: Part, gpt: GPT) -> bool:
+    """Whether a part is one of the model's layers, not of those that predict further tokens."""
+    return part.is_layer and part.layer < gpt.layers
 
 
 def _kind(gpt: GPT, layer: int) -> Kind:

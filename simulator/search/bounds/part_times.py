@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from simulator.search.asked.exchanges import stream_of
-from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, adds_to_tied
+from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, differs_apart
 from simulator.search.bounds.layer_kinds import kind_of
 from simulator.search.bounds.op_bounds import OpBounds, asked_of
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, MODEL, STEP, Op
@@ -59,7 +59,7 @@ def _counted(some: BatchedProgram) -> list[tuple[Op, dict[tuple[str, str, bool],
     last = some.micro_batches - 1
     found: dict[tuple[object, ...], tuple[Op, dict[tuple[str, str, bool], int]]] = {}
     for op in some.program.ops:
-        where = [] if adds_to_tied(op, some) else _where(op, some, last)
+        where = [] if differs_apart(op, some) else _where(op, some, last)
         if where:
             sort = op.stream, op.purpose, op.dtype, asked_of(op)
             counts = found.setdefault(sort, (op, {}))[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -129,12 +130,10 @@ def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
     program, level = some.program, some.values(0)
     held, saved = memory(some)
     last = layer_part(program.gpt.layers - 1)
-    while_saved = (
-        Block(0, HEAD, FORWARD),
-        Block(0, HEAD, BACKWARD),
-        Block(0, last, RECOMPUTE),
-        Block(0, last, BACKWARD),
-    )
+    ends = {op.block.part for op in program.ops if kind_of(op.block.part, program.gpt) == HEAD.kind}
+    parts = (FORWARD, BACKWARD, RECOMPUTE), ends
+    while_saved = {Block(0, part, phase) for phase, part in product(*parts)}
+    while_saved |= {Block(0, last, RECOMPUTE), Block(0, last, BACKWARD)}
     for buffer in program.buffers.values():
         if buffer.persistent and buffer.role != HOST:
             level = level + some.nbytes(buffer.name)
@@ -182,14 +181,13 @@ def memory(some: BatchedProgram) -> tuple[dict[str, Bytes], dict[str, Bytes]]:
             held[part] = held[part] + some.nbytes(buffer.name)
     born: dict[str, str] = {}
     saved = {kind: some.values(0) for kind in names_of(gpt)}
-    head = Block(0, HEAD, FORWARD)
+    at_head = 0, HEAD.kind, FORWARD
     for op, gone in zip(program.ops, program.releases, strict=True):
-        block = op.block
-        if block.micro_batch == 0 and block.part.is_layer and block.phase == FORWARD:
-            kind = kind_of(block.part, gpt)
+        block, kind = op.block, kind_of(op.block.part, gpt)
+        if block.micro_batch == 0 and kind in saved and block.phase == FORWARD:
             own = (name for name in op.writes if not program.buffers[name].persistent)
             born |= {name: born.get(name, kind) for name in own}
-        elif gone and block != head:
+        elif gone and (block.micro_batch, kind, block.phase) != at_head:
             for name in filter(born.__contains__, gone):
                 kind = born[name]
                 saved[kind] = saved[kind] + some.nbytes(name)

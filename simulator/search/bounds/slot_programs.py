@@ -12,13 +12,15 @@ from simulator.search.asked.choices import of_layers
 from simulator.search.asked.exchanges import of_exchanges, without_turns
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
-    adds_to_tied,
+    differs_apart,
     is_left_out,
     within_parts,
 )
 from simulator.search.bounds.isolated_times import Slots
+from simulator.search.bounds.layer_kinds import is_own_layer, kind_of
 from simulator.search.bounds.layouts import ChunkLayers, ModelEnds
 from workload.dataflow import waits
+from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Op
@@ -110,14 +112,14 @@ class SlotProgram:
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
     ) -> Slots:
         parts = ["layer", *ends.parts]
-        every = self._ops(micro_batch, layers)
+        gpt, every = self.lowered.few(layers).gpt, self._ops(micro_batch, layers)
         ops = [
             op
             for work in works
             for op in every[work]
-            if _part(op) in parts and not (adds_to_tied(op, self.some) and not ends.alone)
+            if _part(op, gpt) in parts and (ends.alone or not differs_apart(op, self.some))
         ]
-        return Slots(ops, waits(ops), layers)
+        return Slots(ops, waits(ops), layers, self.some.program.gpt.layers)
 
     def _is_last(self, micro_batch: int) -> bool:
         return micro_batch == self.some.micro_batches - 1
@@ -178,5 +180,6 @@ def _is_of(op: Op, micro_batch: int, skip: int) -> bool:
     return op.block.micro_batch in (micro_batch, NONE) and not (part.is_layer and part.layer < skip)
 
 
-def _part(op: Op) -> str:
-    return (op.part if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) else op.block.part).kind
+def _part(op: Op, gpt: GPT) -> str:
+    part = op.part if op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) else op.block.part
+    return part.kind if is_own_layer(part, gpt) else kind_of(part, gpt)

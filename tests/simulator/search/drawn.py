@@ -59,7 +59,9 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
     )
     plain = replace(gpt, kv_heads=0, biases=False, positions="rope", qkv_bias=False, qk_norm=False)
     latent = replace(plain, kv_rank=96, q_rank=64, rope_width=32)
-    return draw(st.sampled_from([gpt, gpt, gpt, latent]))
+    depths, shared = draw(st.sampled_from([1, 2])), draw(st.booleans())
+    further = replace(gpt, positions="rope", dropout=0.0, mtp_layers=depths, mtp_shared=shared)
+    return draw(st.sampled_from([gpt, gpt, gpt, latent, further]))
 
 
 @st.composite
@@ -76,7 +78,7 @@ def mixtures(draw: st.DrawFn, layers: tuple[int, ...] = (2, 3, 5, 7, 12, 13, 27,
         expert_ffn=draw(st.sampled_from([128, 1024])),
         shared_ffn=draw(st.sampled_from([0, 512])),
         dense_layers=min(few, gpt.layers - 1),
-        expert_every=every,
+        expert_every=1 if gpt.mtp_layers else every,
         capacity=draw(st.sampled_from([0.0, 1.25])),
     )
 

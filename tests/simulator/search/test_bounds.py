@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,8 @@ from workload.plan_text import parse_plan
 
 HUGE = 10**18
 GPT_12 = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
+
+ROPE: dict[str, Any] = {"positions": "rope"}
 
 
 def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
@@ -139,10 +142,14 @@ def test_a_hundred_and_twenty_plans_of_models_with_experts_take_no_less(
 
 
 def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
-    """One device, and two of the same replica: nothing shares a link with anything."""
-    cases: list[dict[str, object]] = [{"data": 1}, {"data": 2, "overlap": ()}]
-    for fixed in cases:
-        space = _space_of_one(fixed)
+    """One device, and two of the same replica: nothing shares a link with anything. Also with
+    modules for further tokens behind layers of one kind and of two."""
+    one: dict[str, object] = {"data": 1}
+    further = replace(GPT_12, layers=2, positions="rope", mtp_layers=2)
+    routed = replace(further, biases=False, experts=4, topk=2, expert_ffn=128, dense_layers=1)
+    pairs = [(GPT_12, one), (GPT_12, {"data": 2, "overlap": ()}), (further, one), (routed, one)]
+    for gpt, fixed in pairs:
+        space = _space_of_one(gpt, fixed)
         machine = MACHINES["perlmutter"]
         fabric = MachineFabric(machine, space.problem.devices)
         costs = compute_costs(machine, fabric.ranks_per_node, space.problem.devices)
@@ -161,10 +168,10 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
             assert bound[at] == to_ticks(step)
 
 
-@pytest.mark.parametrize("positions", ["learned", "rope"])
+@pytest.mark.parametrize("more", [{}, ROPE, {**ROPE, "mtp_layers": 1}])
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
-    positions: str, schedule: str
+    more: dict[str, Any], schedule: str
 ) -> None:
     """On Kestrel the layers alone take longer than with a table, for which NCCL's tuner changes the
     algorithm. Whichever stage ends last, the bound is no more than the step."""
@@ -172,7 +179,7 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
     shape = {"x": 1, "y": 1, "z": 1, "data": 16, "pipe": 2, "micro_batch": 2, "interleave": 1}
     order = {"schedule": schedule, "overlap": (), "recompute": "none", "zero": 0, "order": USUAL}
     problem = SearchProblem(
-        replace(gpt, positions=positions), 32, 64, {**shape, **order, "sequence_parallel": False}
+        replace(gpt, **more), 32, 64, {**shape, **order, "sequence_parallel": False}
     )
     space, machine = space_of(problem), MACHINES["kestrel"]
     assert space.plans == 1
@@ -248,7 +255,7 @@ def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
                 assert overlapped(plain, overlap).ops == whole.ops
 
 
-def _space_of_one(fixed: dict[str, object]) -> Space:
+def _space_of_one(gpt: GPT, fixed: dict[str, object]) -> Space:
     devices = int(str(fixed["data"]))
     own = {"x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", **fixed}
-    return space_of(SearchProblem(GPT_12, devices, 2 * devices, {**own, "micro_batch": 2}))
+    return space_of(SearchProblem(gpt, devices, 2 * devices, {**own, "micro_batch": 2}))

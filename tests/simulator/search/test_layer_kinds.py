@@ -53,7 +53,8 @@ def in_windows(draw: st.DrawFn) -> GPT:
     layers = draw(st.sampled_from([(2, 4, 12), (3, 5, 7, 13, 27)]))
     gpt = draw(st.one_of(models(layers=layers), mixtures(layers=layers)))
     every = draw(st.sampled_from([2, 2, 3, 4, 6]))
-    return gpt if gpt.kv_rank else replace(gpt, window=64, global_every=every)
+    alike = gpt.kv_rank or gpt.mtp_layers
+    return gpt if alike else replace(gpt, window=64, global_every=every)
 
 
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK)

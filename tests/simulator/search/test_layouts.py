@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.search.baselines import every_plan
-from simulator.search.bounds.layer_kinds import base_of
+from simulator.search.bounds.layer_kinds import base_of, kind_of
 from simulator.search.bounds.layouts import (
     AHEAD,
     OWN,
@@ -21,9 +21,11 @@ from simulator.search.bounds.layouts import (
 )
 from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of
-from tests.simulator.search.test_branch_and_bound import same_answer
-from workload.gpt import find_model
+from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
+from workload.errors import PlanError
+from workload.gpt import GPT, find_model
 from workload.models import moe
+from workload.op import layer_part
 
 V3 = find_model("deepseek-v3")
 TINY = replace(find_model("tiny-deepseek-2m"), layers=5, sequence=512)
@@ -101,3 +103,33 @@ def test_stages_of_layers_of_one_kind_divide() -> None:
 def test_a_plan_names_the_layers_of_its_chunks_where_they_do_not_divide() -> None:
     problem = SearchProblem(TINY, 2, 4, {"pipe": 2, "interleave": 1, "schedule": "1f1b"})
     assert {plan.stage_layers for plan in every_plan(space_of(problem))} == {(3, 2)}
+
+
+FURTHER = replace(TINY, mtp_layers=2)
+FURTHER_SMALL = replace(SMALL, positions="rope", mtp_layers=2)
+
+
+def test_modules_for_further_tokens_are_of_the_head() -> None:
+    base = base_of(FURTHER)
+    kinds = [kind_of(layer_part(number), base) for number in range(4)]
+    assert kinds == ["dense", "experts", "head", "head"]
+    windows = replace(FURTHER_SMALL, window=64, global_every=2, mtp_layers=1)
+    with pytest.raises(PlanError, match="mtp_layers=1 and global_every=2: predict"):
+        SearchProblem(windows, 4, 8)
+    with pytest.raises(PlanError, match="mtp_layers=2 and expert_every=2: predict"):
+        SearchProblem(replace(FURTHER, expert_every=2), 8, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("gpt", [FURTHER, FURTHER_SMALL])
+@pytest.mark.parametrize("name", ["perlmutter", "frontier", "kestrel"])
+def test_a_search_with_further_tokens_finds_what_trying_all_plans_finds(
+    gpt: GPT, name: str
+) -> None:
+    """In a V too, where the modules are on the first stage."""
+    few = {key: value for key, value in tiny_problem().fixed.items() if key != "dispatcher"}
+    same_answer(SearchProblem(gpt, 4, 16, few, also={"schedule": ("zb-v",)}), name, top=3)
+    if not gpt.kv_rank:
+        over_y = {**few, "y": 2, "interleave": 1}
+        same_answer(SearchProblem(gpt, 4, 16, over_y), name, top=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -43,8 +44,14 @@ def test_deepseek_v3_and_its_module_are_those_of_the_released_checkpoint() -> No
     assert gpt.parameters == 671_026_419_200 + attention + experts + norms + 2 * 7168**2
 
 
-@pytest.mark.parametrize("plan", ["x=2,sp=true", "z=2,data=2,zero=1", "recompute=full"])
-@pytest.mark.parametrize("gpt", [APART, SUPER, OWN], ids=["one", "shared", "own"])
+@pytest.mark.parametrize(
+    ("gpt", "plan"),
+    [
+        *product([APART, SUPER, OWN], ["x=2,sp=true", "z=2,data=2,zero=1", "recompute=full"]),
+        (APART, "context=2,data=2"),
+        (SUPER, "x=2,y=2"),
+    ],
+)
 def test_a_program_has_the_models_flops_and_parameters(gpt: GPT, plan: str) -> None:
     program = lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{plan}"))
     assert program.model_flops == gpt.model_flops(program.plan.batch)
@@ -99,6 +106,27 @@ def test_the_module_and_a_copy_of_the_table_are_on_the_last_stage() -> None:
     assert "embed.w" not in lower(replace(TWO, tied=False), plan, 1).layouts
 
 
+IN_V = "pipe=2,interleave=2,schedule=zb-v,micro_batch=1,batch=4,overlap=none"
+
+
+def test_in_a_v_the_embedding_is_at_hand_and_the_last_micro_batch_ends_on_the_first_stage() -> None:
+    first, last = (lower(replace(APART, layers=4), parse_plan(IN_V), stage) for stage in (0, 1))
+    assert {"l4.eh_proj.w", "embed.w", "head.w"} <= set(first.layouts)
+    assert not {"l4.eh_proj.w", "embed.w", "head.w"} & set(last.layouts)
+    assert not any(op.label == "tied.reduce" for op in (*first.ops, *last.ops))
+    sums = [op for op in first.ops if "embed.w.grad" in op.writes and op.kind == "accumulate"]
+    assert [op.attributes["first"] for op in sums] == [True] + 7 * [False]
+    assert sums[0].label == "mtp.embed.grad.accumulate"
+
+
+def test_experts_of_the_module_are_balanced_on_the_stage_with_the_head() -> None:
+    """Layers 3 of 4 and 4, the module's, choose experts; both are on the first stage."""
+    gpt = replace(BOTH, layers=4, dense_layers=3, router="sigmoid", router_bias=True)
+    programs = [lower(gpt, parse_plan(IN_V), stage) for stage in (0, 1)]
+    moved = [[str(op.part) for op in p.ops if op.label == "router.bias.move"] for p in programs]
+    assert moved == [["l3", "l4"], []]
+
+
 def test_an_evaluation_goes_without_it() -> None:
     program = lower_forward(APART, parse_plan("micro_batch=2"))
     assert not any(op.part.layer == 2 for op in program.ops)
@@ -134,7 +162,17 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], said
         replace(BOTH, **fields)
 
 
-@pytest.mark.parametrize("plan", ["y=2", "context=2", "optimizer=muon"])
-def test_plans_that_split_what_it_joins_are_refused(plan: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=r"mtp_layers|weights of experts"):
-        lower(BOTH, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+@pytest.mark.parametrize("rule", ["muon", "lomo", "mezo"])
+def test_rules_that_want_whole_matrices_are_refused(rule: str) -> None:
+    dense = replace(find_model("tiny-llama-40k"), mtp_layers=1)
+    with pytest.raises(PlanCannotRunError, match="does not know weights of mtp_layers"):
+        lower(dense, parse_plan(f"batch=4,micro_batch=4,optimizer={rule}"))
+
+
+def test_a_modules_linear_has_whole_rows_where_ranks_of_y_have_some_columns() -> None:
+    program = lower(APART, parse_plan("y=2,batch=2,micro_batch=2,overlap=none"))
+    shapes = {op.label: program.buffers[op.reads[0]].shape for op in program.ops if op.reads}
+    labels = "mtp.join", "eh_proj.matmul", "mtp.columns", "eh_proj.grad.input", "mtp.de.columns"
+    assert [shapes[label][1] for label in labels] == [32, 64, 32, 32, 32]
+    kept = {op.label: program.buffers[op.writes[0]].shape for op in program.ops if op.writes}
+    assert (kept["mtp.columns"][1], kept["mtp.de.columns"][1]) == (16, 16)

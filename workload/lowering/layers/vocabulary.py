@@ -19,6 +19,7 @@ from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHE
 from workload.rules import zeroth_order
 
 Kept = tuple[tuple[str, str] | None, str]
+BEHIND = "targets.behind"
 
 
 def padded_vocabulary(b: Builder) -> int:
@@ -99,7 +100,7 @@ def embed(b: Builder) -> tuple[str, Kept]:
         how: dict[str, Any] = {"sequence": b.gpt.sequence, "row_parts": rows.parts(b)}
         b.op("position", "position", [full, "position.w"], [out], **how)
     else:
-        out = _take_columns(b, "embed.columns", full, "embed.part")
+        out = take_columns(b, "embed.columns", full, "embed.part")
     kept = None
     if b.gpt.embedding_norm:
         source = out
@@ -123,7 +124,7 @@ def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
         }
         b.op("position.grad", "position_grad", [grad, *reads], writes, **how)
     grad = rows.gather(b, "embed.grad.rows", grad)
-    whole = _merge_columns(b, "embed.grad", grad)
+    whole = merge_columns(b, "embed.grad", grad)
     dw = b.tensor("embed.dw", tile(b), role="workspace")
     traffic = b.buffers[dw].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
     reads = [b.name("tokens"), whole]
@@ -150,7 +151,7 @@ def head(b: Builder, source: str, *, norm_of: str = "norm", further: int = 0) ->
     """Emit last norm, classifier and loss, with the gradient of its logits; it is that of the token
     so many `further` than the next."""
     normed, stats = norm.forward(b, "norm", norm_of, source)
-    whole = _merge_columns(b, "head", rows.gather(b, "head.rows", normed))
+    whole = merge_columns(b, "head", rows.gather(b, "head.rows", normed))
     weight = gather(b, "head", _table(b), tile(b))
     vocab = tile(b)[0]
     logits = b.tensor("head.o", (b.rows, vocab))
@@ -175,7 +176,7 @@ def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
     d = rows.reduce(b, "head.grad.reduce", d, *b.shards_of("vocabulary"), purpose=INPUT_GRAD_REDUCE)
     first = b.block.micro_batch == 0 and not kept.further
     weight_gradient(b, "head", _table(b), (kept.d_logits, source), tile(b), first=first)
-    d = _take_columns(b, "head.grad.columns", d, "head.di.part")
+    d = take_columns(b, "head.grad.columns", d, "head.di.part")
     norm.backward(b, "norm", kept.norm_of, (kept.source, kept.stats), d)
     return d
 
@@ -221,8 +222,20 @@ def _targets(b: Builder, further: int) -> tuple[str, list[str]]:
     after = b.tensor("mtp.targets", (b.rows,), "int64", role="workspace")
     kept = b.tensor("mtp.kept", (b.rows,), "uint8", role="workspace")
     how: dict[str, Any] = {"sequence": b.gpt.sequence, "ahead": further}
-    b.op("mtp.targets", "next_targets", [targets], [after, kept], **how)
+    b.op("mtp.targets", "next_targets", [targets, *_behind(b)], [after, kept], **how)
     return after, [kept]
+
+
+def _behind(b: Builder) -> list[str]:
+    """Declare the targets behind each chunk that a rank has of a sequence, if it is split: as many
+    as the furthest token needs.
+
+    Not modelled: Megatron-Core sends them from rank to rank (roll_tensor).
+    """
+    if b.plan.context == 1:
+        return []
+    shape = (b.plan.micro_batch, goldfish.CHUNKS, b.gpt.mtp_layers)
+    return [b.inputs(BEHIND, shape, b.grid.parts_of("vocabulary"))]
 
 
 def _total(b: Builder) -> tuple[str, bool]:
@@ -233,7 +246,7 @@ def _total(b: Builder) -> tuple[str, bool]:
     return goldfish.total(b), m == 0
 
 
-def _merge_columns(b: Builder, label: str, part: str) -> str:
+def merge_columns(b: Builder, label: str, part: str) -> str:
     """Emit the all-gather over y that makes whole rows of a stream whose columns are split."""
     if b.grid.y == 1:
         return part
@@ -245,7 +258,7 @@ def _merge_columns(b: Builder, label: str, part: str) -> str:
     return whole
 
 
-def _take_columns(b: Builder, label: str, whole: str, part: str) -> str:
+def take_columns(b: Builder, label: str, whole: str, part: str) -> str:
     """Emit the copy of this rank's columns of whole rows; with one rank on y they are the part."""
     if b.grid.y == 1:
         return whole

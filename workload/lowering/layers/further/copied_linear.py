@@ -1,4 +1,4 @@
-"""A linear that is not split over x: each of its ranks does all rows alike, or with sequence
+"""A linear that is not split over x and y: each of its ranks does all rows alike, or with sequence
 parallelism its own, so that its weight's gradient is then a sum over them too.
 """
 
@@ -13,7 +13,7 @@ from workload.op import INPUT_GRAD, WEIGHT_GRAD, Part
 
 
 def declare(b: Builder, own: Linear, owner: Part) -> None:
-    """Declare the weight, which ranks of x hold in copies."""
+    """Declare the weight, which ranks of x and y hold in copies."""
     shape = (own.k, own.n)
     starts = RESIDUAL if own.transposed else NORMAL
     layout = Layout(shape, shape, ((), ()), starts=starts)
@@ -47,4 +47,4 @@ def backward(b: Builder, own: Linear, owner: Part, source: str, weight: str, gra
 
 def _copies(b: Builder) -> int:
     """How many ranks do the same rows."""
-    return b.grid.size(*b.shards_of("rows")) // rows.parts(b)
+    return b.grid.size(*b.shards_of("rows"), *b.shards_of("width")) // rows.parts(b)

@@ -1,12 +1,14 @@
-"""What predicts further tokens (`workload/models/mtp.py`), on the last stage: depth by depth.
+"""What predicts further tokens (`workload/models/mtp.py`), depth by depth, on the stage of the
+classifier.
 
 The layers of a depth are parts of the model with the numbers that further layers would have. What
 leads into the first of them is of its part, what follows the last one of that one's. A depth that
 shares the parameters of the first has ops of its own on these, and adds to the gradients that the
-depths behind it, whose backward pass comes first, left there. The stage has
-the embedding's table too, whose gradients are summed with those of the first stage as a tied
-table's are. The stream's rows are looked up, joined and put through the linear by each rank of x
-alike, or its own ones with sequence parallelism.
+depths behind it, whose backward pass comes first, left there. The stage has the embedding's table
+too, whose gradients are summed with those of the first stage as a tied table's are, unless it is
+the first one. The stream's rows are looked up, joined and put through the linear by each rank of x
+alike, or its own ones with sequence parallelism; where y splits their columns these are gathered
+for the linear, whose weight has copies there too.
 Source: Megatron-Core, transformer/multi_token_prediction.py. Not modelled: its linear split over x.
 """
 
@@ -71,12 +73,16 @@ def _forward(b: Builder, depth: int, source: str, tokens: str) -> tuple[str, Sav
     traffic = 2 * b.rows * b.gpt.hidden * b.item_bytes()
     b.op("mtp.embed.lookup", "embedding", [tokens, weight], [full], nbytes=traffic)
     full = rows.reduce(b, "mtp.embed.reduce", full, *b.shards_of("vocabulary"))
+    full = vocabulary.take_columns(b, "mtp.embed.columns", full, "mtp.embed.part")
     embedded, stats = norm.forward(b, "enorm", f"{owners[0]}.enorm", full)
     stream, more = norm.forward(b, "hnorm", f"{owners[0]}.hnorm", source)
-    count, width = b.buffers[stream].shape
+    pair = (("mtp.e", embedded), ("mtp.h", stream))
+    whole = [vocabulary.merge_columns(b, label, part) for label, part in pair]
+    count, width = b.buffers[whole[0]].shape
     joined = b.tensor("mtp.joined", (count, 2 * width))
-    b.op("mtp.join", "join_columns", [embedded, stream], [joined])
+    b.op("mtp.join", "join_columns", whole, [joined])
     out, used = copied_linear.forward(b, _linear(b), owners[0], joined)
+    out = vocabulary.take_columns(b, "mtp.columns", out, "mtp.part")
     kept = list[layer.AnySaved]()
     for part, owner in zip(parts, owners, strict=True):
         b.block = replace(b.block, part=part)
@@ -101,16 +107,23 @@ def _backward(b: Builder, depth: int, saved: Saved, more: str, again: str) -> st
     """Emit a depth's gradients; `more` is that of its stream from the depth behind it, if any."""
     owner = _owners(b, depth)[0]
     d = _layers_backward(b, depth, saved, more, again)
+    d = vocabulary.merge_columns(b, "mtp.grad", d)
     d = copied_linear.backward(b, _linear(b), owner, saved.joined, "", d)
     count, width = b.buffers[d].shape
-    embedded, stream = (b.tensor(f"mtp.{n}", (count, width // 2)) for n in ("de", "dh"))
-    b.op("mtp.split", "split_columns", [d], [embedded, stream])
+    names = "mtp.de", "mtp.dh"
+    whole = [b.tensor(name, (count, width // 2)) for name in names]
+    b.op("mtp.split", "split_columns", [d], whole)
+    embedded, stream = (
+        vocabulary.take_columns(b, f"{name}.columns", each, f"{name}.part")
+        for name, each in zip(names, whole, strict=True)
+    )
     norm.backward(b, "enorm", f"{owner}.enorm", saved.embedded, embedded)
     norm.backward(b, "hnorm", f"{owner}.hnorm", saved.stream, stream)
-    whole = rows.gather(b, "mtp.embed.grad.rows", embedded)
+    embedded = rows.gather(b, "mtp.embed.grad.rows", embedded)
+    embedded = vocabulary.merge_columns(b, "mtp.embed.grad", embedded)
     full = b.tensor("mtp.embed.dw", vocabulary.tile(b), role="workspace")
     traffic = b.buffers[full].nbytes + 2 * b.rows * b.gpt.hidden * b.item_bytes()
-    reads = [saved.tokens, whole]
+    reads = [saved.tokens, embedded]
     b.op("mtp.embed.grad.weight", "embedding_grad", reads, [full], nbytes=traffic)
     first = b.block.micro_batch == 0 and not (b.gpt.tied or more)
     add_gradient(b, "mtp.embed", "embed.w", full, first=first)

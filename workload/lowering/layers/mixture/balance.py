@@ -104,7 +104,7 @@ def _own_layers(b: Builder) -> list[int]:
     """The stage's layers with experts."""
     chunks = chunk_layers(b.gpt, b.plan)
     layers = [layer for part in places_of(b.plan).parts(b.stage) for layer in chunks[part]]
-    if b.stage == b.plan.pipe - 1:
+    if b.has_head:
         layers += [n for depth in range(mtp.depths_held(b.gpt)) for n in mtp.numbers(b.gpt, depth)]
     return [layer for layer in layers if moe.has_experts(b.gpt, layer)]
 
