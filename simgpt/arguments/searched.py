@@ -49,7 +49,9 @@ def also_of(given: Sequence[str]) -> Several:
     for text in given:
         key, _, words = text.partition("=")
         if not words or key in also:
-            raise PlanError(f"--also {text} is no field with words, given once, as in {EXAMPLE}")
+            raise PlanError(
+                f"--also {text} must be a field with words joined by +, each field once: {EXAMPLE}"
+            )
         also[key] = tuple(words.split("+"))
         if len({*also[key]}) < len(also[key]):
             raise PlanError(f"--also {text} names one twice")

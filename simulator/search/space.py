@@ -20,7 +20,8 @@ import numpy as np
 
 from simulator.search.asked.choices import FIELDS, said
 from simulator.search.asked.context_heads import divides, trades
-from simulator.search.asked.expert_splits import RUNS, runs_of, splits_of
+from simulator.search.asked.dispatchers import NARROW
+from simulator.search.asked.expert_splits import RUNS, TENSOR, runs_of, splits_of
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import Layouts, layouts_of
 from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
@@ -33,7 +34,7 @@ from simulator.search.problem import (
     schedules,
 )
 from workload.dispatchers.table import USUAL as AS_USUAL
-from workload.errors import PlanCannotRunError
+from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
 from workload.lowering.divisibility import splits_experts
@@ -189,6 +190,13 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
             refused = {**dict.fromkeys(every, error), **refused}
     for lacking in filter(None, refused.values()):
         raise lacking
+    held = {int(tensor) for space in found for tensor in np.unique(space.columns[TENSOR])}
+    for word in problem.also.get(TENSOR, ()):
+        if int(word) not in held and all(int(word) not in space.columns["x"] for space in found):
+            raise PlanCannotRunError(
+                f"no plan of {problem.gpt.name} on {problem.devices} devices has "
+                f"{TENSOR}={word}; leave it out of what is tried also"
+            )
     return found
 
 
@@ -227,9 +235,18 @@ def _none(problem: SearchProblem) -> str:
     """Why there is no plan: a field that is fixed, if there are plans without it."""
     none = f"no plan of {problem.gpt.name} uses {problem.devices} devices"
     none = f"{none} with a batch of {problem.batch}{said(problem.beside)}"
+    if problem.fixed.get(NARROW):
+        wide = {key: value for key, value in problem.fixed.items() if key != NARROW}
+        if list(_rows(replace(problem, fixed=wide, least_expert=1))):
+            return (
+                f"{none} and {NARROW}=true, which wants expert above 1; without it there are some"
+            )
     for key, value in problem.fixed.items():
         rest = {name: other for name, other in problem.fixed.items() if name != key}
-        free = list(_rows(replace(problem, fixed=rest)))
+        try:
+            free = list(_rows(replace(problem, fixed=rest)))
+        except PlanError:  # other fields want this one
+            continue
         if free and key in SIZES:
             able = sorted({row[SHAPE.index(key)] for row in free})
             return f"{none} and {key}={value}; {key} may be {', '.join(map(str, able))}"

@@ -154,29 +154,34 @@ def test_casts_and_products_of_blocks_hold_no_more_than_their_scratch(
 
 @pytest.mark.parametrize("scaling", [BLOCKS, POWERS])
 def test_rows_bring_the_scales_of_their_own_blocks(scaling: str) -> None:
-    """Of 80 columns two blocks, a shorter one last; cast from what came and from the rows that they
-    stand for copies for linears are the same."""
+    """Of 82 columns two blocks or three, a shorter one last; copies for linears are the same, made
+    of what came or of the rows that it stands for."""
     # Half of the last step of the format; of a power of two what is beyond 448 of 512 becomes 448.
     kinds = {BLOCKS: (64, 2 * 4, 16 / 448), POWERS: (32, 3, 1 / 8)}
     length, behind, share = kinds[scaling]
-    x = torch.randn(5, 80, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(5, 82, generator=torch.Generator().manual_seed(1))
     x[1] = 0
-    how = {"formats": ("e4m3",), "scaling": scaling, "columns": 80, "length": length}
-    sent, wide = torch.zeros(5, 80 + behind, dtype=torch.uint8), torch.empty(5, 80)
+    how = {"formats": ("e4m3",), "scaling": scaling, "columns": 82, "length": length}
+    sent, wide = torch.zeros(5, 82 + behind, dtype=torch.uint8), torch.empty(5, 82)
     blocks.quantise_rows(Op("s", "quantise_rows", (), (), attributes=how), [x], [sent], AT)
     blocks.dequantise_rows(Op("r", "dequantise_rows", (), (), attributes=how), [sent], [wide], AT)
     for row in range(5):
-        for start in range(0, 80, length):
+        for start in range(0, 82, length):
             part = x[row, start : start + length]
             away = (wide[row, start : start + length] - part).abs().max()
             assert away <= part.abs().max() * share
-    assert wide[1].tolist() == [0] * 80
+    assert wide[1].tolist() == [0] * 82
+    for row in range(5):  # alone it begins at any byte
+        one = wide[row : row + 1].clone().zero_()
+        op = Op("r", "dequantise_rows", (), (), attributes=how)
+        blocks.dequantise_rows(op, [sent[row : row + 1]], [one], AT)
+        assert torch.equal(one, wide[row : row + 1])
     counts = torch.tensor([2, 3])
     made = []
     for source, more in ((sent, {"sent": True}), (wide, {})):
         about = {**how, **more, "count": 2, "even": False, "align": 4, "blocks": ((4, 1),)}
-        values = torch.zeros(8, 80, dtype=torch.uint8)
-        scales = torch.zeros(2, 80, dtype=torch.uint8 if scaling == POWERS else torch.float32)
+        values = torch.zeros(8, 82, dtype=torch.uint8)
+        scales = torch.zeros(2, 82, dtype=torch.uint8 if scaling == POWERS else torch.float32)
         op = Op("q", "quantise", (), (), attributes={**about, "rows": 5}, dtype="fp32")
         quantised.quantise(op, [source, counts], [values, scales], AT)
         made.append((values, scales))

@@ -340,8 +340,8 @@ def test_rows_in_8_bits_are_sent_once_where_the_stack_sends_them_once() -> None:
         ({"recipe": "fp8-tensorwise"}, "it needs recipe=fp8-blockwise or mxfp8"),
         ({"recipe": "none"}, "it needs recipe=fp8-blockwise or mxfp8"),
         ({"expert": 1}, "has no rows to send"),
-        ({"dispatcher": "all_gather"}, "not of dispatcher=all_gather"),
-        ({"dispatcher": "dense"}, "not of dispatcher=dense"),
+        ({"dispatcher": "all_gather"}, "not dispatcher=all_gather: usual"),
+        ({"dispatcher": "dense"}, "not dispatcher=dense: usual"),
     ],
 )
 def test_rows_that_cannot_be_sent_in_8_bits_are_refused_by_name(

@@ -94,7 +94,10 @@ def fp8_refusal(plan: Plan) -> str:
     if plan.expert == 1:
         return "has no rows to send: with expert=1 every rank has all experts"
     if plan.dispatcher in (ALL_GATHER, *WITH_PLACES):
-        return f"is of rows that all-to-alls send by number, not of dispatcher={plan.dispatcher}"
+        return (
+            f"wants a dispatcher that sends rows by number, not dispatcher={plan.dispatcher}: "
+            f"{USUAL}, {ALL_TO_ALL}, {HIERARCHICAL} or {ONCE}"
+        )
     return recipe_refusal(plan.recipe)
 
 

@@ -72,8 +72,8 @@ class _Use:
 
 class _Casts:
     """A program's casts: `_parts` has what each gathered buffer is gathered from, `_gathers` those
-    of them that are gathered in 8 bits, since linears alone read them; `_came` by what they are at
-    their own size the ops that would write rows so which came in 8 bits."""
+    of them that are gathered in 8 bits, since linears alone read them. `_came` has the casts back
+    to 16 bits that are left out, by the buffers that they would write: linears alone read these."""
 
     def __init__(self, ops: Sequence[Op], copies: Copies) -> None:
         self._ops, self._copies, self._b, self._recipe = ops, copies, copies.b, copies.recipe

@@ -45,7 +45,8 @@ def _of_rows(op: Op, sent: torch.Tensor, those: slice, wide: torch.dtype) -> tor
     """Some columns at their own size of rows that bring their scales, (rows, columns)."""
     (fmt,), length = op.attributes["formats"], op.attributes["length"]
     columns = op.attributes["columns"]
-    scales = sent[:, columns:].contiguous()
+    # A copy of its own: a view of a single row's would begin at any byte.
+    scales = sent[:, columns:].clone(memory_format=torch.contiguous_format)
     if op.attributes["scaling"] == POWERS:
         sizes = powers(scales, wide)
     else:

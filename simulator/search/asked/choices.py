@@ -17,6 +17,7 @@ from workload.gpt import GPT
 from workload.models.moe import layers_with_experts
 from workload.passes.table import EVERY
 from workload.pipeline.schedule import TWO_WAY, V_SHAPED
+from workload.plan import text_of
 from workload.recomputation.parts import (
     CORE,
     NONE,
@@ -54,7 +55,8 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, spl
         )
     for key, words in asked.items():
         if key in fixed and key != "overlap":  # which has more words beside those that are kept
-            raise PlanError(f"{key}={fixed[key]} is kept, so a search cannot also try others")
+            kept = text_of(fixed[key])
+            raise PlanError(f"{key}={kept} is kept, so a search cannot also try others")
         for word in words if key not in NUMBERS else ():
             if word not in KEYS.get(key, ()):
                 known = ", ".join(KEYS.get(key, KEYS))

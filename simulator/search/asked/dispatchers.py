@@ -49,11 +49,16 @@ def check_narrow(problem: SearchProblem) -> None:
         raise PlanError(f"{NARROW}=true sends rows to experts; {problem.gpt.name} has none")
     fixed, several = problem.fixed, problem.several.get("precision", (NO_RECIPE,))
     every = (fixed.get("recipe", NO_RECIPE),) if {"recipe", "precision"} & {*fixed} else several
-    refused = [why for each in every if (why := recipe_refusal(_recipe(each)))]
+    refused = {each: why for each in every if (why := recipe_refusal(_recipe(each)))}
     if refused and (kept or len(refused) == len(every)):
-        raise PlanError(f"{NARROW}=true {refused[0]}")
-    if kept and ALL_GATHER in problem.dispatchers:
-        raise PlanError(f"{NARROW}=true does not go with {KEY}={ALL_GATHER}")
+        given, why = next(iter(refused.items()))
+        than = f", not {given}" if given != NO_RECIPE else ""
+        raise PlanError(f"{NARROW}=true {why}{than}")
+    senders = [each for each in problem.dispatchers if each != ALL_GATHER]
+    if not senders or (kept and len(senders) < len(problem.dispatchers)):
+        raise PlanError(
+            f"{NARROW}=true does not go with {KEY}={ALL_GATHER}, which sends no rows one by one"
+        )
 
 
 def _recipe(precision: str) -> str:

@@ -18,6 +18,7 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
+from simulator.search.asked.least_rows import seconds_of
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     Parts,
@@ -101,7 +102,11 @@ class OpBounds:
             return np.asarray(np.minimum.reduce(each))
         if op.communicates:
             return self._communicated(some, op, op.kind, nbytes, inputs)
-        return self._computed(some, op, nbytes, inputs, self.costs.seconds)
+        return self._computed(some, op, nbytes, inputs, self._seconds)
+
+    @cached_property
+    def _seconds(self) -> Callable[[Op], float]:
+        return seconds_of(self.space.problem.gpt, self.fabric.machine.device, self.costs.seconds)
 
     def _computed(
         self,

@@ -15,7 +15,7 @@ from simulator.search.asked.expert_splits import RUNS
 from simulator.search.baselines import every_plan
 from simulator.search.orders import spans_of
 from simulator.search.problem import SearchProblem
-from simulator.search.space import Space, space_of
+from simulator.search.space import Space, space_of, spaces_of
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
@@ -86,6 +86,8 @@ def test_parts_that_are_tried_also_stand_beside_the_usual_ones() -> None:
     parts = {plan for every in others for plan in every if plan.expert_tensor != plan.x}
     assert len(found) == len({*found}) and {*found} == {*plans} | parts
     assert parts
+    with pytest.raises(PlanCannotRunError, match=r"no plan of .* on 8 devices has expert_tensor=3"):
+        spaces_of(replace(usual, also={"expert_tensor": ("2", "3")}))
     with pytest.raises(PlanError, match="expert_tensor=x must be a number from 2 to expert_ffn="):
         replace(usual, also={"expert_tensor": ("x",)})
 

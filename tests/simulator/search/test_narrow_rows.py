@@ -18,7 +18,7 @@ from tests.simulator.search.drawn import MACHINES
 from tests.simulator.search.test_branch_and_bound import SMALL, last
 from tests.simulator.search.test_choices import FEW, NARROW, TINY
 from topologies.machine_files import with_settings
-from workload.errors import PlanError
+from workload.errors import PlanCannotRunError, PlanError
 from workload.plan import Plan
 
 ALSO: dict[str, tuple[str, ...]] = {"fp8_dispatch": ("true",)}
@@ -87,5 +87,18 @@ def test_what_cannot_send_so_is_refused_by_name() -> None:
         experts(recipe="fp8-tensorwise")
     with pytest.raises(PlanError, match="small has none"):
         SearchProblem(SMALL, 8, 16, {"recipe": "mxfp8"}, also=ALSO)
-    with pytest.raises(PlanError, match="does not go with dispatcher=all_gather"):
-        experts(fp8_dispatch=True, dispatcher="all_gather")
+    for fixed in ({"fp8_dispatch": True}, {}):
+        with pytest.raises(PlanError, match="does not go with dispatcher=all_gather"):
+            experts(**fixed, dispatcher="all_gather")
+    with pytest.raises(PlanError, match="fp8_dispatch=false is kept"):
+        replace(experts(fp8_dispatch=False), also=ALSO)
+    fixed = {key: value for key, value in FEW.items() if key != "recipe"}
+    both = {"precision": ("bf16", "mxfp8")}
+    with pytest.raises(PlanError, match="it needs recipe=fp8-blockwise or mxfp8, not bf16"):
+        SearchProblem(TINY, 8, 16, fixed | {"fp8_dispatch": True}, several=both)
+
+
+def test_where_no_plan_splits_experts_none_sends_rows() -> None:
+    for problem in (experts(expert=1), replace(experts(), devices=1, batch=4)):
+        with pytest.raises(PlanCannotRunError, match="fp8_dispatch=true, which wants expert above"):
+            spaces_of(problem)
