@@ -23,6 +23,10 @@ EAGER = (
     *("dispatch", "experts", "combine", "up.", "down."),
     *("swiglu", "clamped_swiglu", "gelu", "squared_relu"),
 )
+# Of a module for further tokens, whose layer alone is captured: what joins the streams before it,
+# and behind it the norm, the classifier and the loss.
+AROUND = ("mtp.", "enorm", "hnorm", "eh_proj", "head.", "loss.")
+NORM = ("norm", "norm.grad")
 FIRST = {ATTENTION: ("norm1", "norm1.grad"), ROUTER: ("router.matmul", "router.grad.input")}
 
 
@@ -43,7 +47,8 @@ def issued(op: Op, graphs: tuple[str, ...]) -> int:
 
 
 def _is_captured(op: Op, graphs: tuple[str, ...]) -> bool:
-    return op.block.part.is_layer and _scope(op.label) in graphs
+    around = op.label.startswith(AROUND) or op.label in NORM
+    return op.block.part.is_layer and not around and _scope(op.label) in graphs
 
 
 def _scope(label: str) -> str:

@@ -61,6 +61,8 @@ def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
         ("dispatch.take_rows", 1, 1, 1),
         ("experts.up.matmul", 1, 1, 1),
         ("shared.up.matmul", 1, 0, 0),
+        *((label, 1, 1, 1) for label in ("mtp.join", "eh_proj.matmul", "enorm.grad")),
+        *((label, 1, 1, 1) for label in ("norm", "norm.grad", "head.matmul", "loss.mean")),
     ],
 )
 def test_a_graph_is_issued_by_one_call(label: str, none: int, routed: int, attended: int) -> None:

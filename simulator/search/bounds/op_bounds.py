@@ -78,7 +78,7 @@ class OpBounds:
         if isinstance(some, PlacedProgram):
             own = self.host_ticks(some.base, op)
             return None if own is None else own[some.lane]
-        key = "host", op.label, *asked_of(op)
+        key = "host", op.label, op.block.part.is_layer, *asked_of(op)
         if key not in some.hosts:
             some.hosts[key] = self._issued(some, op)
         return some.hosts[key]
@@ -129,7 +129,7 @@ class OpBounds:
             own = replace(op, nbytes=nbytes, flops=flops, attributes=how)
             return to_ticks(seconds(own))
 
-        what = seconds.__name__, op.kind, op.dtype, op.part.is_layer, op.label, rest
+        what = seconds.__name__, op.kind, op.dtype, op.block.part.is_layer, op.label, rest
         return self._ticks_of(what, sizes, first, ticks)[which]
 
     def _communicated(
