@@ -47,8 +47,7 @@ def issued(op: Op, graphs: tuple[str, ...]) -> int:
 
 
 def _is_captured(op: Op, graphs: tuple[str, ...]) -> bool:
-    around = op.label.startswith(AROUND) or op.label in NORM
-    return op.block.part.is_layer and not around and _scope(op.label) in graphs
+    return op.block.part.is_layer and _scope(op.label) in graphs
 
 
 def _scope(label: str) -> str:
@@ -56,4 +55,4 @@ def _scope(label: str) -> str:
         return PREPROCESS
     if label.startswith(ROUTING):
         return ROUTER
-    return "" if label.startswith(EAGER) else ATTENTION
+    return "" if label.startswith((*EAGER, *AROUND)) or label in NORM else ATTENTION
