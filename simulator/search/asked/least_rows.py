@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from simulator.costs.analytic import GROUPED
 from simulator.search.asked.uneven_layers import are_different
 from topologies.hardware.device import Device
 from workload.gpt import GPT
 from workload.op import Op
 
 Seconds = Callable[[Op], float]
-GROUPED = "grouped_matmul"
 FACTORS = 3  # of rates that grow with the rows
 
 
