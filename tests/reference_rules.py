@@ -61,16 +61,36 @@ def _sgd(momentum: float) -> Callable[[Named, float], Step]:
     return step_of
 
 
+OF_LATENTS = (".q_down.w", ".q_up.w", ".kv_down.w", ".kv_up.w")
+LINEARS = (".qkv.w", ".out.w", ".up.w", ".down.w", ".eh_proj.w", *OF_LATENTS)
+
+
 # A weight's matrices side by side: queries, keys and values; gate and up.
 def _bands(name: str, weight: Tensor, named: Named) -> list[int]:
-    columns = weight.shape[1]
+    columns = weight.shape[-1]
     if ".qkv." in name:
         queries = named[name.replace("qkv", "out")].shape[0]
         return [queries, (columns - queries) // 2, (columns - queries) // 2]
+    if ".kv_up." in name:
+        values = named[name.replace("way.kv_up", "out")].shape[0]
+        return [columns - values, values]
     if ".up." in name:
-        rows = named[name.replace("up", "down")].shape[0]
+        rows = named[name.replace("up", "down")].shape[-2]
         return [rows] * (columns // rows)
     return [columns]
+
+
+def _apart(whole: Tensor, bands: Sequence[int]) -> list[Tensor]:
+    """The matrices of a weight: its bands, of one expert after the other."""
+    experts = whole.unbind() if whole.ndim > 2 else [whole]
+    return [part for each in experts for part in each.split_with_sizes(list(bands), 1)]
+
+
+def _together(parts: Sequence[Tensor], whole: Tensor, bands: Sequence[int]) -> Tensor:
+    """The weight of its matrices."""
+    count = len(bands)
+    rows = [torch.cat(list(parts[at : at + count]), 1) for at in range(0, len(parts), count)]
+    return torch.stack(rows).view_as(whole)
 
 
 def _muon(named: Named, lr: float) -> Step:
@@ -78,14 +98,10 @@ def _muon(named: Named, lr: float) -> Step:
 
     torch iterates in bfloat16 whatever the gradient is; `in_float64` lets it keep float64.
     """
-    linears = {
-        n: p for n, p in named.items() if n.endswith((".qkv.w", ".out.w", ".up.w", ".down.w"))
-    }
+    linears = {n: p for n, p in named.items() if n.endswith(LINEARS)}
+    bands = {name: _bands(name, p, named) for name, p in linears.items()}
     apart = {
-        name: [
-            nn.Parameter(part.clone())
-            for part in p.detach().split_with_sizes(_bands(name, p, named), 1)
-        ]
+        name: [nn.Parameter(part.clone()) for part in _apart(p.detach(), bands[name])]
         for name, p in linears.items()
     }
     muon = torch.optim.Muon(
@@ -102,14 +118,13 @@ def _muon(named: Named, lr: float) -> Step:
         for name, parts in apart.items():
             whole = linears[name].grad
             assert whole is not None
-            for part, grad in zip(
-                parts, whole.split_with_sizes([p.shape[1] for p in parts], 1), strict=True
-            ):
+            for part, grad in zip(parts, _apart(whole, bands[name]), strict=True):
                 part.grad = grad.clone()
         muon.step()  # type: ignore[no-untyped-call]
         adamw.step()
         for name, parts in apart.items():
-            linears[name].data.copy_(torch.cat([part.detach() for part in parts], 1))
+            own = [part.detach() for part in parts]
+            linears[name].data.copy_(_together(own, linears[name], bands[name]))
 
     return step
 

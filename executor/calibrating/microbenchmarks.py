@@ -19,7 +19,8 @@ from workload.program import Program
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
-UNMEASURED = ("matmul", "grouped_matmul", "fence")  # matmuls have a grid of their own
+# Matmuls have a grid of their own.
+UNMEASURED = ("matmul", "grouped_matmul", "stacked_matmul", "fence")
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
 # Of sequences split over context; the rest wants a place on the axis.
 OF_CONTEXT = (

@@ -155,6 +155,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "merge_tiles": muon.merge_tiles,
         "take_tile": muon.take_tile,
         "muon": muon.muon,
+        "stacked_matmul": muon.stacked_matmul,
         "perturb": zeroth_order.perturb,
         "slope": zeroth_order.slope,
         "slopes_loss": zeroth_order.slopes_loss,

@@ -35,6 +35,7 @@ LLAMA3 = RopeScaling(
 MULTIPLE = 128  # to which times tp the vocabulary is padded
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
+MUON = ("muon", DIST_MUON := "dist_muon")  # the latter shares matrices out over ranks
 FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
@@ -190,8 +191,14 @@ def _read_state(reading: Reading, devices: int | None) -> None:
     elif copies > 1:
         why = "the optimizer's state is sharded over all data-parallel ranks; give -n"
         reading.differs("num-distributed-optimizer-instances", why)
-    if reading.text("optimizer", "adam") not in ("adam", "adamw"):
+    optimizer = reading.text("optimizer", "adam")
+    if optimizer in MUON:
+        fields["optimizer"] = "muon"
+    elif optimizer not in ("adam", "adamw"):
         reading.differs("optimizer", "AdamW")
+    if optimizer == DIST_MUON:
+        why = "each rank that has a part of a matrix iterates on it, not one rank for all"
+        reading.differs("optimizer", why)
 
 
 def _read_overlaps(reading: Reading) -> None:

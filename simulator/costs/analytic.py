@@ -21,8 +21,8 @@ from topologies.machine import Machine
 from workload.models.field_limits import GATED
 from workload.op import ATTENTIONS, BUSIEST, CAUSAL, KERNELS, LONGEST, PLACES, QUERIES, Op
 
-BATCHED, GROUPED = "batched_matmul", "grouped_matmul"
-PRODUCTS = ("matmul", BATCHED, GROUPED)
+BATCHED, GROUPED, STACKED = "batched_matmul", "grouped_matmul", "stacked_matmul"
+PRODUCTS = ("matmul", BATCHED, GROUPED, STACKED)
 SHAPE = ("form", "m", "n", "k")
 NARROW = FP8, MXFP8, NVFP4 = ("fp8", "mxfp8", "nvfp4")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
@@ -182,8 +182,9 @@ def share_of_bf16(device: Device, op: Op) -> float:
 def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     """t = launch + max(2 m n k / (peak * e), bytes / (f * memory bandwidth)), e by the shape.
 
-    The products of a batched matmul fill the device together, so their rows count together in e;
-    of a grouped one, whose products are kernels of their own, the rows of one count besides.
+    The products of a batched matmul and of stacks fill the device together, so their rows count
+    together in e; of a grouped one, whose products are kernels of their own, the rows of one count
+    besides.
     Source: topologies/hardware/device.py, class Matmul. Not modelled: tiles, kernel choice.
     """
     model = device.matmul

@@ -17,6 +17,7 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from workload.op import ATTENTIONS, BUSIEST, FORMS, MATMULS, Op
 
 FALLBACK = "pointwise"
+TOGETHER = ("batched_matmul", "stacked_matmul")  # whose products fill the device together
 ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
     "sort_rows": "take_rows",
     "unsort_rows": "take_rows",
@@ -100,7 +101,8 @@ class CalibratedCosts:
         return next((each for each in kernels if (each, dtype) in self._curves), "")
 
     def _matmul_s(self, op: Op) -> float:
-        """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows. A
+        """A batched matmul has a curve of its own or, unmeasured, goes as one of all its rows, as
+        that of stacks does. A
         grouped one is as many matmuls as there are experts (`executor/kernels/experts.py`)."""
         form = op.attributes["form"]
         if (op.kind + form, op.dtype) in self._curves:
@@ -110,7 +112,7 @@ class CalibratedCosts:
             raise self._missing("matmul", op.dtype)
         grid = grids.get(form) or next(iter(grids.values()))
         m, n, k = (op.attributes[key] for key in "mnk")
-        together = op.attributes["count"] if op.kind == "batched_matmul" else 1
+        together = op.attributes["count"] if op.kind in TOGETHER else 1
         return op.flops / grid.flops_per_s(m * together, n, k)
 
     def _curve_of(self, kind: str, precision: str) -> _Curve:

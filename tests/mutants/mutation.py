@@ -34,7 +34,10 @@ class Mutation:
         if count != 1:
             return f"{self.file} holds the old text {count} times, not once"
         missing = [test for test in self.tests if not _is_there(root, test)]
-        return f"there is no test {missing[0]}" if missing else ""
+        if missing:
+            return f"there is no test {missing[0]}"
+        slow = [test for test in self.tests if _is_slow(root, test)]
+        return f"the test {slow[0]} is slow, and only quick ones run" if slow else ""
 
 
 def _is_there(root: Path, test: str) -> bool:
@@ -44,6 +47,17 @@ def _is_there(root: Path, test: str) -> bool:
         return path.exists()
     name = names[-1].partition("[")[0]
     return path.is_file() and f"def {name}(" in path.read_text(encoding="utf-8")
+
+
+def _is_slow(root: Path, test: str) -> bool:
+    """Whether a test's function has the mark, in the lines right above it."""
+    file, *names = test.split("::")
+    if not names:
+        return False
+    above, _, _ = (
+        (root / file).read_text(encoding="utf-8").partition(f"def {names[-1].partition('[')[0]}(")
+    )
+    return "@pytest.mark.slow\n" in above.rpartition("\n\n\n")[2]
 
 
 def listed(folder: Path = LISTS) -> list[Mutation]:

@@ -89,6 +89,7 @@ def test_the_allocator_holds_what_the_program_says_for_the_rows_that_came(model:
         (MIXTRAL, "data=2", "data=2,expert=2", GOLDFISH),
         (MIXTRAL, "data=2", "data=2,expert=2,zero=3", (*GOLDFISH, *CAPACITY)),
         (MIXTRAL, "data=2", "data=2,expert=2,optimizer=sgd", ()),
+        (MIXTRAL, "data=2", "data=2,expert=2,zero=1,optimizer=muon", ()),
         (MIXTRAL, "data=1", "context=2", GOLDFISH),
         (SMALL, "data=1", "context=2,offload=optimizer,zero=1", ()),
         (SMALL, "data=1", "context=2,context_kind=all_gather", GOLDFISH),
@@ -125,6 +126,7 @@ def test_experts_and_parts_of_sequences_train_and_evaluate_as_without_them(
         (SMALL, "context=2,context_kind=ulysses,zero=3", "x=2"),
         (MIXTRAL, "data=2,expert=2,zero=1", "x=2"),
         (MIXTRAL, "data=2,expert=2,offload=optimizer", "context=2"),
+        (MIXTRAL, "data=2,expert=2,zero=1,optimizer=muon", "x=2,optimizer=muon"),
         (MIXTRAL, f"{TWO_WAY},zero=1", "data=2,expert=2"),
         (SMALL, "x=2,zero=1", TWO_WAY),
         (SMALL, f"x=2,{TWO_WAY},zero=1", f"data=2,{TWO_WAY[:-1]}1"),
@@ -151,7 +153,6 @@ def test_a_run_goes_on_from_its_checkpoint_under_the_same_plan_and_another(
     [
         (MIXTRAL, "data=2,expert=2,optimizer=mezo", "optimizer=mezo does not know weights of"),
         (MIXTRAL, "data=2,expert=2,optimizer=lomo", "optimizer=lomo does not know weights of"),
-        (MIXTRAL, "data=2,expert=2,optimizer=muon", "optimizer=muon does not know weights of"),
     ],
 )
 def test_what_experts_and_latent_attention_do_not_go_with_is_refused_by_name(

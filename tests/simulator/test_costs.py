@@ -76,9 +76,10 @@ def test_a_matmul_of_one_row_takes_the_time_of_reading_its_weight() -> None:
     assert seconds == pytest.approx(device.matmul.launch_s + op.nbytes / rate)
 
 
-def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows() -> None:
+@pytest.mark.parametrize("kind", ["batched_matmul", "stacked_matmul"])
+def test_a_batched_matmul_takes_the_time_of_one_with_all_its_rows(kind: str) -> None:
     for costs in (AnalyticCosts(load_machine("frontier")), CalibratedCosts(PROFILE, 1, 1e9)):
-        one, many = matmul(256 * 64, 2048, 128), batched(64, 256, 2048, 128)
+        one, many = matmul(256 * 64, 2048, 128), replace(batched(64, 256, 2048, 128), kind=kind)
         assert costs.seconds(many) == pytest.approx(costs.seconds(replace(one, nbytes=many.nbytes)))
 
 

@@ -86,9 +86,9 @@ def test_auto_attention_counts_as_fused_whatever_the_image() -> None:
             },
             "modules for further tokens beside experts",
         ),
-        ({"mla": "1"}, "multi-latent attention"),
+        ({"mla": "1", "notes": " q-lora-rank=192;"}, "latent attention without --kv-lora-rank"),
         ({"precision": "fp32+fp8(e4m3)"}, "precision fp32"),
-        ({"optimizer": "muon|dist=0"}, "optimizer muon"),
+        ({"optimizer": "muon|dist=1"}, "optimizer muon"),
         ({"recompute": "selective/modules=moe_act"}, "recomputation of selective"),
         ({"notes": ";cross-entropy-loss-fusion=True;"}, "--cross-entropy-loss-fusion"),
     ],
@@ -96,6 +96,13 @@ def test_auto_attention_counts_as_fused_whatever_the_image() -> None:
 def test_what_no_plan_stands_for_is_refused_by_name(cells: dict[str, str], words: str) -> None:
     with pytest.raises(NotExpressibleError, match=words):
         _ = changed(**cells).job
+
+
+def test_muon_and_latent_attention_are_read() -> None:
+    assert BY_ID["mcore-690"].job.plan.optimizer == "muon"
+    gpt = BY_ID["mcore-319"].job.gpt
+    assert (gpt.q_rank, gpt.kv_rank, gpt.head_width) == (192, 64, 16)
+    assert (gpt.rope_width, gpt.value_width, gpt.biases, gpt.positions) == (8, 16, False, "rope")
 
 
 def test_a_row_with_experts_names_the_column_that_it_lacks_or_that_is_no_number() -> None:

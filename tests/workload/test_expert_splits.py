@@ -162,7 +162,7 @@ def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> No
             PlanCannotRunError,
             "shard=2 is no multiple of the 4 neighbours on data that split experts",
         ),
-        ("data=4,expert=2,optimizer=muon", PlanCannotRunError, "muon does not know"),
+        ("data=4,expert=2,optimizer=mezo", PlanCannotRunError, "mezo does not know"),
     ],
 )
 def test_a_plan_that_cannot_split_experts_is_refused(

@@ -109,6 +109,65 @@ def test_queries_keys_and_values_and_gate_and_up_are_matrices_of_their_own() -> 
     ]
 
 
+OF_EXPERTS = replace(
+    GPT_OF_TWO, biases=False, activation="swiglu", experts=4, topk=2, expert_ffn=16, dense_layers=1
+)
+
+
+@pytest.mark.parametrize(("text", "held"), [("batch=2", 4), ("batch=2,data=2,expert=2", 2)])
+def test_muon_iterates_on_the_stack_of_a_rank_s_experts(text: str, held: int) -> None:
+    """Gate and up of an expert are 32 x 16, turned; down is 16 x 32: s = 16 and l = 32 in all."""
+    program = program_of(f"{text},optimizer=muon", OF_EXPERTS)
+    products = closing(program, "stacked_matmul")
+    assert len(products) == 3 * 5 * 3
+    assert sum(op.flops for op in products) == held * 3 * 5 * (4 * 16**2 * 32 + 2 * 16**3)
+    assert {op.attributes["count"] for op in products} == {held}
+    assert program.buffers["l1.experts.up.w.x0.0"].shape == (held, 16, 32)
+
+
+def test_muon_s_flops_of_experts_are_counted_once_however_they_are_split() -> None:
+    """Gate, up and down of the dense layer are 32 x 128, q, k, v and out of both 32 x 32."""
+    experts = 4 * 3 * 5 * (4 * 16**2 * 32 + 2 * 16**3)
+    long, square = 5 * (4 * 32**2 * 128 + 2 * 32**3), 5 * 6 * 32**3
+    rows = "sequence_parallel=true"
+    for text in ("data=2", "x=2", "data=4,expert=2", f"x=2,data=2,expert=4,expert_tensor=1,{rows}"):
+        program = program_of(f"{text},batch=8,optimizer=muon", OF_EXPERTS)
+        more = program.hardware_flops - program.model_flops
+        assert more == experts + 3 * long + 8 * square
+
+
+def test_muon_gathers_experts_over_the_ranks_that_have_parts_of_them_alone() -> None:
+    text = "x=2,data=4,expert=2,expert_tensor=2,zero=1,batch=8,optimizer=muon"
+    program = program_of(text, OF_EXPERTS)
+    gathers = [op for op in closing(program, "all_gather") if op.label.startswith("muon.experts")]
+    tile = 2 * 3 * 32 * 16 // 2 * 2  # bytes of half of each of two experts
+    assert [(op.axes, op.nbytes) for op in gathers] == [
+        (("expert_copies",), tile),
+        (("x",), 2 * tile),
+    ]
+
+
+def test_muon_gathers_no_weight_over_ranks_that_hold_all_of_it() -> None:
+    """Experts with expert_tensor=1, and what latent attention compresses: each rank of x has it."""
+    latent = replace(OF_EXPERTS, kv_rank=8, rope_width=4, positions="rope")
+    text = "x=2,data=2,expert=4,expert_tensor=1,sequence_parallel=true,batch=8,optimizer=muon"
+    gathers = closing(program_of(text, latent), "all_gather")
+    weights = [name for op in gathers for name in op.reads if "x" in op.axes]
+    assert sorted(name.partition(".w")[0] for name in weights) == [
+        *("l0.down", "l0.kv_up", "l0.out", "l0.q_up", "l0.up"),
+        *("l1.kv_up", "l1.out", "l1.q_up"),
+    ]
+
+
+def test_biases_of_experts_and_routers_are_adamw_s() -> None:
+    gpt = replace(OF_EXPERTS, biases=True)
+    buffers = program_of("batch=2,optimizer=muon", gpt).buffers
+    for name in ("experts.up.b", "router.w", "norm1.w"):
+        assert f"l1.{name}.m" in buffers
+        assert f"l1.{name}.momentum" not in buffers
+    assert "l1.experts.up.w.momentum" in buffers
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

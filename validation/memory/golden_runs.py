@@ -20,7 +20,7 @@ from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.machine import Machine
 from topologies.session import session_cached
-from validation.memory import golden_experts
+from validation.memory import golden_experts, golden_latent
 from workload.gpt import GPT
 
 NEEDED = (
@@ -84,7 +84,7 @@ class GoldenRun:
     @cached_property
     def job(self) -> Job:
         """The model and plan; a NotExpressibleError says what of them is not ours."""
-        refused = next((words for column, words in REFUSED.items() if self._has(column)), None)
+        refused = golden_latent.refusal(self.cells) if self._has("mla") else None
         if refused is None and self.has_experts:
             refused = golden_experts.refusal(self.cells)
         if refused is None:
@@ -92,13 +92,15 @@ class GoldenRun:
             refused = next(noted, None)
         if refused is None and self.cells["precision"] not in PRECISIONS:
             refused = f"precision {self.cells['precision']}"
-        if refused is None and not self.cells["optimizer"].startswith("adam"):
+        if refused is None and not self.cells["optimizer"].startswith(OPTIMIZERS):
             refused = f"optimizer {self.cells['optimizer'].partition('|')[0]}"
         if refused is None and self.cells["recompute"] != "none":
             refused = f"recomputation of {self.cells['recompute']}"
         if refused is not None:
             raise NotExpressibleError(refused)
         gpt, words = self.gpt, self.words
+        if self._has("mla"):
+            gpt = replace(gpt, **golden_latent.fields_of(self.cells))
         if self.has_experts:
             gpt = replace(gpt, **golden_experts.fields_of(self.cells, self._whole))
             words |= golden_experts.words_of(self.cells, self._whole)
@@ -151,6 +153,8 @@ class GoldenRun:
         words: dict[str, Any] = {"x": x, "pipe": pipe, "cp": cp, "data": "rest"}
         words["interleave"] = interleave if pipe > 1 else 1
         words["micro_batch"] = self._whole("micro_batch")
+        if self.cells["optimizer"].startswith(MUON):
+            words["optimizer"] = "muon"
         words["zero"] = 3 if self.cells["fsdp"] != "none" else int(chosen.get("dist", 0))
         copies = int(chosen.get("instances", 1))
         if copies > 1:
@@ -187,7 +191,8 @@ class GoldenRun:
         return _built(Parts(name, nodes, each, each, rate, "infiniband", f"CI with {gpu}"))
 
 
-REFUSED = {"mla": "multi-latent attention"}
+MUON = "muon|dist=0"  # each rank has all states of its parameters, as with zero=0
+OPTIMIZERS = ("adam", MUON)
 REFUSED_FLAGS = {
     "DISTILL_CONFIG": "distillation: a teacher beside the model",
     ";cross-entropy-loss-fusion=True": "--cross-entropy-loss-fusion",

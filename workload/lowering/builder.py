@@ -83,7 +83,7 @@ class Builder(OpWriter):
         self._held(mine, [name], held, self.dtype, "parameters")
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
             self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
-        own = self._described(name, owner, kept, how, sharded=sharded, stages=stages)
+        own = self._described(mine, kept, how, sharded=sharded, of_experts=of_experts)
         reduced = own.reduced if summed == kept else f"{own.reduced}.shard"
         trained = f"{name}.master" if master else name
         own = replace(own, reduced=reduced, trained=trained, apart=apart, terms=terms)
@@ -97,10 +97,18 @@ class Builder(OpWriter):
         return replace(how, copies=(*terms, *how.copies)) if terms else how
 
     def _described(
-        self, name: str, owner: Part, kept: Layout, how: Sharding, *, sharded: bool, stages: int
+        self,
+        mine: tuple[str, Part, int],
+        kept: Layout,
+        how: Sharding,
+        *,
+        sharded: bool,
+        of_experts: bool,
     ) -> Parameter:
         """A parameter whose states are cut as `kept` says, in one precision and updated whole."""
-        update = self.rule.matrices if sharded and owner.is_layer else self.rule.others
+        name, owner, stages = mine
+        matrix = sharded and len(kept.shape) == 2 + of_experts and owner.is_layer
+        update = self.rule.matrices if matrix else self.rule.others
         norm = self.grid.size(*self.norm_axes) * stages * self.copies
         return Parameter(
             name,

@@ -73,10 +73,10 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
     _divides(_axis_of_parts(plan), plan.expert_parts, {"expert_ffn": gpt.expert_ffn})
     if gpt.shared_ffn:
         _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
-    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
+    if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
-            f"experts={gpt.experts}); take adamw or sgd"
+            f"experts={gpt.experts}); take adamw, muon or sgd"
         )
 
 
@@ -135,7 +135,7 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
         )
-    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
+    if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
             "x hold in copies"
@@ -156,7 +156,7 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
 def _check_mtp(gpt: GPT, plan: Plan) -> None:
     if not gpt.mtp_layers:
         return
-    if plan.optimizer in ("muon", "lomo") or rule_of(plan.optimizer).zeroth_order:
+    if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers ({gpt.name}'s "
             f"mtp_layers={gpt.mtp_layers}), which ranks of x hold in copies"

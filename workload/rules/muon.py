@@ -1,10 +1,12 @@
 """Muon: the momentum of a matrix, made orthogonal by Newton-Schulz iterations, is its update.
 
-The weights of the layers' linears are such matrices; queries, keys and values, and gate and up, are
-one each. Tables, positions, norms and biases are AdamW's. An iteration is
+The weights of the layers' linears are such matrices; queries, keys and values, keys and values of
+latent attention, and gate and up are one each, and so are those of each expert. Tables, positions,
+routers, norms and biases are AdamW's. An iteration is
 X <- a X + (b A + c A^2) X with A = X X^T, X having fewer rows than columns; it wants the whole
 matrix, so the parts of the momentum are gathered over all axes that split a weight, every rank that
-has a part does the same iterations, and takes its part of the result. Updates are scaled so that
+has a part does the same iterations, and takes its part of the result. Matrices of the experts that
+a rank holds are multiplied together, as a stack. Updates are scaled so that
 their mean square is that of AdamW's, and learning rate and decay are AdamW's as well.
 
 Letters: X is s x l with s <= l; a step of five iterations is 5 (4 s^2 l + 2 s^3) FLOPs.
@@ -25,6 +27,8 @@ from workload.rules.elementwise import at_hand, elementwise
 from workload.rules.rule import Update, UpdateRule
 
 if TYPE_CHECKING:
+    from workload.grid import Axes
+    from workload.layout import Layout
     from workload.lowering.builder import Builder
     from workload.lowering.parameter import Parameter
 
@@ -32,6 +36,8 @@ MOMENTUM = 0.95  # Nesterov's
 ITERATIONS = 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 EPS = 1e-7  # the least norm by which a matrix is divided
+OF_EXPERTS = 3  # dimensions of their weights
+STACKED = "stacked_matmul"  # of two stacks of as many matrices
 RMS = 0.2  # of AdamW's updates; an orthogonal n x m matrix has 1 / sqrt(max(n, m))
 
 
@@ -50,7 +56,7 @@ def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], grads: Sequen
     tiles = []
     for number, (parameter, source) in enumerate(zip(parameters, sources, strict=True)):
         tiles.append(_orthogonal(b, parameter, f"muon.{number}", source))
-    flat = b.states[parameters[0].name].flat
+    flat = tuple(b.states[p.name].flat for p in parameters)
     moved = sum(map(b.nbytes, parts)) + sum(2 * b.nbytes(at_hand(b, p.trained)) for p in parameters)
     elementwise(b, "muon", owner, parameters, tiles, (), nbytes=moved, flat=flat)
 
@@ -70,38 +76,72 @@ def _gathered(
 ) -> list[str]:
     """Emit the gathers of all tiles of some matrices from this rank's parts of them; returns what
     has them all, the tiles along the width of the stream first, then along heads."""
+    kinds: dict[str, list[int]] = {}
+    for at, parameter in enumerate(parameters):
+        kinds.setdefault(_kind(b.layouts[parameter.name]), []).append(at)
     found = list(parts)
-    flat = reversed(b.sharding.collectives(b.sharding.optimizer))
-    for over in (*flat, b.shards_of("heads"), b.shards_of("width")):
+    for kind, places in kinds.items():
+        own = [parameters[at] for at in places]
+        gathered = _gathered_alike(b, owner, f"muon.{kind}gather", own, [found[p] for p in places])
+        for at, name in zip(places, gathered, strict=True):
+            found[at] = name
+    return found
+
+
+def _kind(layout: Layout) -> str:
+    """What the label of a gather says of weights that are split otherwise than others are."""
+    if len(layout.shape) == OF_EXPERTS:
+        return "experts."
+    return "" if any(layout.split) else "copies."
+
+
+def _gathered_alike(
+    b: Builder, owner: Part, label: str, parameters: Sequence[Parameter], parts: Sequence[str]
+) -> list[str]:
+    """The same for matrices that are split alike."""
+    found = list(parts)
+    sharding = parameters[0].sharding
+    flat = reversed(sharding.collectives(sharding.optimizer))
+    for over in (*flat, *reversed(_tiled(b, b.layouts[parameters[0].name]))):
         count = b.grid.size(*over)
         if count == 1:
             continue
-        label = f"muon.gather.{'+'.join(over)}"
+        gather = f"{label}.{'+'.join(over)}"
         whole = [
             b.of_parameter(
-                p, f"{p.name}.{label}", (count * b.buffers[name].elements,), b.dtype, "workspace"
+                p, f"{p.name}.{gather}", (count * b.buffers[name].elements,), b.dtype, "workspace"
             )
             for p, name in zip(parameters, found, strict=True)
         ]
-        b.collective(label, "all_gather", found, whole, *over, part=owner)
+        b.collective(gather, "all_gather", found, whole, *over, part=owner)
         found = whole
     return found
+
+
+def _tiled(b: Builder, layout: Layout) -> tuple[Axes, Axes]:
+    """The axes over which a matrix is cut into tiles: those of the width of the stream, and the
+    others."""
+    split = layout.split[-2:]
+    width = b.shards_of("width") if b.shards_of("width") in split else ()
+    return width, next((axes for axes in split if axes != width), ())
 
 
 def _orthogonal(b: Builder, parameter: Parameter, label: str, source: str) -> str:
     """Emit the iterations on one weight's matrices, given all its tiles; returns this rank's tile
     of the update, as it is before its ranks share it."""
     layout = b.layouts[parameter.name]
-    rows, bands = layout.shape[0], layout.bands or layout.shape[1:]
+    rows, bands = layout.shape[-2], layout.bands or layout.shape[-1:]
     turned = tuple(rows > columns for columns in bands)
     shapes = [
         (columns, rows) if t else (rows, columns) for columns, t in zip(bands, turned, strict=True)
     ]
-    how: dict[str, Any] = {"part": parameter.owner, "turned": turned, "split": layout.split}
+    stack = _stack(b, layout)
+    how: dict[str, Any] = {"part": parameter.owner, "turned": turned, "split": layout.split[-2:]}
+    how |= {"tiled": _tiled(b, layout)} | ({"count": stack[0]} if stack else {})
 
     def workspace(name: str, shape: tuple[int, ...]) -> str:
         whole = f"{parameter.name}.{name}"
-        return b.of_parameter(parameter, whole, shape, b.dtype, "workspace")
+        return b.of_parameter(parameter, whole, (*stack, *shape), b.dtype, "workspace")
 
     matrices = [workspace(f"x{band}.0", shape) for band, shape in enumerate(shapes)]
     b.op(f"{label}.tiles", "merge_tiles", [source], matrices, **how)
@@ -116,16 +156,20 @@ def _orthogonal(b: Builder, parameter: Parameter, label: str, source: str) -> st
             _product(b, parameter, f"{own}.powers", "NN", squared, powers, (short,) * 3)
             _product(b, parameter, f"{own}.x", "NN", (powers, x, x), y, (short, long, short))
         matrices[band] = pair[ITERATIONS % 2]
-    tile = workspace("update", b.whole_tile(parameter.name, *_tile(b, layout.shape, layout.split)))
+    shape = b.whole_tile(parameter.name, *_tile(b, layout))
+    tile = b.of_parameter(parameter, f"{parameter.name}.update", shape, b.dtype, "workspace")
     b.op(f"{label}.update", "take_tile", matrices, [tile], **how)
     return tile
 
 
-def _tile(
-    b: Builder, shape: tuple[int, ...], split: tuple[tuple[str, ...], ...]
-) -> tuple[int, int]:
-    rows, columns = (n // b.grid.size(*axes) for n, axes in zip(shape, split, strict=True))
-    return rows, columns
+def _stack(b: Builder, layout: Layout) -> tuple[int, ...]:
+    """How many experts' matrices of a weight a rank holds; nothing of another weight."""
+    return _tile(b, layout)[:-2]
+
+
+def _tile(b: Builder, layout: Layout) -> tuple[int, ...]:
+    pairs = zip(layout.shape, layout.split, strict=True)
+    return tuple(n // b.grid.size(*axes) for n, axes in pairs)
 
 
 def _product(
@@ -138,18 +182,24 @@ def _product(
     shape: tuple[int, int, int],
 ) -> None:
     """Emit a product of the first two operands, or with a third one, C, of u C + v A B: of an
-    iteration's two such sums the first has A = X X^T as all operands and gives b A + c A^2."""
+    iteration's two such sums the first has A = X X^T as all operands and gives b A + c A^2. Of a
+    stack, that of each of its matrices."""
     m, n, k = shape
     a, *sums = COEFFICIENTS
     weights = tuple(sums) if reads[0] == reads[-1] else (a, 1.0)
     more: dict[str, Any] = {"weights": weights} if len(reads) == 3 else {}
+    layout = b.layouts[parameter.name]
+    alike, stack = b.grid.ranks // b.grid.pipe, _stack(b, layout)
+    if stack:
+        more["count"] = stack[0]
+        alike //= b.grid.size(*layout.split[0])
     b.op(
         label,
-        "matmul",
+        STACKED if stack else "matmul",
         reads,
         [write],
-        flops=2 * m * n * k,
-        replicas=b.grid.ranks // b.grid.pipe,
+        flops=2 * m * n * k * (stack or (1,))[0],
+        replicas=alike,
         part=parameter.owner,
         form=form,
         m=m,

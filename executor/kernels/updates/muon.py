@@ -32,51 +32,67 @@ def merge_tiles(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> Non
     The tiles of all ranks along heads stand side by side, one such row for each rank along the
     width of the stream.
     """
-    widths, heads = (at.grid.parts_of(what) for what in ("width", "heads"))
+    widths, heads = (at.grid.size(*axes) for axes in op.attributes["tiled"])
     tiles = reads[0].view(widths, heads, -1)
     for width in range(widths):
         for head in range(heads):
-            for part, place in _places(op, tiles[width, head], writes, at, width, head):
+            for part, place in _places(op, tiles[width, head], writes, at, (width, head)):
                 place.copy_(part)
     for matrix in writes:
-        matrix.div_(torch.linalg.vector_norm(matrix).clamp_(min=EPS))
+        norms = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
+        matrix.div_(norms.clamp_(min=EPS))
 
 
 def take_tile(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Take this rank's tile out of a weight's matrices, each scaled to the mean square of AdamW's
     updates; zeros may follow it."""
-    width, head = at.part_of("width"), at.part_of("heads")
+    own = [at.part(axes) for axes in op.attributes["tiled"]]
     writes[0].view(-1).zero_()
-    places = _places(op, writes[0], reads, at, width, head)
+    places = _places(op, writes[0], reads, at, own)
     for (part, place), matrix in zip(places, reads, strict=True):
-        torch.mul(place, RMS * math.sqrt(max(matrix.shape)), out=part)
+        torch.mul(place, RMS * math.sqrt(max(matrix.shape[-2:])), out=part)
+
+
+def stacked_matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
+    """C = A B of each matrix of two stacks, in the form that the op names; with a third stack D
+    and `weights` (u, v) u D + v A B."""
+    form = op.attributes["form"]
+    a, b = (m if letter == "N" else m.mT for m, letter in zip(reads, form, strict=False))
+    if len(reads) == 3:
+        beta, alpha = op.attributes["weights"]
+        torch.baddbmm(reads[2], a, b, beta=beta, alpha=alpha, out=writes[0])
+    else:
+        torch.bmm(a, b, out=writes[0])
 
 
 def muon(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Decay, then a step along each weight's update, of whose tile this rank takes its part."""
     rates, lr = decay_rates(op, at), at.adamw.lr
     trained = writes[: len(rates)]
-    for weight, tile, rate in zip(trained, reads, rates, strict=False):
+    every = zip(trained, reads, rates, op.attributes["flat"], strict=False)
+    for weight, tile, rate, flat in every:
         count = weight.numel()
-        start = at.part(op.attributes["flat"]) * count
+        start = at.part(flat) * count
         weight.mul_(1 - lr * rate)
         weight.view(-1).add_(tile.view(-1)[start : start + count], alpha=-lr)
     copy_masters(op, trained, writes[len(rates) :])
 
 
 def _places(
-    op: Op, tile: torch.Tensor, matrices: Tensors, at: RankContext, width: int, head: int
+    op: Op, tile: torch.Tensor, matrices: Tensors, at: RankContext, tiles: Sequence[int]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """For each matrix of a weight the part of a tile that is its, and where it stands in it."""
-    which = {at.grid.shards_of("width"): width, at.grid.shards_of("heads"): head}
+    """For each matrix of a weight, or stack of them, the part of a tile that is its, and where it
+    stands in it; `tiles` says which tile it is along the width of the stream, and along heads."""
+    which = dict(zip(op.attributes["tiled"], tiles, strict=True))
     down, along = op.attributes["split"]
     every = [
-        matrix.t() if turned else matrix
+        matrix.mT if turned else matrix
         for matrix, turned in zip(matrices, op.attributes["turned"], strict=True)
     ]
-    rows = every[0].shape[0] // at.grid.size(*down)
-    columns = [matrix.shape[1] // at.grid.size(*along) for matrix in every]
-    whole = tile.view(-1)[: rows * sum(columns)].view(rows, -1)
-    for part, matrix, wide in zip(whole.split_with_sizes(columns, 1), every, columns, strict=True):
-        own = matrix.narrow(0, rows * which[down], rows)
-        yield part, own.narrow(1, wide * which[along], wide)
+    rows = every[0].shape[-2] // at.grid.size(*down)
+    columns = [matrix.shape[-1] // at.grid.size(*along) for matrix in every]
+    stack = every[0].shape[:-2]
+    whole = tile.view(-1)[: math.prod(stack) * rows * sum(columns)].view(*stack, rows, -1)
+    for part, matrix, wide in zip(whole.split_with_sizes(columns, -1), every, columns, strict=True):
+        own = matrix.narrow(-2, rows * which[down], rows)
+        yield part, own.narrow(-1, wide * which[along], wide)

@@ -106,11 +106,22 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
         ({"use_distributed_optimizer": True, "num_distributed_optimizer_instances": 2,
           "tensor_model_parallel_size": 2}, "shard", 4),
         ({"attention_backend": "fused", "transformer_impl": "local"}, "attention", "flash"),
+        ({"optimizer": "muon"}, "optimizer", "muon"),
+        ({"optimizer": "dist_muon"}, "optimizer", "muon"),
     ],
 )  # fmt: skip
 def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value: object) -> None:
     question = asked(**settings)
     assert question.plan[key] == value
+
+
+def test_what_muon_does_otherwise_in_megatron_is_said() -> None:
+    assert [each.name for each in asked(optimizer="muon").changes] == []
+    question = asked(optimizer="dist_muon", muon_momentum=0.9)
+    said = {each.name: each.why for each in question.changes}
+    assert said["--optimizer"].endswith("not one rank for all")
+    assert said["--muon-momentum"] == "0.95"
+    assert "optimizer" not in asked(optimizer="sgd").plan
 
 
 def test_megatron_deepspeed_is_another_stack() -> None:

@@ -177,7 +177,7 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], said: str) 
     ("plan", "said"),
     [
         ({"y": 2}, "y=2 splits the width of the residual stream"),
-        ({"optimizer": "muon"}, "optimizer=muon does not know weights of latent attention"),
+        ({"optimizer": "mezo"}, "optimizer=mezo does not know weights of latent attention"),
         ({"x": 4}, "x=4 does not divide heads=2"),
     ],
 )
