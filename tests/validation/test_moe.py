@@ -299,6 +299,8 @@ def test_gradients_are_summed_as_the_recipes_say() -> None:
     source = "NVIDIA Megatron-Bridge performance summary"
     read = (case_of(run(source=name)).job.plan.gradients for name in (source, "another"))
     assert [*read] == ["bf16", "fp32"]
+    muon = case_of(run(source=source, model="Kimi_K2", notes="Muon optimizer"))
+    assert (muon.job.plan.optimizer, muon.job.plan.gradients) == ("muon", "fp32")
 
 
 def test_latent_attention_is_read_with_its_ranks() -> None:

@@ -203,8 +203,9 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
         keys["recompute"] = stack.recompute(run.text("recompute"), layers)
     if run.text("flash_attention"):
         keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
-    if run.text("gradients"):
-        keys["gradients"] = run.text("gradients")
+    for key in ("gradients", "optimizer"):
+        if run.text(key):
+            keys[key] = run.text(key)
     keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
     keys |= dialect.noted
     shard = re.search(r"zero1 group =? ?(\d+)|shard (\d+)", run.text("notes"))

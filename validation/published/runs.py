@@ -34,6 +34,7 @@ WORDS = {
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
     "gradients": ("fp32", "bf16"),
+    "optimizer": ("adamw", "muon"),
 }
 # How a date is written, the surest first: of the run, of a release (23.03), of a preprint, a year.
 DATES = (
