@@ -62,7 +62,8 @@ def _sgd(momentum: float) -> Callable[[Named, float], Step]:
 
 
 OF_LATENTS = (".q_down.w", ".q_up.w", ".kv_down.w", ".kv_up.w")
-LINEARS = (".qkv.w", ".out.w", ".up.w", ".down.w", ".eh_proj.w", *OF_LATENTS)
+OF_COLUMNS = (".fc1_latent_proj.w", ".fc2_latent_proj.w")
+LINEARS = (".qkv.w", ".out.w", ".up.w", ".down.w", ".eh_proj.w", *OF_LATENTS, *OF_COLUMNS)
 
 
 # A weight's matrices side by side: queries, keys and values; gate and up.

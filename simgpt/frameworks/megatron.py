@@ -2,7 +2,7 @@
 
 Sources of defaults and of what follows from several arguments: NVIDIA/Megatron-LM,
 megatron/training/arguments.py and megatron/core/transformer/transformer_config.py. Layers of
-stages: `simgpt/frameworks/megatron_stages.py`.
+stages: `simgpt/frameworks/megatron_stages.py`; the update rule: `megatron_optimizer.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from simgpt.frameworks import megatron_stages
+from simgpt.frameworks import megatron_optimizer, megatron_stages
 from simgpt.frameworks.layers import context, experts, latent, quantised, recomputed, windows
 from simgpt.frameworks.reading import Reading
 from workload.errors import ModelError
@@ -35,7 +35,6 @@ LLAMA3 = RopeScaling(
 MULTIPLE = 128  # to which times tp the vocabulary is padded
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
-MUON = ("muon", DIST_MUON := "dist_muon")  # the latter shares matrices out over ranks
 FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
@@ -191,14 +190,7 @@ def _read_state(reading: Reading, devices: int | None) -> None:
     elif copies > 1:
         why = "the optimizer's state is sharded over all data-parallel ranks; give -n"
         reading.differs("num-distributed-optimizer-instances", why)
-    optimizer = reading.text("optimizer", "adam")
-    if optimizer in MUON:
-        fields["optimizer"] = "muon"
-    elif optimizer not in ("adam", "adamw"):
-        reading.differs("optimizer", "AdamW")
-    if optimizer == DIST_MUON:
-        why = "each rank that has a part of a matrix iterates on it, not one rank for all"
-        reading.differs("optimizer", why)
+    megatron_optimizer.read(reading)
 
 
 def _read_overlaps(reading: Reading) -> None:

@@ -3,7 +3,12 @@
     python -m tests.executor.precision [RANKS]
 
 plays every plan of the covering set of at most RANKS ranks (4 unless given) in bf16 and prints the
-worst tensors.
+worst tensors;
+
+    python -m tests.executor.precision plain
+
+prints how far gradients of the plain model with norms of heads, wholly in bf16 by torch's own
+autograd, are from its own in float64.
 
 Gradients are read off AdamW's first moment, which after one step is (1 - beta1) times the clipped
 gradient. AdamW's epsilon is as large as the gradients: with the usual one a first update is the
@@ -26,8 +31,9 @@ from executor.launching.task_specs import AdamW
 from executor.train import Trainer
 from tests.executor.covering import Case
 from tests.executor.ranks import TIMEOUT_S, on_ranks_in_turn
-from tests.executor.test_parity import CLIP, batches, family, start
+from tests.executor.test_parity import BATCH, CLIP, batches, family, start
 from tests.executor.test_parity_all import rows_by_ranks
+from tests.executor.test_parity_models import TOGETHER
 from tests.executor.whole import wholes
 from tests.reference import loss_and_gradients, train
 from workload.gpt import GPT
@@ -189,5 +195,31 @@ def main(most: int) -> None:
     print(f"worst clipped norm     {max(each.clip_error for each in found):.1e}")
 
 
+def plain(trials: int = 30) -> None:
+    """Print the worst tensors of the plain model in bf16 over random batches, by depth."""
+    draw = torch.Generator().manual_seed(0)
+    for layers in (2, 4, 6):
+        gpt = replace(TOGETHER["Qwen"], layers=layers)
+        model: dict[str, Any] = {"heads": gpt.heads, "family": family(gpt)}
+        weights = {name: w * LARGER if w.ndim > 1 else w for name, w in start(gpt).items()}
+        narrow = {name: w.bfloat16() for name, w in weights.items()}
+        worst: dict[str, tuple[float, float]] = {}
+        for _ in range(trials):
+            batch = torch.randint(0, gpt.vocab, (BATCH, gpt.sequence + 1), generator=draw)
+            pair = (batch[:, :-1], batch[:, 1:])
+            expected = loss_and_gradients(weights, pair, **model)[1]
+            found = loss_and_gradients(narrow, pair, **model)[1]
+            wide = [(name, tensor.double()) for name, tensor in found.items()]
+            for name, cosine, longer in _nearness(gpt, "gradient", wide, expected):
+                kind = name.partition(".")[2] or name
+                before = worst.get(kind, (1.0, 0.0))
+                worst[kind] = min(before[0], cosine), max(before[1], abs(longer))
+        for kind, (cosine, longer) in sorted(worst.items(), key=lambda each: each[1])[:4]:
+            print(f"{layers} layers, {kind:12} cosine {cosine:.4f}, norm {longer:.2%}")
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
+    if sys.argv[1:] == ["plain"]:
+        plain()
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)

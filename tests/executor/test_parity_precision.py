@@ -23,6 +23,10 @@ from workload.plan import Plan
 # For each precision: least cosine with the exact tensor, and how far its norm, the loss and the
 # clipped gradients' norm may be from the exact ones. bf16 has 8 bits: a hundredth on sums of few.
 BOUNDS = {"bf16": (0.999, 0.02, 1e-3, 2e-5), "fp32": (1 - 1e-7, 1e-4, 1e-6, 2e-5)}
+# Gradients of norms of single heads, and of what they normalise, are small sums of large terms: the
+# plain model wholly in bf16, by torch's own autograd, is as far as 0.978 and 0.17 from itself in
+# float64 there (`python -m tests.executor.precision plain`).
+OF_HEAD_NORMS = {"bf16": (0.99, 0.1, 1e-3, 2e-5)}
 DROPPED = replace(TINY, dropout=0.2)
 UNTIED = replace(TINY, tied=False)
 LLAMA, BLOOM, ALL = (TOGETHER[name] for name in ("Llama", "BLOOM", "all at once"))
@@ -57,13 +61,16 @@ FEW: dict[int, list[Case]] = {
 
 def far(cases: Iterable[Case], found: Iterable[Outcome], precision: str) -> list[object]:
     """Whatever is farther from the plain model than the precision's bounds."""
-    cosine, length, loss, clip = BOUNDS[precision]
-    return [
-        (gpt.name, str(plan), each.loss_error, each.clip_error, each.stale, tensors)
-        for (gpt, plan), each in zip(cases, found, strict=True)
-        for tensors in [[t for t in each.near if t[1] < cosine or abs(t[2]) > length]]
-        if tensors or each.stale or each.loss_error > loss or each.clip_error > clip
-    ]
+    wrong: list[object] = []
+    for (gpt, plan), each in zip(cases, found, strict=True):
+        bounds = OF_HEAD_NORMS if gpt.qk_norm else BOUNDS
+        cosine, length, loss, clip = bounds.get(precision, BOUNDS[precision])
+        tensors = [t for t in each.near if not (t[1] >= cosine and abs(t[2]) <= length)]
+        if not (each.loss_error <= loss and each.clip_error <= clip) or tensors or each.stale:
+            wrong.append(
+                (gpt.name, str(plan), each.loss_error, each.clip_error, each.stale, tensors)
+            )
+    return wrong
 
 
 def check(ranks: int, cases: list[Case], precision: str) -> None:

@@ -166,6 +166,8 @@ def test_muon_does_so_however_experts_are_split() -> None:
     check(2, "muon", ["data=2,zero=1", "y=2", "z=2,recompute=full", whole], MIXTRAL)
     check(2, "muon", ["x=2", f"x=2,{rows}", "data=2,zero=3"], KIMI)
     check(2, "muon", ["data=2,expert=2,zero=1"], replace(DEEPSEEK, biases=True))
+    columns = replace(DEEPSEEK, expert_latent=24)
+    check(2, "muon", ["data=2,expert=2,zero=1", "x=2"], columns)
     check(3, "muon", ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4"], DEEPSEEK, batch=24)
     texts = [
         "data=4,expert=2,expert_tensor=2,zero=2",

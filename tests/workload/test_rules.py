@@ -134,6 +134,10 @@ def test_muon_s_flops_of_experts_are_counted_once_however_they_are_split() -> No
         program = program_of(f"{text},batch=8,optimizer=muon", OF_EXPERTS)
         more = program.hardware_flops - program.model_flops
         assert more == experts + 3 * long + 8 * square
+    plan = parse_plan("pipe=2,batch=4,micro_batch=1,schedule=dualpipe,optimizer=muon")
+    stages = [lower(OF_EXPERTS, plan, stage) for stage in range(2)]
+    more = sum(each.hardware_flops - each.model_flops for each in stages)
+    assert more == experts + 3 * long + 8 * square
 
 
 def test_muon_gathers_experts_over_the_ranks_that_have_parts_of_them_alone() -> None:

@@ -76,7 +76,7 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
     if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
-            f"experts={gpt.experts}); take adamw, muon or sgd"
+            f"experts={gpt.experts}); take adamw or sgd"
         )
 
 

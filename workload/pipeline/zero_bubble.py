@@ -14,13 +14,16 @@ from itertools import chain
 from workload.op import Op
 from workload.passes.exchanges.other_micro_batch import stretches
 
+FENCE = "fence"
+
 
 def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
     """The ops that the chunk's input gradient depends on, and the rest, in blocks of their own.
 
-    An op that reads what a later op of the first kind overwrites stays with the first kind. So of a
-    recomputed layer what only weight gradients want runs in their slot. Not modelled: frameworks
-    whose checkpoints run a whole layer again where its input gradient is due.
+    An op that reads what a later op of the first kind overwrites stays with the first kind, and so
+    does a fence in front of what is read there once it has come. So of a recomputed layer what only
+    weight gradients want runs in their slot. Not modelled: frameworks whose checkpoints run a whole
+    layer again where its input gradient is due.
     """
     keep = _kept(ops, gradient)
     now = [op for op, kept in zip(ops, keep, strict=True) if kept]
@@ -44,9 +47,10 @@ def _kept(ops: Sequence[Op], gradient: str) -> list[bool]:
     """Which ops stay with the input gradient."""
     needed, keep = {gradient}, [False] * len(ops)
     for index in reversed(range(len(ops))):
-        if needed.intersection(ops[index].writes):
+        op = ops[index]
+        if needed.intersection(op.reads if op.kind == FENCE else op.writes):
             keep[index] = True
-            needed.update(ops[index].reads)
+            needed.update(op.reads)
     overwritten: set[str] = set()
     for index in reversed(range(len(ops))):
         if overwritten.intersection(ops[index].reads):

@@ -116,12 +116,22 @@ def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value
 
 
 def test_what_muon_does_otherwise_in_megatron_is_said() -> None:
-    assert [each.name for each in asked(optimizer="muon").changes] == []
-    question = asked(optimizer="dist_muon", muon_momentum=0.9)
-    said = {each.name: each.why for each in question.changes}
-    assert said["--optimizer"].endswith("not one rank for all")
-    assert said["--muon-momentum"] == "0.95"
-    assert "optimizer" not in asked(optimizer="sgd").plan
+    def said(**settings: Any) -> dict[str, str]:
+        return {each.name: each.why for each in asked(**settings).changes}
+
+    plain = said(optimizer="muon", muon_num_ns_steps=5, muon_momentum=0.95)
+    assert list(plain) == ["--optimizer"]
+    assert plain["--optimizer"].startswith("Muon, but for routers")
+    over_x = {"optimizer": "muon", "tensor_model_parallel_size": 2}
+    assert "--muon-tp-mode" in said(**over_x, muon_tp_mode="blockwise")
+    assert "--muon-tp-mode" in said(**over_x)
+    assert "--muon-tp-mode" not in said(**over_x, muon_tp_mode="duplicated")
+    assert said(optimizer="muon", muon_num_ns_steps=6)["--muon-num-ns-steps"].endswith("5 times")
+    assert "--use-distributed-optimizer" in said(optimizer="muon", use_distributed_optimizer=True)
+    assert asked(optimizer="dist_muon").plan["zero"] == 1
+    assert "zero=1" in said(optimizer="dist_muon")["--optimizer"]
+    assert said(muon_num_ns_steps=6, muon_momentum=0.9) == {}
+    assert said(optimizer="sgd") == {"--optimizer": "AdamW"}
 
 
 def test_megatron_deepspeed_is_another_stack() -> None:

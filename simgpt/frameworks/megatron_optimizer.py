@@ -1,0 +1,44 @@
+"""What Megatron-LM's arguments say of the update rule, and what Muon does otherwise there.
+
+Source: NVIDIA/Megatron-LM, megatron/core/optimizer: muon.py (every matrix but tables is Muon's, a
+fused linear is one but for queries, keys and values, tensor-parallel ranks iterate as
+--muon-tp-mode says) and layer_wise_optimizer.py (dist_muon: each rank has the states of some
+parameters whole, and updates these for all); megatron/training/arguments.py.
+"""
+
+from __future__ import annotations
+
+from simgpt.frameworks.reading import Reading
+
+MUON, DIST_MUON = "muon", "dist_muon"
+ADAM = ("adam", "adamw")
+REFUSED = ("use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp")
+STEPS, DUPLICATED = 5, "duplicated"
+
+
+def read(reading: Reading) -> None:
+    """Read the update rule, and say what of Muon is not carried over."""
+    optimizer = reading.text("optimizer", ADAM[0])
+    if optimizer not in (*ADAM, MUON, DIST_MUON):
+        reading.differs("optimizer", "AdamW")
+    if optimizer not in (MUON, DIST_MUON):
+        return
+    fields = reading.fields
+    fields["optimizer"] = MUON
+    said = "Muon, but for routers, whose rule is AdamW; gate and up are a matrix each"
+    if optimizer == DIST_MUON:
+        fields["zero"] = max(fields["zero"], 1)
+        said += (
+            "; each data-parallel rank has a part of every state (zero=1) and iterates on all "
+            "matrices, where Megatron-LM's has some matrices whole"
+        )
+    reading.differs("optimizer", said)
+    if fields.get("x", 1) > 1 and reading.text("muon-tp-mode") != DUPLICATED:
+        why = "matrices are gathered over tensor-parallel ranks, each of which iterates on them all"
+        reading.differs("muon-tp-mode", why)
+    if reading.number("muon-num-ns-steps", STEPS) != STEPS:
+        reading.differs("muon-num-ns-steps", f"Muon iterates {STEPS} times")
+    for flag in REFUSED:
+        if reading.switch(flag):
+            why = "Muon's states are sharded, which Megatron-LM has by dist_muon alone"
+            reading.differs(flag, why)

@@ -1,0 +1,70 @@
+"""What an op beside compute touches is there: whoever brought it on the same stream was awaited.
+
+A GPU's stream is in order, but exchanges between two neighbours on a CPU are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.executor.covering import Case, case, covering
+from tests.executor.test_parity_experts import MIXTRAL
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.op import COMPUTE
+from workload.plan import Plan
+from workload.plan_text import parse_plan
+from workload.program import Program
+
+
+def races(program: Program) -> list[tuple[str, str]]:
+    """Two ops of one stream other than compute, the first of which writes what the second reads or
+    writes, with no wait for the first before the second is issued."""
+    awaited: dict[str, int] = {}
+    writers: dict[tuple[str, str], int] = {}
+    found = []
+    for index, op in enumerate(program.ops):
+        for other in program.waits[index]:
+            stream = program.ops[other].stream
+            awaited[stream] = max(awaited.get(stream, -1), other)
+        if op.stream == COMPUTE:
+            continue
+        for name in (*op.reads, *op.writes):
+            first = writers.get((op.stream, name), -1)
+            if first > awaited.get(op.stream, -1):
+                found.append((program.ops[first].label, op.label))
+        writers |= {(op.stream, name): index for name in op.writes}
+    return found
+
+
+def stages(cases: list[Case]) -> list[tuple[GPT, Plan, int]]:
+    return [(gpt, plan, stage) for gpt, plan in cases for stage in {0, plan.pipe - 1}]
+
+
+def test_no_op_touches_what_may_still_be_on_its_way_on_its_stream() -> None:
+    """Under plans in which every pair of options meets."""
+    every = [case(row) for row in covering(8)]
+    assert sum(plan.context == 4 and plan.schedule.startswith("zb") for _, plan in every) > 2
+    racing = [
+        (str(plan), found[0])
+        for gpt, plan, stage in stages(every)
+        if (found := races(lower(gpt, plan, stage)))
+    ]
+    assert racing == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "context=4,recompute=full,schedule=zb-h1",
+        "pipe=2,interleave=2,context=4,schedule=zb-v,micro_batch=1",
+        "data=4,expert=2,overlap=a2a+shared",
+        "data=4,expert=2,overlap=a2a+wgrad,context=4",
+        "pipe=2,data=2,expert=2,overlap=a2a+wgrad,context=4,interleave=2,micro_batch=1",
+        "data=2,expert=2,dispatcher=hierarchical",
+    ],
+)
+def test_experts_beside_parts_of_sequences_wait_for_each_other(text: str) -> None:
+    assert races(lower(replace(MIXTRAL, layers=4), parse_plan(f"batch=16,{text}"))) == []
