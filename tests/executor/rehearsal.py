@@ -118,6 +118,7 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
     yield MIXTURE, replace(two, dispatcher="all_gather"), False, 0
+    yield MIXTURE, replace(two, optimizer="muon"), False, 0
     for dispatcher in ("sparse", "dense"):
         yield replace(MIXTURE, capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
     yield replace(OSS, window=5, global_every=2), two, False, 0
