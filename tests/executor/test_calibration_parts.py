@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 # Matmuls have a grid of their own, copies to the host its link; recipes are emulated here.
-OF_NO_SAMPLE = {"fence", "grouped_matmul", "to_device", "to_host"}
+OF_NO_SAMPLE = {"fence", "grouped_matmul", "stacked_matmul", "to_device", "to_host"}
 OF_RECIPES = {"amax", "quantise", "update_scales", "quantise_rows", "dequantise_rows"}
 
 
