@@ -137,7 +137,7 @@ def _orthogonal(b: Builder, parameter: Parameter, label: str, source: str) -> st
     ]
     stack = _stack(b, layout)
     how: dict[str, Any] = {"part": parameter.owner, "turned": turned, "split": layout.split[-2:]}
-    how |= {"tiled": _tiled(b, layout)} | ({"count": stack[0]} if stack else {})
+    how["tiled"] = _tiled(b, layout)
 
     def workspace(name: str, shape: tuple[int, ...]) -> str:
         whole = f"{parameter.name}.{name}"
