@@ -39,6 +39,7 @@ from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
 from workload.op import (
     COMPUTE,
     FORWARD,
+    MODEL,
     STEP,
     Identity,
     Op,
@@ -152,11 +153,14 @@ class IsolatedBlocks:
     def _whole(self, op: Op, layers: Mapping[str, Counts], alone: bool) -> Ticks:
         """An op on the parameters of all layers, and with `alone` on those of the model's ends;
         else the fastest of one end, the other and none, since a collective on more bytes may be
-        faster than on fewer where the library changes its algorithm between them."""
+        faster than on fewer where the library changes its algorithm between them, and since a stage
+        without the ends has no op that is on nothing else."""
         held = self._operands(op)
         kinds = [kind for kind in layers if kind in held]
         if not kinds:
-            return self._ticks[op.identity][self.entries.lane]
+            of_ends = op.part == MODEL and not held.keys().isdisjoint(PLACE_OF.values())
+            ticks = self._ticks[op.identity][self.entries.lane]
+            return np.zeros_like(ticks) if of_ends and not alone else ticks
         nothing, each = self.some.values(0), [held[kind] for kind in kinds]
         first, last = held.get("first", nothing), held.get("last", nothing)
         rest = self.some.values(op.nbytes) - sum(each) - first - last
