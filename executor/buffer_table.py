@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from executor.memory.release import await_release
 from executor.rank_context import DTYPES
 from workload.op import HOST, Buffer, Op
 from workload.program import Program
@@ -131,6 +132,8 @@ class BufferTable:
         """End a transient buffer's life."""
         if self.keeps_freed and not self._counts[slot]:
             self._pools[slot].append(self._tensors[slot])
+        elif self._device.type == "cpu" and not self.keeps_freed:
+            await_release(self._tensors, slot)
         self._tensors[slot] = None
 
     def give_back(self) -> None:

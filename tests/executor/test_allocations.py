@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from executor import prepared
 from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
 from executor.memory.allocations import allocations
+from executor.memory.release import WITHIN_S, await_release
 from executor.rank_context import RankContext
 from executor.train import Trainer
 from tests.executor.covering import Case, Row, covering
@@ -63,6 +66,34 @@ def test_a_kernels_temporaries_are_in_the_peak() -> None:
     with allocations(CPU) as found:
         one.add_(one.exp().exp())
     assert (found.held_bytes, found.peak_bytes) == (0, 8000)
+
+
+def in_memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor in the same memory, which is no view of it."""
+    return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+
+
+def test_a_tensor_that_another_thread_still_holds_is_freed_by_this_one() -> None:
+    """The tensor or its memory; if it is never let go of, the wait ends nonetheless."""
+    for held in (lambda tensor: tensor, in_memory_of):
+        with allocations(CPU) as found:
+            tensors: list[Any] = [torch.empty(1000, dtype=torch.uint8)]
+            other = Thread(target=lambda own: time.sleep(0.03), args=[held(tensors[0])])
+            other.start()
+            await_release(tensors, 0)
+            tensors[0] = None
+        other.join()
+        assert (found.held_bytes, found.peak_bytes) == (0, 1000)
+    tensors = [torch.empty(1000)]
+    for shares in (tensors[0], tensors[0].view(10, 100), in_memory_of(tensors[0])):
+        started = time.monotonic()
+        await_release(tensors, 0)
+        assert time.monotonic() - started > WITHIN_S
+        assert shares.numel() == 1000
+    del shares
+    started = time.monotonic()
+    await_release(tensors, 0)
+    assert time.monotonic() - started < WITHIN_S
 
 
 def check(rows: Sequence[Row], longer: int = LONGER) -> None:
