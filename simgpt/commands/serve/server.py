@@ -86,7 +86,7 @@ class PageServer(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:
+        except Exception:  # no thread was started; Ctrl-C may come when one was, which releases
             self._free.release()
             raise
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -147,6 +148,29 @@ def test_a_port_in_use_is_refused_in_a_sentence(server: PageServer) -> None:
     assert said.sentence == (
         f"simgpt: cannot serve on port {server.server_port}: Address already in use"
     )
+
+
+def test_ctrl_c_while_a_connection_gets_its_thread_leaves_that_one_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is the thread that lets the next connection in, once."""
+    started, raised = ThreadingHTTPServer.process_request, list[Any]()
+
+    def interrupted(*args: Any) -> None:
+        started(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadingHTTPServer, "process_request", interrupted)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    own, other = socket.socketpair()
+    with PageServer() as made, other:
+        before = set(threading.enumerate())
+        with pytest.raises(KeyboardInterrupt):
+            made.process_request(own, ("127.0.0.1", 0))
+        other.shutdown(socket.SHUT_RDWR)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(60)
+    assert raised == []
 
 
 def test_ctrl_c_ends_it_well() -> None:
