@@ -8,12 +8,13 @@ the compute stream that touches them. The moments at which most is held follow f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import add, le, sub
 
 import numpy as np
 
 from simulator.pipeline.steady_rounds import folded_plan
+from simulator.search.asked.exchanges import IN_TURNS
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.layer_kinds import is_own_layer, kind_of, names_of
@@ -35,7 +36,8 @@ from workload.op import (
     WEIGHT_GRAD,
     Op,
 )
-from workload.pipeline.schedule import V_SHAPED, slots
+from workload.pipeline.pairs import Pairs, pairs_of
+from workload.pipeline.schedule import V_SHAPED, Slot, slots
 from workload.pipeline.slot import INPUT
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes
@@ -62,6 +64,7 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
     beside = {kind: np.maximum(worked[kind] - nbytes, 0) for kind, nbytes in saved.items()}
     summed = {kind: np.maximum(nbytes - kept[kind], 0) for kind, nbytes in sums.items()}
     turned = in_v(space.problem.fixed)
+    in_turns = turned and IN_TURNS in space.problem.of_exchanges
     if space.problem.of_exchanges or turned:  # in turns, in another order in few layers, or split
         beside = summed = {kind: some.values(0) for kind in saved}
     found = np.zeros(len(entries.lane), dtype=np.int64)
@@ -77,20 +80,15 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
             for each in (held, saved, kept, beside, summed)
         ]
         pipe, micro_batches, schedule, interleave, chunk = case
-        chunks = _chunks(space, pipe, interleave, chunk)
+        plain = (plain_layers(chunk),) * (pipe * interleave)
+        chunks = space.layouts.every[chunk].chunks if space.layouts else plain
         step = 2 * pipe - 1 if turned else pipe
         stages = [0] if turned else sorted({0, 1, pipe - 1, _fullest(space, pipe, chunk)})
-        asked = SCHEDULES[schedule], pipe, micro_batches
+        asked = SCHEDULES[schedule], pipe, micro_batches, in_turns
         found[chosen] = np.maximum.reduce(
             [_stage_bytes(kinds, chunks[at::step], at, *asked, *own) for at in stages]
         )
     return found
-
-
-def _chunks(space: Space, pipe: int, interleave: int, chunk: int) -> tuple[ChunkLayers, ...]:
-    if space.layouts is None:
-        return (plain_layers(chunk),) * (pipe * interleave)
-    return space.layouts.every[chunk].chunks
 
 
 def _fullest(space: Space, pipe: int, chunk: int) -> int:
@@ -108,6 +106,7 @@ def _stage_bytes(
     schedule: str,
     pipe: int,
     micro_batches: int,
+    in_turns: bool,
     held: Mapping[str, Bytes],
     saved: Mapping[str, Bytes],
     kept: Mapping[str, Bytes],
@@ -124,7 +123,8 @@ def _stage_bytes(
     each = [parts[kind] for parts in (saved, kept) for kind in kinds]
     more = [parts[kind] for parts in (beside, summed) for kind in kinds]
     at_head = kept[HEAD.kind] * (stage == pipe - 1 and schedule not in V_SHAPED)
-    for counts, base in moments(schedule, stage, pipe, micro_batches, shapes, len(kinds)):
+    known = moments(schedule, stage, pipe, micro_batches, shapes, len(kinds), in_turns=in_turns)
+    for counts, base in known:
         split = sum(counts[len(kinds) :])  # passes are split in one chunk alone
         own = ways[0] + split // len(shapes[0]) * at_head
         for count, nbytes in zip(counts, each, strict=True):
@@ -141,12 +141,16 @@ def moments(
     micro_batches: int,
     chunks: tuple[tuple[int, ...], ...],
     kinds: int,
+    *,
+    in_turns: bool = False,
 ) -> tuple[Moment, ...]:
     """Moments at which a stage with chunks of these of so many kinds of layers holds much.
 
     Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone; where
     stages depend on others' progress, as many micro-batches as a step is simulated with, whose
-    memory is that of the whole; of GPipe the moment behind all of them.
+    memory is that of the whole; of GPipe the moment behind all of them. Of two passes of a V that
+    run `in_turns`, the one saves while the other lets go, so what is held before and behind both is
+    all that is known.
     """
     each = [tuple(bases.count(base) for base in range(kinds)) for bases in chunks]
     if schedule == "gpipe":
@@ -156,21 +160,19 @@ def moments(
     if few < micro_batches and schedule in PLAYED and stage:
         whole = Plan(pipe=pipe, schedule=schedule, batch=micro_batches, micro_batch=1)
         few = folded_plan(whole).micro_batches
-    return _undominated(_played(schedule, stage, pipe, few, chunks, each))
+    order = slots(schedule, stage, pipe, few, len(chunks))
+    pairs = pairs_of(order, stage, pipe, in_v=True) if in_turns else []
+    return _undominated(_played(order, pairs, chunks, each))
 
 
 def _played(
-    schedule: str,
-    stage: int,
-    pipe: int,
-    micro_batches: int,
-    chunks: tuple[tuple[int, ...], ...],
-    each: list[Held],
+    order: Sequence[Slot], pairs: Pairs, chunks: tuple[tuple[int, ...], ...], each: list[Held]
 ) -> set[Moment]:
-    left, kinds = micro_batches * len(chunks), len(each[0])
+    left, kinds = sum(slot.work == FORWARD for slot in order), len(each[0])
+    inside, last_ones = {place for pair in pairs for place in pair}, {pair[-1] for pair in pairs}
     found = set[Moment]()
     held, kept = [0] * kinds, [0] * kinds  # see `Moment`
-    for slot in slots(schedule, stage, pipe, micro_batches, len(chunks)):
+    for place, slot in enumerate(order):
         work, own = slot.work, each[slot.chunk]
         if work == FORWARD:
             held, left = list(map(add, held, own)), left - 1
@@ -178,13 +180,16 @@ def _played(
             held, kept = list(map(sub, held, own)), list(map(add, kept, own))
         last = chunks[slot.chunk][-1] if work in BACK else NONE
         last += kinds * (work == WEIGHT)
-        found.add(((*held, *kept), last))
+        if place not in inside:
+            found.add(((*held, *kept), last))
         if work != FORWARD and not left:
             break
         if work == BACKWARD:
             held = list(map(sub, held, own))
         elif work == WEIGHT:
             kept = list(map(sub, kept, own))
+        if place not in inside or place in last_ones:
+            found.add(((*held, *kept), NONE))
     return found
 
 

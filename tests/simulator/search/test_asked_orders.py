@@ -202,6 +202,21 @@ def test_a_search_over_schedules_in_a_v_finds_what_trying_all_plans_finds() -> N
     same_answer(problem, "perlmutter", top=4)
 
 
+def test_a_plan_in_a_v_that_hides_all_to_alls_needs_no_less_than_its_bound() -> None:
+    """Less is held where a chunk is saved while another goes back than with one after the other."""
+    gpt = replace(SMALL, layers=8, positions="rope", biases=False, activation="swiglu")
+    gpt = replace(gpt, experts=8, topk=2, expert_ffn=128)
+    fixed = {"micro_batch": 1, "pipe": 2, "schedule": "dualpipe-v", "recompute": "none"}
+    space = space_of(SearchProblem(gpt, 8, 16, fixed, beside=("a2a",)))
+    some, zeros = next(sized(space, np.zeros(1, dtype=np.int64))), np.zeros(1, dtype=np.int64)
+    (entries,) = entries_of(space, zeros)
+    needed = []
+    for overlap in (("oar", "ors", "oag", "a2a", "dp"), ("oar", "ors", "oag", "dp")):
+        plan = space.plan(0, Order("dualpipe-v", 2, overlap))
+        needed.append(predict(gpt, plan, MACHINES["frontier"]).memory.peak_bytes)
+    assert entry_bytes(space, some, entries)[0] <= needed[0] < needed[1]
+
+
 def test_few_micro_batches_in_a_v_hold_less_than_as_many_stages_do() -> None:
     """Eight micro-batches on eight stages: the first holds eight first chunks and one second one
     when it goes back, not eight of both."""
