@@ -9,11 +9,11 @@ from typing import Any
 
 from simulator.engine.ticks import to_seconds
 from simulator.result import StepResult
+from workload.expert_loads.capacity import dropped
 from workload.expert_loads.histogram import (
     RoutedGPT,
     balanced,
     dispatched_tokens,
-    dropped,
     expert_layers,
 )
 from workload.gpt import GPT
@@ -25,7 +25,9 @@ class ExpertLoad:
     """Of a histogram over ranks: the most choices of a rank's experts over the mean of all ranks,
     in the worst layer, which is `layer`, and in the mean of all; and the share of choices that a
     capacity drops, in the worst layer and in the mean. `balanced_step_s` and
-    `balanced_peak_bytes` are those of the step with all experts chosen equally often."""
+    `balanced_peak_bytes` are those of the step with all experts chosen equally often, and
+    `balanced_busy_s` how long a device computes in it: in the uneven step the mean of all devices
+    computes as long, and waits the rest."""
 
     most_over_mean: float
     layer: int
@@ -34,6 +36,7 @@ class ExpertLoad:
     most_dropped: float
     balanced_step_s: float
     balanced_peak_bytes: int
+    balanced_busy_s: float
 
     def as_dict(self) -> dict[str, Any]:
         """The load as it stands in JSON."""
@@ -56,11 +59,16 @@ def step_and_load(
     return step, _load(gpt, plan, even)
 
 
+def busy_s(step: StepResult) -> float:
+    """Seconds in which the device of the step computes."""
+    return sum(to_seconds(step.parts_ticks[part]) for part in ("compute", "optimizer"))
+
+
 def _load(gpt: RoutedGPT, plan: Plan, even: StepResult) -> ExpertLoad:
     layers, tokens = expert_layers(gpt), dispatched_tokens(gpt, plan)
     over = {layer: gpt.histogram.over_mean(layer, plan.expert) for layer in layers}
     worst = max(layers, key=lambda layer: over[layer])
-    lost = [dropped(gpt, layer, tokens) for layer in layers]
+    lost = [float(dropped(gpt, layer, tokens)) for layer in layers]
     return ExpertLoad(
         most_over_mean=over[worst],
         layer=worst,
@@ -69,4 +77,5 @@ def _load(gpt: RoutedGPT, plan: Plan, even: StepResult) -> ExpertLoad:
         most_dropped=max(lost),
         balanced_step_s=to_seconds(sum(even.parts_ticks.values())),
         balanced_peak_bytes=even.memory.total_bytes,
+        balanced_busy_s=busy_s(even),
     )

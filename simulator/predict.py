@@ -16,7 +16,7 @@ from simulator.economics import Cost, cost_of
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
-from simulator.expert_load import ExpertLoad, step_and_load
+from simulator.expert_load import ExpertLoad, busy_s, step_and_load
 from simulator.limits import check_measured, check_slots, check_timeline
 from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
@@ -30,8 +30,10 @@ from topologies.machine import Machine
 from topologies.placement import Placement
 from topologies.session import gc_paused, in_session
 from workload.errors import PlanCannotRunError
+from workload.expert_loads.capacity import empty_flops, mean_dropped
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.models.mtp import masked_flops
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import Habits
 from workload.plan import Plan
@@ -106,12 +108,21 @@ class Prediction:
         return self.model_flops_per_s_per_device / self.peak_flops_per_s
 
     @property
+    def mfu_causal(self) -> float:
+        """The same without the scores and values that a causal mask leaves out, which `mfu` counts
+        as Narayanan et al. (SC21) do."""
+        device_s = self.step_s * self.devices
+        masked = masked_flops(self.gpt, self.plan.batch) / device_s
+        return (self.model_flops_per_s_per_device - masked) / self.peak_flops_per_s
+
+    @property
     def hfu(self) -> float:
         """Hardware FLOP/s as a share of the peak."""
         return self.hardware_flops_per_s_per_device / self.peak_flops_per_s
 
     def as_dict(self) -> dict[str, Any]:
         """The prediction as it stands in JSON."""
+        dropped = mean_dropped(self.gpt, self.plan)
         return {
             "step_s": self.step_s,
             **self.range.as_dict(),
@@ -120,6 +131,7 @@ class Prediction:
             "model_flops_per_s_per_device": self.model_flops_per_s_per_device,
             "hardware_flops_per_s_per_device": self.hardware_flops_per_s_per_device,
             "mfu": self.mfu,
+            "mfu_causal": self.mfu_causal,
             "hfu": self.hfu,
             "memory": self.memory.as_dict(),
             "breakdown_s": dict(self.breakdown_s),
@@ -134,6 +146,7 @@ class Prediction:
             "matmul_forms": self.tuning.as_dict() if self.tuning is not None else None,
             "program": {"ops": self.ops, "comm_bytes": dict(self.comm_bytes)},
             **({"routing": self.load.as_dict()} if self.load is not None else {}),
+            **({"dropped": dropped} if dropped else {}),
         }
 
 
@@ -166,7 +179,7 @@ def predict(
     simulated = partial(_simulated, plan, costs, fabric, fold, kernels.habits)
     forms = plan_forms(gpt, plan, costs)
     step, load = step_and_load(gpt, plan, partial(simulated, forms))
-    prediction = replace(_prediction(gpt, plan, machine, step, stack), load=load)
+    prediction = _prediction(gpt, plan, machine, step, load, stack)
     if forms:
         plain = simulated(PLAIN, gpt) if is_tuned(forms) else step
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
@@ -237,17 +250,20 @@ def _timeline(
 
 
 def _prediction(
-    gpt: GPT, plan: Plan, machine: Machine, step: StepResult, stack: Stack
+    gpt: GPT,
+    plan: Plan,
+    machine: Machine,
+    step: StepResult,
+    load: ExpertLoad | None,
+    stack: Stack,
 ) -> Prediction:
     ticks = sum(step.parts_ticks.values())
     step_s = to_seconds(ticks)
     device_s = step_s * plan.grid.ranks
     parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}
-    busy_s = parts_s["compute"] + parts_s["optimizer"]
+    mean_busy_s = load.balanced_busy_s if load is not None else busy_s(step)
     # Places that a capacity leaves empty are computed, but are not the model's.
-    model_flops = (
-        min(step.model_flops, gpt.model_flops(plan.batch)) if gpt.capacity else step.model_flops
-    )
+    model_flops = step.model_flops - empty_flops(gpt, plan)
     return Prediction(
         gpt=gpt,
         plan=plan,
@@ -260,7 +276,8 @@ def _prediction(
         memory=memory_of(step, machine, stack),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
-        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
+        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=mean_busy_s),
         stack=stack,
         device=machine.device.known_as,
+        load=load,
     )

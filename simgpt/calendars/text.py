@@ -88,12 +88,13 @@ def _ends(planned: Planned, start: datetime) -> list[tuple[str, str]]:
         ("end", date_of(start, middle)),
         ("8 of 10 such runs end", f"{date_of(start, low)} to {date_of(start, high)}"),
         ("run", f"{duration_text(middle)}, {duration_text(low)} to {duration_text(high)}"),
+        ("run, mean of draws", duration_text(found.lives.total_s.mean())),
         ("training without a break", duration_text(found.run.work_s)),
         ("expected run, by formulas", duration_text(found.expected_s)),
         ("the same to first order (Young)", duration_text(found.first_order_s)),
         ("effective training time", tables.percent(found.lives.shares["training"])),
         ("8 of 10 such runs", f"{shares[0]} to {shares[1]}"),
-        ("failures", failures),
+        ("failures, mean of draws", failures),
         ("node-hours, the median run", tables.hours(middle * planned.nodes)),
     ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from simgpt import tables
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
+from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
 from workload.plan_text import ALIASES
 
@@ -24,6 +25,7 @@ PARTS = {
 NO_POWER = "not known: the machine's file says nothing of power"
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
+MUCH_MASKED = 0.8  # of the MFU is left without the masked half of attention, where that is said
 LABELS = 30  # characters of the tables' first column
 FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
@@ -97,8 +99,7 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
         ),
         ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
         ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
-        ("MFU", tables.percent(prediction.mfu)),
-        ("HFU (recomputation counted)", tables.percent(prediction.hfu)),
+        *_utilisation(prediction),
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory for tensors", tables.gib(memory.capacity_bytes)),
         ("memory reserve", tables.gib(memory.reserve_bytes)),
@@ -108,11 +109,25 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
     ]
 
 
+def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
+    """Shares of the peak: where matmuls have a peak of their own, which one is meant; and what is
+    left without what a causal mask leaves out, where that is much."""
+    is_narrow = prediction.plan.recipe != "none"
+    yield (
+        f"MFU (peak of {prediction.plan.precision})" if is_narrow else "MFU",
+        tables.percent(prediction.mfu),
+    )
+    if prediction.mfu_causal < MUCH_MASKED * prediction.mfu:
+        yield "MFU (causal attention)", tables.percent(prediction.mfu_causal)
+    yield "HFU (recomputation counted)", tables.percent(prediction.hfu)
+
+
 def _load_facts(prediction: Prediction) -> list[tuple[str, str]]:
     """How unevenly experts are used, where that is known, as rows of a table."""
     load = prediction.load
     if load is None:
-        return []
+        lost = mean_dropped(prediction.gpt, prediction.plan)
+        return [("dropped of a layer's choices", tables.percent(lost))] if lost else []
     over = f"{load.most_over_mean:.2f} in layer {load.layer}, {load.mean_over_mean:.2f} on average"
     even = ("if experts were used evenly", tables.seconds(load.balanced_step_s))
     what = "choices" if prediction.gpt.capacity else "rows"

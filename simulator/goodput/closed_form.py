@@ -78,9 +78,18 @@ def check_progress(run: Run) -> None:
     long = replace(run, work_s=max(run.work_s, LONG_S))
     if effective_share(long) < LEAST_SHARE:
         raise GoodputError(
-            f"less than {LEAST_SHARE:.0%} of the time would be training that stays; save more "
-            "often, restart faster, or take fewer nodes"
+            f"less than {LEAST_SHARE:.0%} of the time would be training that stays; "
+            f"{_saved_too_slowly(run) or 'save more often'}, restart faster, or take fewer nodes"
         )
+
+
+def _saved_too_slowly(run: Run) -> str:
+    """What to say of saves that take longer than a run goes without a failure, or as long as the
+    training between them."""
+    mean_s = 1 / run.failures_per_s if run.failures_per_s else math.inf
+    if run.write_s <= min(mean_s, run.interval_s):
+        return ""
+    return f"a save takes {run.write_s / 3600:,.1f} hours: save to faster storage"
 
 
 def best_interval_s(run: Run, least_s: float) -> float:

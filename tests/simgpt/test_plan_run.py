@@ -91,7 +91,8 @@ REFUSED = {
     ("--save-every", "1s", "--mtbf", "9d"): "--save-every is too short",
     ("--nodes", "8"): "leave -n out",
     (): "give --mtbf 400d",
-    ("--mtbf", "1min"): "would be training that stays",
+    ("--mtbf", "1min"): "would be training that stays; save more often, restart faster",
+    ("--mtbf", "9d", "--storage", "1 KB/s"): "save to faster storage, restart faster",
     ("--mtbf", "9d", "--walltime", "1min", "--queue-wait", "1h"): "before anything is trained",
 }
 

@@ -189,3 +189,18 @@ def test_the_plan_of_an_answer_is_a_plan_s_file(tmp_path: Path) -> None:
     path.write_text(json.dumps(first["plan"]))
     again = json.loads(simgpt(*asks, "--plan", str(path)).out)
     assert (again["plan"], again["step_s"]) == (first["plan"], first["step_s"])
+
+
+@pytest.mark.parametrize(("sequence", "more"), [("512", []), ("32768", ["MFU (causal attention)"])])
+def test_what_a_causal_mask_leaves_of_the_mfu_is_said_where_it_is_much_less(
+    sequence: str, more: list[str]
+) -> None:
+    text = simgpt(*WORDS, "--model-set", f"sequence={sequence}").out
+    labels = [line[:30].strip() for line in text.splitlines() if "MFU" in line]
+    assert labels == ["MFU", *more]
+
+
+def test_the_mfu_says_of_which_peak_it_is_where_matmuls_have_another() -> None:
+    plan = ("--plan", "data=rest,recipe=fp8-tensorwise")
+    text = simgpt("predict", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan, "--batch", "16").out
+    assert "MFU (peak of bf16) " in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def test_a_prediction_says_the_skew_beside_the_balanced_step(uneven: str) -> Non
     text = words_of(simgpt("predict", *STEP, *PLAN, *places, "--routing", uneven))
     assert "most choices of a rank / mean" in text
     assert "dropped of a layer's choices 25.0 %, 25.0 % at most" in text
+
+
+@pytest.mark.parametrize(("capacity", "said"), [(0.5, ["50.0 %"]), (1.0, [])])
+def test_a_capacity_below_one_is_said_to_drop(capacity: float, said: list[str]) -> None:
+    asked = ("predict", *STEP, *PLAN, "--model-set", f"capacity={capacity}")
+    text = words_of(simgpt(*asked))
+    assert re.findall(r"dropped of a layer's choices (\S+ %)", text) == said
+    assert answer(simgpt(*asked, "--json")).get("dropped", 0.0) == 1 - capacity
 
 
 def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from topologies.errors import MachineError
 from topologies.machine_files import load_machine
 from topologies.placement import Placement, contiguous
 from workload.errors import PlanCannotRunError
+from workload.expert_loads.histogram import Histogram, routed
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -109,6 +110,39 @@ def test_empty_places_of_experts_are_no_flops_of_the_model(
     assert [rate * device_s for rate in rates] == pytest.approx(
         [rest + model * experts, rest + computed * experts]
     )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "kept", "computed"), [(0, 1, 1), (0.5, 1 / 2, 1 / 2), (1, 5 / 8, 1), (4, 1, 4)]
+)
+def test_what_experts_drop_is_no_flops_of_the_model(
+    capacity: float, kept: float, computed: float
+) -> None:
+    """Of 8 choices one of four experts gets 5, the others one each: with half of the even share of
+    2 each has place for one, with all of it the first drops 3, and three compute an empty one."""
+    gpt = replace(find_model("tiny-mixtral-2m"), capacity=capacity)
+    plan = parse_plan("data=2,expert=2", batch=16)
+    counts = Histogram(((5, 1, 1, 1),) * gpt.layers)
+    found = predict(routed(gpt, counts), plan, load_machine("dgx-h100"))
+    rows = gpt.layers * plan.batch * gpt.sequence * gpt.topk
+    experts = 3 * 2 * 3 * gpt.hidden * gpt.expert_ffn * rows
+    rest = gpt.model_flops(plan.batch) - experts
+    device_s = found.step_s * plan.grid.ranks
+    rates = found.model_flops_per_s_per_device, found.hardware_flops_per_s_per_device
+    assert [rate * device_s for rate in rates] == pytest.approx(
+        [rest + kept * experts, rest + computed * experts]
+    )
+
+
+def test_mfu_of_causal_attention_leaves_out_what_no_query_sees() -> None:
+    """Of s keys a query sees half, and itself; scores and values are 2 FLOPs a column each."""
+    found = predicted("gpt-20b")
+    gpt = found.gpt
+    pairs = gpt.sequence * (gpt.sequence - 1) // 2
+    flops = 3 * 4 * gpt.hidden * gpt.layers * found.plan.batch * pairs
+    left_out = flops / (found.step_s * found.devices * found.peak_flops_per_s)
+    assert found.mfu - found.mfu_causal == pytest.approx(left_out)
+    assert found.as_dict()["mfu_causal"] == found.mfu_causal
 
 
 def test_a_model_that_is_too_large_does_not_fit() -> None:

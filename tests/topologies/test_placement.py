@@ -155,6 +155,20 @@ def test_the_reach_of_an_axis(inner: int, size: int, expected: Locality, words: 
     assert (found, found.words) == (expected, words)
 
 
+@pytest.mark.parametrize(
+    ("inner", "size", "whole"), [(1, 64, 64), (4, 4, 64), (4, 8, 64), (1, 36, 0), (1, 128, 0)]
+)
+def test_groups_that_a_whole_number_of_devices_would_keep_in_a_node(
+    inner: int, size: int, whole: int
+) -> None:
+    """Of 72 devices four times 16 ranks side by side, or twice 32, leave 8; twice 36 none."""
+    machine = load_machine("gb200-nvl72")
+    members = np.arange(2304).reshape(-1, size, inner).transpose(0, 2, 1).reshape(-1, size)
+    found = locality(machine, contiguous(machine, 2304), members)
+    assert found.whole == whole
+    assert found.words.endswith(f" (one, with {whole} devices of each in use)") == bool(whole)
+
+
 def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
     wires = wiring(FRONTIER.network)
     assert wires.switches == 77 * 32

@@ -12,12 +12,12 @@ import pytest
 
 from tests.workload.test_experts import ROWS, TWO, of_layer
 from workload.errors import ModelError
+from workload.expert_loads.capacity import dropped, mean_dropped
 from workload.expert_loads.histogram import (
     Histogram,
     RoutedGPT,
     balanced,
     dispatched_rows,
-    dropped,
     expert_layers,
     routed,
 )
@@ -134,6 +134,13 @@ def test_a_capacity_of_one_drops_what_is_above_the_even_share() -> None:
     assert dropped(replace(gpt, capacity=1.5), 0, tokens=32) == 0.125
     assert dropped(replace(gpt, capacity=2.0), 0, tokens=32) == 0.0
     assert dropped(replace(gpt, capacity=0.0), 0, tokens=32) == 0.0
+
+
+@pytest.mark.parametrize(("capacity", "lost"), [(0.0, 0.0), (0.75, 0.25), (1.0, 0.0), (4.0, 0.0)])
+def test_a_capacity_below_one_drops_of_even_choices_too(capacity: float, lost: float) -> None:
+    gpt, plan = replace(FOUR, capacity=capacity), parse_plan("data=2,expert=2,batch=2")
+    assert dropped(gpt, 0, tokens=32) == lost
+    assert mean_dropped(gpt, plan) == lost
 
 
 def test_memory_is_that_of_one_rank_and_not_of_the_busiest_of_each_layer() -> None:

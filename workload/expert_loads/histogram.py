@@ -138,16 +138,6 @@ def dispatched_rows(gpt: GPT, plan: Plan) -> int:
     return dispatched_tokens(gpt, plan) * gpt.topk
 
 
-def dropped(gpt: RoutedGPT, layer: int, tokens: int) -> float:
-    """The share of choices for which a layer's experts have no places, if so many tokens of a rank
-    choose as the histogram says; 0 without a capacity."""
-    if not gpt.capacity:
-        return 0.0
-    own = gpt.histogram.layers[layer]
-    share = moe.places(gpt, tokens) / (tokens * gpt.topk)
-    return sum(max(0.0, count / sum(own) - share) for count in own)
-
-
 def expert_layers(gpt: GPT) -> list[int]:
     """The layers with experts, that of a module for a second token among them."""
     every = every_layer(gpt)

@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workload.models import windows
+
 if TYPE_CHECKING:
     from workload.gpt import GPT
 
@@ -62,7 +64,7 @@ def parameters(gpt: GPT) -> int:
     if not held:
         return 0
     norms = NORMS * gpt.hidden * (2 if gpt.norm_has_bias else 1)
-    layers = _longer(gpt, held).parameters - without(gpt).parameters
+    layers = with_own_layers(gpt, held).parameters - without(gpt).parameters
     return layers + held * (2 * gpt.hidden**2 + norms)
 
 
@@ -74,17 +76,27 @@ def model_flops(gpt: GPT, batch: int) -> int:
     return _flops_of_layers(gpt, batch) + 3 * batch * gpt.sequence * linears
 
 
+def masked_flops(gpt: GPT, batch: int) -> int:
+    """Of the FLOPs of a step of a whole model, without recomputation, those of scores and values
+    that the causal mask leaves out: near half of its attention. NVIDIA/Megatron-LM,
+    megatron/training/training.py, `num_floating_point_operations`, counts as many less.
+    """
+    whole = with_own_layers(gpt, gpt.mtp_layers) if gpt.mtp_layers else gpt
+    keys = windows.masked_keys_of_layers(whole)
+    return int(3 * 2 * batch * gpt.sequence * keys * (gpt.bands[0] + gpt.context_width))
+
+
 def recomputed_flops(gpt: GPT, batch: int) -> int:
     """Those that recomputation of its layers adds."""
     return _flops_of_layers(gpt, batch) // 3 if gpt.mtp_layers else 0
 
 
 def _flops_of_layers(gpt: GPT, batch: int) -> int:
-    return _longer(gpt, gpt.mtp_layers).model_flops(batch) - without(gpt).model_flops(batch)
+    return with_own_layers(gpt, gpt.mtp_layers).model_flops(batch) - without(gpt).model_flops(batch)
 
 
-def _longer(gpt: GPT, depths: int) -> GPT:
-    """The model with the layers of so many depths as its own, and without a module."""
+def with_own_layers(gpt: GPT, depths: int) -> GPT:
+    """The model with the layers of so many depths of the module as its own, and no module."""
     more, letters = depths * layers_each(gpt), gpt.pattern + depths * gpt.mtp_pattern
     return replace(without(gpt), layers=gpt.layers + more, pattern=letters)
 

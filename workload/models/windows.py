@@ -67,6 +67,23 @@ def keys_of_layers(gpt: GPT) -> int | Fraction:
     return whole * _keys(gpt, 0) + (gpt.layers - whole) * _keys(gpt, gpt.window)
 
 
+def masked_keys_of_layers(gpt: GPT) -> Fraction:
+    """Those of them that the causal mask takes from a query, in the mean of all queries: a token
+    sees itself and what is before it in its document, within a window the last w of these."""
+    every = layers_with(gpt, ATTENTION)
+    if not has_windows(gpt):
+        return every * _masked_keys(gpt, 0)
+    whole = gpt.layers // gpt.global_every if gpt.global_every else 0
+    return whole * _masked_keys(gpt, 0) + (gpt.layers - whole) * _masked_keys(gpt, gpt.window)
+
+
+def _masked_keys(gpt: GPT, window: int) -> Fraction:
+    packing = packing_of(gpt)
+    found = documents.lengths(packing) if packing else (span(gpt),)
+    widths = [min(window or length, length) for length in found]
+    return Fraction(sum(width * (width - 1) for width in widths), 2 * sum(found))
+
+
 def _keys(gpt: GPT, window: int) -> int | Fraction:
     if packing := packing_of(gpt):
         return Fraction(documents.counted_pairs(packing, window), gpt.sequence)

@@ -13,6 +13,7 @@ from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models import windows
+from workload.models.mtp import every_layer, masked_flops
 from workload.op import Op
 from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
@@ -41,6 +42,23 @@ def test_every_so_many_th_layer_sees_all_tokens_and_the_others_a_window() -> Non
     assert windows.keys_of_layers(replace(GEMMA, global_every=0)) == 6 * 5
     oss = find_model("gpt-oss-20b")
     assert [windows.window_of(oss, layer) for layer in range(4)] == [128, 0, 128, 0]
+
+
+@pytest.mark.parametrize("lengths", [(16,), (4, 4, 4, 4), (9, 4, 3)])
+@pytest.mark.parametrize("depths", [0, 2])
+def test_what_the_causal_mask_takes_from_queries_is_counted_pair_by_pair(
+    lengths: tuple[int, ...], depths: int
+) -> None:
+    gpt = replace(GEMMA, mtp_layers=depths, documents="+".join(map(str, lengths)))
+    taken, counted = 0, 0
+    for layer in every_layer(gpt):
+        for length in lengths:
+            width = min(windows.window_of(gpt, layer) or length, length)
+            seen = sum(min(query + 1, width) for query in range(length))
+            counted += length * width
+            taken += length * width - seen
+    assert masked_flops(gpt, 3) == 3 * 4 * 32 * 3 * taken
+    assert 0 < 2 * taken < counted
 
 
 def test_a_window_counts_as_many_keys_for_each_query() -> None:
