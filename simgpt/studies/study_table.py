@@ -16,6 +16,7 @@ from validation.report.findings import MEASURES
 
 NOT_EXPOSED = ("compute", "optimizer", "idle")
 LEAST = ("energy", "tokens/s", "memory", "MFU")  # what a table can do without, first to last
+NOT_IMPLIED = ("memory", "MFU")  # by any other column
 BY_SPEED = ("throughput", "time")
 BATCH = ("batch", "batch_tokens", "plan")
 WORST = math.inf
@@ -131,18 +132,21 @@ def _value(key: str, value: Any) -> str:
 
 
 def _good(study: Study, rows: Sequence[Row]) -> str:
-    """The rows that are predicted; where they are too wide, figures that others imply are left
-    out."""
+    """The rows that are predicted, with the energy where some of them have one; where they are too
+    wide, figures are left out, which is said of those that no others imply."""
     figures = _figures(study, any(row.get("published") for row in rows))
     if any(row["status"] != "ok" for row in rows):
         at = 1 + next(n for n, (name, _) in enumerate(figures) if name == "memory")
         figures.insert(at, ("fits", _fits))
-    shown = _good_with(study, rows, figures)
+    if all(_energy(row) == "-" for row in rows):
+        figures = [figure for figure in figures if figure[0] != "energy"]
+    shown, missed = _good_with(study, rows, figures), []
     for name in LEAST:
         if max(map(len, shown.splitlines())) > tables.width():
+            missed += [name for each, _ in figures if each == name and name in NOT_IMPLIED]
             figures = [figure for figure in figures if figure[0] != name]
             shown = _good_with(study, rows, figures)
-    return shown
+    return f"{shown}\n\nno room for {' and '.join(missed)}: --json has all" if missed else shown
 
 
 def _good_with(study: Study, rows: Sequence[Row], figures: Sequence[Figure]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simgpt import tables
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study_table import ranked
+from tests.simgpt.face import simgpt
 
 
 def row(
@@ -48,3 +50,21 @@ def test_the_best_row_by_each_order_comes_first_and_what_cannot_run_last(
     cannot = [{"id": number, "status": "infeasible", "prediction": None} for number in (8, 9)]
     shown = ranked([cannot[0], *ROWS[::-1], cannot[1]], order)
     assert [each["id"] for each in shown] == [*numbers, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "said"),
+    [
+        (100, ["data", "step", "tokens/s", "MFU", "memory", "node-h"], []),
+        (55, ["data", "step", "MFU", "node-h"], ["no room for memory: --json has all"]),
+    ],
+)
+def test_figures_that_have_no_room_are_named_and_energy_that_nobody_knows_is_no_column(
+    width: int, columns: list[str], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "width", lambda: width)
+    job = ("-m", "2x8xH100,8xNDR", "--plan", "x=2,batch=16", "--sweep", "data=2,4")
+    lines = simgpt("predict", "tiny-1m", *job).out.splitlines()
+    header = next(line for line in lines if "waits on" in line)
+    assert header.split() == [*columns, "waits", "on"]
+    assert [line for line in lines if "no room" in line] == said
