@@ -86,7 +86,8 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
     plan = Plan(batch=1, micro_batch=1)
     kernels = stack.kernels(gpt, plan, machine)
     softmax = stack.own_kernels.get("softmax")
-    if softmax and fixed.get("attention") == "unfused":
+    attention = fixed.get("attention", stack.plan_defaults(1).get("attention"))
+    if softmax and attention == "unfused":
         fused, steps = softmax["fused"], softmax["steps"]
         least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}
         passes = (*kernels.habits.passes, *least.items())

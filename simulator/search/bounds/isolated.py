@@ -30,12 +30,14 @@ from simulator.search.bounds.isolated_times import (
     isolated_times,
     issued_times,
 )
-from simulator.search.bounds.layer_kinds import kind_of
-from simulator.search.bounds.layouts import OWN, REST, ChunkLayers, ModelEnds
+from simulator.search.bounds.layer_kinds import LAYER, kind_of
+from simulator.search.bounds.layouts import EXPERTS, OWN, REST, ChunkLayers, ModelEnds
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import MIDDLE, SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
+from workload.lowering.layers.mixture.balance import TOTAL as BALANCE
+from workload.models import moe
 from workload.op import (
     COMPUTE,
     FORWARD,
@@ -158,9 +160,7 @@ class IsolatedBlocks:
         held = self._operands(op)
         kinds = [kind for kind in layers if kind in held]
         if not kinds:
-            of_ends = op.part == MODEL and not held.keys().isdisjoint(PLACE_OF.values())
-            ticks = self._ticks[op.identity][self.entries.lane]
-            return np.zeros_like(ticks) if of_ends and not alone else ticks
+            return self._of_no_kind(op, layers, alone, held)
         nothing, each = self.some.values(0), [held[kind] for kind in kinds]
         first, last = held.get("first", nothing), held.get("last", nothing)
         rest = self.some.values(op.nbytes) - sum(each) - first - last
@@ -174,6 +174,22 @@ class IsolatedBlocks:
             ways = [self._on_bytes(op, own + end) for end in ends]
             result[chosen] = np.minimum.reduce(ways)[self.entries.lane[chosen]]
         return result
+
+    def _of_no_kind(
+        self, op: Op, layers: Mapping[str, Counts], alone: bool, held: Mapping[str, Bytes]
+    ) -> Ticks:
+        """An op on nothing of a layer's own. A stage may lack one on what lies at the model's ends
+        alone, and without a layer with experts that on their losses."""
+        ticks = self._ticks[op.identity][self.entries.lane]
+        if alone:
+            return ticks
+        if op.part == MODEL and not held.keys().isdisjoint(PLACE_OF.values()):
+            return np.zeros_like(ticks)
+        if BALANCE in op.reads:
+            alike = (LAYER,) if moe.has_experts(self.some.program.gpt, 0) else ()
+            having = sum(layers.get(kind, 0) for kind in (*EXPERTS, *alike))
+            return np.where(having, ticks, 0)
+        return ticks
 
     def _on_bytes(self, op: Op, nbytes: Bytes) -> Ticks:
         """An op on so many bytes; a stage without any has no such op."""

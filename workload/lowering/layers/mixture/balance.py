@@ -15,6 +15,7 @@ Source: Wang et al. (2408.15664), algorithm 1; DeepSeek-V3, section 2.1.2.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from workload.grid import OPPOSITE
@@ -37,7 +38,7 @@ def declare(b: Builder, owner: Part) -> None:
     copies = b.grid.ranks // b.grid.pipe * b.copies
     held = Buffer(name, shape, b.wide, "parameters", True, copies, name, owner)
     b.add(held)
-    b.add(Buffer(_counts(owner), shape, b.wide, "workspace", True, copies))
+    b.add(replace(held, name=_counts(owner), role="workspace", parameter=""))
 
 
 def declare_total(b: Builder) -> None:
