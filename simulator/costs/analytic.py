@@ -28,7 +28,7 @@ NARROW = FP8, MXFP8, NVFP4 = ("fp8", "mxfp8", "nvfp4")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
 UNSAID = (
     *(("count", 1), ("width", HEAD), ("value_width", 0)),
-    *(("sequence", 0), (WINDOW, 0), (CAUSAL, True)),
+    *(("sequence", 0), (WINDOW, 0), (CAUSAL, True), ("columns", 0)),
     *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0), (KERNELS, 0), (PLACES, 0)),
 )
 LAUNCHES = "launches"  # kernels whose bytes are those of another op

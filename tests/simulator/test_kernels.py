@@ -260,3 +260,17 @@ def test_four_bit_matmuls_have_a_share_of_their_own_where_a_device_has_one() -> 
         assert share_of_bf16(device, replace(LINEAR, dtype="mxfp8")) == 0.8
         deep = replace(device, matmul=replace(matmul, fp8_k0=k))
         assert share_of_bf16(deep, replace(LINEAR, dtype="nvfp4")) == expected / 2
+
+
+def test_norms_of_as_many_bytes_and_other_widths_are_two_kernels() -> None:
+    """A stack has a kernel of its own for one of both widths."""
+    machine = load_machine("dgx-h100")
+    shares = {**machine.device.efficiency_of, "general_norm": 0.1}
+    slow = replace(machine, device=replace(machine.device, efficiency_of=shares))
+    norms = [
+        Op(name, "rmsnorm", (), (), IN_LAYER, nbytes=10**8, attributes={"columns": columns})
+        for name, columns in (("tuned", 4096), ("general", 1000))
+    ]
+    costs = AnalyticCosts(slow, kernels=Kernels(tuned_norms=(4096,)))
+    tuned_s, general_s = map(costs.seconds, norms)
+    assert general_s > 2 * tuned_s
