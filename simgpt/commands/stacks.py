@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from simulator.stacks import Stack
 
 LABEL = 24  # characters of the first column
+APART, NOT_TOGETHER = "apart", "not together"
 
 
 @click.command("stacks")
@@ -75,10 +76,14 @@ def describe(stack: Stack) -> str:
 
 
 def _flat(section: Any) -> list[tuple[str, Any]]:
+    from simulator.stacks.apart import words
+
     rows: list[tuple[str, Any]] = []
     for key, value in section.items():
         if isinstance(value, dict):
             rows += [(f"{key}.{inner}", each) for inner, each in value.items()]
+        elif key == APART:
+            rows += [(NOT_TOGETHER if not at else "", words(each)) for at, each in enumerate(value)]
         else:
             rows.append((key, value))
     return rows

@@ -12,7 +12,7 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import choices, dispatchers, exchanges, uneven_layers, v_shape
+from simulator.search.asked import apart, choices, dispatchers, exchanges, uneven_layers, v_shape
 from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
@@ -130,7 +130,8 @@ class SearchProblem:
     @cached_property
     def recomputations(self) -> list[str]:
         """The kinds of recomputation that the problem leaves."""
-        return self.choices("recompute", choices.recomputations(self.also, self.gpt))
+        tried = self.choices("recompute", choices.recomputations(self.also, self.gpt))
+        return apart.run(self, "recompute", tried)
 
     @cached_property
     def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
@@ -189,9 +190,9 @@ class SearchProblem:
     @property
     def dispatchers(self) -> list[str]:
         """The dispatchers of plans that split experts."""
-        return self.choices(
-            "dispatcher", self.several.get("dispatcher", self.stack.searched_dispatchers)
-        )
+        own = self.stack.searched_dispatchers
+        tried = self.choices("dispatcher", self.several.get("dispatcher", own))
+        return apart.run(self, "dispatcher", tried)
 
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no

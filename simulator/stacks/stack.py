@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from simulator.costs.kernels import Kernels
+from simulator.stacks.apart import Apart, not_run, together
 from simulator.stacks.exchange import (
     exchange_kernels,
     sends_once,
@@ -134,6 +136,11 @@ class Stack:
         own = of_gpu(self.own_kernels.get("attention", {}), _gpu(machine))
         return () if own is None else ("device.attention",)
 
+    @property
+    def apart(self) -> Sequence[Apart]:
+        """Values of a plan's keys that the stack does not run together."""
+        return tuple(self.can.get("apart", ()))
+
     def check(self, plan: Plan) -> None:
         """Refuse a plan that the stack does not run."""
         can = self.can
@@ -149,7 +156,8 @@ class Stack:
                 raise PlanCannotRunError(
                     f"the stack {self.name} has no {key}={given}; it has {words}"
                 )
-
+        if both := together(self.apart, partial(getattr, plan)):
+            raise PlanCannotRunError(not_run(f"the stack {self.name}", both))
         if plan.expert > 1 or plan.dispatcher != USUAL:
             self.check_dispatcher(plan.dispatcher)
         if self.blocks and plan.pipe > 1 and (plan.interleave > 1 or plan.schedule != "1f1b"):

@@ -70,6 +70,18 @@ def _is_exchange(value: Any) -> bool:
     )
 
 
+def _is_apart(value: Any) -> bool:
+    """Whether it is what `together` of simulator/stacks/apart.py reads."""
+    return (
+        bool(value)
+        and isinstance(value, Mapping)
+        and all(
+            key in KEYS and (_is_word(each) or (bool(each) and _list_of(_is_word)(each)))
+            for key, each in value.items()
+        )
+    )
+
+
 def _is_word(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -94,7 +106,12 @@ DISPATCHERS: Rule = (
     _list_of(lambda each: each in CHOICES["dispatcher"]),
     f"a list of some of {', '.join(CHOICES['dispatcher'])}",
 )
+APART: Rule = (
+    _list_of(_is_apart),
+    'a list of tables of a plan\'s keys, such as {overlap = "a2a", recompute = "full"}',
+)
 CAN: dict[str, Rule] = {
+    "apart": APART,
     "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
     "schedules": (
         _list_of(lambda each: each in CHOICES["schedule"]),

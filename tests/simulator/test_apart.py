@@ -1,0 +1,114 @@
+"""Values of a plan's keys that stacks do not run together, in predictions and in searches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.search import SearchProblem
+from simulator.search.baselines import every_plan
+from simulator.search.space import spaces_of
+from simulator.stacks import StackError, load_stack
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+from workload.plan_text import parse_plan
+
+TURNS = "expert=8,data=8,micro_batch=1,overlap=dp+a2a"
+MIXTURE = GPT(
+    name="mixture",
+    layers=4,
+    hidden=256,
+    heads=4,
+    ffn=512,
+    sequence=256,
+    vocab=1000,
+    experts=8,
+    topk=2,
+    expert_ffn=512,
+)
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-core-deepep", "nemo"])
+@pytest.mark.parametrize(
+    ("plan", "both"),
+    [
+        (f"{TURNS},recompute=full", "overlap=a2a with recompute=full"),
+        (f"{TURNS},recompute=full:2", "overlap=a2a with recompute=full"),
+        (f"{TURNS},recompute=layernorm+moe", "overlap=a2a with recompute=moe"),
+        (f"{TURNS}+shared", "overlap=a2a+shared"),
+        (f"{TURNS},dispatcher=all_gather", "overlap=a2a with dispatcher=all_gather"),
+        (f"{TURNS},precision=fp32", "overlap=a2a with precision=fp32"),
+        (
+            "expert=8,data=8,overlap=shared,dispatcher=all_gather",
+            "overlap=shared with dispatcher=all_gather",
+        ),
+        (
+            "expert=8,data=8,overlap=shared,recompute=shared_experts",
+            "overlap=shared with recompute=shared_experts",
+        ),
+        ("data=8,recipe=fp8-delayed,recompute=layernorm", "recompute=layernorm"),
+        ("data=8,recipe=fp8-delayed,recompute=moe_act+mlp", "recompute=moe_act"),
+    ],
+)
+def test_what_megatron_core_refuses_is_refused_by_name(stack: str, plan: str, both: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=f"the stack {stack} does not run ") as found:
+        load_stack(stack).check(parse_plan(plan, batch=64))
+    assert str(found.value).endswith(f"{both}; leave one of them out")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        f"{TURNS},recompute=layernorm+moe_act",
+        "expert=8,data=8,overlap=dp+shared,recompute=full",
+        "data=8,recipe=fp8-delayed,recompute=full",
+        "data=8,recipe=mxfp8,recompute=layernorm+moe_act",
+    ],
+)
+def test_each_runs_without_the_other(plan: str) -> None:
+    load_stack("megatron-core").check(parse_plan(plan, batch=64))
+
+
+def test_stacks_without_a_source_refuse_none() -> None:
+    for name in ("primus", "simgpt", "deepspeed-moe", "torchtitan"):
+        assert load_stack(name).apart == ()
+
+
+def searched(**how: Any) -> set[tuple[bool, str]]:
+    """Of all plans of a search whether they have a2a, and what they recompute."""
+    stack = load_stack("megatron-core")
+    problem = SearchProblem(MIXTURE, 8, 8, {"micro_batch": 1, "zero": 1}, stack=stack)
+    found = set()
+    for space in spaces_of(replace(problem, **how)):
+        for plan in every_plan(space):
+            stack.check(plan)
+            found.add(("a2a" in plan.overlap, plan.recompute))
+    return found
+
+
+def test_a_search_tries_what_the_stack_runs() -> None:
+    """Whole layers run again in plans without a2a alone."""
+    assert searched(also={"overlap": ("a2a",)}) == {
+        *((beside, again) for beside in (False, True) for again in ("none", "selective")),
+        (False, "full"),
+    }
+
+
+def test_a_search_refuses_the_pair_that_is_fixed() -> None:
+    fixed = {"micro_batch": 1, "recompute": "full"}
+    with pytest.raises(PlanCannotRunError, match="does not run overlap=a2a with recompute=full"):
+        searched(fixed=fixed, also={"overlap": ("a2a",)})
+
+
+@pytest.mark.parametrize(
+    "rule", ["{}", "{speed = 'full'}", "{overlap = 1}", "{overlap = []}", "'a2a'"]
+)
+def test_a_set_of_values_is_a_table_of_a_plans_keys(rule: str, tmp_path: Path) -> None:
+    file = tmp_path / "ours.toml"
+    head = "base = 'usual'\ntitle = 'ours'\nsource = 'a trace'\n"
+    file.write_text(f"{head}[can]\napart = [{rule}]\n", encoding="utf-8")
+    with pytest.raises(StackError, match="apart must be a list of tables of a plan's keys"):
+        load_stack(str(file))
