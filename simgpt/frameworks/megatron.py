@@ -13,7 +13,16 @@ from math import ceil
 from typing import Any
 
 from simgpt.frameworks import megatron_optimizer, megatron_stages
-from simgpt.frameworks.layers import context, experts, latent, quantised, recomputed, windows
+from simgpt.frameworks.layers import (
+    activations,
+    context,
+    experts,
+    latent,
+    quantised,
+    recomputed,
+    rotary,
+    windows,
+)
 from simgpt.frameworks.reading import Reading
 from workload.errors import ModelError
 from workload.gpt import find_model
@@ -44,6 +53,8 @@ def read(reading: Reading, devices: int | None) -> None:
     reading.read_simple()
     fields = reading.fields
     _read_model(reading)
+    activations.read(reading)
+    rotary.read(reading)
     context.read(reading)
     latent.read(reading)
     experts.read(reading)
@@ -220,7 +231,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings["max-position-embeddings"] = fields["sequence"]
     if fields["positions"] == "rope":
         settings["rotary-base"] = fields["rope_base"]
-    settings |= _written_untimed(fields) | windows.written(fields)
+    settings |= _written_untimed(fields) | activations.written(fields)
+    settings |= rotary.written(fields) | windows.written(fields)
     if fields["mtp_layers"]:
         settings["mtp-num-layers"] = fields["mtp_layers"]
         settings["mtp-loss-scaling-factor"] = fields["mtp_loss"]

@@ -13,11 +13,13 @@ from workload.gpt import GPT, find_model, model_names
 from workload.models.fields import KINDS
 from workload.models.from_table import model_from_table, with_fields
 from workload.models.read import described_model
+from workload.models.rope_scaling import scaling_of
 from workload.plan import Plan
 
 PLAN = ("x", "y", "z", "pipe", "interleave", "context", "data", "shard", "micro_batch")
 ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stacks have of their own
 UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
+OTHER = ("sequence", "rope_scaling")  # of a model that is a preset all the same
 NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
 MODEL, MACHINE, DEVICES = "MODEL", "MACHINE", "DEVICES"  # for what the files do not say
 _PLAN_DEFAULTS = {each: Plan.__dataclass_fields__[each].default for each in Plan.__slots__}
@@ -133,7 +135,7 @@ def _model_of(
 
 
 def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
-    """A model as MODEL and `--model-set` have it: a preset with another sequence, or its fields.
+    """A model as MODEL and `--model-set` have it: a preset with others of OTHER, or its fields.
 
     >>> spelled(find_model("llama-2-7b"))
     ('llama-2-7b', {})
@@ -143,9 +145,12 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
         preset = find_model(name)
         if (preset.layers, preset.hidden) != (gpt.layers, gpt.hidden):
             continue  # most are, and a model made for another sequence is checked in full
-        if shape_of(replace(preset, sequence=gpt.sequence)) == shape:
-            same = preset.sequence == gpt.sequence
-            return name, {} if same else {"sequence": gpt.sequence}
+        if preset.positions != gpt.positions:
+            continue  # whose rotations may be scaled
+        others = {key: getattr(gpt, key) for key in OTHER}
+        if shape_of(replace(preset, **others)) == shape:
+            own = shape_of(preset)
+            return name, {k: v for k, v in others.items() if own.get(k) != shape.get(k)}
     usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
     words = [f"{key}={word_of(value)}" for key, value in shape.items() if value != usual[key]]
     if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
@@ -157,8 +162,11 @@ def shape_of(gpt: GPT) -> dict[str, Any]:
     """The fields of a model without its labels, and without what no step's time depends on, a base
     that nothing turns by, or a width of heads that is the usual one."""
     shape = {name: getattr(gpt, name) for name in GPT.__dataclass_fields__}
+    scaling = scaling_of(gpt.rope_scaling)
     for key in UNTIMED:
         shape.pop(key)
+    if scaling is not None and scaling.attention_factor != 1 and not gpt.kv_rank:
+        shape["rope_scaling"] = str(scaling)  # in kernels of its own (workload/passes)
     if gpt.positions != "rope":
         shape.pop("rope_base")
     if (gpt.width - gpt.rope_width) * gpt.heads == gpt.hidden:

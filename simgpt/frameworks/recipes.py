@@ -13,11 +13,18 @@ from topologies.files.reading import shipped_toml
 from workload.errors import PlanCannotRunError
 
 GATED = ("swiglu", "fast-swiglu", "silu")
+OF_GELU = {
+    "quick_gelu": "quick-geglu",
+    "fast-geglu": "geglu",
+    "reglu": "geglu",
+    "fast-reglu": "geglu",
+}
 PRECISIONS = ("mixed_precision", "precision")  # of Megatron-Bridge, and of NeMo
 UNSAID = "precision-not-said"
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
 ACTIVATIONS = ("activation", "activation_func")
 PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
+GATES = {"swiglu": "silu", "quick-geglu": "quick_gelu"}  # as recipes of Megatron-Bridge have them
 OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
 
 
@@ -75,6 +82,8 @@ def _precision(value: str) -> list[tuple[str, str]]:
 def _activation(word: str) -> list[tuple[str, str]]:
     if word in GATED:
         return [("swiglu", "true")]
+    if word in OF_GELU:
+        return [(OF_GELU[word], "true")]
     return [] if word == "gelu" else [(word.replace("_", "-"), "true")]
 
 
@@ -83,8 +92,10 @@ def _settle(found: dict[str, str], names: dict[str, str]) -> None:
     if "num-query-groups" in found:
         found["group-query-attention"] = "true"
     gated = found.pop("gated-linear-unit", "true")
-    if gated.lower() == "false" and "swiglu" in found:
-        del found["swiglu"]
+    if gated.lower() == "false":
+        found.pop("swiglu", None)
+        if found.pop("quick-geglu", None):
+            found["openai-gelu"] = "true"
     if found.pop("transformer-engine", "true").lower() == "false":
         found["transformer-impl"] = "local"
     fp32 = found.pop("fp32", None)
@@ -123,8 +134,8 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for argument, value in arguments.items():
         section = table["sections"].get(argument, "model")
-        if argument == "swiglu":
-            found |= {"model.gated_linear_unit": True, "model.activation_func": "silu"}
+        if argument in GATES:
+            found |= {"model.gated_linear_unit": True, "model.activation_func": GATES[argument]}
         elif argument in inverted:
             found[f"{section}.{inverted[argument]}"] = not value
         elif argument == "moe-layer-freq":  # of which a recipe wants the list

@@ -86,7 +86,7 @@ class RopeScaling:
 
         Source: DeepSeek-V2's and V3's released code, class MLA, `softmax_scale`.
         """
-        return _ramp(self.mscale_all_dim, self.factor) ** 2
+        return ramp(self.mscale_all_dim, self.factor) ** 2
 
 
 def scaling_of(text: str) -> RopeScaling | None:
@@ -181,11 +181,12 @@ def _attention_factor(table: Mapping[str, Any], factor: float) -> float:
     """
     above, below = table.get("mscale"), table.get("mscale_all_dim")
     if above and below:
-        return _ramp(float(above), factor) / _ramp(float(below), factor)
-    return _ramp(1.0, factor)
+        return ramp(float(above), factor) / ramp(float(below), factor)
+    return ramp(1.0, factor)
 
 
-def _ramp(weight: float, factor: float) -> float:
+def ramp(weight: float, factor: float) -> float:
+    """What YaRN multiplies queries and keys by, with a weight of its logarithm."""
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 

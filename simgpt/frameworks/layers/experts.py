@@ -27,6 +27,10 @@ BALANCES = (AUX, "seq_aux_loss", "global_aux_loss", "none")
 OVER = {AUX: "micro_batch", "seq_aux_loss": "sequence"}  # what a loss of uneven use is over
 BIAS_RATE = 1e-3
 SHARED = "moe-shared-expert-overlap"
+WITHOUT_BIASES = {  # the first in Megatron-LM itself, in moe/shared_experts.py
+    "shared_ffn": "moe-shared-expert-intermediate-size",
+    "expert_latent": "moe-latent-size",
+}
 TURNS, LATER = "overlap-moe-expert-parallel-comm", "delay-wgrad-compute"
 
 
@@ -50,9 +54,10 @@ def read(reading: Reading) -> None:
     _read_capacity(reading)
     _read_split(reading)
     _read_dispatcher(reading)
-    if fields.get("biases", True):
-        fields["biases"] = False
-        reading.differs("num-experts", "with experts, no linear has a bias")
+    for field, name in WITHOUT_BIASES.items():
+        if fields[field] and fields.get("biases", True):
+            fields["biases"] = False
+            reading.differs(name, "with it, no linear has a bias")
     if not reading.switch("moe-grouped-gemm"):
         reading.differs("moe-grouped-gemm", "the matmuls of a rank's experts are grouped")
 
@@ -182,15 +187,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model with experts, and of a plan that splits them."""
     if not fields["experts"]:
         return {}
-    if fields["x"] > 1 and not fields["sequence_parallel"]:
-        raise PlanCannotRunError(
-            f"Megatron-LM trains experts with x={fields['x']} under sequence parallelism alone; "
-            "give sequence_parallel=true"
-        )
-    if fields["topk"] == 1 and fields["router"] == SOFTMAX_OF_CHOSEN:
-        raise PlanCannotRunError(
-            "Megatron-LM has no setting for router=softmax-topk with topk=1, whose scores are all 1"
-        )
+    _check(fields)
     settings: dict[str, Any] = {
         "num-experts": fields["experts"],
         "moe-router-topk": fields["topk"],
@@ -215,6 +212,38 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["moe-pad-expert-input-to-capacity"] = True
         settings["moe-token-drop-policy"] = "position"
     return settings | _written_split(fields)
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    """Refuse what Megatron-LM does not train, beside what its stack does not run together.
+
+    Source: NVIDIA/Megatron-LM@d98e8a6, megatron/core/transformer/transformer_config.py and
+    moe/shared_experts.py, which check for it.
+    """
+    if fields["x"] > 1 and not fields["sequence_parallel"]:
+        raise PlanCannotRunError(
+            f"Megatron-LM trains experts with x={fields['x']} under sequence parallelism alone; "
+            "give sequence_parallel=true"
+        )
+    if fields["topk"] == 1 and fields["router"] == SOFTMAX_OF_CHOSEN:
+        raise PlanCannotRunError(
+            "Megatron-LM has no setting for router=softmax-topk with topk=1, whose scores are all 1"
+        )
+    within = fields["expert_tensor"] or fields["x"]
+    if fields["biases"] and within > 1:
+        raise PlanCannotRunError(
+            "Megatron-LM has biases in experts that one rank holds whole alone, not over "
+            f"{within}; give expert_tensor=1"
+        )
+    if fields["biases"] and fields["shared_ffn"]:
+        raise PlanCannotRunError(
+            f"Megatron-LM has no biases beside shared_ffn={fields['shared_ffn']}; give biases=false"
+        )
+    if "a2a" in fields["overlap"] and fields["mtp_layers"] > 1:
+        raise PlanCannotRunError(
+            "Megatron-LM runs overlap=a2a of models that predict one further token at most, not "
+            f"mtp_layers={fields['mtp_layers']}; leave a2a out"
+        )
 
 
 def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:

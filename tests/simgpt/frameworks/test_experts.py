@@ -251,7 +251,11 @@ def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, 
         ),
         ({"delay_wgrad_compute": True, "expert_model_parallel_size": 2}, "delay-wgrad-compute"),
         ({"moe_ruter_topk": 4}, "moe-ruter-topk"),
-        ({"disable_bias_linear": False}, "num-experts"),
+        (
+            {"disable_bias_linear": False, "moe_shared_expert_intermediate_size": 256},
+            "shared-expert-intermediate-size",
+        ),
+        ({"disable_bias_linear": False, "moe_latent_size": 64}, "moe-latent-size"),
         ({"multi_latent_attention": True}, "multi-latent-attention"),
     ],
 )
@@ -279,8 +283,8 @@ def test_megatrons_own_expert_test_is_a_question() -> None:
     assert question.refused == ()
     assert question.gpt is not None
     assert (question.gpt.experts, question.gpt.topk, question.plan["expert"]) == (8, 2, 2)
+    assert question.gpt.biases
     assert set(changed(question)) == {
-        "--num-experts",
         "--moe-grouped-gemm",
         "NCCL_ALGO",
     }
