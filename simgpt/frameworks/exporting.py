@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
@@ -16,6 +17,7 @@ from simgpt.frameworks.importing import question_from, table_of
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simulator.stacks import Stack, load_stack
+from simulator.stacks.apart import not_run, together
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import FP8, Job, job_of
@@ -23,6 +25,7 @@ from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONC
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
+from workload.lowering import check
 from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
@@ -81,7 +84,9 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     if asked.gpt.pattern:
         raise PlanCannotRunError(f"no hybrids are exported yet, and {asked.gpt.name} has a pattern")
+    _check_together(job.plan, table)
     job.stack.check(job.plan)
+    check(job.gpt, job.plan)
     if job.plan.recipe != NO_RECIPE and framework != MEGATRON:
         raise PlanCannotRunError(
             f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
@@ -107,7 +112,7 @@ def _table(framework: str) -> dict[str, Any]:
     if framework != BRIDGE:
         return table_of(framework)
     own = table_of("recipes")
-    return table_of(MEGATRON) | {key: own[key] for key in ("title", "elsewhere")}
+    return table_of(MEGATRON) | {key: own[key] for key in ("title", "elsewhere", "fp8_recipe")}
 
 
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
@@ -145,6 +150,12 @@ def _check_axes(plan: Plan, stack: Stack, table: Mapping[str, Any]) -> None:
             f"{table['title']} has no setting for {lacking[0]}={getattr(plan, lacking[0])}; "
             f"of the axes it has {', '.join(known)}"
         )
+
+
+def _check_together(plan: Plan, table: Mapping[str, Any]) -> None:
+    """Refuse what the framework's own stack does not run together, whichever stack was asked for"""
+    if both := together(load_stack(table["stack"]).apart, partial(getattr, plan)):
+        raise PlanCannotRunError(not_run(table["title"], both))
 
 
 def _read_again(framework: str, settings: Mapping[str, Any], devices: int, model: str) -> Question:

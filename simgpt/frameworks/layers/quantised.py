@@ -3,6 +3,8 @@
 `--fp8-format` without `--fp8-recipe` is fp8 as the stack has it. Source: NVIDIA/Megatron-LM,
 megatron/core/enums.py and megatron/core/transformer/transformer_config.py. Its delayed scales look
 back on one step and take the latest unless told otherwise; simgpt's on 16, and the largest.
+Without `--fp8-recipe` they are delayed in Megatron-LM, and of whole tensors in Megatron-Bridge
+(src/megatron/bridge/training/mixed_precision.py): `fp8_recipe` of their tables.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from simgpt.frameworks.reading import Reading
+from workload.errors import PlanCannotRunError
 from workload.recipes.table import DELAYED, HISTORY, NO_RECIPE, recipe_of
+from workload.recomputation.parts import ACTIVATION, NORMS, parts_of
 
 FORMAT, RECIPE, FOUR_BITS, OF_FOUR = "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe"
 OF_EIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -46,6 +50,7 @@ def read(reading: Reading) -> str:
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a plan's recipe, if it has one."""
     if fields["recipe"] == NO_RECIPE:
+        _check(fields)
         return {}
     if fields["recipe"] not in OF_EIGHT:
         return {FOUR_BITS: "e2m1", OF_FOUR: "nvfp4"}
@@ -54,3 +59,17 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     if recipe_of(fields["recipe"]).scaling == DELAYED:
         settings |= {"fp8-amax-history-len": HISTORY, "fp8-amax-compute-algo": "max"}
     return settings
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    """Refuse parts that run again with the delayed scales of fp8 without a recipe.
+
+    Source: NVIDIA/Megatron-LM@d98e8a6, megatron/core/transformer/transformer_config.py.
+    """
+    again = parts_of(fields["recompute"]) & {NORMS, ACTIVATION}
+    delayed = fields["table"]["fp8_recipe"] == OF_EIGHT["fp8-delayed"][0]
+    if again and delayed and fields["precision"] == "fp8":
+        raise PlanCannotRunError(
+            f"Megatron-LM's scales of precision=fp8 are delayed, and it does not run recompute="
+            f"{min(again)} with these; give recipe=fp8-tensorwise, or leave {min(again)} out"
+        )

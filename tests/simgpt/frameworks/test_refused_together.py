@@ -1,0 +1,130 @@
+"""What Megatron-LM checks its arguments for, and an export refuses by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, exported
+from simgpt.frameworks.files import BRIDGE, MEGATRON
+from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.test_experts import SPLIT, USUAL
+from tests.simgpt.frameworks.test_round_trips import session
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT, find_model
+
+__all__ = ["session"]  # the fixture
+
+MIXTRAL, LITE = find_model("mixtral-8x7b"), find_model("deepseek-v2-lite")
+WINDOW = replace(MIXTRAL, window=4096, sequence=32768)
+FURTHER = replace(MIXTRAL, mtp_layers=2)
+OSS = find_model("gpt-oss-20b")
+SPREAD = USUAL | {"expert": 8}
+DELAYED, SCALES = {"recipe": "fp8-delayed"}, "recipe=fp8-delayed"
+PARTS = SPREAD | {"context": 2}
+
+
+def refused(gpt: GPT, plan: dict[str, Any], framework: str = MEGATRON, stack: str = "") -> str:
+    with pytest.raises(PlanCannotRunError) as found:
+        exported(Asked(gpt, plan, None, 64), framework, stack or None)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("gpt", "plan", "sentence"),
+    [
+        (LITE, {"overlap": "dp+a2a", "recompute": "full"}, "overlap=a2a with recompute=full"),
+        (LITE, {"overlap": "dp+a2a", "recompute": "moe"}, "overlap=a2a with recompute=moe"),
+        (LITE, {"overlap": "dp+a2a+shared"}, "overlap=a2a+shared"),
+        (MIXTRAL, DELAYED | {"recompute": "layernorm"}, f"{SCALES} with recompute=layernorm"),
+        (MIXTRAL, DELAYED | {"recompute": "moe_act"}, f"{SCALES} with recompute=moe_act"),
+    ],
+)
+def test_what_its_configuration_refuses_is_refused(
+    gpt: GPT, plan: dict[str, Any], sentence: str
+) -> None:
+    end = f"does not run {sentence}; leave one of them out"
+    assert refused(gpt, SPREAD | plan) == f"Megatron-LM {end}"
+    if "recipe" not in plan:  # of which Megatron-Bridge is told none
+        assert refused(gpt, SPREAD | plan, BRIDGE) == f"Megatron-Bridge {end}"
+
+
+def test_it_is_the_frameworks_own_check_whatever_the_stack() -> None:
+    plan = SPREAD | {"overlap": "dp+a2a", "recompute": "full"}
+    assert "Megatron-LM does not run" in refused(MIXTRAL, plan, stack="simgpt")
+
+
+@pytest.mark.parametrize(
+    ("gpt", "plan", "sentence"),
+    [
+        (
+            WINDOW,
+            PARTS,
+            "window=4096 with context_kind=ring; give context_kind=ulysses or "
+            "context_kind=all_gather",
+        ),
+        (WINDOW, PARTS | {"context": 4, "context_heads": 2}, "window=4096 with context_heads=2"),
+        (OSS, PARTS, "sinks=true with context_kind=ring; give context_kind=ulysses"),
+        (
+            OSS,
+            PARTS | {"context_kind": "all_gather"},
+            "sinks=true with context_kind=all_gather; give context_kind=ulysses",
+        ),
+    ],
+)
+def test_windows_and_sinks_go_with_some_kinds_of_context(
+    gpt: GPT, plan: dict[str, Any], sentence: str
+) -> None:
+    assert f"Megatron-LM does not run {sentence}" in refused(gpt, plan)
+
+
+@pytest.mark.parametrize(
+    ("gpt", "kinds"), [(WINDOW, ("ulysses", "all_gather")), (OSS, ("ulysses",))]
+)
+def test_with_these_kinds_they_are_exported(gpt: GPT, kinds: tuple[str, ...]) -> None:
+    for kind in kinds:
+        plan = PARTS | {"context_kind": kind}
+        assert "window-size" in exported(Asked(gpt, plan, None, 64), MEGATRON).settings
+    ring = PARTS | {"context": 1, "context_kind": "ring"}
+    assert exported(Asked(gpt, ring, None, 64), MEGATRON)
+
+
+@pytest.mark.parametrize(
+    ("gpt", "plan", "sentence"),
+    [
+        (OSS, SPLIT | {"expert": 4}, "whole alone, not over 2; give expert_tensor=1"),
+        (replace(find_model("llama-4-scout"), biases=True), SPREAD, "beside shared_ffn=8192"),
+        (FURTHER, SPREAD | {"overlap": "a2a"}, "at most, not mtp_layers=2; leave a2a out"),
+    ],
+)
+def test_what_else_of_experts_it_does_not_train(
+    gpt: GPT, plan: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in refused(gpt, plan)
+
+
+def test_fp8_without_a_recipe_has_delayed_scales_in_megatron_alone() -> None:
+    plan = SPREAD | {"precision": "fp8", "recompute": "layernorm+moe_act"}
+    said = refused(MIXTRAL, plan)
+    assert said.endswith(
+        "recompute=layernorm with these; give recipe=fp8-tensorwise, or leave layernorm out"
+    )
+    assert exported(Asked(MIXTRAL, plan, None, 64), BRIDGE)
+    assert exported(Asked(MIXTRAL, plan | {"recompute": "selective"}, None, 64), MEGATRON)
+
+
+def test_a_plan_that_does_not_divide_the_model_is_refused() -> None:
+    said = simgpt(
+        "export", "llama-3.1-8b", "--plan", "x=3,data=8", "--batch", "64", "--to", MEGATRON
+    )
+    assert (said.status, said.out) == (3, "")
+    assert "x=3 does not divide heads=32" in said.err
+
+
+def test_a_stack_lists_what_it_does_not_run_together() -> None:
+    lines = simgpt("stacks", "megatron-core").out.splitlines()
+    first = next(line for line in lines if line.startswith("not together"))
+    assert first.split(maxsplit=2)[2] == "overlap=a2a with recompute=full"
+    assert any(line.strip() == "recipe=fp8-delayed with recompute=moe_act" for line in lines)
