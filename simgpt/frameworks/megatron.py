@@ -231,14 +231,14 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings["max-position-embeddings"] = fields["sequence"]
     if fields["positions"] == "rope":
         settings["rotary-base"] = fields["rope_base"]
-    settings |= _written_untimed(fields) | activations.written(fields)
-    settings |= rotary.written(fields) | windows.written(fields)
+    settings |= _written_untimed(fields) | rotary.written(fields) | windows.written(fields)
     if fields["mtp_layers"]:
         settings["mtp-num-layers"] = fields["mtp_layers"]
         settings["mtp-loss-scaling-factor"] = fields["mtp_loss"]
     settings |= dict.fromkeys(("attention-dropout", "hidden-dropout"), fields["dropout"])
     backends = fields["table"]["backends"].get(fields["family"], {})
     settings["attention-backend"] = backends.get(fields["attention"], fields["attention"])
+    settings |= activations.written(fields)
     settings |= latent.written(fields) | experts.written(fields) | context.written(fields)
     settings |= megatron_stages.written(fields)
     if fields["precision"] != "fp32":

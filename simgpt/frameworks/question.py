@@ -112,7 +112,7 @@ def like_preset(described: Mapping[str, Any]) -> GPT | None:
             gpt = model_from_table(table, "the model", name="the model")
         except SimgptError:
             return None
-        if shape_of(replace(preset, sequence=gpt.sequence)) == shape_of(gpt):
+        if _is_like(preset, gpt):
             return preset
     return None
 
@@ -145,17 +145,22 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
         preset = find_model(name)
         if (preset.layers, preset.hidden) != (gpt.layers, gpt.hidden):
             continue  # most are, and a model made for another sequence is checked in full
-        if preset.positions != gpt.positions:
-            continue  # whose rotations may be scaled
-        others = {key: getattr(gpt, key) for key in OTHER}
-        if shape_of(replace(preset, **others)) == shape:
+        if _is_like(preset, gpt):
             own = shape_of(preset)
-            return name, {k: v for k, v in others.items() if own.get(k) != shape.get(k)}
+            return name, {k: getattr(gpt, k) for k in OTHER if own.get(k) != shape.get(k)}
     usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
     words = [f"{key}={word_of(value)}" for key, value in shape.items() if value != usual[key]]
     if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}
+
+
+def _is_like(preset: GPT, gpt: GPT) -> bool:
+    """Whether a model is a preset but for OTHER."""
+    if preset.positions != gpt.positions:  # without rotations none are scaled
+        return False
+    others = {key: getattr(gpt, key) for key in OTHER}
+    return shape_of(replace(preset, **others)) == shape_of(gpt)
 
 
 def shape_of(gpt: GPT) -> dict[str, Any]:

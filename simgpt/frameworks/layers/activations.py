@@ -5,7 +5,9 @@ Sources, NVIDIA/Megatron-LM@d98e8a6: megatron/training/argument_utils.py
 (`core_transformer_config_from_args`: `--quick-geglu` has a gate), megatron/core/fusions/
 fused_bias_geglu.py (`quick_gelu`: a sigmoid of 1.702 times the gate; clamps in
 `weighted_bias_quick_geglu_impl`), megatron/core/transformer/transformer_config.py (`softmax_type`)
-and, of fusions that are not there, megatron/core/transformer/mlp.py and moe/experts.py.
+and, of fusions that are not there, megatron/core/transformer/mlp.py and moe/experts.py. Of flash
+and fused attention the second alone has sinks: NVIDIA/TransformerEngine@d0067d0,
+transformer_engine/pytorch/attention/dot_product_attention/utils.py.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["activation"] == CLAMPED:
         settings |= {GATED[0]: True, OFFSET: ADDED, CLAMP: WIDEST}
     if fields["sinks"]:
-        settings[SINKS] = LEARNT
+        settings |= {SINKS: LEARNT, "attention-backend": "fused"}
     if not fields["biases"]:
         return settings
     experts = fields["experts"]

@@ -229,11 +229,10 @@ def _check(fields: Mapping[str, Any]) -> None:
         raise PlanCannotRunError(
             "Megatron-LM has no setting for router=softmax-topk with topk=1, whose scores are all 1"
         )
-    within = fields["expert_tensor"] or fields["x"]
-    if fields["biases"] and within > 1:
+    if fields["biases"] and _within(fields) > 1:
         raise PlanCannotRunError(
             "Megatron-LM has biases in experts that one rank holds whole alone, not over "
-            f"{within}; give expert_tensor=1"
+            f"{_within(fields)}; give expert_tensor=1"
         )
     if fields["biases"] and fields["shared_ffn"]:
         raise PlanCannotRunError(
@@ -272,13 +271,18 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["expert"] > 1:
         settings["expert-model-parallel-size"] = fields["expert"]
     if fields["x"] > 1:
-        settings["expert-tensor-parallel-size"] = fields["expert_tensor"] or fields["x"]
+        settings["expert-tensor-parallel-size"] = _within(fields)
     if "shared" in fields["overlap"] and fields["expert"] > 1 and fields["shared_ffn"]:
         settings[SHARED] = True
     if "a2a" in fields["overlap"]:
         settings[TURNS] = True
         settings |= {LATER: True} if "wgrad" in fields["overlap"] else {}
     return settings
+
+
+def _within(fields: Mapping[str, Any]) -> int:
+    """Over how many ranks an expert is split."""
+    return int(fields["expert_tensor"] or fields["x"])
 
 
 def _pattern(fields: Mapping[str, Any]) -> str:

@@ -28,12 +28,12 @@ def read(reading: Reading) -> None:
     if reading.text(KIND) != YARN or reading.switch("multi-latent-attention"):
         return
     factor = reading.real(FACTOR, 1.0)
-    over, under = reading.real(OVER, 1.0), reading.real(UNDER, 0.0)
+    over, under = (ramp(reading.real(*each), factor) for each in ((OVER, 1.0), (UNDER, 0.0)))
     scaling = RopeScaling(
         method=YARN,
         factor=factor,
         original_max_position_embeddings=reading.number(ORIGINAL, LENGTH),
-        attention_factor=ramp(over, factor) / ramp(under, factor),
+        attention_factor=over / under if under > 0 else 0.0,  # which is refused
         truncate=float(reading.switch(WHOLE, default=True) and not reading.switch(NOT_WHOLE)),
         **{key: reading.real(*argument) for key, argument in TURNS.items()},
     )

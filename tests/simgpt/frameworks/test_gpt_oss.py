@@ -18,7 +18,7 @@ from simgpt.frameworks.rendering import rendered
 from tests.simgpt.frameworks.test_experts import USUAL, changed
 from tests.simgpt.frameworks.test_experts import asked as of_swiglu
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
-from workload.errors import PlanCannotRunError
+from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 
 __all__ = ["session"]  # the fixture
@@ -108,6 +108,14 @@ def test_an_export_has_the_arguments_that_megatron_reads() -> None:
     assert not {"--disable-bias-linear", "--swiglu", "--no-bias-gelu-fusion"} & set(others)
 
 
+def test_sinks_are_in_fused_attention_whatever_the_stack() -> None:
+    """Transformer Engine's flash attention has none."""
+    question = Asked(OSS, SPREAD, None, 64)
+    assert exported(question, MEGATRON, "simgpt").settings["attention-backend"] == "fused"
+    plain = replace(question, gpt=replace(OSS, sinks=False))
+    assert exported(plain, MEGATRON, "simgpt").settings["attention-backend"] == "flash"
+
+
 def test_the_published_arguments_are_the_preset() -> None:
     found = of_words(PUBLISHED)
     assert found.model == "gpt-oss-120b"
@@ -130,6 +138,14 @@ def test_yarn_is_said_beside_the_preset() -> None:
     assert other.rope_scaling == f"{NUMBERS}:beta_fast=16:attention_factor=1.17328679514"
     even = of_words(PUBLISHED, **words, mscale_all_dim=1.0)
     assert (even.model, even.model_set) == ("gpt-oss-120b", {})  # 1 takes no kernels of its own
+
+
+@pytest.mark.parametrize(
+    "words", [{"rotary_scaling_factor": 0}, {"rotary_scaling_factor": 32, "mscale_all_dim": -9}]
+)
+def test_a_scaling_of_no_sense_is_refused(words: dict[str, float]) -> None:
+    with pytest.raises(ModelError, match="factor=0 must be above 0"):
+        of_words(PUBLISHED, position_embedding_type="yarn", **words)
 
 
 @pytest.mark.parametrize("settings", [GATE, GATE | {"quick_geglu": None, "geglu": True}])
