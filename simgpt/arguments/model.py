@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from simgpt.arguments.tokens import as_tokens
 from simgpt.options import note
 from workload.gpt import GPT
 from workload.models.described import Described
@@ -66,5 +67,5 @@ def fields_of(settings: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"--model-set {key}: a model's {key} is not set, but its shape")
         if key in found:
             raise click.UsageError(f"--model-set {key} stands twice")
-        found[key] = field_value(key, value)
+        found[key] = field_value(key, as_tokens(key, value))
     return found

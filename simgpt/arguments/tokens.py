@@ -15,6 +15,7 @@ MOST_TOKENS = 10**15  # of a step
 MOST_TRAINED = 10**18  # of a whole training
 DECIMAL = {letter: int(size) for letter, size in COUNTS}
 BINARY = {f"{letter}i": 2 ** (10 * power) for power, letter in enumerate("KMGT", start=1)}
+SIZES = DECIMAL | BINARY
 _LONGEST = 40  # characters of a number
 
 
@@ -73,15 +74,30 @@ def batch_tokens_of(text: object) -> int:
     return int(tokens)
 
 
+def as_tokens(key: str, given: object) -> object:
+    """The value given for a field of a model: a `sequence` in the same words where it ends in one
+    of those letters, any other as it is.
+
+    >>> as_tokens("sequence", "128Ki"), as_tokens("sequence", "4096"), as_tokens("layers", "4k")
+    (131072, '4096', '4k')
+    """
+    is_counted = key == "sequence" and isinstance(given, str)
+    return batch_tokens_of(given) if is_counted and _suffix(str(given).strip()) else given
+
+
+def _suffix(word: str) -> str:
+    """The letters behind a number that say how many each of it is; none behind a plain one."""
+    return next((end for end in SIZES if word.endswith(end)), "")
+
+
 def _exact(text: object) -> Decimal | None:
     """The number as it is written, without rounding; none where it is no finite number."""
     word = str(text).strip()
-    sizes = DECIMAL | BINARY
-    suffix = next((end for end in sizes if word.endswith(end)), "")
+    suffix = _suffix(word)
     if isinstance(text, bool) or len(word) > _LONGEST:
         return None
     try:
-        number = Decimal(word.removesuffix(suffix)) * sizes.get(suffix, 1)
+        number = Decimal(word.removesuffix(suffix)) * SIZES.get(suffix, 1)
     except DecimalException:
         return None
     return number if number.is_finite() else None

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simgpt.arguments.tokens import batch_tokens_of, tokens_of
+from simgpt.arguments.tokens import as_tokens, batch_tokens_of, tokens_of
 from simgpt.options import MOST_DEVICES
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
@@ -165,6 +165,6 @@ def _count(key: str, given: Any) -> int:
 def _field(name: str, given: Any) -> Any:
     """A value of the model's own kind, from a number or its text."""
     try:
-        return field_value(name, given)
+        return field_value(name, as_tokens(name, given))
     except ModelError as error:
         raise StudyError(f"model.{error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import click
@@ -12,6 +13,7 @@ from simgpt.arguments.tokens import batch_tokens_of, tokens_of
 from simgpt.commands.prediction_text import describe_training
 from simgpt.options import batch_of, fixed_of, strict
 from simulator.economics import Training
+from tests.simgpt.face import simgpt
 from workload.errors import PlanError
 from workload.gpt import find_model
 
@@ -59,6 +61,21 @@ def test_the_tokens_of_a_step_are_powers_of_1000_or_with_an_i_of_1024(
 def test_what_is_no_number_of_tokens_of_a_step_is_refused(text: object, why: str) -> None:
     with pytest.raises(PlanError, match=why):
         batch_tokens_of(text)
+
+
+def test_the_tokens_of_a_sequence_may_be_counted_so_too() -> None:
+    words = ("predict", "tiny-1m", "-m", "1x2xH100", "--plan", "data=2", "--batch", "4", "--json")
+    plain = simgpt(*words, "--model-set", "sequence=2048")
+    assert plain.status == 0
+    assert (
+        json.loads(simgpt(*words, "--model-set", "sequence=2Ki").out)["step_s"]
+        == (json.loads(plain.out)["step_s"])
+    )
+    swept = simgpt(*words, "--sweep", "sequence=2048,2Ki")
+    assert swept.sentence == "simgpt: sweep.sequence has 2048 twice"
+    wrong = simgpt(*words, "--model-set", "sequence=xMi")
+    assert (wrong.status, "xMi is no whole number of tokens" in wrong.err) == (2, True)
+    assert simgpt(*words, "--model-set", "layers=2k").err.endswith("must be a whole number\n")
 
 
 def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> None:
