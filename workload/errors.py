@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from topologies.errors import SimgptError
 
 
@@ -21,3 +23,31 @@ class PlanCannotRunError(SimgptError):
     """The plan is well formed, but this model cannot be split that way."""
 
     exit_code = 3
+
+
+class NearestError(PlanCannotRunError):
+    """One field of the plan, `key`, divides nothing with its `value`, for a reason `why`; the
+    `others` are values with which it would, and the nearest of them below and above are named, as
+    the field's own (`name`) where the reason is of a product."""
+
+    def __init__(
+        self, why: str, key: str, value: int, others: Iterable[int], name: str = ""
+    ) -> None:
+        super().__init__(why, key, value, tuple(sorted(others)), name)
+        self.why, self.key, self.value, self.name = why, key, value, name
+        self.others = tuple(sorted(others))
+
+    def __str__(self) -> str:
+        below = [each for each in self.others if each < self.value][-1:]
+        above = [each for each in self.others if each > self.value][:1]
+        near = ", ".join(map(str, below + above))
+        of = f" {self.name}" if self.name else ""
+        return f"{self.why}; nearest{of}: {near}" if near else self.why
+
+    def among(self, can: Callable[[int], bool]) -> NearestError:
+        """The same with the nearest of those values alone that `can` be, if any can."""
+        below = (each for each in reversed(self.others) if each < self.value)
+        above = (each for each in self.others if each > self.value)
+        near = [next(filter(can, each), None) for each in (below, above)]
+        left = [each for each in near if each is not None]
+        return NearestError(self.why, self.key, self.value, left or self.others, self.name)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from simulator.stacks.stack import Stack
-from workload.errors import PlanError
+from topologies.errors import SimgptError
+from workload.errors import NearestError, PlanError
 from workload.gpt import GPT
+from workload.lowering import check
 from workload.plan import Plan, text_of
 from workload.plan_text import parse_plan, plan_words
 from workload.recipes.table import NO_RECIPE, recipe_of
@@ -58,12 +61,45 @@ def job_of(
     given = {**defaults, **words}
     if "recompute" in words:
         given["recompute"] = stack.recompute(str(words["recompute"]), layers)
-    plan = parse_plan(given, devices=devices, batch=batch)
+    plan = _plan_of(given, gpt, stack, devices, batch)
     said = {*words, "batch"} if batch is not None else {*words}
     assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in said)
     asked = replace(stack, fp8=fp8)
     mine = asked.model(gpt, plan.x)
     return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked, plan)), assumed)
+
+
+def _plan_of(
+    given: Mapping[str, Any], gpt: GPT, stack: Stack, devices: int | None, batch: int | None
+) -> Plan:
+    """The plan of some words. A field that divides nothing is refused here, with the nearest of
+    the values that devices, plan and model all can have; any other refusal of the model or the
+    stack comes where the plan is used."""
+    read = partial(parse_plan, devices=devices, batch=batch)
+    refusal = partial(_refusal, read, gpt, stack)
+    why = refusal(given)
+    if isinstance(why, NearestError):
+        key = why.key
+        raise why.among(lambda value: _is_of_another(refusal({**given, key: value}), key))
+    return read(given)
+
+
+def _refusal(
+    read: Callable[[Mapping[str, Any]], Plan], gpt: GPT, stack: Stack, words: Mapping[str, Any]
+) -> SimgptError | None:
+    """Why a plan cannot be read, run by the stack, or split the model; None where it can."""
+    try:
+        plan = read(words)
+        stack.check(plan)
+        check(gpt, plan)
+    except SimgptError as error:
+        return error
+    return None
+
+
+def _is_of_another(why: SimgptError | None, key: str) -> bool:
+    """Whether a refusal, if there is one, is that of another field's value."""
+    return why is None or (isinstance(why, NearestError) and why.key != key)
 
 
 def _check_precision(precision: Any) -> None:

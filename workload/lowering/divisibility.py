@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from math import gcd, isqrt
 
 from workload.dispatchers.table import model_refusal
-from workload.errors import PlanCannotRunError
+from workload.errors import NearestError, PlanCannotRunError
 from workload.gpt import GPT
 from workload.models import moe, windows
 from workload.models.hybrids import hybrid_plans
@@ -14,6 +14,8 @@ from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
 from workload.recomputation.parts import model_refusal as recomputation_refusal
 from workload.rules.table import rule_of
+
+MOST = 4096  # of the lesser one of two that make a width, where divisors are looked for
 
 
 def check(gpt: GPT, plan: Plan) -> None:
@@ -25,12 +27,11 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn, **states})
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.context > 1:
-        _divides("2*context", 2 * plan.context, {"sequence": gpt.sequence})
+        _divides("context", plan.context, {"sequence": gpt.sequence}, times=("2", 2))
     if plan.context_heads > 1:
-        parts = x * plan.context_heads
-        _divides("x*context_heads", parts, {"heads": gpt.heads, **groups})
+        _divides("context_heads", plan.context_heads, {"heads": gpt.heads, **groups}, ("x", x))
     if plan.context > 1 and plan.context_kind == "ulysses":
-        _divides("x*context", x * plan.context, {"heads": gpt.heads, **groups})
+        _divides("context", plan.context, {"heads": gpt.heads, **groups}, times=("x", x))
     if plan.sequence_parallel:
         rows = plan.micro_batch * gpt.sequence // plan.context
         _divides("x", x, {"the rows of a micro-batch": rows})
@@ -163,20 +164,19 @@ def _check_mtp(gpt: GPT, plan: Plan) -> None:
         )
 
 
-def _divides(axis: str, size: int, widths: dict[str, int]) -> None:
-    whole = [f"{name}={width}" for name, width in widths.items() if width % size]
+def _divides(key: str, size: int, widths: dict[str, int], times: tuple[str, int] = ("", 1)) -> None:
+    """Refuse a field that does not divide some widths, so many times or as it is."""
+    word, factor = times
+    parts = factor * size
+    whole = [f"{name}={width}" for name, width in widths.items() if width % parts]
     if whole:
-        raise PlanCannotRunError(
-            f"{axis}={size} does not divide {' and '.join(whole)}; "
-            f"nearest: {_nearest(size, list(widths.values()))}"
-        )
+        axis, name = (f"{word}*{key}", key) if word else (key, "")
+        why = f"{axis}={parts} does not divide {' and '.join(whole)}"
+        raise NearestError(why, key, size, _divisors(gcd(*widths.values()), factor), name)
 
 
-def _nearest(size: int, widths: list[int]) -> str:
-    def fits(candidate: int) -> bool:
-        return all(width % candidate == 0 for width in widths)
-
-    below = next((c for c in range(size - 1, 0, -1) if fits(c)), 0)
-    above: Iterable[int] = range(size + 1, min(widths) + 1)
-    nearest = [below, next((c for c in above if fits(c)), 0)]
-    return ", ".join(str(candidate) for candidate in nearest if candidate)
+def _divisors(width: int, factor: int) -> list[int]:
+    """What divides a width with so many times as much."""
+    whole, rest = divmod(width, factor)
+    low = [] if rest else [n for n in range(1, min(isqrt(whole), MOST) + 1) if whole % n == 0]
+    return sorted({*low, *(whole // n for n in low)})

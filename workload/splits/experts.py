@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.grid import axes_of, runs_of_axis
 from workload.passes.exchanges.pairs import exchanges_refusal
 
@@ -149,9 +149,9 @@ def check(plan: Plan) -> None:
     sizes = plan.x, plan.context, plan.data
     tensor, left = _of_tensor(plan)
     if not fits(plan.expert_tensor or plan.x, sizes, tensor):
-        raise PlanCannotRunError(_refusal(plan, "expert_tensor", sizes))
+        raise _refusal(plan, "expert_tensor", sizes)
     if not fits(plan.expert, left, folded(plan.expert, *left)):
-        raise PlanCannotRunError(_refusal(plan, "expert", left))
+        raise _refusal(plan, "expert", left)
     if is_folded(plan):
         _check_folded(plan)
     if why := exchanges_refusal(plan):
@@ -177,9 +177,9 @@ def fits(count: int, sizes: Sequence[int], parts: Sequence[int]) -> bool:
     return whole and prod(parts) == count
 
 
-def _refusal(plan: Plan, key: str, left: Sequence[int]) -> str:
-    """Why so many ranks cannot be taken from what is left of x, context and data, and the next
-    numbers below and above that can."""
+def _refusal(plan: Plan, key: str, left: Sequence[int]) -> NearestError:
+    """Why so many ranks cannot be taken from what is left of x, context and data, and the numbers
+    that can."""
     named = []
     for axis, size in zip(FOLDED, left, strict=True):
         of = getattr(plan, axis)
@@ -190,17 +190,17 @@ def _refusal(plan: Plan, key: str, left: Sequence[int]) -> str:
     them = "them" if len(before) > 1 else "it"
     or_else = f", or neither divides {inner} nor is a multiple of {them}" if before else ""
     ranks = getattr(plan, key)
-    near = ", ".join(map(str, _nearest(ranks, left)))
-    return f"{key}={ranks} does not divide {data}={count}{times}{or_else}; nearest: {near}"
+    why = f"{key}={ranks} does not divide {data}={count}{times}{or_else}"
+    return NearestError(why, key, ranks, _possible(left))
 
 
-def _nearest(count: int, sizes: Sequence[int]) -> list[int]:
+def _possible(sizes: Sequence[int]) -> set[int]:
+    """How many ranks can be taken from axes of these sizes."""
     found, inside = set[int](), 1
     for size in sizes:
         found |= {inside * each for each in _divisors(size)}
         inside *= size
-    each = sorted(found)
-    return [e for e in each if e < count][-1:] + [e for e in each if e > count][:1]
+    return found
 
 
 def _divisors(count: int) -> list[int]:
