@@ -151,13 +151,16 @@ def _fits(prediction: Prediction, change: Change) -> bool:
 
 
 def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:
-    """By how much every plan misses the device's memory, and how many devices may be enough."""
-    from simulator.search.warm_start import enough_devices
+    """By how much every plan misses the device's memory, whether plans that split sequences may
+    fit, and on how many devices some may."""
+    from simulator.search.warm_start import enough_devices, split_sequences_may_fit
     from simulator.step_memory import room_for_tensors
 
     over = state.least_bytes - room_for_tensors(machine, problem.stack)
     if over <= 0:
         return ""
-    devices = enough_devices(problem, machine)
-    on = "" if devices is None else f"; on {devices:,} devices one may fit"
-    return f", each misses the device's memory by {tables.gib(over)} or more{on}"
+    ways = ["with --split-sequences"] if split_sequences_may_fit(problem, machine) else []
+    if (devices := enough_devices(problem, machine)) is not None:
+        ways.append(f"on {devices:,} devices")
+    enough = f"; {' or '.join(ways)} one may fit" if ways else ""
+    return f", each misses the device's memory by {tables.gib(over)} or more{enough}"

@@ -70,7 +70,7 @@ class Found:
             "batch": self.problem.batch,
             "objective": self.objective,
             "plans_considered": state.considered,
-            "plans_fitting": state.fitting,
+            "plans_fitting": state.may_fit,
             "plans_unpredicted": state.unpredicted,
             "unpredicted_reason": state.reason or None,
             "optimal": state.is_optimal,
@@ -158,7 +158,9 @@ class Found:
 
     def _counts(self, simulated: str = "") -> str:
         state = self.state
-        fitting = f", at most {state.fitting:,} of them fit" if state.bound else ""
+        fitting = (
+            f", at most {state.may_fit:,} of them fit" if state.bound and state.may_fit else ""
+        )
         counts = f"{state.considered:,} legal plans{fitting}{simulated}"
         if state.unpredicted:
             counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"

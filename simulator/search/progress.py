@@ -34,6 +34,12 @@ class Progress:
     least_bytes: int = 0
 
     @property
+    def may_fit(self) -> int:
+        """How many plans may fit by all that is known: of a search that came to its end without
+        one, those alone that it could not predict."""
+        return self.unpredicted if self.is_optimal and not self.found else self.fitting
+
+    @property
     def gap(self) -> float:
         """By what share of its value the best plan found may miss the best there is."""
         if self.is_optimal or not self.found:

@@ -16,7 +16,12 @@ from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layer_kinds import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import PartTimes, of_one_micro_batch, part_times
-from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, memory
+from simulator.search.bounds.peak_memory import (
+    alone_bytes,
+    bytes_of_layouts,
+    device_bytes,
+    memory,
+)
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
@@ -171,11 +176,18 @@ def that_may_fit(
     return entries.only(fits, entries.lane[fits]), int(needed[~fits].min(initial=NEVER))
 
 
-def least_bytes(space: Space) -> int:
-    """How much memory every plan of a space needs at least."""
-    rows = np.arange(len(space), dtype=np.int64)
-    each = sized(space, rows, together=True)
-    return min(int(least_bytes_of(space, some).min()) for some in each)
+def may_fit(space: Space, capacity_bytes: int) -> bool:
+    """Whether the bounds on memory leave room for some plan of a space."""
+    habits, rows = space.problem.habits, np.arange(len(space), dtype=np.int64)
+    for some in sized(space, rows, together=True, habits=habits):
+        fitting, entries, _ = _that_may_fit(space, some, capacity_bytes, True)
+        alone = bool(entries) and all(bool((each.pipe == 1).all()) for each in entries)
+        if entries and (not alone or space.problem.of_exchanges):
+            return True
+        for plain in sized(space, fitting.rows, overlap=(), habits=habits) if alone else ():
+            if bool((alone_bytes(plain, space.problem.gpt) <= capacity_bytes).any()):
+                return True
+    return False
 
 
 def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:

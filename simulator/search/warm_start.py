@@ -7,17 +7,18 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.search.problem import SearchProblem
-from simulator.search.root_nodes import WORTH, least_bytes
-from simulator.search.space import Space, space_of
+from simulator.search.root_nodes import WORTH, may_fit
+from simulator.search.space import Space, spaces_of
 from simulator.step_memory import room_for_tensors
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.grid import USUAL
 from workload.passes.table import OVERLAPS
+from workload.splits.context import LONG
 
 ORDERED = {"schedule": "1f1b", "overlap": OVERLAPS, "order": USUAL}
 MOST = 2000  # shapes
-FRUGAL = {"micro_batch": 1, "zero": 3, "recompute": "full", "overlap": (), "order": USUAL}
+FRUGAL = {"micro_batch": 1, "recompute": "full", "overlap": (), "order": USUAL}
 NODE = 8  # devices, which most nodes do not exceed
 
 
@@ -47,12 +48,26 @@ def enough_devices(problem: SearchProblem, machine: Machine) -> int | None:
     """The least power of two times the problem's devices on which some plan may fit."""
     devices = 2 * problem.devices
     while devices <= machine.devices:
-        fixed = FRUGAL | dict(problem.fixed)
-        try:
-            space = space_of(replace(problem, devices=devices, fixed=fixed))
-        except PlanCannotRunError:
-            space = None
-        if space is not None and least_bytes(space) <= room_for_tensors(machine, problem.stack):
+        if _may_fit(replace(problem, devices=devices), machine):
             return devices
         devices *= 2
     return None
+
+
+def split_sequences_may_fit(problem: SearchProblem, machine: Machine) -> bool:
+    """Whether plans that split long sequences over context were not searched and may fit."""
+    if problem.splits_sequences or "context" in problem.fixed or problem.gpt.sequence < LONG:
+        return False
+    return _may_fit(replace(problem, splits_sequences=True), machine)
+
+
+def _may_fit(problem: SearchProblem, machine: Machine) -> bool:
+    """Whether the bound on memory leaves room for some plan."""
+    fixed = FRUGAL | {"zero": max(problem.stack.can["zero"])} | dict(problem.fixed)
+    also = {key: words for key, words in problem.also.items() if key not in FRUGAL}
+    room = room_for_tensors(machine, problem.stack)
+    try:
+        spaces = spaces_of(replace(problem, fixed=fixed, also=also))
+    except PlanCannotRunError:
+        return False
+    return any(may_fit(space, room) for space in spaces)

@@ -11,6 +11,10 @@ from workload.splits import experts
 if TYPE_CHECKING:
     from workload.plan import Plan
 
+LONG = (
+    8192  # tokens, from which on context pays: NVIDIA, Parallelism Strategies Guide, "8K+ tokens"
+)
+
 
 def runs_of(plan: Plan) -> tuple[int, ...]:
     """The runs of neighbours on context that do something of their own, as `Grid` has them: share
