@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
-from topologies.errors import SimgptError
 from workload.recipes.table import NO_RECIPE
+from workload.splits.context import LONG
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -21,38 +21,73 @@ if TYPE_CHECKING:
 
 Change = dict[str, Any]
 Predicted = Callable[["Plan"], "Prediction"]
+GRID = {"z", "expert", "context"}  # whose changes place ranks otherwise
 
 
 def does_not_fit(prediction: Prediction) -> str:
     """By how much a plan misses the device's memory."""
-    memory = prediction.memory
-    return f"does not fit by {tables.gib(memory.peak_bytes - memory.capacity_bytes)} per device"
+    return f"does not fit by {tables.gib(_over(prediction))} per device"
 
 
-def what_fits(prediction: Prediction, predicted: Predicted | None = None) -> str:
+def _over(prediction: Prediction) -> int:
+    return prediction.memory.peak_bytes - prediction.memory.capacity_bytes
+
+
+def what_fits(prediction: Prediction, machine: Machine, predicted: Predicted | None = None) -> str:
     """The same, and which change of the plan is enough, or else which are together; with plain
     matmul forms, as the memory of tuned ones follows from times. With `predicted`, the prediction
     of another plan, each change is said with its step's time, the fastest first."""
-    plain = {} if prediction.plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
-    fits = partial(_fits, prediction)
+    gpt, plan = prediction.gpt, prediction.plan
+    predicted = predicted and cache(predicted)
+    plain = {} if plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
     levers = [
         [change | plain for change in lever if _runs(prediction, change)]
-        for lever in _levers(prediction.gpt, prediction.plan)
+        for lever in (_recomputes(plan), *_levers(gpt, plan), _contexts(gpt, plan))
     ]
-    levers = [lever for lever in levers if lever]
-    alone = [lever for lever in levers if _may_be_enough(prediction, lever[-1])]
-    enough = [lever[bisect_left(lever, True, key=fits)] for lever in alone if fits(lever[-1])]
+    tried = [lever for lever in levers if lever and _may_be_enough(prediction, lever[-1])]
+    enough = [each for lever in tried for each in _enough(prediction, machine, lever, predicted)]
     if enough:
         ranked = ", or ".join(_ranked(prediction, enough, predicted))
         return f"{does_not_fit(prediction)}; it fits with {ranked}"
-    same_grid = [lever[-1] for lever in levers if not {"z", "expert"}.intersection(lever[-1])]
-    every = {key: value for change in same_grid for key, value in change.items()}
-    if together := _together(prediction, every, predicted):
+    if together := _together(prediction, [lever for lever in levers if lever], predicted):
         return f"{does_not_fit(prediction)}; it fits with {together}"
+    split, option = (", context", " --split-sequences") if gpt.sequence >= LONG else ("", "")
     return (
-        f"{does_not_fit(prediction)}, and no recomputation, sharding or smaller micro-batch is "
-        "enough; take more devices, or let `simgpt search` split the model another way"
+        f"{does_not_fit(prediction)}, and no recomputation, sharding{split} or smaller micro-batch "
+        f"is enough; take more devices, or let `simgpt search{option}` split the model another way"
     )
+
+
+def _enough(
+    prediction: Prediction,
+    machine: Machine,
+    lever: Sequence[Change],
+    predicted: Predicted | None,
+) -> list[Change]:
+    """The mildest changes of a kind that are enough, if any is."""
+    from simulator.explain.enough_recomputation import EnoughRecomputation
+
+    fits = partial(_fits, prediction)
+    if "recompute" in lever[0]:
+        return EnoughRecomputation(prediction, machine, lever[-1], predicted).changes()
+    if "context" in lever[0]:
+        return _fewest_ranks(prediction, lever)
+    return [lever[bisect_left(lever, True, key=fits)]] if fits(lever[-1]) else []
+
+
+def _fewest_ranks(prediction: Prediction, lever: Sequence[Change]) -> list[Change]:
+    """The first of some changes of context that is enough, looked for from where activations
+    that shrink alike would leave room."""
+    fits, memory = partial(_fits, prediction), prediction.memory
+    over, before = _over(prediction), prediction.plan.context
+    shares = [before / change["context"] for change in lever]
+    likely = (at for at, s in enumerate(shares) if memory.parts["activations"] * (1 - s) >= over)
+    at = next(likely, len(lever) - 1)
+    if not fits(lever[at]):
+        return next(([each] for each in lever[at + 1 :] if fits(each)), [])
+    while at > 0 and fits(lever[at - 1]):
+        at -= 1
+    return [lever[at]]
 
 
 def _ranked(
@@ -67,8 +102,25 @@ def _ranked(
     return [_timed_words(change, time_s) for time_s, change in timed]
 
 
-def _together(prediction: Prediction, every: Change, predicted: Predicted | None) -> str:
-    """All changes at once in words, if they are enough."""
+def _together(
+    prediction: Prediction, levers: Sequence[Sequence[Change]], predicted: Predicted | None
+) -> str:
+    """All changes at once in words, if they are enough: on the ranks as they are, or else with the
+    fewest ranks of context."""
+    every: Change = {}
+    for lever in levers:
+        every |= {} if GRID.intersection(lever[-1]) else lever[-1]
+    if words := _at_once(prediction, every, predicted):
+        return words
+    contexts = [every | change for lever in levers for change in lever if "context" in change]
+    fits = partial(_fits, prediction)
+    if not contexts or not fits(contexts[-1]):
+        return ""
+    return _at_once(prediction, contexts[bisect_left(contexts, True, key=fits)], predicted)
+
+
+def _at_once(prediction: Prediction, every: Change, predicted: Predicted | None) -> str:
+    """Some changes together in words, if they are enough."""
     words = f"{_words(every)} together"
     if predicted is None or not _runs(prediction, every):
         return words if _fits(prediction, every) else ""
@@ -85,14 +137,15 @@ def starved(plan: Plan) -> str:
     return f"{few} for {plan.pipe} stages, which mostly wait; a {more} gives more"
 
 
+def _recomputes(plan: Plan) -> list[Change]:
+    """The strongest recomputation, if there is a stronger one than the plan's."""
+    return [{"recompute": "full"}] if plan.recompute != "full" else []
+
+
 def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
-    """What lessens a plan's memory, each from the mildest change to the strongest."""
+    """What else lessens a plan's memory, each from the mildest change to the strongest."""
     halves = [plan.micro_batch >> n for n in range(1, plan.micro_batch.bit_length())]
-    layers = gpt.layers // (plan.pipe * plan.interleave)
-    some = [f"full:{1 << n}" for n in range(layers.bit_length()) if 1 << n < layers]
-    recomputed = [*(some if plan.recompute == "none" else []), "full"]
-    levers: list[list[Change]] = [
-        [{"recompute": each} for each in recomputed] if plan.recompute != "full" else [],
+    return [
         [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0],
         [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data * plan.context > 1],
         [{"expert": plan.expert << n} for n in range(1, (gpt.experts // plan.expert).bit_length())],
@@ -102,16 +155,24 @@ def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
             if plan.data % (1 << n) == 0
         ],
     ]
-    return levers
+
+
+def _contexts(gpt: GPT, plan: Plan) -> list[Change]:
+    """Long sequences split over ever more of the ranks that have whole ones."""
+    if gpt.sequence < LONG:
+        return []
+    more = [n for n in range(2, plan.data + 1) if plan.data % n == 0]
+    return [{"context": plan.context * n, "data": plan.data // n} for n in more]
 
 
 def _may_be_enough(prediction: Prediction, change: Change) -> bool:
     """Whether what a change leaves as it is leaves room: states that are there all the time, where
-    less is recomputed or a micro-batch is smaller; what the backward pass needs, where ZeRO, z or
-    ranks of experts shard states further, each rank having as many rows as before. In a recipe's
-    copies those have room for each expert of a rank besides, which becomes less."""
+    less is recomputed, a micro-batch is smaller or a sequence is split; what the backward pass
+    needs, where ZeRO, z or ranks of experts shard states further, each rank having as many rows as
+    before. In a recipe's copies those have room for each expert of a rank besides, which becomes
+    less."""
     memory, room = prediction.memory, prediction.memory.capacity_bytes
-    if not {"recompute", "micro_batch"}.isdisjoint(change):
+    if not {"recompute", "micro_batch", "context"}.isdisjoint(change):
         return memory.resident_bytes <= room
     pads = "expert" in change and prediction.plan.recipe != NO_RECIPE
     return pads or memory.parts["activations"] <= room
@@ -126,28 +187,15 @@ def _words(change: Change) -> str:
 
 
 def _runs(prediction: Prediction, change: Change) -> bool:
-    """Whether a plan can be changed so, whatever memory it then needs."""
-    from workload.lowering import check
+    from simulator.explain.changed_plan import can_run
 
-    try:
-        plan = replace(prediction.plan, **change)
-        prediction.stack.check(plan)
-        check(prediction.gpt, plan)
-    except SimgptError:
-        return False
-    return True
+    return can_run(prediction, change)
 
 
 def _fits(prediction: Prediction, change: Change) -> bool:
-    """Whether a plan can be changed so and then fits."""
-    from simulator.explain.nearest_fit import habits_in_memory
-    from simulator.search.bounds.peak_memory import plan_bytes
+    from simulator.explain.changed_plan import fits
 
-    if not _runs(prediction, change):
-        return False
-    plan = replace(prediction.plan, **change)
-    habits = habits_in_memory(prediction.stack, plan)
-    return plan_bytes(prediction.gpt, plan, habits) <= prediction.memory.capacity_bytes
+    return fits(prediction, change)
 
 
 def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:

@@ -126,7 +126,7 @@ def answered(
         timeline=how["trace"] is not None, tabled=how["compute"] == "profile", **costs
     )
     reach = reach_of(prediction, built, placed)
-    remedy = remedy_of(prediction, None if costs else question)
+    remedy = remedy_of(prediction, question, is_timed=not costs)
     runs = built.band("step", prediction.cost.nodes)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
     noise = noise_options.answered(how, prediction, built, placed, costs)
@@ -147,13 +147,13 @@ def _record(
     return prediction.as_dict() | {key: known or None for key, known in found.items()}
 
 
-def remedy_of(prediction: Prediction, question: StepQuestion | None) -> str:
-    """By how much a plan does not fit and what to change about it; nothing of one that fits. With
-    the question, the changes stand in the order of the predicted steps; measured times of ops are
-    those of the one plan, and so go without."""
+def remedy_of(prediction: Prediction, question: StepQuestion, *, is_timed: bool = True) -> str:
+    """By how much a plan does not fit and what to change about it; nothing of one that fits. The
+    changes stand in the order of the predicted steps where it `is_timed`; measured times of ops
+    are those of the one plan, and so go without."""
     if prediction.memory.fits:
         return ""
-    return what_fits(prediction, None if question is None else question.changed)
+    return what_fits(prediction, question.machine, question.changed if is_timed else None)
 
 
 def comment(prediction: Prediction, remedy: str) -> None:

@@ -232,7 +232,8 @@ def _predict(job: Job, built: Machine | None, info: RankInfo | None) -> Predicti
         return None
     prediction = predict(job.gpt, job.plan, built, timeline=True)
     if not prediction.memory.fits:
-        raise PlanCannotRunError(f"{job.gpt.name} with {job.plan} {what_fits(prediction)}")
+        why = what_fits(prediction, built)
+        raise PlanCannotRunError(f"{job.gpt.name} with {job.plan} {why}")
     return prediction
 
 

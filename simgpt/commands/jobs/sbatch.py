@@ -81,7 +81,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     site = sites()[how["site"]] if how["site"] else site_of(question.machine.name)
     prediction = question.predicted()
     if not prediction.memory.fits:
-        remedy = what_fits(prediction, question.changed)
+        remedy = what_fits(prediction, question.machine, question.changed)
         raise JobCannotRunError(f"{question.gpt.name} with {question.plan} {remedy}")
     job = _job(question, prediction, site, (model, machine), how)
     if launch is not None:

@@ -1,0 +1,166 @@
+"""Remedies for plans that do not fit: sequences split over context, and parts of layers that run
+again; each as little as is enough, and none but these simulated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simgpt.advice import what_fits
+from simulator.predict import Prediction, predict
+from simulator.stacks import load_stack
+from simulator.stacks.job import Job, job_of
+from tests.simgpt.face import simgpt
+from topologies.machine_files import load_machine
+from topologies.placement import with_room
+from workload.gpt import find_model
+from workload.plan import Plan
+
+LLAMA = (
+    *("predict", "llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--stack", "megatron-core"),
+    *("--model-set", "layers=4", "--batch", "64"),
+)
+ALONE = ("layernorm", "moe_act", "selective")
+H100 = with_room(load_machine("16x8xH100,8xNDR"), 128)
+
+
+def told(plan: str, sequence: str, *words: str) -> str:
+    """What is said of a plan for sequences of a length."""
+    length = ("--model-set", f"sequence={sequence}")
+    return simgpt(*LLAMA, "--plan", plan, *length, *words).err.strip()
+
+
+def fits(plan: str, sequence: str) -> bool:
+    length = ("--model-set", f"sequence={sequence}")
+    found = json.loads(simgpt(*LLAMA, "--plan", plan, *length, "--json").out)
+    return bool(found["memory"]["fits"])
+
+
+@pytest.mark.parametrize(
+    ("plan", "sequence", "ranks", "fewer"),
+    [
+        ("tp=2,dp=rest,mbs=1,sp=true,zero=1", "256Ki", 4, 2),
+        ("tp=2,cp=2,dp=rest,mbs=1,sp=true,zero=1", "256Ki", 4, 2),
+        ("tp=2,dp=rest,mbs=1,sp=true,zero=1,recompute=full", "1Mi", 8, 4),
+    ],
+)
+def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(
+    plan: str, sequence: str, ranks: int, fewer: int
+) -> None:
+    split = f"context={ranks},data={32 // ranks}"
+    assert f"it fits with {split} (" in told(plan, sequence)
+    alone = plan.replace("cp=2,", "")
+    assert fits(alone.replace("dp=rest", split), sequence)
+    assert not fits(alone.replace("dp=rest", f"cp={fewer},dp=rest"), sequence)
+
+
+def test_only_what_divides_sequence_and_ranks_is_named() -> None:
+    """24 ranks of data are split by 3, and 32 are not; 2*3 divides 9 * 2**15 tokens."""
+    plan = "tp=2,dp=rest,mbs=1,sp=true,zero=1"
+    assert "context=3,data=8 (" in told(plan, "294912", "-n", "48", "--batch", "48")
+    assert "context=4,data=8 (" in told(plan, "294912")
+    assert "context=4,data=6 (" in told(plan, "262144", "-n", "48", "--batch", "48")
+
+
+def test_context_stands_among_other_changes_by_its_time() -> None:
+    said = told("tp=1,dp=rest,mbs=16,zero=1", "8192", "--batch", "1024")
+    assert [each.partition(" (")[0] for each in said.partition("fits with ")[2].split(", or ")] == [
+        "micro_batch=4",
+        "context=4,data=16",
+    ]
+
+
+def test_sequences_that_are_not_long_are_not_split() -> None:
+    """Though 8,184 tokens divide over 4 ranks as well."""
+    said = told("tp=1,dp=rest,mbs=16,zero=1", "8184", "--batch", "1024")
+    assert "micro_batch=4" in said
+    assert "context" not in said
+
+
+def test_context_goes_together_with_other_changes_where_these_are_not_enough() -> None:
+    plan = "tp=4,dp=16,mbs=1,sp=true,zero=1"
+    said = told(plan, "4Mi")
+    change = said.partition("it fits with ")[2].partition(" together (")[0]
+    assert change == "recompute=full,zero=3,context=16,data=1"
+    assert fits(f"tp=4,mbs=1,sp=true,{change}", "4Mi")
+    assert not fits("tp=4,mbs=1,sp=true,recompute=full,zero=3,context=8,data=2", "4Mi")
+
+
+def test_where_no_split_is_enough_the_search_that_splits_further_is_named() -> None:
+    said = told("tp=2,dp=2,mbs=1,sp=true,zero=1", "2Mi", "-n", "4", "--batch", "32")
+    assert "no recomputation, sharding, context or smaller micro-batch is enough" in said
+    assert "let `simgpt search --split-sequences` split the model another way" in said
+
+
+def test_a_stack_without_context_is_told_of_none() -> None:
+    words = ("--stack", "gpt-neox")
+    assert "context" not in told("tp=1,dp=rest,mbs=16,zero=1", "8192", "--batch", "1024", *words)
+
+
+def mixtral(text: str, **fields: int) -> Job:
+    gpt = replace(find_model("mixtral-8x7b"), **fields)  # type: ignore[arg-type]
+    return job_of(gpt, text, load_stack("megatron-core"), devices=128, batch=1024)
+
+
+def predicted(job: Job, plan: Plan) -> Prediction:
+    return predict(job.gpt, plan, H100, stack=job.stack)
+
+
+@pytest.mark.parametrize(
+    ("text", "short_bytes", "parts"),
+    [
+        ("ep=8,dp=rest,mbs=4,zero=1", 2**30, "layernorm"),
+        ("ep=8,dp=rest,mbs=4,zero=1", 5 * 2**30, "moe_act"),
+        ("ep=8,dp=rest,mbs=4,zero=1", 8 * 2**30, "layernorm+moe_act"),
+        ("ep=8,dp=rest,mbs=4,zero=1,recompute=layernorm", 2 * 2**30, "layernorm+moe_act"),
+        ("ep=8,dp=rest,mbs=4,zero=1,pp=4,vpp=2", 2 * 2**30, "layernorm"),
+    ],
+)
+def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
+    text: str, short_bytes: int, parts: str
+) -> None:
+    """A device is that much too small: cheaper sets of parts leave less room."""
+    job = mixtral(text, layers=8)
+    before = predicted(job, job.plan)
+    room = before.memory.peak_bytes - short_bytes
+    small = replace(before, memory=replace(before.memory, capacity_bytes=room))
+    said = what_fits(small, H100)
+    changes = said.partition("it fits with ")[2].split(", or ")
+    assert changes[0] == f"recompute={parts}"
+    after = predicted(job, replace(job.plan, recompute=parts))
+    assert after.memory.peak_bytes <= room
+    if job.plan.recompute == "none":
+        others = (predicted(job, replace(job.plan, recompute=each)) for each in ALONE)
+        assert not [p for p in others if p.step_s < after.step_s and p.memory.peak_bytes <= room]
+
+
+def test_nothing_is_simulated_but_what_is_offered() -> None:
+    job = mixtral("ep=8,dp=rest,mbs=4,zero=1", layers=8)
+    before = predicted(job, job.plan)
+    room = before.memory.peak_bytes - 5 * 2**30
+    asked: list[Plan] = []
+
+    def other(plan: Plan) -> Prediction:
+        asked.append(plan)
+        found = predicted(job, plan)
+        return replace(found, memory=replace(found.memory, capacity_bytes=room))
+
+    small = replace(before, memory=replace(before.memory, capacity_bytes=room))
+    said = what_fits(small, H100, other)
+    offers = said.partition("it fits with ")[2].split(", or ")
+    assert len(asked) == len(set(asked)) == len(offers)
+    assert {f"recompute={plan.recompute}" for plan in asked} >= {"recompute=moe_act"}
+
+
+def test_uneven_experts_are_told_of_the_part_that_they_fill(tmp_path: Path) -> None:
+    """The rank with most rows is short by what activations of experts keep; whole layers, which
+    are recomputed with them, would take a third longer."""
+    routing = tmp_path / "skew.toml"
+    routing.write_text("tokens=[100,50,50,50,25,25,10,10]\n", encoding="utf-8")
+    plan = ("--plan", "tp=1,ep=8,pp=4,vpp=8,dp=rest,mbs=1,zero=1", "--batch", "512")
+    where = ("-m", "16x8xH100,8xNDR", "-n", "128", "--stack", "megatron-core")
+    said = simgpt("predict", "mixtral-8x7b", *where, *plan, "--routing", str(routing)).err
+    assert said.partition("it fits with ")[2].startswith("recompute=moe_act (6.")
