@@ -124,6 +124,7 @@ def _orders(plan: Plan) -> Orders:
 
 
 def sorts_of(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
+    """The sorts of all slots of each stage, in their order."""
     return _known_sorts(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
 
 
