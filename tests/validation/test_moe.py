@@ -402,6 +402,7 @@ def test_a_source_that_no_row_is_from_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_shipped_rows_are_predicted_or_refused_by_name() -> None:
     record = json.loads(simgpt("validate", "moe", "--json").out)
     rows = {row["id"]: row for row in record["rows"]}

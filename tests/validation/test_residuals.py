@@ -56,6 +56,7 @@ def test_rows_that_are_held_out_are_not_in_the_table() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_table_is_that_of_the_rows_and_eight_of_ten_steps_are_within() -> None:
     outcomes = validate_published().outcomes
     shipped = resources.files("simulator") / "uncertainty" / "residuals.csv"
@@ -66,6 +67,7 @@ def test_the_table_is_that_of_the_rows_and_eight_of_ten_steps_are_within() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_table_of_models_with_experts_is_that_of_their_rows() -> None:
     outcomes = [each for each in validate_moe().outcomes if each.run.text("experts")]
     shipped = resources.files("simulator") / "uncertainty" / "residuals_of_experts.csv"
