@@ -25,9 +25,7 @@ class ExpertLoad:
     """Of a histogram over ranks: the most choices of a rank's experts over the mean of all ranks,
     in the worst layer, which is `layer`, and in the mean of all; and the share of choices that a
     capacity drops, in the worst layer and in the mean. `balanced_step_s` and
-    `balanced_peak_bytes` are those of the step with all experts chosen equally often, and
-    `balanced_busy_s` how long a device computes in it: in the uneven step the mean of all devices
-    computes as long, and waits the rest."""
+    `balanced_peak_bytes` are those of the step with all experts chosen equally often."""
 
     most_over_mean: float
     layer: int
@@ -36,7 +34,6 @@ class ExpertLoad:
     most_dropped: float
     balanced_step_s: float
     balanced_peak_bytes: int
-    balanced_busy_s: float
 
     def as_dict(self) -> dict[str, Any]:
         """The load as it stands in JSON."""
@@ -77,5 +74,4 @@ def _load(gpt: RoutedGPT, plan: Plan, even: StepResult) -> ExpertLoad:
         most_dropped=max(lost),
         balanced_step_s=to_seconds(sum(even.parts_ticks.values())),
         balanced_peak_bytes=even.memory.total_bytes,
-        balanced_busy_s=busy_s(even),
     )

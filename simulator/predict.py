@@ -261,7 +261,6 @@ def _prediction(
     step_s = to_seconds(ticks)
     device_s = step_s * plan.grid.ranks
     parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}
-    mean_busy_s = load.balanced_busy_s if load is not None else busy_s(step)
     # Places that a capacity leaves empty are computed, but are not the model's.
     model_flops = step.model_flops - empty_flops(gpt, plan)
     return Prediction(
@@ -276,7 +275,7 @@ def _prediction(
         memory=memory_of(step, machine, stack),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
-        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=mean_busy_s),
+        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s(step)),
         stack=stack,
         device=machine.device.known_as,
         load=load,

@@ -54,9 +54,6 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
     assert own.balanced_peak_bytes == even.memory.peak_bytes < uneven.memory.peak_bytes
     total = uneven.model_flops_per_s_per_device * uneven.step_s
     assert total == pytest.approx(even.model_flops_per_s_per_device * even.step_s)
-    busy_s = uneven.cost.busy * uneven.step_s
-    assert busy_s == pytest.approx(even.cost.busy * even.step_s)
-    assert own.balanced_busy_s == pytest.approx(busy_s)
     assert uneven.as_dict()["routing"]["most_over_mean"] == own.most_over_mean
     assert "routing" not in even.as_dict()
 
