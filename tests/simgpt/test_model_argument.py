@@ -149,7 +149,7 @@ PREDICT = "predict tiny-1m -m frontier -n 8"
         (f"{PREDICT} --model-set =3", "--model-set =3: write key=value"),
         (f"{PREDICT} --model-set sequence=", "--model-set sequence=: write key=value"),
         (f"{PREDICT} --model-set sequenze=3", "of a model; did you mean sequence?"),
-        (f"{PREDICT} --model-set sequence=4k", "sequence = 4k must be a whole number"),
+        (f"{PREDICT} --model-set sequence=4x", "sequence = 4x must be a whole number"),
         (f"{PREDICT} --model-set tied=1", "tied = 1 must be true or false"),
         (f"{PREDICT} --model-set name=a", "--model-set name: a model's name is not set"),
         (f"{PREDICT} --model-set heads=3", "tiny-1m: heads=3 does not divide hidden=128"),
