@@ -56,11 +56,6 @@ def step_and_load(
     return step, _load(gpt, plan, even)
 
 
-def busy_s(step: StepResult) -> float:
-    """Seconds in which the device of the step computes."""
-    return sum(to_seconds(step.parts_ticks[part]) for part in ("compute", "optimizer"))
-
-
 def _load(gpt: RoutedGPT, plan: Plan, even: StepResult) -> ExpertLoad:
     layers, tokens = expert_layers(gpt), dispatched_tokens(gpt, plan)
     over = {layer: gpt.histogram.over_mean(layer, plan.expert) for layer in layers}

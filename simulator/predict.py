@@ -16,7 +16,7 @@ from simulator.economics import Cost, cost_of
 from simulator.engine.simulate import simulate_timeline
 from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
-from simulator.expert_load import ExpertLoad, busy_s, step_and_load
+from simulator.expert_load import ExpertLoad, step_and_load
 from simulator.limits import check_measured, check_slots, check_timeline
 from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
@@ -179,7 +179,7 @@ def predict(
     simulated = partial(_simulated, plan, costs, fabric, fold, kernels.habits)
     forms = plan_forms(gpt, plan, costs)
     step, load = step_and_load(gpt, plan, partial(simulated, forms))
-    prediction = _prediction(gpt, plan, machine, step, load, stack)
+    prediction = replace(_prediction(gpt, plan, machine, step, stack), load=load)
     if forms:
         plain = simulated(PLAIN, gpt) if is_tuned(forms) else step
         prediction = replace(prediction, tuning=_tuning(forms, plain, step))
@@ -250,17 +250,13 @@ def _timeline(
 
 
 def _prediction(
-    gpt: GPT,
-    plan: Plan,
-    machine: Machine,
-    step: StepResult,
-    load: ExpertLoad | None,
-    stack: Stack,
+    gpt: GPT, plan: Plan, machine: Machine, step: StepResult, stack: Stack
 ) -> Prediction:
     ticks = sum(step.parts_ticks.values())
     step_s = to_seconds(ticks)
     device_s = step_s * plan.grid.ranks
     parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}
+    busy_s = parts_s["compute"] + parts_s["optimizer"]
     # Places that a capacity leaves empty are computed, but are not the model's.
     model_flops = step.model_flops - empty_flops(gpt, plan)
     return Prediction(
@@ -275,8 +271,7 @@ def _prediction(
         memory=memory_of(step, machine, stack),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
-        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s(step)),
+        cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),
         stack=stack,
         device=machine.device.known_as,
-        load=load,
     )

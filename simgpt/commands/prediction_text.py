@@ -10,6 +10,7 @@ from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
 from workload.plan_text import ALIASES
+from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
@@ -112,7 +113,7 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
 def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
     """Shares of the peak: where matmuls have a peak of their own, which one is meant; and what is
     left without what a causal mask leaves out, where that is much."""
-    is_narrow = prediction.plan.recipe != "none"
+    is_narrow = prediction.plan.recipe != NO_RECIPE
     yield (
         f"MFU (peak of {prediction.plan.precision})" if is_narrow else "MFU",
         tables.percent(prediction.mfu),

@@ -94,36 +94,32 @@ def test_without_recomputation_hardware_flops_are_model_flops() -> None:
     assert prediction.hfu == prediction.mfu
 
 
-@pytest.mark.parametrize(("capacity", "model", "computed"), [(0, 1, 1), (0.5, 0.5, 0.5), (4, 1, 4)])
-def test_empty_places_of_experts_are_no_flops_of_the_model(
-    capacity: float, model: float, computed: float
-) -> None:
-    """Of experts' rows, of which each token has topk; three matrices, forward and twice back."""
-    gpt = replace(find_model("tiny-mixtral-2m"), capacity=capacity)
-    plan = parse_plan("data=2,expert=2", batch=16)
-    found = predict(gpt, plan, load_machine("dgx-h100"))
-    rows = gpt.layers * plan.batch * gpt.sequence * gpt.topk
-    experts = 3 * 2 * 3 * gpt.hidden * gpt.expert_ffn * rows
-    rest = gpt.model_flops(plan.batch) - experts
-    device_s = found.step_s * plan.grid.ranks
-    rates = found.model_flops_per_s_per_device, found.hardware_flops_per_s_per_device
-    assert [rate * device_s for rate in rates] == pytest.approx(
-        [rest + model * experts, rest + computed * experts]
-    )
+EVEN, UNEVEN = (2, 2, 2, 2), (5, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("capacity", "kept", "computed"), [(0, 1, 1), (0.5, 1 / 2, 1 / 2), (1, 5 / 8, 1), (4, 1, 4)]
+    ("counts", "capacity", "kept", "computed"),
+    [
+        ((), 0, 1, 1),
+        ((), 0.5, 1 / 2, 1 / 2),
+        ((), 4, 1, 4),
+        (EVEN, 0.5, 1 / 2, 1 / 2),
+        (UNEVEN, 0, 1, 1),
+        (UNEVEN, 0.5, 1 / 2, 1 / 2),
+        (UNEVEN, 1, 5 / 8, 1),
+        (UNEVEN, 4, 1, 4),
+    ],
 )
-def test_what_experts_drop_is_no_flops_of_the_model(
-    capacity: float, kept: float, computed: float
+def test_what_experts_drop_and_their_empty_places_are_no_flops_of_the_model(
+    counts: tuple[int, ...], capacity: float, kept: float, computed: float
 ) -> None:
-    """Of 8 choices one of four experts gets 5, the others one each: with half of the even share of
-    2 each has place for one, with all of it the first drops 3, and three compute an empty one."""
+    """Shares of experts' rows, of which each token has topk; three matrices, forward and twice
+    back. Of 8 choices of four experts each has place for 2 times the capacity: if the first gets 5,
+    with one time the even share it drops 3, and the others compute an empty place each."""
     gpt = replace(find_model("tiny-mixtral-2m"), capacity=capacity)
     plan = parse_plan("data=2,expert=2", batch=16)
-    counts = Histogram(((5, 1, 1, 1),) * gpt.layers)
-    found = predict(routed(gpt, counts), plan, load_machine("dgx-h100"))
+    asked = routed(gpt, Histogram((counts,) * gpt.layers)) if counts else gpt
+    found = predict(asked, plan, load_machine("dgx-h100"))
     rows = gpt.layers * plan.batch * gpt.sequence * gpt.topk
     experts = 3 * 2 * 3 * gpt.hidden * gpt.expert_ffn * rows
     rest = gpt.model_flops(plan.batch) - experts

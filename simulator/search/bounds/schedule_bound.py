@@ -81,7 +81,7 @@ def schedule_ticks(
     known = _KnownSlots(plan.pipe, chunks, slot_ticks)
     while True:
         orders = _orders(small)
-        every = [known.ticks(*stage) for stage in enumerate(sorts_of(small))]
+        every = [known.ticks(*stage) for stage in enumerate(_sorts(small))]
         pipe = SlotSchedule(
             orders=orders,
             ticks=[[compute for compute, _ in own] for own in every],
@@ -123,8 +123,7 @@ def _orders(plan: Plan) -> Orders:
     return _known_orders(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
 
 
-def sorts_of(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
-    """The sorts of all slots of each stage, in their order."""
+def _sorts(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
     return _known_sorts(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
 
 
