@@ -81,7 +81,7 @@ def schedule_ticks(
     known = _KnownSlots(plan.pipe, chunks, slot_ticks)
     while True:
         orders = _orders(small)
-        every = [known.ticks(*stage) for stage in enumerate(_sorts(small))]
+        every = [known.ticks(*stage) for stage in enumerate(sorts_of(small))]
         pipe = SlotSchedule(
             orders=orders,
             ticks=[[compute for compute, _ in own] for own in every],
@@ -123,7 +123,8 @@ def _orders(plan: Plan) -> Orders:
     return _known_orders(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
 
 
-def _sorts(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
+def sorts_of(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
+    """Of each stage the sorts of its slots, in order."""
     return _known_sorts(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
 
 

@@ -23,13 +23,14 @@ from workload.dataflow import waits
 from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, NONE, STEP, Buffer, Op
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, NONE, STEP, Buffer, Identity, Op
 from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 from workload.recipes.table import NO_RECIPE
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
+ENDS = ModelEnds(first=True, last=True).parts
 MIDDLE = -2  # in place of a micro-batch: any between the first and the last
 
 
@@ -112,14 +113,25 @@ class SlotProgram:
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
     ) -> Slots:
         parts = ["layer", *ends.parts]
-        gpt, every = self.lowered.few(layers).gpt, self._ops(micro_batch, layers)
+        gpt, every = self.lowered.few(layers).gpt, self._ops(micro_batch, ends, layers)
         ops = [
             op
             for work in works
             for op in every[work]
             if _part(op, gpt) in parts and (ends.alone or not differs_apart(op, self.some))
+            if not self._is_unknown_sum(op)
         ]
         return Slots(ops, waits(ops), layers, self.some.program.gpt.layers)
+
+    def _is_unknown_sum(self, op: Op) -> bool:
+        """Whether an op sums gradients of an end that the whole model sums in another's bucket, as
+        those of the embedding that further tokens add to last: its size is not known."""
+        own = op.purpose in (BUCKET_SCATTER, BUCKET_REDUCE) and not op.part.is_layer
+        return own and op.identity not in self._identities
+
+    @cached_property
+    def _identities(self) -> frozenset[Identity]:
+        return frozenset(op.identity for op in self.some.program.ops)
 
     def _is_last(self, micro_batch: int) -> bool:
         return micro_batch == self.some.micro_batches - 1
@@ -128,26 +140,33 @@ class SlotProgram:
         """The one of the program that has the ops of a micro-batch."""
         return self.some.micro_batches - 1 if micro_batch == MIDDLE else micro_batch
 
-    def _ops(self, micro_batch: int, layers: ChunkLayers) -> Mapping[str, list[Op]]:
-        """A micro-batch's ops of the first row's program of these layers, by work."""
-        if (micro_batch, layers) not in self._known:
+    def _ops(
+        self, micro_batch: int, ends: ModelEnds, layers: ChunkLayers
+    ) -> Mapping[str, list[Op]]:
+        """A micro-batch's ops of the first row's program of these layers, by work. Ends that a
+        chunk lacks are left out before overlaps, which move ops of one part behind another's."""
+        if (micro_batch, ends, layers) not in self._known:
             program, number = self.lowered.few(layers), self._number(micro_batch)
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
             if program.plan.recipe != NO_RECIPE:  # whose casts follow from all ops
                 program = self._overlapped(program, switches)
-            own = tuple(op for op in program.ops if _is_of(op, number, layers.skip))
+            own = tuple(
+                op
+                for op in program.ops
+                if _is_of(op, number, layers.skip) and _has(ends, op, program)
+            )
             some = replace(program, ops=own)
             if program.plan.recipe == NO_RECIPE:
                 some = self._overlapped(some, switches)
             for op in some.ops:
                 if op.block != STEP:
                     found.setdefault(op.block.work, []).append(op)
-            self._known[micro_batch, layers] = found
-        return self._known[micro_batch, layers]
+            self._known[micro_batch, ends, layers] = found
+        return self._known[micro_batch, ends, layers]
 
     @cached_property
-    def _known(self) -> dict[tuple[int, ChunkLayers], Mapping[str, list[Op]]]:
+    def _known(self) -> dict[tuple[int, ModelEnds, ChunkLayers], Mapping[str, list[Op]]]:
         return {}
 
 
@@ -190,6 +209,15 @@ def _is_of(op: Op, micro_batch: int, skip: int) -> bool:
     """Whether an op is of a micro-batch, or of none, and not of the first layers."""
     part = op.block.part
     return op.block.micro_batch in (micro_batch, NONE) and not (part.is_layer and part.layer < skip)
+
+
+def _has(ends: ModelEnds, op: Op, program: Program) -> bool:
+    """Whether a chunk with these ends has anything that an op is of, or is on."""
+    parts = [op.part if op.block == STEP else op.block.part]
+    if parts == [MODEL]:
+        parts = [program.buffers[name].part for name in op.reads]
+    kinds = {kind_of(part, program.gpt) for part in parts}
+    return not kinds or not kinds <= {*ENDS} - {*ends.parts}
 
 
 def _part(op: Op, gpt: GPT) -> str:
