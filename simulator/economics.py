@@ -8,6 +8,8 @@ from typing import Any
 
 from topologies.machine import Machine
 
+NO_POWER = "not known: the machine's file says nothing of power"
+
 
 @dataclass(frozen=True, slots=True)
 class Training:

@@ -39,6 +39,13 @@ from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.timeline import Timeline
 
+MUCH_MASKED = 0.8  # of the MFU is left without the masked half of attention, where that is said
+
+
+def is_much_masked(mfu: float, mfu_causal: float) -> bool:
+    """Whether a causal mask leaves out so much of the MFU's FLOPs that an answer says so."""
+    return mfu_causal < MUCH_MASKED * mfu
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

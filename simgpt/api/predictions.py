@@ -64,6 +64,11 @@ class Prediction(Result):
         return float(self._record["mfu"])
 
     @property
+    def mfu_causal(self) -> float:
+        """The same without what a causal mask leaves out of attention."""
+        return float(self._record["mfu_causal"])
+
+    @property
     def hfu(self) -> float:
         """FLOP/s as a share of the peak; with recomputation."""
         return float(self._record["hfu"])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from simgpt import tables
+from simulator.economics import NO_POWER
+from simulator.predict import is_much_masked
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
@@ -23,10 +25,8 @@ PARTS = {
     "pipe": "waiting for other stages",
     "host": "waiting for the host",
 }
-NO_POWER = "not known: the machine's file says nothing of power"
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
-MUCH_MASKED = 0.8  # of the MFU is left without the masked half of attention, where that is said
 LABELS = 30  # characters of the tables' first column
 FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
@@ -118,7 +118,7 @@ def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
         f"MFU (peak of {prediction.plan.precision})" if is_narrow else "MFU",
         tables.percent(prediction.mfu),
     )
-    if prediction.mfu_causal < MUCH_MASKED * prediction.mfu:
+    if is_much_masked(prediction.mfu, prediction.mfu_causal):
         yield "MFU (causal attention)", tables.percent(prediction.mfu_causal)
     yield "HFU (recomputation counted)", tables.percent(prediction.hfu)
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from simulator.economics import NO_POWER
 from tests.validation.test_headline import RATE, RECORD, made
 from validation.overlay import PublishedStep
 from validation.report.answers import Pair
@@ -10,12 +15,13 @@ from validation.report.sections import _published, measured
 
 HOUR_S, DAY_S, MWH_J = 3600.0, 86_400.0, 3.6e9
 RUN = {"tokens": 3e11, "steps": 1000, "time_s": 30 * DAY_S, "node_s": 2000 * HOUR_S}
+OF_DEVICES = " of the devices alone"
 
 
 def test_every_figure_stands_beside_its_own_name() -> None:
     """Two seconds at 500 tokens/s, 3 TFLOP/s on each of 32 devices."""
     found = made(
-        step_s=2.0, tokens_per_s=500.0, mfu=0.25, hfu=0.5, **{RATE: 3e12},
+        step_s=2.0, tokens_per_s=500.0, mfu=0.25, mfu_causal=0.25, hfu=0.5, **{RATE: 3e12},
         memory={**RECORD["memory"], "peak_bytes": 3 * 2**30, "capacity_bytes": 4 * 2**30},
         cost={**RECORD["cost"], "node_s_per_step": 2 * HOUR_S, "energy_j_per_step": 1.5e5},
     )  # fmt: skip
@@ -31,6 +37,35 @@ def test_every_figure_stands_beside_its_own_name() -> None:
         ("node-hours a step", "2.00"),
         ("energy a step", "150 kJ"),
     ]
+
+
+@pytest.mark.parametrize(("causal", "said"), [(0.19, ["19.0 %"]), (0.21, []), (None, [])])
+def test_the_mfu_of_causal_attention_is_said_where_it_is_a_fifth_lower(
+    causal: float | None, said: list[str]
+) -> None:
+    found = replace(made(mfu=0.25, mfu_causal=causal or 0.25), mfu_causal=causal)
+    facts = facts_of(found, step=False)
+    assert [value for name, value in facts if name == "MFU, causal attention"] == said
+
+
+@pytest.mark.parametrize(
+    ("own", "run", "said"),
+    [
+        (7e4, 2 * MWH_J, [(OF_DEVICES, "70.0 kJ"), (OF_DEVICES, "2.0 MWh")]),
+        (None, None, [("", NO_POWER), ("", NO_POWER)]),
+    ],
+)
+def test_energy_is_that_of_the_devices_where_the_nodes_is_not_known(
+    own: float | None, run: float | None, said: list[tuple[str, str]]
+) -> None:
+    step = {} if own is None else {"devices_energy_j_per_step": own}
+    whole = {} if run is None else {"devices_energy_j": run}
+    nodes = {"nodes": 4, "node_s_per_step": 8.0, "energy_j_per_step": None, "power_w": None}
+    found = made(cost=nodes | step, training={**RUN, "energy_j": None, **whole})
+    facts = facts_of(found, step=False)
+    names = ("energy a step", "training on 300 B tokens: energy")
+    told = [(key, value) for name in names for key, value in facts if name in key]
+    assert told == [(name + more, value) for name, (more, value) in zip(names, said, strict=True)]
 
 
 def test_training_is_told_of_in_days_node_hours_and_megawatt_hours() -> None:

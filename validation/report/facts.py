@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from simulator.economics import NO_POWER
+from simulator.predict import is_much_masked
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from validation.report.figures.scaling_figures import seconds
 from validation.report.page import PageTable
@@ -13,7 +15,6 @@ from validation.report.words import gib, hours, percent
 
 MOST_ROWS = 1000
 RANGE = "8 of 10 such steps"
-NO_POWER = "not known: the machine's file says nothing of power"
 DAY_S = 86_400
 Column = tuple[str, Callable[[Answer], str]]
 
@@ -29,6 +30,7 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
         ("tokens per second", f"{answer.tokens_per_s:,.0f}"),
         ("model FLOP/s per device", rate),
         ("MFU", percent(answer.mfu)),
+        *_causal(answer),
         ("HFU, recomputation counted", percent(answer.hfu)),
         ("peak memory per device", gib(answer.peak_bytes)),
         ("memory for tensors", f"{gib(answer.capacity_bytes)}: {fits}"),
@@ -43,14 +45,30 @@ def range_words(answer: Answer) -> str:
     return " to ".join(seconds(value) for value in answer.range_s or ())
 
 
+def _causal(answer: Answer) -> list[tuple[str, str]]:
+    """The MFU without what a causal mask leaves out, where that is much less."""
+    own = answer.mfu_causal
+    much = own is not None and is_much_masked(answer.mfu, own)
+    return [("MFU, causal attention", percent(own))] if own is not None and much else []
+
+
 def _costs(answer: Answer) -> list[tuple[str, str]]:
     found = []
     if (node_s := answer.cost.get("node_s_per_step")) is not None:
         found.append(("node-hours a step", hours(node_s)))
     if "energy_j_per_step" in answer.cost:
-        joules = answer.cost["energy_j_per_step"]
-        found.append(("energy a step", NO_POWER if joules is None else format_energy(joules)))
+        found.append(_energy("energy a step", answer.cost, "energy_j_per_step", format_energy))
     return found
+
+
+def _energy(
+    what: str, held: Mapping[str, float | None], key: str, words: Callable[[float], str]
+) -> tuple[str, str]:
+    """An energy; that of the devices where the nodes' part is not known."""
+    whole, own = held.get(key), held.get(f"devices_{key}")
+    if whole is None and own is not None:
+        return f"{what} of the devices alone", words(own)
+    return what, NO_POWER if whole is None else words(whole)
 
 
 def _training(answer: Answer) -> list[tuple[str, str]]:
@@ -58,12 +76,11 @@ def _training(answer: Answer) -> list[tuple[str, str]]:
     if not answer.training:
         return []
     what = f"training on {_tokens(answer.training['tokens'] or 0.0)} tokens"
-    energy = NO_POWER if answer.training.get("energy_j") is None else f"{_mwh(answer)} MWh"
     return [
         (f"{what}, without a break", f"{_days(answer)} days"),
         (f"{what}: steps", f"{answer.training['steps']:,.0f}"),
         (f"{what}: node-hours", _node_hours(answer)),
-        (f"{what}: energy", energy),
+        _energy(f"{what}: energy", answer.training, "energy_j", _megawatt_hours),
     ]
 
 
@@ -88,6 +105,10 @@ def _node_hours(answer: Answer) -> str:
 def _mwh(answer: Answer) -> str:
     joules = answer.training.get("energy_j")
     return "-" if joules is None else f"{joules / J_PER_MWH:,.1f}"
+
+
+def _megawatt_hours(joules: float) -> str:
+    return f"{joules / J_PER_MWH:,.1f} MWh"
 
 
 def table_of(found: Sequence[Answer]) -> PageTable:

@@ -31,7 +31,8 @@ class Answer:
     of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, `variability`
     what steps with noise were like, or empty, and `label` is what a search calls the plan.
     `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
-    None where the file does not say it.
+    None where the file does not say it; so is `mfu_causal`, the MFU without what a causal mask
+    leaves out.
     """
 
     origin: str
@@ -56,6 +57,7 @@ class Answer:
     efficiency: float | None
     label: str
     range_s: tuple[float, float] | None = None
+    mfu_causal: float | None = None
 
     @property
     def fits(self) -> bool:
@@ -98,6 +100,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         efficiency=_efficiency(document.get("scaling"), origin),
         label=label,
         range_s=_range(of) if document.get("low_step_s") is not None else None,
+        mfu_causal=of.number("mfu_causal") if "mfu_causal" in document else None,
     )
 
 
