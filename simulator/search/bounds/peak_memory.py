@@ -19,7 +19,7 @@ from simulator.search.bounds.stream_bound import ALONE, FIRST, INSIDE, LAST
 from topologies.session import session_cached
 from workload.gpt import GPT
 from workload.models.moe import has_experts
-from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, layer_part
+from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, Part, layer_part
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
@@ -28,6 +28,7 @@ from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
 ADDITIONS = ("accumulate", "lomo")
+PASSING = ("gathered", "workspace")
 PARTS = (LAYER, *KINDS, "embed", "head")
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -137,18 +138,19 @@ def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
     for buffer in program.buffers.values():
         if buffer.persistent and buffer.role != HOST:
             level = level + some.nbytes(buffer.name)
-    peak, live = level, set[str]()
+    peak, live, several = level, dict[str, Part](), has_kinds(gpt)
     for op, gone in zip(program.ops, program.releases, strict=True):
         for name in op.writes:
             if name not in live and not program.buffers[name].persistent:
-                live.add(name)
+                live[name] = op.block.part
                 level = level + _on_device(some, name)
         if op.block in while_saved and op.kind not in ADDITIONS and not op.is_collective:
-            peak = np.maximum(peak, level)
+            others = _of_neighbours(some, live, op.block.part) if several else some.values(0)
+            peak = np.maximum(peak, level - others)
         for name in gone:
-            live.discard(name)
+            live.pop(name, None)
             level = level - _on_device(some, name)
-    if not has_kinds(gpt):
+    if not several:
         return np.asarray(peak + (gpt.layers - 1) * (held[LAYER] + saved[LAYER]))
     # Layers behind the last one of the base's last kind are through when its backward pass runs.
     for kind, count, through in _kinds_and_through(gpt):
@@ -163,6 +165,14 @@ def _kinds_and_through(gpt: GPT) -> list[tuple[str, int, int]]:
     behind = bases[len(bases) - bases[::-1].index(len(layout.names) - 1) :]
     through = (behind.count(base) for base in range(len(layout.names)))
     return list(zip(layout.names, layout.kinds(0), through, strict=True))
+
+
+def _of_neighbours(some: BatchedProgram, live: Mapping[str, Part], own: Part) -> Bytes:
+    """What is in memory of other parts' weights that are gathered ahead, and of their gradients
+    that are not yet scattered: beside a layer the base may have another part than the model."""
+    names = (name for name, part in live.items() if part != own)
+    others = (name for name in names if some.program.buffers[name].role in PASSING)
+    return sum((_on_device(some, name) for name in others), some.values(0))
 
 
 def _on_device(some: BatchedProgram, name: str) -> Bytes:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.search.bounds.batched_programs import sized
 from simulator.search.bounds.layer_kinds import base_of, name_of, names_of
 from simulator.search.bounds.layouts import chunk_layers, layout_of
+from simulator.search.bounds.peak_memory import alone_bytes, plan_bytes
 from simulator.search.problem import SearchProblem
-from simulator.search.space import Space, space_of
+from simulator.search.space import Order, Space, space_of
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
@@ -95,6 +98,27 @@ def test_a_search_over_windows_and_experts_finds_what_trying_all_plans_finds(
 ) -> None:
     fixed = {**FEW, "dispatcher": "usual"} if gpt.experts else FEW
     same_answer(SearchProblem(gpt, 8, 16, fixed), name, top=3)
+
+
+def test_gradients_of_the_head_do_not_wait_beside_a_layer_that_others_lie_behind() -> None:
+    """Two dense layers lie behind the last one with experts, though none in the model with one
+    layer of each kind: with the head's gradients what bounds memory is above the peak."""
+    gpt = replace(MIXED, window=0, global_every=0, layers=27, heads=2, sequence=256, expert_every=3)
+    gpt = replace(gpt, tied=False, expert_ffn=128, shared_ffn=512, capacity=1.25)
+    gpt = replace(gpt, q_rank=64, kv_rank=96, rope_width=32)
+    shape = {"x": 2, "y": 1, "z": 1, "context": 2, "data": 2, "pipe": 1, "micro_batch": 12}
+    split = {"expert": 2, "expert_tensor": 4, "zero": 3, "shard": 2, "sequence_parallel": True}
+    how = {
+        "recompute": "full",
+        "overlap": ("ors", "shared", "dp"),
+        "order": "x-y-z-data-context-pipe",
+    }
+    problem = SearchProblem(gpt, 8, 24, {**shape, **split, **how}, splits_sequences=True)
+    space = space_of(problem)
+    some = next(sized(space, np.zeros(1, dtype=np.int64), overlap=("ors", "shared", "dp")))
+    order = Order("1f1b", 1, ("ors", "shared", "dp"), "x-y-z-data-context-pipe")
+    peak = plan_bytes(gpt, space.plan(0, order))
+    assert 0.99 * peak < alone_bytes(some, gpt)[0] <= peak
 
 
 WHOLE = "experts over all tokens"
