@@ -28,6 +28,7 @@ from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
 ADDITIONS = ("accumulate", "lomo")
+# Roles of weights gathered ahead, and of gradients that are not yet scattered.
 PASSING = ("gathered", "workspace")
 PARTS = (LAYER, *KINDS, "embed", "head")
 NEVER = int(np.iinfo(np.int64).max)
@@ -125,7 +126,8 @@ def alone_bytes(some: BatchedProgram, gpt: GPT) -> Bytes:
     the whole model.
 
     While the last layer's backward pass runs, all others hold what they saved; additions that wait
-    for the end of the pass, and collectives, may come later and are left out. Source: the live
+    for the end of the pass, and collectives, may come later and are left out; of several kinds of
+    layers also what the base's neighbours have gathered ahead or not scattered. Source: the live
     ranges of `workload/memory.py`, with one layer's bytes for each further one.
     """
     program, level = some.program, some.values(0)

@@ -14,9 +14,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from simulator.costs.analytic import compute_costs
+from simulator.engine.ticks import to_ticks
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
+from simulator.predict import predict
 from simulator.ranks.classes import RankClasses, until_consistent
 from simulator.ranks.fabric import MachineFabric
 from simulator.search import SearchProblem
@@ -29,6 +31,7 @@ from simulator.search.bounds.stream_bound import SCHEDULES
 from simulator.search.orders import ORDERS, overlaps
 from simulator.search.root_nodes import entries_of
 from simulator.search.space import Order, Space, space_of, spaces_of
+from simulator.search.tree_nodes import PipelineNode
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
@@ -142,6 +145,52 @@ def test_the_embeddings_bucket_is_left_out_where_further_tokens_add_to_its_gradi
     found = list(each_slot(space_of(problem), 0, order, MACHINES["frontier"]))
     assert all(bound <= own for bound, own in found)
     assert any(bound == own for bound, own in found)
+
+
+MIXED = replace(
+    LATENT,
+    layers=4,
+    hidden=512,
+    heads=8,
+    ffn=8192,
+    sequence=512,
+    vocab=64,
+    tied=False,
+    q_rank=0,
+    kv_rank=0,
+    rope_width=0,
+    dense_layers=2,
+    experts=4,
+    topk=2,
+    expert_ffn=128,
+    router="sigmoid",
+)
+BALANCED: list[dict[str, Any]] = [{"router_bias": True}, {"balance_loss": 0.01}]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("more", BALANCED)
+def test_what_keeps_experts_evenly_used_takes_no_time_on_stages_without_any(
+    schedule: str, more: dict[str, Any]
+) -> None:
+    """The first of two stages has the dense layers: it sums no counts of choices, which made its
+    bound longer than the step, and adds no balancing loss."""
+    shape = {"x": 1, "y": 1, "z": 1, "data": 64, "pipe": 2, "micro_batch": 1, "interleave": 1}
+    how = {"schedule": schedule, "recompute": "none", "zero": 0, "order": "x-y-z-data-pipe"}
+    order = Order(schedule, 1, (), "x-y-z-data-pipe")
+    ends = []
+    for gpt in (MIXED, replace(MIXED, **more)):
+        problem = SearchProblem(gpt, 128, 256, {**shape, **how, "overlap": (), "expert": 1})
+        (space,) = spaces_of(problem)
+        fabric = MachineFabric(MACHINES["frontier"], 128)
+        op_bounds = OpBounds(space, compute_costs(MACHINES["frontier"], 8, 128), fabric)
+        slots, _ = _bounds(space, 0, order, space.plan(0, order), op_bounds)
+        ends.append(slots.steps_of_stages(0))
+        node = PipelineNode(space.plan(0, order), slots, 0, 0)
+        step = predict(gpt, space.plan(0, order), MACHINES["frontier"]).step_s
+        assert 0.95 * to_ticks(step) < node.ticks() <= to_ticks(step)
+    assert ends[0][0] == ends[1][0]
+    assert sum(ends[0][1]) < sum(ends[1][1])
 
 
 @pytest.mark.slow
