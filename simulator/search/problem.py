@@ -21,12 +21,12 @@ from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
 from workload.gpt import GPT
-from workload.grid import AXES, USUAL, check_order
+from workload.grid import AXES
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
 from workload.rules.table import rule_of
-from workload.splits.plan_values import CHOICES
+from workload.splits.plan_values import ALONE, CHOICES, check_value
 
 OF_EXPERTS = ("expert", "expert_tensor")
 SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel", *OF_EXPERTS)
@@ -81,13 +81,12 @@ class SearchProblem:
         for key, instead in REFUSED.items():
             if key in self.fixed:
                 raise PlanError(f"a search cannot keep {key}; {instead}")
-        for key in (*AXES, "micro_batch", "interleave"):
-            if self.fixed.get(key, 1) < 1:
-                raise PlanError(f"{key}={self.fixed[key]} must be at least 1")
-        check_order(self.fixed.get("order", USUAL))
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}: {why}")
+        for key in ALONE:
+            if key in self.fixed:
+                check_value(key, self.fixed[key])
         choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         asked = self.fixed.get("dispatcher"), *self.several.get("dispatcher", ())
         dispatchers.check([each for each in asked if each], self.gpt, self.stack)

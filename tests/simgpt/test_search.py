@@ -20,6 +20,7 @@ from simulator.search import Progress
 from tests.simgpt.face import assert_golden, simgpt
 from topologies.machine import machine_to_dict
 from topologies.machine_files import load_machine
+from workload.splits.plan_values import ALONE, COUNTS
 
 SEARCH = (
     *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
@@ -347,6 +348,17 @@ def test_a_search_that_cannot_be_says_why(status: int, words: str, told: str) ->
     assert (said.status, said.out) == (status, "")
     assert told in said.err
     assert len(said.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", sorted({*ALONE} - {"recompute", "batch"}))
+def test_a_search_refuses_a_value_that_no_plan_has_also_where_no_plan_uses_the_devices(
+    key: str,
+) -> None:
+    word = "-1" if key in COUNTS else "9" if key == "zero" else "no-such"
+    asks = ["search", "tiny-2m", "-m", "frontier", "-n", "7", "--batch", "16"]
+    said = simgpt(*asks, "--plan", f"{key}={word}")
+    assert (said.status, said.out) == (2, "")
+    assert said.err.startswith(f"simgpt: {key}={word} ") and " devices" not in said.err
 
 
 def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
