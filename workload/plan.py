@@ -268,8 +268,12 @@ _DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name !
 
 
 def text_of(value: object) -> str:
-    """A plan's value as its text has it."""
-    if isinstance(value, tuple):
+    """A plan's value as its text has it.
+
+    >>> [text_of(value) for value in (True, ("a2a", "wgrad"), [], 4)]
+    ['true', 'a2a+wgrad', 'none', '4']
+    """
+    if isinstance(value, tuple | list):
         return "+".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 

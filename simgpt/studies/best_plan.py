@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from simgpt.options import fixed_of
+from workload.plan import text_of
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -30,11 +31,7 @@ def best_plan(
     """The prediction of the fastest plan that fits, of all that have the `fixed` keys."""
     from simulator import search
 
-    kept = fixed_of(",".join(f"{key}={_text(value)}" for key, value in fixed.items()))
+    kept = fixed_of(",".join(f"{key}={text_of(value)}" for key, value in fixed.items()))
     return search.best_plan(
         gpt, machine, devices, batch, fixed=kept, placement=placement, stack=stack
     )
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

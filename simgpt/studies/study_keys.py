@@ -19,6 +19,7 @@ from simgpt.studies.errors import StudyError
 from topologies.placement_names import check_placement
 from workload.errors import ModelError
 from workload.models.fields import KINDS, field_value
+from workload.plan import text_of
 from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
 from workload.recipes.table import recipe_words
 from workload.splits.plan_values import MOST, check_value
@@ -124,7 +125,7 @@ def ordered(point: Mapping[str, Any]) -> Point:
 
 def _plan(given: Any) -> str:
     if isinstance(given, dict):
-        given = ",".join(f"{key}={_text(item)}" for key, item in given.items())
+        given = ",".join(f"{key}={text_of(item)}" for key, item in given.items())
     if given == BEST:
         return BEST
     if not isinstance(given, str):
@@ -141,13 +142,7 @@ def _plan_value(key: str, given: Any) -> Any:
         if (parsed := plan_value(word, named)) != REST:
             check_value(word, parsed)
     parsed = plan_value(key, given)
-    return _text(parsed) if isinstance(parsed, tuple) else parsed
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return "+".join(map(str, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return text_of(parsed) if isinstance(parsed, tuple) else parsed
 
 
 def _count(key: str, given: Any) -> int:

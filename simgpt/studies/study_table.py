@@ -13,6 +13,7 @@ from simgpt.studies.study import Study
 from simulator.uncertainty.difference import DifferenceError
 from topologies.files.units import J_PER_MWH, format_energy
 from validation.report.findings import MEASURES
+from workload.plan import text_of
 
 NOT_EXPOSED = ("compute", "optimizer", "idle")
 LEAST = ("energy", "tokens/s", "memory", "MFU")  # what a table can do without, first to last
@@ -252,7 +253,7 @@ def _given(study: Study, row: Row) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return text_of(value)
 
 
 def _short(key: str) -> str:

@@ -19,7 +19,7 @@ from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, WITHIN_SLOTS
 from workload.pipeline.schedule import ways
-from workload.plan import Plan
+from workload.plan import Plan, text_of
 from workload.recomputation.parts import RECOMPUTES
 
 SENDS_NOTHING = {"dispatcher": USUAL, "fp8_dispatch": False}
@@ -155,10 +155,4 @@ def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
 def _difference(plan: Plan, other: Plan) -> str:
     own, theirs = plan.as_dict(), other.as_dict()
     changed = [key for key in own if own[key] != theirs[key] and key != "shard"]
-    return ", ".join(f"{key}={_text(theirs[key])}" for key in changed)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list):
-        return "+".join(map(str, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return ", ".join(f"{key}={text_of(theirs[key])}" for key in changed)

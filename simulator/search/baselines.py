@@ -20,7 +20,7 @@ from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Grid
-from workload.plan import Plan
+from workload.plan import Plan, text_of
 
 # What AxoNN's model does not know: left out.
 UNKNOWN = {"context": 1, "pipe": 1, "zero": 0, "sequence_parallel": False}
@@ -93,8 +93,8 @@ def by_axonn(
     """
     for key, value in UNKNOWN.items():
         if (wanted := problem.fixed.get(key, value)) != value:
-            said = str(wanted).lower()
-            raise PlanError(f"AxoNN's model knows x, y, z and data alone, so not {key}={said}")
+            given = f"{key}={text_of(wanted)}"
+            raise PlanError(f"AxoNN's model knows x, y, z and data alone, so not {given}")
     own = {**UNKNOWN, "recompute": "full", **problem.fixed}
     space = space_of(SearchProblem(problem.gpt, problem.devices, problem.batch, own))
     fabric = MachineFabric(machine, problem.devices, placement)

@@ -39,7 +39,7 @@ from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
 from workload.lowering.divisibility import splits_experts
 from workload.pipeline.stages import nearly_even
-from workload.plan import Plan
+from workload.plan import Plan, text_of
 from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Indices, coded
 
@@ -249,9 +249,9 @@ def _none(problem: SearchProblem) -> str:
             continue
         if free and key in SIZES:
             able = sorted({row[SHAPE.index(key)] for row in free})
-            return f"{none} and {key}={value}; {key} may be {', '.join(map(str, able))}"
+            return f"{none} and {key}={text_of(value)}; {key} may be {', '.join(map(str, able))}"
         if free:
-            return f"{none} and {key}={value}; without {key} there are some"
+            return f"{none} and {key}={text_of(value)}; without {key} there are some"
     if problem.fixed:
         none = f"{none} and the fields that are fixed"
     return (

@@ -14,7 +14,7 @@ from workload.gpt import GPT
 from workload.lowering import check
 from workload.plan import Plan, text_of
 from workload.plan_text import parse_plan, plan_words
-from workload.recipes.table import NO_RECIPE, recipe_of
+from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of
 from workload.splits.plan_values import CHOICES, MOST
 
 # Of what is assumed, in order.
@@ -103,9 +103,10 @@ def _is_of_another(why: SimgptError | None, key: str) -> bool:
 
 
 def _check_precision(precision: Any) -> None:
-    known = (*CHOICES["precision"], FP8)
-    if precision not in known:
-        raise PlanError(f"precision={precision} is not supported; use one of {', '.join(known)}")
+    own = (*CHOICES["precision"], FP8)
+    if precision not in own:  # a recipe's name is read as one before
+        known = ", ".join((*own, *RECIPE_NAMES[1:]))
+        raise PlanError(f"precision={precision} is not supported; use one of {known}")
 
 
 def _remarks(gpt: GPT, mine: GPT, stack: Stack, plan: Plan) -> Iterator[str]:

@@ -333,6 +333,8 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3(
         (2, "--batch 8 --plan no-such.toml", "cannot read the plan no-such.toml"),
         (2, "--batch 8 --plan z=0", "z=0 must be at least 1"),
         (2, "--batch 8 --plan pipe=2,interleave=0", "interleave=0 must be at least 1"),
+        (2, "--batch 8 --plan precision=fp4", "or for linears alone recipe= with one of fp8-"),
+        (3, "--batch 8 --plan overlap=shared+a2a", "and overlap=shared+a2a; without overlap"),
         (2, "--batch 8 --also-devices 8,x", "8,x is no list of numbers of devices"),
         (2, "--batch 8 --top 0", "0 is not in the range"),
         (

@@ -27,6 +27,7 @@ CHOICES = {
 }
 MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
 PRECISIONS = CHOICES["precision"]
+OR_RECIPE = f"or for linears alone recipe= with one of {', '.join(RECIPE_NAMES[1:])}"
 COUNTS = (
     *(*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"),
     *("shard", "expert_tensor"),
@@ -43,7 +44,7 @@ def check_value(key: str, value: Any) -> None:
             bound = f"at least {least}" if value < least else f"at most {MOST:,}"
             raise PlanError(f"{key}={value} must be {bound}")
     elif key in CHOICES:
-        _one_of(key, value, CHOICES[key])
+        _one_of(key, value, CHOICES[key], *([OR_RECIPE] if key == "precision" else []))
     elif key == "overlap":
         for switch in value:
             _one_of(key, switch, EVERY)
@@ -55,6 +56,7 @@ def check_value(key: str, value: Any) -> None:
         raise PlanError(f"{key}={value} must be 0, 1, 2 or 3")
 
 
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+def _one_of(key: str, value: str, allowed: tuple[str, ...], *further: str) -> None:
     if value not in allowed:
-        raise PlanError(f"{key}={value} is not supported; use one of {', '.join(allowed)}")
+        known = ", ".join((*allowed, *further))
+        raise PlanError(f"{key}={value} is not supported; use one of {known}")
