@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.layers.further import mtp
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
-from workload.op import EMBED, HEAD, RECOMPUTE, Block, Op, layer_part
+from workload.op import EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
@@ -17,6 +17,7 @@ from workload.pipeline.zero_bubble import put_off, split
 from workload.rules import zeroth_order
 
 Place = tuple[int, int]
+Keeps = Callable[[Op, Mapping[str, Buffer]], bool]
 
 
 class Chunks:
@@ -24,11 +25,12 @@ class Chunks:
 
     With `early_stop` a layer is recomputed up to the last value that its backward pass needs. With
     dropout that is the mask behind the last linear, so nothing is left out.
-    `outputs` has the residual stream, or its gradient, that a slot hands to the next chunk.
+    `outputs` has the residual stream, or its gradient, that a slot hands to the next chunk. Ops
+    that `keeps`, given the buffers, says no to are not in a slot whose halves are put together.
     """
 
-    def __init__(self, b: Builder, *, early_stop: bool = False) -> None:
-        self._b = b
+    def __init__(self, b: Builder, *, early_stop: bool = False, keeps: Keeps | None = None) -> None:
+        self._b, self._keeps = b, keeps
         self._whole = bool(b.gpt.dropout) or not early_stop
         self._parts = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
@@ -82,12 +84,17 @@ class Chunks:
         else:
             self.outputs[slot] = self._backward(place, source)
             if slot.work != BACKWARD:
-                now, later = split(self._b.ops, self.outputs[slot])
+                now, later = split(self.kept(self._b.ops), self.outputs[slot])
                 self._weights[place] = later
                 return now
             if "wgrad" in self._b.plan.overlap:
-                return put_off(self._b.ops, self.outputs[slot])
-        return self._b.ops
+                return put_off(self.kept(self._b.ops), self.outputs[slot])
+        return self.kept(self._b.ops)
+
+    def kept(self, ops: list[Op]) -> list[Op]:
+        """Those of some ops that are not left out."""
+        keeps = self._keeps
+        return ops if keeps is None else [op for op in ops if keeps(op, self._b.buffers)]
 
     def _perturb(self, micro_batch: int) -> None:
         """Move all parameters of the stage to where the pass that begins with a micro-batch wants

@@ -8,7 +8,7 @@ from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
-from workload.lowering.chunk import Chunks
+from workload.lowering.chunk import Chunks, Keeps
 from workload.lowering.divisibility import check
 from workload.lowering.layers import goldfish, layer, vocabulary
 from workload.lowering.layers.further import mtp
@@ -34,14 +34,17 @@ def lower(
     *,
     forms: Forms = PLAIN,
     habits: Habits = NO_HABITS,
+    keeps: Keeps | None = None,
 ) -> Program:
     """The program of a rank of one pipeline stage for one step of `gpt` under `plan`.
 
     Every rank of a stage performs the same ops on buffers of the same shapes. A PlanCannotRunError
     says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
-    for; a machine makes it. `habits` are those of the software stack.
+    for; a machine makes it. `habits` are those of the software stack. Ops that `keeps`, given the
+    buffers, says no to are left out, and overlaps and casts of recipes know nothing of them.
     """
-    return with_pairs(lower_slots(gpt, plan, stage, stage_slots(plan, stage), forms, habits))
+    slots = stage_slots(plan, stage)
+    return with_pairs(lower_slots(gpt, plan, stage, slots, forms, habits, keeps))
 
 
 def lower_slots(
@@ -51,19 +54,20 @@ def lower_slots(
     order: Sequence[Slot],
     forms: Forms = PLAIN,
     habits: Habits = NO_HABITS,
+    keeps: Keeps | None = None,
 ) -> Program:
     """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
     b = Builder(gpt, plan, stage)
-    chunks = Chunks(b, early_stop=habits.early_stop)
+    chunks = Chunks(b, early_stop=habits.early_stop, keeps=keeps)
     declare(b, chunks)
     ops, slot_of = emitted(b, chunks, order, forms, habits)
     if b.rule.zeroth_order:
         ops = needed_for(zeroth_order.LOSSES, ops)
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
-    every = overlap_step([*ops, *b.ops], alone(plan), b.buffers, slot_of)
+    every = overlap_step([*ops, *chunks.kept(b.ops)], alone(plan), b.buffers, slot_of)
     every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts

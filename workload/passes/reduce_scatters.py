@@ -37,7 +37,7 @@ def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
             deferred, micro_batch = [], current
         if op.purpose == GRAD_SCATTER:
             result.append(on_own_stream(op))
-            if len(deferred) == IN_FLIGHT:
+            while len(deferred) >= IN_FLIGHT:
                 result.append(deferred.pop(0))
         elif op.purpose == ADD_SCATTERED:
             deferred.append(op)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
 from simulator.search.asked.choices import of_layers
-from simulator.search.asked.exchanges import of_exchanges, without_turns
+from simulator.search.asked.exchanges import PUT_OFF, of_exchanges, without_turns
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     differs_apart,
@@ -23,6 +23,7 @@ from workload.dataflow import waits
 from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
+from workload.lowering.chunk import Keeps
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, NONE, STEP, Buffer, Identity, Op
 from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
@@ -30,7 +31,8 @@ from workload.program import Program
 from workload.recipes.table import NO_RECIPE
 
 SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
-ENDS = ModelEnds(first=True, last=True).parts
+WHOLE = ModelEnds(first=True, last=True)
+ENDS = WHOLE.parts
 MIDDLE = -2  # in place of a micro-batch: any between the first and the last
 
 
@@ -43,20 +45,23 @@ class LoweredSlots:
     known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
     habits: Habits = NO_HABITS
 
-    def few(self, layers: ChunkLayers) -> Program:
-        """The first row's program with these layers, and those that they leave out."""
-        if layers not in self._few:
+    def few(self, layers: ChunkLayers, ends: ModelEnds = WHOLE) -> Program:
+        """The first row's program with these layers, and those that they leave out, of a stage with
+        these ends."""
+        if (layers, ends) not in self._few:
             program = self.plain.program
             own: dict[str, Any] = {
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
             gpt, habits = layers.model(program.gpt), of_lowering(self.habits)
             own["recompute"] = of_layers(program.plan.recompute, gpt)
-            self._few[layers] = lower(gpt, replace(program.plan, **own), habits=habits)
-        return self._few[layers]
+            plan = replace(program.plan, **own)
+            keeps = keeping(ends, gpt)
+            self._few[layers, ends] = lower(gpt, plan, habits=habits, keeps=keeps)
+        return self._few[layers, ends]
 
     @cached_property
-    def _few(self) -> dict[ChunkLayers, Program]:
+    def _few(self) -> dict[tuple[ChunkLayers, ModelEnds], Program]:
         return {}
 
 
@@ -74,8 +79,10 @@ class SlotProgram:
         program = self._overlapped(plain.program, self.overlap)
         return replace(plain, program=program, rings={}, sizes={}, notes={})
 
-    def _overlapped(self, program: Program, overlap: tuple[str, ...]) -> Program:
-        return overlapped(program, without_turns(overlap), self.lowered.habits)
+    def _overlapped(
+        self, program: Program, overlap: tuple[str, ...], keeps: Keeps | None = None
+    ) -> Program:
+        return overlapped(program, without_turns(overlap), self.lowered.habits, keeps)
 
     def slots(
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
@@ -146,15 +153,19 @@ class SlotProgram:
         """A micro-batch's ops of the first row's program of these layers, by work. Ends that a
         chunk lacks are left out before overlaps, which move ops of one part behind another's."""
         if (micro_batch, ends, layers) not in self._known:
-            program, number = self.lowered.few(layers), self._number(micro_batch)
+            number = self._number(micro_batch)
+            # Only what is put off is moved by the lowering itself, which is the same for all else.
+            puts_off = PUT_OFF in self.lowered.plain.program.plan.overlap
+            program = self.lowered.few(layers, ends if puts_off else WHOLE)
+            keeps = keeping(ends, program.gpt)
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
             if program.plan.recipe != NO_RECIPE:  # whose casts follow from all ops
-                program = self._overlapped(program, switches)
+                program = self._overlapped(program, switches, keeps)
             own = tuple(
                 op
                 for op in program.ops
-                if _is_of(op, number, layers.skip) and _has(ends, op, program)
+                if _is_of(op, number, layers.skip) and keeps(op, program.buffers)
             )
             some = replace(program, ops=own)
             if program.plan.recipe == NO_RECIPE:
@@ -170,13 +181,19 @@ class SlotProgram:
         return {}
 
 
-def overlapped(program: Program, overlap: tuple[str, ...], habits: Habits = NO_HABITS) -> Program:
+def overlapped(
+    program: Program,
+    overlap: tuple[str, ...],
+    habits: Habits = NO_HABITS,
+    keeps: Keeps | None = None,
+) -> Program:
     """The program of one stage, lowered without overlaps and habits, with these applied. That of a
-    recipe is lowered again, as its casts come behind overlaps and before other habits."""
+    recipe is lowered again, of what it `keeps`, as its casts come behind overlaps and before other
+    habits."""
     beside = (each for each in of_exchanges(program.plan.overlap) if each not in overlap)
     plan = replace(program.plan, overlap=(*overlap, *beside))
     if plan.recipe != NO_RECIPE:
-        whole = lower(program.gpt, plan, habits=within_parts(habits))
+        whole = lower(program.gpt, plan, habits=within_parts(habits), keeps=keeps)
         return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, habits)))
     ops: list[Op] = []
     for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
@@ -211,13 +228,17 @@ def _is_of(op: Op, micro_batch: int, skip: int) -> bool:
     return op.block.micro_batch in (micro_batch, NONE) and not (part.is_layer and part.layer < skip)
 
 
-def _has(ends: ModelEnds, op: Op, program: Program) -> bool:
+def keeping(ends: ModelEnds, gpt: GPT) -> Keeps:
     """Whether a chunk with these ends has anything that an op is of, or is on."""
+    return partial(_has, gpt, {*ENDS} - {*ends.parts})
+
+
+def _has(gpt: GPT, lacking: set[str], op: Op, buffers: Mapping[str, Buffer]) -> bool:
     parts = [op.part if op.block == STEP else op.block.part]
     if parts == [MODEL]:
-        parts = [program.buffers[name].part for name in op.reads]
-    kinds = {kind_of(part, program.gpt) for part in parts}
-    return not kinds or not kinds <= {*ENDS} - {*ends.parts}
+        parts = [buffers[name].part for name in op.reads]
+    kinds = {kind_of(part, gpt) for part in parts}
+    return not kinds or not kinds <= lacking
 
 
 def _part(op: Op, gpt: GPT) -> str:

@@ -55,6 +55,7 @@ LATENT = GPT(
     kv_rank=96,
     rope_width=32,
 )
+RECIPES = ["fp8-delayed", "fp8-tensorwise", "fp8-blockwise"]
 ROWS = {"sequence_parallel": True, "x": 2, "y": 1, "interleave": 1}
 
 
@@ -133,6 +134,21 @@ def test_a_chunk_without_the_embedding_has_no_bucket_behind_it(
 
 FURTHER = replace(LATENT, layers=4, experts=4, topk=2, expert_ffn=128, tied=False, mtp_layers=1)
 
+BOTH = replace(
+    FURTHER,
+    hidden=128,
+    heads=2,
+    ffn=1024,
+    sequence=2048,
+    q_rank=0,
+    kv_rank=0,
+    rope_width=0,
+    tied=True,
+    expert_ffn=1024,
+    shared_ffn=512,
+    dense_layers=1,
+)
+
 
 def test_the_embeddings_bucket_is_left_out_where_further_tokens_add_to_its_gradients() -> None:
     """With weight gradients put off the whole model sums them with the head's, and a stage with the
@@ -143,6 +159,27 @@ def test_the_embeddings_bucket_is_left_out_where_further_tokens_add_to_its_gradi
     problem = SearchProblem(FURTHER, 4, 16, fixed, beside=("wgrad",))
     order = Order("1f1b", 1, ("wgrad", "dp"), "x-y-z-data-pipe")
     found = list(each_slot(space_of(problem), 0, order, MACHINES["frontier"]))
+    assert all(bound <= own for bound, own in found)
+    assert any(bound == own for bound, own in found)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "recompute", "machine"),
+    [("none", "full", "perlmutter"), ("fp8-tensorwise", "none", "alps")],
+)
+def test_additions_to_a_table_that_the_other_stage_has_too_wait_as_on_their_own_stage(
+    recipe: str, recompute: str, machine: str
+) -> None:
+    """The classifiers of two modules for further tokens add to the embedding's table. Where the
+    embedding is on the same stage its addition is the last, and others wait for it; the bound of a
+    slot of a stage without it had them wait too, and was above the slot."""
+    gpt = replace(BOTH, mtp_layers=2)
+    shape = {"x": 2, "y": 1, "z": 2, "data": 2, "pipe": 2, "expert": 2, "interleave": 1}
+    how = {"micro_batch": 1, "recompute": recompute, "zero": 2, "schedule": "1f1b"}
+    fixed = {**shape, **how, "order": "x-y-z-data-pipe", "sequence_parallel": True}
+    problem = SearchProblem(gpt, 16, 16, {**fixed, "recipe": recipe}, beside=("wgrad",))
+    order = Order("1f1b", 1, ("ors", "oag", "shared", "wgrad", "dp"), "x-y-z-data-pipe")
+    found = list(each_slot(space_of(problem), 0, order, MACHINES[machine]))
     assert all(bound <= own for bound, own in found)
     assert any(bound == own for bound, own in found)
 
@@ -203,9 +240,15 @@ def test_no_slot_of_three_hundred_plans_takes_less_than_its_bound(
     gpt: GPT, machine: str, data: st.DataObject
 ) -> None:
     pipe, sequence_parallel = data.draw(st.sampled_from([2, 3, 4])), data.draw(st.booleans())
-    fixed = {"pipe": pipe} | ({"sequence_parallel": True, "x": 2} if sequence_parallel else {})
+    fixed: dict[str, Any] = {"pipe": pipe} | (
+        {"sequence_parallel": True, "x": 2} if sequence_parallel else {}
+    )
+    if data.draw(st.booleans()):
+        fixed["recipe"], machine = data.draw(st.sampled_from(RECIPES)), "alps"
     devices = pipe * data.draw(st.sampled_from([2, 4, 8]))
-    problem = SearchProblem(gpt, devices, data.draw(st.sampled_from([16, 48])), fixed)
+    also = {"overlap": ("wgrad",)} if gpt.experts else {}
+    batch = data.draw(st.sampled_from([16, 48]))
+    problem = SearchProblem(gpt, devices, batch, fixed, also=also)
     try:
         space = data.draw(st.sampled_from(spaces_of(problem)))
     except PlanCannotRunError:
@@ -213,7 +256,7 @@ def test_no_slot_of_three_hundred_plans_takes_less_than_its_bound(
     row = data.draw(st.integers(0, len(space) - 1))
     entries = next(iter(entries_of(space, np.array([row]))))
     at = data.draw(st.integers(0, len(entries.lane) - 1))
-    overlap = data.draw(st.sampled_from(overlaps(problem, space.shape(row))))
+    overlap = data.draw(st.sampled_from(overlaps(space.problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(list(space.rank_orders(row))))
     schedule = SCHEDULES[int(entries.schedule[at])]
     order = Order(schedule, int(entries.interleave[at]), overlap, ranks)
