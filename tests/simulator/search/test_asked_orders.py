@@ -29,13 +29,15 @@ from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import entries_of, least_bytes_of
 from simulator.search.space import Order, Space, space_of, spaces_of
 from simulator.stacks import load_stack
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
+from tests.simulator.search.drawn import FIELDS, MACHINES, UNSHRUNK, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
 from tests.simulator.search.test_choices import FEW, TINY, without
 from workload.errors import PlanCannotRunError, PlanError
 from workload.op import COMPUTE
 from workload.pipeline.schedule import STRAIGHT
+
+WITH_RECIPES = sorted({*FIELDS} - {"precision"})
 
 
 @st.composite
@@ -104,6 +106,30 @@ def test_three_hundred_plans_that_hide_all_to_alls_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     hidden(space, name, data)
+
+
+@st.composite
+def spaces_of_recipes(draw: st.DrawFn) -> Space:
+    """The plans of a drawn model by a recipe, some with gradients of weights put off."""
+    keys = draw(st.sets(st.sampled_from(WITH_RECIPES), max_size=2))
+    fixed = {key: draw(st.sampled_from(FIELDS[key])) for key in sorted(keys)}
+    fixed["recipe"] = draw(st.sampled_from(["fp8-delayed", "fp8-tensorwise", "fp8-blockwise"]))
+    gpt = draw(st.one_of(models(), mixtures()))
+    devices, batch = draw(st.sampled_from([4, 8, 12, 16, 32])), draw(st.sampled_from([8, 24, 64]))
+    beside = ("wgrad",) if gpt.experts and draw(st.booleans()) else ()
+    more: dict[str, Any] = {"splits_sequences": draw(st.booleans()), "beside": beside}
+    try:
+        return space_of(SearchProblem(gpt, devices, batch, fixed, **more))
+    except PlanCannotRunError:
+        reject()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
+@given(space=spaces_of_recipes(), data=st.data())
+def test_two_hundred_plans_by_a_recipe_take_no_less(space: Space, data: st.DataObject) -> None:
+    hidden(space, "alps", data)
 
 
 def test_a_search_over_hidden_all_to_alls_finds_what_trying_all_plans_finds() -> None:
