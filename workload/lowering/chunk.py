@@ -26,7 +26,8 @@ class Chunks:
     With `early_stop` a layer is recomputed up to the last value that its backward pass needs. With
     dropout that is the mask behind the last linear, so nothing is left out.
     `outputs` has the residual stream, or its gradient, that a slot hands to the next chunk. Ops
-    that `keeps`, given the buffers, says no to are not in a slot whose halves are put together.
+    that `keeps`, given the buffers, says no to are left out of slots, before gradients of weights
+    are told from those of inputs.
     """
 
     def __init__(self, b: Builder, *, early_stop: bool = False, keeps: Keeps | None = None) -> None:

@@ -229,7 +229,7 @@ def _is_of(op: Op, micro_batch: int, skip: int) -> bool:
 
 
 def keeping(ends: ModelEnds, gpt: GPT) -> Keeps:
-    """Whether a chunk with these ends has anything that an op is of, or is on."""
+    """A test of ops: whether a chunk with these ends has anything that an op is of, or is on."""
     return partial(_has, gpt, {*ENDS} - {*ends.parts})
 
 
