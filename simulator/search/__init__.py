@@ -63,7 +63,9 @@ def search(
     simulate = partial(_simulated, problem, machine, placement)
     setup = WorkerSetup([space.problem for space in spaces], machinery, goal, simulate)
     with ProcessPool(workers) as pool, gc_paused():
-        yield from BranchAndBound(spaces, setup, pool if workers > 1 else None, top).run()
+        nodes = BranchAndBound(spaces, setup, pool if workers > 1 else None, top)
+        del spaces  # which need a lot of memory, and soon only the workers
+        yield from nodes.run()
 
 
 def best_plan(

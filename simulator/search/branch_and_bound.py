@@ -23,11 +23,12 @@ from typing import Protocol
 
 from simulator.predict import Prediction
 from simulator.search.frontier import Candidate
+from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool
 from simulator.search.progress import Progress, Tally
 from simulator.search.root_nodes import NEVER, WORTH
 from simulator.search.space import Space
-from simulator.search.warm_start import likely
+from simulator.search.warm_start import FEW, likely, shape_of
 from simulator.search.workers import Frontiers, Outcome, Workers, WorkerSetup
 from topologies.errors import MachineError
 from workload.plan import Plan
@@ -109,32 +110,44 @@ class BranchAndBound:
     def run(self) -> Iterator[Progress]:
         """Search step by step; the last state is the answer."""
         nodes: OpenNodes
+        problems = [space.problem for space in self._spaces]
+        small = [space for space in map(likely, self._spaces) if space is not None]
         if self._pool is None or self._shapes < WORTH:
             nodes = SingleProcess(self._spaces, self._setup, self._pool)
             yield self._state(nodes)
         else:
+            self._spaces = []  # large, and from now on the workers have them
             nodes = workers = Workers(self._pool)
             yield self._state(nodes)
             workers.settle(self._setup)
-        self._warm_start()
+        self._warm_start(small, problems)
         yield self._state(nodes)
         while nodes.lowest < self._threshold:
             for candidate, result in nodes.step(self._threshold):
                 self._record(candidate, result, nodes)
             yield self._state(nodes)
 
-    def _warm_start(self) -> None:
-        """Find a good plan before the space is bounded, which may take long: a first incumbent."""
-        some = [likely(space) for space in self._spaces]
-        if not (small := [space for space in some if space is not None]):
-            return
-        for state in BranchAndBound(small, self._setup).run():
-            if state.found:
+    def _warm_start(self, small: Sequence[Space], problems: Sequence[SearchProblem]) -> None:
+        """Find good plans before the space is bounded, which may take long: a first incumbent, and
+        as many in other orders of its shape as are asked for."""
+        for plan in self._first(small, 1):
+            if 1 < self._top <= FEW:
+                orders = (shape_of(plan, problem) for problem in problems)
+                self._first([space for space in orders if space is not None], self._top)
+
+    def _first(self, spaces: Sequence[Space], count: int) -> list[Plan]:
+        """The first plans that a search of some small spaces finds, and keep them."""
+        if not spaces:
+            return []
+        for state in BranchAndBound(spaces, self._setup, top=count).run():
+            if len(state.found) == count:
                 break
         self._simulated += state.simulated
         for prediction in state.found:
-            self._warm_plans.add(prediction.plan)
-            self._insert(prediction)
+            if prediction.plan not in self._warm_plans:
+                self._warm_plans.add(prediction.plan)
+                self._insert(prediction)
+        return [prediction.plan for prediction in state.found]
 
     @property
     def _threshold(self) -> int:

@@ -1,6 +1,7 @@
 """The open nodes of a share of the space, refined in the order of their lower bounds.
 
-Levels of the tree, each with a closer bound than the one before:
+Levels of the tree, each with a closer bound than the one before; with an incumbent, relaxed shapes
+rule out many rows of a large space before (`relaxed/`):
 
 1. Family: all shapes with the same program. Bound: the busiest stream of each slot, collectives on
    the fastest ring of any rank order. With an incumbent, of entries that are low those in rank
@@ -14,8 +15,7 @@ Levels of the tree, each with a closer bound than the one before:
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -27,19 +27,21 @@ from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgr
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
-from simulator.search.bounds.part_times import part_times
-from simulator.search.bounds.peak_memory import alone_bytes, pipeline_bytes
+from simulator.search.bounds.part_times import PartTimes, part_times
+from simulator.search.bounds.peak_memory import pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries, step_ticks
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
 from simulator.search.orders import overlaps
 from simulator.search.progress import Tally
+from simulator.search.relaxed.unbounded import UnboundedRows
 from simulator.search.root_nodes import (
     NEVER,
     Bounded,
     Family,
     Machinery,
+    alone_may_fit,
     bounded,
     that_may_fit,
     times_for,
@@ -50,6 +52,7 @@ from simulator.search.tree_nodes import (
     PlacedFamily,
     PlanGroup,
     Queue,
+    alike,
     in_every_order,
     placed_family,
 )
@@ -67,7 +70,7 @@ SOONEST = (Plan, Queue, PlanGroup)  # the order of a depth-first search
 
 
 class Frontier:
-    """The open nodes of some rows of a space.
+    """The open nodes of a space.
 
     `threshold` is the value that a plan must undercut; the caller sets it. Until enough plans are
     found (NEVER), and in the first families, nodes nearest to a plan are refined first: depth-first
@@ -75,7 +78,7 @@ class Frontier:
     """
 
     def __init__(
-        self, space: Space, machinery: Machinery, objective: Objective, rows: Iterable[Indices]
+        self, space: Space, machinery: Machinery, objective: Objective, *, relaxes: bool
     ) -> None:
         self.threshold = NEVER
         self.tally = Tally()
@@ -84,7 +87,7 @@ class Frontier:
         self._op_bounds = OpBounds(space, machinery.costs, machinery.fabric)
         self._times = RefusalTimes(machinery.costs, machinery.fabric)
         self._in_turns = by_streams(space.problem)  # slots have no times of their own
-        self._unbounded = deque(rows)
+        self._unbounded = UnboundedRows(space, machinery, objective, relaxes=relaxes)
         self._heap: list[tuple[int, int, Item]] = []
         self._soon: list[tuple[int, int, int, Item]] = []
         self._counter = count()
@@ -104,8 +107,11 @@ class Frontier:
     def advance(self, most: int = 1) -> list[Candidate]:
         """Refine one node, or return up to `most` next plans to simulate that may fit."""
         if self._unbounded:
-            how = self._op_bounds, self._times, self._capacity, self._unbounded.popleft()
-            self._take(bounded(*how, by_order=self.threshold == NEVER))
+            rows, ruled_out = self._unbounded.pop(self.threshold)
+            self.tally.rule_out(len(ruled_out), int(self._space.orders[ruled_out].sum()))
+            how = self._op_bounds, self._times, self._capacity, rows
+            if len(rows):
+                self._take(bounded(*how, by_order=self.threshold == NEVER))
             return []
         found: list[Candidate] = []
         while self.lowest < NEVER and len(found) < most:
@@ -141,17 +147,15 @@ class Frontier:
 
     def _take(self, part: Bounded) -> None:
         """Push the families of a part of the space."""
-        rows = [family.fitting for family in part.found]
-        fits = np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
+        rows = [np.zeros(0, dtype=np.int64), *(family.fitting for family in part.found)]
         self.tally.shapes += part.shapes
-        self.tally.fitting += int(self._space.orders[fits].sum())
+        self.tally.fitting += int(self._space.orders[np.unique(np.concatenate(rows))].sum())
         self.tally.needs(part.least_bytes)
         for family in part.found:
             if isinstance(family, Refused):
-                plans = int(self._space.orders[family.rows].sum())
-                self.tally.refuse(plans, family.reason)
+                self.tally.refuse(int(self._space.orders[family.rows].sum()), family.reason)
                 continue
-            bounds = self._bounds(BusiestStream(family.part_times, family.entries, None))
+            bounds = self._least(family.part_times, family.entries)
             if self.threshold == NEVER:
                 self._push(int(bounds.min()), replace(family, some=None, whole=None))
             else:
@@ -160,12 +164,12 @@ class Frontier:
     def _place(self, family: Family, low: Flags) -> None:
         """Push those of some entries of a family that are low in a rank order."""
         if family.some is not None and low.any():
-            few, least_bytes = that_may_fit(self._space, family, low, self._capacity)
+            low_ones, least_bytes = that_may_fit(self._space, family, low, self._capacity)
             self.tally.needs(least_bytes)
-            some, entries = in_every_order(self._space, family.some, few)
+            some, entries = in_every_order(self._space, family.some, low_ones)
             if len(entries.lane):
-                known = times_for(entries, part_times(self._op_bounds, some))
-                bounds = self._bounds(BusiestStream(known, entries, None))
+                few, own, which = alike(some, entries, self._op_bounds.rings)
+                bounds = self._least(part_times(self._op_bounds, few), own)[which]
                 if len((found := placed_family(some, entries, bounds, self.threshold)).bounds):
                     self._push(int(found.bounds[0]), found)
 
@@ -235,7 +239,7 @@ class Frontier:
     def _push_groups(self, lowered: LoweredSlots, some: PlacedProgram, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
         known = part_times(self._op_bounds, some)
-        fresh = self._bounds(BusiestStream(known, entries, None)) < self.threshold
+        fresh = self._least(known, entries) < self.threshold
         entries = entries.only(fresh, entries.lane[fresh])
         shape = self._space.shape(int(some.rows[0])) | {"pipe": 1}
         for overlap in overlaps(self._space.problem, shape) if fresh.any() else ():
@@ -246,6 +250,9 @@ class Frontier:
             if keep.any():
                 group = PlanGroup(some, SlotProgram(lowered, overlap), entries, ticks, busy)
                 self._push_soon(int(bounds.min()), group.only(keep))
+
+    def _least(self, known: PartTimes, entries: Entries) -> Values:
+        return self._bounds(BusiestStream(times_for(entries, known), entries, None))
 
     def _bounds(self, busiest: BusiestStream) -> Values:
         return self._objective.bound(least_ticks(self._space.problem, busiest), busiest.busy())
@@ -275,14 +282,9 @@ class Frontier:
 
     def _may_fit(self, some: BatchedProgram) -> Flags:
         """Which rows may fit; the memory of pipelines was bounded before."""
-        beside = bool(self._space.problem.of_exchanges)  # whose order is another in few layers
-        pipelines = (self._space.columns["pipe"][some.rows] > 1) | beside
-        if pipelines.all():
-            return pipelines
-        least = alone_bytes(some, self._space.problem.gpt)
-        large = ~pipelines & (least > self._capacity)
-        self.tally.needs(int(least[large].min(initial=NEVER)))
-        return np.asarray(~large)
+        flags, least_bytes = alone_may_fit(self._space, some, self._capacity)
+        self.tally.needs(least_bytes)
+        return flags
 
     def _is_too_large(self, plan: Plan) -> bool:
         """Whether a pipeline does not fit, which costs less to find than its time, and more than

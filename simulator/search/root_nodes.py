@@ -72,12 +72,9 @@ class Machinery:
     capacity_bytes: int
 
 
-def shares(space: Space, count: int) -> list[list[Indices]]:
-    """The rows of a space in `count` shares of about as many, each in parts that are bounded
-    together."""
-    rows = np.arange(len(space), dtype=np.int64)
-    every = sorted(kinds(space, rows, together=True), key=partial(_place, space))
-    return [every[at::count] for at in range(count)]
+def parts_of(space: Space, rows: Indices) -> list[Indices]:
+    """Some rows of a space in parts that are bounded together."""
+    return sorted(kinds(space, rows, together=True), key=partial(_place, space))
 
 
 def _place(space: Space, rows: Indices) -> tuple[int, bytes]:
@@ -174,6 +171,18 @@ def that_may_fit(
     needed = entry_bytes(space, family.whole, entries.only(np.arange(len(lane)), lane))
     fits = needed <= capacity_bytes
     return entries.only(fits, entries.lane[fits]), int(needed[~fits].min(initial=NEVER))
+
+
+def alone_may_fit(space: Space, some: BatchedProgram, capacity_bytes: int) -> tuple[Flags, int]:
+    """Which of some rows may fit by what a device without a pipeline holds, given the overlaps, and
+    the least memory that another needs; of pipelines, and of rows whose passes run in another order
+    in few layers, that is not known."""
+    unknown = (space.columns["pipe"][some.rows] > 1) | bool(space.problem.of_exchanges)
+    if unknown.all():
+        return unknown, NEVER
+    least = alone_bytes(some, space.problem.gpt)
+    large = ~unknown & (least > capacity_bytes)
+    return np.asarray(~large), int(least[large].min(initial=NEVER))
 
 
 def may_fit(space: Space, capacity_bytes: int) -> bool:

@@ -41,7 +41,7 @@ from workload.lowering.divisibility import splits_experts
 from workload.pipeline.stages import nearly_even
 from workload.plan import Plan, text_of
 from workload.recipes.table import NO_RECIPE
-from workload.sizes.arrays import Counts, Indices, coded
+from workload.sizes.arrays import Counts, Indices, distinct
 
 SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
 
@@ -111,26 +111,28 @@ class Space:
     def layouts(self) -> Layouts | None:
         """How layers lie in chunks, for a model with several kinds of them."""
         stages = np.stack([self.columns["pipe"], self.micro_batches])
+        alike = np.unique(stages[:, distinct(list(stages))[0]], axis=1)
         pairs = {
             (pipe, interleave): None
-            for pipe, each in np.unique(stages, axis=1).T.tolist()
+            for pipe, each in alike.T.tolist()
             for _, interleave in schedules(self.problem, pipe, each)
         }
         return layouts_of(self.problem.gpt, pairs, in_v=in_v(self.problem.fixed))
 
-    @cached_property
-    def runs(self) -> dict[str, Counts]:
-        """For each shape the runs of neighbours that experts or heads make of x, context and data
+    def runs(self, rows: Indices) -> dict[str, Counts]:
+        """For some shapes the runs of neighbours that experts or heads make of x, context and data
         (`expert_splits.py`)."""
-        return runs_of(self.columns, self.problem.fixed.get("context_heads", 1))
+        table, which = self.grids
+        return dict(zip(RUNS, table[len(AXES) :, which[rows]], strict=True))
 
     @cached_property
     def grids(self) -> tuple[Indices, Indices]:
         """The different grids, a column for each with the sizes of all axes and the numbers of
         RUNS, and which of them each shape has."""
-        columns = [*(self.columns[axis] for axis in AXES), *(self.runs[key] for key in RUNS)]
-        _, first, which = np.unique(coded(columns), return_index=True, return_inverse=True)
-        return np.stack([column[first] for column in columns]), np.asarray(which, dtype=np.int64)
+        runs = runs_of(self.columns, self.problem.fixed.get("context_heads", 1))
+        columns = [*(self.columns[axis] for axis in AXES), *(runs[key] for key in RUNS)]
+        first, which = distinct(columns)
+        return np.stack([column[first] for column in columns]), which
 
     def rank_orders(self, at: int) -> Sequence[str]:
         """In which orders the ranks of a shape can stand."""
@@ -154,10 +156,10 @@ class Space:
         if "order" not in self.problem.fixed:
             wide = np.sum([c[axis] > 1 for axis in AXES], axis=0)
             count *= np.array([factorial(axes) for axes in range(len(AXES) + 1)])[wide]
-        pairs = np.stack([c["pipe"], self.micro_batches])
-        alike, which = np.unique(pairs, axis=1, return_inverse=True)
-        runs = [len(schedules(self.problem, int(p), int(m))) for p, m in alike.T]
-        return np.asarray(count * np.array(runs, dtype=np.int64)[which.ravel()])
+        first, which = distinct([c["pipe"], self.micro_batches])
+        alike = zip(c["pipe"][first].tolist(), self.micro_batches[first].tolist(), strict=True)
+        runs = [len(schedules(self.problem, *pair)) for pair in alike]
+        return np.asarray(count * np.array(runs, dtype=np.int64)[which])
 
     @property
     def plans(self) -> int:
@@ -167,10 +169,9 @@ class Space:
 
 def space_of(problem: SearchProblem) -> Space:
     """Every legal shape; a PlanCannotRunError where there is none."""
-    if not (rows := list(_rows(problem))):
+    if not (tables := list(_rows(problem))):
         raise PlanCannotRunError(_none(problem))
-    table = np.array(rows, dtype=np.int64).T
-    space = Space(problem, dict(zip(SHAPE, table, strict=True)))
+    space = Space(problem, dict(zip(SHAPE, np.concatenate(tables).T.copy(), strict=True)))
     _checked(space)
     return space
 
@@ -200,7 +201,8 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
     return found
 
 
-def _rows(problem: SearchProblem) -> Iterator[tuple[int, ...]]:
+def _rows(problem: SearchProblem) -> Iterator[Counts]:
+    """The legal shapes in tables, each with a row for a shape and a column for a key of SHAPE."""
     gpt, n, recipe = problem.gpt, problem.devices, problem.fixed.get("recipe", NO_RECIPE)
     heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
@@ -237,7 +239,7 @@ def _none(problem: SearchProblem) -> str:
     none = f"{none} with a batch of {problem.batch}{said(problem.beside)}"
     if problem.fixed.get(NARROW):
         wide = {key: value for key, value in problem.fixed.items() if key != NARROW}
-        if list(_rows(replace(problem, fixed=wide, least_expert=1))):
+        if any(True for _ in _rows(replace(problem, fixed=wide, least_expert=1))):
             return (
                 f"{none} and {NARROW}=true, which wants expert above 1; without it there are some"
             )
@@ -248,7 +250,7 @@ def _none(problem: SearchProblem) -> str:
         except PlanError:  # other fields want this one
             continue
         if free and key in SIZES:
-            able = sorted({row[SHAPE.index(key)] for row in free})
+            able = np.unique(np.concatenate(free)[:, SHAPE.index(key)]).tolist()
             return f"{none} and {key}={text_of(value)}; {key} may be {', '.join(map(str, able))}"
         if free:
             return f"{none} and {key}={text_of(value)}; without {key} there are some"
@@ -259,7 +261,7 @@ def _none(problem: SearchProblem) -> str:
     )
 
 
-def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
     x, y, z, context, data, pipe = grid
     per_rank = problem.batch // (z * data)
     zeros = problem.choices("zero", range(4) if data * context > 1 else [0])
@@ -268,17 +270,19 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[tuple[in
         zeros = zeros[:1] if shard * context == 1 else zeros  # nothing is split, whatever zero says
     kinds = range(len(recomputes(problem)))
     experts = [list(splits_of(problem, x, (context, data), parallel=p)) for p in (False, True)]
+    known: dict[bool, Counts] = {}
     for micro_batch in problem.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(problem, pipe, per_rank // micro_batch):
             continue
         splits = micro_batch * problem.gpt.sequence // context % x == 0 and y == 1
-        rows = [False, True] if splits and x > 1 else [False]
-        for zero, recompute, parallel in product(
-            zeros, kinds, problem.choices("sequence_parallel", rows)
-        ):
-            if not parallel or (splits and y == 1):
-                shape = *grid, micro_batch, zero, recompute, int(parallel)
-                yield from ((*shape, *split) for split in experts[parallel])
+        if splits not in known:
+            rows = [False, True] if splits and x > 1 else [False]
+            rows = [p for p in problem.choices("sequence_parallel", rows) if splits or not p]
+            every = product(zeros, kinds, [(p, *split) for p in rows for split in experts[p]])
+            known[splits] = np.array([(*first, *rest) for *first, rest in every], dtype=np.int64)
+        if len(rest := known[splits]):
+            first = np.broadcast_to(np.array([*grid, micro_batch]), (len(rest), len(grid) + 1))
+            yield np.concatenate([first, rest], axis=1)
 
 
 def _checked(space: Space) -> None:

@@ -12,10 +12,11 @@ from simulator.search.bounds.isolated import IsolatedBlocks, Place, PrecedingSlo
 from simulator.search.bounds.schedule_bound import schedule_ticks
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
-from simulator.search.orders import ORDERS
+from simulator.search.orders import NUMBER_OF, ORDERS
+from simulator.search.rings.ring_numbers import RingNumbers
 from simulator.search.space import Order, Space
 from workload.plan import Plan
-from workload.sizes.arrays import Flags, Indices, Ticks, Values
+from workload.sizes.arrays import Flags, Indices, Ticks, Values, distinct
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,25 @@ def in_every_order(
     rows = some.rows[lanes]
     if not len(rows):
         return placed(some, lanes, lanes), entries
-    orders = [[ORDERS.index(name) for name in space.rank_orders(row)] for row in rows.tolist()]
+    orders = [[NUMBER_OF[name] for name in space.rank_orders(row)] for row in rows.tolist()]
     counts = np.array([len(names) for names in orders])
     each, first = counts[which], (np.cumsum(counts) - counts)[which]
     lane = np.arange(each.sum()) + np.repeat(first - (np.cumsum(each) - each), each)
     several = placed(some, np.repeat(lanes, counts), np.concatenate(orders))
     return several, entries.only(np.repeat(np.arange(len(which)), each), lane)
+
+
+def alike(
+    some: PlacedProgram, entries: Entries, numbers: RingNumbers
+) -> tuple[PlacedProgram, Entries, Indices]:
+    """Rows of a placed program with their ranks in one of all orders in which the collectives go
+    around the same rings, the entries of these, and which of them each of the entries is like."""
+    first, which = numbers.alike(some)
+    few = placed(some.base, some.lane[first], some.orders[first])
+    e = entries
+    columns = which[e.lane], e.micro_batches, e.schedule, e.interleave, e.chunk
+    ones, number = distinct(columns)
+    return few, e.only(np.array(ones, dtype=np.int64), which[e.lane[ones]]), number
 
 
 @dataclass(frozen=True)

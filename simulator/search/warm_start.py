@@ -1,4 +1,4 @@
-"""The warm start: a small part of a space with good plans, searched for a first incumbent."""
+"""The warm start: small parts of a space with good plans, searched for first incumbents."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.search.problem import SearchProblem
+from simulator.search.problem import SHAPE, SearchProblem
 from simulator.search.root_nodes import WORTH, may_fit
-from simulator.search.space import Space, spaces_of
+from simulator.search.space import Space, space_of, spaces_of
 from simulator.step_memory import room_for_tensors
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.grid import USUAL
 from workload.passes.table import OVERLAPS
+from workload.plan import Plan
 from workload.splits.context import LONG
 
 ORDERED = {"schedule": "1f1b", "overlap": OVERLAPS, "order": USUAL}
 MOST = 2000  # shapes
+FEW = 10  # plans, which are found in other orders of one shape
 FRUGAL = {"micro_batch": 1, "recompute": "full", "overlap": (), "order": USUAL}
 NODE = 8  # devices, which most nodes do not exceed
 
@@ -31,6 +33,7 @@ def likely(space: Space) -> Space | None:
     keep = np.ones(len(space), dtype=bool)
     with_experts = (c["z"] == c["z"].min(), c["zero"] <= 1) if space.problem.gpt.experts else ()
     for good in (
+        c["context"] == c["context"].min(),
         *with_experts,
         c["micro_batch"] == c["micro_batch"].min(),
         c["y"] == c["y"].min(),
@@ -42,6 +45,18 @@ def likely(space: Space) -> Space | None:
     rows = np.flatnonzero(keep)
     problem = replace(space.problem, fixed=ORDERED | dict(space.problem.fixed))
     return Space(problem, space.only(rows[:: len(rows) // MOST + 1]).columns)
+
+
+def shape_of(plan: Plan, problem: SearchProblem) -> Space | None:
+    """The shape of a plan alone, with all its orders; None where a part of a problem lacks it."""
+    fields = {key: getattr(plan, key) for key in (*SHAPE, *problem.others)}
+    if any(fields[key] != value for key, value in problem.fixed.items() if key in fields):
+        return None
+    also = {key: words for key, words in problem.also.items() if key not in fields}
+    try:
+        return space_of(replace(problem, fixed={**problem.fixed, **fields}, also=also))
+    except PlanCannotRunError:
+        return None
 
 
 def enough_devices(problem: SearchProblem, machine: Machine) -> int | None:

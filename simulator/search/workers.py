@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -14,7 +14,8 @@ from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.progress import Tally
-from simulator.search.root_nodes import NEVER, Machinery, shares
+from simulator.search.relaxed.unbounded import relaxes, share_of
+from simulator.search.root_nodes import NEVER, Machinery
 from simulator.search.space import Space, space_of
 from topologies.errors import MachineError
 from topologies.session import gc_paused
@@ -60,10 +61,10 @@ class Frontiers:
     """The open nodes of a share of several spaces, the parts of a problem, refined as one: that
     with the lowest bound first."""
 
-    def __init__(self, spaces: Sequence[Space], setup: WorkerSetup) -> None:
-        number, count = setup.share
+    def __init__(self, spaces: Iterable[Space], setup: WorkerSetup) -> None:
+        how = setup.machinery, setup.objective
         self._parts = [
-            Frontier(space, setup.machinery, setup.objective, shares(space, count)[number])
+            Frontier(share_of(space, *setup.share), *how, relaxes=relaxes(space))
             for space in spaces
         ]
 
@@ -94,8 +95,7 @@ class Frontiers:
 
 def settle(state: WorkerState, setup: WorkerSetup) -> None:
     """Give a worker its share of the space."""
-    spaces = [space_of(problem) for problem in setup.problems]
-    state["frontier"] = Frontiers(spaces, setup)
+    state["frontier"] = Frontiers(map(space_of, setup.problems), setup)
     state["simulate"] = setup.simulate
 
 

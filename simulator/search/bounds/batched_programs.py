@@ -16,6 +16,7 @@ from simulator.search.asked.exchanges import without_turns
 from simulator.search.asked.expert_splits import folds_of
 from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layer_kinds import base_of, kind_of
+from simulator.search.problem import SearchProblem
 from simulator.search.space import Space
 from topologies.session import current_session
 from workload.expert_loads.histogram import RoutedGPT
@@ -37,7 +38,7 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
-from workload.sizes.arrays import Bytes, Counts, Indices, Ticks
+from workload.sizes.arrays import Bytes, Counts, Indices, Parts, Ticks
 from workload.sizes.vectorized import Lanes, SharedSteps, UnequalLanesError, has_lanes
 from workload.splits.experts import FOLDED
 
@@ -48,7 +49,6 @@ MOST = 2  # micro-batches: the first overwrites gradients, the others add to the
 
 
 Found = TypeVar("Found")
-Parts = tuple[list[int], Indices]  # a row of each part, and for each row its part
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
     beside those of several, which have what it has."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
-    columns.append(space.columns["context"][rows])  # a ring has as many steps
+    if _has_steps(space.problem):
+        columns.append(space.columns["context"][rows])
     if experts := space.problem.gpt.experts:
         columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
         own = {key: space.columns[key][rows] for key in (*FOLDED, "expert", "expert_tensor")}
@@ -143,8 +144,15 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
     code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number
     for column in columns:
         code = code * (int(column.max(initial=0)) + 1) + column
-    found, which = np.unique(code, return_inverse=True)
-    return [rows[which == kind] for kind in range(len(found))]
+    order = np.argsort(code, kind="stable")
+    ends = np.flatnonzero(np.diff(code[order])) + 1
+    return np.split(rows[order], ends) if len(rows) else []
+
+
+def _has_steps(problem: SearchProblem) -> bool:
+    """Whether programs of plans have as many steps as ranks of context, or pieces of documents."""
+    ring = problem.fixed.get("context_kind", "ring") == "ring"
+    return ring or problem.habits.context_steps or bool(problem.gpt.documents)
 
 
 def sized(
@@ -168,6 +176,7 @@ def _lowered(
     overlap: tuple[str, ...] = OVERLAPS,
     schedule: str = "1f1b",
     habits: Habits = NO_HABITS,
+    most: int = MOST,
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
     beside = [each for each in space.problem.of_exchanges if each not in overlap]
@@ -176,7 +185,7 @@ def _lowered(
     fields |= of_program(fields, space.problem.dispatchers)
     inputs = current_session().the(SharedSteps).inputs(columns_of(space, rows))
     fields |= dict(zip(SIZES, inputs, strict=True))
-    micro_batches = min(int(space.micro_batches[rows].max()), MOST)
+    micro_batches = min(max(int(space.micro_batches[rows].max()), 1), most)
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
-from math import prod
 
 import numpy as np
 
@@ -21,30 +20,18 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.asked.least_rows import seconds_of
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
-    Parts,
     PlacedProgram,
     input_columns,
 )
 from simulator.search.bounds.dispatched import Dispatched
-from simulator.search.orders import (
-    ANY,
-    ORDERS,
-    Strides,
-    members,
-    spans_of,
-    strides,
-    strides_in_any_order,
-)
+from simulator.search.rings.ring_numbers import RingNumbers, key_of
 from simulator.search.space import Space
 from topologies.routing.rings import Ring
 from workload.grid import Grid
-from workload.op import PAIRS, Op
+from workload.op import Op
 from workload.passes.exchanges.kernels import Reached
-from workload.sizes.arrays import Bytes, Indices, Ticks
+from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
 from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
-
-NONE = -1
-MIX = np.int64(0x9E3779B97F4A7C15 - 2**64)
 
 
 @dataclass(frozen=True)
@@ -54,11 +41,6 @@ class OpBounds:
     space: Space
     costs: ComputeCosts
     fabric: MachineFabric
-    _rings: list[Sequence[Ring]] = field(default_factory=list)
-    _numbers: dict[object, int] = field(default_factory=dict)
-    _places: dict[tuple[object, ...], Indices] = field(default_factory=dict)
-    _ways: dict[tuple[Strides, bool], Sequence[Ring]] = field(default_factory=dict)
-    _links: dict[tuple[int, int, int], Sequence[Ring]] = field(default_factory=dict)
     _known: dict[tuple[object, ...], dict[tuple[int, ...], int]] = field(default_factory=dict)
     _on_ring: dict[tuple[str | Reached, int, Ring], int] = field(default_factory=dict)
 
@@ -141,12 +123,13 @@ class OpBounds:
         inputs: int = UNKNOWN,
     ) -> Ticks:
         """The ticks of a collective on the fastest of some rings."""
-        key, rings = self._rings_of(some, op)
+        key = key_of(op)
+        rings = self.rings.of(some, key)
         sizes = [nbytes, rings]
         first, which = self._parts(some, sizes, inputs, key)
 
         def ticks(nbytes: int, number: int) -> int:
-            each = (self._on(exchange, nbytes, ring) for ring in self._rings[number])
+            each = (self._on(exchange, nbytes, ring) for ring in self.rings.rings[number])
             return min(each, default=0)
 
         return self._ticks_of((exchange,), sizes, first, ticks)[which]
@@ -177,7 +160,7 @@ class OpBounds:
         """The rows in parts of equal sizes: those with equal inputs, and on the same rings, where
         it is known from which inputs the sizes follow."""
         if inputs == UNKNOWN:
-            return _distinct(sizes)
+            return distinct(sizes)
         if (inputs, rings) not in some.parts:
             if rings:
                 columns = [self._parts(some, sizes, inputs)[1], some.rings[rings]]
@@ -185,7 +168,7 @@ class OpBounds:
                 columns = [self._parts(some.base, sizes, inputs)[1][some.lane]]
             else:
                 columns = input_columns(self.space, some.rows, inputs)
-            some.parts[inputs, rings] = _distinct([np.zeros_like(some.rows), *columns])
+            some.parts[inputs, rings] = distinct([np.zeros_like(some.rows), *columns])
         return some.parts[inputs, rings]
 
     def _on(self, kind: str | Reached, nbytes: int, ring: Ring) -> int:
@@ -200,60 +183,13 @@ class OpBounds:
 
     def link_ticks(self, grid: Grid, nbytes: int) -> list[int]:
         """The least ticks of a message over each link of a ring of stages."""
-        found, stride = [], grid.stride("pipe")
-        for stage in range(grid.pipe):
-            key = stride, grid.pipe, stage
-            if key not in self._links:
-                self._links[key] = self.fabric.rings([grid.groups(f"link{stage}")])[0][0]
-            found.append(min(self._on("send", nbytes, ring) for ring in self._links[key]))
-        return found
+        each = (self.rings.of_link(grid, stage) for stage in range(grid.pipe))
+        return [min(self._on("send", nbytes, ring) for ring in rings) for rings in each]
 
-    def _rings_of(self, some: BatchedProgram, op: Op) -> tuple[tuple[object, ...], Indices]:
-        """For each row the number of the rings, one of which its groups have; and their key."""
-        key = op.axes, op.kind == "all_reduce", PAIRS in op.traffic
-        if key not in some.rings:
-            table, which = self.space.grids
-            if key not in self._places:
-                self._places[key] = np.full((table.shape[1], ANY + 1), NONE, dtype=np.int64)
-            numbers, grids = self._places[key], which[some.rows]
-            found = numbers[grids, some.orders]
-            if (found == NONE).any():
-                for place in np.unique((grids * (ANY + 1) + some.orders)[found == NONE]).tolist():
-                    grid, order = divmod(place, ANY + 1)
-                    numbers[grid, order] = self._number(table[:, grid].tolist(), order, *key)
-                found = numbers[grids, some.orders]
-            some.rings[key] = found
-        return key, some.rings[key]
-
-    def _number(
-        self, sizes: list[int], order: int, axes: tuple[str, ...], reduces: bool, pairs: bool
-    ) -> int:
-        """The number of the rings of some axes, in an order or in any."""
-        spans = spans_of(tuple(sizes), self.shard, ORDERS[order % ANY])
-        anywhere = order == ANY
-        ways = strides_in_any_order(spans, axes) if anywhere else frozenset({strides(spans, axes)})
-        if reduces:  # over axes apart only small sums, which are not worth asking for a ring
-            ways = frozenset(way for way in ways if len(way) <= 1)
-        size = prod(spans[axis][1] for axis in axes)
-        key: object = (ways, pairs) if ways else (size, reduces, pairs)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._rings)
-            every = [ring for way in sorted(ways) for ring in self._rings_along(way, pairs)]
-            if not ways and not reduces:
-                every = self.fabric.ideal(size, pairs=pairs)
-            self._rings.append(self.fabric.fastest(every))
-        return self._numbers[key]
-
-    def _rings_along(self, way: Strides, pairs: bool) -> Sequence[Ring]:
-        if (way, pairs) not in self._ways:
-            groups = members(way, self.space.problem.devices)
-            self._ways[way, pairs] = self.fabric.rings([groups], [pairs])[0][0]
-        return self._ways[way, pairs]
-
-    @property
-    def shard(self) -> int:
-        """The part of data that shards, as the question fixes it."""
-        return int(self.space.problem.fixed.get("shard", 0))
+    @cached_property
+    def rings(self) -> RingNumbers:
+        """The rings of the space's shapes."""
+        return RingNumbers(self.space, self.fabric)
 
 
 def asked_of(op: Op) -> tuple[object, ...]:
@@ -278,19 +214,3 @@ def _bare(value: object) -> object:
     if not isinstance(value, Lanes):
         return value
     return ("lanes", value.number) if value.number >= 0 else value.values.tobytes()
-
-
-def _distinct(columns: Sequence[Indices]) -> Parts:
-    """The first rows of all different ones, and for each row which of them it is."""
-    varied = [column for column in columns if not (column == column[0]).all()]
-    if not varied:
-        return [0], np.zeros(len(columns[0]), dtype=np.int64)
-    table = np.stack(varied)
-    marks = np.zeros(table.shape[1], dtype=np.int64)
-    for column in table:
-        marks = (marks ^ column) * MIX
-        marks ^= marks >> 29
-    _, first, which = np.unique(marks, return_index=True, return_inverse=True)
-    if not (table == table[:, first[which]]).all():  # two rows with the same mark
-        _, first, which = np.unique(table, axis=1, return_index=True, return_inverse=True)
-    return first.tolist(), np.asarray(which.ravel(), dtype=np.int64)

@@ -114,7 +114,7 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
 def _ranks(space: Space, rows: Indices, axes: tuple[str, ...]) -> Counts:
     """How many ranks there are in a group over some axes, for each row."""
     sizes = {axis: space.columns[axis][rows] for axis in AXES}
-    sizes |= {key: part[rows] for key, part in space.runs.items()}
+    sizes |= space.runs(rows)
     data, shard = sizes["data"], int(space.problem.fixed.get("shard", 0))
     sharing = np.full_like(data, shard) if shard else data
     sizes |= {"shard": sharing, "replica": data // sharing}

@@ -148,7 +148,8 @@ def test_a_search_over_traded_heads_finds_what_trying_all_plans_finds() -> None:
     same_answer(problem, "perlmutter", top=4)
     kept = SearchProblem(SMALL, 4, 8, {"context": 4, "context_heads": 2})
     assert {plan.context_heads for plan in every_plan(space_of(kept))} == {2}
-    runs = space_of(kept).runs["inner_context"]  # of neighbours, in every bound
+    every = space_of(kept)
+    runs = every.runs(np.arange(len(every)))["inner_context"]  # of neighbours, in every bound
     assert set(runs.tolist()) == {2}
     with pytest.raises(PlanError, match="context_heads=2 is of split sequences"):
         SearchProblem(TINY, 4, 8, also=also)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -23,10 +24,11 @@ from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.progress import Progress
 from simulator.search.space import space_of
+from simulator.search.warm_start import FEW
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
-from workload.grid import AXES
+from workload.grid import AXES, USUAL
 from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
@@ -174,7 +176,11 @@ def test_a_first_plan_is_found_before_a_large_space_is_bounded(
     monkeypatch.setattr("simulator.search.warm_start.WORTH", 100)
     states = list(search(problem, MACHINES["perlmutter"], top=3))
     assert (states[0].bounded, states[0].found) == (0, ())
-    assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 1)
+    assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 3)
+    # All in orders of one shape.
+    assert len({replace(each.plan, order=USUAL, interleave=1) for each in states[1].found}) == 1
+    many = islice(search(problem, MACHINES["perlmutter"], top=FEW + 1), 2)
+    assert [len(state.found) for state in many] == [0, 1]
     assert [state.bounded for state in states] == sorted(state.bounded for state in states)
     assert states[-1].found == plain.found
     assert states[-1].bound == states[-1].best == plain.bound

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from simulator.search.asked.expert_splits import RUNS
 from simulator.search.baselines import every_plan
-from simulator.search.orders import spans_of
+from simulator.search.orders import NUMBER_OF
 from simulator.search.problem import SearchProblem
+from simulator.search.rings.strides import members, spans_of, strides_of
 from simulator.search.space import Space, space_of, spaces_of
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures
 from tests.simulator.search.test_bounds import holds_for_one_plan
@@ -23,6 +24,9 @@ from tests.simulator.search.test_choices import TINY, without
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES
 from workload.plan import Plan
+from workload.sizes.arrays import Indices
+
+WIDE = ("context", "data"), ("z", "data"), ("x", "pipe"), ("z", "context", "data")
 
 
 @st.composite
@@ -123,13 +127,29 @@ def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
         for order in ("x-y-z-data-pipe", "data-context-z-x-y-pipe"):
             shape = space.shape(at)
             plan = Plan(**shape, batch=32, order=order)
-            spans = spans_of(tuple(table[:, which[at]].tolist()), 0, order)
+            spans = spans_of(table[:, [which[at]]], 0, np.array([NUMBER_OF[order]]))
             axes = {*plan.expert_tensor_axes, *plan.expert_axes, *plan.expert_copies}
             for axis in (axes if plan.folds_experts else set()) | {*AXES}:
-                assert spans[axis] == (plan.grid.stride(axis), plan.grid.size(axis)), (plan, axis)
+                own = tuple(int(each[0]) for each in spans[axis])
+                assert own == (plan.grid.stride(axis), plan.grid.size(axis)), (plan, axis)
+            for wide in (
+                ("context", "data"),
+                ("z", "data"),
+                ("x", "pipe"),
+                ("z", "context", "data"),
+            ):
+                ways, number = strides_of(spans, wide)
+                found = members(ways[number[0]], 32)
+                assert same_groups(found, plan.grid.groups(*wide)), (plan, wide)
             seen |= axes
     assert {"inner_x", "outer_x", "expert_tensor", "inner_context", "middle_context"} <= seen
     assert len(table) == len(AXES) + len(RUNS)
+
+
+def same_groups(some: Indices, others: Indices) -> bool:
+    """Whether the groups have the same members, in any order."""
+    one, two = ({frozenset(group) for group in each.tolist()} for each in (some, others))
+    return one == two
 
 
 @pytest.mark.slow

@@ -15,8 +15,6 @@ from simulator.search.objective import OBJECTIVES
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import Function, ProcessPool, WorkerState
 from simulator.search.progress import Progress
-from simulator.search.root_nodes import shares
-from simulator.search.space import space_of
 from simulator.search.workers import WorkerReport
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.gpt import GPT
@@ -111,14 +109,3 @@ def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
     after = [asked for done, asked in follow if isinstance(done, WorkerReport) and done.candidates]
     assert len(after) == answer.simulated
     assert set(after) == {"simulated"}
-
-
-def test_shares_have_every_row_once() -> None:
-    space = space_of(SearchProblem(SMALL, 16, 16))
-    for count in (1, 2, 5, 10**4):
-        every = shares(space, count)
-        rows = [row for share in every for part in share for row in part.tolist()]
-        assert len(every) == count
-        assert sorted(rows) == list(range(len(space)))
-    one, two = shares(space, 2)
-    assert abs(sum(map(len, one)) - sum(map(len, two))) <= max(map(len, one))

@@ -1,0 +1,175 @@
+"""Relaxed shapes: each without what only adds to a step, and so one for many shapes of a space.
+
+Left out are ZeRO, recomputation of parts of layers, additions to gradients and all that follows the
+slots: what remains are ops that all these shapes have in the slots of each micro-batch, with the
+same sizes, on groups of the same ranks. So what they take at least bounds all the shapes, whatever
+these have beside them (`tests/simulator/search/test_relaxed.py`). Shapes with ZeRO-3 gather weights
+and sum their gradients over more ranks than others: there these ops are left out too. Further
+relaxed, a shape has the exchanges of keys and values alone, in which layers with experts and others
+are alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from simulator.search.asked.turns import least_ticks
+from simulator.search.bounds.batched_programs import BatchedProgram, kinds, placed, sized
+from simulator.search.bounds.layer_kinds import LAYER, attends_differently, names_of
+from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.part_times import STEP_WORKS, PartTimes, part_times
+from simulator.search.bounds.peak_memory import ADDITIONS
+from simulator.search.bounds.stream_bound import BusiestStream, Entries
+from simulator.search.objective import Objective
+from simulator.search.problem import SearchProblem
+from simulator.search.root_nodes import Machinery, entries_of
+from simulator.search.space import Space
+from simulator.search.tree_nodes import alike, in_every_order
+from workload.expert_loads.histogram import RoutedGPT
+from workload.gpt import GPT
+from workload.op import GRAD_SCATTER, KEYS_EXCHANGE, WEIGHT_GATHER, Op
+from workload.recipes.table import NO_RECIPE
+from workload.sizes.arrays import Counts, Flags, Indices, Values, distinct
+
+NONE, FULL = "none", "full"
+WHOLE = 3  # the stage of ZeRO in which weights are split over data, too
+OF_WEIGHTS = (WEIGHT_GATHER, GRAD_SCATTER)
+
+
+@dataclass(frozen=True)
+class RelaxedShapes:
+    """The relaxed shapes of a space, one for each row of `shapes`; `of_row` says which of them each
+    row of the space has. They are lowered as those of `lowered`; of their ops only exchanges of
+    keys and values count, if `exchanges` is true."""
+
+    shapes: Space
+    lowered: Space
+    of_row: Indices
+    op_bounds: OpBounds
+    objective: Objective
+    exchanges: bool
+
+    @cached_property
+    def parts(self) -> list[Indices]:
+        """The relaxed shapes in parts that are lowered together, the largest first."""
+        every = np.arange(len(self.shapes), dtype=np.int64)
+        return sorted(kinds(self.lowered, every, together=True), key=len, reverse=True)
+
+    def low(self, rows: Indices, threshold: int) -> Flags:
+        """Which of some relaxed shapes of one part may have a value below a threshold, (2, rows):
+        of those without ZeRO-3, then of those with it. Only where all ops count, it is in some
+        order of their ranks that they may."""
+        found, habits = np.zeros((2, len(self.shapes)), dtype=bool), self.shapes.problem.habits
+        for some in sized(self.lowered, rows, together=True, habits=habits, most=1):
+            known = self._times(bare := self._only(some, of_weights=False))
+            for entries in entries_of(self.shapes, some.rows):
+                below = self._bounds(known, entries) < threshold
+                low = entries.only(below, entries.lane[below])
+                if self.exchanges:
+                    found[:, some.rows[low.lane]] = True
+                elif len(low.lane):
+                    of_weights = self._only(some, of_weights=True)
+                    found |= self._low_in_an_order(bare, of_weights, low, threshold)
+        return np.asarray(found[:, rows])
+
+    def _low_in_an_order(
+        self, bare: BatchedProgram, of_weights: BatchedProgram, low: Entries, threshold: int
+    ) -> Flags:
+        found = np.zeros((2, len(self.shapes)), dtype=bool)
+        some, own, _ = alike(*in_every_order(self.shapes, bare, low), self.op_bounds.rings)
+        known = self._times(some)
+        below = self._bounds(known, own) < threshold
+        found[1, some.rows[own.lane[below]]] = True
+        own = own.only(below, own.lane[below])
+        if len(own.lane):
+            also = self._times(placed(of_weights, some.lane, some.orders))
+            known = {key: {**known.get(key, {}), **also.get(key, {})} for key in {*known, *also}}
+            below = self._bounds(known, own) < threshold
+            found[0, some.rows[own.lane[below]]] = True
+        return found
+
+    def _only(self, some: BatchedProgram, *, of_weights: bool) -> BatchedProgram:
+        """The program with the ops that count: those of weights, or all others."""
+
+        def counts(op: Op) -> bool:
+            if self.exchanges:
+                return op.purpose == KEYS_EXCHANGE
+            return op.kind not in ADDITIONS and (op.purpose in OF_WEIGHTS) == of_weights
+
+        program = replace(some.program, ops=tuple(filter(counts, some.program.ops)))
+        return replace(some, program=program, notes={})
+
+    def _bounds(self, known: PartTimes, entries: Entries) -> Values:
+        busiest = BusiestStream(known, entries, None)
+        ticks = least_ticks(self.shapes.problem, busiest)
+        return self.objective.bound(ticks, busiest.busy())
+
+    def _times(self, some: BatchedProgram) -> PartTimes:
+        known = part_times(self.op_bounds, some)
+        known = {key: own for key, own in known.items() if key[1] not in STEP_WORKS}
+        if not self.exchanges:
+            return known
+        names = names_of(self.shapes.problem.gpt)
+        of_layer = {key[1:]: own for key, own in known.items() if key[0] == LAYER}
+        return {(name, *key): own for name in names for key, own in of_layer.items()}
+
+
+def is_relaxed(problem: SearchProblem) -> bool:
+    """Whether relaxed shapes bound those of a problem. Casts of a recipe, what is offloaded, and
+    the busiest rank of experts' uneven loads follow from more than these have."""
+    plain = problem.fixed.get("recipe", NO_RECIPE) == NO_RECIPE
+    kept = problem.fixed.get("offload", "none") == "none"
+    return plain and kept and not isinstance(problem.gpt, RoutedGPT)
+
+
+def without_additions(space: Space, machinery: Machinery, objective: Objective) -> RelaxedShapes:
+    """The shapes of a space without ZeRO and recomputation of parts of layers."""
+    columns = {**space.columns, **_relaxed_columns(space)}
+    first, which = distinct(list(columns.values()))
+    shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
+    op_bounds = OpBounds(shapes, machinery.costs, machinery.fabric)
+    return RelaxedShapes(shapes, as_lowered(shapes), which, op_bounds, objective, exchanges=False)
+
+
+def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes | None:
+    """Relaxed shapes with exchanges of keys and values alone, of others; None where layers differ
+    in how they attend, where experts must be split, or where no plan exchanges any."""
+    space, gpt = relaxed.shapes, relaxed.shapes.problem.gpt
+    apart = attends_differently(gpt) or bool(space.problem.of_exchanges)
+    if apart or bool((space.columns["context"] == 1).all()):
+        return None
+    columns = {**space.columns, "expert": np.ones(len(space), dtype=np.int64)}
+    columns["expert_tensor"] = np.zeros(len(space), dtype=np.int64)
+    columns["recompute"] = np.full_like(columns["recompute"], columns["recompute"].min())
+    first, which = distinct(list(columns.values()))
+    shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
+    lowered = replace(as_lowered(shapes), problem=replace(space.problem, gpt=_of_one_layer(gpt)))
+    op_bounds = OpBounds(shapes, machinery.costs, machinery.fabric)
+    return RelaxedShapes(shapes, lowered, which, op_bounds, relaxed.objective, exchanges=True)
+
+
+def as_lowered(space: Space) -> Space:
+    """The rows of a space as their relaxed shapes are lowered: with z of several ranks, since on
+    one its collectives take no time."""
+    columns = {**space.columns, **_relaxed_columns(space)}
+    return Space(space.problem, {**columns, "z": np.maximum(space.columns["z"], 2)})
+
+
+def _relaxed_columns(space: Space) -> dict[str, Counts]:
+    """What relaxed shapes have in place of a space's own columns."""
+    names = space.problem.recomputations
+    recompute, zero = (space.columns[key] for key in ("recompute", "zero"))
+    if NONE in names:
+        full = names.index(FULL) if FULL in names else -1
+        recompute = np.where(recompute == full, full, names.index(NONE))
+    return {"recompute": recompute, "zero": np.full_like(zero, zero.min(initial=WHOLE))}
+
+
+def _of_one_layer(gpt: GPT) -> GPT:
+    """A model with one layer, without experts."""
+    dense = 1 if gpt.experts else 0
+    own = replace(gpt, layers=1, dense_layers=dense, expert_every=1)
+    return replace(own, mtp_layers=0, mtp_shared=False)

@@ -1,0 +1,1 @@
+"""Which rings the collectives of a shape go around, in each order of its ranks."""

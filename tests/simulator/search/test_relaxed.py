@@ -1,0 +1,246 @@
+"""Relaxed shapes rule out no row that another bound leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from simulator.costs.analytic import compute_costs
+from simulator.ranks.fabric import MachineFabric
+from simulator.search.asked.turns import least_ticks
+from simulator.search.bounds.batched_programs import kinds, sized
+from simulator.search.bounds.op_bounds import OpBounds
+from simulator.search.bounds.part_times import part_times
+from simulator.search.bounds.stream_bound import BusiestStream
+from simulator.search.objective import OBJECTIVES, Objective
+from simulator.search.problem import SearchProblem
+from simulator.search.relaxed.shapes import is_relaxed
+from simulator.search.relaxed.unbounded import UnboundedRows, relaxed_rows, share_of
+from simulator.search.root_nodes import NEVER, Machinery, entries_of, times_for
+from simulator.search.space import Space, space_of, spaces_of
+from simulator.search.tree_nodes import in_every_order
+from simulator.stacks import load_stack
+from simulator.stacks.searched import fastest_kernels
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
+from tests.simulator.search.test_asked_orders import spaces_in_a_v, spaces_in_turns
+from tests.simulator.search.test_branch_and_bound import same_answer
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.passes.stack import NO_HABITS
+from workload.sizes.arrays import Values
+
+MIXTURE = GPT(
+    name="mixture",
+    layers=6,
+    hidden=512,
+    heads=8,
+    ffn=2048,
+    sequence=1024,
+    vocab=1000,
+    kv_heads=4,
+    activation="swiglu",
+    positions="rope",
+    experts=8,
+    topk=2,
+    expert_ffn=512,
+    dense_layers=1,
+)
+EVERY = st.one_of(spaces(), spaces(gpts=mixtures()), spaces_in_turns(), spaces_in_a_v())
+
+
+def machinery_of(problem: SearchProblem, name: str) -> Machinery:
+    machine, ranks = MACHINES[name], problem.devices
+    fabric = MachineFabric(machine, ranks)
+    kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
+    costs = compute_costs(machine, fabric.ranks_per_node, ranks, kernels)
+    return Machinery(costs, fabric, 0)
+
+
+def bounds_of(space: Space, row: int, machinery: Machinery, goal: Objective) -> Values:
+    """The bounds of the programs of one row, as the root of a search has them, in every order."""
+    op_bounds, habits = OpBounds(space, machinery.costs, machinery.fabric), space.problem.habits
+    some, found = next(sized(space, np.array([row]), habits=habits)), list[Values]()
+    for entries in entries_of(space, some.rows):
+        placed, own = in_every_order(space, some, entries)
+        busiest = BusiestStream(times_for(own, part_times(op_bounds, placed)), own, None)
+        found.append(goal.bound(least_ticks(space.problem, busiest), busiest.busy()))
+    return np.concatenate(found)
+
+
+def holds_for_one_row(space: Space, name: str, data: st.DataObject) -> None:
+    """A row stays open where its least bound is below what a plan must undercut."""
+    problem, row = space.problem, data.draw(st.integers(0, len(space) - 1))
+    if not is_relaxed(problem):
+        reject()
+    goal = Objective(data.draw(st.sampled_from(OBJECTIVES)), MACHINES[name], problem.devices)
+    machinery = machinery_of(problem, name)
+    relaxed = relaxed_rows(space, machinery, goal)
+    shape = relaxed.layers.of_row[[row]]
+    least = int(bounds_of(space, row, machinery, goal).min())
+    assert relaxed.low(shape, least + 1)[relaxed.rows_of(shape) == row].all()
+
+
+@settings(max_examples=250, deadline=None, phases=UNSHRUNK)
+@given(space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_relaxed_shapes_take_no_longer_than_a_row(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_row(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=1500, deadline=None, phases=UNSHRUNK)
+@given(space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
+def test_of_fifteen_hundred_rows_none_is_ruled_out_too_soon(
+    space: Space, name: str, data: st.DataObject
+) -> None:
+    holds_for_one_row(space, name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
+@given(
+    gpt=st.one_of(models(), mixtures()),
+    name=st.sampled_from(["megatron-core", "megatron-lm-2021", "fsdp", "torchtitan", "x-moe"]),
+    machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]),
+    data=st.data(),
+)
+def test_no_row_of_a_stack_is_ruled_out_too_soon(
+    gpt: GPT, name: str, machine: str, data: st.DataObject
+) -> None:
+    stack = load_stack(name)
+    habits = fastest_kernels(stack, gpt, {}, MACHINES[machine]).habits
+    more: dict[str, Any] = {"splits_sequences": data.draw(st.booleans()), "habits": habits}
+    try:
+        found = spaces_of(SearchProblem(gpt, 8, 16, {}, stack=stack, **more))
+    except (PlanCannotRunError, PlanError):
+        reject()
+    holds_for_one_row(data.draw(st.sampled_from(found)), machine, data)
+
+
+def test_rows_that_add_to_no_whole_gradients_stay_open() -> None:
+    """With ZeRO-2 sums over data stand in for additions, and compute is all that takes long."""
+    fixed = {"z": 2, "data": 2, "pipe": 1, "recompute": "none", "micro_batch": 4, "overlap": ()}
+    gpt = replace(MIXTURE, experts=0, topk=0, expert_ffn=0, dense_layers=0, sequence=4096)
+    space = space_of(SearchProblem(gpt, 4, 32, fixed))
+    goal, machinery = Objective("time", MACHINES["alps"], 4), machinery_of(space.problem, "alps")
+    relaxed = relaxed_rows(space, machinery, goal)
+    assert len(relaxed.layers.shapes) == 1
+    for row, zero in enumerate(space.columns["zero"].tolist()):
+        least = int(bounds_of(space, row, machinery, goal).min())
+        open_, closed = (relaxed.low(np.array([0]), least + more) for more in (1, -least // 8))
+        assert open_[row], zero
+        assert not closed[row], zero
+
+
+def test_tables_gathered_over_more_ranks_may_take_less_time() -> None:
+    """On three times two ranks ZeRO-3 gathers a large table over whole nodes, others over z."""
+    few: dict[str, Any] = {
+        "layers": 2,
+        "hidden": 64,
+        "heads": 4,
+        "kv_heads": 2,
+        "sequence": 256,
+        "vocab": 50257,
+    }
+    gpt = replace(MIXTURE, **few, experts=4, expert_ffn=128, shared_ffn=512)
+    fixed = {"x": 2, "y": 1, "z": 3, "pipe": 1, "micro_batch": 1, "recompute": "none"}
+    space = spaces_of(SearchProblem(gpt, 12, 24, fixed, splits_sequences=True))[0]
+    goal, machinery = Objective("time", MACHINES["busy"], 12), machinery_of(space.problem, "busy")
+    relaxed = relaxed_rows(space, machinery, goal)
+    for row in range(len(space)):
+        shape = relaxed.layers.of_row[[row]]
+        least = int(bounds_of(space, row, machinery, goal).min())
+        assert relaxed.low(shape, least + 1)[relaxed.rows_of(shape) == row].all(), space.shape(row)
+
+
+def test_contexts_are_lowered_together_but_where_programs_have_their_steps() -> None:
+    machine = MACHINES["dgx-h100"]
+    stack, found = load_stack("torchtitan"), []
+    steps = fastest_kernels(stack, MIXTURE, {}, machine).habits
+    for kind, habits in (("ring", NO_HABITS), ("all_gather", NO_HABITS), ("all_gather", steps)):
+        problem = SearchProblem(
+            MIXTURE, 16, 16, {"context_kind": kind}, splits_sequences=True, habits=habits
+        )
+        space = space_of(problem)
+        contexts = space.columns["context"]
+        parts = kinds(space, np.arange(len(space), dtype=np.int64), together=True)
+        found.append(max(len(np.unique(contexts[rows])) for rows in parts))
+    assert found == [1, 3, 1]
+
+
+def ruled_out(space: Space, threshold: int) -> list[list[int]]:
+    """The rows that are to be bounded, and those that are ruled out."""
+    machinery = machinery_of(space.problem, "alps")
+    goal = Objective("time", MACHINES["alps"], 16)
+    left = UnboundedRows(space, machinery, goal, relaxes=True)
+    found: list[list[int]] = [[], []]
+    while left:
+        for rows, every in zip(left.pop(threshold), found, strict=True):
+            assert (np.diff(rows) > 0).all()
+            every.extend(rows.tolist())
+    return found
+
+
+def test_rows_are_bounded_or_ruled_out_and_most_are_ruled_out() -> None:
+    space = spaces_of(SearchProblem(MIXTURE, 16, 16, {"y": 1}, splits_sequences=True))[0]
+    goal, machinery = Objective("time", MACHINES["alps"], 16), machinery_of(space.problem, "alps")
+    bounds = [int(bounds_of(space, row, machinery, goal).min()) for row in range(0, len(space), 97)]
+    every, none = ruled_out(space, NEVER)
+    assert (sorted(every), none) == (list(range(len(space))), [])
+    left, gone = ruled_out(space, min(bounds) + 1)
+    assert sorted(left + gone) == list(range(len(space)))
+    assert 97 * bounds.index(min(bounds)) in left
+    assert len(gone) > 0.9 * len(space)
+
+
+def test_a_ring_of_many_ranks_is_ruled_out_by_its_exchanges_alone() -> None:
+    fixed = {"y": 1, "context_kind": "ring"}
+    space = spaces_of(SearchProblem(MIXTURE, 64, 64, fixed, splits_sequences=True))[0]
+    goal, machinery = Objective("time", MACHINES["alps"], 64), machinery_of(space.problem, "alps")
+    relaxed = relaxed_rows(space, machinery, goal)
+    exchanges = relaxed.exchanges
+    assert exchanges is not None
+    low = set[int]()
+    for rows in exchanges.parts:
+        context = exchanges.shapes.columns["context"][rows]
+        low |= {*context[exchanges.low(rows, 2 * 10**9)[0]].tolist()}
+    # Nodes have four devices; the rings of two and of four take half a millisecond and nine tenths.
+    assert low == {1, 2, 4}
+
+
+def test_shares_have_every_row_once_and_relaxed_shapes_whole() -> None:
+    space = space_of(SearchProblem(MIXTURE, 16, 16))
+    goal, machinery = Objective("time", MACHINES["alps"], 16), machinery_of(space.problem, "alps")
+    names = list(space.columns)
+    every = set(zip(*(space.columns[name].tolist() for name in names), strict=True))
+    shapes = len(relaxed_rows(space, machinery, goal).layers.shapes)
+    for count in (1, 2, 5, 10**3):
+        shares = [share_of(space, number, count) for number in range(count)]
+        rows = [zip(*(own.columns[name].tolist() for name in names), strict=True) for own in shares]
+        found = [row for own in rows for row in own]
+        assert len(found) == len(every)
+        assert {*found} == every
+        some = (own for own in shares if len(own))
+        assert sum(len(relaxed_rows(own, machinery, goal).layers.shapes) for own in some) == shapes
+    one, two = (len(share_of(space, number, 2)) for number in range(2))
+    assert abs(one - two) < 0.2 * len(space)
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+def test_a_search_that_rules_rows_out_finds_what_trying_all_plans_finds(
+    monkeypatch: pytest.MonkeyPatch, objective: str
+) -> None:
+    monkeypatch.setattr("simulator.search.workers.relaxes", lambda _: True)
+    fixed = {"overlap": ("oar", "ors", "oag", "dp", "pp"), "order": "x-y-z-data-pipe", "y": 1}
+    fixed |= {"recompute": "none", "schedule": "1f1b", "interleave": 1, "micro_batch": 1}
+    gpt = replace(MIXTURE, layers=3, experts=4)
+    problem = SearchProblem(gpt, 4, 4, fixed, splits_sequences=True)
+    same_answer(problem, "alps", 3, objective)
