@@ -23,6 +23,7 @@ from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import STEP_WORKS, PartTimes, part_times
 from simulator.search.bounds.peak_memory import ADDITIONS
 from simulator.search.bounds.stream_bound import BusiestStream, Entries
+from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import Machinery, entries_of
@@ -49,6 +50,7 @@ class RelaxedShapes:
     lowered: Space
     of_row: Indices
     op_bounds: OpBounds
+    refusals: RefusalTimes
     objective: Objective
     exchanges: bool
 
@@ -61,9 +63,14 @@ class RelaxedShapes:
     def low(self, rows: Indices, threshold: int) -> Flags:
         """Which of some relaxed shapes of one part may have a value below a threshold, (2, rows):
         of those without ZeRO-3, then of those with it. Only where all ops count, it is in some
-        order of their ranks that they may."""
+        order of their ranks that they may. Where the machine has no times for one, it may."""
         found, habits = np.zeros((2, len(self.shapes)), dtype=bool), self.shapes.problem.habits
-        for some in sized(self.lowered, rows, together=True, habits=habits, most=1):
+        for every in sized(self.lowered, rows, together=True, habits=habits, most=1):
+            untimed = [each.rows for each in self.refusals.against(self.shapes, every)]
+            found[:, [row for own in untimed for row in own]] = True
+            some = every.only(~found[0, every.rows])
+            if not len(some.rows):
+                continue
             known = self._times(bare := self._only(some, of_weights=False))
             for entries in entries_of(self.shapes, some.rows):
                 below = self._bounds(known, entries) < threshold
@@ -130,8 +137,8 @@ def without_additions(space: Space, machinery: Machinery, objective: Objective) 
     columns = {**space.columns, **_relaxed_columns(space)}
     first, which = distinct(list(columns.values()))
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
-    op_bounds = OpBounds(shapes, machinery.costs, machinery.fabric)
-    return RelaxedShapes(shapes, as_lowered(shapes), which, op_bounds, objective, exchanges=False)
+    how = *_timed(shapes, machinery), objective
+    return RelaxedShapes(shapes, as_lowered(shapes), which, *how, exchanges=False)
 
 
 def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes | None:
@@ -147,8 +154,13 @@ def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes 
     first, which = distinct(list(columns.values()))
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
     lowered = replace(as_lowered(shapes), problem=replace(space.problem, gpt=_of_one_layer(gpt)))
-    op_bounds = OpBounds(shapes, machinery.costs, machinery.fabric)
-    return RelaxedShapes(shapes, lowered, which, op_bounds, relaxed.objective, exchanges=True)
+    how = *_timed(shapes, machinery), relaxed.objective
+    return RelaxedShapes(shapes, lowered, which, *how, exchanges=True)
+
+
+def _timed(shapes: Space, machinery: Machinery) -> tuple[OpBounds, RefusalTimes]:
+    how = machinery.costs, machinery.fabric
+    return OpBounds(shapes, *how), RefusalTimes(*how)
 
 
 def as_lowered(space: Space) -> Space:

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 from simulator.costs.analytic import compute_costs
 from simulator.ranks.fabric import MachineFabric
+from simulator.search import search
 from simulator.search.asked.turns import least_ticks
+from simulator.search.baselines import exhaustive
 from simulator.search.bounds.batched_programs import kinds, sized
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import part_times
 from simulator.search.bounds.stream_bound import BusiestStream
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.problem import SearchProblem
+from simulator.search.progress import Tally
 from simulator.search.relaxed.shapes import is_relaxed
 from simulator.search.relaxed.unbounded import UnboundedRows, relaxed_rows, share_of
 from simulator.search.root_nodes import NEVER, Machinery, entries_of, times_for
@@ -29,6 +32,7 @@ from simulator.stacks.searched import fastest_kernels
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
 from tests.simulator.search.test_asked_orders import spaces_in_a_v, spaces_in_turns
 from tests.simulator.search.test_branch_and_bound import same_answer
+from tests.simulator.search.test_unsupported import FEW, SMALL, measured
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.passes.stack import NO_HABITS
@@ -234,13 +238,42 @@ def test_shares_have_every_row_once_and_relaxed_shapes_whole() -> None:
     assert abs(one - two) < 0.2 * len(space)
 
 
+def relaxing(monkeypatch: pytest.MonkeyPatch, problem: SearchProblem) -> list[int]:
+    """Have relaxed shapes rule out rows of a small space too, behind a warm start; how many."""
+    ruled, of_tally = list[int](), Tally.rule_out
+    worth = max(map(len, spaces_of(problem)))
+
+    def rule_out(tally: Tally, shapes: int, plans: int) -> None:
+        ruled.append(shapes)
+        of_tally(tally, shapes, plans)
+
+    monkeypatch.setattr("simulator.search.workers.relaxes", lambda _: True)
+    monkeypatch.setattr("simulator.search.warm_start.WORTH", worth)
+    monkeypatch.setattr("simulator.search.progress.Tally.rule_out", rule_out)
+    return ruled
+
+
 @pytest.mark.parametrize("objective", ["time", "energy"])
 def test_a_search_that_rules_rows_out_finds_what_trying_all_plans_finds(
     monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
-    monkeypatch.setattr("simulator.search.workers.relaxes", lambda _: True)
     fixed = {"overlap": ("oar", "ors", "oag", "dp", "pp"), "order": "x-y-z-data-pipe", "y": 1}
     fixed |= {"recompute": "none", "schedule": "1f1b", "interleave": 1, "micro_batch": 1}
     gpt = replace(MIXTURE, layers=3, experts=4)
     problem = SearchProblem(gpt, 4, 4, fixed, splits_sequences=True)
-    same_answer(problem, "alps", 3, objective)
+    ruled = relaxing(monkeypatch, problem)
+    same_answer(problem, "alps", 1, objective)
+    assert sum(ruled) > 0
+
+
+def test_shapes_that_a_machine_has_no_times_for_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"all_gather": (2,), "reduce_scatter": (2,)}
+    problem, machine = SearchProblem(SMALL, 8, 16, FEW | {"y": 1}), measured(**sizes)
+    ruled = relaxing(monkeypatch, problem)
+    *_, found = search(problem, machine)
+    *_, every = exhaustive(problem, machine)
+    assert 0 < found.unpredicted <= every.unpredicted
+    assert "was not measured in groups of" in found.reason
+    assert found.is_optimal
+    assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
+    assert sum(ruled) > 0
