@@ -51,7 +51,7 @@ class UnboundedRows:
         self._space = space
         self._relaxed: RelaxedRows | None = None
         self._parts, self._left = deque[Indices](), deque[Indices]()  # of rows, of relaxed shapes
-        if relaxes:
+        if relaxes and len(space):  # of many shares some may have no row
             self._relaxed = relaxed_rows(space, machinery, objective)
             self._left.extend(self._relaxed.layers.parts)
         else:

@@ -240,6 +240,8 @@ def test_shares_have_every_row_once_and_relaxed_shapes_whole() -> None:
         assert {*found} == every
         some = (own for own in shares if len(own))
         assert sum(len(relaxed_rows(own, machinery, goal).layers.shapes) for own in some) == shapes
+    empty = next(own for own in shares if not len(own))
+    assert not UnboundedRows(empty, machinery, goal, relaxes=True)
     one, two = (len(share_of(space, number, 2)) for number in range(2))
     assert abs(one - two) < 0.2 * len(space)
 
