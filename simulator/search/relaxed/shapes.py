@@ -150,7 +150,9 @@ def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes 
         return None
     columns = {**space.columns, "expert": np.ones(len(space), dtype=np.int64)}
     columns["expert_tensor"] = np.zeros(len(space), dtype=np.int64)
-    columns["recompute"] = np.full_like(columns["recompute"], columns["recompute"].min())
+    names = space.problem.recomputations
+    if NONE in names:
+        columns["recompute"] = np.full_like(columns["recompute"], names.index(NONE))
     first, which = distinct(list(columns.values()))
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
     lowered = replace(as_lowered(shapes), problem=replace(space.problem, gpt=_of_one_layer(gpt)))

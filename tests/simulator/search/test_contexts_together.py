@@ -1,0 +1,40 @@
+"""Programs of several contexts at once are those of each alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.search.bounds.batched_programs import kinds, sized
+from simulator.search.problem import SearchProblem
+from simulator.search.space import space_of
+from tests.simulator.search.test_relaxed import MIXTURE
+
+
+@pytest.mark.parametrize("kind", ["all_gather", "ulysses"])
+@pytest.mark.parametrize("recipe", ["none", "fp8-tensorwise", "fp8-blockwise"])
+@pytest.mark.parametrize("more", [{}, {"document": 256}, {"window": 256, "global_every": 2}])
+def test_a_program_of_several_contexts_has_the_ops_of_each(
+    kind: str, recipe: str, more: dict[str, Any]
+) -> None:
+    fixed = {"context_kind": kind, "recipe": recipe, "x": 1, "y": 1, "pipe": 1, "zero": 1}
+    gpt = replace(MIXTURE, **more)
+    space = space_of(SearchProblem(gpt, 16, 16, fixed, splits_sequences=True))
+    parts = kinds(space, np.flatnonzero(space.micro_batches > 1), together=True)
+    rows = max(parts, key=lambda rows: len(np.unique(space.columns["context"][rows])))
+    seen = set[int]()
+    for some in sized(space, rows, together=True):
+        contexts = space.columns["context"][some.rows]
+        for at in np.unique(contexts, return_index=True)[1].tolist():
+            alone = next(sized(space, some.rows[[at]], together=True))
+            ops = [op for op in some.program.ops if op.block.micro_batch == 0]
+            own = [op for op in alone.program.ops if op.block.micro_batch == 0]
+            assert [op.name for op in ops] == [op.name for op in own]
+            for op, one in zip(ops, own, strict=True):
+                for size, single in ((op.nbytes, one.nbytes), (op.flops, one.flops)):
+                    assert some.values(size)[at] == alone.values(single)[0], op.name
+            seen.add(int(contexts[at]))
+    assert len(seen) > 1
