@@ -14,6 +14,7 @@ from simulator.search.problem import SearchProblem
 from topologies.session import session_cached
 from workload.grid import (
     AXES,
+    axes_of,
     order_of,
 )
 from workload.passes.table import OVERLAPS, PASSES
@@ -22,6 +23,9 @@ from workload.sizes.arrays import Counts, Flags
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 NUMBER_OF = {order: number for number, order in enumerate(ORDERS)}
 ANY = len(ORDERS)  # in place of an order's number
+# Likewise for any order in which an axis is the first of those of several ranks.
+FIRST = {axis: ANY + 1 + number for number, axis in enumerate(AXES)}
+MANY_ORDERS = ANY + 1 + len(FIRST)
 
 
 def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -32,6 +36,22 @@ def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
     ('x-y-z-data-pipe', 'z-y-x-data-pipe')
     """
     return _orders_of(tuple(axis for axis in AXES if sizes[axis] > 1))
+
+
+@session_cached(64)
+def by_first_axis(orders: tuple[str, ...], wide: tuple[str, ...]) -> Mapping[int, tuple[int, ...]]:
+    """The numbers of some orders by their first axis of several ranks, as FIRST has it.
+
+    >>> orders = "x-y-z-data-pipe", "z-y-x-data-pipe"
+    >>> [names == (NUMBER_OF[order],) for order, names in
+    ...  zip(orders, by_first_axis(orders, ("x", "z")).values())]
+    [True, True]
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for order in orders:
+        first = next((FIRST[axis] for axis in axes_of(order) if axis in wide), ANY)
+        found[first] = (*found.get(first, ()), NUMBER_OF[order])
+    return found
 
 
 @session_cached(64)

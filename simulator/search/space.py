@@ -24,7 +24,7 @@ from simulator.search.asked.dispatchers import NARROW
 from simulator.search.asked.expert_splits import RUNS, TENSOR, runs_of, splits_of
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import Layouts, layouts_of
-from simulator.search.orders import ANY, ORDERS, matters, overlaps, rank_orders
+from simulator.search.orders import ANY, ORDERS, by_first_axis, matters, overlaps, rank_orders
 from simulator.search.problem import (
     SHAPE,
     SearchProblem,
@@ -138,6 +138,11 @@ class Space:
         """In which orders the ranks of a shape can stand."""
         sizes = {axis: int(self.columns[axis][at]) for axis in AXES}
         return self.problem.choices("order", rank_orders(sizes))
+
+    def by_first_axis(self, at: int) -> Mapping[int, Sequence[int]]:
+        """The numbers of these orders, by their first axis of several ranks (`orders.FIRST`)."""
+        wide = tuple(axis for axis in AXES if self.columns[axis][at] > 1)
+        return by_first_axis(tuple(self.rank_orders(at)), wide)
 
     def orders_of(self, rows: Indices) -> Counts:
         """The number of the order in which the ranks of each shape stand, or ANY."""

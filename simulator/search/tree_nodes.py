@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from simulator.search.bounds.isolated import IsolatedBlocks, Place, PrecedingSlo
 from simulator.search.bounds.schedule_bound import schedule_ticks
 from simulator.search.bounds.slot_programs import SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES, Entries
-from simulator.search.orders import NUMBER_OF, ORDERS
+from simulator.search.orders import ORDERS
 from simulator.search.rings.ring_numbers import RingNumbers
 from simulator.search.space import Order, Space
 from workload.plan import Plan
@@ -78,16 +79,40 @@ def placed_family(
 def in_every_order(
     space: Space, some: BatchedProgram, entries: Entries
 ) -> tuple[PlacedProgram, Entries]:
-    """Some rows with their ranks in every order, and the entries for each of them."""
+    """Some rows with their ranks in every order, and the entries for each of them; of rows that are
+    placed with an axis first, in every order that has it first."""
+
+    def numbers(row: int, order: int) -> Sequence[int]:
+        orders = space.by_first_axis(row)
+        return orders[order] if order in orders else [*chain.from_iterable(orders.values())]
+
+    return _in_orders(some, entries, numbers)
+
+
+def with_each_axis_first(
+    space: Space, some: BatchedProgram, entries: Entries
+) -> tuple[PlacedProgram, Entries]:
+    """Some rows with each axis first that is so in some order of their ranks, and any order of the
+    others; and the entries for each of them."""
+    return _in_orders(some, entries, lambda row, _: [*space.by_first_axis(row)])
+
+
+def _in_orders(
+    some: BatchedProgram, entries: Entries, numbers: Callable[[int, int], Sequence[int]]
+) -> tuple[PlacedProgram, Entries]:
     lanes, which = np.unique(entries.lane, return_inverse=True)
-    rows = some.rows[lanes]
-    if not len(rows):
-        return placed(some, lanes, lanes), entries
-    orders = [[NUMBER_OF[name] for name in space.rank_orders(row)] for row in rows.tolist()]
-    counts = np.array([len(names) for names in orders])
+    if isinstance(some, PlacedProgram):
+        base, own = some.base, some.lane[lanes]
+    else:
+        base, own = some, lanes
+    if not len(lanes):
+        return placed(base, own, lanes), entries
+    alone = zip(some.rows[lanes].tolist(), some.orders[lanes].tolist(), strict=True)
+    orders = [numbers(*each) for each in alone]
+    counts = np.array([len(each) for each in orders])
     each, first = counts[which], (np.cumsum(counts) - counts)[which]
     lane = np.arange(each.sum()) + np.repeat(first - (np.cumsum(each) - each), each)
-    several = placed(some, np.repeat(lanes, counts), np.concatenate(orders))
+    several = placed(base, np.repeat(own, counts), np.concatenate(orders))
     return several, entries.only(np.repeat(np.arange(len(which)), each), lane)
 
 

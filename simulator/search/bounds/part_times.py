@@ -14,6 +14,10 @@ from workload.sizes.arrays import Ticks
 
 STEP_WORKS = ("gradients", "step")  # that follow the slots of the last micro-batch
 ISSUED = "", "issued"
+OF_KERNELS = ("part times of kernels",)  # in place of a function that notes are kept by
+Part = tuple[str, str, bool]
+Counted = list[tuple[Op, dict[Part, int]]]
+StreamTimes = dict[Part, dict[tuple[str, str], Ticks]]
 PartTimes = Mapping[tuple[str, str, bool], Mapping[tuple[str, str], Ticks]]
 
 
@@ -25,15 +29,35 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     of WORK, "gradients" for sums over data or "step" for what follows all slots; `last` is true for
     the last micro-batch. The stream ISSUED has for how long the host issues slots' kernels.
     """
-    ticks: dict[tuple[str, str, bool], dict[tuple[str, str], Ticks]] = defaultdict(dict)
+    if not isinstance(some, PlacedProgram):
+        return _summed(op_bounds, some, some.noted(_counted))
+    # Where its ranks are makes a difference to what a row sends alone.
+    base = some.base
+    if OF_KERNELS not in base.notes:
+        kernels = [each for each in base.noted(_counted) if not each[0].communicates]
+        base.notes[OF_KERNELS] = _summed(op_bounds, base, kernels)
+    known = {
+        key: {stream: ticks[some.lane] for stream, ticks in own.items()}
+        for key, own in base.notes[OF_KERNELS].items()
+    }
+    sent = [each for each in base.noted(_counted) if each[0].communicates]
+    for key, streams in _summed(op_bounds, some, sent).items():
+        own = known.setdefault(key, {})
+        for stream, ticks in streams.items():
+            own[stream] = own[stream] + ticks if stream in own else ticks
+    return known
+
+
+def _summed(op_bounds: OpBounds, some: BatchedProgram, counted: Counted) -> StreamTimes:
+    """The sums of some of a program's ops."""
+    ticks: StreamTimes = defaultdict(dict)
     beside = op_bounds.space.problem.of_exchanges
-    base = some.base if isinstance(some, PlacedProgram) else some
-    for op, where in base.noted(_counted):
+    for op, where in counted:
         key, each = stream_of(op, beside), op_bounds.ticks(some, op)
+        issued = op_bounds.host_ticks(some, op) if _is_kernel(op) else None
         for entry, count in where.items():
             streams, own = ticks[entry], count * each if count > 1 else each
             streams[key] = streams[key] + own if key in streams else own
-            issued = op_bounds.host_ticks(some, op) if _is_kernel(op) else None
             if issued is not None:
                 streams[ISSUED] = streams.get(ISSUED, 0) + count * issued
     return ticks

@@ -4,9 +4,8 @@ Left out are ZeRO, recomputation of parts of layers, additions to gradients and 
 slots: what remains are ops that all these shapes have in the slots of each micro-batch, with the
 same sizes, on groups of the same ranks. So what they take at least bounds all the shapes, whatever
 these have beside them (`tests/simulator/search/test_relaxed.py`). Shapes with ZeRO-3 gather weights
-and sum their gradients over more ranks than others: there these ops are left out too. Further
-relaxed, a shape has the exchanges of keys and values alone, in which layers with experts and others
-are alike.
+and sum their gradients over more ranks than others, so these are bounded apart. Further relaxed, a
+shape has the exchanges of keys and values alone, in which layers with experts and others are alike.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from simulator.search.asked.turns import least_ticks
-from simulator.search.bounds.batched_programs import BatchedProgram, kinds, placed, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
 from simulator.search.bounds.layer_kinds import LAYER, attends_differently, names_of
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import STEP_WORKS, PartTimes, part_times
@@ -28,27 +27,28 @@ from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import Machinery, entries_of
 from simulator.search.space import Space
-from simulator.search.tree_nodes import alike, in_every_order
+from simulator.search.tree_nodes import alike, in_every_order, with_each_axis_first
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
-from workload.op import GRAD_SCATTER, KEYS_EXCHANGE, WEIGHT_GATHER, Op
+from workload.op import KEYS_EXCHANGE, Op
 from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Flags, Indices, Values, distinct
 
 NONE, FULL = "none", "full"
 WHOLE = 3  # the stage of ZeRO in which weights are split over data, too
-OF_WEIGHTS = (WEIGHT_GATHER, GRAD_SCATTER)
 
 
 @dataclass(frozen=True)
 class RelaxedShapes:
     """The relaxed shapes of a space, one for each row of `shapes`; `of_row` says which of them each
-    row of the space has. They are lowered as those of `lowered`; of their ops only exchanges of
-    keys and values count, if `exchanges` is true."""
+    row of the space has. They are lowered as those of `lowered`: without ZeRO-3, and with it. `has`
+    says of each whether it has rows without it, and with it, (2, shapes). If `exchanges` is true,
+    they are lowered once, and of their ops only exchanges of keys and values count."""
 
     shapes: Space
-    lowered: Space
+    lowered: tuple[Space, ...]
     of_row: Indices
+    has: Flags
     op_bounds: OpBounds
     refusals: RefusalTimes
     objective: Objective
@@ -58,53 +58,46 @@ class RelaxedShapes:
     def parts(self) -> list[Indices]:
         """The relaxed shapes in parts that are lowered together, the largest first."""
         every = np.arange(len(self.shapes), dtype=np.int64)
-        return sorted(kinds(self.lowered, every, together=True), key=len, reverse=True)
+        return sorted(kinds(self.lowered[0], every, together=True), key=len, reverse=True)
 
     def low(self, rows: Indices, threshold: int) -> Flags:
-        """Which of some relaxed shapes of one part may have a value below a threshold, (2, rows):
-        of those without ZeRO-3, then of those with it. Only where all ops count, it is in some
-        order of their ranks that they may. Where the machine has no times for one, it may."""
-        found, habits = np.zeros((2, len(self.shapes)), dtype=bool), self.shapes.problem.habits
-        for every in sized(self.lowered, rows, together=True, habits=habits, most=1):
-            untimed = [each.rows for each in self.refusals.against(self.shapes, every)]
-            found[:, [row for own in untimed for row in own]] = True
-            some = every.only(~found[0, every.rows])
-            if not len(some.rows):
-                continue
-            known = self._times(bare := self._only(some, of_weights=False))
-            for entries in entries_of(self.shapes, some.rows):
-                below = self._bounds(known, entries) < threshold
-                low = entries.only(below, entries.lane[below])
-                if self.exchanges:
-                    found[:, some.rows[low.lane]] = True
-                elif len(low.lane):
-                    of_weights = self._only(some, of_weights=True)
-                    found |= self._low_in_an_order(bare, of_weights, low, threshold)
-        return np.asarray(found[:, rows])
+        """Which of some relaxed shapes of one part may have a value below a threshold, for each of
+        `lowered`, (2, rows). Only where all ops count, it is in some order of their ranks that they
+        may. Where the machine has no times for one, it may."""
+        flags = np.zeros_like(self.has)
+        for found, has, lowered in zip(flags, self.has, self.lowered, strict=True):
+            habits, own = lowered.problem.habits, rows[has[rows]]
+            for every in sized(lowered, own, together=True, habits=habits, most=1):
+                untimed = [each.rows for each in self.refusals.against(self.shapes, every)]
+                found[[row for rows in untimed for row in rows]] = True
+                some = self.counted(every.only(~found[every.rows]))
+                if len(some.rows):
+                    found[self._low(some, threshold)] = True
+        return flags[:, rows]
 
-    def _low_in_an_order(
-        self, bare: BatchedProgram, of_weights: BatchedProgram, low: Entries, threshold: int
-    ) -> Flags:
-        found = np.zeros((2, len(self.shapes)), dtype=bool)
-        some, own, _ = alike(*in_every_order(self.shapes, bare, low), self.op_bounds.rings)
-        known = self._times(some)
-        below = self._bounds(known, own) < threshold
-        found[1, some.rows[own.lane[below]]] = True
-        own = own.only(below, own.lane[below])
-        if len(own.lane):
-            also = self._times(placed(of_weights, some.lane, some.orders))
-            known = {key: {**known.get(key, {}), **also.get(key, {})} for key in {*known, *also}}
-            below = self._bounds(known, own) < threshold
-            found[0, some.rows[own.lane[below]]] = True
-        return found
+    def _low(self, some: BatchedProgram, threshold: int) -> Indices:
+        """Those of some relaxed shapes that may have a value below a threshold."""
+        known, found = self._times(some), list[Indices]()
+        for entries in entries_of(self.shapes, some.rows):
+            below = self._bounds(known, entries) < threshold
+            each, own = some, entries.only(below, entries.lane[below])
+            for orders in () if self.exchanges else (with_each_axis_first, in_every_order):
+                if len(own.lane):
+                    each, own = orders(self.shapes, each, own)
+                    if orders is in_every_order:  # before, those alike have other orders each
+                        each, own, _ = alike(each, own, self.op_bounds.rings)
+                    below = self._bounds(self._times(each), own) < threshold
+                    own = own.only(below, own.lane[below])
+            found.append(each.rows[own.lane])
+        return np.concatenate(found)
 
-    def _only(self, some: BatchedProgram, *, of_weights: bool) -> BatchedProgram:
-        """The program with the ops that count: those of weights, or all others."""
+    def counted(self, some: BatchedProgram) -> BatchedProgram:
+        """The program with the ops that count."""
 
         def counts(op: Op) -> bool:
             if self.exchanges:
                 return op.purpose == KEYS_EXCHANGE
-            return op.kind not in ADDITIONS and (op.purpose in OF_WEIGHTS) == of_weights
+            return op.kind not in ADDITIONS
 
         program = replace(some.program, ops=tuple(filter(counts, some.program.ops)))
         return replace(some, program=program, notes={})
@@ -137,8 +130,10 @@ def without_additions(space: Space, machinery: Machinery, objective: Objective) 
     columns = {**space.columns, **_relaxed_columns(space)}
     first, which = distinct(list(columns.values()))
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
+    whole = space.columns["zero"] == WHOLE
+    has = [np.bincount(which[own], minlength=len(shapes)) > 0 for own in (~whole, whole)]
     how = *_timed(shapes, machinery), objective
-    return RelaxedShapes(shapes, as_lowered(shapes), which, *how, exchanges=False)
+    return RelaxedShapes(shapes, _lowered(shapes), which, np.array(has), *how, exchanges=False)
 
 
 def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes | None:
@@ -156,13 +151,21 @@ def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes 
     first, which = distinct(list(columns.values()))
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
     lowered = replace(as_lowered(shapes), problem=replace(space.problem, gpt=_of_one_layer(gpt)))
+    has = np.ones((1, len(shapes)), dtype=bool)
     how = *_timed(shapes, machinery), relaxed.objective
-    return RelaxedShapes(shapes, lowered, which, *how, exchanges=True)
+    return RelaxedShapes(shapes, (lowered,), which, has, *how, exchanges=True)
 
 
 def _timed(shapes: Space, machinery: Machinery) -> tuple[OpBounds, RefusalTimes]:
     how = machinery.costs, machinery.fabric
     return OpBounds(shapes, *how), RefusalTimes(*how)
+
+
+def _lowered(space: Space) -> tuple[Space, Space]:
+    """Relaxed shapes as they are lowered without ZeRO-3, and with it."""
+    lowered = as_lowered(space)
+    zero = np.full_like(lowered.columns["zero"], WHOLE)
+    return lowered, Space(space.problem, {**lowered.columns, "zero": zero})
 
 
 def as_lowered(space: Space) -> Space:
@@ -179,7 +182,8 @@ def _relaxed_columns(space: Space) -> dict[str, Counts]:
     if NONE in names:
         full = names.index(FULL) if FULL in names else -1
         recompute = np.where(recompute == full, full, names.index(NONE))
-    return {"recompute": recompute, "zero": np.full_like(zero, zero.min(initial=WHOLE))}
+    # With ZeRO-2 what sums gradients over data depends on z; a part of data that shards needs some.
+    return {"recompute": recompute, "zero": np.full_like(zero, min(zero.min(initial=WHOLE), 1))}
 
 
 def _of_one_layer(gpt: GPT) -> GPT:

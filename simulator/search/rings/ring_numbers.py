@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
-from simulator.search.orders import ANY
+from simulator.search.orders import ANY, FIRST, MANY_ORDERS
 from simulator.search.rings.strides import (
     Span,
     Strides,
@@ -27,6 +27,7 @@ from workload.op import PAIRS, Op
 from workload.sizes.arrays import Indices, Parts, distinct
 
 NONE = -1
+AXIS_OF = {number: axis for axis, number in FIRST.items()}
 PLACES = ("places",)  # in place of a key
 RingKey = tuple[tuple[str, ...], bool, bool]  # axes, whether it reduces, whether it is of pairs
 
@@ -69,7 +70,7 @@ class RingNumbers:
     def _places_of(self, some: BatchedProgram) -> Indices:
         """For each row the number of its place: a grid and an order of its ranks."""
         if PLACES not in some.rings:
-            places = self.space.grids[1][some.rows] * (ANY + 1) + some.orders
+            places = self.space.grids[1][some.rows] * MANY_ORDERS + some.orders
             first, which = distinct([places])
             every = places[first].tolist()
             fresh = [place for place in every if place not in self._places]
@@ -93,17 +94,17 @@ class RingNumbers:
 
     def _numbered(self, places: Indices, key: RingKey) -> Indices:
         """The numbers of the rings of some axes at different places."""
-        grids, orders = np.divmod(places, ANY + 1)
+        grids, orders = np.divmod(places, MANY_ORDERS)
         sizes = self.space.grids[0][:, grids]
         axes, *how = key
-        spans = spans_of(sizes, self.shard, orders % ANY)
+        spans = spans_of(sizes, self.shard, np.where(orders < ANY, orders, 0))
         ways, which = strides_of(spans, axes)
         each = [self._number(frozenset({way}), _size(way), *how) for way in ways]
         found = np.array(each, dtype=np.int64)[which]
-        for at in np.flatnonzero(orders == ANY).tolist():
+        for at in np.flatnonzero(orders >= ANY).tolist():
             own = {axis: (int(far[at]), int(many[at])) for axis, (far, many) in spans.items()}
-            size = _size(own[axis] for axis in axes)
-            found[at] = self._number(strides_in_any_order(own, axes), size, *how)
+            size, first = _size(own[axis] for axis in axes), AXIS_OF.get(int(orders[at]), "")
+            found[at] = self._number(strides_in_any_order(own, axes, first), size, *how)
         return found
 
     def _number(self, ways: frozenset[Strides], size: int, reduces: bool, pairs: bool) -> int:

@@ -22,7 +22,7 @@ from simulator.search.bounds.stream_bound import BusiestStream
 from simulator.search.objective import OBJECTIVES, Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.progress import Tally
-from simulator.search.relaxed.shapes import is_relaxed
+from simulator.search.relaxed.shapes import WHOLE, is_relaxed
 from simulator.search.relaxed.unbounded import UnboundedRows, relaxed_rows, share_of
 from simulator.search.root_nodes import NEVER, Machinery, entries_of, times_for
 from simulator.search.space import Space, space_of, spaces_of
@@ -38,6 +38,7 @@ from tests.simulator.search.test_layer_kinds import in_windows
 from tests.simulator.search.test_unsupported import FEW, SMALL, measured
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP
 from workload.passes.stack import NO_HABITS
 from workload.sizes.arrays import Values
 
@@ -57,6 +58,7 @@ MIXTURE = GPT(
     expert_ffn=512,
     dense_layers=1,
 )
+SUMS = BUCKET_SCATTER, BUCKET_REDUCE  # of gradients over data, which follow the slots
 EVERY = st.one_of(
     *(spaces(), spaces(gpts=mixtures()), spaces(gpts=in_windows()), spaces_of_other_ranks()),
     *(spaces_in_turns(), spaces_in_a_v(), spaces_with_parts(), spaces_with_traded_heads()),
@@ -93,6 +95,45 @@ def holds_for_one_row(space: Space, name: str, data: st.DataObject) -> None:
     shape = relaxed.layers.of_row[[row]]
     least = int(bounds_of(space, row, machinery, goal).min())
     assert relaxed.low(shape, least + 1)[relaxed.rows_of(shape) == row].all()
+
+
+def has_the_ops_of_its_relaxed_shape(space: Space, row: int) -> None:
+    """A row has each op that its relaxed shape counts, with as many bytes and FLOPs or more, and a
+    collective over the same axes of several ranks; but for those on one rank."""
+    goal, habits = Objective("time", MACHINES["alps"], space.problem.devices), space.problem.habits
+    layers = relaxed_rows(space, machinery_of(space.problem, "alps"), goal).layers
+    lowered = layers.lowered[int(space.columns["zero"][row] == WHOLE)]
+    how: dict[str, Any] = {"together": True, "habits": habits, "most": 1}
+    relaxed = layers.counted(next(sized(lowered, layers.of_row[[row]], **how)))
+    alone = next(sized(space, np.array([row]), habits=habits))
+    own = {(op.label, op.kind, op.block): op for op in alone.program.ops}
+    grid = alone.program.plan.grid
+    for op in relaxed.program.ops:
+        wide = {axis for axis in op.axes if grid.size(axis) > 1}
+        if op.block == STEP or op.purpose in SUMS or (op.communicates and not wide):
+            continue
+        other = own[op.label, op.kind, op.block]
+        assert wide == {axis for axis in other.axes if grid.size(axis) > 1}, op.name
+        assert (relaxed.values(op.nbytes) <= alone.values(other.nbytes)).all(), op.name
+        assert (relaxed.values(op.flops) <= alone.values(other.flops)).all(), op.name
+
+
+@settings(max_examples=150, deadline=None, phases=UNSHRUNK)
+@given(space=EVERY, data=st.data())
+def test_relaxed_shapes_have_no_op_that_a_row_lacks(space: Space, data: st.DataObject) -> None:
+    if not is_relaxed(space.problem):
+        reject()
+    has_the_ops_of_its_relaxed_shape(space, data.draw(st.integers(0, len(space) - 1)))
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("z", [1, 2])
+def test_one_micro_batch_has_the_ops_of_its_relaxed_shape(z: int, zero: int) -> None:
+    """Without z, or with ZeRO-3, it adds to no gradients."""
+    fixed = {"z": z, "zero": zero, "pipe": 1, "micro_batch": 4, "recompute": "none", "x": 1}
+    space = space_of(SearchProblem(MIXTURE, 4, 16, fixed))
+    for row in range(len(space)):
+        has_the_ops_of_its_relaxed_shape(space, row)
 
 
 @settings(max_examples=250, deadline=None, phases=UNSHRUNK)
@@ -135,11 +176,13 @@ def test_no_row_of_a_stack_is_ruled_out_too_soon(
     holds_for_one_row(data.draw(st.sampled_from(found)), machine, data)
 
 
-def test_rows_that_add_to_no_whole_gradients_stay_open() -> None:
-    """With ZeRO-2 sums over data stand in for additions, and compute is all that takes long."""
-    fixed = {"z": 2, "data": 2, "pipe": 1, "recompute": "none", "micro_batch": 4, "overlap": ()}
+@pytest.mark.parametrize(("z", "batch"), [(1, 16), (2, 32)])
+def test_rows_that_add_to_no_whole_gradients_stay_open(z: int, batch: int) -> None:
+    """Without z one micro-batch adds to nothing, with ZeRO-2 sums over data stand in for additions,
+    and compute is all that takes long."""
+    fixed = {"z": z, "pipe": 1, "recompute": "none", "micro_batch": 4, "overlap": (), "x": 1}
     gpt = replace(MIXTURE, experts=0, topk=0, expert_ffn=0, dense_layers=0, sequence=4096)
-    space = space_of(SearchProblem(gpt, 4, 32, fixed))
+    space = space_of(SearchProblem(gpt, 4, batch, fixed | {"y": 1}))
     goal, machinery = Objective("time", MACHINES["alps"], 4), machinery_of(space.problem, "alps")
     relaxed = relaxed_rows(space, machinery, goal)
     assert len(relaxed.layers.shapes) == 1
