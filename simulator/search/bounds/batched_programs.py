@@ -56,10 +56,10 @@ class BatchedProgram:
     """One program of a stage with one layer of each kind and at most two micro-batches, with sizes
     for each of `rows` of a space.
 
-    `orders` has the number of each row's rank order, or ANY. `rings` caches the rows' groups by
-    axes, `timed` the bounds of their ops, `hosts` how long the host issues them, `parts` the rows
-    in parts that agree in some inputs of lowering and on some rings, `sizes` those of buffers,
-    `notes` what else follows from the program alone (`noted`).
+    `orders` has the number of each row's rank order, ANY, or one of FIRST (`orders.py`). `rings`
+    caches the rows' groups by axes, `timed` the bounds of their ops, `hosts` how long the host
+    issues them, `parts` the rows in parts that agree in some inputs of lowering and on some rings,
+    `sizes` those of buffers, `notes` what else follows from all of these or some (`noted`).
     """
 
     rows: Indices
@@ -111,7 +111,8 @@ class BatchedProgram:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedProgram(BatchedProgram):
-    """Rows of `base`, each with its ranks in one order: `lane` says which row of it each one is."""
+    """Rows of `base`, each with its ranks in one order, or any that has an axis first: `lane` says
+    which row of it each one is."""
 
     base: BatchedProgram
     lane: Indices

@@ -1,7 +1,8 @@
 """Lower bounds of ops for many plans: each distinct size is computed once.
 
 A collective takes as long as on the fastest of its axes' rings, without contention: no rank's is
-shorter. Where ranks may be in any order, that is the fastest ring of all orders.
+shorter. Where ranks may be in any order, that is the fastest ring of all orders, or of those that
+have an axis first.
 """
 
 from __future__ import annotations

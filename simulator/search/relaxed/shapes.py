@@ -4,8 +4,10 @@ Left out are ZeRO, recomputation of parts of layers, additions to gradients and 
 slots: what remains are ops that all these shapes have in the slots of each micro-batch, with the
 same sizes, on groups of the same ranks. So what they take at least bounds all the shapes, whatever
 these have beside them (`tests/simulator/search/test_relaxed.py`). Shapes with ZeRO-3 gather weights
-and sum their gradients over more ranks than others, so these are bounded apart. Further relaxed, a
-shape has the exchanges of keys and values alone, in which layers with experts and others are alike.
+and sum their gradients over more ranks than others, so these are bounded apart. A vocabulary whose
+rows are padded for ZeRO has other sizes, which may be faster: such shapes are bounded by no other.
+Further relaxed, a shape has the exchanges of keys and values alone, in which layers with experts
+and others are alike.
 """
 
 from __future__ import annotations
@@ -43,12 +45,14 @@ class RelaxedShapes:
     """The relaxed shapes of a space, one for each row of `shapes`; `of_row` says which of them each
     row of the space has. They are lowered as those of `lowered`: without ZeRO-3, and with it. `has`
     says of each whether it has rows without it, and with it, (2, shapes). If `exchanges` is true,
-    they are lowered once, and of their ops only exchanges of keys and values count."""
+    they are lowered once, and of their ops only exchanges of keys and values count. `apart` are
+    rows of the space whose other ops have other sizes."""
 
     shapes: Space
     lowered: tuple[Space, ...]
     of_row: Indices
     has: Flags
+    apart: Flags
     op_bounds: OpBounds
     refusals: RefusalTimes
     objective: Objective
@@ -61,18 +65,19 @@ class RelaxedShapes:
         return sorted(kinds(self.lowered[0], every, together=True), key=len, reverse=True)
 
     def low(self, rows: Indices, threshold: int) -> Flags:
-        """Which of some relaxed shapes of one part may have a value below a threshold, for each of
-        `lowered`, (2, rows). Only where all ops count, it is in some order of their ranks that they
-        may. Where the machine has no times for one, it may."""
+        """Which of some relaxed shapes of one part may have a value below a threshold, by how they
+        are `lowered`, (2, rows) or (1, rows). Where not exchanges alone count, it is in some order
+        of ranks that they may. Where the machine has no times for one, it may."""
         flags = np.zeros_like(self.has)
         for found, has, lowered in zip(flags, self.has, self.lowered, strict=True):
             habits, own = lowered.problem.habits, rows[has[rows]]
             for every in sized(lowered, own, together=True, habits=habits, most=1):
                 untimed = [each.rows for each in self.refusals.against(self.shapes, every)]
                 found[[row for rows in untimed for row in rows]] = True
-                some = self.counted(every.only(~found[every.rows]))
-                if len(some.rows):
-                    found[self._low(some, threshold)] = True
+                if not (timed := ~found[every.rows]).any():
+                    continue
+                some = self.counted(every.only(timed))
+                found[self._low(some, threshold)] = True
         return flags[:, rows]
 
     def _low(self, some: BatchedProgram, threshold: int) -> Indices:
@@ -132,8 +137,11 @@ def without_additions(space: Space, machinery: Machinery, objective: Objective) 
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
     whole = space.columns["zero"] == WHOLE
     has = [np.bincount(which[own], minlength=len(shapes)) > 0 for own in (~whole, whole)]
+    lowered = as_lowered(shapes), _with_whole_weights(shapes)
+    each = [vocabulary_rows(own)[which] for own in lowered]
+    apart = np.where(whole, each[1], each[0]) - vocabulary_rows(space) != 0
     how = *_timed(shapes, machinery), objective
-    return RelaxedShapes(shapes, _lowered(shapes), which, np.array(has), *how, exchanges=False)
+    return RelaxedShapes(shapes, lowered, which, np.array(has), apart, *how, exchanges=False)
 
 
 def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes | None:
@@ -151,9 +159,9 @@ def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes 
     first, which = distinct(list(columns.values()))
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
     lowered = replace(as_lowered(shapes), problem=replace(space.problem, gpt=_of_one_layer(gpt)))
-    has = np.ones((1, len(shapes)), dtype=bool)
+    has, none = np.ones((1, len(shapes)), dtype=bool), np.zeros(len(space), dtype=bool)
     how = *_timed(shapes, machinery), relaxed.objective
-    return RelaxedShapes(shapes, (lowered,), which, has, *how, exchanges=True)
+    return RelaxedShapes(shapes, (lowered,), which, has, none, *how, exchanges=True)
 
 
 def _timed(shapes: Space, machinery: Machinery) -> tuple[OpBounds, RefusalTimes]:
@@ -161,16 +169,26 @@ def _timed(shapes: Space, machinery: Machinery) -> tuple[OpBounds, RefusalTimes]
     return OpBounds(shapes, *how), RefusalTimes(*how)
 
 
-def _lowered(space: Space) -> tuple[Space, Space]:
-    """Relaxed shapes as they are lowered without ZeRO-3, and with it."""
-    lowered = as_lowered(space)
-    zero = np.full_like(lowered.columns["zero"], WHOLE)
-    return lowered, Space(space.problem, {**lowered.columns, "zero": zero})
+def _with_whole_weights(space: Space) -> Space:
+    """Relaxed shapes as they are lowered with ZeRO-3, whose collectives have sizes by z."""
+    columns = {**space.columns, **_relaxed_columns(space)}
+    return Space(space.problem, {**columns, "zero": np.full_like(columns["zero"], WHOLE)})
+
+
+def vocabulary_rows(space: Space) -> Counts:
+    """Rows of the vocabulary that a rank has in each shape, padded so that what shards the
+    optimizer's state splits its table evenly
+    (`workload/lowering/layers/vocabulary.py:padded_vocabulary`)."""
+    c, gpt = space.columns, space.problem.gpt
+    shard = space.problem.fixed.get("shard", 0) or c["data"]
+    parts = c["z"] * np.where(c["zero"] > 0, c["context"] * shard, 1)
+    least, step = -(-gpt.vocab // (c["x"] * c["y"])), parts // np.gcd(parts, gpt.hidden)
+    return np.asarray(-(-least // step) * step)
 
 
 def as_lowered(space: Space) -> Space:
-    """The rows of a space as their relaxed shapes are lowered: with z of several ranks, since on
-    one its collectives take no time."""
+    """The rows of a space as their relaxed shapes are lowered without ZeRO-3: with z of several
+    ranks, since on one its collectives take no time."""
     columns = {**space.columns, **_relaxed_columns(space)}
     return Space(space.problem, {**columns, "z": np.maximum(space.columns["z"], 2)})
 

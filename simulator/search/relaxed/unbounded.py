@@ -87,12 +87,15 @@ class RelaxedRows:
     def low(self, some: Indices, threshold: int) -> Flags:
         """Which of the rows of some relaxed shapes may have a value below a threshold."""
         low = self._exchange_low(some, threshold)
-        flags = np.zeros((2, len(self.layers.shapes)), dtype=bool)
+        shapes = self.layers.shapes
+        flags, exchanges = np.zeros((2, len(shapes)), dtype=bool), np.zeros(len(shapes), dtype=bool)
         if low.any():
+            exchanges[some[low]] = True
             flags[:, some[low]] = self.layers.low(some[low], threshold)
         rows = self.rows_of(some)
+        of_row = self.layers.of_row[rows]
         whole = (self.space.columns["zero"][rows] == WHOLE).astype(np.int64)
-        return np.asarray(flags[whole, self.layers.of_row[rows]])
+        return np.asarray(flags[whole, of_row] | (self.layers.apart[rows] & exchanges[of_row]))
 
     def _exchange_low(self, some: Indices, threshold: int) -> Flags:
         exchanges = self.exchanges
