@@ -105,18 +105,31 @@ def _ranked(
 def _together(
     prediction: Prediction, levers: Sequence[Sequence[Change]], predicted: Predicted | None
 ) -> str:
-    """All changes at once in words, if they are enough: on the ranks as they are, or else with the
-    fewest ranks of context."""
+    """Several changes at once in words, if they are enough: on the ranks as they are each as mild
+    as the others allow, or else all with the fewest ranks of context."""
+    own = [lever for lever in levers if not GRID.intersection(lever[-1])]
     every: Change = {}
-    for lever in levers:
-        every |= {} if GRID.intersection(lever[-1]) else lever[-1]
-    if words := _at_once(prediction, every, predicted):
-        return words
+    for lever in own:
+        every |= lever[-1]
+    if _fits(prediction, every):
+        return _at_once(prediction, _mildest(prediction, own, every), predicted)
     contexts = [every | change for lever in levers for change in lever if "context" in change]
     fits = partial(_fits, prediction)
     if not contexts or not fits(contexts[-1]):
         return ""
     return _at_once(prediction, contexts[bisect_left(contexts, True, key=fits)], predicted)
+
+
+def _mildest(prediction: Prediction, levers: Sequence[Sequence[Change]], every: Change) -> Change:
+    """Of changes that are enough together each in turn as mild as leaves them enough, or left out:
+    recomputation first, which takes most time."""
+    fits = partial(_fits, prediction)
+    for lever in levers:
+        own = lever[-1].keys() - {"matmul_forms"}
+        others = {key: value for key, value in every.items() if key not in own}
+        ways = [others, *(others | change for change in lever)]
+        every = ways[bisect_left(ways, True, key=fits)]
+    return every
 
 
 def _at_once(prediction: Prediction, every: Change, predicted: Predicted | None) -> str:

@@ -208,7 +208,11 @@ def _simulated(
     gpt: GPT,
 ) -> StepResult:
     simulate = simulate_pipeline if plan.pipe > 1 else simulate_step
-    return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
+    try:
+        return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
+    except OverflowError as error:
+        what = f"micro_batch={plan.micro_batch} makes ops of more bytes or FLOPs than 63 bits hold"
+        raise PlanCannotRunError(f"{what}; take a smaller one") from error
 
 
 def op_costs(

@@ -58,13 +58,15 @@ def parse_plan(
         values["batch"] = cells * values.get("micro_batch", 1)
     if "micro_batch" not in values:
         values["micro_batch"] = max(values["batch"] // max(cells, 1), 1)
-    plan = Plan(**values)
-    if devices is not None and plan.grid.ranks != devices:
+    sizes = [values.get(axis, 1) for axis in AXES]
+    ranks = prod(sizes)
+    if devices not in (None, ranks) and min(sizes) > 0:  # what is no size the plan refuses itself
+        several = f"{ranks} ranks" if ranks > 1 else "1 rank"
         raise PlanCannotRunError(
-            f"the plan's axes multiply to {plan.grid.ranks} ranks, not to {devices} devices; "
+            f"the plan's axes multiply to {several}, not to {devices} devices; "
             "one axis may be given as data=rest"
         )
-    return plan
+    return Plan(**values)
 
 
 def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:

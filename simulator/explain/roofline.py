@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.attribution.compute_ops import OpTime, compute_ops
-from simulator.attribution.critical_path import cause_of
+from simulator.attribution.critical_path import OWN_WORK, cause_of
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import causal_flops
 from simulator.engine.ticks import to_seconds
@@ -37,7 +37,10 @@ SORTS = {
     ],
     "softmax": ["softmax", "softmax_grad"],
     "activation functions": [
-        f"{kind}{part}" for kind in ("gelu", "squared_relu", *GATED) for part in PARTS[:2]
+        f"{weighted}{kind}{part}"
+        for weighted in ("", "weighted_")  # of experts, by their scores
+        for kind in ("gelu", "squared_relu", *GATED)
+        for part in PARTS[:2]
     ],
     "convolutions": ["ssd_conv", "ssd_conv_grad"],
     "dropout": ["dropout", "dropout_grad"],
@@ -194,7 +197,10 @@ def kinds_of(ops: Sequence[OpTime], machine: Machine) -> list[KindOfOp]:
 
 
 def kind_of(op: Op) -> str:
-    """Under which kind an op is counted: by its label where it multiplies matrices."""
+    """Under which kind an op is counted: by its label where it multiplies matrices; as on a
+    critical path where that has a name for it."""
+    if op.kind in OWN_WORK and not op.flops:
+        return OWN_WORK[op.kind]
     if op.block == STEP:
         return "optimizer"
     if op.kind in ATTENTIONS:

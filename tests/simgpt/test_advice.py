@@ -11,6 +11,7 @@ import pytest
 
 from simgpt import advice, tables
 from simgpt.advice import _may_be_enough, starved, what_fits
+from simulator.explain.changed_plan import fits
 from simulator.explain.nearest_fit import habits_in_memory
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
@@ -41,7 +42,7 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
         ("data=rest", "per device; it fits with zero=3, or z=64,data=16"),
         (
             "x=4,z=4,data=rest",
-            "per device; it fits with recompute=full,micro_batch=1,zero=3 together",
+            "per device; it fits with micro_batch=2,zero=1 together",
         ),
         pytest.param(
             "x=4,z=8,pipe=2,data=rest,micro_batch=4",
@@ -85,7 +86,7 @@ def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
             ["recompute=full:25", "recompute=layernorm+mlp", "micro_batch=1"],
         ),
         ("data=rest", "simgpt", ["z=64,data=16", "zero=3"]),  # levers have the other order
-        ("x=4,z=4,data=rest", "simgpt", ["recompute=full,micro_batch=1,zero=3 together"]),
+        ("x=4,z=4,data=rest", "simgpt", ["micro_batch=2,zero=1 together"]),
         ("x=4,z=8,data=rest,recompute=none", "axonn", ["recompute=full:26", "micro_batch=1"]),
     ],
 )
@@ -100,6 +101,29 @@ def test_what_is_enough_is_ranked_by_the_step_that_it_is_predicted_to_take(
     assert times_s == sorted(times_s)
     ends = [each.rpartition(" (")[2] for each in found]
     assert ends == [f"{tables.seconds(each)} a step)" for each in times_s]
+
+
+@pytest.mark.parametrize(
+    ("devices", "changes", "milder"),
+    [
+        (32, {"micro_batch": 1, "zero": 2}, [{"micro_batch": 2}, {"zero": 1}]),
+        (
+            16,
+            {"recompute": "full", "micro_batch": 8, "zero": 2},
+            [{"recompute": "none"}, {"micro_batch": 16}, {"zero": 1}],
+        ),
+    ],
+)
+def test_changes_that_are_enough_together_are_each_as_mild_as_the_others_allow(
+    devices: int, changes: dict[str, Any], milder: list[dict[str, Any]]
+) -> None:
+    plan, machine = parse_plan("expert=8,data=rest", devices=devices, batch=256), "dgx-h100"
+    prediction = predict(find_model("mixtral-8x7b"), plan, load_machine(machine))
+    words = ",".join(f"{key}={value}" for key, value in changes.items())
+    said = what_fits(prediction, load_machine(machine))
+    assert said.endswith(f"it fits with {words} together")
+    assert fits(prediction, changes)
+    assert not any(fits(prediction, changes | each) for each in milder)
 
 
 def step_s_of(asked: tuple[str, ...], text: str, change: str) -> float:

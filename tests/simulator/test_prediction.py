@@ -160,6 +160,12 @@ def test_a_plan_fits_a_device_of_just_its_peak_and_none_with_a_byte_less() -> No
         assert (memory.peak_bytes, memory.capacity_bytes, memory.fits) == (peak, capacity, fits)
 
 
+def test_an_op_of_more_flops_than_63_bits_hold_is_refused() -> None:
+    plan = parse_plan("data=8", batch=2**24)
+    with pytest.raises(PlanCannotRunError, match="micro_batch=2097152 makes ops of more"):
+        predict(find_model("llama-3.1-8b"), plan, load_machine("dgx-h100"))
+
+
 @pytest.mark.parametrize(("layers", "batch"), [(10, 11), (60, 1)])
 def test_a_step_longer_than_ticks_can_count_is_refused(layers: int, batch: int) -> None:
     """That of 60 layers is so only once the layers are put in that a folded step leaves out."""

@@ -11,6 +11,7 @@ from simulator.stacks import load_stack
 from tests.blocks import BLOCK
 from topologies.errors import MachineError
 from topologies.machine_files import load_machine
+from topologies.placement import contiguous
 from topologies.placement_names import parse_placement
 from workload.gpt import find_model
 from workload.op import STEP, Block, Op
@@ -81,6 +82,20 @@ def test_ops_without_flops_are_kinds_by_the_bytes_that_they_move() -> None:
     assert (norms.flops, norms.intensity, norms.nbytes, norms.seconds) == (0, None, 8e6, 8e-6)
     assert norms.share_of_roof(roofs) == pytest.approx(1 / 1.6384)
     assert [kind.share for kind in found.values()] == [0.5, 0.4, 0.05, 0.05]
+
+
+def test_ops_of_experts_and_recipes_have_kinds_of_their_own() -> None:
+    """Casts of weights follow the optimizer and are casts as those of activations are."""
+    gpt, machine = find_model("mixtral-8x7b"), load_machine("dgx-h100")
+    text = "expert=8,data=rest,micro_batch=1,zero=2,recompute=full,recipe=fp8-tensorwise"
+    plan = parse_plan(text, devices=16, batch=32)
+    found = roofline(predict(gpt, plan, machine), machine, contiguous(machine, 16))
+    names = [(kind.name, kind.dtype) for kind in found.kinds]
+    assert len({*names}) == len(names)
+    shares = {kind.name: kind.share for kind in found.kinds}
+    named = ("routing", "permutation of experts' rows", "casts to 8 or 4 bits", "optimizer")
+    assert all(shares[name] > 0 for name in named)
+    assert shares["activation functions"] > shares["other elementwise"] > 0
 
 
 def test_attention_counts_what_a_causal_kernel_does() -> None:
