@@ -8,20 +8,35 @@ the dtype of training).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
 
 Z = "zero_optimization."
+HALVES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-AUTO = "auto"  # what a training script fills in
 DTYPE = "data_types.grad_accum_dtype"
+AUTO = "auto"  # what a training script fills in, as Hugging Face's does
+STEPS = "as many accumulation steps as the batch and the micro-batch make; one where they say none"
+ASSUMED: Mapping[str, str] = MappingProxyType(
+    {
+        SIZES[0]: "the micro-batches of all ranks and accumulation steps",
+        SIZES[1]: "what the batch, the ranks and the accumulation steps make",
+        SIZES[2]: STEPS,
+        Z + "stage": "stage 0, DeepSpeed's own default",
+        "zero_stage": "stage 0, DeepSpeed's own default",
+        Z + "overlap_comm": "on with stage 3 alone, DeepSpeed's own default",
+        Z + "mics_shard_size": "state is sharded over all ranks",
+        DTYPE: "the dtype of training",
+        **dict.fromkeys(HALVES, "bf16, which simgpt plans by default"),
+    }
+)
 
 
 def read(reading: Reading, devices: int | None) -> None:
     """Read all settings that bear on a plan."""
-    for name in [name for name, value in reading.settings.items() if value == AUTO]:
-        del reading.settings[name]
+    filled_in = _read_auto(reading)
     if "zero_stage" in reading.settings:  # as accelerate writes it
         reading.settings.setdefault(Z + "stage", reading.settings.pop("zero_stage"))
     reading.read_simple()
@@ -38,31 +53,57 @@ def read(reading: Reading, devices: int | None) -> None:
         within = parts
     if within > 1 and stage == 3:
         fields["shard"] = within
-    _read_precision(reading)
+    _read_precision(reading, half=any(name in filled_in for name in HALVES))
+
+
+def _read_auto(reading: Reading) -> list[str]:
+    """The settings that the training script fills in, taken out of those that are given; said of
+    all that bear on a plan is what is assumed in their place."""
+    table, found = reading.table, []
+    for name in [name for name, value in reading.settings.items() if value.lower() == AUTO]:
+        kinds = [table[kind] for kind in ("changes", "refused")]
+        listed = any(name in each or name in each.get("above_one", {}) for each in kinds)
+        if name not in ASSUMED and not listed and not reading.matters(name):
+            continue
+        usual = "off, as it is by default" if listed else "not known here: left out"
+        reading.differs(name, ASSUMED.get(name, usual))
+        del reading.settings[name]
+        found.append(name)
+    return found
 
 
 def _read_batch(reading: Reading, devices: int | None) -> None:
-    """Any two of the batch, a rank's micro-batch and the accumulation steps say the third."""
+    """Any two of the batch, a rank's micro-batch and the accumulation steps say the third; all
+    three say how many ranks share the batch, which DeepSpeed checks."""
     fields = reading.fields
     batch, micro, steps = (reading.number(name) for name in SIZES)
     if batch and micro and steps:
         if batch % (micro * steps):
             raise FrameworkError(f"train_batch_size = {batch} is no multiple of {micro * steps}")
-        fields["devices"] = batch // (micro * steps)
+        ranks = batch // (micro * steps)
+        if devices in (None, ranks):
+            fields["devices"] = ranks
+        else:
+            why = f"it is {micro} x {steps} sequences of {ranks:,} ranks, and there are {devices:,}"
+            reading.refuse(SIZES[0], why)
     elif micro and devices and not batch:
         fields["batch"] = micro * max(steps, 1) * devices
     elif batch and steps and devices and not micro:
         fields["micro_batch"] = max(batch // (steps * devices), 1)
+        if batch % (steps * devices):
+            why = f"it is no multiple of {steps} sequences of {devices:,} ranks"
+            reading.refuse(SIZES[0], why)
 
 
-def _read_precision(reading: Reading) -> None:
+def _read_precision(reading: Reading, *, half: bool) -> None:
+    """The dtype of training; `half` where the training script says which of 16 bits it is."""
     fields = reading.fields
-    half = reading.switch("fp16.enabled")
-    if half:
+    fp16 = reading.switch("fp16.enabled")
+    if fp16:
         reading.differs("fp16.enabled", "bf16, which has as many bytes and the same rate")
     brain = reading.switch("bf16.enabled") or reading.switch("bfloat16.enabled")
     autocast = reading.switch("torch_autocast.enabled") or reading.switch("amp.enabled")
-    if not (half or brain or autocast):
+    if not (half or fp16 or brain or autocast):
         fields["precision"] = "fp32"
         return
     fields["gradients"] = "fp32" if reading.text(DTYPE) == "fp32" else "bf16"

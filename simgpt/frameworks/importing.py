@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from simgpt.frameworks.question import Question, question_of
 from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipes import arguments_of
 from topologies.files.reading import shipped_toml
+from workload.models.read import described_model
 
 Reader = Callable[[Reading, int | None], None]
 READERS: Mapping[str, Reader] = {
@@ -30,6 +32,7 @@ READERS: Mapping[str, Reader] = {
     DEEPSPEED: deepspeed.read,
     AXONN: axonn.read,
 }
+NOT_DATA = ("x", "pipe", "context")  # axes over which DeepSpeed counts no batch
 RECIPES = (BRIDGE, NEMO)  # Megatron-LM's arguments under names of their own
 
 
@@ -76,10 +79,9 @@ def question_from(
         raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
     devices, counted = _devices(described, devices, room)
     order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
-    readings = [reading_of(name, _merged(described, name), devices) for name in order]
-    fields: dict[str, Any] = {}
-    for reading in readings:
-        fields |= reading.fields
+    given = asdict(described_model(model).gpt) if model else {}
+    merged = {name: _merged(described, name) for name in order}
+    readings, fields = _read(merged, devices, {**given, **changed})
     if len(frameworks) > 1 and "shard" not in readings[-1].fields:
         fields.pop("shard", None)
     lines = [line for each in described for line in each.left_out]
@@ -98,6 +100,24 @@ def question_from(
         settings=sum(len(each.settings) for each in described),
     )
     return replace(question, devices_words=counted)
+
+
+def _read(
+    merged: Mapping[str, Mapping[str, Any]], devices: int | None, model: Mapping[str, Any]
+) -> tuple[list[Reading], dict[str, Any]]:
+    """The readings of each framework's settings, and the fields of all; what DeepSpeed's JSON says
+    of devices it says of the data-parallel ranks of a script beside it."""
+    readings: list[Reading] = []
+    fields: dict[str, Any] = {}
+    for name, settings in merged.items():
+        split = max(prod(fields.get(axis, 1) for axis in NOT_DATA), 1) if name == DEEPSPEED else 1
+        ranks = max(devices // split, 1) if devices else None
+        reading = reading_of(name, settings, ranks, model)
+        fields |= reading.fields
+        if "devices" in reading.fields:
+            fields["devices"] *= split
+        readings.append(reading)
+    return readings, fields
 
 
 def _devices(
@@ -120,13 +140,18 @@ def _devices(
     return said, ""
 
 
-def reading_of(framework: str, settings: Mapping[str, Any], devices: int | None) -> Reading:
-    """A framework's settings, read and sorted."""
+def reading_of(
+    framework: str,
+    settings: Mapping[str, Any],
+    devices: int | None,
+    model: Mapping[str, Any],
+) -> Reading:
+    """A framework's settings, read and sorted, for a `model` with these fields of the user's."""
     names: dict[str, str] = {}
     if framework in RECIPES:
         settings, names = arguments_of(settings)
         framework = MEGATRON
-    reading = Reading(table_of(framework), settings, names)
+    reading = Reading(table_of(framework), settings, names, model)
     READERS[framework](reading, devices)
     reading.sort_rest()
     return reading

@@ -61,16 +61,24 @@ def _read_uneven(reading: Reading, pipe: int, first: int, last: int) -> None:
 
 
 def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
-    """Layers as `Et|(tt|)*3tL` has them: a chunk between two bars, t for a layer."""
+    """Layers as `Et|(tt|)*3tmL` has them: a chunk between two bars, t for a layer, m for one that
+    predicts further tokens, which stand behind all others here."""
     text = re.sub(r"[\s,'\"]", "", layout)
     while found := _REPEATED.search(text):
         text = f"{text[: found.start()]}{_repeated(found)}{text[found.end() :]}"
         if len(text) > MOST_LETTERS:
             raise FrameworkError(f"--{LAYOUT} names more than {MOST_LETTERS:,} layers")
     chunks = text.split("|")
-    if "m" in text or re.sub(r"[EtL]", "", "".join(chunks)) or len(chunks) % pipe:
-        why = f"simgpt reads E, t and L, in a multiple of {pipe} chunks between bars"
+    if re.sub(r"[EtmL|]", "", text) or len(chunks) % pipe:
+        why = f"simgpt reads E, t, m and L, in a multiple of {pipe} chunks between bars"
         reading.refuse(LAYOUT, why)
+        return
+    ahead, further = text.count("m"), reading.of_model("mtp_layers")
+    if not text.removesuffix("L").endswith("m" * ahead):
+        reading.refuse(LAYOUT, "simgpt reads m in the last chunk alone, behind all t")
+        return
+    if ahead != further and reading.of_model("layers"):
+        reading.refuse(LAYOUT, f"it has {ahead} m, and mtp_layers={further} predict further tokens")
         return
     if len(chunks) > pipe > 1:
         reading.fields["interleave"] = len(chunks) // pipe
@@ -88,7 +96,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that say how layers lie on stages."""
     chunks = fields["pipe"] * fields["interleave"]
     if fields["stage_layers"]:
-        return {LAYOUT: _layout(fields["stage_layers"])}
+        return {LAYOUT: _layout(fields["stage_layers"], fields["mtp_layers"])}
     settings: dict[str, Any] = {name: True for name in ENDS if fields["ends_as_layers"]}
     if fields["interleave"] > 1:
         layers = fields["layers"] + len(settings)
@@ -96,11 +104,14 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _layout(stage_layers: tuple[int, ...]) -> str:
-    """Layers of chunks in the letters of a layout.
+def _layout(stage_layers: tuple[int, ...], further: int) -> str:
+    """Layers of chunks in the letters of a layout, with so many that predict further tokens.
 
-    >>> _layout((1, 2, 1))
-    'Et|tt|tL'
+    Source: NVIDIA/Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py
+    (`validate_layer_layout` counts both).
+
+    >>> _layout((1, 2, 1), 1)
+    'Et|tt|tmL'
     """
     chunks = ["t" * count for count in stage_layers]
-    return "|".join(["E" + chunks[0], *chunks[1:]]) + "L"
+    return "|".join(["E" + chunks[0], *chunks[1:]]) + "m" * further + "L"

@@ -55,7 +55,8 @@ class Reading:
 
     `fields` has keys of `GPT` and of `Plan`; every setting that a method of this class has
     looked at counts as read, and `sort_rest` sorts all others. `names` are the file's own names of
-    settings, where they are not the table's.
+    settings, where they are not the table's; `model` has the fields of the model that the user
+    names, and those that are set beside it, which come before the file's.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Reading:
         table: Mapping[str, Any],
         settings: Mapping[str, Any],
         names: Mapping[str, str] | None = None,
+        model: Mapping[str, Any] | None = None,
     ) -> None:
         self.table = table
         self.names = names or {}
+        self.model = model or {}
         self.stack = str(table["stack"])
         self.settings = {name: text_of(value) for name, value in settings.items()}
         self.fields: dict[str, Any] = {}
@@ -73,6 +76,10 @@ class Reading:
         self.refused: list[Remark] = []
         self.without_effect: list[Remark] = []
         self._read: set[str] = set()
+
+    def of_model(self, field: str, default: Any = 0) -> Any:
+        """A field of the model: the user's, or else as it was read, or else the default."""
+        return self.model.get(field, self.fields.get(field, default))
 
     def text(self, name: str, default: str = "") -> str:
         """The text of a setting; the default where it is not given, or null."""
@@ -186,6 +193,10 @@ class Reading:
         known = {each for each in known if each == each.lower() and "*" not in each}
         found = difflib.get_close_matches(name, sorted(known), 1, LIKE)
         return f"; nearest: {self.spelled(found[0])}" if found else ""
+
+    def matters(self, name: str) -> bool:
+        """Whether a name may bear on a step, as far as the framework's table tells."""
+        return not self._is_without_effect(name)
 
     def _is_without_effect(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.table["without_effect"])

@@ -20,7 +20,9 @@ OF_GELU = {
     "fast-reglu": "geglu",
 }
 PRECISIONS = ("mixed_precision", "precision")  # of Megatron-Bridge, and of NeMo
-UNSAID = "precision-not-said"
+UNSAID, UNKNOWN = "precision-not-said", "precision-not-known"
+FULL = ("32", "fp32", "", "null", "none")
+HALVES = {"bf16": "bf16", "fp16": "fp16", "16": "fp16"}
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
 ACTIVATIONS = ("activation", "activation_func")
 PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
@@ -37,9 +39,11 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
     found: dict[str, str] = {}
     names: dict[str, str] = {}
     for name, value in settings.items():
-        for argument, text in _argument(name, text_of(value), table):
+        told = _argument(name, text_of(value), table)
+        for argument, text in told:
             found[argument] = text
-            names[argument] = name
+            of_several = len(told) > 1 and argument != UNKNOWN
+            names[argument] = f"{name}.{argument.replace('-', '_')}" if of_several else name
     _settle(found, names)
     return found, names
 
@@ -56,7 +60,7 @@ def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str
         own = [("use-distributed-optimizer", "true")] if value in DISTRIBUTED else []
         return own or [("optimizer", "adam" if "adam" in value else value)]
     if leaf in PRECISIONS:
-        return _precision(value)
+        return _precision(value, table["precisions"])
     if leaf == PACKED and not OFF.fullmatch(value):
         return [(PACKED.replace("_", "-"), value)]
     if set(parts) & set(table["ignored"]) or value.lower() in ("", "null", "none"):
@@ -71,12 +75,20 @@ def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str
     return [(argument, value.rpartition(".")[2] if argument == "attention-backend" else value)]
 
 
-def _precision(value: str) -> list[tuple[str, str]]:
-    """`bf16_mixed`, `bf16_with_fp8_delayed_scaling_mixed`, `16-mixed`, `bf16` and such."""
-    text = value.lower()
-    found = [("bf16", "true")] if "bf16" in text else []
-    found += [("fp16", "true")] if "16" in text and not found else []
-    return found + ([("fp8-format", "hybrid")] if "fp8" in text else []) or [("fp32", "true")]
+def _precision(value: str, recipes: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
+    """`bf16_mixed`, `bf16_with_fp8_delayed_scaling_mixed`, `16-mixed`, `bf16` and such; of a name
+    that is not known bf16 alone, which is said."""
+    text = value.lower().replace("-", "_").removesuffix("_mixed").removesuffix("_true")
+    if text in FULL:
+        return [("fp32", "true")]
+    if text in HALVES:
+        return [(HALVES[text], "true")]
+    beside, named, recipe = text.rpartition("_with_")
+    family, _, half = beside.rpartition("_")  # as nanov2_ has it
+    key = f"{family}_{recipe}".strip("_")
+    if named and half in HALVES and key in recipes:
+        return [(HALVES[half], "true"), *recipes[key].items()]
+    return [("bf16", "true"), (UNKNOWN, value)]
 
 
 def _activation(word: str) -> list[tuple[str, str]]:

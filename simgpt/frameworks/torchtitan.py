@@ -5,12 +5,14 @@ Source of defaults: pytorch/torchtitan 0.2.1, torchtitan/config/job_config.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.reading import Reading
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
+from workload.plan import text_of
 from workload.recomputation.parts import RECOMPUTES
 
 STRAIGHT = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
@@ -21,6 +23,7 @@ LESS = ("first", "last")
 EAGER = "torchtitan-eager"
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
 HIDES = P + "pipeline_parallel_expert_parallel_overlap"
+_EVERY = re.compile(r"[1-9]\d{0,8}")  # which of the layers run again
 FLOAT8 = ("float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather")
 
 
@@ -53,8 +56,12 @@ def read(reading: Reading, devices: int | None) -> None:
 
 
 def _read_model(reading: Reading) -> None:
+    """The preset of a name and a flavor, and the layers of that or of the user's model."""
     name, flavor = reading.text("model.name", "llama3"), reading.text("model.flavor", "debugmodel")
     preset = reading.table["models"].get(f"{name}.{flavor}")
+    if "name" in reading.model:
+        reading.fields["layers"] = reading.model["layers"]
+        return
     if preset is None:
         reading.differs("model.flavor", "the model is not known here: give --model")
         return
@@ -66,10 +73,12 @@ def _read_experts(reading: Reading) -> None:
     """Ranks that hold different experts: parts of data alone, or of x and data."""
     fields = reading.fields
     name, whole = P + "expert_parallel_degree", P + "expert_tensor_parallel_degree"
-    if "model" in fields and not find_model(fields["model"]).experts:
+    preset = find_model(fields["model"]).experts if "model" in fields else None
+    experts = reading.model.get("experts", preset)
+    if experts == 0:
         reading.without(f"{P}expert_*")
         return
-    if "model" not in fields or reading.settings.get(name, "1") == "1":
+    if experts is None or reading.settings.get(name, "1") == "1":
         return
     x, within = fields.get("x", 1), reading.number(whole, 1)
     fields["expert"] = reading.number(name, 1)
@@ -151,9 +160,11 @@ def _read_recompute(reading: Reading) -> None:
     which = reading.text(AC + "selective_ac_option", "2")
     if reading.settings.get(AC + "mode") == "none":
         mode = "none"
-    if mode == "selective" and "layers" not in fields and which not in ("2", "op"):
+    if mode == "selective" and which != "op" and not _EVERY.fullmatch(which):
+        reading.refuse(AC + "selective_ac_option", "it is op, or a number of layers")
+    elif mode == "selective" and "layers" not in fields and which not in ("2", "op"):
         reading.differs(AC + "selective_ac_option", "half of the layers run again")
-    elif mode == "selective" and "layers" in fields and which.isdecimal() and int(which):
+    elif mode == "selective" and "layers" in fields and which != "op":
         chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
         kept = fields.get("layers", 0) // chunks // int(which)
         mode = "full" if which == "1" else f"full:{kept}" if kept else "none"
@@ -220,6 +231,11 @@ def _written_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["pipe"] == 1:
         return {}
+    if len(set(own := fields["stage_layers"])) > 1:
+        raise PlanCannotRunError(
+            f"torchtitan has no setting for stage_layers={text_of(own)}; its chunks have as many "
+            "layers each, or with ends_as_layers=true one less at both ends"
+        )
     word = WORDS.get(fields["schedule"], fields["schedule"])
     if word == "1F1B" and fields["interleave"] > 1:
         word = f"Interleaved{word}"

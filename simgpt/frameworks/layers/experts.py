@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simgpt.frameworks.layers.patterns import pattern_of
-from simgpt.frameworks.reading import FrameworkError, Reading
-from topologies.files.printable import shown
+from simgpt.frameworks.layers import patterns
+from simgpt.frameworks.reading import Reading
 from workload.dispatchers.table import ALL_GATHER, USUAL
 from workload.dispatchers.table import ONCE as SENT_ONCE
 from workload.errors import PlanCannotRunError
-from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
+from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 
-TOPK = 2
+TOPK, KIND = 2, "moe-token-dispatcher-type"
+SIZES = ("expert-model-parallel-size", "expert-tensor-parallel-size")
 ONCE = "megatron-core-deepep"  # the stack of a dispatcher that sends a token once to each node
 CORE = "megatron-core"
 FLEX = ("deepep", "hybridep")
@@ -35,9 +35,13 @@ TURNS, LATER = "overlap-moe-expert-parallel-comm", "delay-wgrad-compute"
 
 
 def read(reading: Reading) -> None:
-    """Read which layers have experts, how they are chosen, and which ranks hold them."""
-    experts = reading.number("num-experts")
+    """Read which layers have experts, how they are chosen, and which ranks hold them; how many
+    there are says the user's model where there is one."""
+    experts = int(reading.of_model("experts", reading.number("num-experts")))
     if experts <= 1:
+        if not reading.of_model("layers"):  # the model, and its experts, are still to be given
+            _read_split(reading)
+            _read_dispatcher(reading)
         reading.without("moe-*")
         return
     if reading.switch("deepspeed"):
@@ -49,7 +53,7 @@ def read(reading: Reading) -> None:
     fields["expert_ffn"] = reading.number("moe-ffn-hidden-size", fields.get("ffn", 0))
     fields["shared_ffn"] = reading.number("moe-shared-expert-intermediate-size")
     fields["expert_latent"] = reading.number("moe-latent-size")
-    _read_layers(reading)
+    patterns.read(reading)
     _read_router(reading)
     _read_capacity(reading)
     _read_split(reading)
@@ -58,28 +62,8 @@ def read(reading: Reading) -> None:
         if fields[field] and fields.get("biases", True):
             fields["biases"] = False
             reading.differs(name, "with it, no linear has a bias")
-    if not reading.switch("moe-grouped-gemm"):
+    if not reading.switch("moe-grouped-gemm") and reading.given("num-experts"):
         reading.differs("moe-grouped-gemm", "the matmuls of a rank's experts are grouped")
-
-
-def _read_layers(reading: Reading) -> None:
-    """An integer N says that layers 0, N, 2 N, … have experts, a list says it of each layer."""
-    text, layers = reading.text("moe-layer-freq", "1"), reading.fields.get("layers", 0)
-    if not layers:
-        return
-    every = int(text) if text.isdecimal() else 0
-    marks = [int(n % every == 0) for n in range(layers)] if every else pattern_of(text, layers)
-    if marks is None or len(marks) != layers:
-        raise FrameworkError(
-            f"--moe-layer-freq = {shown(text)} must be a number, or say 0 or 1 of each of {layers} "
-            "layers, as in ([0]*1+[1]*31)"
-        )
-    found = layers_of(marks)
-    if found is None:
-        why = "layers with experts must be at equal distances, and some"
-        reading.refuse("moe-layer-freq", why)
-        return
-    reading.fields |= {"dense_layers": found[0], "expert_every": found[1]}
 
 
 def _read_router(reading: Reading) -> None:
@@ -128,18 +112,22 @@ def _read_capacity(reading: Reading) -> None:
 
 def _read_split(reading: Reading) -> None:
     """Ranks that hold different experts; `expert_tensor` is the width of one of them."""
-    fields, parts = reading.fields, reading.number("expert-model-parallel-size", 1)
+    fields, parts = reading.fields, reading.number(SIZES[0], 1)
     x = fields.get("x", 1)
-    within = reading.number("expert-tensor-parallel-size", x)
+    within = reading.number(SIZES[1], x)
+    for name, size in zip(SIZES, (parts, within), strict=True):
+        if size < 1:
+            reading.refuse(name, "a size is 1 or more")
     if parts > 1:
         fields["expert"] = parts
-    if within != x:
+    if within not in (x, 0):
         fields["expert_tensor"] = within
 
 
 def _read_dispatcher(reading: Reading) -> None:
-    """How tokens get to their experts: by all-to-alls, or once to each node."""
-    kind = reading.text("moe-token-dispatcher-type", "allgather")
+    """How tokens get to their experts: by all-to-alls, or once to each node; Megatron's own default
+    counts for files alone that say that there are experts."""
+    kind = reading.text(KIND, "allgather" if reading.given("num-experts") else "")
     backend = reading.text("moe-flex-dispatcher-backend", FLEX[0])
     if reading.switch("moe-enable-deepep"):
         kind = "flex"
@@ -152,7 +140,10 @@ def _read_dispatcher(reading: Reading) -> None:
         reading.fields["dispatcher"] = ALL_GATHER
     elif kind != "alltoall" and reading.fields.get("expert", 1) > 1:
         why = "tokens are sent to their experts' ranks alone, by all-to-alls"
-        reading.differs("moe-token-dispatcher-type", why)
+        if kind:
+            reading.differs(KIND, why)
+        else:
+            reading.differs(SIZES[0], f"{why}, since the files name no dispatcher")
 
 
 def read_shared(reading: Reading) -> list[str]:
@@ -160,7 +151,7 @@ def read_shared(reading: Reading) -> list[str]:
     fields = reading.fields
     if not reading.switch(SHARED):
         return []
-    if fields.get("expert", 1) == 1 or not fields.get("shared_ffn"):
+    if fields.get("expert", 1) == 1 or not reading.of_model("shared_ffn"):
         reading.differs(SHARED, "there is nothing to overlap with")
         return []
     return ["shared"]
@@ -199,7 +190,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["expert_latent"]:
         settings["moe-latent-size"] = fields["expert_latent"]
     if fields["dense_layers"] or fields["expert_every"] > 1:
-        settings["moe-layer-freq"] = _pattern(fields)
+        settings[patterns.WHICH] = patterns.pattern_text(fields)
     if fields["router"] == SIGMOID:
         settings["moe-router-score-function"] = SIGMOID
     if fields["router"] == SOFTMAX:
@@ -265,13 +256,13 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
     usual = fields["stack"] == ONCE and fields["dispatcher"] == USUAL
     once = usual or fields["dispatcher"] == SENT_ONCE
     kind = "allgather" if fields["dispatcher"] == ALL_GATHER else "alltoall"
-    settings: dict[str, Any] = {"moe-token-dispatcher-type": "flex" if once else kind}
+    settings: dict[str, Any] = {KIND: "flex" if once else kind}
     if once:
         settings["moe-flex-dispatcher-backend"] = FLEX[0]
     if fields["expert"] > 1:
-        settings["expert-model-parallel-size"] = fields["expert"]
+        settings[SIZES[0]] = fields["expert"]
     if fields["x"] > 1:
-        settings["expert-tensor-parallel-size"] = _within(fields)
+        settings[SIZES[1]] = _within(fields)
     if "shared" in fields["overlap"] and fields["expert"] > 1 and fields["shared_ffn"]:
         settings[SHARED] = True
     if "a2a" in fields["overlap"]:
@@ -283,14 +274,3 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _within(fields: Mapping[str, Any]) -> int:
     """Over how many ranks an expert is split."""
     return int(fields["expert_tensor"] or fields["x"])
-
-
-def _pattern(fields: Mapping[str, Any]) -> str:
-    """Which layers have experts, as `([0]*3+[1]*58)`."""
-    before, every = fields["dense_layers"], fields["expert_every"]
-    count, rest = divmod(fields["layers"] - before, every)
-    parts = [f"[0]*{before}"] if before else []
-    one = [0] * (every - 1) + [1]
-    parts += [f"{one}*{count}".replace(" ", "")] if count else []
-    parts += [f"[0]*{rest}"] if rest else []
-    return f"({'+'.join(parts)})"

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.reading import FrameworkError, Reading
+from topologies.files.printable import shown
+from workload.models.moe import layers_of
 
 MOST = 100_000  # layers, of any part of a list
 LONGEST = 2_000  # characters
+DIGITS = 9
+WHICH = "moe-layer-freq"
 
 
 def pattern_of(text: str, most: int) -> list[int] | None:
@@ -27,6 +35,39 @@ def pattern_of(text: str, most: int) -> list[int] | None:
         return _listed(tree.body, most)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def read(reading: Reading) -> None:
+    """An integer N says that layers 0, N, 2 N, … have experts, a list says it of each layer."""
+    text, layers = reading.text(WHICH, "1"), reading.fields.get("layers", 0)
+    every = int(text) if text.isdecimal() and len(text) < DIGITS else 0
+    if every > 1 and not layers:  # how many of them have experts is not known then
+        return
+    marks = [int(n % every == 0) for n in range(layers or 1)] if every else pattern_of(text, MOST)
+    if marks is None or len(marks) != (layers or len(marks)):
+        said = f"each of {layers} layers" if layers else "each layer"
+        raise FrameworkError(
+            f"--{WHICH} = {shown(text)} must be a number, or say 0 or 1 of {said}, as in "
+            "([0]*1+[1]*31)"
+        )
+    found = layers_of(marks)
+    if found is not None:
+        reading.fields |= {"dense_layers": found[0], "expert_every": found[1]}
+    elif any(marks):
+        reading.refuse(WHICH, "layers with experts must be at equal distances, and some")
+    else:
+        reading.refuse(WHICH, "no layer has experts; leave out --num-experts")
+
+
+def pattern_text(fields: Mapping[str, Any]) -> str:
+    """Which layers have experts, as `([0]*3+[1]*58)`."""
+    before, every = fields["dense_layers"], fields["expert_every"]
+    count, rest = divmod(fields["layers"] - before, every)
+    parts = [f"[0]*{before}"] if before else []
+    one = [0] * (every - 1) + [1]
+    parts += [f"{one}*{count}".replace(" ", "")] if count else []
+    parts += [f"[0]*{rest}"] if rest else []
+    return f"({'+'.join(parts)})"
 
 
 def _listed(node: ast.expr, most: int) -> list[int]:

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
+from workload.models.hybrids.pattern import MLP as DENSE
 from workload.recomputation.parts import (
+    ACTIVATION,
     CORE,
     EXPERTS,
     FULL,
@@ -21,6 +23,8 @@ from workload.recomputation.parts import (
     PARTS,
     RECOMPUTES,
     SELECTIVE,
+    SHARED,
+    UP,
     parts_of,
 )
 
@@ -57,13 +61,29 @@ def read(reading: Reading) -> None:
 
 
 def _modules(reading: Reading, text: str) -> list[str]:
-    """The parts of layers that run again, without the MLP of layers where all have experts."""
+    """The parts of layers that run again, without those that no layer of a known model has."""
     named = list(dict.fromkeys(re.findall(r"\w+", text)))
     if unknown := [name for name in named if name not in PARTS]:
         reading.differs(MODULES, f"{', '.join(unknown)} does not run again")
-    fields = reading.fields
-    dense = not fields.get("experts") or fields.get("dense_layers") or fields["expert_every"] > 1
-    return [name for name in PARTS if name in named and (name != MLP or dense)]
+    none = _lacking(reading)
+    if lacking := [name for name in PARTS if name in named and name in none]:
+        why = f"{', '.join(lacking)} does not run again, as no layer of the model has it"
+        reading.differs(MODULES, why)
+    return [name for name in PARTS if name in named and name not in lacking]
+
+
+def _lacking(reading: Reading) -> list[str]:
+    """The parts that no layer of the model has, as far as the files and the user's model tell."""
+    whole = bool(reading.of_model("layers"))  # or else the model is still to be given
+    pattern, experts = reading.model.get("pattern", ""), reading.of_model("experts")
+    every = reading.of_model("expert_every", 0)  # 0: not known which layers have experts
+    all_routed = experts and every == 1 and not reading.of_model("dense_layers")
+    found = [MLP] if (DENSE not in pattern if pattern else all_routed) else []
+    if whole and not experts:
+        found += [EXPERTS, ACTIVATION]
+    if whole and not reading.of_model("shared_ffn"):
+        found.append(SHARED)
+    return found + ([UP] if whole and not reading.of_model("kv_rank") else [])
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:

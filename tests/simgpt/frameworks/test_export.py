@@ -47,6 +47,11 @@ def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> Non
         ("deepspeed", "data=rest,zero=1,shard=8", "has no setting for shard=8"),
         ("torchtitan", "x=2,data=rest,zero=3", "no setting for sequence_parallel=false"),
         ("torchtitan", "data=rest,zero=2", "no setting for zero=2"),
+        (
+            "torchtitan",
+            "pipe=4,data=rest,zero=3,micro_batch=1,stage_layers=7+8+8+9",
+            "torchtitan has no setting for stage_layers=7+8+8+9; its chunks have as many",
+        ),
         ("torchtitan", "data=rest,zero=3,overlap=dp", "no setting for overlap=none"),
         ("axonn", "pipe=2,data=rest,micro_batch=1", "AxoNN has no setting for pipe=2"),
         ("axonn", "x=2,data=rest,zero=1", "zero=1"),

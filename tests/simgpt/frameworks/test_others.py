@@ -162,6 +162,37 @@ def test_a_flavor_that_is_not_known_leaves_the_model_to_be_given() -> None:
     assert question.command().startswith("simgpt predict MODEL -m MACHINE -n 8 ")
 
 
+def test_degrees_of_experts_of_an_unknown_model_are_said_and_those_of_a_given_one_read() -> None:
+    degrees = {P + "expert_parallel_degree": 8, P + "expert_tensor_parallel_degree": 1}
+    degrees[P + "tensor_parallel_degree"] = 2
+    settings = {"model.name": "deepseek_v3", "model.flavor": "debugmodel", **degrees}
+    described = [Described(TORCHTITAN, settings)]
+    unknown = question_from(described, devices=64, changed={})
+    assert "expert" not in unknown.plan
+    said = {each.name: each.why for each in unknown.changes}
+    assert "so that nothing splits its experts" in said[P + "expert_parallel_degree"]
+    assert P + "expert_tensor_parallel_degree" not in said  # 1, and nothing is split
+    wider = Described(TORCHTITAN, settings | {P + "expert_tensor_parallel_degree": 2})
+    others = question_from([wider], devices=64, changed={}).changes
+    assert "not known here: left out" not in {each.why for each in others}
+    given = question_from(described, devices=64, model="qwen3-30b-a3b", changed={})
+    assert (given.plan["expert"], given.plan["expert_tensor"]) == (8, 1)
+    assert given.changes == ()
+    dense = question_from(described, devices=64, model="llama-3.1-8b", changed={})
+    assert "expert" not in dense.plan
+
+
+@pytest.mark.parametrize("word", ["foo", "0", "-1"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", None])
+def test_an_unknown_choice_of_what_runs_again_is_refused(word: str, model: str | None) -> None:
+    name = AC + "selective_ac_option"
+    settings = {"model.flavor": "debugmodel", AC + "mode": "selective", name: word}
+    described = [Described(TORCHTITAN, settings)]
+    (refused,) = question_from(described, devices=64, model=model, changed={}).refused
+    assert str(refused) == f"{name} {word}"
+    assert refused.why == "it is op, or a number of layers"
+
+
 def test_torchtitan_says_how_many_devices_there_are() -> None:
     degrees = {"data_parallel_shard_degree": 8, "data_parallel_replicate_degree": 2}
     settings = {P + key: value for key, value in degrees.items()}
@@ -218,6 +249,64 @@ def test_deepspeeds_settings_become_a_plans_keys(
     assert deepspeed(**settings).plan[key] == value
 
 
+@pytest.mark.parametrize(
+    ("settings", "key", "value"),
+    [
+        ({"bf16__enabled": "auto", "fp16__enabled": "auto"}, "gradients", "bf16"),
+        ({"fp16__enabled": "auto", "bf16__enabled": False}, "gradients", "bf16"),
+        ({"zero_optimization__stage": "auto"}, "zero", 0),
+        ({"zero_optimization__stage": 3, "zero_optimization__mics_shard_size": "auto"}, "zero", 3),
+        ({"zero_optimization__stage": 1, "zero_optimization__overlap_comm": "auto"},
+         "overlap", "none"),
+        ({"zero_optimization__zero_quantized_weights": "auto"}, "zero", 0),
+        ({"train_batch_size": 512, "gradient_accumulation_steps": "auto",
+          "train_micro_batch_size_per_gpu": 2}, "micro_batch", 2),
+        ({"no_such_setting": "auto"}, "zero", 0),
+    ],
+)  # fmt: skip
+def test_what_a_script_fills_in_is_said_with_what_is_assumed(
+    settings: dict[str, Any], key: str, value: object
+) -> None:
+    """16 bits are never taken for fp32 because the script says which of them it is."""
+    beside: dict[str, Any] = {"optimizer__params__lr": "auto", "gradient_clipping": "auto"}
+    question = deepspeed(**settings, **beside)
+    assert question.plan[key] == value
+    assert ("precision" in question.plan) == ("bf16__enabled" not in settings)
+    said = {each.name: each.why for each in question.changes if each.value == "auto"}
+    filled_in = [name.replace("__", ".") for name in settings if settings[name] == "auto"]
+    assert sorted(said) == sorted(filled_in)
+    assert all(said.values())
+    assert {each.value for each in question.without_effect} == {"auto"}
+
+
+def test_deepspeeds_batch_that_other_ranks_share_is_refused() -> None:
+    """DeepSpeed compares the batch with micro-batch x accumulation steps x ranks: 512 = 1 x 4 x 128
+    (deepspeed/runtime/config.py, `_batch_assertion`)."""
+    full: dict[str, Any] = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 1}
+    full["gradient_accumulation_steps"] = 4
+    assert deepspeed(128, **full).refused == ()
+    (refused,) = deepspeed(64, **full).refused
+    assert str(refused) == "train_batch_size 512"
+    assert refused.why == "it is 1 x 4 sequences of 128 ranks, and there are 64"
+    (refused,) = deepspeed(64, train_batch_size=384, gradient_accumulation_steps=4).refused
+    assert refused.why == "it is no multiple of 4 sequences of 64 ranks"
+
+
+@pytest.mark.parametrize(("tensor", "refused"), [(2, []), (1, ["train_batch_size"])])
+def test_ranks_that_share_deepspeeds_batch_are_those_of_data_alone(
+    tensor: int, refused: list[str]
+) -> None:
+    """64 = 2 x 4 x 8, of 16 devices with tensor parallelism over 2."""
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}
+    own = Described(DEEPSPEED, sizes | {"gradient_accumulation_steps": 4})
+    arguments = {"tensor-model-parallel-size": tensor, "fp16": True}
+    script = Described(MEGATRON, arguments, 16)
+    question = question_from([script, own], model="llama-3.1-8b", changed={})
+    assert [each.name for each in question.refused] == refused
+    alone = question_from([Described(MEGATRON, arguments), own], model="gpt2", changed={})
+    assert alone.devices == 8 * tensor
+
+
 def test_deepspeeds_offload_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     offload = {"device": "cpu", "pin_memory": True}
@@ -251,9 +340,13 @@ def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path
     assert (question.model, question.batch) == ("llama-3.1-8b", 128)
     assert question.plan_text == (
         "x=2,data=rest,micro_batch=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
-        "gradients=fp32,precision=fp8"
+        "gradients=fp32,recipe=fp8-tensorwise"
     )
-    assert [each.name for each in question.changes] == ["comm_overlap.tp_comm_overlap"]
+    assert [each.name for each in question.changes] == [
+        "comm_overlap.tp_comm_overlap",
+        "mixed_precision.first_last_layers_bf16",
+        "mixed_precision.fp8_param_gather",
+    ]
     path.write_text(RECIPE.replace("mixed_precision: bf16", "precision_of: bf16"))
     changes = {each.name: each.why for each in imported([path], devices=64).changes}
     assert changes["mixed_precision"] == "bf16, since the recipe does not say it"

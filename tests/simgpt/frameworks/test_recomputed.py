@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.exporting import Asked, exported
-from simgpt.frameworks.files import MEGATRON, TORCHTITAN
+from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
+from simgpt.frameworks.importing import question_from
+from simgpt.frameworks.reading import FrameworkError
 from simgpt.frameworks.rendering import rendered
 from tests.simgpt.frameworks.test_experts import USUAL, asked, changed
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
@@ -59,13 +61,11 @@ def test_several_values_of_an_argument_are_words_of_their_own() -> None:
         ({"recompute_granularity": "selective", "recompute_modules": "moe_act layernorm"}, None),
         ({"recompute_granularity": "selective", "recompute_modules": "[moe_act,layernorm]"}, None),
         ({"recompute_modules": "moe_act"}, "none"),
-        ({"recompute_granularity": "selective", "recompute_modules": "mlp"}, "none"),
         ({"moe_layer_recompute": True}, "moe"),
         ({"recompute_granularity": "full", "recompute_method": "uniform"}, "full"),
     ],
 )
 def test_modules_are_parts(settings: dict[str, Any], recompute: str | None) -> None:
-    """All layers of the small model have experts, so that no MLP is there to run again."""
     question = asked(**settings)
     assert question.plan["recompute"] == (recompute or "layernorm+moe_act")
     assert not [name for name in changed(question) if "recompute" in name]
@@ -75,6 +75,75 @@ def test_unknown_modules_are_said() -> None:
     question = asked(recompute_granularity="selective", recompute_modules="moe_act mhc")
     assert question.plan["recompute"] == "moe_act"
     assert changed(question)["--recompute-modules"] == "mhc does not run again"
+
+
+@pytest.mark.parametrize(
+    ("modules", "settings", "recompute", "lacking"),
+    [
+        ("mlp", {}, "none", "mlp"),
+        ("mlp layernorm", {}, "layernorm", "mlp"),
+        ("mlp", {"moe_layer_freq": 2}, "mlp", ""),
+        ("mlp", {"moe_layer_freq": "([0]*2+[1]*6)"}, "mlp", ""),
+        ("mla_up_proj shared_experts moe", {}, "moe", "mla_up_proj, shared_experts"),
+        ("shared_experts", {"moe_shared_expert_intermediate_size": 64}, "shared_experts", ""),
+        ("moe_act mlp", {"num_experts": None}, "mlp", "moe_act"),
+    ],
+)
+def test_modules_that_no_layer_has_are_said(
+    modules: str, settings: dict[str, Any], recompute: str, lacking: str
+) -> None:
+    """All layers of the small model have experts, so that no MLP is there to run again."""
+    own = {"recompute_granularity": "selective", "recompute_modules": modules}
+    question = asked(**own, **settings)
+    assert question.plan["recompute"] == recompute
+    why = f"{lacking} does not run again, as no layer of the model has it"
+    assert changed(question).get("--recompute-modules", "") == (why if lacking else "")
+
+
+SELECTED = {"recompute-granularity": "selective", "recompute-modules": "layernorm moe_act"}
+PARTIAL = SELECTED | {"micro-batch-size": 1, "bf16": True, "num-experts": 8}
+UNEQUAL = "layers with experts must be at equal distances, and some"
+IRREGULAR = "([0]*1+[1]*1+[0]*2+[1]*57)"
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", None])
+@pytest.mark.parametrize(
+    ("freq", "refused"),
+    [
+        (None, ""),
+        ("([0]*3+[1]*58)", ""),
+        ("2", UNEQUAL),
+        (IRREGULAR, UNEQUAL),
+        ("([0]*61)", "no layer has experts; leave out --num-experts"),
+    ],
+)
+@pytest.mark.parametrize("layers", [61, None])
+def test_modules_are_read_where_nothing_says_which_layers_have_experts(
+    layers: int | None, freq: str | None, refused: str, model: str | None
+) -> None:
+    settings = PARTIAL | {"num-layers": layers, "moe-layer-freq": freq}
+    described = [Described(MEGATRON, settings)]
+    question = question_from(described, devices=64, model=model, changed={})
+    assert question.plan["recompute"] == "layernorm+moe_act"
+    known = bool(refused) and not (freq == "2" and layers is None)
+    assert [each.why for each in question.refused] == [refused] * known
+
+
+def test_an_irregular_list_of_a_recipe_is_refused() -> None:
+    marks = [0, 1, 0, 0] + [1] * 57
+    settings: dict[str, Any] = {
+        f"model.{key.replace('-', '_')}": value for key, value in PARTIAL.items()
+    }
+    settings |= {"model.moe_layer_freq": marks, "model.num_layers": 61}
+    settings["model.num_moe_experts"] = settings.pop("model.num_experts")
+    (refused,) = question_from([Described(BRIDGE, settings)], devices=64, changed={}).refused
+    assert refused.name == "model.moe_layer_freq"
+
+
+def test_a_list_that_says_nothing_of_layers_is_refused_without_their_number_too() -> None:
+    described = [Described(MEGATRON, PARTIAL | {"moe-layer-freq": "often"})]
+    with pytest.raises(FrameworkError, match="say 0 or 1 of each layer"):
+        question_from(described, devices=64, changed={})
 
 
 def test_torchtitan_has_no_parts() -> None:

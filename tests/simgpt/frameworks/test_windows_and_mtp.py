@@ -18,6 +18,8 @@ __all__ = ["session"]  # the fixture
 
 MISTRAL = find_model("mistral-7b")
 EXPERTS = USUAL | {"expert": 8}
+STAGES = EXPERTS | {"pipe": 4, "stage_layers": "15+16+16+14", "overlap": "dp"}
+LAYOUT = "pipeline-model-parallel-layout"
 
 
 @pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
@@ -27,6 +29,7 @@ EXPERTS = USUAL | {"expert": 8}
         (MISTRAL, USUAL),
         (replace(MISTRAL, global_every=4), USUAL),
         (find_model("deepseek-v3-mtp"), EXPERTS),
+        (find_model("deepseek-v3-mtp"), STAGES),
         (find_model("deepseek-v2-lite"), EXPERTS | {"overlap": "oar+dp+shared"}),
     ],
 )
@@ -59,3 +62,42 @@ def test_a_window_has_the_token_itself_and_so_many_before_it() -> None:
 def test_an_overlap_with_nothing_is_said() -> None:
     found = asked(moe_shared_expert_overlap=True, expert_model_parallel_size=1)
     assert changed(found)["--moe-shared-expert-overlap"] == "there is nothing to overlap with"
+
+
+def test_a_layout_has_an_m_for_each_layer_that_predicts_further_tokens() -> None:
+    """Megatron-Core wants as many as --mtp-num-layers (pipeline_parallel_layer_layout.py)."""
+    found = exported(Asked(find_model("deepseek-v3-mtp"), STAGES, None, 64), MEGATRON).settings
+    assert str(found[LAYOUT]).endswith("|ttttttttttttttmL")
+    without = exported(Asked(find_model("deepseek-v3"), STAGES, None, 64), MEGATRON).settings
+    assert "m" not in str(without[LAYOUT])
+
+
+@pytest.mark.parametrize(
+    ("layout", "further", "refused"),
+    [
+        ("Etttt|tttmL", 1, ""),
+        ("Etttt|tttm*2L", 2, ""),
+        ("Etttt|tttL", 0, ""),
+        ("Etttt|tttL", 1, "it has 0 m, and mtp_layers=1 predict further tokens"),
+        ("Etttt|tttmL", 2, "it has 1 m, and mtp_layers=2 predict further tokens"),
+        ("Etttt|tttmL", 0, "it has 1 m, and mtp_layers=0 predict further tokens"),
+        ("Ettttm|tttL", 1, "simgpt reads m in the last chunk alone, behind all t"),
+        ("Etttt|mtttL", 1, "simgpt reads m in the last chunk alone, behind all t"),
+        ("Etttm|tttmL", 2, "simgpt reads m in the last chunk alone, behind all t"),
+        ("Etttt|tttm|L", 1, "simgpt reads E, t, m and L, in a multiple of 2 chunks between bars"),
+    ],
+)
+def test_layouts_with_further_layers_elsewhere_are_refused(
+    layout: str, further: int, refused: str
+) -> None:
+    own: dict[str, Any] = {
+        "num_layers": 7,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "position_embedding_type": "rope",
+        "pipeline_model_parallel_size": 2,
+        "mtp_num_layers": further,
+    }
+    question = asked(**own, pipeline_model_parallel_layout=layout)
+    assert [each.why for each in question.refused] == ([refused] if refused else [])
+    assert question.plan.get("stage_layers") == (None if refused else "4+3")
