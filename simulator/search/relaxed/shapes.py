@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,12 @@ from simulator.search.space import Space
 from simulator.search.tree_nodes import alike, in_every_order, with_each_axis_first
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
-from workload.op import KEYS_EXCHANGE, Op
+from workload.op import GRAD_SCATTER, KEYS_EXCHANGE, WEIGHT_GATHER, Op
 from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Flags, Indices, Values, distinct
 
 NONE, FULL = "none", "full"
+OF_WEIGHTS = (WEIGHT_GATHER, GRAD_SCATTER)
 WHOLE = 3  # the stage of ZeRO in which weights are split over data, too
 
 
@@ -66,43 +68,64 @@ class RelaxedShapes:
 
     def low(self, rows: Indices, threshold: int) -> Flags:
         """Which of some relaxed shapes of one part may have a value below a threshold, by how they
-        are `lowered`, (2, rows) or (1, rows). Where not exchanges alone count, it is in some order
-        of ranks that they may. Where the machine has no times for one, it may."""
-        flags = np.zeros_like(self.has)
-        for found, has, lowered in zip(flags, self.has, self.lowered, strict=True):
-            habits, own = lowered.problem.habits, rows[has[rows]]
-            for every in sized(lowered, own, together=True, habits=habits, most=1):
-                untimed = [each.rows for each in self.refusals.against(self.shapes, every)]
-                found[[row for rows in untimed for row in rows]] = True
-                if not (timed := ~found[every.rows]).any():
-                    continue
-                some = self.counted(every.only(timed))
-                found[self._low(some, threshold)] = True
+        are `lowered`, (2, rows) or (1, rows): without what is done with weights, then with it in
+        some order of ranks, if not exchanges alone count. Where the machine has no times for one,
+        it may."""
+        flags, habits = np.zeros_like(self.has), self.shapes.problem.habits
+        how: dict[str, Any] = {"together": True, "habits": habits, "most": 1}
+        for every in sized(self.lowered[0], rows, **how):
+            timed = self._timed(every, flags)
+            if not timed.any():
+                continue
+            bare = self.counted(some := every.only(timed), of_weights=False)
+            known, left = self._times(bare), list[Entries]()
+            for entries in entries_of(self.shapes, some.rows):
+                below = self._bounds(known, entries) < threshold
+                left.append(entries.only(below, some.rows[entries.lane[below]]))
+            low = np.unique(np.concatenate([entries.lane for entries in left]))
+            if self.exchanges:
+                flags[0, low] = True
+                continue
+            self._low_in_an_order(some, left, flags[0], threshold)
+            for whole in sized(self.lowered[1], low[self.has[1, low]], **how):
+                timed = self._timed(whole, flags[1:])
+                if timed.any():
+                    self._low_in_an_order(whole.only(timed), left, flags[1], threshold)
         return flags[:, rows]
 
-    def _low(self, some: BatchedProgram, threshold: int) -> Indices:
-        """Those of some relaxed shapes that may have a value below a threshold."""
-        known, found = self._times(some), list[Indices]()
-        for entries in entries_of(self.shapes, some.rows):
-            below = self._bounds(known, entries) < threshold
-            each, own = some, entries.only(below, entries.lane[below])
-            for orders in () if self.exchanges else (with_each_axis_first, in_every_order):
+    def _timed(self, some: BatchedProgram, flags: Flags) -> Flags:
+        """Which of some rows the machine has times for; flag the others."""
+        untimed = [each.rows for each in self.refusals.against(self.shapes, some)]
+        each = [row for rows in untimed for row in rows]
+        flags[:, each] = True
+        return ~np.isin(some.rows, each)
+
+    def _low_in_an_order(
+        self, some: BatchedProgram, left: list[Entries], found: Flags, threshold: int
+    ) -> None:
+        """Flag which of some relaxed shapes are below a threshold in some order of their ranks, of
+        the entries, whose lanes are rows of `shapes`."""
+        program = self.counted(some)
+        for entries in left:
+            keep = np.isin(entries.lane, some.rows)
+            own = entries.only(keep, np.searchsorted(some.rows, entries.lane[keep]))
+            each: BatchedProgram = program
+            for orders in (with_each_axis_first, in_every_order):
                 if len(own.lane):
                     each, own = orders(self.shapes, each, own)
                     if orders is in_every_order:  # before, those alike have other orders each
                         each, own, _ = alike(each, own, self.op_bounds.rings)
                     below = self._bounds(self._times(each), own) < threshold
                     own = own.only(below, own.lane[below])
-            found.append(each.rows[own.lane])
-        return np.concatenate(found)
+            found[each.rows[own.lane]] = True
 
-    def counted(self, some: BatchedProgram) -> BatchedProgram:
-        """The program with the ops that count."""
+    def counted(self, some: BatchedProgram, *, of_weights: bool = True) -> BatchedProgram:
+        """The program with the ops that count, among them those `of_weights` or not."""
 
         def counts(op: Op) -> bool:
             if self.exchanges:
                 return op.purpose == KEYS_EXCHANGE
-            return op.kind not in ADDITIONS
+            return op.kind not in ADDITIONS and (of_weights or op.purpose not in OF_WEIGHTS)
 
         program = replace(some.program, ops=tuple(filter(counts, some.program.ops)))
         return replace(some, program=program, notes={})
@@ -140,7 +163,7 @@ def without_additions(space: Space, machinery: Machinery, objective: Objective) 
     lowered = as_lowered(shapes), _with_whole_weights(shapes)
     each = [vocabulary_rows(own)[which] for own in lowered]
     apart = np.where(whole, each[1], each[0]) - vocabulary_rows(space) != 0
-    how = *_timed(shapes, machinery), objective
+    how = *_bounded(shapes, machinery), objective
     return RelaxedShapes(shapes, lowered, which, np.array(has), apart, *how, exchanges=False)
 
 
@@ -160,11 +183,11 @@ def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes 
     shapes = Space(space.problem, {key: column[first] for key, column in columns.items()})
     lowered = replace(as_lowered(shapes), problem=replace(space.problem, gpt=_of_one_layer(gpt)))
     has, none = np.ones((1, len(shapes)), dtype=bool), np.zeros(len(space), dtype=bool)
-    how = *_timed(shapes, machinery), relaxed.objective
+    how = *_bounded(shapes, machinery), relaxed.objective
     return RelaxedShapes(shapes, (lowered,), which, has, none, *how, exchanges=True)
 
 
-def _timed(shapes: Space, machinery: Machinery) -> tuple[OpBounds, RefusalTimes]:
+def _bounded(shapes: Space, machinery: Machinery) -> tuple[OpBounds, RefusalTimes]:
     how = machinery.costs, machinery.fabric
     return OpBounds(shapes, *how), RefusalTimes(*how)
 

@@ -114,8 +114,9 @@ def has_the_ops_of_its_relaxed_shape(space: Space, row: int) -> None:
             continue
         other = own[op.label, op.kind, op.block]
         assert wide == {axis for axis in other.axes if grid.size(axis) > 1}, op.name
-        assert (relaxed.values(op.nbytes) <= alone.values(other.nbytes)).all(), op.name
-        assert layers.apart[row] or relaxed.values(op.flops) == alone.values(other.flops), op.name
+        if not layers.apart[row]:
+            assert relaxed.values(op.nbytes) <= alone.values(other.nbytes), op.name
+            assert relaxed.values(op.flops) == alone.values(other.flops), op.name
 
 
 def with_vocabulary(vocab: int, hidden: int) -> GPT:
