@@ -58,15 +58,23 @@ def parse_plan(
         values["batch"] = cells * values.get("micro_batch", 1)
     if "micro_batch" not in values:
         values["micro_batch"] = max(values["batch"] // max(cells, 1), 1)
-    sizes = [values.get(axis, 1) for axis in AXES]
-    ranks = prod(sizes)
-    if devices not in (None, ranks) and min(sizes) > 0:  # what is no size the plan refuses itself
-        several = f"{ranks} ranks" if ranks > 1 else "1 rank"
+    ranks = prod(values.get(axis, 1) for axis in AXES)
+    try:
+        plan = Plan(**values)
+    except PlanCannotRunError:
+        _check_ranks(ranks, devices)  # what else is wrong may follow from too few
+        raise
+    _check_ranks(ranks, devices)
+    return plan
+
+
+def _check_ranks(ranks: int, devices: int | None) -> None:
+    if devices not in (None, ranks):
+        several = "1 rank" if ranks == 1 else f"{ranks} ranks"
         raise PlanCannotRunError(
             f"the plan's axes multiply to {several}, not to {devices} devices; "
             "one axis may be given as data=rest"
         )
-    return Plan(**values)
 
 
 def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ TOO_MANY = 10**8
         (3, f"{PREDICT} --batch 7", "batch=7 does not divide over z*data=8"),
         (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "try 1, 2"),
         (3, f"{PREDICT} --plan data=4", "multiply to 4 ranks, not to 8 devices"),
+        (3, f"{PREDICT} --plan expert=8", "multiply to 1 rank, not to 8 devices"),
         (3, "predict gpt-5b -m frontier -n 1000000", "has 78848 devices"),
         (3, "predict gpt-5b -m frontier -n 1000000 --batch 64", "has 78848 devices"),
         (3, "why gpt-5b -m frontier -n 1000001 --plan z=8,data=rest", "has 78848 devices"),
