@@ -31,6 +31,7 @@ STEP_AREA = 190.0
 NEAR = {"flop_per_byte": 0.09, "flops_per_s": 0.03}  # logarithms within which dots are one
 GAP = 0.9  # lines between the names of dots apart
 ROOM = 1.7  # beyond the dots, as a factor of intensity
+WIDE = 300  # times the least intensity, from where labels of 1, 2, 5, 10 would touch
 LEFT = 12.0  # how far below the ridge the figure begins, as a factor of intensity
 
 
@@ -77,12 +78,17 @@ def _whole(axes: Axes, roofs: Mapping[str, Any], dots: Sequence[Mapping[str, Any
     _scatter(axes, dots)
     axes.set_xlabel("FLOPs per byte through memory")
     axes.set_ylabel("TFLOP/s")
-    plain_log_ticks(axes, "x")
+    plain_log_ticks(axes, "x", steps=_steps(low, high))
     plain_log_ticks(axes, "y")
     axes.grid(which="major")
     axes.tick_params(labelsize=8)
     axes.set_title("Under all roofs", loc="left", fontsize=10)
     return names
+
+
+def _steps(low: float, high: float) -> tuple[float, ...]:
+    """Steps of a decade whose labels stand apart."""
+    return (1.0, 3.0) if high > WIDE * low else (1.0, 2.0, 5.0)
 
 
 def _flat(axes: Axes, roofs: Mapping[str, Any], high: float) -> None:
@@ -152,7 +158,7 @@ def _near(axes: Axes, roofs: Mapping[str, Any], dots: Sequence[Mapping[str, Any]
     _names(axes, dots)
     axes.set_xlabel("FLOPs per byte through memory")
     axes.set_ylabel("TFLOP/s")
-    plain_log_ticks(axes, "x")
+    plain_log_ticks(axes, "x", steps=_steps(low, high))
     axes.tick_params(labelsize=8)
     axes.grid(which="major")
     axes.set_title("Close up, with each kind's share of compute", loc="left", fontsize=10)

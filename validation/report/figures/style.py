@@ -128,12 +128,15 @@ def fitting_legend(
         legend.remove()
 
 
-def plain_log_ticks(axes: Axes, which: str, unit: str = "") -> None:
-    """Numbers as people write them on a logarithmic axis (`x` or `y`): 1, 2, 5, 10, 20, …"""
+def plain_log_ticks(
+    axes: Axes, which: str, unit: str = "", steps: Sequence[float] = (1.0, 2.0, 5.0)
+) -> None:
+    """Numbers as people write them on a logarithmic axis (`x` or `y`): 1, 2, 5, 10, 20, …, or by
+    other steps within a decade."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_locator(LogLocator(subs=steps))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{_scaled(value)}{unit}"))
 
