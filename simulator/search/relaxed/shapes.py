@@ -161,8 +161,8 @@ def without_additions(space: Space, machinery: Machinery, objective: Objective) 
     whole = space.columns["zero"] == WHOLE
     has = [np.bincount(which[own], minlength=len(shapes)) > 0 for own in (~whole, whole)]
     lowered = as_lowered(shapes), _with_whole_weights(shapes)
-    each = [vocabulary_rows(own)[which] for own in lowered]
-    apart = np.where(whole, each[1], each[0]) - vocabulary_rows(space) != 0
+    # Shapes with ZeRO-3 are bounded as the others first, and have their own rows when lowered so.
+    apart = vocabulary_rows(lowered[0])[which] - vocabulary_rows(space) != 0
     how = *_bounded(shapes, machinery), objective
     return RelaxedShapes(shapes, lowered, which, np.array(has), apart, *how, exchanges=False)
 

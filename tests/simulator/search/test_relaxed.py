@@ -150,7 +150,9 @@ def test_more_rows_of_the_vocabulary_may_take_less_time(z: int, zero: int) -> No
         least = int(bounds_of(space, row, machinery, goal).min())
         assert relaxed.low(shape, least + 1)[relaxed.rows_of(shape) == row].all()
         has_the_ops_of_its_relaxed_shape(space, row)
-    assert relaxed.layers.apart.any()
+    others = vocabulary_rows(space) != 50257  # with ZeRO-3 too: what counts first has no weights
+    assert relaxed.layers.apart.tolist() == others.tolist()
+    assert others.any()
 
 
 @settings(max_examples=100, deadline=None, phases=UNSHRUNK)
