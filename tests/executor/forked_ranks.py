@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.reduction import DupFd
 from types import SimpleNamespace
 from typing import IO, Any
@@ -96,7 +96,9 @@ class ForkedRank:
 
     def _send(self, what: signal.Signals) -> None:
         if self.returncode is None:
-            os.kill(self.pid, what)
+            # One that ended just now may be gone before its server says how, as `Popen` allows for.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, what)
 
 
 class _Inherited:

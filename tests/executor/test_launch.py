@@ -19,7 +19,7 @@ import pytest
 from executor.errors import LaunchError
 from executor.launching.launch import launch
 from executor.launching.task_specs import Job
-from tests.executor.forked_ranks import forked, running
+from tests.executor.forked_ranks import ForkedRank, forked, running
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.plan_text import parse_plan
@@ -134,6 +134,18 @@ def interrupted() -> Interrupted:
         launch("train", JOB.to_json(), ranks=2, report=look, timeout_s=PATIENCE_S)
     seen.left = [each for each in seen.processes if Path(f"/proc/{each}").exists()]
     return seen
+
+
+def test_a_forked_rank_that_is_gone_before_its_end_is_known_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(PATIENCE_S)
+    rank = object.__new__(ForkedRank)
+    monkeypatch.setattr(ForkedRank, "pid", gone.pid)
+    monkeypatch.setattr(ForkedRank, "returncode", None)
+    rank.terminate()
+    rank.kill()
 
 
 def test_ranks_of_one_machine_listen_on_its_loopback_alone(interrupted: Interrupted) -> None:
