@@ -47,8 +47,8 @@ class Entries:
 
     `lane` is the row of a batched program, `schedule` an index of SCHEDULES, `chunk` the layers of
     each of its `interleave` chunks; of a model with several kinds of layers it is the number of one
-    of `layouts`. Either all or none have a pipeline, all or none split backward passes, and all
-    or none have one micro-batch.
+    of `layouts`. To be bounded they must be of one of `sorts`: either all or none have a
+    pipeline, all or none split backward passes, and all or none have one micro-batch.
     """
 
     lane: Indices
@@ -111,11 +111,24 @@ class Entries:
         """The works of their slots."""
         return WORK if is_split(SCHEDULES[int(self.schedule[0])]) else WORK[:2]
 
+    def sorts(self) -> list[Indices]:
+        """Which of them are of each sort."""
+        split = np.array([is_split(each) for each in SCHEDULES])[self.schedule]
+        sort = 4 * (self.pipe > 1) + 2 * split + (self.micro_batches == 1)
+        return [np.flatnonzero(sort == each) for each in np.unique(sort)]
+
     def only(self, keep: NDArray[np.bool_] | Indices, lane: Indices) -> Entries:
         """Some of them, for rows that are in other places."""
         columns = (self.pipe, self.micro_batches, self.schedule, self.interleave, self.chunk)
         pipe, micro_batches, schedule, interleave, chunk = (column[keep] for column in columns)
         return Entries(lane, pipe, micro_batches, schedule, interleave, chunk, self.layouts)
+
+
+def joined(several: Sequence[Entries]) -> Entries:
+    """All of several entries, which have rows of one program and the same layouts."""
+    names = ("lane", "pipe", "micro_batches", "schedule", "interleave", "chunk")
+    columns = {name: np.concatenate([getattr(e, name) for e in several]) for name in names}
+    return Entries(**columns, layouts=several[0].layouts)
 
 
 class Slots(Protocol):

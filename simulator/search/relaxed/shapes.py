@@ -24,7 +24,7 @@ from simulator.search.bounds.layer_kinds import LAYER, attends_differently, name
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import STEP_WORKS, PartTimes, part_times
 from simulator.search.bounds.peak_memory import ADDITIONS
-from simulator.search.bounds.stream_bound import BusiestStream, Entries
+from simulator.search.bounds.stream_bound import BusiestStream, Entries, joined
 from simulator.search.bounds.unsupported import RefusalTimes
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
@@ -78,11 +78,10 @@ class RelaxedShapes:
             if not timed.any():
                 continue
             bare = self.counted(some := every.only(timed), of_weights=False)
-            known, left = self._times(bare), list[Entries]()
-            for entries in entries_of(self.shapes, some.rows):
-                below = self._bounds(known, entries) < threshold
-                left.append(entries.only(below, some.rows[entries.lane[below]]))
-            low = np.unique(np.concatenate([entries.lane for entries in left]))
+            entries = joined([*entries_of(self.shapes, some.rows)])
+            below = self._bounds(self._times(bare), entries) < threshold
+            left = entries.only(below, some.rows[entries.lane[below]])
+            low = np.unique(left.lane)
             if self.exchanges:
                 flags[0, low] = True
                 continue
@@ -101,23 +100,21 @@ class RelaxedShapes:
         return ~np.isin(some.rows, each)
 
     def _low_in_an_order(
-        self, some: BatchedProgram, left: list[Entries], found: Flags, threshold: int
+        self, some: BatchedProgram, left: Entries, found: Flags, threshold: int
     ) -> None:
         """Flag which of some relaxed shapes are below a threshold in some order of their ranks, of
         the entries, whose lanes are rows of `shapes`."""
-        program = self.counted(some)
-        for entries in left:
-            keep = np.isin(entries.lane, some.rows)
-            own = entries.only(keep, np.searchsorted(some.rows, entries.lane[keep]))
-            each: BatchedProgram = program
-            for orders in (with_each_axis_first, in_every_order):
-                if len(own.lane):
-                    each, own = orders(self.shapes, each, own)
-                    if orders is in_every_order:  # before, those alike have other orders each
-                        each, own, _ = alike(each, own, self.op_bounds.rings)
-                    below = self._bounds(self._times(each), own) < threshold
-                    own = own.only(below, own.lane[below])
-            found[each.rows[own.lane]] = True
+        keep = np.isin(left.lane, some.rows)
+        own = left.only(keep, np.searchsorted(some.rows, left.lane[keep]))
+        each: BatchedProgram = self.counted(some)
+        for orders in (with_each_axis_first, in_every_order):
+            if len(own.lane):
+                each, own = orders(self.shapes, each, own)
+                if orders is in_every_order:  # before, those alike have other orders each
+                    each, own, _ = alike(each, own, self.op_bounds.rings)
+                below = self._bounds(self._times(each), own) < threshold
+                own = own.only(below, own.lane[below])
+        found[each.rows[own.lane]] = True
 
     def counted(self, some: BatchedProgram, *, of_weights: bool = True) -> BatchedProgram:
         """The program with the ops that count, among them those `of_weights` or not."""
@@ -131,9 +128,12 @@ class RelaxedShapes:
         return replace(some, program=program, notes={})
 
     def _bounds(self, known: PartTimes, entries: Entries) -> Values:
-        busiest = BusiestStream(known, entries, None)
-        ticks = least_ticks(self.shapes.problem, busiest)
-        return self.objective.bound(ticks, busiest.busy())
+        found = np.zeros(len(entries.lane), dtype=np.int64)
+        for at in entries.sorts():
+            busiest = BusiestStream(known, entries.only(at, entries.lane[at]), None)
+            ticks = least_ticks(self.shapes.problem, busiest)
+            found[at] = self.objective.bound(ticks, busiest.busy())
+        return found
 
     def _times(self, some: BatchedProgram) -> PartTimes:
         known = part_times(self.op_bounds, some)
@@ -211,9 +211,11 @@ def vocabulary_rows(space: Space) -> Counts:
 
 def as_lowered(space: Space) -> Space:
     """The rows of a space as their relaxed shapes are lowered without ZeRO-3: with z of several
-    ranks, since on one its collectives take no time."""
+    ranks, since on one its collectives take no time, and with more ranks of data, which change
+    nothing but the sums over these."""
     columns = {**space.columns, **_relaxed_columns(space)}
-    return Space(space.problem, {**columns, "z": np.maximum(space.columns["z"], 2)})
+    wide = {"z": np.maximum(columns["z"], 2), "data": 2 * columns["data"]}
+    return Space(space.problem, {**columns, **wide})
 
 
 def _relaxed_columns(space: Space) -> dict[str, Counts]:
