@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simulator.search import Progress, SearchProblem
     from simulator.search.baselines import Ranked
     from simulator.uncertainty.difference import DifferenceError
+    from simulator.uncertainty.ranking import Rankings
     from topologies.machine import Machine
 
 ALIKE = 0.005  # of a step: plans on the same axes that differ by less are listed as one
@@ -58,8 +59,6 @@ class Found:
         Where the search came to its end, nothing in it depends on how long that took or on how many
         processes it had, as the number of plans simulated does.
         """
-        from simulator.uncertainty.difference import published_order
-
         state = self.state
         return {
             "model": self.problem.gpt.name,
@@ -80,7 +79,7 @@ class Found:
             "plans": [prediction.as_dict() for prediction in state.found],
             "variants": variants(state.found),
             "difference_error": None if self.difference is None else self.difference.share,
-            "published_order": published_order().as_dict(),
+            "published_order": self._published_order.as_dict(),
             "undecided": self.undecided,
             **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
             "families": [
@@ -124,10 +123,10 @@ class Found:
 
     def _decided(self) -> str:
         """Which of the plans a prediction can tell apart, and how well it orders plans."""
-        from simulator.uncertainty.difference import published_order
-
         assert self.difference is not None
-        count, order = len(self.undecided), published_order()
+        count, order = len(self.undecided), self._published_order
+        assert order.plan_tau is not None and order.plan_regret is not None
+        whose = " of models with experts" if self.problem.gpt.experts else ""
         error = f"{tables.percent(self.difference.share)}, the error of a difference between two"
         said = (
             f"{self._told_apart()} differ by less than {error} plans: measure them"
@@ -135,10 +134,16 @@ class Found:
             else f"the best plan is ahead of the next by more than {error} plans"
         )
         return (
-            f"{said} (in {order.groups} groups of published plans the predicted order has "
-            f"Kendall's tau {order.tau:.2f}, and the plan picked takes "
-            f"{tables.percent(order.regret)} longer than the best)"
+            f"{said} (of {order.plans:,} published plans{whose} in {order.plan_groups} groups the "
+            f"predicted order has Kendall's tau {order.plan_tau:.2f}, and the plan picked takes "
+            f"{tables.percent(order.plan_regret)} longer than the best)"
         )
+
+    @property
+    def _published_order(self) -> Rankings:
+        from simulator.uncertainty.difference import published_order
+
+        return published_order(experts=bool(self.problem.gpt.experts))
 
     def _told_apart(self) -> str:
         """The undecided plans as the table shows them, which has several plans in a row."""

@@ -87,7 +87,8 @@ class Prediction:
     @property
     def difference_error(self) -> DifferenceError:
         """By how much the ratio of its step to another plan's may be wrong."""
-        return difference_error(run_of_plan(self.stack, self.device, self.plan))
+        run = run_of_plan(self.stack, self.device, self.plan)
+        return difference_error(run, experts=bool(self.gpt.experts))
 
     @property
     def plan_text(self) -> str:

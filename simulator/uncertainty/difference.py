@@ -13,7 +13,9 @@ is wrong in at most one of ten cases, as a pair misses to either side equally of
 
 Source: as in `step_range.py`, weighted conformal prediction (Barber et al., arXiv 2202.13415,
 section 3), here of |r_1 - r_2|. The widening makes eight of ten right when the pairs of a source
-are predicted from those of all others, as the mean over sources; it was chosen on these pairs.
+are predicted from those of all others, as the mean over sources; it was chosen on pairs of dense
+models. Of models with experts, whose pairs are of three sources and may differ in the release, too,
+it has more of them right.
 """
 
 from __future__ import annotations
@@ -22,14 +24,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
-from simulator.uncertainty.ranking import ranked
+from simulator.uncertainty.ranking import Rankings, TimedPlan, rankings
 from simulator.uncertainty.step_range import (
+    DENSE,
     NEAR,
     SHARE,
     PublishedResiduals,
@@ -37,11 +38,12 @@ from simulator.uncertainty.step_range import (
     Run,
     published_runs,
     quantile,
+    table_of,
     weights_of,
 )
+from topologies.session import session_cached
 
-WIDENING = 1.1  # PublishedPairs.widening says what is needed
-FEWEST = 3  # plans of a group: fewer have no order worth a figure
+WIDENING = 1.15  # PublishedPairs.widening says what is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +69,16 @@ class DifferenceError:
         return near if len(near) > 1 else []
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedOrder:
-    """How well published plans of one model on one machine are ordered: the means over groups of
-    Kendall's tau-b, and of the share by which the plan that we would pick takes longer than the
-    best measured one."""
-
-    groups: int
-    tau: float
-    regret: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
-        return {"groups": self.groups, "kendall_tau": self.tau, "regret": self.regret}
-
-
 class PublishedPairs:
-    """Pairs of runs that differ in plan and batch alone."""
+    """Pairs of runs that differ in plan and batch alone, and in these."""
 
     def __init__(self, rows: Sequence[PublishedRow]) -> None:
         groups: dict[int, list[PublishedRow]] = {}
         for row in rows:
             groups.setdefault(row.question, []).append(row)
-        pairs = [pair for own in groups.values() for pair in combinations(own, 2)]
+        every = (pair for own in groups.values() for pair in combinations(own, 2))
+        # Runs of one plan, under several releases, say nothing of a difference between two.
+        pairs = [(one, other) for one, other in every if one.plan != other.plan]
         pairs.sort(key=lambda pair: abs(pair[0].residual - pair[1].residual))
         self._misses = np.array([abs(one.residual - other.residual) for one, other in pairs])
         self._sides = [_distances_to([pair[at].run for pair in pairs]) for at in (0, 1)]
@@ -119,36 +108,39 @@ class PublishedPairs:
         return next(w for w in every if _covered(needed, w) >= SHARE)
 
 
-def difference_error(run: Run) -> DifferenceError:
-    """The error of a difference between two plans like a run."""
-    return published_pairs().error_of(run)
+def difference_error(run: Run, *, experts: bool = False) -> DifferenceError:
+    """The error of a difference between two plans like a run: from pairs of dense models, or from
+    those of models with `experts`."""
+    return published_pairs(table_of(experts=experts)).error_of(run)
 
 
-@cache
-def published_pairs() -> PublishedPairs:
+@session_cached(2)
+def published_pairs(table: str = DENSE) -> PublishedPairs:
     """Those of the runs that come with the package."""
-    return PublishedPairs(published_runs())
+    return PublishedPairs(published_runs(table))
 
 
-@cache
-def published_order() -> PublishedOrder:
-    """How well predictions order the plans that come with the package."""
-    return order_of(published_runs())
+@session_cached(2)
+def published_order(*, experts: bool = False) -> Rankings:
+    """How well predictions order the plans that come with the package, of dense models or of those
+    with `experts`."""
+    found = order_of(published_runs(table_of(experts=experts)))
+    assert found is not None, "there are groups of enough runs"
+    return found
 
 
-def order_of(rows: Sequence[PublishedRow]) -> PublishedOrder:
+def order_of(rows: Sequence[PublishedRow]) -> Rankings | None:
     """How well predictions order some rows, by the time of a sequence."""
-    groups: dict[int, list[tuple[float, float]]] = {}
-    for row in rows:
-        if not math.isnan(row.predicted_s):
-            measured_s = row.predicted_s * math.exp(row.residual)
-            groups.setdefault(row.question, []).append((row.predicted_s, measured_s))
-    found = [ranked(pairs) for pairs in groups.values() if len(pairs) >= FEWEST]
-    return PublishedOrder(
-        len(found),
-        statistics.fmean(each.tau for each in found),
-        statistics.fmean(each.regret for each in found),
+    return rankings(
+        TimedPlan(each.question, each.plan, (each.predicted_s, measured_s_of(each)))
+        for each in rows
+        if not math.isnan(each.predicted_s)
     )
+
+
+def measured_s_of(row: PublishedRow) -> float:
+    """The measured time of one sequence."""
+    return row.predicted_s * math.exp(row.residual)
 
 
 def _distances_to(runs: Sequence[Run]) -> PublishedResiduals:

@@ -5,7 +5,8 @@ validation.published.residuals`) the logarithm of measured over predicted step i
 the more, the more they are like the prediction: by stack, device, number of devices and kind of
 plan; a run at distance d counts e^-d, and all runs of one source together as much as the nearest of
 them, so that a source of hundreds of runs does not decide alone. The range goes from the tenth to
-the ninetieth percentile of what they say, widened by `WIDENING`.
+the ninetieth percentile of what they say, widened by `WIDENING`. Models with experts have runs of
+their own, of few sources, and a widening of their own.
 
 Source: weighted conformal prediction (Barber et al., Conformal prediction beyond exchangeability,
 arXiv 2202.13415, section 3), with the widening that makes eight of ten right when the runs of a
@@ -34,6 +35,7 @@ from workload.plan import Plan
 
 SHARE = 0.8  # of the steps that fall into the range
 WIDENING = 1.2  # python -m validation.published.residuals --coverage
+WIDENING_OF_EXPERTS = 2.1  # simgpt validate moe
 OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
 OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices
@@ -60,13 +62,14 @@ class Run(NamedTuple):
 
 class PublishedRow(NamedTuple):
     """A published run, and the logarithm of its measured over its predicted step. Rows with the
-    same `question` differ in the plan and the batch alone; `predicted_s` is the predicted time of
-    one sequence, or NaN where the batch is not known."""
+    same `question` differ in the plan and the batch alone, those with the same `plan` in neither;
+    `predicted_s` is the predicted time of one sequence, or NaN where the batch is not known."""
 
     source: str
     run: Run
     residual: float
     question: int
+    plan: int
     predicted_s: float
 
 
@@ -91,8 +94,13 @@ class PublishedResiduals:
     """The runs that are known, and what they took over what was predicted, as a logarithm."""
 
     def __init__(
-        self, runs: Sequence[Run], sources: Sequence[str], residuals: Sequence[float]
+        self,
+        runs: Sequence[Run],
+        sources: Sequence[str],
+        residuals: Sequence[float],
+        widening: float = WIDENING,
     ) -> None:
+        self.widening = widening
         order = np.argsort(np.array(residuals), kind="stable")
         columns = zip(*(runs[at] for at in order.tolist()), strict=True)
         self._runs = Run(*map(np.array, columns))
@@ -133,8 +141,8 @@ class PublishedResiduals:
         near = (far <= NEAR) & (self._sources != without)
         alike, sources = int(near.sum()), len(set(self._sources[near].tolist()))
         return StepRange(
-            step_s * math.exp(WIDENING * min(low, 0.0)),
-            step_s * math.exp(WIDENING * max(high, 0.0)),
+            step_s * math.exp(self.widening * min(low, 0.0)),
+            step_s * math.exp(self.widening * max(high, 0.0)),
             alike,
             sources,
             _words(run, alike, sources),
@@ -164,8 +172,13 @@ def step_range(
 ) -> StepRange:
     """The range of a plan's predicted step on devices of that name: from runs of dense models, or
     from those of models with `experts`."""
-    known = published_residuals(OF_EXPERTS if experts else DENSE)
+    known = published_residuals(table_of(experts=experts))
     return known.range_of(step_s, run_of_plan(stack, device, plan))
+
+
+def table_of(*, experts: bool) -> str:
+    """The table of models with experts, or of those without."""
+    return OF_EXPERTS if experts else DENSE
 
 
 def run_of_plan(stack: Stack, device: str, plan: Plan) -> Run:
@@ -212,6 +225,7 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
             ),
             float(row["residual"]),
             int(row["question"]),
+            int(row["plan"]),
             float(row["predicted_s"] or "nan"),
         )
         for row in csv.DictReader(lines)
@@ -222,4 +236,5 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
 def published_residuals(table: str = DENSE) -> PublishedResiduals:
     """Those that come with the package."""
     sources, runs, residuals, *_ = zip(*published_runs(table), strict=True)
-    return PublishedResiduals(runs, sources, residuals)
+    widening = WIDENING_OF_EXPERTS if table == OF_EXPERTS else WIDENING
+    return PublishedResiduals(runs, sources, residuals, widening)

@@ -9,12 +9,16 @@ import pytest
 from simulator.predict import predict
 from simulator.stacks import load_stack
 from simulator.uncertainty.step_range import (
+    DENSE,
+    OF_EXPERTS,
+    SHARE,
     WIDENING,
     PublishedResiduals,
     Run,
     published_residuals,
 )
 from topologies.machine_files import load_machine
+from validation.reliability import reliability
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -62,6 +66,13 @@ def test_runs_that_are_far_count_less() -> None:
 def test_a_source_that_is_left_out_does_not_count() -> None:
     known = PublishedResiduals([HERE, HERE], ["a", "b"], [0.05, 0.9])
     assert known.range_of(1.0, HERE, without="b").high_s == pytest.approx(math.exp(WIDENING * 0.05))
+
+
+@pytest.mark.parametrize("table", [DENSE, OF_EXPERTS])
+def test_eight_of_ten_published_steps_are_within_what_the_other_sources_say(table: str) -> None:
+    """As the mean over sources."""
+    ((_, covered),) = reliability(published_residuals(table), [SHARE])
+    assert covered == pytest.approx(SHARE, abs=0.04)
 
 
 def test_the_prediction_itself_is_always_within() -> None:

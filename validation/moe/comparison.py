@@ -12,11 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.uncertainty.step_range import OF_EXPERTS, published_residuals
 from validation.memory.memory_questions import ALLOCATED, measure_of
 from validation.moe.rows import REMARKS, read_moe_runs
 from validation.published.baselines import calibrated
 from validation.published.case import OUT_OF_MEMORY
 from validation.published.comparison import Comparison, is_chosen
+from validation.published.coverage import Coverage, coverage
 from validation.published.outcome import Outcome
 from validation.published.plan_ranking import rankings
 from validation.published.predicting import predict_runs
@@ -111,6 +113,12 @@ class MoeComparison:
         )
 
     @property
+    def coverage(self) -> Coverage:
+        """How many steps of such models are in their ranges, without the rows held out."""
+        own = [each for each in self.outcomes if has_experts(each.run) and not each.held_out]
+        return coverage(own, published_residuals(OF_EXPERTS))
+
+    @property
     def mean_of_sources_calibrated(self) -> float | None:
         """The same with one factor for each machine and stack, from its other rows."""
         own = [each for each in self.outcomes if each.scored and not each.held_out]
@@ -134,6 +142,7 @@ class MoeComparison:
             "mean_of_sources_developed": self.mean_of_sources,
             "mean_of_sources_calibrated": self.mean_of_sources_calibrated,
             "with_experts": asdict(self.with_experts),
+            "coverage": self.coverage.as_dict(),
             "verdicts": asdict(self.verdicts),
             "peak_mape": mean_error(map(peak_error, self.peaks())),
             "peak_mape_of_devices": mean_error(map(peak_error, self.peaks(given_out=False))),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.search import best_plan
+from simulator.uncertainty.ranking import Rankings
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
@@ -25,7 +26,7 @@ from validation.published.coverage import Coverage, coverage
 from validation.published.error_attribution import with_anatomy
 from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import Outcome
-from validation.published.plan_ranking import Rankings, rankings
+from validation.published.plan_ranking import rankings
 from validation.published.predicting import predict_runs
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun, RunsError, read_runs

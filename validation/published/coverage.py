@@ -11,7 +11,6 @@ from typing import Any
 from simulator.stacks import load_stack
 from simulator.uncertainty.step_range import (
     SHARE,
-    WIDENING,
     PublishedResiduals,
     Run,
     gpu_names,
@@ -66,16 +65,18 @@ def coverage(outcomes: Sequence[Outcome], known: PublishedResiduals | None = Non
             continue
         found = known.range_of(each.predicted_s, run_of(each), without=each.run.source)
         ends = [math.log(end / each.predicted_s) for end in (found.low_s, found.high_s)]
-        needed.setdefault(each.run.source, []).append(_widening(residual_of(each), *ends))
+        needed.setdefault(each.run.source, []).append(
+            known.widening * _share_of_range(residual_of(each), *ends)
+        )
         widths.append((found.high_s - found.low_s) / 2 / each.predicted_s)
     if not needed:
         return Coverage(math.nan, math.nan, math.nan, math.nan, 0)
     nested = []
     for source, own in needed.items():
         others = {name: each for name, each in needed.items() if name != source}
-        nested.append(_within(own, _for_share(others) if others else WIDENING))
+        nested.append(_within(own, _for_share(others) if others else known.widening))
     return Coverage(
-        statistics.fmean(_within(own, WIDENING) for own in needed.values()),
+        statistics.fmean(_within(own, known.widening) for own in needed.values()),
         statistics.fmean(nested),
         _for_share(needed),
         statistics.median(widths),
@@ -83,10 +84,10 @@ def coverage(outcomes: Sequence[Outcome], known: PublishedResiduals | None = Non
     )
 
 
-def _widening(residual: float, low: float, high: float) -> float:
-    """The least widening with which a range, given with `WIDENING`, has a residual in it."""
+def _share_of_range(residual: float, low: float, high: float) -> float:
+    """How far a residual is from the prediction, as a share of the end of the range there."""
     end = low if residual < 0 else high
-    return WIDENING * residual / end if end else math.inf
+    return residual / end if end else math.inf
 
 
 def _within(needed: Sequence[float], widening: float) -> float:

@@ -19,31 +19,34 @@ from validation.moe.comparison import validate_moe
 from validation.published.comparison import validate_published
 from validation.published.coverage import coverage, residual_of, run_of
 from validation.published.outcome import Outcome
-from validation.published.plan_ranking import question_of
+from validation.published.plan_ranking import plan_of, question_of
 
-COLUMNS = ("source", *Run._fields, "residual", "question", "predicted_s")
+COLUMNS = ("source", *Run._fields, "residual", "question", "plan", "predicted_s")
 DIGITS = 4
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The residuals of scored rows that are not held out, as CSV.
 
-    Runs with the same number under `question` differ in their plans and batches alone;
-    `predicted_s` is the predicted time of one sequence, empty where the batch is not known.
+    Runs with the same number under `question` differ in their plans and batches alone, those with
+    the same under `plan` in neither, but in the release for instance; `predicted_s` is the
+    predicted time of one sequence, empty where the batch is not known.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     questions: dict[tuple[str, ...], int] = {}
+    plans: dict[tuple[int, str], int] = {}
     for each in outcomes:
         if each.scored and not each.held_out:
             run, batch = run_of(each), each.run.whole("global_batch_seqs")
             words = [*run[:5], *("yes" if flag else "no" for flag in run[5:])]
-            number = questions.setdefault(question_of(each), len(questions))
+            question = questions.setdefault(question_of(each), len(questions))
+            plan = plans.setdefault((question, plan_of(each)), len(plans))
             assert each.predicted_s is not None
             sequence_s = f"{each.predicted_s / batch:.{DIGITS}g}" if batch else ""
             residual = f"{residual_of(each):.{DIGITS}f}"
-            writer.writerow([each.run.source, *words, residual, number, sequence_s])
+            writer.writerow([each.run.source, *words, residual, question, plan, sequence_s])
     return text.getvalue()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
-from simgpt.commands.validate.ranking_line import ranking_line
+from simgpt.commands.validate.ranking_line import ranges_line, ranking_line
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
 
@@ -153,6 +153,8 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
         f"{tables.several(rest.rows, 'row')}"
     )
     yield _experts_alone(report)
+    if (found := report.coverage).sources:
+        yield ranges_line(found)
     yield (
         f"of {tables.several(verdicts.ran, 'row')} that ran {verdicts.ran_right} fit as they are "
         f"read ({verdicts.given_right} of {verdicts.given} whose recomputation is published); of "

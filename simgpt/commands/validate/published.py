@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.validate.ranking_line import ranking_line
+from simgpt.commands.validate.ranking_line import ranges_line, ranking_line
 from simgpt.progress import Ticker
 
 if TYPE_CHECKING:
@@ -194,11 +194,7 @@ def _remarks(report: Comparison) -> Iterator[str]:
     )
     found = report.coverage
     if found.sources:
-        yield (
-            f"ranges of 80 %, each source from all others: {_percent(found.share)} of the measured "
-            f"steps within, mean of {tables.several(found.sources, 'source')}; median half-width "
-            f"{_percent(found.half_width)}"
-        )
+        yield ranges_line(found)
     if report.not_fitting:
         yield (
             f"{tables.several(len(report.not_fitting), 'row')} would not fit into a device, though "

@@ -1,4 +1,4 @@
-"""The line on how well predictions order the plans of published runs."""
+"""The lines on how well predictions order published runs, and how well their ranges hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from simgpt import tables
 
 if TYPE_CHECKING:
-    from validation.published.plan_ranking import Rankings
+    from simulator.uncertainty.ranking import Rankings
+    from validation.published.coverage import Coverage
 
 
 def ranking_line(found: Rankings, whose: str = "") -> str:
@@ -21,3 +22,12 @@ def ranking_line(found: Rankings, whose: str = "") -> str:
         return line
     groups = tables.several(found.plan_groups, "group")
     return f"{line}; plans that ran several times counted once: {found.plan_tau:.2f} over {groups}"
+
+
+def ranges_line(found: Coverage) -> str:
+    """How many measured steps are in the ranges of their predictions."""
+    return (
+        f"ranges of 80 %, each source from all others: {tables.percent(found.share)} of the "
+        f"measured steps within, mean of {tables.several(found.sources, 'source')}; median "
+        f"half-width {tables.percent(found.half_width)}"
+    )
