@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.arguments.machine import assumed_nics, own_machine
+from simgpt.arguments.machine import assumed_of_parts, own_machine
 from simgpt.arguments.model import model_of, routed_model
 from simgpt.commands import predict
 from workload.errors import RestError
@@ -140,8 +140,7 @@ def question_of(
         if own_machine(machine) is None:
             raise
         raise RestError(f"{error}; -n {built.devices} is all of {built.name}") from None
-    if nics := assumed_nics(machine, built):
-        job = replace(job, remarks=(*job.remarks, nics))
+    job = replace(job, remarks=(*job.remarks, *assumed_of_parts(machine, built)))
     built = with_room(built, job.plan.grid.ranks)
     placed = parse_placement(how["placement"], built, job.plan.grid.ranks)
     return StepQuestion(job, built, placed)

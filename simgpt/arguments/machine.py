@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topologies.errors import MachineError
+from topologies.hardware.device_library import gpu_of
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from topologies.parts_text import is_parts, parse_parts
@@ -22,23 +23,40 @@ def own_machine(name: str) -> Machine | None:
     return None if is_of_any_size(machine) else machine
 
 
-def assumed_nics(name: str, machine: Machine) -> str:
-    """What is taken of the NICs that parts leave out; nothing of a machine that says its own.
+def assumed_of_parts(name: str, machine: Machine) -> list[str]:
+    """What is taken of what parts leave out, NICs, and the links between trays of a rack; nothing of
+    a machine that says its own.
 
     >>> from topologies.machine_files import load_machine
-    >>> assumed_nics("4x8xH100", load_machine("4x8xH100"))
-    'NICs assumed, as -m leaves them out: 8 of 400 Gbit/s in each node'
-    >>> assumed_nics("4x8xH100,8xNDR", load_machine("4x8xH100,8xNDR"))
-    ''
+    >>> assumed_of_parts("4x8xH100", load_machine("4x8xH100"))
+    ['NICs assumed, as -m leaves them out: 8 of 400 Gbit/s in each node']
+    >>> assumed_of_parts("4x8xH100,8xNDR", load_machine("4x8xH100,8xNDR"))
+    []
+    >>> assumed_of_parts("16xGB200,4xNDR", load_machine("16xGB200,4xNDR"))
+    ['nodes are trays of 4, without the NVLink of racks of 72 between them; 1x64xGB200 has it']
     """
     if not is_parts(name) or machine.nodes == 1:
-        return ""
+        return []
     try:
         parts = parse_parts(name)
     except MachineError:  # with a variant of the library after its last colon
         parts = parse_parts(name.rpartition(":")[0])
-    if parts.nics_per_node and parts.nic_bits_per_s:
-        return ""
-    nics = machine.node.nics
-    rate = f"{nics.bytes_per_s * 8 / 1e9:g} Gbit/s"
-    return f"NICs assumed, as -m leaves them out: {nics.count} of {rate} in each node"
+    found = []
+    if not (parts.nics_per_node and parts.nic_bits_per_s):
+        nics = machine.node.nics
+        rate = f"{nics.bytes_per_s * 8 / 1e9:g} Gbit/s"
+        found.append(f"NICs assumed, as -m leaves them out: {nics.count} of {rate} in each node")
+    return [*found, *_links_left_out(parts.gpu, machine)]
+
+
+def _links_left_out(gpu: str, machine: Machine) -> list[str]:
+    """What is said of nodes that are trays of racks whose devices one fabric joins."""
+    entry, devices = gpu_of(gpu), machine.node.devices
+    if "rack" not in entry or str(devices) not in entry["nodes"]:
+        return []
+    used = entry["rack"] // 16 * 16
+    racks = max(machine.nodes * devices // used, 1)
+    return [
+        f"nodes are trays of {devices}, without the NVLink of racks of {entry['rack']} between "
+        f"them; {racks}x{used}x{gpu.upper()} has it"
+    ]
