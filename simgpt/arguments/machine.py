@@ -24,8 +24,8 @@ def own_machine(name: str) -> Machine | None:
 
 
 def assumed_of_parts(name: str, machine: Machine) -> list[str]:
-    """What is taken of what parts leave out, NICs, and the links between trays of a rack; nothing of
-    a machine that says its own.
+    """What is taken of what parts leave out, NICs and the links between trays of a rack; nothing
+    of a machine that says its own.
 
     >>> from topologies.machine_files import load_machine
     >>> assumed_of_parts("4x8xH100", load_machine("4x8xH100"))

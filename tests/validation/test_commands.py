@@ -15,6 +15,8 @@ from simgpt.step_options import StepQuestion, question_of
 from simulator.stacks.job import Job
 from tests.simgpt.face import simgpt
 from tests.validation.test_published import run
+from validation.moe.comparison import has_experts
+from validation.moe.rows import read_moe_runs
 from validation.published.case import case_of
 from validation.published.commands import NoCommandError, command_of, commands
 from validation.published.run_machine import machine_of
@@ -36,6 +38,19 @@ def unnamed(job: Job) -> tuple[object, ...]:
 def test_every_run_with_a_plan_is_a_command_that_asks_for_the_validated_job() -> None:
     """A prediction follows from model, plan, stack, machine and placement, which are compared."""
     assert asked_alike(read_runs()) == 705
+
+
+@pytest.mark.slow
+def test_so_is_every_run_of_a_model_with_experts() -> None:
+    assert asked_alike([each for each in read_moe_runs() if has_experts(each)]) == 168
+
+
+def test_runs_of_models_with_experts_have_their_commands_printed() -> None:
+    said = simgpt("validate", "moe", "--source", "xmoe-012", "--commands")
+    words = shlex.split(said.out, comments=True)
+    assert words[:2] == ["simgpt", "predict"]
+    (row,) = [each for each in read_moe_runs() if each.id == "xmoe-012"]
+    assert unnamed(question(words).job) == unnamed(case_of(row).job)
 
 
 def asked_alike(runs: Sequence[PublishedRun]) -> int:

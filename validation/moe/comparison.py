@@ -17,12 +17,12 @@ from validation.memory.memory_questions import ALLOCATED, measure_of
 from validation.moe.rows import REMARKS, read_moe_runs
 from validation.published.baselines import calibrated
 from validation.published.case import OUT_OF_MEMORY
-from validation.published.comparison import Comparison, is_chosen
+from validation.published.comparison import Comparison, chosen_of
 from validation.published.coverage import Coverage, coverage
 from validation.published.outcome import Outcome
 from validation.published.plan_ranking import rankings
 from validation.published.predicting import predict_runs
-from validation.published.runs import PublishedRun, RunsError
+from validation.published.runs import PublishedRun
 
 GIB = 2**30
 
@@ -157,12 +157,7 @@ def validate_moe(
 ) -> MoeComparison:
     """Predict every row of a file, or of those that come with simgpt, or those whose source or id
     has one of the given words in it."""
-    every = read_moe_runs(path)
-    runs = [run for run in every if is_chosen(run, sources)]
-    if not runs:
-        known = ", ".join(dict.fromkeys(run.source for run in every))
-        raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
-    outcomes = calibrated(predict_runs(runs, progress))
+    outcomes = calibrated(predict_runs(chosen_of(read_moe_runs(path), sources), progress))
     return MoeComparison(Comparison(tuple(outcomes), rankings(outcomes), None))
 
 

@@ -167,11 +167,17 @@ def chosen_runs(
 ) -> tuple[list[PublishedRun], list[PublishedRun]]:
     """The rows of a file with one of the given words in their source or id, and all of its rows."""
     runs = read_runs(path)
-    chosen = [run for run in runs if is_chosen(run, sources)]
+    return chosen_of(runs, sources), runs
+
+
+def chosen_of(runs: Sequence[PublishedRun], sources: Sequence[str]) -> list[PublishedRun]:
+    """Those of some rows with one of the given words in their source or id; a RunsError where
+    there is none."""
+    chosen = [run for run in runs if _is_chosen(run, sources)]
     if not chosen:
         known = ", ".join(dict.fromkeys(run.source for run in runs))
         raise RunsError(f"no row is from {' or '.join(sources)}; sources: {known}")
-    return chosen, runs
+    return chosen
 
 
 def _best_plan(
@@ -181,7 +187,7 @@ def _best_plan(
     return best_plan(gpt, machine, devices, batch, fixed=fixed, placement=placed).plan
 
 
-def is_chosen(run: PublishedRun, sources: Sequence[str]) -> bool:
+def _is_chosen(run: PublishedRun, sources: Sequence[str]) -> bool:
     """Whether a row has one of the words in its source or id, or none is asked for."""
     place = f"{run.source}\n{run.id}".lower()
     return not sources or any(source.lower() in place for source in sources)

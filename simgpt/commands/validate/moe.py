@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
+from simgpt.commands.validate.published import print_commands
 from simgpt.commands.validate.ranking_line import ranges_line, ranking_line
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
@@ -29,9 +30,16 @@ ASSUMED = ("global_batch_seqs", "tp", "ep", "recompute")  # of rows that publish
     help="A CSV file of runs; without it, those that come with simgpt.",
 )
 @click.option("--source", "sources", multiple=True, help="Only sources or ids with this in them.")
+@click.option(
+    "--commands", is_flag=True, help="Print the simgpt predict of each run; predict nothing."
+)
 @options.answer_options
 def command(
-    data: Path | None, sources: tuple[str, ...], as_json: bool, output: Path | None
+    data: Path | None,
+    sources: tuple[str, ...],
+    commands: bool,
+    as_json: bool,
+    output: Path | None,
 ) -> None:
     """Predict published runs of mixtures of experts, and of sequences split over devices.
 
@@ -47,7 +55,10 @@ def command(
     counted with the reason.
     """
     from validation.moe.comparison import validate_moe
+    from validation.moe.rows import read_moe_runs
 
+    if commands:
+        return print_commands(read_moe_runs(data), sources, as_json=as_json, output=output)
     with Ticker() as ticker:
         report = validate_moe(data, sources, ticker)
     parts = [_rows(report)] if sources else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from simgpt.progress import Ticker
 if TYPE_CHECKING:
     from validation.published.comparison import Comparison, ErrorScore
     from validation.published.outcome import Outcome
+    from validation.published.runs import PublishedRun
 
 NAME = 44  # characters of a source that its row in a table shows
 
@@ -63,7 +64,9 @@ def command(
     utilisation for each family of GPUs, and the pipeline's bubble.
     """
     if commands:
-        return _commands(data, sources, as_json=as_json, output=output)
+        from validation.published.runs import read_runs
+
+        return print_commands(read_runs(data), sources, as_json=as_json, output=output)
     if unseen and sources:
         raise click.UsageError("--leave-source-out takes every source; leave out --source")
     report, left_out = _compared(data, sources, unseen=unseen)
@@ -121,14 +124,18 @@ def _paces(report: Comparison) -> str:
     )
 
 
-def _commands(
-    data: Path | None, sources: tuple[str, ...], *, as_json: bool, output: Path | None
+def print_commands(
+    runs: Sequence[PublishedRun],
+    sources: tuple[str, ...],
+    *,
+    as_json: bool,
+    output: Path | None,
 ) -> None:
-    """Print the command of each run."""
+    """Print the command of each run whose source or id has one of some words in it."""
     from validation.published.commands import commands
-    from validation.published.comparison import chosen_runs
+    from validation.published.comparison import chosen_of
 
-    lines = list(commands(chosen_runs(data, sources)[0]))
+    lines = list(commands(chosen_of(runs, sources)))
     options.answer("\n".join(lines), {"commands": lines}, as_json=as_json, output=output)
 
 
