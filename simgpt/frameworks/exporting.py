@@ -21,7 +21,7 @@ from simulator.stacks.apart import not_run, together
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import FP8, Job, job_of
-from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE, USUAL
+from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
@@ -119,6 +119,7 @@ def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     """The fields of a model and a plan by which writers go."""
     fields = {**asdict(gpt), **asdict(job.plan), "stack": job.stack.name}
     fields["family"] = job.stack.family
+    fields["sent_once"] = sends_once(job.plan, exchange_of(job.stack))
     fields |= {"precision": FP8} if job.stack.fp8 else {}
     return fields | {"model": spelled(gpt)[0]}
 
@@ -174,8 +175,7 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         raise PlanCannotRunError(f"{title} cannot be told this: {why}")
     devices = job.plan.grid.ranks
     given = dict(again.plan)
-    split = given.get("expert", 1) > 1 and "dispatcher" not in given
-    if job.plan.dispatcher != USUAL and split:
+    if given.get("expert", 1) > 1 and "dispatcher" not in given:  # the usual one of its own stack
         once = exchange_of(load_stack(again.stack)) == SENT_ONCE
         given["dispatcher"] = ONCE if once else ALL_TO_ALL
     read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.batch)

@@ -12,8 +12,7 @@ from typing import Any
 
 from simgpt.frameworks.layers import patterns
 from simgpt.frameworks.reading import Reading
-from workload.dispatchers.table import ALL_GATHER, USUAL
-from workload.dispatchers.table import ONCE as SENT_ONCE
+from workload.dispatchers.table import ALL_GATHER
 from workload.errors import PlanCannotRunError
 from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 
@@ -253,11 +252,9 @@ def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
-    usual = fields["stack"] == ONCE and fields["dispatcher"] == USUAL
-    once = usual or fields["dispatcher"] == SENT_ONCE
     kind = "allgather" if fields["dispatcher"] == ALL_GATHER else "alltoall"
-    settings: dict[str, Any] = {KIND: "flex" if once else kind}
-    if once:
+    settings: dict[str, Any] = {KIND: "flex" if fields["sent_once"] else kind}
+    if fields["sent_once"]:
         settings["moe-flex-dispatcher-backend"] = FLEX[0]
     if fields["expert"] > 1:
         settings[SIZES[0]] = fields["expert"]

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exported
-from simgpt.frameworks.files import MEGATRON, TORCHTITAN, Described
+from simgpt.frameworks.exporting import Asked, exchange_of, exported
+from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.layers.patterns import pattern_of
 from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
+from simulator.stacks import load_stack, stack_names
 from tests.simgpt.face import simgpt
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.errors import PlanCannotRunError
@@ -158,6 +159,28 @@ def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
     assert asked(moe_token_dispatcher_type="flex").stack == "megatron-core-deepep"
     assert asked(moe_enable_deepep=True).stack == "megatron-core-deepep"
     assert asked().stack == "megatron-core"
+
+
+ONCE_STACKS = [name for name in stack_names() if exchange_of(load_stack(name)) == "once"]
+
+
+@pytest.mark.parametrize("stack", ONCE_STACKS)
+@pytest.mark.parametrize(
+    ("framework", "kind"),
+    [(MEGATRON, "moe-token-dispatcher-type"), (BRIDGE, "model.moe_token_dispatcher_type")],
+)
+def test_every_stack_that_sends_once_is_told_so(framework: str, kind: str, stack: str) -> None:
+    mixtral = find_model("mixtral-8x7b")
+    plan = {"data": 16, "expert": 8, "micro_batch": 1, "zero": 1}
+    assert exported(Asked(mixtral, plan, None, 64), framework, stack).settings[kind] == "flex"
+    whole = plan | {"expert": 1}  # DeepEP wants several ranks of experts
+    assert exported(Asked(mixtral, whole, None, 64), framework, stack).settings[kind] == "alltoall"
+
+
+def test_a_framework_that_cannot_send_once_refuses_such_a_stack() -> None:
+    asked = Asked(find_model("qwen3-30b-a3b"), PLANS["ep"] | {"zero": 3}, None, 64)
+    with pytest.raises(PlanCannotRunError, match="no setting for dispatcher=once_per_node"):
+        exported(asked, TORCHTITAN, "nemo-deepep")
 
 
 @pytest.mark.parametrize(
