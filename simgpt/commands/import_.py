@@ -159,6 +159,7 @@ def record(question: Question, machine: str | None) -> dict[str, Any]:
         "plan": dict(question.plan),
         "batch": question.batch,
         "stack": question.stack,
+        "stack_words": question.stack_words or None,
         "devices": question.devices,
         "devices_words": question.devices_words or None,
         "missing": list(question.missing),
@@ -182,7 +183,7 @@ def describe(question: Question, machine: str | None, *, verbose: bool = False) 
         **{key: str(value) for key, value in question.model_set.items()},
         "plan": question.plan_text,
         "batch": "not said" if question.batch is None else f"{question.batch:,} sequences",
-        "stack": question.stack,
+        "stack": _with_words(question.stack, question.stack_words),
         "devices": _devices(question),
     }
     parts = [tables.table([], list(said.items()), left=2)]
@@ -219,8 +220,11 @@ def _model_in_part(question: Question) -> str:
 def _devices(question: Question) -> str:
     if question.devices is None:
         return "not said: give -n"
-    words = f": {question.devices_words}" if question.devices_words else ""
-    return f"{question.devices:,}{words}"
+    return _with_words(f"{question.devices:,}", question.devices_words)
+
+
+def _with_words(text: str, words: str) -> str:
+    return f"{text}: {words}" if words else text
 
 
 def _without_effect(question: Question, verbose: bool) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
 from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import question_from, table_of
+from simgpt.frameworks.layers import fusions
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simulator.stacks import Stack, load_stack
@@ -105,6 +106,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     lacking = [each for each in asked.beyond if each not in table.get("beyond", {})]
     if lacking and framework in (MEGATRON, BRIDGE):
         notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
+    if framework in (MEGATRON, BRIDGE):
+        notes += fusions.notes(fields)
     return Exported(framework, settings, notes, devices)
 
 
@@ -118,7 +121,7 @@ def _table(framework: str) -> dict[str, Any]:
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     """The fields of a model and a plan by which writers go."""
     fields = {**asdict(gpt), **asdict(job.plan), "stack": job.stack.name}
-    fields["family"] = job.stack.family
+    fields |= {"family": job.stack.family, "kernels": job.stack.own_kernels}
     fields["sent_once"] = sends_once(job.plan, exchange_of(job.stack))
     fields |= {"precision": FP8} if job.stack.fp8 else {}
     return fields | {"model": spelled(gpt)[0]}

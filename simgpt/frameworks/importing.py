@@ -99,7 +99,7 @@ def question_from(
         ),
         settings=sum(len(each.settings) for each in described),
     )
-    return replace(question, devices_words=counted)
+    return replace(question, devices_words=counted, stack_words=readings[0].stack_words)
 
 
 def _read(

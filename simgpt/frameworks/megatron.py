@@ -17,6 +17,7 @@ from simgpt.frameworks.layers import (
     activations,
     context,
     experts,
+    fusions,
     latent,
     quantised,
     recomputed,
@@ -69,6 +70,8 @@ def read(reading: Reading, devices: int | None) -> None:
     if reading.switch("deepspeed"):
         _read_fork(reading)
         local, flash = True, flash or any(map(reading.switch, FORKS_FLASH))
+    else:
+        fusions.read(reading)
     unfused = backend in ("unfused", "local") or (local and backend == "auto" and not flash)
     fields["attention"] = "unfused" if unfused else "flash"
     if fields.get("x", 1) == 1:
@@ -245,7 +248,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["bf16"] = True
     if fields["precision"] == "fp8":
         settings["fp8-format"] = "hybrid"
-    settings |= quantised.written(fields)
+    settings |= quantised.written(fields) | fusions.written(fields)
     if fields["gradients"] == "bf16":
         settings["grad-reduce-in-bf16"] = True
     flags = fields["table"]["beyond"]

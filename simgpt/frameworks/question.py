@@ -32,7 +32,7 @@ class Question:
     `model` is a MODEL of simgpt's command line, `model_set` are fields set of it, `plan` has keys
     of a plan; None where the files do not say it. Of a model that the files say in part,
     `described` has the fields that are there, and `missing` names those that are not;
-    `devices_words` say where the number of devices comes from.
+    `devices_words` say where the number of devices comes from, `stack_words` why it is that stack.
     """
 
     frameworks: tuple[str, ...]
@@ -50,6 +50,7 @@ class Question:
     missing: tuple[str, ...] = field(default=())
     described: Mapping[str, Any] = field(default_factory=dict)
     devices_words: str = ""
+    stack_words: str = ""
 
     @property
     def plan_text(self) -> str:

@@ -56,7 +56,8 @@ class Reading:
     `fields` has keys of `GPT` and of `Plan`; every setting that a method of this class has
     looked at counts as read, and `sort_rest` sorts all others. `names` are the file's own names of
     settings, where they are not the table's; `model` has the fields of the model that the user
-    names, and those that are set beside it, which come before the file's.
+    names, and those that are set beside it, which come before the file's; `stack_words` say why
+    the stack is not the framework's usual one.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Reading:
         self.table = table
         self.names = names or {}
         self.model = model or {}
-        self.stack = str(table["stack"])
+        self.stack, self.stack_words = str(table["stack"]), ""
         self.settings = {name: text_of(value) for name, value in settings.items()}
         self.fields: dict[str, Any] = {}
         self.changes: list[Remark] = []

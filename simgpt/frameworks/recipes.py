@@ -148,6 +148,8 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
         section = table["sections"].get(argument, "model")
         if argument in GATES:
             found |= {"model.gated_linear_unit": True, "model.activation_func": GATES[argument]}
+        elif argument == "te-rng-tracker":  # of the model and of the training's start
+            found |= {"model.use_te_rng_tracker": True, "rng.te_rng_tracker": True}
         elif argument in inverted:
             found[f"{section}.{inverted[argument]}"] = not value
         elif argument == "moe-layer-freq":  # of which a recipe wants the list

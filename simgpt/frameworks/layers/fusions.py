@@ -1,0 +1,142 @@
+"""Megatron-LM's arguments that fuse kernels and capture CUDA graphs, and the stack that has what
+they turn on.
+
+Source: NVIDIA/Megatron-LM@d98e8a6, megatron/training/arguments.py, transformer_config.py (what goes
+with CUDA graphs) and docs/user-guide/features/cuda_graph.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simgpt.frameworks.reading import Reading
+from simulator.costs.graph_scopes import ATTENTION, ROUTER, WHOLE
+from workload.errors import PlanCannotRunError
+from workload.recomputation.parts import EXPERTS, parts_of
+
+FAMILY = "megatron-core"  # of stacks whose files say which kernels are not fused
+IMPL, BY_ENGINE = "cuda-graph-impl", "transformer_engine"
+CAPTURES = (IMPL, "enable-cuda-graph", "external-cuda-graph")
+SCOPES = ("cuda-graph-scope", "cuda-graph-modules")  # later releases take the first, too
+IMPLS = ("none", "local", BY_ENGINE)
+LAYERS, MAMBA = "full", "mamba"  # scopes; the second goes with attention (graph_scopes.py)
+GENERATOR = "te-rng-tracker"  # of random numbers: Megatron-LM turns it on itself, recipes do not
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedOn:
+    """What arguments turn on, or what a stack has: fused kernels by their arguments, and scopes of
+    CUDA graphs."""
+
+    fused: frozenset[str]
+    graphs: frozenset[str]
+
+    def unlike(self, other: TurnedOn) -> int:
+        """How many of them one has and the other has not."""
+        return len(self.fused ^ other.fused) + len(self.graphs ^ other.graphs)
+
+
+def turned_on(kernels: Mapping[str, Any], table: Mapping[str, Any], *, experts: bool) -> TurnedOn:
+    """What a stack of Megatron-Core's has by its `kernels`, of a model with experts or without."""
+    named = [each for each, own in table["fusions"].items() if experts or not own["of_experts"]]
+    steps = {each: kernels.get(table["fusions"][each]["key"], {}) for each in named}
+    fused = {each for each in named if table["fusions"][each]["kind"] not in steps[each]}
+    graphs = {each for each in kernels.get("graphs", ()) if experts or each == ATTENTION}
+    return TurnedOn(frozenset(fused), frozenset(graphs))
+
+
+def read(reading: Reading) -> None:
+    """Take the stack that has all that is turned on for a model with experts, if there is one;
+    else say what is not carried, and by which stack it nearly is."""
+    experts, fusions = int(reading.of_model("experts")) > 1, reading.table["fusions"]
+    named = [name for name, own in fusions.items() if experts or not own["of_experts"]]
+    fused = [name for name in named if reading.switch(name)]
+    captures = [name for name in CAPTURES if reading.given(name)]
+    if not fused and not captures:
+        return
+    graphs = _graphs(reading) if captures and experts else frozenset()
+    asked, stacks = TurnedOn(frozenset(fused), graphs), _stacks(reading, experts=experts)
+    nearest = min(stacks, key=lambda name: stacks[name].unlike(asked))
+    if experts and stacks[nearest] == asked:
+        reading.stack = nearest
+        spelled = ", ".join(map(reading.spelled, fused + captures))
+        reading.stack_words = f"has what {spelled} turn on, at the pace of NVIDIA's own runs"
+        return
+    found = stacks[nearest]
+    more = ", ".join(map(reading.spelled, sorted(found.fused - asked.fused)))
+    beside = f", and {more}" if more else ""
+    for name in fused + captures:
+        why = reading.table["changes"][name]
+        if name in found.fused:
+            why = f"{why}; the stack {nearest} has it{beside}"
+        elif name in captures and found.graphs:
+            why = f"{why}; the stack {nearest} captures {', '.join(sorted(found.graphs))}{beside}"
+        reading.differs(name, why)
+
+
+def _stacks(reading: Reading, *, experts: bool) -> dict[str, TurnedOn]:
+    """What stacks have that send experts' rows as the one does that is read so far."""
+    from simulator.stacks import load_stack
+
+    own = {name: load_stack(name).own_kernels for name in reading.table["with_fusions"]}
+    kind = own[reading.stack].get("exchange")
+    return {
+        name: turned_on(kernels, reading.table, experts=experts)
+        for name, kernels in own.items()
+        if kernels.get("exchange") == kind
+    }
+
+
+def _graphs(reading: Reading) -> frozenset[str]:
+    """The scopes of CUDA graphs that are asked for."""
+    text = " ".join([reading.text(IMPL), *map(reading.text, SCOPES)])
+    words = set(re.findall(r"\w+", text))
+    return frozenset({WHOLE} if WHOLE in words else words - {MAMBA, *IMPLS} or {LAYERS})
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that turn on what a stack of Megatron-Core's has; whole steps in one graph are
+    left out (`notes`)."""
+    if fields["family"] != FAMILY:
+        return {}
+    experts = bool(fields["experts"])
+    own = turned_on(fields["kernels"], fields["table"], experts=experts)
+    settings: dict[str, Any] = {
+        name: True for name in fields["table"]["fusions"] if name in own.fused
+    }
+    scopes = [each for each in fields["kernels"].get("graphs", ()) if each in own.graphs]
+    if not scopes or WHOLE in scopes:
+        return settings
+    _check(fields, own.graphs)
+    return settings | {IMPL: BY_ENGINE, SCOPES[0]: scopes, GENERATOR: True}
+
+
+def _check(fields: Mapping[str, Any], graphs: frozenset[str]) -> None:
+    """Refuse what Megatron-LM does not run again where parts of layers are captured."""
+    again = fields["recompute"]
+    whole = again.partition(":")[0] == "full"
+    if whole or (ROUTER in graphs and EXPERTS in parts_of(again)):
+        raise PlanCannotRunError(
+            f"Megatron-LM captures no parts of layers in CUDA graphs, as {fields['stack']} does, "
+            f"with recompute={again}; leave it out, or take a stack without graphs"
+        )
+
+
+def notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Sentences on what a stack has that is not written."""
+    found, kernels = [], fields["kernels"]
+    if fields["experts"] and WHOLE in kernels.get("graphs", ()):
+        found.append(
+            f"the stack {fields['stack']} captures the whole step in one CUDA graph, which is not "
+            "written: --cuda-graph-impl full_iteration wants experts' rows in places of a fixed "
+            "number (--moe-paged-stash, --moe-expert-rank-capacity-factor), which no plan says"
+        )
+    if fields["sent_once"] and "exchange_kernels" in kernels:
+        found.append(
+            f"the stack {fields['stack']} has HybridEP's kernels on Blackwell: there "
+            "--moe-flex-dispatcher-backend is hybridep"
+        )
+    return tuple(found)

@@ -1,0 +1,162 @@
+"""Fused kernels and CUDA graphs of stacks in Megatron-LM's arguments, there and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, exported
+from simgpt.frameworks.files import BRIDGE, MEGATRON
+from simgpt.frameworks.importing import imported, table_of
+from simgpt.frameworks.rendering import rendered
+from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.test_experts import asked, changed, session
+from tests.simgpt.frameworks.test_round_trips import SUFFIXES
+from workload.errors import PlanCannotRunError
+from workload.gpt import find_model
+
+PLAN = {"data": 8, "micro_batch": 1, "zero": 1, "expert": 8}
+ALL = {
+    "moe_permute_fusion": True,
+    "moe_router_fusion": True,
+    "cross_entropy_loss_fusion": True,
+}
+SCOPED = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "moe_router moe_preprocess"}
+WAITS = "layers wait for a host that is slower than the device"
+STACKS = [name for name in table_of(MEGATRON)["with_fusions"] if "full" not in name]
+__all__ = ["session"]  # the fixture
+
+
+@pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_stack_with_fused_kernels_and_graphs_comes_back(
+    stack: str, framework: str, tmp_path: Path
+) -> None:
+    question = Asked(find_model("mixtral-8x7b"), PLAN, None, 64)
+    found = exported(question, framework, stack)
+    path = tmp_path / f"exported{SUFFIXES[framework]}"
+    path.write_text(rendered(found) + "\n", encoding="utf-8")
+    again = imported([path], framework, devices=found.devices)
+    assert again.stack == stack
+    assert again.changes == ()
+    assert bool(again.stack_words) == ("nemo" in stack)
+
+
+def test_what_nemo_with_graphs_is_told_by() -> None:
+    question = Asked(find_model("mixtral-8x7b"), PLAN, None, 64)
+    found = exported(question, MEGATRON, "nemo-attn-graphs").settings
+    own = {key: value for key, value in found.items() if "fusion" in key or "graph" in key}
+    assert own == {
+        "moe-permute-fusion": True,
+        "moe-router-fusion": True,
+        "cross-entropy-loss-fusion": True,
+        "cuda-graph-impl": "transformer_engine",
+        "cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"],
+    }
+    dense = Asked(find_model("llama-3.1-8b"), {"data": 8, "micro_batch": 1}, None, 64)
+    found = exported(dense, MEGATRON, "nemo-router-graphs").settings
+    assert [key for key in found if "fusion" in key] == ["cross-entropy-loss-fusion"]
+    assert "cuda-graph-impl" not in found  # without a scope whole layers would be captured
+
+
+def test_what_a_stack_has_and_no_setting_carries_is_said() -> None:
+    question = Asked(find_model("mixtral-8x7b"), PLAN, None, 64)
+    first, second = exported(question, MEGATRON, "nemo-deepep-full-graphs").notes
+    assert "captures the whole step in one CUDA graph, which is not written" in first
+    assert "there --moe-flex-dispatcher-backend is hybridep" in second
+
+
+@pytest.mark.parametrize("recompute", ["full", "full:2", "moe"])
+def test_parts_in_graphs_do_not_run_again(recompute: str) -> None:
+    question = Asked(find_model("mixtral-8x7b"), PLAN | {"recompute": recompute}, None, 64)
+    with pytest.raises(PlanCannotRunError, match=f"CUDA graphs, .* with recompute={recompute}"):
+        exported(question, MEGATRON, "nemo-router-graphs")
+    exported(question, MEGATRON, "nemo")
+
+
+@pytest.mark.parametrize(
+    ("settings", "stack"),
+    [
+        (ALL, "nemo"),
+        (ALL | {"moe_token_dispatcher_type": "flex"}, "nemo-deepep"),
+        (ALL | SCOPED | {"moe_enable_deepep": True}, "nemo-deepep-router-graphs"),
+        (
+            ALL | SCOPED | {"cuda_graph_scope": "[attn,moe_router,moe_preprocess]"},
+            "nemo-attn-graphs",
+        ),
+        (ALL | {"cuda_graph_impl": "full_iteration"}, "nemo-full-graphs"),
+        (
+            ALL | {"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"},
+            "nemo-full-graphs",
+        ),
+        (
+            ALL | {"external_cuda_graph": True, "cuda_graph_modules": "moe_router moe_preprocess"},
+            "nemo-router-graphs",
+        ),
+        (ALL | {"cuda_graph_impl": "none"}, "nemo"),
+        (ALL | {"moe_permute_fusion": False}, "nemo-unfused-permutation"),
+    ],
+)
+def test_what_a_script_turns_on_is_the_stack_that_has_it(
+    settings: dict[str, Any], stack: str
+) -> None:
+    question = asked(**settings)
+    assert (question.stack, changed(question)) == (stack, {})
+    assert "--cross-entropy-loss-fusion" in question.stack_words
+
+
+@pytest.mark.parametrize(
+    ("settings", "stack", "said"),
+    [
+        (
+            {"moe_permute_fusion": True, "cross_entropy_loss_fusion": True},
+            "megatron-core",
+            {
+                "--moe-permute-fusion": "the stack nemo has it, and --moe-router-fusion",
+                "--cross-entropy-loss-fusion": "the stack nemo has it, and --moe-router-fusion",
+            },
+        ),
+        (
+            ALL | {"moe_enable_deepep": True, "cuda_graph_impl": "local"},
+            "megatron-core-deepep",
+            {
+                **dict.fromkeys(
+                    ("--moe-permute-fusion", "--moe-router-fusion", "--cross-entropy-loss-fusion"),
+                    "the stack nemo-deepep has it",
+                ),
+                "--cuda-graph-impl": WAITS,
+            },
+        ),
+        (SCOPED, "megatron-core", {"--cuda-graph-impl": WAITS}),
+        (
+            ALL | SCOPED | {"cuda_graph_scope": "attn moe_router"},
+            "megatron-core",
+            {"--cuda-graph-impl": "the stack nemo-attn-graphs captures attn, moe_preprocess, moe_"},
+        ),
+        (
+            {"num_experts": None, "cross_entropy_loss_fusion": True, "enable_cuda_graph": True},
+            "megatron-core",
+            {
+                "--cross-entropy-loss-fusion": "several kernels; the stack nemo has it",
+                "--enable-cuda-graph": "kernels are launched one by one; where there are experts,",
+            },
+        ),
+    ],
+)
+def test_what_no_stack_has_is_said_with_the_nearest(
+    settings: dict[str, Any], stack: str, said: dict[str, str]
+) -> None:
+    question = asked(**settings)
+    found = changed(question)
+    assert (question.stack, question.stack_words) == (stack, "")
+    assert all(words in found[name] for name, words in said.items()), found
+
+
+def test_import_says_why_it_is_the_stack(tmp_path: Path) -> None:
+    question = Asked(find_model("mixtral-8x7b"), PLAN, None, 64)
+    path = tmp_path / "job.sh"
+    path.write_text(rendered(exported(question, MEGATRON, "nemo")) + "\n", encoding="utf-8")
+    shown = simgpt("import", str(path), "--from", "megatron", "-n", "8").out
+    assert "nemo: has what --moe-permute-fusion, --moe-router-fusion," in shown
