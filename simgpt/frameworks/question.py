@@ -166,7 +166,8 @@ def _is_like(preset: GPT, gpt: GPT) -> bool:
 
 def shape_of(gpt: GPT) -> dict[str, Any]:
     """The fields of a model without its labels, and without what no step's time depends on, a base
-    that nothing turns by, or a width of heads that is the usual one."""
+    that nothing turns by, what a loss of no weight is over, or a width of heads that is the usual
+    one."""
     shape = {name: getattr(gpt, name) for name in GPT.__dataclass_fields__}
     scaling = scaling_of(gpt.rope_scaling)
     for key in UNTIMED:
@@ -175,6 +176,8 @@ def shape_of(gpt: GPT) -> dict[str, Any]:
         shape["rope_scaling"] = str(scaling)  # in kernels of its own (workload/passes)
     if gpt.positions != "rope":
         shape.pop("rope_base")
+    if not gpt.balance_loss:
+        shape.pop("balance_over")
     if (gpt.width - gpt.rope_width) * gpt.heads == gpt.hidden:
         shape["head_width"] = 0
     return shape

@@ -210,6 +210,7 @@ class _Config:
             *without_effect["keys"],
             *self.table["absent"],
             *chain(*self.table["keys"].values()),
+            *self._balance_keys,
         }
         known |= {key for key in without_effect["while_false"] if not self.document.get(key)}
         unread = [key for key, value in self.document.items() if value is not None]
@@ -241,6 +242,11 @@ class _Config:
         for each, about in self.table.get("said", {}).items():
             if self.get(each) is not None and self.get(each) not in about["unless"]:
                 yield Note(f"{each} = {_shown(self.get(each))}: {about['text']}")
+        if gpt.balance_loss:
+            key, over = self._balance_keys[0], gpt.balance_over.replace("_", "-")
+            words = f"{key} = {gpt.balance_loss:g}: a loss of uneven use over each {over}, as "
+            words += "Megatron-Core adds it and transformers with output_router_logits alone"
+            yield Note(f"{words}; give --model-set balance_loss=0 for none", "balance_loss")
         rates = {key: rate for key, rate in self._dropouts.items() if rate}
         if rates and not gpt.dropout:
             given = ", ".join(f"{key} = {rate}" for key, rate in rates.items())
@@ -248,6 +254,11 @@ class _Config:
         classes, own = self.document.get("architectures"), self.table["architectures"]
         if classes and classes[0] not in own:
             yield Note(f"{shown(classes[0])} is taken as {own[0]}, with a classifier of the tokens")
+
+    @property
+    def _balance_keys(self) -> list[str]:
+        experts = self.table.get("experts", {})
+        return [experts[name] for name in ("balance", "over") if name in experts]
 
     @property
     def _window_switch(self) -> str:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
-from workload.models.moe import SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
+from workload.models.moe import MICRO_BATCH, SEQUENCE, SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
 
 Get = Callable[[str], Any]
 
 
-def experts_of(
-    table: Mapping[str, str], get: Get, layers: int, origin: str
-) -> dict[str, int | str]:
+def experts_of(table: Mapping[str, str], get: Get, layers: int, origin: str) -> dict[str, Any]:
     """The fields that a family's `table` of `hugging_face.toml` says where to find.
 
     `get` gives a key's value. A ModelError names a key that is none of its kind, or layers of
     experts that are at no equal distance.
     """
-    found: dict[str, int | str] = {}
+    found: dict[str, Any] = {}
     if key := table.get("normalised"):
         if not isinstance(get(key), bool):
             raise ModelError(f"{origin}: {key} = {shown(get(key))} must be true or false")
@@ -44,7 +43,20 @@ def experts_of(
                 "experts are at no equal distances, or there are none"
             )
         found |= {"dense_layers": marks[0], "expert_every": marks[1]}
-    return found | _groups(table, get, origin)
+    return found | _groups(table, get, origin) | _balance(table, get, origin)
+
+
+def _balance(table: Mapping[str, str], get: Get, origin: str) -> dict[str, Any]:
+    """The weight of the loss of uneven use, and over which tokens it is; nothing where a config
+    gives none."""
+    key = table.get("balance", "")
+    weight = get(key) or 0.0
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < inf:
+        raise ModelError(f"{origin}: {key} = {shown(weight)} must be a number of at least 0")
+    if not weight:
+        return {}
+    over = SEQUENCE if "over" in table and get(table["over"]) else MICRO_BATCH
+    return {"balance_loss": float(weight), "balance_over": over}
 
 
 def _groups(table: Mapping[str, str], get: Get, origin: str) -> dict[str, int]:

@@ -13,7 +13,7 @@ from simgpt.frameworks.exporting import Asked, exchange_of, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.layers.patterns import pattern_of
-from simgpt.frameworks.question import Question
+from simgpt.frameworks.question import Question, spelled
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack, stack_names
 from tests.simgpt.face import simgpt
@@ -376,3 +376,9 @@ def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
         told("hierarchical", "simgpt")
     with pytest.raises(PlanCannotRunError, match="megatron-core has no dispatcher=hierarchical"):
         told("hierarchical", None)
+
+
+def test_a_model_without_a_loss_of_uneven_use_is_the_preset_whatever_that_would_be_over() -> None:
+    qwen = find_model("qwen3-30b-a3b")
+    assert spelled(replace(qwen, balance_over="micro_batch")) == ("qwen3-30b-a3b", {})
+    assert spelled(replace(qwen, balance_loss=0.001))[0].endswith("balance_loss=0.001")

@@ -57,6 +57,11 @@ def test_a_config_has_the_published_parameters(name: str, published: int) -> Non
     assert not any("not modelled" in note.text for note in found.notes if not note.above)
 
 
+def balanced(weight: float, over: str = "micro_batch") -> dict[str, Any]:
+    """The fields of a loss of uneven use."""
+    return {"balance_loss": weight, "balance_over": over}
+
+
 @pytest.mark.parametrize(
     ("name", "preset", "own"),
     [
@@ -65,8 +70,8 @@ def test_a_config_has_the_published_parameters(name: str, published: int) -> Non
         ("mistral-7b-v0.1", "mistral-7b", {"sequence": 32_768}),
         ("qwen2.5-7b", "qwen2.5-7b", {"sequence": 131_072}),
         ("qwen3-8b", "qwen3-8b", {"sequence": 40_960, "head_width": 0}),  # 4096 / 32 anyway
-        ("mixtral-8x7b", "mixtral-8x7b", {"sequence": 32_768}),
-        ("qwen3-30b-a3b", "qwen3-30b-a3b", {"sequence": 40_960}),
+        ("mixtral-8x7b", "mixtral-8x7b", {"sequence": 32_768} | balanced(0.02)),
+        ("qwen3-30b-a3b", "qwen3-30b-a3b", {"sequence": 40_960} | balanced(0.001)),
     ],
 )
 def test_a_config_is_the_preset_but_for_its_longest_sequence(
@@ -150,9 +155,42 @@ def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_ou
             model_from_config(lite | {key: value}, "c.json", name="own")
 
 
+@pytest.mark.parametrize("logits", [False, True])
+def test_a_loss_of_uneven_use_is_read_and_said(logits: bool) -> None:
+    given = described("qwen3-30b-a3b", {"output_router_logits": logits})
+    assert (given.gpt.balance_loss, given.gpt.balance_over) == (0.001, "micro_batch")
+    assert notes(given)[-1].startswith("router_aux_loss_coef = 0.001: a loss of uneven use over")
+    assert not any("router_aux" in text for text in given.notes_on(given.gpt, {"balance_loss"}))
+    for none in (0, 0.0, None):
+        without = described("qwen3-30b-a3b", {"router_aux_loss_coef": none})
+        assert without.gpt.balance_loss == 0
+        assert not any("router_aux" in text for text in notes(without))
+
+
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3"])
+@pytest.mark.parametrize(
+    ("keys", "fields"),
+    [
+        ({"aux_loss_alpha": 0.001, "seq_aux": True}, balanced(0.001, "sequence")),
+        ({"aux_loss_alpha": 0.001, "seq_aux": False}, balanced(0.001)),
+        ({"seq_aux": True}, balanced(0.0, "sequence")),
+    ],
+)
+def test_deepseeks_loss_of_uneven_use_is_over_what_its_config_says(
+    family: str, keys: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    config = {"model_type": family, "num_experts_per_tok": 6} | keys
+    found = model_from_config(config, "c.json", name="own")
+    assert {key: getattr(found.gpt, key) for key in fields} == fields
+    assert not any("not read" in text for text in notes(found))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"router_aux_loss_coef": -1}, "router_aux_loss_coef = -1 must be a number of at least 0"),
+        ({"router_aux_loss_coef": True}, "router_aux_loss_coef = True must be a number"),
+        ({"router_aux_loss_coef": "x"}, "router_aux_loss_coef = x must be a number"),
         ({"mlp_only_layers": [3]}, "experts are at no equal distances"),
         ({"mlp_only_layers": list(range(48))}, "experts are at no equal distances"),
         ({"mlp_only_layers": "all"}, "mlp_only_layers = all must be a list of layers"),
