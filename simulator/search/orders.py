@@ -50,7 +50,8 @@ def by_first_axis(orders: tuple[str, ...], wide: tuple[str, ...]) -> Mapping[int
     found: dict[int, tuple[int, ...]] = {}
     for order in orders:
         first = next((FIRST[axis] for axis in axes_of(order) if axis in wide), ANY)
-        found[first] = (*found.get(first, ()), NUMBER_OF[order])
+        number = NUMBER_OF[order_of(axes_of(order))]  # one may be given with all axes
+        found[first] = (*found.get(first, ()), number)
     return found
 
 

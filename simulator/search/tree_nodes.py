@@ -173,10 +173,11 @@ class PipelineNode:
         """A lower bound of its step."""
         entries = self.slots.entries
         nbytes = self.slots.message_bytes(self.at)
-        habits = self.slots.slot_program.lowered.habits
-        if habits.scatter_gather:  # a part of it, at least
-            nbytes //= self.plan.x
-        links = self.slots.op_bounds.link_ticks(self.plan.grid, nbytes)
+        habits, op_bounds = self.slots.slot_program.lowered.habits, self.slots.op_bounds
+        links = op_bounds.link_ticks(self.plan.grid, nbytes)
+        if habits.scatter_gather:  # some are sent in parts
+            parts = op_bounds.link_ticks(self.plan.grid, nbytes // self.plan.x)
+            links = [*map(min, links, parts)]
         chunks = [
             entries.chunk_of(self.at, number)
             for number in range(self.plan.pipe * self.plan.interleave)

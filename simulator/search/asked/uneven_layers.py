@@ -6,8 +6,8 @@ matmuls of few rows bounds try more rows too (`least_rows.py`).
 
 from __future__ import annotations
 
+from simulator.search.asked.falling_times import may_fall
 from topologies.errors import MachineError
-from topologies.hardware.software import Curve
 from topologies.machine import Machine
 from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
@@ -34,17 +34,8 @@ def _may_fall(machine: Machine) -> str:
     """Why more rows may take less time on a machine; "" where they do not."""
     if machine.profile is not None:
         return "its measured times may fall as sizes grow"
-    curve = machine.software.all_to_all or machine.software.all_gather
-    if curve is not None and not _grows(curve):
-        return "its all-to-alls of some sizes are slower than larger ones"
+    if why := may_fall(machine, "all_to_all"):
+        return why
     if machine.device.matmul.forms.get("TN", 1.0) > 1:
         return "its matmuls of form TN are faster from a size on"
     return ""
-
-
-def _grows(curve: Curve) -> bool:
-    """Whether a larger message takes as long as a smaller one, or longer."""
-    hops = curve.hop_small_s, curve.hop_large_s
-    steps = curve.step_small_s, curve.step_large_s
-    falls = any(large is not None and large < small for small, large in (hops, steps))
-    return curve.stall is None and not falls

@@ -23,7 +23,11 @@ def in_v(fixed: Mapping[str, Any]) -> bool:
 
 
 def of_one_stage(schedule: str) -> str:
-    """A schedule that splits backward passes as this one does, and runs without a pipeline."""
+    """A schedule that splits backward passes as this one does, and runs without a pipeline. Bounds
+    of entries of both take GPipe's as 1F1B's, whose backward pass begins with what the forward pass
+    left, and gathers nothing again."""
+    if schedule == "gpipe":
+        return "1f1b"
     return SPLIT if schedule in V_SHAPED else schedule
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from simulator.search.asked.falling_times import may_fall
 from simulator.search.space import Space
 from simulator.stacks.exchange import OWN, least_share_sent_once, most_reached, sends_once
 from topologies.machine import Machine
@@ -39,6 +40,14 @@ class Dispatched:
     def concerns(op: Op) -> bool:
         """Whether a dispatcher changes how long an op takes."""
         return op.kind == "all_to_all" and op.purpose != KEYS_EXCHANGE
+
+    @cached_property
+    def has_bounds(self) -> bool:
+        """Whether the fewest bytes that a dispatcher may send take least time."""
+        exchange = self.space.problem.stack.own_kernels.get("exchange", "")
+        each = (_plan(name, {"expert": 2}) for name in self.space.problem.dispatchers)
+        fewer = exchange == OWN or any(sends_once(plan, exchange) for plan in each)
+        return not (fewer and may_fall(self.machine, "all_to_all"))
 
     def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[str | Reached, Bytes]]:
         """The different ways in which so many bytes of each row may be sent: by which exchange of

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from workload.errors import ModelError
 from workload.expert_loads.histogram import least_uneven
 from workload.gpt import GPT
 from workload.models import moe, windows
@@ -57,7 +58,10 @@ def _models(gpt: GPT, layers: int) -> Iterator[GPT]:
     own = replace(gpt, layers=layers, dense_layers=0, expert_every=1)
     count = range(layers + 1)
     for dense, every in product(count if gpt.experts else [0], count if gpt.window else [0]):
-        yield replace(own, dense_layers=dense, global_every=every)
+        try:
+            yield replace(own, dense_layers=dense, global_every=every)
+        except ModelError:  # no model has these together
+            continue
 
 
 def _has_each_once(gpt: GPT, wanted: set[Kind]) -> bool:

@@ -80,6 +80,8 @@ class OpBounds:
         if op.kind == FENCE:
             return np.zeros(len(some.rows), dtype=np.int64)
         if Dispatched.concerns(op):
+            if not self._dispatched.has_bounds:
+                return np.zeros(len(some.rows), dtype=np.int64)
             ways = self._dispatched.ways(some.rows, nbytes)
             each = [self._communicated(some, op, *way) for way in ways]
             return np.asarray(np.minimum.reduce(each))
@@ -196,7 +198,7 @@ class OpBounds:
 def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
-        return op.kind, op.axes, _bare(op.nbytes)
+        return op.kind, op.axes, Dispatched.concerns(op), _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())
     known = op.kind, op.dtype, op.part.is_layer, op.label
     return *known, how, _bare(op.nbytes), _bare(op.flops)

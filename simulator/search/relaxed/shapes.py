@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.search.asked.falling_times import may_fall
 from simulator.search.asked.turns import least_ticks
 from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized
 from simulator.search.bounds.layer_kinds import LAYER, attends_differently, names_of
@@ -122,10 +123,18 @@ class RelaxedShapes:
         def counts(op: Op) -> bool:
             if self.exchanges:
                 return op.purpose == KEYS_EXCHANGE
-            return op.kind not in ADDITIONS and (of_weights or op.purpose not in OF_WEIGHTS)
+            weighs = of_weights and self.weighs
+            return op.kind not in ADDITIONS and (weighs or op.purpose not in OF_WEIGHTS)
 
         program = replace(some.program, ops=tuple(filter(counts, some.program.ops)))
         return replace(some, program=program, notes={})
+
+    @cached_property
+    def weighs(self) -> bool:
+        """Whether ops of weights count: zeros behind these differ by what ZeRO splits them over,
+        and of a few bytes more or less the more may take less time on some machines."""
+        machine = self.op_bounds.fabric.machine
+        return not may_fall(machine, "all_gather", "reduce_scatter")
 
     def _bounds(self, known: PartTimes, entries: Entries) -> Values:
         found = np.zeros(len(entries.lane), dtype=np.int64)

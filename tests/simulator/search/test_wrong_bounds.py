@@ -1,0 +1,184 @@
+"""Small questions whose best plan takes less time than what is easily taken for a bound of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from simulator.costs.analytic import compute_costs
+from simulator.predict import predict
+from simulator.ranks.fabric import MachineFabric
+from simulator.search import search
+from simulator.search.asked.falling_times import may_fall
+from simulator.search.baselines import exhaustive
+from simulator.search.objective import Objective
+from simulator.search.problem import SearchProblem
+from simulator.search.root_nodes import Machinery
+from simulator.search.space import Order, space_of, spaces_of
+from simulator.stacks import load_stack
+from simulator.stacks.searched import fastest_kernels
+from tests.simulator.search.drawn import MACHINES, UNSHRUNK
+from tests.simulator.search.test_relaxed import bounds_of, relaxing
+from topologies.machine import Machine
+from topologies.machine_files import load_machine, with_settings
+from workload.errors import PlanCannotRunError, PlanError
+from workload.gpt import GPT
+from workload.passes.table import OVERLAPS
+
+STACKS = ("torchtitan", "nanotron", "fsdp", "megatron-core", "nemo")
+
+
+def of_sizes(layers: int, hidden: int, heads: int, ffn: int, sequence: int, vocab: int) -> GPT:
+    sizes: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn}
+    return GPT(name="small", sequence=sequence, vocab=vocab, **sizes)
+
+
+def finds_the_best(problem: SearchProblem, machine: Machine) -> None:
+    *_, tried = exhaustive(problem, machine)
+    *_, found = search(problem, machine)
+    assert found.is_optimal
+    assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "pipe", "data"), [("dgx-h100", 2048, 2, 8), ("dgx-h100", 512, 4, 16)]
+)
+def test_a_head_that_gpipe_gathers_again_is_not_gathered_again_with_1f1b(
+    name: str, hidden: int, pipe: int, data: int
+) -> None:
+    """Of a large vocabulary, under a stack that has both schedules."""
+    gpt = of_sizes(8, hidden, 8, 4 * hidden, 2048, 128256)
+    fixed: dict[str, Any] = {"x": 1, "context": 1, "zero": 3, "pipe": pipe, "interleave": 1}
+    fixed |= {"order": "x-y-z-data-pipe", "recompute": "full"}
+    stack = load_stack("torchtitan")
+    problem = SearchProblem(gpt, pipe * data, 12 * data, fixed, stack=stack)
+    finds_the_best(problem, load_machine(name))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
+@given(data=st.data(), stack=st.sampled_from(STACKS), name=st.sampled_from(sorted(MACHINES)))
+def test_a_hundred_small_questions_of_pipelines_under_stacks_are_answered_rightly(
+    data: st.DataObject, stack: str, name: str
+) -> None:
+    """Of vocabularies of all sizes, and split backward passes where the stack has them."""
+
+    def one(*of: int) -> int:
+        return data.draw(st.sampled_from(of))
+
+    hidden, pipe, replicas = one(512, 1024, 2048), one(2, 4), one(4, 8, 16)
+    sizes = one(256, 1024, 2048), one(32000, 50257, 128256, 256000)
+    gpt = of_sizes(one(4, 8, 12), hidden, 8, 4 * hidden, *sizes)
+    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": 1, "context": 1, "pipe": pipe, "interleave": 1}
+    fixed |= {"order": "x-y-z-data-pipe", "recompute": data.draw(st.sampled_from(["none", "full"]))}
+    batch = replicas * one(8, 12, 16)
+    try:
+        problem = SearchProblem(gpt, pipe * replicas, batch, fixed, stack=load_stack(stack))
+        finds_the_best(problem, MACHINES[name])
+    except (PlanCannotRunError, PlanError):
+        reject()
+
+
+def test_exchanges_of_heads_and_of_experts_with_as_many_bytes_take_times_of_their_own() -> None:
+    """Three experts of a token get what its queries, keys and values are; a dispatcher sends that
+    once to each node."""
+    gpt = GPT(
+        name="ulysses",
+        layers=8,
+        hidden=2048,
+        heads=16,
+        ffn=1024,
+        sequence=16384,
+        vocab=1024,
+        activation="swiglu",
+        positions="rope",
+        biases=False,
+        experts=64,
+        topk=3,
+        expert_ffn=256,
+        head_width=128,
+    )
+    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": 1, "pipe": 1, "context": 16, "micro_batch": 4}
+    fixed |= {"context_kind": "ulysses", "recompute": "none", "order": "x-y-z-data-pipe"}
+    fixed |= {"dispatcher": "once_per_node", "zero": 0, "overlap": ()}
+    finds_the_best(SearchProblem(gpt, 16, 4, fixed), load_machine("dgx-h100"))
+
+
+def test_weights_with_more_zeros_behind_them_may_be_gathered_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ZeRO pads them beyond sizes at which this library stalls."""
+    gpt = replace(of_sizes(2, 798, 6, 657, 1024, 1000), biases=False)
+    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": 2, "pipe": 1, "context": 1, "micro_batch": 1}
+    problem = SearchProblem(gpt, 16, 128, fixed | {"order": "data-x-y-z-pipe", "overlap": OVERLAPS})
+    assert len(space_of(problem)) > 10
+    relaxing(monkeypatch, problem)
+    finds_the_best(problem, load_machine("frontier:rccl-default"))
+
+
+def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -> None:
+    at = "software.all_to_all.stall."
+    stall = {f"{at}chunk_from": "64 KiB", f"{at}chunk_below": "512 KiB", f"{at}hop": "2719 us"}
+    machine = with_settings(load_machine("frontier"), stall)
+    gpt = replace(of_sizes(2, 512, 8, 1024, 1024, 1024), experts=64, topk=8, expert_ffn=64)
+    fixed: dict[str, Any] = {"x": 8, "y": 1, "z": 1, "pipe": 1, "context": 1, "zero": 0}
+    fixed |= {"recompute": "none", "order": "x-y-z-data-pipe", "dispatcher": "once_per_node"}
+    fixed |= {"overlap": OVERLAPS, "expert_tensor": 0, "sequence_parallel": False, "expert": 8}
+    problem = SearchProblem(gpt, 64, 64, fixed)
+    (space,) = spaces_of(problem.on(machine))
+    fabric = MachineFabric(machine, 64)
+    kernels = fastest_kernels(problem.stack, gpt, fixed, machine)
+    costs = compute_costs(machine, fabric.ranks_per_node, 64, kernels)
+    goal = Objective("time", machine, 64)
+    bound = int(bounds_of(space, 0, Machinery(costs, fabric, 0), goal).min())
+    order = Order("1f1b", 1, OVERLAPS, "x-y-z-data-pipe", "once_per_node")
+    assert bound <= predict(gpt, space.plan(0, order), machine).step_s * 1e12
+
+
+def test_machines_have_times_that_grow_but_where_a_library_stalls_or_was_measured() -> None:
+    for kind in ("all_gather", "reduce_scatter", "all_to_all", "send_recv"):
+        assert not may_fall(load_machine("frontier"), kind)
+    stalls = load_machine("frontier:rccl-default")
+    assert may_fall(stalls, "send_recv", "reduce_scatter").startswith("its reduce-scatters of some")
+
+
+def test_an_order_may_name_context_where_there_is_none() -> None:
+    gpt = of_sizes(2, 512, 4, 2048, 1024, 1000)
+    fixed: dict[str, Any] = {"x": 1, "y": 1, "pipe": 1, "context": 1, "micro_batch": 1}
+    fixed |= {"overlap": OVERLAPS, "recompute": "none"}
+    machine, found = load_machine("frontier"), []
+    for order in ("x-y-z-context-data-pipe", "x-y-z-data-pipe"):
+        *_, answer = search(SearchProblem(gpt, 8, 16, fixed | {"order": order}), machine)
+        found.append(answer.found[0].step_s)
+    assert found[0] == found[1]
+
+
+def test_kinds_of_layers_that_no_model_has_together_are_passed_over() -> None:
+    """A module for further tokens shared by both depths wants windows in all layers or in none."""
+    gpt = GPT(
+        name="window",
+        layers=4,
+        hidden=256,
+        heads=4,
+        ffn=1024,
+        sequence=1024,
+        vocab=1000,
+        activation="swiglu",
+        positions="rope",
+        biases=False,
+        window=100,
+        mtp_layers=1,
+        mtp_shared=True,
+        experts=4,
+        topk=2,
+        expert_ffn=256,
+        dense_layers=1,
+    )
+    fixed: dict[str, Any] = {"y": 1, "z": 1, "pipe": 1, "recompute": "none", "overlap": ()}
+    problem = SearchProblem(gpt, 4, 8, fixed | {"order": "x-y-z-data-pipe"})
+    finds_the_best(problem, load_machine("dgx-h100"))
