@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,9 @@ def test_a_verdict_is_wrong_where_the_error_is_larger_than_the_margin() -> None:
     assert found.wrong(0.02) == 3 / 8
     assert found.wrong(0.10) == 1 / 8
     assert found.mape == pytest.approx((3 + 3 + 12 + 0) / 400)
+    some = MemoryValidation((replace(row(112), experts=True), row(100)), {})
+    assert (some.wrong(0.1), some.with_experts.wrong(0.1)) == (1 / 4, 1 / 2)
+    assert some.as_dict()["wrong_verdicts_of_experts"]["0.2"] == 0
 
 
 def test_a_question_counts_once_with_its_median_row() -> None:

@@ -33,6 +33,7 @@ class MemoryRow:
     predicted_bytes: int
     measured_bytes: int
     unused: float
+    experts: bool = False
 
     @property
     def error(self) -> float:
@@ -81,12 +82,22 @@ class MemoryValidation:
             alike.setdefault(row.question, []).append(row)
         return [sorted(rows, key=lambda row: row.error)[len(rows) // 2] for rows in alike.values()]
 
+    @property
+    def with_experts(self) -> MemoryValidation:
+        """The rows of models with experts alone."""
+        return MemoryValidation(tuple(row for row in self.rows if row.experts), {})
+
     def wrong(self, margin: float) -> float:
         """The share of verdicts that are wrong on devices whose memory for tensors is by the margin
         more, and by the margin less, than each run took."""
         ours = [row.error > margin for row in self.rows]
         ours += [row.error <= -margin for row in self.rows]
         return sum(ours) / len(ours) if ours else 0.0
+
+    @property
+    def wrong_by_margin(self) -> dict[str, float]:
+        """The same for each of `MARGINS`."""
+        return {f"{margin:g}": self.wrong(margin) for margin in MARGINS}
 
     @property
     def unused(self) -> tuple[float, float]:
@@ -105,7 +116,8 @@ class MemoryValidation:
                 name: {"rows": len(rows), "mape": mape(rows), "bias": bias(rows)}
                 for name, rows in self.sources.items()
             },
-            "wrong_verdicts": {f"{margin:g}": self.wrong(margin) for margin in MARGINS},
+            "wrong_verdicts": self.wrong_by_margin,
+            "wrong_verdicts_of_experts": self.with_experts.wrong_by_margin,
             "allocator_unused": {"median": median, "nine_of_ten": most},
             "refused": dict(self.refused),
         }
@@ -154,6 +166,7 @@ def validate_memory(
                     predicted_bytes=found.of(run.measure, run.more_bytes),
                     measured_bytes=run.measured_bytes,
                     unused=found.unused,
+                    experts=bool(asked.job.gpt.experts),
                 )
             )
     return MemoryValidation(tuple(rows), dict(refused))

@@ -73,7 +73,7 @@ def _sources(found: MemoryValidation) -> str:
 
 
 def _remarks(found: MemoryValidation) -> Iterator[str]:
-    from validation.memory.memory_validation import MARGINS, mape
+    from validation.memory.memory_validation import mape
 
     questions = found.questions
     yield (
@@ -81,16 +81,23 @@ def _remarks(found: MemoryValidation) -> Iterator[str]:
         f"{tables.several(len(found.rows), 'row')}, {tables.percent(mape(questions))} over "
         f"{tables.several(len(questions), 'different plan')}"
     )
-    wrong = [f"{tables.percent(found.wrong(margin))} at {100 * margin:g} %" for margin in MARGINS]
     yield (
         "verdicts that would be wrong where a device has that much more or less than the run took: "
-        + ", ".join(wrong)
+        + _wrong(found)
     )
+    if (own := found.with_experts).rows:
+        count = tables.several(len(own.rows), "row")
+        yield f"of models with experts, {count}: {_wrong(own)}"
     median, most = found.unused
     yield (
         "what the caching allocator reserves beyond what it gives out (rounding, segments, unused "
         f"rests): {tables.percent(median)}, in 9 of 10 plans up to {tables.percent(most)}"
     )
+
+
+def _wrong(found: MemoryValidation) -> str:
+    wrong = found.wrong_by_margin.items()
+    return ", ".join(f"{tables.percent(share)} at {100 * float(by):g} %" for by, share in wrong)
 
 
 def _rows(rows: tuple[MemoryRow, ...]) -> str:
