@@ -103,10 +103,10 @@ class RelaxedRows:
             return np.ones(len(some), dtype=bool)
         own = exchanges.of_row[some]
         for part in np.unique(self._part_of[own]).tolist():
-            if part not in self._bounded:
+            if self._thresholds.get(part, 0) < threshold:  # later ones are lower, in a search
                 rows = exchanges.parts[part]
                 self._flags[rows] = exchanges.low(rows, threshold)[0]
-                self._bounded.add(part)
+                self._thresholds[part] = threshold
         return self._flags[own]
 
     def rows_of(self, some: Indices) -> Indices:
@@ -136,8 +136,9 @@ class RelaxedRows:
         return np.ones(len(self.exchanges.shapes), dtype=bool)
 
     @cached_property
-    def _bounded(self) -> set[int]:
-        return set()
+    def _thresholds(self) -> dict[int, int]:
+        """For which threshold the flags of a part are."""
+        return {}
 
 
 def relaxed_rows(space: Space, machinery: Machinery, objective: Objective) -> RelaxedRows:

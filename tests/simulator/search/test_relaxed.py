@@ -330,6 +330,16 @@ def test_a_ring_of_many_ranks_is_ruled_out_by_its_exchanges_alone() -> None:
     assert low == {1, 2, 4}
 
 
+def test_a_higher_threshold_opens_what_a_lower_one_ruled_out() -> None:
+    fixed = {"y": 1, "context_kind": "ring", "context": 8}
+    space = spaces_of(SearchProblem(MIXTURE, 64, 64, fixed, splits_sequences=True))[0]
+    goal, machinery = Objective("time", MACHINES["alps"], 64), machinery_of(space.problem, "alps")
+    relaxed = relaxed_rows(space, machinery, goal)
+    shape = np.array([0])
+    assert not relaxed.low(shape, 1).any()
+    assert relaxed.low(shape, 10**18).all()
+
+
 def test_shares_have_every_row_once_and_relaxed_shapes_whole() -> None:
     space = space_of(SearchProblem(MIXTURE, 16, 16))
     goal, machinery = Objective("time", MACHINES["alps"], 16), machinery_of(space.problem, "alps")
