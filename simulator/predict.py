@@ -155,6 +155,7 @@ class Prediction:
             "program": {"ops": self.ops, "comm_bytes": dict(self.comm_bytes)},
             **({"routing": self.load.as_dict()} if self.load is not None else {}),
             **({"dropped": dropped} if dropped else {}),
+            **({"fp8": True} if self.stack.fp8 else {}),
         }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from simgpt.options import plan_table
+from simulator.stacks.stack import FP8
 from workload.errors import PlanError
 from workload.plan_text import REST, parse_fields, split_plan
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES
@@ -60,7 +61,7 @@ def also_of(given: Sequence[str]) -> Several:
 
 def _checked(key: str, given: tuple[str, ...]) -> tuple[str, ...]:
     for word in given:
-        if word not in ANY[key]:
+        if word not in ANY[key] and (key, word) != ("precision", FP8):  # which a search refuses
             known = ", ".join(ANY[key])
             raise PlanError(f"{key}={word} is not supported in a list; use some of {known}")
     if len({*given}) < len(given):

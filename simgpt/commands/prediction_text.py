@@ -12,7 +12,6 @@ from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
 from workload.plan_text import ALIASES
-from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
@@ -113,7 +112,7 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
 def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
     """Shares of the peak: where matmuls have a peak of their own, which one is meant; and what is
     left without what a causal mask leaves out, where that is much."""
-    is_narrow = prediction.plan.recipe != NO_RECIPE
+    is_narrow = prediction.stack.linears(prediction.plan)
     yield (
         f"MFU (peak of {prediction.plan.precision})" if is_narrow else "MFU",
         tables.percent(prediction.mfu),
@@ -185,12 +184,18 @@ def _headline(prediction: Prediction, job: Job | None) -> str:
         [
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
             plan_lines(prediction),
-            f"{batch}, {each}, {plan.precision}",
+            f"{batch}, {each}, {precision_words(prediction)}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
             *([STAND_IN] if prediction.machine == "host" else []),
             *(tables.paragraph(line, indent=" " * 5) for line in _assumptions(job)),
         ]
     )
+
+
+def precision_words(prediction: Prediction) -> str:
+    """The precision, and that of the layers' linears where it is another."""
+    linears = prediction.stack.linears(prediction.plan)
+    return f"{prediction.plan.precision}{f', linears in {linears}' if linears else ''}"
 
 
 def plan_lines(prediction: Prediction) -> str:
@@ -199,7 +204,7 @@ def plan_lines(prediction: Prediction) -> str:
     from simulator.stacks import EXECUTOR
 
     plan, stack = prediction.plan, prediction.stack
-    line = tables.paragraph(f"plan {plan}", indent=" " * 5)
+    line = tables.paragraph(f"plan {prediction.plan_text}", indent=" " * 5)
     if stack.name == EXECUTOR.name or plan.y * plan.z > 1:
         return line
     sizes = {word: getattr(plan, ALIASES[word]) for word in FRAMEWORK_WORDS}

@@ -145,7 +145,7 @@ def _importance(question: StepQuestion, wanted: bool) -> tuple[str, dict[str, An
     about = (
         f"(Shapley values, of the logarithm of the step's time; {plans}; {found.unfit:,} more were "
         f"drawn and do not fit; the slowest takes {found.spread:,.3g} times as long as the "
-        f"fastest, {found.fastest})"
+        f"fastest, {found.fastest_text})"
     )
     return f"\n\n{text}\n{tables.paragraph(about)}", {"plan_importance": found.as_dict()}
 

@@ -21,7 +21,8 @@ from simulator.stacks import Stack, load_stack
 from simulator.stacks.apart import not_run, together
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
-from simulator.stacks.job import FP8, Job, job_of
+from simulator.stacks.job import Job, job_of
+from simulator.stacks.stack import FP8
 from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT

@@ -16,6 +16,7 @@ from simgpt.arguments.tokens import as_tokens, batch_tokens_of, tokens_of
 from simgpt.options import MOST_DEVICES
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
+from simulator.stacks.stack import FP8
 from topologies.placement_names import check_placement
 from workload.errors import ModelError
 from workload.models.fields import KINDS, field_value
@@ -139,7 +140,8 @@ def _plan_value(key: str, given: Any) -> Any:
     if isinstance(given, float):
         raise StudyError(f"plan.{key} = {given} is no plan's value")
     for word, named in recipe_words({key: given}).items():
-        if (parsed := plan_value(word, named)) != REST:
+        parsed = plan_value(word, named)
+        if parsed != REST and (word, parsed) != ("precision", FP8):
             check_value(word, parsed)
     parsed = plan_value(key, given)
     return text_of(parsed) if isinstance(parsed, tuple) else parsed

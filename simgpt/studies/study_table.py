@@ -10,6 +10,7 @@ from simgpt import tables
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
+from simulator.answer_words import mfu_words
 from simulator.uncertainty.difference import DifferenceError
 from topologies.files.units import J_PER_MWH, format_energy
 from validation.report.findings import MEASURES
@@ -78,7 +79,8 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {cannot:,} cannot"
     more = f"; {left:,} more rows are not shown; --json has all" if left else ""
     best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
-    return "\n\n".join([*parts, counts + more + best, *_decided(good, order)])
+    peaks = mfu_words(row["prediction"] for row in figured)
+    return "\n\n".join([*parts, counts + more + best, *peaks, *_decided(good, order)])
 
 
 def undecided(rows: Sequence[Row], order: str) -> tuple[float | None, list[int]]:

@@ -30,7 +30,7 @@ from simulator.predict import Prediction, predict
 from simulator.search.orders import overlaps
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Order, spaces_of
-from simulator.stacks.stack import Stack
+from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -66,6 +66,12 @@ class PlanImportance:
     space: int
     fastest: Plan
     spread: float  # the longest step over the shortest
+    stack: Stack = EXECUTOR
+
+    @property
+    def fastest_text(self) -> str:
+        """The fastest plan as the stack reads it."""
+        return self.stack.text(self.fastest)
 
     def as_dict(self) -> dict[str, object]:
         """As it stands in JSON."""
@@ -74,7 +80,7 @@ class PlanImportance:
             "plans": self.plans,
             "do_not_fit": self.unfit,
             "space": self.space,
-            "fastest_plan_string": str(self.fastest),
+            "fastest_plan_string": self.fastest_text,
             "longest_over_shortest": self.spread,
         }
 
@@ -118,6 +124,7 @@ def plan_importance(
         len(plans),
         fastest.plan,
         spread,
+        stack,
     )
 
 

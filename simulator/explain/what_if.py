@@ -28,12 +28,14 @@ SENDS_NOTHING = {"dispatcher": USUAL, "fp8_dispatch": False}
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """A change that was simulated: what it is in words, and the step's seconds with it; with
-    `switches`, a tuner picks other algorithms after it, which bends what it saves."""
+    `switches`, a tuner picks other algorithms after it, which bends what it saves. Of another
+    `plan` the `stack` is said, as which it is written."""
 
     words: str
     step_s: float
     base_s: float
     plan: Plan | None = None
+    stack: Stack = EXECUTOR
     switches: tuple[Switch, ...] = ()
 
     @property
@@ -45,7 +47,7 @@ class WhatIf:
         """As it stands in JSON."""
         record = {"change": self.words, "step_s": self.step_s, "saving": self.saving}
         if self.plan is not None:
-            return {**record, "plan_string": str(self.plan)}
+            return {**record, "plan_string": self.stack.text(self.plan)}
         return {**record, "switches": [each.as_dict() for each in self.switches]}
 
 

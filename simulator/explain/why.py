@@ -217,7 +217,7 @@ def _plans(
         progress(f"the plan with {words}")
         other = _again(prediction, plan, machine, placement)
         if other.memory.fits:
-            found.append(WhatIf(words, other.step_s, prediction.step_s, plan))
+            found.append(WhatIf(words, other.step_s, prediction.step_s, plan, other.stack))
         else:
             unfit += 1
     return found, unfit

@@ -16,7 +16,7 @@ from simulator.search.asked import apart, choices, dispatchers, exchanges, uneve
 from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
-from simulator.stacks.stack import EXECUTOR, Stack
+from simulator.stacks.stack import EXECUTOR, FP8, Stack
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
@@ -38,6 +38,11 @@ REFUSED = {
     "batch": "it asks for one batch",
     "context_latents": "compare plans by predict --sweep",
 }
+NOT_IN_FP8 = (
+    "a search cannot keep precision=fp8, since which rows a stack gathers in fp8 depends on the "
+    "overlap, and no bounds are known: compare plans by predict --sweep, or search with a recipe, "
+    "as precision=fp8-tensorwise"
+)
 FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
     "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pipe: x * y * z * pipe == 1,
     "tensor and data parallelism": lambda x, y, z, pipe: x * y > 1 and z * pipe == 1,
@@ -84,6 +89,8 @@ class SearchProblem:
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}: {why}")
+        if FP8 in (self.fixed.get("precision"), *self.several.get("precision", ())):
+            raise PlanError(NOT_IN_FP8)
         for key in ALONE:
             if key in self.fixed:
                 check_value(key, self.fixed[key])

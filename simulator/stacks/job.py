@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from simulator.stacks.stack import Stack
+from simulator.stacks.stack import FP8, Stack
 from topologies.errors import SimgptError
 from workload.errors import NearestError, PlanError
 from workload.gpt import GPT
@@ -19,7 +19,7 @@ from workload.splits.plan_values import CHOICES, MOST
 
 # Of what is assumed, in order.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
-FP8, TRAINED = "fp8", "bf16"
+TRAINED = "bf16"
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,7 @@ def job_of(
     """
     words = plan_words(text)
     _check_precision(words.get("precision", TRAINED))
-    fp8 = words.get("precision") == FP8
-    if fp8:
-        if words.get("recipe", NO_RECIPE) != NO_RECIPE:
-            raise PlanError(f"precision=fp8 and recipe={words['recipe']} are two: give one of them")
-        del words["precision"]
+    words, asked = in_fp8(words, stack)
     layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
     defaults = stack.plan_defaults(layers)
     if str(words.get("precision", TRAINED)) != TRAINED:
@@ -64,9 +60,17 @@ def job_of(
     plan = _plan_of(given, gpt, stack, devices, batch)
     said = {*words, "batch"} if batch is not None else {*words}
     assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in said)
-    asked = replace(stack, fp8=fp8)
     mine = asked.model(gpt, plan.x)
     return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked, plan)), assumed)
+
+
+def in_fp8(words: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], Stack]:
+    """A plan's words without `precision=fp8`, and the stack, which has fp8 where they say so."""
+    fp8 = words.get("precision") == FP8
+    if fp8 and words.get("recipe", NO_RECIPE) != NO_RECIPE:
+        raise PlanError(f"precision=fp8 and recipe={words['recipe']} are two: give one of them")
+    rest = {key: value for key, value in words.items() if not (fp8 and key == "precision")}
+    return rest, replace(stack, fp8=fp8)
 
 
 def _plan_of(

@@ -32,6 +32,9 @@ from workload.passes.stack import Habits
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, text_of
+from workload.recipes.table import NO_RECIPE
+
+FP8 = "fp8"  # a precision of --plan that is the stack's, and of no plan
 
 
 class StackError(SimgptError):
@@ -78,7 +81,13 @@ class Stack:
             same = value == default or (key == "overlap" and set(value) == set(default))
             if key not in said and not same:
                 words += f",{key}={text_of(getattr(plan, key))}"
-        return words
+        return f"{words},precision={FP8}" if self.fp8 else words
+
+    def linears(self, plan: Plan) -> str:
+        """In what the layers' linears multiply, where that is not the plan's precision: fp8 as the
+        stack has it, or a recipe; "" where it is."""
+        recipe = "" if plan.recipe == NO_RECIPE else plan.recipe
+        return FP8 if self.fp8 else recipe
 
     def recompute(self, asked: str, layers: int) -> str:
         """What the stack recomputes of a chunk of so many layers where it is asked for this."""

@@ -204,3 +204,39 @@ def test_the_mfu_says_of_which_peak_it_is_where_matmuls_have_another() -> None:
     plan = ("--plan", "data=rest,recipe=fp8-tensorwise")
     text = simgpt("predict", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan, "--batch", "16").out
     assert "MFU (peak of bf16) " in text
+
+
+FP8 = (
+    *("tiny-1m", "-m", "dgx-h100", "-n", "8", "--batch", "16", "--stack", "nemo"),
+    *("--plan", "tp=2,dp=rest,mbs=1,zero=0,precision=fp8"),
+)
+
+
+def test_fp8_of_a_stack_is_said_and_its_plan_gives_the_same_prediction_again() -> None:
+    """The plan's line, too, has what stands at its default and not at the stack's, as zero=0."""
+    text, first = simgpt("predict", *FP8).out, predicted("predict", *FP8)
+    plan = "x=2,y=1,z=1,data=4,micro_batch=1,overlap=oar+dp+pp,zero=0,precision=fp8"
+    assert first["plan_string"] == plan
+    assert predicted("predict", *FP8[:-1], plan) == first
+    assert text.startswith(f"tiny-1m on 8 devices of dgx-h100\nplan {plan}\n")
+    assert "4 micro-batches of 1 per rank, bf16, linears in fp8\n" in text
+    assert "MFU (peak of bf16) " in text
+
+
+def test_plans_beside_one_in_fp8_are_in_fp8_too() -> None:
+    found = predicted("why", *FP8)
+    other = min(found["why"]["neighbouring_plans"], key=lambda each: each["step_s"])
+    assert other["plan_string"].endswith("precision=fp8")
+    again = predicted("predict", *FP8[:-1], other["plan_string"])
+    assert again["step_s"] == other["step_s"]
+
+
+def test_fp8_is_swept_beside_other_precisions() -> None:
+    words = ("predict", *FP8[:-1], "tp=2,dp=rest,mbs=1", "--sweep", "precision=fp8,bf16")
+    rows = predicted(*words)["rows"]
+    assert {row["prediction"].get("fp8", False) for row in rows} == {True, False}
+    for row in rows:
+        again = predicted("predict", *FP8[:-1], row["prediction"]["plan_string"])
+        assert again["step_s"] == row["prediction"]["step_s"]
+    assert "MFU is of the peak of bf16, not of linears' own" in simgpt(*words).out
+    assert "of the peak" not in simgpt(*words[:-1], "precision=bf16").out

@@ -87,3 +87,21 @@ def test_wrong_input_is_one_sentence(command: str, words: str, folder: Path) -> 
     said = simgpt(*command.format(folder).split())
     assert said.status == 2
     assert words in said.sentence
+
+
+@pytest.mark.usefixtures("figures_left_out")
+def test_swept_steps_of_a_stack_in_fp8_have_the_commands_that_predict_them_again(
+    tmp_path: Path,
+) -> None:
+    answer, page = tmp_path / "answer.json", tmp_path / "report.html"
+    words = ("predict", "tiny-1m", "-m", "dgx-h100", "-n", "8", "--batch", "16", "--stack", "nemo")
+    swept = ("--plan", "dp=rest,mbs=1,precision=fp8", "--sweep", "tp=1,2")
+    assert simgpt(*words, *swept, "--json", "-o", str(answer)).status == 0
+    assert simgpt("report", str(answer), "-o", str(page)).status == 0
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert "MFU, of the peak of bf16" in text
+    found = re.findall(r"simgpt (predict tiny-1m [^\n<]*precision=fp8 [^\n<]*--stack nemo)", text)
+    steps = {json.loads(simgpt(*shlex.split(each), "--json").out)["step_s"] for each in found}
+    rows = json.loads(answer.read_text(encoding="utf-8"))["rows"]
+    assert steps
+    assert steps <= {row["prediction"]["step_s"] for row in rows}

@@ -402,3 +402,10 @@ def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
     refused = simgpt("search", *words[:-1], "megatron-lm-zero-bubble")
     assert refused.status != 0
     assert "cannot be searched: it has ends_as_layers" in " ".join(refused.err.split())
+
+
+@pytest.mark.parametrize("precision", ["fp8", "bf16+fp8"])
+def test_a_search_in_the_fp8_of_a_stack_says_what_to_do_instead(precision: str) -> None:
+    plan = ("--plan", f"pipe=1,precision={precision}", "--batch", "16", "--stack", "nemo")
+    said = simgpt("search", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan)
+    assert (said.status, "search with a recipe" in said.sentence) == (2, True)

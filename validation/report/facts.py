@@ -29,7 +29,7 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
         *own,
         ("tokens per second", f"{answer.tokens_per_s:,.0f}"),
         ("model FLOP/s per device", rate),
-        ("MFU", percent(answer.mfu)),
+        (mfu_label([answer]), percent(answer.mfu)),
         *_causal(answer),
         ("HFU, recomputation counted", percent(answer.hfu)),
         ("peak memory per device", gib(answer.peak_bytes)),
@@ -43,6 +43,12 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
 def range_words(answer: Answer) -> str:
     """Within which a step is expected: `3.86 s to 5.33 s`."""
     return " to ".join(seconds(value) for value in answer.range_s or ())
+
+
+def mfu_label(answers: Sequence[Answer]) -> str:
+    """What the MFU of some answers is called: with its peak, where linears of one have another."""
+    peaks = dict.fromkeys(answer.mfu_peak for answer in answers if answer.mfu_peak)
+    return f"MFU, of the peak of {' or '.join(peaks)}" if peaks else "MFU"
 
 
 def _causal(answer: Answer) -> list[tuple[str, str]]:

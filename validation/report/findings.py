@@ -16,6 +16,7 @@ FRONTS = {"plans": "plan", "memory_front": "less memory", "devices_front": "devi
 FRONTS |= {"families": "family"}
 RUNG = ("model", "devices", "batch", "plan")
 SHARED = ("asked", "placement", "settings", "fields")  # by all plans of a search
+GIVEN = ("model", "machine", "stack", "routing")  # of a point, by name or file
 HEADS = ("plan.", "machine.", "model.")
 # What makes the best of several answers, in words, and how to find it.
 MEASURES: Mapping[str, str] = {
@@ -204,6 +205,6 @@ def _at_point(row: Row, point: Row, study: Row) -> dict[str, Any]:
         found["placement"] = {"policy": point["placement"]}
     asked = study["asked"] if isinstance(study.get("asked"), dict) else {}
     folder = str(asked.get("folder") or "")
-    given = {key: located(str(point[key]), folder) for key in ("model", "machine") if key in point}
+    given = {key: located(str(point[key]), folder) for key in GIVEN if key in point}
     found["asked"] = {**given, "files": asked.get("files")}
     return found

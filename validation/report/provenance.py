@@ -83,7 +83,7 @@ def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
         str(given.get("compute") or USUAL["compute"]),
         {str(path): str(digest) for path, digest in _table(given, "files").items()},
         str(given.get("stack") or USUAL["stack"]),
-        given.get("fp8") is True,
+        given.get("fp8", document.get("fp8")) is True,
         str(given.get("routing") or USUAL["routing"]),
     )
 

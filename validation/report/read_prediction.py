@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.answer_words import peak_of_mfu
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
 
@@ -32,7 +33,7 @@ class Answer:
     what steps with noise were like, or empty, and `label` is what a search calls the plan.
     `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
     None where the file does not say it; so is `mfu_causal`, the MFU without what a causal mask
-    leaves out.
+    leaves out. `mfu_peak` is the precision whose peak the MFU is of, where linears have another.
     """
 
     origin: str
@@ -58,6 +59,7 @@ class Answer:
     label: str
     range_s: tuple[float, float] | None = None
     mfu_causal: float | None = None
+    mfu_peak: str = ""
 
     @property
     def fits(self) -> bool:
@@ -83,7 +85,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         model=model,
         machine=machine,
         devices=of.whole("devices"),
-        plan=of.text("plan_string"),
+        plan=_without_fp8(of.text("plan_string")),
         batch=Reader(of.table("plan"), origin).whole("batch"),
         step_s=of.positive("step_s"),
         tokens_per_s=of.number("tokens_per_s"),
@@ -101,7 +103,13 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         label=label,
         range_s=_range(of) if document.get("low_step_s") is not None else None,
         mfu_causal=of.number("mfu_causal") if "mfu_causal" in document else None,
+        mfu_peak=peak_of_mfu({**document, "fp8": asked.fp8}),
     )
+
+
+def _without_fp8(plan: str) -> str:
+    """A plan without the precision that is the stack's, which `asked` has."""
+    return ",".join(word for word in plan.split(",") if word != "precision=fp8")
 
 
 def _range(of: Reader) -> tuple[float, float]:

@@ -114,7 +114,7 @@ def describe(found: JobComparison, log: Path) -> str:
         f"{left if steps.left_out else ''}",
         f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
         f"{prediction.machine}, stack {prediction.stack.name}",
-        tables.paragraph(f"plan {prediction.plan}", indent=" " * 5),
+        tables.paragraph(f"plan {prediction.plan_text}", indent=" " * 5),
     ]
     parts = [
         "\n".join(head),

@@ -192,7 +192,8 @@ def _about(prediction: Prediction, steps: int) -> list[str]:
     return [
         f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
         f"{prediction.machine}, written by simgpt sbatch",
-        f"plan {prediction.plan}, batch of {tables.several(prediction.plan.batch, 'sequence')}",
+        f"plan {prediction.plan_text}, "
+        f"batch of {tables.several(prediction.plan.batch, 'sequence')}",
         f"predicted: {step} a step (8 of 10 such steps: {span}), "
         f"{tables.gib(memory.peak_bytes)} of {tables.gib(memory.capacity_bytes)} per device",
         f"{tables.several(steps, 'step')}: {tables.seconds(all_s)}, "

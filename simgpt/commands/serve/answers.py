@@ -14,6 +14,7 @@ from simgpt.advice import does_not_fit, starved
 from simgpt.commands.prediction_text import facts, memory_parts, time_parts
 from simgpt.commands.serve.asked import Asked, FieldError, asked_of
 from simgpt.commands.serve.changes import best_neighbours, fitting
+from simulator.answer_words import peak_of_mfu
 from simulator.predict import Prediction
 from simulator.stacks import StackError, load_stack, stack_names
 from simulator.stacks.job import Job
@@ -114,6 +115,7 @@ def _shown(prediction: Prediction) -> dict[str, Any]:
     memory, step_s = prediction.memory, prediction.step_s
     return {
         "facts": facts(prediction),
+        "mfu": _mfu(prediction),
         "range": prediction.range.words,
         "time": [
             (name, value, tables.seconds(value), tables.percent(value / step_s))
@@ -126,6 +128,12 @@ def _shown(prediction: Prediction) -> dict[str, Any]:
         "peak": tables.gib(memory.peak_bytes),
         "capacity": tables.gib(memory.capacity_bytes),
     }
+
+
+def _mfu(prediction: Prediction) -> str:
+    """The MFU, and of which peak it is where linears have another."""
+    peak = peak_of_mfu(prediction.as_dict())
+    return tables.percent(prediction.mfu) + (f" (peak of {peak})" if peak else "")
 
 
 def _remarks(asked: Asked, job: Job, prediction: Prediction) -> list[str]:

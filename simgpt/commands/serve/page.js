@@ -128,7 +128,7 @@ function show(answer) {
   const within = facts["8 of 10 such steps"];
   at("within").textContent = `8 of 10: ${within}`;
   at("tokens").textContent = facts["tokens/s"];
-  at("mfu").textContent = facts.MFU;
+  at("mfu").textContent = shown.mfu;
   at("fits").textContent = facts.fits;
   at("fits").className = facts.fits;
   at("room").textContent = `${shown.peak} of ${shown.capacity}`;

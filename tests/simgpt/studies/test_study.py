@@ -125,6 +125,7 @@ def test_a_study_that_nobody_can_mean(change: dict[str, Any], words: str) -> Non
         ("plan.shard", 8),
         ("plan.interleave", 2),
         ("plan.precision", "fp8-blockwise"),
+        ("plan.precision", "fp8"),
         ("plan.gradients", "bf16"),
         ("plan", "pipe=4,interleave=2,schedule=dualpipe-v,data=rest"),
         ("plan", "x=2,expert=8,expert_tensor=2,data=rest,precision=mxfp8"),

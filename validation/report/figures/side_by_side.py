@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from validation.report.facts import mfu_label
 from validation.report.figures.bars import name_of
 from validation.report.figures.drawn_step import Scene
 from validation.report.figures.scaling_figures import seconds, shorter, time_unit
@@ -46,7 +47,7 @@ def differences(one: Answer, other: Answer) -> list[Facts]:
     """Both steps' numbers, and the parts of their breakdowns that are more than one per cent."""
     rows: list[Facts] = [
         ("step", seconds(one.step_s), seconds(other.step_s)),
-        ("MFU", percent(one.mfu), percent(other.mfu)),
+        (mfu_label([one, other]), percent(one.mfu), percent(other.mfu)),
         ("peak memory", gib(one.peak_bytes), gib(other.peak_bytes)),
     ]
     parts = dict.fromkeys([*one.breakdown_s, *other.breakdown_s])
