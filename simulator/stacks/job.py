@@ -13,11 +13,11 @@ from workload.errors import NearestError, PlanError
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.plan import Plan, text_of
-from workload.plan_text import parse_plan, plan_words
+from workload.plan_text import parse_plan, plan_words, split_plan
 from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of
 from workload.splits.plan_values import CHOICES, MOST
 
-# Of what is assumed, in order.
+# Of what is assumed, in order; after it what else the stack gives, where that is not the default.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
 TRAINED = "bf16"
 
@@ -59,7 +59,10 @@ def job_of(
         given["recompute"] = stack.recompute(str(words["recompute"]), layers)
     plan = _plan_of(given, gpt, stack, devices, batch)
     said = {*words, "batch"} if batch is not None else {*words}
-    assumed = tuple((key, text_of(getattr(plan, key))) for key in SAID if key not in said)
+    further = (key for key in defaults if key not in SAID and key in split_plan(str(plan)))
+    assumed = tuple(
+        (key, text_of(getattr(plan, key))) for key in (*SAID, *further) if key not in said
+    )
     mine = asked.model(gpt, plan.x)
     return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked, plan)), assumed)
 

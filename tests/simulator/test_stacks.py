@@ -9,7 +9,7 @@ import pytest
 
 from simulator.predict import predict
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
-from simulator.stacks.job import Job, job_of
+from simulator.stacks.job import SAID, Job, job_of
 from simulator.step_memory import room_for_tensors
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
@@ -313,3 +313,30 @@ def test_messages_cut_backward_alone_are_refused(tmp_path: Path) -> None:
     file.write_text('title = "t"\nsource = "s"\n[kernels]\nscatter_gather = "backward"\n')
     with pytest.raises(StackError, match='scatter_gather must be true, false or "forward"'):
         load_stack(str(file))
+
+
+@pytest.mark.parametrize(
+    ("stack", "text", "told"),
+    [
+        ("torchtitan", "cp=2,dp=rest,mbs=1", {"context_kind": "all_gather"}),
+        ("torchtitan", "cp=2,dp=rest,mbs=1,context_kind=ring", {}),
+        ("torchtitan", "dp=rest,mbs=1", {}),
+        ("deepspeed-moe", "dp=rest,mbs=1", {"dispatcher": "dense"}),
+        ("megatron-core", "cp=2,dp=rest,mbs=1", {}),
+    ],
+)
+def test_what_else_a_stack_gives_a_plan_is_assumed(
+    stack: str, text: str, told: dict[str, str]
+) -> None:
+    found = dict(job_of(find_model("mixtral-8x7b"), text, load_stack(stack), devices=8).assumed)
+    assert {key: found[key] for key in found if key not in SAID} == told
+
+
+def test_the_precision_and_split_of_experts_of_a_stack_are_assumed() -> None:
+    own = {"precision": "bf16", "recipe": "fp8-blockwise", "expert_tensor": 1}
+    stack = replace(EXECUTOR, name="own", plan=own)
+    found = dict(
+        job_of(find_model("mixtral-8x7b"), "tp=2,ep=4,dp=rest,sp=true", stack, devices=8).assumed
+    )
+    assert found["recipe"] == "fp8-blockwise"
+    assert found["expert_tensor"] == "1"
