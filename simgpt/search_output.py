@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
-from simulator.answer_words import mfu_words
+from simulator.answer_words import EVENLY, assumes_balance, mfu_words
 from topologies.files.units import format_energy
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
@@ -99,6 +99,8 @@ class Found:
         head += f"\nstack {stack.name} ({stack.title})"
         if isinstance(problem.gpt, RoutedGPT):
             head += "\nexperts are chosen as the histogram says"
+        if assumes_balance(problem.gpt):
+            head += f"\n{EVENLY}"
         parts = [head, self.certificate()]
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]

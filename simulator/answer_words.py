@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from workload.expert_loads.histogram import RoutedGPT
+from workload.gpt import GPT
 from workload.recipes.table import NO_RECIPE
+
+BALANCED = "balanced"  # in JSON, what is assumed of the routing
+EVENLY = "experts are assumed to be used evenly; --routing FILE gives a measured histogram"
+OF_BALANCED = "published runs are predicted with balanced routing"
+
+
+def assumes_balance(gpt: GPT) -> bool:
+    """Whether experts of a model are taken to be chosen equally often, as nothing else is known."""
+    return bool(gpt.experts) and not isinstance(gpt, RoutedGPT)
 
 
 def peak_of_mfu(prediction: Mapping[str, Any]) -> str:

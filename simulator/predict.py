@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from simulator.answer_words import BALANCED, OF_BALANCED, assumes_balance
 from simulator.costs.analytic import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.costs.kernels import Kernels
 from simulator.costs.matmul_tuning import Tuning, fastest_forms, is_tuned
@@ -82,7 +83,8 @@ class Prediction:
     def range(self) -> StepRange:
         """What the step takes in eight of ten cases."""
         how = self.stack, self.device, self.plan
-        return step_range(self.step_s, *how, experts=bool(self.gpt.experts))
+        found = step_range(self.step_s, *how, experts=bool(self.gpt.experts))
+        return found if self.load is None else replace(found, words=f"{found.words}; {OF_BALANCED}")
 
     @property
     def difference_error(self) -> DifferenceError:
@@ -154,6 +156,7 @@ class Prediction:
             "matmul_forms": self.tuning.as_dict() if self.tuning is not None else None,
             "program": {"ops": self.ops, "comm_bytes": dict(self.comm_bytes)},
             **({"routing": self.load.as_dict()} if self.load is not None else {}),
+            **({"routing_assumed": BALANCED} if assumes_balance(self.gpt) else {}),
             **({"dropped": dropped} if dropped else {}),
             **({"fp8": True} if self.stack.fp8 else {}),
         }

@@ -11,6 +11,7 @@ import click
 
 from simgpt import noise_options
 from simgpt.step_options import StepQuestion
+from simulator.answer_words import EVENLY, assumes_balance
 from simulator.goodput.checkpoint import Checkpoint, checkpoint_of
 from simulator.goodput.closed_form import best_interval_s
 from simulator.goodput.forecast import Forecast, StepSpread, forecast
@@ -83,7 +84,10 @@ def planned(question: StepQuestion, how: Mapping[str, Any]) -> Planned:
         saves=saves,
         node_failures_per_s=rate,
         forecast=found,
-        assumed=(rate_words, save_words, *_recovery_words(how)),
+        assumed=(
+            *(rate_words, save_words, *_recovery_words(how)),
+            *([EVENLY] if assumes_balance(prediction.gpt) else []),
+        ),
     )
 
 

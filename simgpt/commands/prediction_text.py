@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from simgpt import tables
+from simulator.answer_words import EVENLY, assumes_balance
 from simulator.economics import NO_POWER
 from simulator.predict import is_much_masked
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
@@ -53,7 +54,7 @@ def describe(
     reached = [(f"groups of {axes}", words) for axes, words in reach.items()]
     return "\n\n".join(
         [
-            _headline(prediction, job),
+            headline(prediction, job),
             *([tables.table([where, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts(prediction), first=LABELS),
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
@@ -175,14 +176,16 @@ def _megawatt_hours(joules: float) -> str:
     return f"{tables.amount(value)} MWh" if value >= 0.01 else format_energy(joules)
 
 
-def _headline(prediction: Prediction, job: Job | None) -> str:
+def headline(prediction: Prediction, job: Job | None, answer: str = "") -> str:
+    """The question, and what is taken for granted; the first line ends with an `answer`."""
     gpt, plan = prediction.gpt, prediction.plan
     batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
     each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.micro_batch:,} per rank"
     each += " in each of two directions" * (ways(plan.schedule) > 1)
     return "\n".join(
         [
-            f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}",
+            f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}"
+            f"{answer}",
             plan_lines(prediction),
             f"{batch}, {each}, {precision_words(prediction)}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
@@ -223,6 +226,8 @@ def _assumptions(job: Job | None) -> Iterator[str]:
         f"; assumed: {assumed}" if assumed else ""
     )
     yield from job.remarks
+    if assumes_balance(job.gpt):
+        yield EVENLY
 
 
 def tuned_forms(prediction: Prediction) -> str:

@@ -11,7 +11,7 @@ import click
 
 from simgpt import noise_options, options, roofline_text, tables
 from simgpt.commands.predict import comment, remedy_of
-from simgpt.commands.prediction_text import plan_lines, run_to_run
+from simgpt.commands.prediction_text import headline, run_to_run
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
@@ -19,6 +19,7 @@ from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 if TYPE_CHECKING:
     from simulator.explain.why import Why
     from simulator.predict import Prediction
+    from simulator.stacks.job import Job
     from topologies.hardware.run_to_run import Band
 
 LEAST = 0.0005  # of a step: shares and elasticities below are left out of the text
@@ -81,7 +82,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "why": found.as_dict() | fields,
         **drawn.record,
     }
-    text = describe(found, remedy, runs) + further + drawn.text
+    text = describe(found, question.job, remedy, runs) + further + drawn.text
     options.answer(text, record, as_json=as_json, output=output)
     if (figure := how["roofline"]) is not None:
         roofline_text.draw(record, figure)
@@ -92,20 +93,16 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 command = asked_as_predict(command)
 
 
-def describe(found: Why, remedy: str = "", runs: Band | None = None) -> str:
-    """The answer as a person reads it; first of all that a plan does not fit, with its `remedy`.
-    `runs` is the band of such runs, where it is known."""
+def describe(found: Why, job: Job | None = None, remedy: str = "", runs: Band | None = None) -> str:
+    """The answer as a person reads it; first of all that a plan does not fit, with its `remedy`,
+    then the `job` that was asked for. `runs` is the band of such runs, where it is known."""
     prediction = found.prediction
-    head = (
-        f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
-        f"{prediction.machine}: {tables.seconds(prediction.step_s)} a step"
-    )
     within = prediction.range
     span = tables.between(within.low_s, within.high_s)
     return "\n\n".join(
         [
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
-            f"{head}\n{plan_lines(prediction)}",
+            headline(prediction, job, f": {tables.seconds(prediction.step_s)} a step"),
             tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
             *run_to_run(prediction, runs),
             tables.paragraph(found.sentence),

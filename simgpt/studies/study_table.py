@@ -10,7 +10,7 @@ from simgpt import tables
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
-from simulator.answer_words import mfu_words
+from simulator.answer_words import EVENLY, mfu_words
 from simulator.uncertainty.difference import DifferenceError
 from topologies.files.units import J_PER_MWH, format_energy
 from validation.report.findings import MEASURES
@@ -70,6 +70,8 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     figured = [row for row in rows if _is_shown(row)]
     bad = [row for row in rows if not _is_shown(row)]
     parts = [_headline(study)]
+    if any(row["prediction"].get("routing_assumed") for row in figured):
+        parts[0] += f"\n  {EVENLY}"
     if figured:
         parts.append(_good(study, figured[:limit]))
     if bad:

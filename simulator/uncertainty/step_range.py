@@ -41,6 +41,7 @@ OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices
 OTHER_KIND = 0.3  # with or without tensor parallelism, with or without a pipeline
 DENSE, OF_EXPERTS = "residuals", "residuals_of_experts"  # tables that come with the package
+OF_MODELS = " of models with experts"  # in words on runs of the second
 NEAR = 1.0  # runs that are called alike
 FEW = 5  # of them, below which the answer says that others decide with them
 Reals = NDArray[np.float64]
@@ -129,10 +130,10 @@ class PublishedResiduals:
         return np.asarray(far + OTHER_KIND * kind)
 
     def range_of(
-        self, step_s: float, run: Run, *, without: str = "", share: float = SHARE
+        self, step_s: float, run: Run, *, without: str = "", share: float = SHARE, of: str = ""
     ) -> StepRange:
         """The range about a predicted step into which that share of steps falls, from the runs of
-        all sources but one."""
+        all sources but one; `of` says of what kind of models they are."""
         far = self.distances(run)
         weights = weights_of(far, self._source_number, self._sources != without)
         low, high = (
@@ -145,7 +146,7 @@ class PublishedResiduals:
             step_s * math.exp(self.widening * max(high, 0.0)),
             alike,
             sources,
-            _words(run, alike, sources),
+            _words(run, alike, sources, of),
         )
 
 
@@ -173,7 +174,8 @@ def step_range(
     """The range of a plan's predicted step on devices of that name: from runs of dense models, or
     from those of models with `experts`."""
     known = published_residuals(table_of(experts=experts))
-    return known.range_of(step_s, run_of_plan(stack, device, plan))
+    of = OF_MODELS if experts else ""
+    return known.range_of(step_s, run_of_plan(stack, device, plan), of=of)
 
 
 def table_of(*, experts: bool) -> str:
@@ -195,13 +197,13 @@ def gpu_names(device: str) -> tuple[str, str]:
         return device, device
 
 
-def _words(run: Run, alike: int, sources: int) -> str:
+def _words(run: Run, alike: int, sources: int, kind: str) -> str:
     if not alike:
         return (
-            f"outside what was validated: no published run is like {run.stack} on {run.devices:,} "
-            f"{run.gpu}"
+            f"outside what was validated: no published run{kind} is like {run.stack} on "
+            f"{run.devices:,} {run.gpu}"
         )
-    runs = "run that is" if alike == 1 else "runs that are"
+    runs = f"run{kind} that is" if alike == 1 else f"runs{kind} that are"
     of = "1 source" if sources == 1 else f"{sources} sources"
     few = "; these are few, so runs that are less alike count for more" if alike < FEW else ""
     return f"from {alike:,} published {runs} alike, of {of}{few}"

@@ -150,3 +150,39 @@ def _fixed(plan: str) -> str:
     pairs = (field.split("=") for field in plan.split(","))
     values = {key: value if value.isdigit() else f'"{value}"' for key, value in pairs}
     return "".join(f"{key} = {value}\n" for key, value in values.items())
+
+
+EVENLY = "experts are assumed to be used evenly; --routing FILE gives a measured histogram"
+
+
+def test_that_experts_are_taken_to_be_used_evenly_is_said_once_where_nothing_else_is_known(
+    uneven: str, tmp_path: Path
+) -> None:
+    fixed = "x=1,y=1,z=1,pipe=1,micro_batch=1,zero=1,recompute=none,expert=4"
+    asked = [
+        ("predict", *STEP, *PLAN),
+        ("why", *STEP, *PLAN),
+        ("predict", *STEP, *PLAN, "--sweep", "zero=0,1"),
+        ("search", *STEP, "--plan", fixed, "--workers", "1"),
+    ]
+    for words in asked:
+        assert words_of(simgpt(*words)).count(EVENLY) == 1, words
+        assert EVENLY not in words_of(simgpt(*words, "--routing", uneven)), words
+    assert EVENLY not in simgpt("predict", "tiny-1m", *STEP[1:], "--plan", "data=rest").out
+    path, page = tmp_path / "a.json", tmp_path / "a.html"
+    assert simgpt(*asked[0], "--json", "-o", str(path)).status == 0
+    assert json.loads(path.read_text(encoding="utf-8"))["routing_assumed"] == "balanced"
+    assert simgpt("report", str(path), "-o", str(page)).status == 0
+    assert page.read_text(encoding="utf-8").count(f"Taken for granted: {EVENLY}.") == 1
+
+
+def test_the_range_of_a_step_with_experts_is_from_runs_with_experts_of_balanced_routing(
+    uneven: str,
+) -> None:
+    told = "no published run of models with experts is like simgpt on 4 h100"
+    even = answer(simgpt("predict", *STEP, *PLAN, "--json"))["range"]["basis"]
+    assert even == f"outside what was validated: {told}"
+    found = answer(simgpt("predict", *STEP, *PLAN, "--json", "--routing", uneven))
+    assert "routing_assumed" not in found
+    balanced = "published runs are predicted with balanced routing"
+    assert found["range"]["basis"] == f"outside what was validated: {told}; {balanced}"

@@ -85,3 +85,14 @@ def test_wrong_input_is_one_sentence(status: int, command: str, words: str) -> N
     said = simgpt(*command.split())
     assert said.status == status
     assert words in said.sentence
+
+
+def test_the_head_names_the_question_as_that_of_a_prediction_does() -> None:
+    plan = ("--plan", "tp=2,dp=rest,mbs=1,precision=fp8", "--stack", "nemo", "--batch", "16")
+    question = ("tiny-1m", "-m", "dgx-h100", "-n", "8", *plan)
+    predicted = simgpt("predict", *question).out.partition("\n\n")[0].splitlines()
+    found = simgpt("why", *question).out.partition("\n\n")[0].splitlines()
+    assert found[0].startswith(f"{predicted[0]}: ")
+    assert found[0].endswith(" a step")
+    assert found[1:] == predicted[1:]
+    assert "stack nemo" in " ".join(found)

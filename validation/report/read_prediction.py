@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.answer_words import peak_of_mfu
+from simulator.answer_words import BALANCED, peak_of_mfu
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
 
@@ -33,7 +33,9 @@ class Answer:
     what steps with noise were like, or empty, and `label` is what a search calls the plan.
     `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
     None where the file does not say it; so is `mfu_causal`, the MFU without what a causal mask
-    leaves out. `mfu_peak` is the precision whose peak the MFU is of, where linears have another.
+    leaves out. `mfu_peak` is the
+    precision whose peak the MFU is of, where linears have another, and `is_balanced` says that
+    experts are taken to be used evenly.
     """
 
     origin: str
@@ -60,6 +62,7 @@ class Answer:
     range_s: tuple[float, float] | None = None
     mfu_causal: float | None = None
     mfu_peak: str = ""
+    is_balanced: bool = False
 
     @property
     def fits(self) -> bool:
@@ -103,6 +106,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         label=label,
         range_s=_range(of) if document.get("low_step_s") is not None else None,
         mfu_causal=of.number("mfu_causal") if "mfu_causal" in document else None,
+        is_balanced=document.get("routing_assumed") == BALANCED,
         mfu_peak=peak_of_mfu({**document, "fp8": asked.fp8}),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from simulator.answer_words import EVENLY
 from validation.overlay import PublishedStep
 from validation.report.answers import Answers, Pair
 from validation.report.facts import MOST_ROWS, table_of
@@ -48,6 +49,8 @@ def predictions(answers: Answers, about: Answer | None, prefix: str = "") -> Sec
     bars = chosen(found, answers, about, MOST_BARS)
     rows = chosen(found, answers, about, MOST_ROWS)
     texts = ["What one step consists of, as the compute stream of a rank sees it."]
+    if any(answer.is_balanced for answer in found):
+        texts.append(f"Taken for granted: {EVENLY}.")
     texts += _order(answers, found) if len(found) > 1 else []
     if len(found) > len(bars):
         left = len(found) - len(bars)

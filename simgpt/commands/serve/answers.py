@@ -14,7 +14,7 @@ from simgpt.advice import does_not_fit, starved
 from simgpt.commands.prediction_text import facts, memory_parts, time_parts
 from simgpt.commands.serve.asked import Asked, FieldError, asked_of
 from simgpt.commands.serve.changes import best_neighbours, fitting
-from simulator.answer_words import peak_of_mfu
+from simulator.answer_words import EVENLY, assumes_balance, peak_of_mfu
 from simulator.predict import Prediction
 from simulator.stacks import StackError, load_stack, stack_names
 from simulator.stacks.job import Job
@@ -141,6 +141,8 @@ def _remarks(asked: Asked, job: Job, prediction: Prediction) -> list[str]:
     described = described_model(asked.model)
     given = ("sequence",) if asked.sequence else ()
     texts = [*described.notes_on(job.gpt, given), *job.remarks, starved(prediction.plan)]
+    if assumes_balance(job.gpt):
+        texts.append(EVENLY)
     if not prediction.memory.fits:
         texts.append(does_not_fit(prediction))
     return [text for text in texts if text]
