@@ -105,6 +105,7 @@ class Found:
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]
         parts += self._table(f"{best} in {self.objective}", rows)
+        parts += [self._range_words()] if self.state.found else []
         parts += mfu_words(each.as_dict() for each in self.state.found)
         parts += [tables.paragraph(self._decided())] if self.difference is not None else []
         for name, front in self.fronts.items():
@@ -124,6 +125,11 @@ class Found:
     ) -> list[str]:
         """A table of plans, each with what it says of itself; none of no plans."""
         return [_table(title, rows, of_devices, self.objective == "energy")] if rows else []
+
+    def _range_words(self) -> str:
+        """Where the range of the best plan's step comes from."""
+        words = f"8 of 10 steps of the best plan: {self.state.found[0].range.words}"
+        return tables.paragraph(words, indent="  ")
 
     def _decided(self) -> str:
         """Which of the plans a prediction can tell apart, and how well it orders plans."""

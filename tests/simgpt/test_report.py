@@ -105,3 +105,20 @@ def test_swept_steps_of_a_stack_in_fp8_have_the_commands_that_predict_them_again
     rows = json.loads(answer.read_text(encoding="utf-8"))["rows"]
     assert steps
     assert steps <= {row["prediction"]["step_s"] for row in rows}
+
+
+@pytest.mark.usefixtures("figures_left_out")
+def test_where_the_range_of_a_step_comes_from_stands_once_on_its_page(tmp_path: Path) -> None:
+    answer, page = tmp_path / "answer.json", tmp_path / "report.html"
+    basis = "outside what was validated: no published run is like simgpt on 16 mi250x."
+    for asked, what in (
+        (PREDICT, "8 of 10 such steps"),
+        (
+            (*PREDICT, "--sweep", "recompute=none,full"),
+            "8 of 10 steps of the plan x=1,y=1,z=4,data=4",
+        ),
+    ):
+        assert simgpt(*asked, "-o", str(answer)).status == 0
+        assert simgpt("report", str(answer), "-o", str(page)).status == 0
+        text = page.read_text(encoding="utf-8").replace("<wbr>", "")
+        assert text.count(f"{what}: {basis}") == 1

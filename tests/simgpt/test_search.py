@@ -409,3 +409,10 @@ def test_a_search_in_the_fp8_of_a_stack_says_what_to_do_instead(precision: str) 
     plan = ("--plan", f"pipe=1,precision={precision}", "--batch", "16", "--stack", "nemo")
     said = simgpt("search", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan)
     assert (said.status, "search with a recipe" in said.sentence) == (2, True)
+
+
+def test_where_the_range_of_the_best_plan_comes_from_stands_below_the_table() -> None:
+    text = " ".join(simgpt(*NARROW, "--top", "2").out.split())
+    basis = "no published run is like simgpt on 64 a100"
+    assert text.count(basis) == 1
+    assert f"8 of 10 steps of the best plan: outside what was validated: {basis}" in text

@@ -33,9 +33,8 @@ class Answer:
     what steps with noise were like, or empty, and `label` is what a search calls the plan.
     `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
     None where the file does not say it; so is `mfu_causal`, the MFU without what a causal mask
-    leaves out. `mfu_peak` is the
-    precision whose peak the MFU is of, where linears have another, and `is_balanced` says that
-    experts are taken to be used evenly.
+    leaves out. `basis` says where the range comes from, `mfu_peak` of which precision's peak the
+    MFU is, where linears have another, `is_balanced` that experts are taken to be used evenly.
     """
 
     origin: str
@@ -63,6 +62,7 @@ class Answer:
     mfu_causal: float | None = None
     mfu_peak: str = ""
     is_balanced: bool = False
+    basis: str = ""
 
     @property
     def fits(self) -> bool:
@@ -106,6 +106,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         label=label,
         range_s=_range(of) if document.get("low_step_s") is not None else None,
         mfu_causal=of.number("mfu_causal") if "mfu_causal" in document else None,
+        basis=_basis(document.get("range")),
         is_balanced=document.get("routing_assumed") == BALANCED,
         mfu_peak=peak_of_mfu({**document, "fp8": asked.fp8}),
     )
@@ -124,6 +125,11 @@ def _range(of: Reader) -> tuple[float, float]:
             f"high_step_s = {high:.6g}"
         )
     return low, high
+
+
+def _basis(found: Any) -> str:
+    """Where a range comes from; "" where a file does not say it."""
+    return str(found.get("basis") or "") if isinstance(found, dict) else ""
 
 
 def _training(of: Reader) -> Mapping[str, float | None]:

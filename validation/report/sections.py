@@ -49,6 +49,7 @@ def predictions(answers: Answers, about: Answer | None, prefix: str = "") -> Sec
     bars = chosen(found, answers, about, MOST_BARS)
     rows = chosen(found, answers, about, MOST_ROWS)
     texts = ["What one step consists of, as the compute stream of a rank sees it."]
+    texts += _basis(bars, about)
     if any(answer.is_balanced for answer in found):
         texts.append(f"Taken for granted: {EVENLY}.")
     texts += _order(answers, found) if len(found) > 1 else []
@@ -64,6 +65,15 @@ def predictions(answers: Answers, about: Answer | None, prefix: str = "") -> Sec
     tables = [table_of(rows), *failures_of(answers.failures)]
     drawings = _drawings(bars, found, about, f"{prefix}-" if prefix else "")
     return Section("predictions", "Where the step goes", texts, drawings, tables)
+
+
+def _basis(bars: Sequence[Answer], about: Answer | None) -> list[str]:
+    """Where the range of the answer comes from, or else of the first bar."""
+    first = about if about in bars else bars[0]
+    if first is None or not (first.basis and first.range_s):
+        return []
+    which = "8 of 10 such steps" if len(bars) == 1 else f"8 of 10 steps of the plan {first.plan}"
+    return [f"{which}: {first.basis}."]
 
 
 def _drawings(
