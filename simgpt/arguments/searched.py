@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from simgpt.options import plan_table
-from simulator.stacks.stack import FP8
 from workload.errors import PlanError
 from workload.plan_text import REST, parse_fields, split_plan
-from workload.recipes.table import NO_RECIPE, RECIPE_NAMES
+from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES
 from workload.splits.plan_values import CHOICES
 
 Several = dict[str, tuple[str, ...]]

@@ -22,7 +22,6 @@ from simulator.stacks.apart import not_run, together
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import Job, job_of
-from simulator.stacks.stack import FP8
 from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -32,7 +31,7 @@ from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
-from workload.recipes.table import NO_RECIPE
+from workload.recipes.table import FP8, NO_RECIPE
 from workload.recomputation.parts import parts_of
 
 Writer = Callable[[Mapping[str, Any]], dict[str, Any]]

@@ -16,13 +16,12 @@ from simgpt.arguments.tokens import as_tokens, batch_tokens_of, tokens_of
 from simgpt.options import MOST_DEVICES
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
-from simulator.stacks.stack import FP8
 from topologies.placement_names import check_placement
 from workload.errors import ModelError
 from workload.models.fields import KINDS, field_value
 from workload.plan import text_of
 from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
-from workload.recipes.table import recipe_words
+from workload.recipes.table import FP8, recipe_words
 from workload.splits.plan_values import MOST, check_value
 
 Point = dict[str, Any]

@@ -16,7 +16,7 @@ from simulator.search.asked import apart, choices, dispatchers, exchanges, uneve
 from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
-from simulator.stacks.stack import EXECUTOR, FP8, Stack
+from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
@@ -24,7 +24,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
-from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
+from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
 from workload.rules.table import rule_of
 from workload.splits.plan_values import ALONE, CHOICES, check_value
 

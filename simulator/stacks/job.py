@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from simulator.stacks.stack import FP8, Stack
+from simulator.stacks.stack import Stack
 from topologies.errors import SimgptError
 from workload.errors import NearestError, PlanError
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.plan import Plan, text_of
 from workload.plan_text import parse_plan, plan_words, split_plan
-from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of
+from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of
 from workload.splits.plan_values import CHOICES, MOST
 
 # Of what is assumed, in order; after it what else the stack gives, where that is not the default.

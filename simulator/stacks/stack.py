@@ -32,9 +32,7 @@ from workload.passes.stack import Habits
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, text_of
-from workload.recipes.table import NO_RECIPE
-
-FP8 = "fp8"  # a precision of --plan that is the stack's, and of no plan
+from workload.recipes.table import FP8, NO_RECIPE
 
 
 class StackError(SimgptError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 NO_RECIPE = "none"
+FP8 = "fp8"  # a precision that is a software stack's, and of no plan
 E4M3, E5M2, E2M1 = "e4m3", "e5m2", "e2m1"
 LARGEST: Mapping[str, float] = MappingProxyType({E4M3: 448.0, E5M2: 57344.0, E2M1: 6.0})
 INPUT, WEIGHT, GRADIENT = "input", "weight", "gradient"  # what an operand is
@@ -185,7 +186,7 @@ def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
 def check_fp8(words: Mapping[str, Any]) -> None:
     """Refuse fp8 without a recipe where a plan stands for itself: it is what a stack makes of it,
     and no program says how its values are cast."""
-    if words.get("precision") == "fp8":
+    if words.get("precision") == FP8:
         known = ", ".join(name for name in _BY_NAME if name.startswith("fp8"))
         raise PlanError(
             "precision=fp8 is that of a software stack, which is predicted alone; a plan that runs "
