@@ -37,6 +37,7 @@ class Found:
     enough: float
     fronts: dict[str, list[Prediction]]
     families: Mapping[str, Prediction | None] = field(default_factory=dict)
+    remarks: Sequence[str] = ()  # on what is assumed of the machine
 
     @property
     def difference(self) -> DifferenceError | None:
@@ -102,7 +103,7 @@ class Found:
             head += "\nexperts are chosen as the histogram says"
         if assumes_balance(problem.gpt):
             head += f"\n{EVENLY}"
-        parts = [head, self.certificate()]
+        parts = ["\n".join([head, *self.remarks]), self.certificate()]
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]
         parts += self._table(f"{best} in {self.objective}", rows)

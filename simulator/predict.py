@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from simulator.answer_words import BALANCED, OF_BALANCED, assumes_balance
+from simulator.answer_words import BALANCED, OF_BALANCED, assumes_balance, of_no_published
 from simulator.costs.analytic import ComputeCosts, compute_costs, peak_flops_per_s
 from simulator.costs.kernels import Kernels
 from simulator.costs.matmul_tuning import Tuning, fastest_forms, is_tuned
@@ -84,7 +84,9 @@ class Prediction:
         """What the step takes in eight of ten cases."""
         how = self.stack, self.device, self.plan
         found = step_range(self.step_s, *how, experts=bool(self.gpt.experts))
-        return found if self.load is None else replace(found, words=f"{found.words}; {OF_BALANCED}")
+        more = [OF_BALANCED] if self.load is not None else []
+        more += of_no_published(self.plan.recipe)
+        return replace(found, words="; ".join([found.words, *more])) if more else found
 
     @property
     def difference_error(self) -> DifferenceError:

@@ -27,6 +27,9 @@ PARTS = {
 }
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
+# Shares of the memory for tensors below which one of seven verdicts on such margins is wrong, and
+# one of six on models with experts (simgpt validate memory).
+SURE, SURE_OF_EXPERTS = 0.05, 0.1
 LABELS = 30  # characters of the tables' first column
 FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
@@ -104,10 +107,20 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory for tensors", tables.gib(memory.capacity_bytes)),
         ("memory reserve", tables.gib(memory.reserve_bytes)),
-        ("fits", "yes" if memory.fits else "no"),
+        ("fits", _verdict(prediction)),
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
         *cost_facts(prediction.cost),
     ]
+
+
+def _verdict(prediction: Prediction) -> str:
+    """Whether the plan fits, and by how much where predicted peaks are off by more."""
+    memory = prediction.memory
+    if not memory.fits:
+        return "no"
+    left = 1 - memory.peak_bytes / memory.capacity_bytes
+    sure = SURE_OF_EXPERTS if prediction.gpt.experts else SURE
+    return "yes" if left >= sure else f"yes, by {tables.percent(left)}: peaks may be off by more"
 
 
 def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:

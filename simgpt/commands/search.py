@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
+from simgpt.arguments.machine import assumed_of_parts
 from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
 from simgpt.arguments.searched import also_of, searched_of
 from simgpt.interrupts import Patience
@@ -172,7 +173,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         raise click.UsageError("--exhaustive goes without --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
         state, fronts, families = _answered(problem, given, patience, how)
-    found = Found(problem, built, state, how["objective"], how["gap"], fronts, families)
+    remarks = assumed_of_parts(machine, built)
+    found = Found(problem, built, state, how["objective"], how["gap"], fronts, families, remarks)
     record = found.as_record() | asked(model, machine, how, stack)
     options.answer(found.describe(), record, as_json=as_json, output=output)
     if not state.found:

@@ -1,0 +1,37 @@
+"""What an answer says of how far it can be relied on, and of what it takes for granted."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from tests.simgpt.face import simgpt
+
+
+def test_a_plan_that_fits_by_less_than_peaks_are_off_is_said_to() -> None:
+    """An H100 has a twentieth more than a plan takes, or a hundredth."""
+    asked = ("tiny-2m", "-m", "1x8xH100", "-n", "8", "--plan", "data=8", "--batch", "8")
+    told = json.loads(simgpt("predict", *asked, "--json").out)["memory"]
+    few = told["reserve_bytes"] + told["peak_bytes"] * 1.02
+    said = simgpt("predict", *asked, "--set", f"device.memory={few:.0f} B").out
+    assert re.search(r"\nfits +yes, by [12]\.\d %: peaks may be off by more\n", said)
+    much = told["reserve_bytes"] + told["peak_bytes"] * 1.2
+    said = simgpt("predict", *asked, "--set", f"device.memory={much:.0f} B").out
+    assert re.search(r"\nfits +yes\n", said)
+
+
+def test_a_range_says_that_no_published_run_has_a_recipe() -> None:
+    asked = ("tiny-mixtral-2m", "-m", "1x8xB200", "-n", "8", "--batch", "8", "--json", "--plan")
+    for recipe, is_said in (("mxfp8", True), ("nvfp4", False)):
+        found = json.loads(simgpt("predict", *asked, f"data=8,recipe={recipe}").out)
+        assert ("none of any published run with recipe=mxfp8" in found["range"]["basis"]) == is_said
+
+
+def test_trays_of_racks_are_said_to_be_without_their_nvlink() -> None:
+    asked = ("tiny-2m", "-m", "2xGB200,4xNDR", "-n", "8", "--batch", "8")
+    words = (
+        "nodes are trays of 4, without the NVLink of racks of 72 between them; 1x64xGB200 has it"
+    )
+    assert words in simgpt("predict", *asked, "--plan", "data=8").out
+    fixed = "x=1,y=1,z=1,pipe=1,zero=0,micro_batch=1,recompute=none"
+    assert words in simgpt("search", *asked, "--plan", fixed).out
