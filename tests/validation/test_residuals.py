@@ -9,6 +9,7 @@ import pytest
 from simulator.predict import predict
 from simulator.uncertainty.step_range import (
     OF_EXPERTS,
+    OF_MODELS,
     SHARE,
     PublishedResiduals,
     Run,
@@ -79,7 +80,7 @@ def test_a_model_with_experts_has_the_range_of_such_models() -> None:
     gpt, plan = find_model("tiny-mixtral-2m"), parse_plan("data=8", batch=8)
     found = predict(gpt, plan, machine)
     own = published_residuals(OF_EXPERTS).range_of(
-        found.step_s, run_of_plan(found.stack, found.device, plan)
+        found.step_s, run_of_plan(found.stack, found.device, plan), of=OF_MODELS
     )
     assert found.range == own
     dense = predict(find_model("tiny-2m"), plan, machine).range
