@@ -24,7 +24,7 @@ def table(
 
     Without `columns` there is no header. The first column is at least `first` characters wide, so
     that tables one below the other line up. Text that is too wide goes on in the next line, after a
-    blank or a comma.
+    blank or a comma that is in no number.
     """
     from rich.console import Console
     from rich.table import Table
@@ -81,8 +81,12 @@ def _longest(cells: Sequence[str]) -> int:
 
 
 def _words(text: str) -> list[str]:
-    """What a line may end with: words and what follows them, a plan's keys one by one."""
-    return re.findall(r"[^ ,]*[ ,]*", text)
+    """What a line may end with: words and what follows them, a plan's keys one by one.
+
+    >>> _words("on 32,768 devices, x=1,y=2")
+    ['on ', '32,768 ', 'devices, ', 'x=1,', 'y=2', '']
+    """
+    return re.findall(r"(?:[^ ,]|(?<=\d),(?=\d))*[ ,]*", text)
 
 
 def _broken(text: str, width: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from simulator.uncertainty.step_range import published_runs, table_of
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
 from workload.recipes.table import NO_RECIPE
@@ -12,12 +13,12 @@ from workload.recipes.table import NO_RECIPE
 BALANCED = "balanced"  # in JSON, what is assumed of the routing
 EVENLY = "experts are assumed to be used evenly; --routing FILE gives a measured histogram"
 OF_BALANCED = "published runs are predicted with balanced routing"
-PUBLISHED = (NO_RECIPE, "nvfp4")  # recipes of published runs; fp8 is that of their stacks
 
 
-def of_no_published(recipe: str) -> list[str]:
-    """What is said of a range where no published run has a plan's recipe."""
-    return [] if recipe in PUBLISHED else [f"none of any published run with recipe={recipe}"]
+def of_no_published(recipe: str, *, experts: bool) -> list[str]:
+    """What is said of a range where no published run that it may come from has a plan's recipe."""
+    known = {NO_RECIPE, *(row.recipe for row in published_runs(table_of(experts=experts)))}
+    return [] if recipe in known else [f"none of any published run with recipe={recipe}"]
 
 
 def assumes_balance(gpt: GPT) -> bool:

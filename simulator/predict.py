@@ -83,9 +83,10 @@ class Prediction:
     def range(self) -> StepRange:
         """What the step takes in eight of ten cases."""
         how = self.stack, self.device, self.plan
-        found = step_range(self.step_s, *how, experts=bool(self.gpt.experts))
+        experts = bool(self.gpt.experts)
+        found = step_range(self.step_s, *how, experts=experts)
         more = [OF_BALANCED] if self.load is not None else []
-        more += of_no_published(self.plan.recipe)
+        more += of_no_published(self.plan.recipe, experts=experts)
         return replace(found, words="; ".join([found.words, *more])) if more else found
 
     @property

@@ -56,9 +56,14 @@ def describe(planned: Planned, start: datetime, compared: Sequence[Mapping[str, 
             tables.table(["checkpoints", ""], _checkpoints(planned), first=LABELS),
             tables.table(columns, shares, first=LABELS),
             *([_comparison(compared)] if compared else []),
-            "\n".join(tables.paragraph(each, indent="     ") for each in planned.assumed),
+            "\n".join(tables.paragraph(each, indent="     ") for each in _said(planned)),
         ]
     )
+
+
+def _said(planned: Planned) -> tuple[str, ...]:
+    """What is assumed of the run, and where the range of its steps comes from."""
+    return *planned.assumed, f"8 of 10 steps: {planned.prediction.range.words}"
 
 
 def _head(planned: Planned) -> str:

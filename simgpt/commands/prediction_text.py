@@ -27,8 +27,8 @@ PARTS = {
 }
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
-# Shares of the memory for tensors below which one of seven verdicts on such margins is wrong, and
-# one of six on models with experts (simgpt validate memory).
+# Shares of the memory for tensors: of verdicts on such margins one of seven is wrong, and one of
+# six on models with experts (simgpt validate memory; tests/validation/test_memory_runs.py).
 SURE, SURE_OF_EXPERTS = 0.05, 0.1
 LABELS = 30  # characters of the tables' first column
 FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")

@@ -32,6 +32,7 @@ from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
 from topologies.session import session_cached
 from workload.plan import Plan
+from workload.recipes.table import NO_RECIPE
 
 SHARE = 0.8  # of the steps that fall into the range
 WIDENING = 1.2  # python -m validation.published.residuals --coverage
@@ -72,6 +73,7 @@ class PublishedRow(NamedTuple):
     question: int
     plan: int
     predicted_s: float
+    recipe: str = NO_RECIPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,7 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
             int(row["question"]),
             int(row["plan"]),
             float(row["predicted_s"] or "nan"),
+            row["recipe"],
         )
         for row in csv.DictReader(lines)
     )

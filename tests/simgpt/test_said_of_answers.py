@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from tests.simgpt.face import simgpt
 
 
@@ -20,11 +22,23 @@ def test_a_plan_that_fits_by_less_than_peaks_are_off_is_said_to() -> None:
     assert re.search(r"\nfits +yes\n", said)
 
 
-def test_a_range_says_that_no_published_run_has_a_recipe() -> None:
-    asked = ("tiny-mixtral-2m", "-m", "1x8xB200", "-n", "8", "--batch", "8", "--json", "--plan")
-    for recipe, is_said in (("mxfp8", True), ("nvfp4", False)):
-        found = json.loads(simgpt("predict", *asked, f"data=8,recipe={recipe}").out)
-        assert ("none of any published run with recipe=mxfp8" in found["range"]["basis"]) == is_said
+@pytest.mark.parametrize(
+    ("model", "recipe", "is_said"),
+    [
+        ("tiny-mixtral-2m", "mxfp8", True),
+        ("tiny-mixtral-2m", "nvfp4", False),
+        ("tiny-2m", "nvfp4", True),
+        ("tiny-2m", "none", False),
+    ],
+)
+def test_a_range_says_that_no_published_run_has_a_recipe(
+    model: str, recipe: str, is_said: bool
+) -> None:
+    """Of models with experts runs in nvfp4 are published; the ranges of others come from none."""
+    asked = ("-m", "1x8xB200", "-n", "8", "--batch", "8", "--json", "--plan")
+    found = json.loads(simgpt("predict", model, *asked, f"data=8,recipe={recipe}").out)
+    words = f"none of any published run with recipe={recipe}"
+    assert (words in found["range"]["basis"]) == is_said
 
 
 def test_trays_of_racks_are_said_to_be_without_their_nvlink() -> None:

@@ -20,8 +20,9 @@ from validation.published.comparison import validate_published
 from validation.published.coverage import coverage, residual_of, run_of
 from validation.published.outcome import Outcome
 from validation.published.plan_ranking import plan_of, question_of
+from workload.recipes.table import NO_RECIPE
 
-COLUMNS = ("source", *Run._fields, "residual", "question", "plan", "predicted_s")
+COLUMNS = ("source", *Run._fields, "residual", "question", "plan", "predicted_s", "recipe")
 DIGITS = 4
 
 
@@ -30,7 +31,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
     Runs with the same number under `question` differ in their plans and batches alone, those with
     the same under `plan` in neither, but in the release for instance; `predicted_s` is the
-    predicted time of one sequence, empty where the batch is not known.
+    predicted time of one sequence, empty where the batch is not known; `recipe` is the plan's.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -46,8 +47,20 @@ def table(outcomes: Sequence[Outcome]) -> str:
             assert each.predicted_s is not None
             sequence_s = f"{each.predicted_s / batch:.{DIGITS}g}" if batch else ""
             residual = f"{residual_of(each):.{DIGITS}f}"
-            writer.writerow([each.run.source, *words, residual, question, plan, sequence_s])
+            row = [each.run.source, *words, residual, question, plan, sequence_s]
+            writer.writerow([*row, recipe_of(each)])
     return text.getvalue()
+
+
+def recipe_of(outcome: Outcome) -> str:
+    """The recipe of narrow formats in a row's plan.
+
+    >>> from validation.published.runs import PublishedRun
+    >>> recipe_of(Outcome(PublishedRun({}), "predicted", plan="x=1,recipe=nvfp4,pipe=2"))
+    'nvfp4'
+    """
+    keys = dict(pair.split("=", 1) for pair in outcome.plan.split(",") if "=" in pair)
+    return keys.get("recipe", NO_RECIPE)
 
 
 @in_session

@@ -170,6 +170,7 @@ def _remarks(found: JobComparison) -> Iterator[str]:
     own = [name for name, _, told in found.timers() if told is None]
     if own:
         yield "timers without a prediction are the log's own: no predicted part has their extent"
+    yield f"8 of 10 steps, predicted: {found.prediction.range.words}"
 
 
 def _row(name: str, measured_s: float, predicted_s: float) -> tuple[str, str, str, str]:
