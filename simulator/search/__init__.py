@@ -103,8 +103,10 @@ def checked(state: Progress) -> Progress:
 def _simulated(
     problem: SearchProblem, machine: Machine, placement: Placement | None, plan: Plan
 ) -> Prediction | MachineError:
+    """The plan's prediction, or why there is none: of what the machine is, of what the stack does
+    not run together, or of how many slots a simulation may have."""
     gpt, stack = problem.stack.model(problem.gpt, plan.x), problem.stack
     try:
         return predict(gpt, plan, machine, placement=placement, stack=stack)
-    except MachineError as error:
-        return error
+    except (MachineError, PlanCannotRunError) as error:
+        return MachineError(str(error))

@@ -58,7 +58,7 @@ def exhaustive(
         gpt = stack.model(problem.gpt, plan.x)
         try:
             prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
-        except MachineError as error:
+        except (MachineError, PlanCannotRunError) as error:
             fitting, refused = state.fitting + 1, state.unpredicted + 1
             reason = state.reason or str(error)
             state = replace(state, fitting=fitting, unpredicted=refused, reason=reason)

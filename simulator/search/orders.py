@@ -70,7 +70,8 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
     if "overlap" in problem.fixed:
         given = problem.fixed["overlap"]
         return [given if {*beside} <= {*given} else in_order((*given, *beside))]
-    columns = {key: np.array([shape[key]]) for key in (*AXES, "zero", "expert")}
+    keys = (*AXES, "zero", "expert", "sequence_parallel")
+    columns = {key: np.array([shape[key]]) for key in keys}
     switches = [key for key, flags in matters(problem, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
     searched = in_order((*OVERLAPS, *beside))
@@ -82,5 +83,8 @@ def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, 
     shard = problem.fixed.get("shard", 0) or columns["data"]
     wide = (shard > 1) | (columns["context"] > 1)
     sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
-    sizes["shared_ffn"] = np.full_like(columns["expert"], problem.gpt.shared_ffn)
+    gpt, parts = problem.gpt, columns["x"] * (columns["sequence_parallel"] > 0)
+    # Linears that are not split (further/copied_linear.py) have gradients to be summed over rows.
+    copied = bool(gpt.kv_rank or gpt.expert_latent or gpt.mtp_layers)
+    sizes["sums_rows"] = (parts > 1) & copied
     return {each.name: each.matters(sizes) for each in PASSES if each.usual}

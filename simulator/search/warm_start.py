@@ -20,7 +20,9 @@ from workload.splits.context import LONG
 ORDERED = {"schedule": "1f1b", "overlap": OVERLAPS, "order": USUAL}
 MOST = 2000  # shapes
 FEW = 10  # plans, which are found in other orders of one shape
-FRUGAL = {"micro_batch": 1, "recompute": "full", "overlap": (), "order": USUAL}
+FRUGAL = {"micro_batch": 1, "overlap": (), "order": USUAL}
+# Of few wide layers a layer that runs again needs more than what all layers saved.
+LEAST = ({"recompute": "full"}, {"recompute": "none"})
 NODE = 8  # devices, which most nodes do not exceed
 
 
@@ -78,11 +80,15 @@ def split_sequences_may_fit(problem: SearchProblem, machine: Machine) -> bool:
 
 def _may_fit(problem: SearchProblem, machine: Machine) -> bool:
     """Whether the bound on memory leaves room for some plan."""
-    fixed = FRUGAL | {"zero": max(problem.stack.can["zero"])} | dict(problem.fixed)
-    also = {key: words for key, words in problem.also.items() if key not in FRUGAL}
+    zero = {"zero": max(problem.stack.can["zero"])}
+    also = {key: words for key, words in problem.also.items() if key not in (*FRUGAL, "recompute")}
     room = room_for_tensors(machine, problem.stack)
-    try:
-        spaces = spaces_of(replace(problem, fixed=fixed, also=also))
-    except PlanCannotRunError:
-        return False
-    return any(may_fit(space, room) for space in spaces)
+    for least in LEAST[: 1 if "recompute" in problem.fixed else None]:
+        fixed = FRUGAL | least | zero | dict(problem.fixed)
+        try:
+            spaces = spaces_of(replace(problem, fixed=fixed, also=also))
+        except PlanCannotRunError:
+            continue
+        if any(may_fit(space, room) for space in spaces):
+            return True
+    return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from topologies.files.units import quantity
 from topologies.machine import Machine
+from topologies.session import session_cached
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
@@ -121,13 +122,20 @@ def exchange_kernels(
     )
 
 
-def most_reached(of_gpu: Mapping[str, Any]) -> Reached:
-    """What such kernels reach at most, there or back, in a group of any size."""
+def most_reached(of_gpu: Mapping[str, Any]) -> list[Reached]:
+    """What such kernels reach at most, there or back, in a group of any size: where they have a
+    share for one way alone, the other goes by the library, which may be faster."""
     within, across = (
-        [share for key in keys for share in of_gpu.get(key, {}).values()]
+        _at_most([of_gpu.get(key, {}) for key in keys])
         for keys in (("there", "back"), ("there_across", "back_across"))
     )
-    return Reached(max(within, default=None), max(across, default=None))
+    return [Reached(*shares) for shares in product(within, across)]
+
+
+def _at_most(tables: Sequence[Mapping[str, float]]) -> list[float | None]:
+    """The largest share of some tables, and None where one of them has none."""
+    known = [share for table in tables for share in table.values()]
+    return [*([max(known)] if known else []), *([] if all(tables) else [None])]
 
 
 def _reached(
@@ -156,11 +164,18 @@ def _spread(plan: Plan, machine: Machine) -> tuple[int, int]:
 
 
 def least_share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
-    """What `share_sent_once` is at least in any order of ranks: on as few nodes as hold the group,
-    and on two if a node holds it, unless no other axis, nor ranks with parts of the same experts,
-    can come between its ranks."""
-    nodes = -(-plan.expert // machine.devices_per_node)
+    """What `share_sent_once` is at least in any order of ranks: on as few nodes as hold the group
+    or, unless no other axis, nor ranks with parts of the same experts, can come between its ranks,
+    on any number of nodes. More nodes need fewer copies where groups of experts fill them."""
     apart = plan.x * plan.y * plan.z * plan.context * plan.pipe * plan.expert_parts > 1
-    spreads = [(min(plan.expert, machine.devices_per_node), nodes)]
-    spreads += [(plan.expert // 2, 2)] if nodes == 1 and apart else []
+    return _least_share(gpt, plan.expert, machine.devices_per_node, apart)
+
+
+@session_cached(1024)
+def _least_share(gpt: GPT, expert: int, per_node: int, apart: bool) -> float:
+    nodes = -(-expert // per_node)
+    spreads = [(min(expert, per_node), nodes)]
+    if apart:
+        most = expert if (gpt.router_groups or 1) > 1 else max(nodes, 2)
+        spreads += [(1, count) for count in range(max(nodes, 2), most + 1)]
     return min(_share(gpt, each) for each in spreads)

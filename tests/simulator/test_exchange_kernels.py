@@ -208,6 +208,8 @@ def test_fitted_permutations_are_near_each_kernel_of_the_table() -> None:
 
 def test_a_search_bounds_exchanges_by_the_fastest_of_the_kernels() -> None:
     assert STACK.of_exchanges(load_machine("dgx-b200")) == STACK.of_exchanges(RACK)
-    assert most_reached(STACK.of_exchanges(RACK)) == Reached(0.743, None)
-    assert most_reached(STACK.of_exchanges(HOPPER)) == Reached(None, 0.874)
-    assert most_reached({}) == Reached()
+    assert most_reached(STACK.of_exchanges(RACK)) == [Reached(0.743, None)]
+    assert most_reached(STACK.of_exchanges(HOPPER)) == [Reached(None, 0.874)]
+    assert most_reached({}) == [Reached()]
+    one_way = {"there": {"8": 0.3}, "there_across": {"2": 0.6}, "back_across": {"2": 0.7}}
+    assert most_reached(one_way) == [Reached(0.3, 0.7), Reached(None, 0.7)]

@@ -90,3 +90,17 @@ def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(
     share = share_sent_once(gpt, plan, node)
     assert share == pytest.approx(float(reached) / 2, abs=1e-6)
     assert least_share_sent_once(gpt, plan, node) <= share
+
+
+@pytest.mark.parametrize("order", ["x-y-z-data-pipe", "data-x-y-z-pipe", "x-y-pipe-z-data"])
+@pytest.mark.parametrize("expert", [2, 3, 4, 6, 8, 12, 16, 24, 48])
+@pytest.mark.parametrize("x", [1, 2, 4, 8])
+def test_no_order_sends_less_than_a_search_counts_on_where_tokens_keep_to_groups(
+    x: int, expert: int, order: str, node: Machine
+) -> None:
+    """One of three groups for each token: nodes that groups fill send less than fewer nodes."""
+    gpt = replace(
+        find_model("qwen3-30b-a3b"), experts=48, topk=8, router_groups=3, router_topk_groups=1
+    )
+    plan = parse_plan(f"x={x},z=2,pipe=2,expert={expert},data=48,order={order}", batch=960)
+    assert least_share_sent_once(gpt, plan, node) <= share_sent_once(gpt, plan, node)

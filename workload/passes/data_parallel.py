@@ -140,6 +140,6 @@ def shards(sizes: Sizes, least: int) -> Any:
 
 
 def summed_at_end(sizes: Sizes) -> Any:
-    """Whether gradients are left to be summed over copies or over S."""
+    """Whether gradients are left to be summed over copies or over S: those over rows of x too."""
     left = (sizes["zero"] < 3) | (sizes["data"] > sizes["shard"])
-    return ((sizes["data"] > 1) | (sizes["context"] > 1)) & left
+    return (((sizes["data"] > 1) | (sizes["context"] > 1)) & left) | (sizes["sums_rows"] > 0)

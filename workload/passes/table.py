@@ -92,7 +92,7 @@ PASSES = (
         words="experts' all-to-alls beside the MLP that all tokens pass",
         source="Megatron-Core, moe_shared_expert_overlap: transformer/moe/shared_experts.py",
         scope=SLOT,
-        matters=lambda sizes: (sizes["expert"] > 1) & (sizes["shared_ffn"] > 0),
+        matters=lambda sizes: sizes["expert"] > 1,
         purposes=shared_experts.MOVED,
         moves=shared_experts.overlap_exchanges,
     ),

@@ -7,7 +7,7 @@ the fastest of their dispatchers; each of them is simulated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -62,14 +62,15 @@ class Dispatched:
             sent = self._sent_once(rows, nbytes) if once else nbytes
             if exchange == OWN and not once:
                 sent = self._own_rows(rows, nbytes)
-            yield IN_STEPS if in_steps else self._sender if once else "all_to_all", sent
+            senders = [IN_STEPS] if in_steps else self._senders if once else ["all_to_all"]
+            yield from ((sender, sent) for sender in senders)
 
     @cached_property
-    def _sender(self) -> str | Reached:
+    def _senders(self) -> Sequence[str | Reached]:
         """What sends a row once: the stack's own kernels at their best, or the library."""
         stack = self.space.problem.stack
         if "exchange_kernels" not in stack.own_kernels:
-            return "all_to_all"
+            return ["all_to_all"]
         return most_reached(stack.of_exchanges(self.machine))
 
     def _sent_once(self, rows: Indices, nbytes: Bytes) -> Bytes:

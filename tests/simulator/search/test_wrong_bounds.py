@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,6 +146,49 @@ def test_machines_have_times_that_grow_but_where_a_library_stalls_or_was_measure
         assert not may_fall(load_machine("frontier"), kind)
     stalls = load_machine("frontier:rccl-default")
     assert may_fall(stalls, "send_recv", "reduce_scatter").startswith("its reduce-scatters of some")
+
+
+def test_more_nodes_may_need_fewer_copies_where_groups_of_experts_fill_them() -> None:
+    """Three groups on three nodes: a token whose experts are in one of them needs one copy."""
+    gpt = replace(
+        of_sizes(4, 1024, 8, 1024, 2048, 1000),
+        positions="rope",
+        activation="swiglu",
+        biases=False,
+        experts=48,
+        topk=8,
+        expert_ffn=1024,
+        router_groups=3,
+        router_topk_groups=1,
+    )
+    fixed: dict[str, Any] = {"x": 4, "y": 1, "z": 1, "pipe": 1, "context": 1, "zero": 0}
+    fixed |= {"recompute": "none", "overlap": (), "sequence_parallel": False, "micro_batch": 8}
+    fixed |= {"dispatcher": "once_per_node", "expert_tensor": 0, "order": "x-y-z-data-pipe"}
+    finds_the_best(SearchProblem(gpt, 24, 48, fixed), load_machine("dgx-h100"))
+
+
+def test_where_kernels_send_one_way_alone_the_library_may_be_faster_the_other(
+    tmp_path: Path,
+) -> None:
+    own = tmp_path / "one-way.toml"
+    own.write_text(
+        'base = "nemo-deepep"\ntitle = "one way"\nsource = "made up"\n'
+        "[kernels.exchange_kernels.h100]\nthere = {8 = 0.3}\n"
+    )
+    gpt = replace(
+        of_sizes(4, 1024, 8, 1024, 2048, 1024),
+        positions="rope",
+        activation="swiglu",
+        biases=False,
+        norm="rmsnorm",
+        experts=8,
+        topk=8,
+        expert_ffn=6144,
+    )
+    fixed: dict[str, Any] = {"x": 1, "pipe": 1, "context": 1, "zero": 0, "recompute": "none"}
+    fixed |= {"expert_tensor": 0, "micro_batch": 2, "order": "x-y-z-data-pipe"}
+    problem = SearchProblem(gpt, 8, 16, fixed, stack=load_stack(str(own)))
+    finds_the_best(problem, load_machine("dgx-h100"))
 
 
 def test_an_order_may_name_context_where_there_is_none() -> None:

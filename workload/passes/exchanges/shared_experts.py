@@ -14,7 +14,8 @@ def overlap_exchanges(ops: Sequence[Op]) -> list[Op]:
     """An all-to-all of experts' rows runs beside the matmuls issued before what it brings is read.
 
     The lowering issues the shared MLP's first half behind the dispatch and its second behind the
-    combine, in the backward pass the other way round. Where there is no such MLP nothing moves.
+    combine, in the backward pass the other way round. Where there is no such MLP, what moves is the
+    exchange of rows' scores, beside the experts' own matmuls.
     """
     if not any(op.purpose in MOVED for op in ops):
         return list(ops)

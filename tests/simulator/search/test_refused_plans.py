@@ -1,0 +1,93 @@
+"""Plans of a space that cannot be predicted, and values that no plan of a stack has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator import limits
+from simulator.search import search
+from simulator.search.baselines import exhaustive
+from simulator.search.problem import SearchProblem
+from simulator.search.warm_start import enough_devices
+from simulator.stacks import load_stack
+from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
+
+DENSE = GPT(
+    name="dense",
+    layers=2,
+    hidden=512,
+    heads=8,
+    ffn=1024,
+    sequence=1024,
+    vocab=1024,
+    norm="rmsnorm",
+    activation="swiglu",
+    positions="rope",
+    biases=False,
+)
+FIXED: dict[str, Any] = {"pipe": 2, "x": 1, "micro_batch": 1, "order": "x-y-z-data-pipe"}
+NODE = load_machine("dgx-h100")
+
+
+def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_path: Path) -> None:
+    """The search answers with what runs, as trying all plans does."""
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'base = "torchtitan"\ntitle = "t"\nsource = "made up"\n'
+        '[can]\napart = [{schedule = "1f1b", recompute = "full"}]\n'
+    )
+    fixed = FIXED | {"context": 1, "interleave": 1}
+    problem = SearchProblem(DENSE, 8, 64, fixed, stack=load_stack(str(own)))
+    *_, found = search(problem, NODE, top=12)
+    *_, tried = exhaustive(problem, NODE, top=12)
+    assert found.is_optimal
+    assert "does not run schedule=1f1b with recompute=full" in found.reason
+    assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
+    assert {("gpipe", "full"), ("1f1b", "none")} <= {
+        (each.plan.schedule, each.plan.recompute) for each in found.found
+    }
+
+
+def test_plans_of_too_many_slots_to_simulate_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GPipe's with few micro-batches are found; of its others each would be simulated."""
+    monkeypatch.setattr(limits, "MOST_SLOTS", 40)
+    fixed = {key: FIXED[key] for key in ("pipe", "x", "order")} | {"schedule": "gpipe"}
+    fixed |= {"recompute": "none", "overlap": (), "zero": 0, "interleave": 1}
+    *_, found = search(SearchProblem(DENSE, 8, 64, fixed), NODE, top=200)
+    assert found.is_optimal
+    assert found.unpredicted
+    assert "micro-batches on 2 stages would be simulated" in found.reason
+    assert all(each.plan.micro_batches <= 20 for each in found.found)
+
+
+@pytest.mark.parametrize(
+    ("stack", "fixed", "words"),
+    [
+        ("nemo", {"schedule": "gpipe"}, "nemo has no schedule=gpipe"),
+        ("nanotron-zero1", {"zero": 2}, "nanotron-zero1 has no zero=2"),
+    ],
+)
+def test_a_value_that_no_plan_of_a_stack_has_is_refused_before_the_search(
+    stack: str, fixed: dict[str, Any], words: str
+) -> None:
+    problem = SearchProblem(DENSE, 4, 16, {"x": 1, **fixed}, stack=load_stack(stack))
+    with pytest.raises(PlanCannotRunError, match=words):
+        list(search(problem, NODE))
+
+
+def test_where_running_layers_again_needs_more_memory_the_other_plans_say_what_is_enough() -> None:
+    """One wide layer: on four devices it fits without recomputation alone."""
+    sizes: dict[str, Any] = {"hidden": 29696, "heads": 64, "ffn": 4 * 29696}
+    wide = GPT(name="wide", layers=1, sequence=512, vocab=1000, **sizes)
+    fixed = {"x": 1, "y": 1, "z": 1, "pipe": 1}
+    machine = load_machine("frontier")
+    assert enough_devices(SearchProblem(wide, 2, 8, fixed), machine) == 4
+    *_, found = search(SearchProblem(wide, 4, 8, fixed), machine)
+    assert [each.plan.recompute for each in found.found] == ["none"]
