@@ -260,10 +260,13 @@ def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
 
 
 def _effective(gpt: GPT, plan: Plan) -> Iterator[str]:
-    """The overlaps of a plan that move anything."""
+    """The overlaps of a plan that a framework's settings say anything of: none moves sums over rows
+    of x, and where there is no shared MLP none is about that."""
     sizes = {axis: getattr(plan, axis) for axis in AXES}
     sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data, "expert": plan.expert}
-    sizes["shared_ffn"] = gpt.shared_ffn
+    sizes["sums_rows"] = 0
     for each in PASSES:
+        if each.name == "shared" and not gpt.shared_ffn:
+            continue
         if each.name in plan.overlap and bool(each.matters(sizes)):
             yield each.name

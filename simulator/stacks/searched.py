@@ -62,10 +62,9 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
         if fixed.get(axis, 1) != 1:
             sizes: dict[str, Any] = {axis: 2}
             stack.check(replace(Plan(batch=2, micro_batch=1), **sizes))
-    if "schedule" in fixed and fixed.get("pipe", 2) != 1:
-        stack.check(Plan(batch=2, micro_batch=1, pipe=2, schedule=fixed["schedule"]))
-    if "zero" in fixed and fixed.get("data", 2) != 1:
-        stack.check(Plan(batch=2, micro_batch=1, data=2, zero=fixed["zero"]))
+    for key in ("schedule", "zero"):
+        if key in fixed and (key == "zero" or fixed.get("pipe", 2) != 1):
+            stack.check_value(key, fixed[key])
     return {**lacking, **own, **fixed}
 
 

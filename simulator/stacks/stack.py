@@ -148,6 +148,13 @@ class Stack:
         """Values of a plan's keys that the stack does not run together."""
         return tuple(self.can.get("apart", ()))
 
+    def check_value(self, key: str, given: Any) -> None:
+        """Refuse a schedule, or a stage of ZeRO, that the stack has not."""
+        known = self.can["schedules" if key == "schedule" else key]
+        if given not in known:
+            words = ", ".join(map(str, known))
+            raise PlanCannotRunError(f"the stack {self.name} has no {key}={given}; it has {words}")
+
     def check(self, plan: Plan) -> None:
         """Refuse a plan that the stack does not run."""
         can = self.can
@@ -156,13 +163,9 @@ class Stack:
             raise PlanCannotRunError(
                 f"the stack {self.name} has no axis {lacking[0]}; it has {', '.join(can['axes'])}"
             )
-        for key, allowed in (("schedule", can["schedules"]), ("zero", can["zero"])):
-            given = getattr(plan, key)
-            if given not in allowed and (key != "schedule" or plan.pipe > 1):
-                words = ", ".join(map(str, allowed))
-                raise PlanCannotRunError(
-                    f"the stack {self.name} has no {key}={given}; it has {words}"
-                )
+        if plan.pipe > 1:
+            self.check_value("schedule", plan.schedule)
+        self.check_value("zero", plan.zero)
         if both := together(self.apart, partial(getattr, plan)):
             raise PlanCannotRunError(not_run(f"the stack {self.name}", both))
         if plan.expert > 1 or plan.dispatcher != USUAL:

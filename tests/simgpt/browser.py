@@ -26,7 +26,7 @@ SWITCHES = (
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )
-LOCAL = ("file:", "data:", "about:", "chrome:", "devtools:")
+LOCAL = ("file:", "data:", "about:", "chrome:", "chrome-untrusted:", "devtools:")
 
 
 def require_browser() -> None:
@@ -63,7 +63,8 @@ def console(driver: Any) -> list[str]:
 
 
 def requests_abroad(driver: Any) -> list[str]:
-    """Addresses that were asked for since last asked, but for files and data of the page's own."""
+    """Addresses that were asked for since last asked, but for files and data of the page's own, and
+    for the browser's own pages."""
     messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
     asked = [
         message["params"]["request"]["url"]

@@ -104,7 +104,7 @@ def test_every_overlap_is_one_row_with_a_source() -> None:
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
 def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
-    sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "shared_ffn": 32}
+    sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "sums_rows": 0}
     assert not each.matters(sizes)
 
 
