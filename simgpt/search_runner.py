@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from simgpt import options
 from simgpt.search_output import moment
-from topologies.errors import SimgptError
+from topologies.errors import MachineError, SimgptError
 
 if TYPE_CHECKING:
     from simgpt.interrupts import Patience
@@ -153,6 +153,9 @@ class Searches:
             try:
                 last = once.answer(replace(problem, family=name), alone=False)
             except PlanCannotRunError:
+                continue
+            except MachineError as error:
+                options.note(f"the family {name} is left out: {error}")
                 continue
             if last is None or not self._is_certain(last):
                 options.note(f"stopped early: the family {name} is left out")

@@ -112,10 +112,8 @@ class MachineFabric:
 
     @cached_property
     def _in_steps(self) -> Machine:
-        """The machine with all-to-alls inside nodes first, then across; a measured table says
-        nothing of these."""
-        profile = self._machine.profile
-        if profile is not None and "all_to_all" in profile.collectives:
+        """The machine with all-to-alls inside nodes first, then across."""
+        if not times_steps(self._machine):
             raise MachineError(
                 f"all-to-alls of {self._machine.name} were measured as its library does them, none "
                 "of them in steps; leave dispatcher=hierarchical out"
@@ -142,6 +140,12 @@ class MachineFabric:
             kind = "all_to_all"  # nothing is left of one of the steps
         known: Kind = "send_recv" if kind in MESSAGES else kind
         return collective_seconds(self._machine, known, payload_bytes, ring)
+
+
+def times_steps(machine: Machine) -> bool:
+    """Whether an all-to-all in steps has a time; a measured table has none."""
+    profile = machine.profile
+    return profile is None or "all_to_all" not in profile.collectives
 
 
 def _first(rings: Sequence[Ring], sign: int) -> list[Ring]:

@@ -11,6 +11,7 @@ from simulator.costs.analytic import compute_costs
 from simulator.limits import check_measured
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
+from simulator.search.asked.falling_times import without_falls
 from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
@@ -50,11 +51,12 @@ def search(
     With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
     device's memory if given. A PlanCannotRunError says why there is no legal plan.
     """
-    fabric = MachineFabric(machine, problem.devices, placement)
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
     check_measured(machine, kernels)
     problem = problem.on(machine)
-    costs = compute_costs(machine, fabric.ranks_per_node, problem.devices, kernels)
+    growing = without_falls(machine)
+    fabric = MachineFabric(growing, problem.devices, placement)
+    costs = compute_costs(growing, fabric.ranks_per_node, problem.devices, kernels)
     # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
     spaces = spaces_of(replace(problem, habits=replace(kernels.habits, own_rows=False)))
     room = room_for_tensors(machine, problem.stack) if capacity_bytes is None else capacity_bytes

@@ -1,7 +1,8 @@
 """Layers whose experts are chosen differently: bounds count all as the least uneven of them.
 
 That is a bound where nothing takes less time with more rows, which some machines leave open; of
-matmuls of few rows bounds try more rows too (`least_rows.py`).
+matmuls of few rows bounds try more rows too (`least_rows.py`), and where all-reduces of more rows
+may take less time they leave these out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from topologies.errors import MachineError
 from topologies.machine import Machine
 from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
+
+# Collectives of as many rows as the busiest rank has, beside all-to-alls, by their labels.
+OF_ROWS = ("experts.up.reduce", "experts.down.grad.reduce", "experts.down.bias.scores.grad.reduce")
 
 
 def check(gpt: GPT, machine: Machine) -> None:

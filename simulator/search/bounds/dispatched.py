@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from simulator.ranks.fabric import times_steps
 from simulator.search.asked.falling_times import may_fall
 from simulator.search.space import Space
 from simulator.stacks.exchange import OWN, least_share_sent_once, most_reached, sends_once
@@ -62,8 +63,13 @@ class Dispatched:
             sent = self._sent_once(rows, nbytes) if once else nbytes
             if exchange == OWN and not once:
                 sent = self._own_rows(rows, nbytes)
-            senders = [IN_STEPS] if in_steps else self._senders if once else ["all_to_all"]
+            senders = [self._in_steps] if in_steps else self._senders if once else ["all_to_all"]
             yield from ((sender, sent) for sender in senders)
+
+    @cached_property
+    def _in_steps(self) -> str:
+        """Where steps have no time, a plan that is predicted has nothing left of one of them."""
+        return IN_STEPS if times_steps(self.machine) else "all_to_all"
 
     @cached_property
     def _senders(self) -> Sequence[str | Reached]:

@@ -18,7 +18,9 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
+from simulator.search.asked.falling_times import may_fall
 from simulator.search.asked.least_rows import seconds_of
+from simulator.search.asked.uneven_layers import OF_ROWS, are_different
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     PlacedProgram,
@@ -27,10 +29,12 @@ from simulator.search.bounds.batched_programs import (
 from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.rings.ring_numbers import RingNumbers, key_of
 from simulator.search.space import Space
+from simulator.stacks.exchange import OWN
 from topologies.routing.rings import Ring
 from workload.grid import Grid
 from workload.op import Op
 from workload.passes.exchanges.kernels import Reached
+from workload.passes.exchanges.own_rows import PLACES
 from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
 from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
 
@@ -77,7 +81,7 @@ class OpBounds:
     def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int = UNKNOWN) -> Ticks:
         """The same for an op on so many bytes in each row, which follow from some `inputs` of
         lowering, where these are known."""
-        if op.kind == FENCE:
+        if op.kind == FENCE or self._bounds_nothing(op):
             return np.zeros(len(some.rows), dtype=np.int64)
         if Dispatched.concerns(op):
             if not self._dispatched.has_bounds:
@@ -88,6 +92,13 @@ class OpBounds:
         if op.communicates:
             return self._communicated(some, op, op.kind, nbytes, inputs)
         return self._computed(some, op, nbytes, inputs, self._seconds)
+
+    def _bounds_nothing(self, op: Op) -> bool:
+        """Whether an op of a plan may have more bytes than here, and take less time."""
+        asked = self.space.problem
+        own = op.label in PLACES and asked.stack.own_kernels.get("exchange") == OWN
+        more = own or (op.label in OF_ROWS and are_different(asked.gpt))
+        return more and bool(may_fall(self.fabric.machine, op.kind))
 
     @cached_property
     def _seconds(self) -> Callable[[Op], float]:
@@ -198,7 +209,8 @@ class OpBounds:
 def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
-        return op.kind, op.axes, Dispatched.concerns(op), _bare(op.nbytes)
+        concerns = Dispatched.concerns(op), op.label in PLACES, op.label in OF_ROWS
+        return op.kind, op.axes, concerns, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())
     known = op.kind, op.dtype, op.part.is_layer, op.label
     return *known, how, _bare(op.nbytes), _bare(op.flops)

@@ -70,7 +70,7 @@ class RefusalTimes:
                     yield ranks == size, reason
 
     def _against_op(self, op: Op) -> str:
-        key = op.kind, op.dtype, op.attributes.get(FORM)
+        key = op.kernel, op.dtype, op.attributes.get(FORM)
         if key not in self._known:
             how = {name: first_of(value) for name, value in op.attributes.items()}
             sizes = {"nbytes": first_of(op.nbytes), "flops": first_of(op.flops)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from simulator.search.baselines import exhaustive
 from simulator.search.problem import SearchProblem
 from simulator.search.warm_start import enough_devices
 from simulator.stacks import load_stack
+from tests.simulator.search.measured_tables import measured
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -51,6 +53,29 @@ def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_p
     assert {("gpipe", "full"), ("1f1b", "none")} <= {
         (each.plan.schedule, each.plan.recompute) for each in found.found
     }
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"fixed": {"dispatcher": "hierarchical"}},
+        {"several": {"dispatcher": ("usual", "hierarchical")}},
+    ],
+)
+def test_all_to_alls_in_steps_that_were_not_measured_are_passed_over(asked: dict[str, Any]) -> None:
+    """Inside a node there are no steps, and those plans have times."""
+    experts = replace(DENSE, experts=8, topk=2, expert_ffn=1024)
+    fixed = FIXED | {"pipe": 1, "overlap": (), "zero": 0, "recompute": "none"}
+    own = {**asked, "fixed": fixed | asked.get("fixed", {})}
+    problem = SearchProblem(experts, 8, 16, **own)
+    machine = measured(all_to_all=(2, 4, 8))
+    *_, found = search(problem, machine, top=20)
+    *_, tried = exhaustive(problem, machine, top=20)
+    assert found.is_optimal
+    assert 0 < found.unpredicted == tried.unpredicted
+    assert "none of them in steps" in found.reason
+    assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
+    assert {each.plan.expert for each in found.found} >= {1, 2, 4}
 
 
 def test_plans_of_too_many_slots_to_simulate_are_passed_over(

@@ -30,12 +30,13 @@ from simulator.search.tree_nodes import in_every_order
 from simulator.stacks import load_stack
 from simulator.stacks.searched import fastest_kernels
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
+from tests.simulator.search.measured_tables import measured
 from tests.simulator.search.test_asked import spaces_with_parts, spaces_with_traded_heads
 from tests.simulator.search.test_asked_orders import spaces_in_a_v, spaces_in_turns
 from tests.simulator.search.test_branch_and_bound import same_answer
 from tests.simulator.search.test_expert_splits import spaces_of_other_ranks
 from tests.simulator.search.test_layer_kinds import in_windows
-from tests.simulator.search.test_unsupported import FEW, SMALL, measured
+from tests.simulator.search.test_unsupported import FEW, SMALL
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, STEP

@@ -16,9 +16,9 @@ from simulator.search.bounds.batched_programs import kinds
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Space, space_of
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, spaces
+from tests.simulator.search.measured_tables import measured
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
-from tests.simulator.search.test_unsupported import measured
 from topologies.errors import MachineError
 from topologies.hardware.software import Curve, Stall
 from topologies.machine import Machine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from simulator.search import SearchProblem, best_plan, checked, search
 from simulator.search.baselines import exhaustive
 from simulator.search.objective import Objective
 from tests.simulator.search.drawn import MACHINES
+from tests.simulator.search.measured_tables import TINY, measured, with_kernels
 from topologies.errors import MachineError
-from topologies.hardware.profile import MeasuredTable, Profile
-from topologies.machine import Machine
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
@@ -22,18 +20,6 @@ from workload.plan import Plan
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 FEW: dict[str, Any] = {"recompute": "none", "overlap": (), "micro_batch": 2, "schedule": "1f1b"}
 NO_EIGHT = "all_reduce was not measured in groups of 8, only of 2, 4"
-
-
-def measured(**sizes: tuple[int, ...]) -> Machine:
-    """Perlmutter with tables of some collectives, each in groups of these sizes."""
-    columns = ("ranks", "bytes", "seconds")
-    tables = {
-        kind: MeasuredTable(
-            columns, tuple((float(n), b, b * n / 1e10) for n in own for b in (1e3, 1e8))
-        )
-        for kind, own in sizes.items()
-    }
-    return replace(MACHINES["perlmutter"], profile=Profile(collectives=tables))
 
 
 @pytest.mark.parametrize(
@@ -89,3 +75,16 @@ def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
         checked(state)
     with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
         best_plan(SMALL, machine, 8, 16, fixed=problem.fixed)
+
+
+def test_of_attentions_without_a_table_and_with_one_the_latter_are_found() -> None:
+    """A machine that measured those of all-gathered keys alone predicts plans with these."""
+    kernels = ("attention.all_gather", "attention_grad.all_gather")
+    machine = with_kernels("dgx-a100", 4e-5, kernels)
+    fixed = {**FEW, "x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "interleave": 1}
+    problem = SearchProblem(TINY, 4, 16, fixed, splits_sequences=True)
+    *_, found = search(problem, machine)
+    *_, every = exhaustive(problem, machine)
+    assert found.found[0].step_s == every.found[0].step_s
+    assert found.found[0].plan.context_kind == "all_gather"
+    assert 0 < found.unpredicted == every.unpredicted

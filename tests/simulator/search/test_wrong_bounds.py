@@ -14,7 +14,6 @@ from simulator.costs.analytic import compute_costs
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.search import search
-from simulator.search.asked.falling_times import may_fall
 from simulator.search.baselines import exhaustive
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
@@ -139,13 +138,6 @@ def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -
     bound = int(bounds_of(space, 0, Machinery(costs, fabric, 0), goal).min())
     order = Order("1f1b", 1, OVERLAPS, "x-y-z-data-pipe", "once_per_node")
     assert bound <= predict(gpt, space.plan(0, order), machine).step_s * 1e12
-
-
-def test_machines_have_times_that_grow_but_where_a_library_stalls_or_was_measured() -> None:
-    for kind in ("all_gather", "reduce_scatter", "all_to_all", "send_recv"):
-        assert not may_fall(load_machine("frontier"), kind)
-    stalls = load_machine("frontier:rccl-default")
-    assert may_fall(stalls, "send_recv", "reduce_scatter").startswith("its reduce-scatters of some")
 
 
 def test_more_nodes_may_need_fewer_copies_where_groups_of_experts_fill_them() -> None:

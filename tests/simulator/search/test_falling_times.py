@@ -1,0 +1,171 @@
+"""Machines on which more bytes take less time than fewer: bounds hold there, and so do answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.costs.calibrated import CalibratedCosts
+from simulator.search import search
+from simulator.search.asked.falling_times import may_fall, without_falls
+from simulator.search.asked.uneven_layers import OF_ROWS
+from simulator.search.baselines import exhaustive
+from simulator.search.objective import Objective
+from simulator.search.problem import SearchProblem
+from simulator.stacks import load_stack
+from tests.simulator.search.drawn import MACHINES
+from tests.simulator.search.measured_tables import TINY, curve, table, with_kernels
+from topologies.collectives.collective_time import measured_seconds
+from topologies.hardware.profile import Profile
+from topologies.machine import Machine
+from topologies.machine_files import load_machine, with_settings
+from workload.expert_loads.histogram import Histogram, routed
+from workload.lowering import lower
+from workload.passes.exchanges.own_rows import PLACES
+from workload.plan import Plan
+
+USUAL_ORDER: dict[str, Any] = {"order": "x-y-z-data-pipe", "overlap": (), "recompute": "none"}
+ONE: dict[str, Any] = USUAL_ORDER | {"y": 1, "z": 1, "pipe": 1, "zero": 0}
+EXPERTS = replace(TINY, sequence=1024, activation="swiglu", experts=16, topk=4, expert_ffn=1024)
+
+
+def finds_the_best(problem: SearchProblem, machine: Machine, objective: str = "time") -> None:
+    *_, tried = exhaustive(problem, machine, objective=objective)
+    *_, found = search(problem, machine, objective=objective)
+    goal = Objective(objective, machine, problem.devices)
+    assert found.is_optimal
+    assert [*map(goal.of, found.found)] == [*map(goal.of, tried.found)]
+
+
+def test_later_micro_batches_add_their_loss_in_less_time_than_the_first_writes_it() -> None:
+    """Of 256 rows the first loss has 2,052 bytes, the others 2,056."""
+    machine = with_kernels("dgx-a100", 4e-5, loss_mean=curve((2052, 2e-3), (2056, 1e-6)))
+    sums = curve((1e3, 1e-6), (3e5, 1e-6), (1e6, 2e-2), ranks=(2,))
+    assert machine.profile is not None
+    profile = replace(machine.profile, collectives={"all_reduce": sums})
+    finds_the_best(SearchProblem(TINY, 2, 32, ONE), replace(machine, profile=profile))
+
+
+def test_later_micro_batches_add_to_gradients_with_less_energy_than_the_first_writes_them() -> None:
+    """A norm's gradients have 396,800 bytes in the first, 397,824 in the others."""
+    grads = curve((396800, 3e-4), (397824, 1e-6))
+    machine = with_kernels("frontier", 3.8e-5, layernorm_grad=grads)
+    problem = SearchProblem(replace(TINY, layers=4), 4, 64, ONE | {"x": 1})
+    finds_the_best(problem, machine, "energy")
+
+
+def of_own_rows() -> SearchProblem:
+    """Megatron's gathers have more bytes than those of the program that bounds come from."""
+    counts = (9, 9) + (1,) * 14
+    gpt = routed(replace(EXPERTS, hidden=1024, expert_ffn=16384), Histogram((counts, counts)))
+    fixed = ONE | {"x": 2, "micro_batch": 1, "dispatcher": "usual", "sequence_parallel": True}
+    return SearchProblem(gpt, 8, 16, fixed, stack=load_stack("megatron-core"))
+
+
+def test_gathers_of_own_rows_may_be_measured_as_faster_than_those_of_tokens() -> None:
+    tokens = 1024 * 1024 * 2
+    points = (1e3, 1e-5), (0.9 * tokens, 1e-2), (1.1 * tokens, 1e-2), (1.5 * tokens, 1e-4)
+    gathers = curve(*points, (1e8, 5e-4), ranks=(2, 4, 8))
+    profile = Profile(collectives={"all_gather": gathers})
+    finds_the_best(of_own_rows(), replace(load_machine("dgx-h100"), profile=profile))
+
+
+def test_gathers_of_own_rows_may_be_faster_where_a_library_stalls_at_those_of_tokens() -> None:
+    """Across nodes, in chunks of 1 MiB for tokens."""
+    at = "software.all_gather.stall."
+    stall = {f"{at}chunk_from": "900 KiB", f"{at}chunk_below": "1200 KiB", f"{at}hop": "10 ms"}
+    problem, order = of_own_rows(), {"order": "data-x-y-z-pipe"}
+    across = replace(problem, fixed={**problem.fixed, **order})
+    finds_the_best(across, with_settings(load_machine("perlmutter"), stall))
+
+
+def test_all_reduces_of_more_rows_may_take_less_time_by_a_tuners_choice() -> None:
+    """Of layers that choose differently; on this machine 65.5 MB take 4.5 ms, 68.8 MB 3.4 ms."""
+    model = replace(EXPERTS, layers=6, hidden=512, sequence=1000, experts=2, topk=1)
+    gpt = routed(replace(model, expert_ffn=16384), Histogram(((10, 10), *[(21, 19)] * 5)))
+    fixed = ONE | {"x": 1, "y": 4, "micro_batch": 1, "order": "data-x-y-z-pipe"}
+    finds_the_best(SearchProblem(gpt, 8, 32, fixed), load_machine("kestrel"))
+
+
+@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {"x": 2, "y": 2},
+        {"x": 1, "y": 4, "dispatcher": "once_per_node"},
+        {"x": 2, "y": 1, "sequence_parallel": True},
+        {"x": 2, "y": 1, "sequence_parallel": True, "expert_tensor": 1},
+        {"x": 2, "y": 2, "dispatcher": "all_gather"},
+    ],
+)
+def test_all_collectives_of_as_many_rows_as_experts_get_are_known(
+    splits: dict[str, Any], biases: bool
+) -> None:
+    gpt = replace(EXPERTS, biases=biases, shared_ffn=512)
+    plan = Plan(z=1, data=2, batch=2, micro_batch=1, expert=2, **splits)
+    program = lower(gpt, plan)
+    counted = {name for name, buffer in program.buffers.items() if buffer.rows_of}
+    found = {
+        op.label
+        for op in program.ops
+        if op.communicates and op.kind != "all_to_all" and counted & {*op.reads, *op.writes}
+    }
+    assert found <= {*OF_ROWS, *PLACES}
+    if splits["y"] > 1:
+        assert {"experts.up.reduce", "experts.down.grad.reduce"} <= found
+    assert ("experts.down.bias.scores.grad.reduce" in found) == (biases and splits["y"] > 1)
+
+
+POINTS = st.lists(
+    st.tuples(st.sampled_from([10.0, 80.0, 1e3, 5e4, 1e6]), st.floats(1e-6, 1.0)),
+    min_size=1,
+    max_size=6,
+    unique_by=lambda point: point[0],
+)
+
+
+@given(points=POINTS, sizes=st.tuples(st.floats(1.0, 1e7), st.floats(1.0, 1e7)))
+def test_without_falls_times_only_grow_and_are_never_above_what_was_measured(
+    points: list[tuple[float, float]], sizes: tuple[float, float]
+) -> None:
+    machine = MACHINES["perlmutter"]
+    own = curve(*points, ranks=(1, 2))
+    attention = [(1.0, size, 1.0, 1.0, 1.0, seconds) for size, seconds in points]
+    columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
+    batched = [(1.0, 0.0, size, seconds) for size, seconds in points]
+    kernels = {"gelu@bf16": own, "attention@bf16": table(columns, *attention)}
+    kernels["batched_matmul@bf16"] = table(("ranks", "form", "flops", "seconds"), *batched)
+    profile = Profile(kernels=kernels, collectives={"all_gather": own})
+    grown = without_falls(replace(machine, profile=profile)).profile
+    assert grown is not None
+    less, more = sorted(sizes)
+    times = [
+        [
+            measured_seconds(each.collectives["all_gather"], "all_gather", size, 2)
+            for size in (less, more)
+        ]
+        for each in (grown, profile)
+    ]
+    assert times[0][0] <= times[0][1]
+    assert all(low <= high for low, high in zip(*times, strict=True))
+    if points == sorted(points) and [t for _, t in points] == sorted(t for _, t in points):
+        assert grown == profile
+    lowest = min(seconds for _, seconds in points)
+    for each in grown.kernels.values():
+        assert min(row[-1] for row in each.rows) == lowest
+        assert each.rows[0][-1] <= each.rows[-1][-1] or points != sorted(points)
+    CalibratedCosts(grown, 1, 1e9)
+
+
+def test_machines_have_times_that_grow_but_where_a_library_stalls_or_a_tuner_picks() -> None:
+    for kind in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"):
+        assert not may_fall(load_machine("frontier"), kind)
+    stalls = load_machine("frontier:rccl-default")
+    assert may_fall(stalls, "send_recv", "reduce_scatter").startswith("its reduce-scatters of some")
+    assert may_fall(stalls, "all_reduce")
+    assert may_fall(load_machine("kestrel"), "all_reduce").startswith("its all-reduces of some")
+    assert not may_fall(load_machine("kestrel"), "all_gather", "reduce_scatter", "all_to_all")
