@@ -77,14 +77,16 @@ def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
         best_plan(SMALL, machine, 8, 16, fixed=problem.fixed)
 
 
-def test_of_attentions_without_a_table_and_with_one_the_latter_are_found() -> None:
-    """A machine that measured those of all-gathered keys alone predicts plans with these."""
-    kernels = ("attention.all_gather", "attention_grad.all_gather")
+@pytest.mark.parametrize("kind", ["ring", "all_gather"])
+def test_of_attentions_without_a_table_and_with_one_the_latter_are_found(kind: str) -> None:
+    """A machine that measured those of sequences split in one way alone predicts such plans."""
+    ways = (f".{kind}", f".{kind}.unmasked")
+    kernels = tuple(each + way for each in ("attention", "attention_grad") for way in ways)
     machine = with_kernels("dgx-a100", 4e-5, kernels)
     fixed = {**FEW, "x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "interleave": 1}
     problem = SearchProblem(TINY, 4, 16, fixed, splits_sequences=True)
     *_, found = search(problem, machine)
     *_, every = exhaustive(problem, machine)
     assert found.found[0].step_s == every.found[0].step_s
-    assert found.found[0].plan.context_kind == "all_gather"
+    assert found.found[0].plan.context_kind == kind
     assert 0 < found.unpredicted == every.unpredicted
