@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.costs.calibrated import CalibratedCosts
 from simulator.search import search
 from simulator.search.asked.falling_times import may_fall, without_falls
 from simulator.search.asked.uneven_layers import OF_ROWS
@@ -25,7 +24,6 @@ from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from workload.expert_loads.histogram import Histogram, routed
 from workload.lowering import lower
-from workload.passes.exchanges.own_rows import PLACES
 from workload.plan import Plan
 
 USUAL_ORDER: dict[str, Any] = {"order": "x-y-z-data-pipe", "overlap": (), "recompute": "none"}
@@ -114,7 +112,7 @@ def test_all_collectives_of_as_many_rows_as_experts_get_are_known(
         for op in program.ops
         if op.communicates and op.kind != "all_to_all" and counted & {*op.reads, *op.writes}
     }
-    assert found <= {*OF_ROWS, *PLACES}
+    assert found <= {*OF_ROWS}
     if splits["y"] > 1:
         assert {"experts.up.reduce", "experts.down.grad.reduce"} <= found
     assert ("experts.down.bias.scores.grad.reduce" in found) == (biases and splits["y"] > 1)
@@ -137,7 +135,7 @@ def test_without_falls_times_only_grow_and_are_never_above_what_was_measured(
     attention = [(1.0, size, 1.0, 1.0, 1.0, seconds) for size, seconds in points]
     columns = ("ranks", "rows", "heads", "width", "sequence", "seconds")
     batched = [(1.0, 0.0, size, seconds) for size, seconds in points]
-    kernels = {"gelu@bf16": own, "attention@bf16": table(columns, *attention)}
+    kernels = {"gelu@bf16": curve(*points), "attention@bf16": table(columns, *attention)}
     kernels["batched_matmul@bf16"] = table(("ranks", "form", "flops", "seconds"), *batched)
     profile = Profile(kernels=kernels, collectives={"all_gather": own})
     grown = without_falls(replace(machine, profile=profile)).profile
@@ -154,11 +152,12 @@ def test_without_falls_times_only_grow_and_are_never_above_what_was_measured(
     assert all(low <= high for low, high in zip(*times, strict=True))
     if points == sorted(points) and [t for _, t in points] == sorted(t for _, t in points):
         assert grown == profile
-    lowest = min(seconds for _, seconds in points)
     for each in grown.kernels.values():
-        assert min(row[-1] for row in each.rows) == lowest
-        assert each.rows[0][-1] <= each.rows[-1][-1] or points != sorted(points)
-    CalibratedCosts(grown, 1, 1e9)
+        seconds = [row[-1] for row in each.rows]
+        assert all(low <= high for low, (_, high) in zip(seconds, points, strict=True))
+        by_size = [low for _, low in sorted(zip(points, seconds, strict=True))]
+        assert by_size == sorted(by_size)
+        assert min(seconds) == min(high for _, high in points)
 
 
 def test_machines_have_times_that_grow_but_where_a_library_stalls_or_a_tuner_picks() -> None:
