@@ -2,9 +2,10 @@
 
     python -m tests.executor.parity_cases [PYTEST'S ARGUMENTS]
 
-runs the parity tests (without arguments, those of experts, context, latent attention, windows, the
-second token, layers of hybrids and DualPipe, slow ones too) and prints for each file how many plans
-were compared, on how many ranks at most, and the largest relative errors of losses and weights.
+runs the parity tests (without arguments, those of experts, their dispatchers and splits, context,
+latent attention, windows, the second token, layers of hybrids and DualPipe, slow ones too) and
+prints for each file how many plans were compared, on how many ranks at most, and the largest
+relative errors of losses and weights.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LOG = "SIMGPT_PARITY_LOG"  # the file that each compared plan is noted in
+LONGEST_S = 14_400  # on a slow machine all parity tests take more than two hours
 PARTS = (
     "experts",
+    "dispatchers",
+    "folds",
     "masks",
     "context",
     "latent",
@@ -53,7 +57,8 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", *(words or files)]
-        done = subprocess.run(command, env={**os.environ, LOG: str(log)}, check=False, timeout=7200)
+        heard = {**os.environ, LOG: str(log)}
+        done = subprocess.run(command, env=heard, check=False, timeout=LONGEST_S)
         rows = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     by_file = defaultdict[str, list[list[float]]](list)
     for test, ranks, _, *errors in map(json.loads, rows):

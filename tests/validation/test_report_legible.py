@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.validation.test_headline import made
 from tests.validation.test_report import answer, page_of, written
 from validation.report.answers import read_answers
+from validation.report.figures.bars import breakdown
 from validation.report.figures.drawn_step import MemoryCurve
 from validation.report.figures.step_figures import memory
 from validation.report.figures.style import drawing
@@ -29,11 +32,26 @@ def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:
     assert "Mean absolute error 50.0\N{NO-BREAK SPACE}% over 1 step." in text
 
 
-def test_a_percent_sign_stays_with_its_number_except_in_commands(tmp_path: Path) -> None:
-    text = page_of(tmp_path, {**answer(), "asked": {"command": "simgpt --gap 2 %"}})
+def test_a_unit_stays_with_its_number_except_in_commands(tmp_path: Path) -> None:
+    text = page_of(tmp_path, {**answer(), "asked": {"command": "simgpt --gap 2 % 3 s 4 GiB"}})
     page = re.sub(r"<(svg|style|script).*?</\1>", "", text, flags=re.DOTALL)
-    assert re.findall(r"[^<>]* %[^<>]*", page) == ["simgpt --gap 2 %"]
-    assert "\N{NO-BREAK SPACE}%" in page
+    parted = re.findall(r"[^<>]*\d (?:%|(?:m?s|GiB|TFLOP/s)\b)[^<>]*", page)
+    assert parted == ["simgpt --gap 2 % 3 s 4 GiB"]
+    for unit in ("%", "ms", "GiB"):
+        assert f"\N{NO-BREAK SPACE}{unit}" in page
+
+
+def test_the_range_of_a_step_is_seen_on_a_bar_as_dark_as_its_line() -> None:
+    """A step of 10 s, from 5 s: between 6 and 9 s the bar is black, but for the line's edge."""
+    whole = made(step_s=10.0, breakdown_s={"other": 10.0}, low_step_s=5.0, high_step_s=15.0)
+    with drawing():
+        (axes,) = breakdown([whole]).axes
+        axes.figure.canvas.draw()
+    drawn = np.asarray(axes.figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
+    (left, low), (right, high) = axes.transData.transform([(6.0, 0.28), (9.0, -0.28)])
+    inside = drawn[len(drawn) - int(high) : len(drawn) - int(low), int(left) : int(right)]
+    assert (inside.min(axis=(0, 2)) < 40).all()
+    assert (inside.max(axis=(0, 1)) > 200).all()
 
 
 def test_a_capacity_far_above_the_peak_is_told_of_inside_the_plot(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HEADER = ("title", "study", "question", "answer", "sentence")
 PLAN_COMMA = re.compile(r",(?=[a-z_]+=)")
+BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµn]?s|days|[KMGT]iB|[kMGTPE]?(?:FLOP/s|Wh|J))\b)")
 NARROW = 3  # columns of tables that may stand side by side
 
 
@@ -123,9 +124,9 @@ def html(page: Page, version: str) -> str:
 
 
 def _bound(shown: Any) -> Any:
-    """A text whose percent signs stay on the line of their numbers; markup as it is."""
+    """A text whose units stay on the line of their numbers; markup as it is."""
     plain = isinstance(shown, str) and not hasattr(shown, "__html__")
-    return shown.replace(" %", "\N{NO-BREAK SPACE}%") if plain else shown
+    return BEFORE_A_UNIT.sub("\N{NO-BREAK SPACE}", shown) if plain else shown
 
 
 def broken(text: str) -> Any:

@@ -13,6 +13,7 @@ from validation.report.read_prediction import Answer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import AbstractPathEffect
 
 MOST_BARS = 16
 WHITE = "#FFFFFF"
@@ -79,9 +80,18 @@ def _bar(
     end = left
     if answer.range_s is not None:
         low, step, high = (v / unit for v in (answer.range_s[0], answer.step_s, answer.range_s[1]))
-        axes.errorbar(step, row, xerr=[[step - low], [high - step]], **WHISKERS)
+        drawn = axes.errorbar(step, row, xerr=[[step - low], [high - step]], **WHISKERS)
+        for line in (*drawn[1], *drawn[2]):  # the caps, and the line between them
+            line.set_path_effects(_edged())
         end = max(left, high)
     axes.text(end, row, f" {seconds(answer.step_s)}", va="center", fontsize=9)
+
+
+def _edged() -> list[AbstractPathEffect]:
+    """A white edge around a line, which shows it on bars as dark as itself."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=3.0, foreground=WHITE)]
 
 
 def _fainter(colour: str) -> tuple[float, ...]:
