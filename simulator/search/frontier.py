@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import PartTimes, part_times
 from simulator.search.bounds.peak_memory import pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
-from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries, step_ticks
+from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries, ticks_by_stage
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
 from simulator.search.orders import overlaps
@@ -264,8 +264,8 @@ class Frontier:
             return
         group = group.only(keep)
         slots = IsolatedBlocks(self._op_bounds, group.some, group.entries, group.slot_program)
-        ticks = group.ticks if self._in_turns else np.maximum(step_ticks(slots), group.ticks)
-        bounds = self._objective.bound(ticks, group.busy)
+        several = chain([group.ticks], () if self._in_turns else ticks_by_stage(slots))
+        bounds = self._objective.bound_by(several, group.busy, self.threshold)
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         if len(at):
             self._push_soon(int(bounds[at[0]]), Queue(slots, at, bounds[at], group.busy))

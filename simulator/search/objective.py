@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,16 @@ class Objective:
         step_s, busy_s = step_ticks / TICKS_PER_S, busy_ticks / TICKS_PER_S
         energy_j = np.minimum(step_s * idle + self.devices * busy_s * each, step_s * most)
         return np.asarray(energy_j * (1 - ROUNDING) * UNITS_PER_J, dtype=np.int64)
+
+    def bound_by(self, several: Iterable[Ticks], busy_ticks: Ticks, threshold: int) -> Values:
+        """The same by several lower bounds of the steps, each taken only while some plan is still
+        below a threshold."""
+        found = np.zeros(len(busy_ticks), dtype=np.int64)
+        for step_ticks in several:
+            found = np.maximum(found, self.bound(step_ticks, busy_ticks))
+            if not (found < threshold).any():
+                break
+        return found
 
     def of(self, prediction: Prediction) -> int:
         """A prediction's value."""

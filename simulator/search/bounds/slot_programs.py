@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -24,7 +24,7 @@ from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.lowering.chunk import Keeps
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, NONE, STEP, Buffer, Identity, Op
+from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, NONE, STEP, Buffer, Identity, Op, Part
 from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
@@ -230,15 +230,17 @@ def _is_of(op: Op, micro_batch: int, skip: int) -> bool:
 
 def keeping(ends: ModelEnds, gpt: GPT) -> Keeps:
     """A test of ops: whether a chunk with these ends has anything that an op is of, or is on."""
-    return partial(_has, gpt, {*ENDS} - {*ends.parts})
+    return partial(_has, cache(partial(kind_of, gpt=gpt)), {*ENDS} - {*ends.parts})
 
 
-def _has(gpt: GPT, lacking: set[str], op: Op, buffers: Mapping[str, Buffer]) -> bool:
-    parts = [op.part if op.block == STEP else op.block.part]
-    if parts == [MODEL]:
-        parts = [buffers[name].part for name in op.reads]
-    kinds = {kind_of(part, gpt) for part in parts}
-    return not kinds or not kinds <= lacking
+def _has(
+    kind: Callable[[Part], str], lacking: set[str], op: Op, buffers: Mapping[str, Buffer]
+) -> bool:
+    part = op.part if op.block == STEP else op.block.part
+    if part == MODEL:
+        kinds = {kind(buffers[name].part) for name in op.reads}
+        return not kinds or not kinds <= lacking
+    return kind(part) not in lacking
 
 
 def _part(op: Op, gpt: GPT) -> str:

@@ -154,6 +154,12 @@ class Slots(Protocol):
 
 def step_ticks(slots: Slots) -> Ticks:
     """A lower bound of the step, for each entry."""
+    return np.asarray(np.maximum.reduce([*ticks_by_stage(slots)]))
+
+
+def ticks_by_stage(slots: Slots) -> Iterator[Ticks]:
+    """Lower bounds of the step, for each entry: from one stage after another, first from that which
+    mostly takes longest."""
     e = slots.entries
     none = np.zeros(len(e.pipe), dtype=np.int64)
 
@@ -177,11 +183,12 @@ def step_ticks(slots: Slots) -> Ticks:
         return np.asarray(others("forward") + stage(ends, behind))
 
     if bool((e.pipe == 1).all()):
-        return stage(ALONE, none)
-    found: Ticks = np.maximum(behind_others(LAST), stage(FIRST, none))
+        yield stage(ALONE, none)
+        return
     if e.layouts is not None:
-        found = np.maximum(found, behind_others(INSIDE))
-    return np.asarray(found)
+        yield behind_others(INSIDE)
+    yield behind_others(LAST)
+    yield stage(FIRST, none)
 
 
 @dataclass(frozen=True)

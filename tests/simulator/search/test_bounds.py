@@ -52,6 +52,14 @@ GPT_12 = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512,
 ROPE: dict[str, Any] = {"positions": "rope"}
 
 
+def test_stages_are_looked_at_as_long_as_a_plan_is_below_the_threshold() -> None:
+    """Behind the third stage no plan is below 8, so the fourth is not looked at."""
+    stages = map(np.array, ([1, 5, 9], [8, 2, 1], [2, 9, 2], [99, 99, 99]))
+    busy = np.zeros(3, dtype=np.int64)
+    found = Objective("time", MACHINES["perlmutter"], 8).bound_by(stages, busy, 8)
+    assert (found.tolist(), [each.tolist() for each in stages]) == ([8, 9, 9], [[99, 99, 99]])
+
+
 def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     problem, machine = space.problem, MACHINES[name]
     where = scheduler(machine, problem.devices)
