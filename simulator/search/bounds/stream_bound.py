@@ -158,8 +158,8 @@ def step_ticks(slots: Slots) -> Ticks:
 
 
 def ticks_by_stage(slots: Slots) -> Iterator[Ticks]:
-    """Lower bounds of the step, for each entry: from one stage after another, first from that which
-    mostly takes longest."""
+    """Lower bounds of the step, for each entry, one for each stage that is looked at: where layers
+    are of several kinds the fullest between the ends, then the last and the first."""
     e = slots.entries
     none = np.zeros(len(e.pipe), dtype=np.int64)
 
