@@ -31,11 +31,11 @@ def own_cluster(folder: Path) -> Path:
 
 
 def page_of(*files: Path) -> str:
-    """The page's text, without figures, scripts and tags."""
+    """The page's text, without figures, scripts and tags, and with plain spaces before units."""
     page = files[0].parent / "report.html"
     said = simgpt("report", *map(str, files), "-o", str(page))
     assert said.status == 0, said.err
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
     text = re.sub(r"<(svg|style|script).*?</\1>", "", text, flags=re.DOTALL)
     return unescape(re.sub(r"<wbr>|</?b>", "", text).replace("<", "\n<").replace(">", ">\n"))
 
