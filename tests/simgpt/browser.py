@@ -57,6 +57,19 @@ def browser(profile: Path, width: int = 1280, height: int = 900) -> Iterator[Any
             driver.quit()
 
 
+def open_page(driver: Any, address: str) -> None:
+    """Open a page and wait until its scripts have run.
+
+    The driver may return while scripts still meet the page before it, or one that is half read.
+    """
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    driver.get("about:blank")
+    driver.get(address)
+    script = "return document.readyState === 'complete' && location.href.startsWith(arguments[0]);"
+    WebDriverWait(driver, 60, 0.02).until(lambda page: page.execute_script(script, address))
+
+
 def console(driver: Any) -> list[str]:
     """What the console said since last asked."""
     return [entry["message"] for entry in driver.get_log("browser")]

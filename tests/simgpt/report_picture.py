@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import simgpt
-from tests.simgpt.browser import browser
+from tests.simgpt.browser import browser, open_page
 
 WIDTH = 1040
 PLAN = "x=8,y=2,z=64,data=32,recompute=full"
@@ -36,5 +36,5 @@ if __name__ == "__main__":
         asked = simgpt.predict("gpt-640b", "frontier", PLAN, devices=32_768, batch=8192)
         simgpt.report(asked, output=report)
         with browser(Path(folder) / "profile", WIDTH) as driver:
-            driver.get(report.as_uri())
+            open_page(driver, report.as_uri())
             draw(driver, sys.argv[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simgpt.browser import browser, console, requests_abroad, require_browser
+from tests.simgpt.browser import browser, console, open_page, requests_abroad, require_browser
 from tests.simgpt.face import simgpt
 
 PLAN = "x=2,z=2,data=2,micro_batch=2"
@@ -34,7 +34,7 @@ def driver(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 @pytest.fixture
 def opened(page: Path, driver: Any) -> Any:
     driver.set_window_size(1280, 900)
-    driver.get(page.as_uri())
+    open_page(driver, page.as_uri())
     return driver
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simgpt.browser import browser, console, requests_abroad, require_browser
+from tests.simgpt.browser import browser, console, open_page, requests_abroad, require_browser
 from tests.simgpt.face import simgpt
 
 PLANS = ("z=4,data=rest", "data=rest", "z=16", "data=rest,zero=3", "x=2,z=2,data=rest,zero=1")
@@ -40,7 +40,7 @@ def driver(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 
 @pytest.fixture
 def opened(page: Path, driver: Any) -> Iterator[Any]:
-    driver.get(page.as_uri())
+    open_page(driver, page.as_uri())
     yield driver
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     assert console(driver) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simgpt.commands.serve.server import PageServer
-from tests.simgpt.browser import browser
+from tests.simgpt.browser import browser, open_page
 
 WIDTH = 1280
 LONGEST_S = 60.0
@@ -41,5 +41,5 @@ if __name__ == "__main__":
         browser(Path(profile), WIDTH) as driver,
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        driver.get(server.address)
+        open_page(driver, server.address)
         draw(driver, sys.argv[1])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from simgpt.commands.serve.server import PageServer
-from tests.simgpt.browser import browser, console, requests_abroad, require_browser
+from tests.simgpt.browser import browser, console, open_page, requests_abroad, require_browser
 from tests.simgpt.face import simgpt
 from tests.simgpt.serve.test_answers import LLAMA_2
 
@@ -40,7 +40,7 @@ def driver(server: PageServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def page(server: PageServer, driver: Any) -> Iterator[Any]:
     driver.set_window_size(1280, 900)
-    driver.get(server.address)
+    open_page(driver, server.address)
     settle(driver)
     yield driver
     assert console(driver) == []

@@ -9,18 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.search import search
 from simulator.search.asked.falling_times import may_fall, without_falls
 from simulator.search.asked.uneven_layers import OF_ROWS
-from simulator.search.baselines import exhaustive
-from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.stacks import load_stack
+from tests.simulator.search.answers import finds_the_best
 from tests.simulator.search.drawn import MACHINES
 from tests.simulator.search.measured_tables import TINY, curve, table, with_kernels
 from topologies.collectives.collective_time import measured_seconds
 from topologies.hardware.profile import Profile
-from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from workload.expert_loads.histogram import Histogram, routed
 from workload.lowering import lower
@@ -29,14 +26,6 @@ from workload.plan import Plan
 USUAL_ORDER: dict[str, Any] = {"order": "x-y-z-data-pipe", "overlap": (), "recompute": "none"}
 ONE: dict[str, Any] = USUAL_ORDER | {"y": 1, "z": 1, "pipe": 1, "zero": 0}
 EXPERTS = replace(TINY, sequence=1024, activation="swiglu", experts=16, topk=4, expert_ffn=1024)
-
-
-def finds_the_best(problem: SearchProblem, machine: Machine, objective: str = "time") -> None:
-    *_, tried = exhaustive(problem, machine, objective=objective)
-    *_, found = search(problem, machine, objective=objective)
-    goal = Objective(objective, machine, problem.devices)
-    assert found.is_optimal
-    assert [*map(goal.of, found.found)] == [*map(goal.of, tried.found)]
 
 
 def test_later_micro_batches_add_their_loss_in_less_time_than_the_first_writes_it() -> None:

@@ -14,16 +14,15 @@ from simulator.costs.analytic import compute_costs
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.search import search
-from simulator.search.baselines import exhaustive
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import Machinery
 from simulator.search.space import Order, space_of, spaces_of
 from simulator.stacks import load_stack
 from simulator.stacks.searched import fastest_kernels
+from tests.simulator.search.answers import finds_the_best
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK
 from tests.simulator.search.test_relaxed import bounds_of, relaxing
-from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -35,13 +34,6 @@ STACKS = ("torchtitan", "nanotron", "fsdp", "megatron-core", "nemo")
 def of_sizes(layers: int, hidden: int, heads: int, ffn: int, sequence: int, vocab: int) -> GPT:
     sizes: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn}
     return GPT(name="small", sequence=sequence, vocab=vocab, **sizes)
-
-
-def finds_the_best(problem: SearchProblem, machine: Machine) -> None:
-    *_, tried = exhaustive(problem, machine)
-    *_, found = search(problem, machine)
-    assert found.is_optimal
-    assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
 
 
 @pytest.mark.parametrize(
