@@ -67,7 +67,7 @@ def test_an_axis_is_nearest_where_it_is_first_and_behind_the_first_elsewhere() -
     assert strides_when_first(experts, ("expert_copies",), "x") == {((4, 4),), ((16, 4),)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     counts=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=6, max_size=6),
     split=st.booleans(),

@@ -208,5 +208,6 @@ def test_kinds_of_layers_that_no_model_has_together_are_passed_over() -> None:
         dense_layers=1,
     )
     fixed: dict[str, Any] = {"y": 1, "z": 1, "pipe": 1, "recompute": "none", "overlap": ()}
+    fixed["zero"] = 1
     problem = SearchProblem(gpt, 4, 8, fixed | {"order": "x-y-z-data-pipe"})
     finds_the_best(problem, load_machine("dgx-h100"))
