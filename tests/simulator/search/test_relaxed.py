@@ -256,6 +256,21 @@ def test_rows_that_add_to_no_whole_gradients_stay_open(z: int, batch: int) -> No
         assert not closed[row], zero
 
 
+def test_updates_of_whole_states_bound_no_row_whose_ranks_share_them() -> None:
+    """A large vocabulary and few tokens, so that much of a step is its update."""
+    fixed: dict[str, Any] = {"y": 1, "pipe": 1, "micro_batch": 1, "recompute": "none"}
+    gpt = replace(MIXTURE, experts=0, topk=0, expert_ffn=0, dense_layers=0, layers=1)
+    space = space_of(SearchProblem(replace(gpt, sequence=64, vocab=128256), 4, 4, fixed))
+    machine = MACHINES["dgx-h100"]
+    goal, machinery = Objective("time", machine, 4), machinery_of(space.problem, "dgx-h100")
+    relaxed = relaxed_rows(space, machinery, goal)
+    assert {*space.columns["zero"].tolist()} == {0, 1, 2, 3}
+    for row in range(len(space)):
+        shape = relaxed.layers.of_row[[row]]
+        least = int(bounds_of(space, row, machinery, goal).min())
+        assert relaxed.low(shape, least + 1)[relaxed.rows_of(shape) == row].all(), space.shape(row)
+
+
 def test_tables_gathered_over_more_ranks_may_take_less_time() -> None:
     """On three times two ranks ZeRO-3 gathers a large table over whole nodes, others over z."""
     few: dict[str, Any] = {
@@ -308,7 +323,9 @@ def ruled_out(space: Space, threshold: int) -> list[list[int]]:
 def test_rows_are_bounded_or_ruled_out_and_most_are_ruled_out() -> None:
     space = spaces_of(SearchProblem(MIXTURE, 16, 16, {"y": 1}, splits_sequences=True))[0]
     goal, machinery = Objective("time", MACHINES["alps"], 16), machinery_of(space.problem, "alps")
-    bounds = [int(bounds_of(space, row, machinery, goal).min()) for row in range(0, len(space), EACH)]
+    bounds = [
+        int(bounds_of(space, row, machinery, goal).min()) for row in range(0, len(space), EACH)
+    ]
     every, none = ruled_out(space, NEVER)
     assert (sorted(every), none) == (list(range(len(space))), [])
     left, gone = ruled_out(space, min(bounds) + 1)
