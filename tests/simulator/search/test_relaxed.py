@@ -209,7 +209,7 @@ def test_relaxed_shapes_take_no_longer_than_a_row(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@settings(max_examples=600, deadline=None, phases=UNSHRUNK)
+@settings(max_examples=1500, deadline=None, phases=UNSHRUNK)
 @given(space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_of_fifteen_hundred_rows_none_is_ruled_out_too_soon(
     space: Space, name: str, data: st.DataObject
