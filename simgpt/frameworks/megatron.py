@@ -17,6 +17,7 @@ from simgpt.frameworks.layers import (
     activations,
     context,
     experts,
+    fsdp,
     fusions,
     latent,
     quantised,
@@ -43,8 +44,6 @@ LLAMA3 = RopeScaling(
     original_max_position_embeddings=8192,
 )
 MULTIPLE = 128  # to which times tp the vocabulary is padded
-STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-FSDP = ("use-megatron-fsdp", "use-custom-fsdp")
 FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
@@ -190,13 +189,14 @@ def _read_precision(reading: Reading) -> None:
 def _read_state(reading: Reading, devices: int | None) -> None:
     """What data parallelism shards, and over how many ranks."""
     fields = reading.fields
-    sharded = True in [reading.switch(name) for name in FSDP]
+    sharded = fsdp.is_on(reading)
     strategy = reading.text("data-parallel-sharding-strategy", "optim_grads_params")
     fields["zero"] = int(reading.switch("use-distributed-optimizer"))
-    if sharded and strategy not in STRATEGIES:
-        reading.refuse("data-parallel-sharding-strategy", f"known: {', '.join(STRATEGIES)}")
+    if sharded and strategy not in fsdp.STRATEGIES:
+        reading.refuse("data-parallel-sharding-strategy", f"known: {', '.join(fsdp.STRATEGIES)}")
     elif sharded:
-        fields["zero"] = STRATEGIES[strategy]
+        fields["zero"] = fsdp.STRATEGIES[strategy]
+    fsdp.read(reading)
     copies = reading.number("num-distributed-optimizer-instances", 1)
     if copies > 1 and devices:
         split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1) * copies
@@ -214,7 +214,7 @@ def _read_overlaps(reading: Reading) -> None:
         found.append("oar")
     sums, gathers = reading.switch("overlap-grad-reduce"), reading.switch("overlap-param-gather")
     found += ["ors"] * (sums and zero >= 2) + ["oag"] * (gathers and zero == 3)
-    found += ["dp"] * (sums and zero < 3)
+    found += ["dp"] * (sums and (zero < 3 or "shard" in fields))
     if sums and 0 < zero < 3 and not gathers:
         reading.differs("overlap-grad-reduce", "updated parameters are gathered beside AdamW too")
     waits = reading.switch("no-overlap-p2p-communication")
@@ -253,7 +253,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["grad-reduce-in-bf16"] = True
     flags = fields["table"]["beyond"]
     settings |= {flags[each]: True for each in fields["beyond"] if each in flags}
-    return settings | _written_state(fields) | recomputed.written(fields)
+    return settings | _written_state(fields) | fsdp.written(fields) | recomputed.written(fields)
 
 
 def _written_untimed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,10 +276,6 @@ def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
     zero, overlap = fields["zero"], fields["overlap"]
     if zero:
         settings["use-distributed-optimizer"] = True
-    if zero > 1:
-        names = {number: name for name, number in STRATEGIES.items()}
-        settings |= {"use-megatron-fsdp": True, "ckpt-format": "fsdp_dtensor"}
-        settings["data-parallel-sharding-strategy"] = names[zero]
     if fields["shard"]:
         copies = fields["data"] // fields["shard"]
         settings["num-distributed-optimizer-instances"] = copies

@@ -25,6 +25,8 @@ FULL = ("32", "fp32", "", "null", "none")
 HALVES = {"bf16": "bf16", "fp16": "fp16", "16": "fp16"}
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
 ACTIVATIONS = ("activation", "activation_func")
+# What a recipe has by the number of groups, and by its mixed precision.
+ELSEWHERE = ("group-query-attention", "megatron-fsdp-main-grads-dtype")
 PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
 GATES = {"swiglu": "silu", "quick-geglu": "quick_gelu"}  # as recipes of Megatron-Bridge have them
 OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
@@ -156,7 +158,7 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
             found[f"{section}.moe_layer_freq"] = pattern_of(value, MOST) or value
         elif argument == "window-size":
             found[f"{section}.window_size"] = [int(side) for side in value.split(",")]
-        elif argument != "group-query-attention":
+        elif argument not in ELSEWHERE:
             leaf = renamed.get(argument, argument.replace("-", "_"))
             found[f"{section}.{leaf}"] = value
     if "bf16" not in arguments:

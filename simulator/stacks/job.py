@@ -20,6 +20,7 @@ from workload.splits.plan_values import CHOICES, MOST
 # Of what is assumed, in order; after it what else the stack gives, where that is not the default.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
 TRAINED = "bf16"
+ZEROS = ("0", "1", "2", "3")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def job_of(
     _check_precision(words.get("precision", TRAINED))
     words, asked = in_fp8(words, stack)
     layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
-    defaults = stack.plan_defaults(layers)
+    zero = str(words.get("zero", ""))
+    defaults = stack.plan_defaults(layers, (int(zero),) if zero in ZEROS else ())
     if str(words.get("precision", TRAINED)) != TRAINED:
         defaults.pop("gradients", None)
     given = {**defaults, **words}

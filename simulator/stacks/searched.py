@@ -1,7 +1,8 @@
 """Which plans of a stack are searched, and kernels that bound those of each of them from below.
 
 What a stack always does is kept: its overlaps, its attention and the data type of its gradients,
-unless the user fixes another. What it can do at all is searched: its axes, schedules and stages of
+unless the user fixes another; overlaps of one stage of ZeRO have nothing to move in plans of
+another. What it can do at all is searched: its axes, schedules and stages of
 ZeRO, recomputation, sequence parallelism, micro-batches and rank orders.
 
 Why bounds hold under a stack: they come from the same programs with the same habits, timed by the
@@ -45,7 +46,8 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
             f"the stack {stack.name} recomputes every other linear where selective is asked for, "
             "taken as recompute=full:N, which a search cannot keep; use none, full"
         )
-    defaults = stack.plan_defaults(1)
+    zeros = (fixed["zero"],) if "zero" in fixed else tuple(stack.can["zero"])
+    defaults = stack.plan_defaults(1, zeros)
     for key in UNEVEN:
         if fixed.get(key, defaults.get(key)):
             raise PlanCannotRunError(

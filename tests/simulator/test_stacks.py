@@ -10,6 +10,7 @@ import pytest
 from simulator.predict import predict
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import SAID, Job, job_of
+from simulator.stacks.searched import kept
 from simulator.step_memory import room_for_tensors
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
@@ -53,6 +54,25 @@ def test_what_the_plan_does_not_say_the_stack_does() -> None:
     given = job("tp=4,pp=2,dp=rest,mbs=1,zero=0,overlap=none")
     assert (given.plan.zero, given.plan.overlap) == (0, ())
     assert set(dict(given.assumed)) == {"attention", "gradients", "recompute"}
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "nemo"])
+def test_what_megatrons_fsdp_overlaps_follows_what_it_shards(stack: str) -> None:
+    overlaps = {zero: job(f"dp=rest,mbs=1,zero={zero}", stack).plan.overlap for zero in range(4)}
+    assert overlaps == {
+        0: ("oar", "dp", "pp"),
+        1: ("oar", "dp", "pp"),
+        2: ("oar", "ors", "dp", "pp"),
+        3: ("oar", "ors", "oag", "dp", "pp"),
+    }
+    assert job("dp=rest,mbs=1,fsdp=true", stack).plan.overlap == overlaps[3]
+    assert job("dp=rest,mbs=1,zero=3,overlap=none", stack).plan.overlap == ()
+
+
+def test_a_search_values_megatrons_fsdp_with_its_overlaps() -> None:
+    assert kept(MEGATRON, {"zero": 1})["overlap"] == ("oar", "dp", "pp")
+    assert kept(MEGATRON, {"zero": 2})["overlap"] == ("oar", "ors", "dp", "pp")
+    assert kept(MEGATRON, {})["overlap"] == ("oar", "ors", "oag", "dp", "pp")
 
 
 def test_the_vocabulary_is_padded_for_the_ranks_of_x() -> None:
@@ -191,6 +211,8 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[can]\naxes = 'x'\n", "can.axes must be a list"),
         ("[plan]\noverlap = 'fast'\n", "overlap=fast is not supported"),
         ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, half"),
+        ("[plan]\noverlap_of_zero = {4 = ['ors']}\n", "plan.overlap_of_zero must be a table"),
+        ("[plan]\noverlap_of_zero = {3 = ['fast']}\n", "plan.overlap_of_zero must be a table"),
         ("[kernels]\nattention = {h100 = [0.5]}\n", "kernels.attention.h100 must be two numbers"),
         ("[kernels]\nhost = {h100 = '5 W'}\n", "kernels.host.h100 must be a duration"),
         ("[kernels]\nmemory_shares = {b200 = {sum_rows = 1.5}}\n", "must be a table of shares"),

@@ -196,9 +196,10 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
     """The plan's switches: the notes' come before the columns', those before the stack's."""
     stack = dialect.stack
     layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
-    keys = stack.plan_defaults(layers)
-    if run.text("zero_stage"):
-        keys["zero"] = run.whole("zero_stage")
+    staged = run.whole("zero_stage") if run.text("zero_stage") else None
+    keys = stack.plan_defaults(layers, () if staged is None else (staged,))
+    if staged is not None:
+        keys["zero"] = staged
     if run.text("recompute"):
         keys["recompute"] = stack.recompute(run.text("recompute"), layers)
     if run.text("flash_attention"):

@@ -65,6 +65,34 @@ def test_what_a_framework_has_no_setting_for_is_refused_by_name(
     assert sentence in said.sentence
 
 
+@pytest.mark.parametrize(
+    ("zero", "gradients", "dtype"), [(2, "fp32", True), (3, "fp32", True), (3, "bf16", False)]
+)
+def test_what_megatrons_fsdp_requires_is_written_and_read_again(
+    tmp_path: Path, zero: int, gradients: str, dtype: bool
+) -> None:
+    plan = f"data=64,micro_batch=1,zero={zero},gradients={gradients},recompute=full"
+    said = simgpt(*LLAMA, "--plan", plan, "--to", "megatron")
+    assert (said.status, said.err) == (0, "")
+    strategy = ["optim_grads", "optim_grads_params"][zero - 2]
+    for flag in (
+        "--use-megatron-fsdp",
+        f"--data-parallel-sharding-strategy {strategy} ",
+        "--ckpt-format fsdp_dtensor",
+        "--no-gradient-accumulation-fusion",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+    ):
+        assert flag in said.out
+    assert ("--megatron-fsdp-main-grads-dtype fp32" in said.out) is dtype
+    path = tmp_path / "train.sh"
+    path.write_text(f"torchrun pretrain_gpt.py {said.out}", encoding="utf-8")
+    again = json.loads(simgpt("import", str(path), "-n", "64", "--json").out)
+    assert (again["plan"]["zero"], again["plan"]["gradients"]) == (zero, gradients)
+    assert again["plan"]["overlap"] == ("oar+ors+dp" if zero == 2 else "oar+ors+oag")
+    assert again["changes"] == []
+
+
 def test_megatron_is_told_nothing_that_only_its_forks_take() -> None:
     said = simgpt("export", "mpt-7b", "--plan", "data=8", "--to", "megatron")
     assert "Megatron-LM has no setting for positions=alibi" in said.sentence
