@@ -66,9 +66,10 @@ def timed_step(
 ) -> TimedStep:
     """The times of a step's ops, as in `simulate_step`."""
     lowered = partial(lowered_again, forms=forms, habits=habits)
+    folds = fold and not habits.held.updates_in_groups(gpt, plan)
     count = min(MICRO_BATCHES, plan.micro_batches) if fold else plan.micro_batches
     while True:
-        whole = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=fold)
+        whole = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=folds)
         step = _attempt(whole, plan.micro_batches, costs, fabric)
         if step is not None:
             return step
@@ -115,10 +116,11 @@ def step_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """What a device of a plan without a pipeline has in memory at most, to the byte, before
     anything is known of its time."""
     count, lowered = min(MICRO_BATCHES, plan.micro_batches), partial(lowered_again, habits=habits)
-    few = whole_program(lowered, gpt, plan.with_micro_batches(count))
+    folds = not habits.held.updates_in_groups(gpt, plan)
+    few = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=folds)
     while few.unit is None and count < plan.micro_batches:
         count = _more(few, plan.micro_batches)
-        few = whole_program(lowered, gpt, plan.with_micro_batches(count))
+        few = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=folds)
     return few.peak(plan.micro_batches - count).total_bytes
 
 

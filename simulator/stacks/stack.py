@@ -17,6 +17,7 @@ from simulator.stacks.exchange import (
     share_sent_once,
 )
 from simulator.stacks.given import given
+from simulator.stacks.held import held_of
 from simulator.stacks.host import host_times, of_gpu, with_hosts
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
@@ -42,8 +43,7 @@ class StackError(SimgptError):
 
 @dataclass(frozen=True)
 class Stack:
-    """What a software stack makes of a model and a plan; `simulator/stacks/usual.toml` explains the
-    keys of `plan`, `vocabulary`, `kernels`, `can` and `memory`.
+    """What a software stack makes of a model and a plan (keys: `simulator/stacks/usual.toml`).
 
     Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the
     layers multiply in fp8, `tabled` that matmuls are interpolated in published tables.
@@ -222,6 +222,7 @@ class Stack:
                 exchange_kernels=self._sending(gpt, plan, machine, exchange),
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 **switches,
+                held=held_of(self.memory),
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
             ),
         )

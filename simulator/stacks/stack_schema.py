@@ -20,6 +20,7 @@ from workload.plan_text import KEYS, plan_value
 from workload.splits.plan_values import CHOICES, MOST
 
 MOST_RATE = 1e6
+MOST_ELEMENTS = 10**12  # a tensor of more is in no device's memory
 Rule = tuple[Callable[[Any], bool], str]  # whether a value holds, and what it must be
 
 
@@ -29,6 +30,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def _is_elements(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_ELEMENTS
 
 
 def _is_duration(value: Any) -> bool:
@@ -90,6 +95,7 @@ def _is_word(value: Any) -> bool:
 
 NUMBER: Rule = (_is_number, "a number above 0")
 COUNT: Rule = (_is_count, "a whole number")
+ELEMENTS: Rule = (_is_elements, "a whole number of elements")
 SWITCH: Rule = (lambda value: isinstance(value, bool), "true or false")
 DIRECTIONS: Rule = (
     lambda value: isinstance(value, bool) or value == FORWARD,
@@ -177,7 +183,13 @@ BY_NAME: dict[str, Rule] = {
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known
 SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}
 SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches": COUNT}
-MEMORY: dict[str, Rule] = {"fragmentation": SHARE}
+MEMORY: dict[str, Rule] = {
+    "fragmentation": SHARE,
+    "sharded_masters": SWITCH,
+    "step_copies": SWITCH,
+    "sub_group_size": ELEMENTS,
+    "reduce_bucket_size": ELEMENTS,
+}
 MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
 SELECTIVE = ("selective", "half")
 UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")

@@ -9,6 +9,7 @@ from math import prod
 
 from workload.gpt import GPT
 from workload.grid import Axes, Grid
+from workload.held.habits import NOTHING_HELD, Held
 from workload.layout import Layout
 from workload.lowering.op_writer import OpWriter
 from workload.lowering.parameter import Parameter
@@ -27,8 +28,9 @@ from workload.rules.table import rule_of
 class Builder(OpWriter):
     """Ops, buffers and parameters of the program that the lowering writes."""
 
-    def __init__(self, gpt: GPT, plan: Plan, stage: int) -> None:
+    def __init__(self, gpt: GPT, plan: Plan, stage: int, held: Held = NOTHING_HELD) -> None:
         super().__init__(gpt, plan, stage)
+        self.held = held
         self.sharding = sharding_of(plan)
         self.sharding_of_experts = sharding_of(plan, of_experts=True)
         self.expert_axes, self.expert_tensor_axes = plan.expert_axes, plan.expert_tensor_axes
@@ -78,11 +80,14 @@ class Builder(OpWriter):
         held, summed, kept = (cut[axes] for axes in flat)
         apart = held.flat != kept.flat
         master = apart or self.rule.trains_masters(self.dtype)
+        is_master = master and self._keeps_masters(held, kept)
+        dtype, of_sum = (self.wide, self.wide) if is_master else (self.dtype, self.summed)
+        master = master and not is_master
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
-        self._held(mine, [name], held, self.dtype, "parameters")
+        self._held(mine, [name], held, dtype, "parameters")
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
-            self._held(mine, [f"{name}.grad"], summed, self.summed, "gradients")
+            self._held(mine, [f"{name}.grad"], summed, of_sum, "gradients")
         own = self._described(mine, kept, how, sharded=sharded, of_experts=of_experts)
         reduced = own.reduced if summed == kept else f"{own.reduced}.shard"
         trained = f"{name}.master" if master else name
@@ -91,6 +96,12 @@ class Builder(OpWriter):
         self._held(mine, [f"{name}.{each}" for each in states], kept, self.wide, self.kept)
         self.parameters[name] = own
         return name
+
+    def _keeps_masters(self, held: Layout, kept: Layout) -> bool:
+        """Whether the part that a rank holds of a parameter is the master copy itself: where that
+        is all it keeps, and the stack has `sharded_masters`; its gradient is of the same dtype."""
+        sharded = held.flat == kept.flat and self.grid.size(*held.flat) > 1
+        return self.held.sharded_masters and sharded
 
     def _sharding(self, terms: Axes, *, of_experts: bool) -> Sharding:
         how = self.sharding_of_experts if of_experts else self.sharding

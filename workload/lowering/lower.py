@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from workload.dataflow import needed_for
 from workload.gpt import GPT
+from workload.held.buckets import with_buckets
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
@@ -59,7 +60,7 @@ def lower_slots(
     """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
-    b = Builder(gpt, plan, stage)
+    b = Builder(gpt, plan, stage, habits.held)
     chunks = Chunks(b, early_stop=habits.early_stop, keeps=keeps)
     declare(b, chunks)
     ops, slot_of = emitted(b, chunks, order, forms, habits)
@@ -71,6 +72,7 @@ def lower_slots(
     every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts
+    every = with_buckets(b, every)
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 

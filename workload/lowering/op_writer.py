@@ -140,7 +140,8 @@ class OpWriter:
         purpose: str = "",
         **how: Any,
     ) -> None:
-        """Append a blocking collective over the axes that have more than one rank."""
+        """Append a blocking collective over the axes that have more than one rank, of the dtype of
+        its payload: parts of another one are cast as they are copied to be gathered."""
         payload = write if kind == "all_gather" else read
         self._append(
             label,
@@ -152,7 +153,7 @@ class OpWriter:
             stream=COMPUTE,
             axes=tuple(axis for axis in axes if self.grid.size(axis) > 1),
             nbytes=sum(map(self.nbytes, payload)),
-            dtype=self.buffers[read[0]].dtype,
+            dtype=self.buffers[payload[0]].dtype,
             attributes=how or NO_ATTRIBUTES,
             purpose=purpose,
         )

@@ -21,21 +21,55 @@ Owned = list[Parameter]
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners = by_owner(b)
+    if b.plan.offload == "optimizer":
+        _update_away(b, owners)
+        return
+    for group in _groups(b, owners):
+        grads = [_clip(b, owner, owners[owner], []) for owner in group]
+        for owner, own in zip(group, grads, strict=True):
+            _emit(b, owner, owners[owner], own)
+
+
+def _update_away(b: Builder, owners: dict[Part, Owned]) -> None:
+    """The update on states that come from the host and go back."""
     names = list(owners)
-    away = b.plan.offload == "optimizer"
-    if away and names:
+    if names:
         _to_device(b, names[0], owners[names[0]])
     for at, owner in enumerate(names):
-        grads = _clip(
-            b, owner, owners[owner], [f"{names[at - 2]}.stored"] if away and at > 1 else []
-        )
-        if away and at + 1 < len(names):
+        grads = _clip(b, owner, owners[owner], [f"{names[at - 2]}.stored"] if at > 1 else [])
+        if at + 1 < len(names):
             _to_device(b, names[at + 1], owners[names[at + 1]])
-        for each in dict.fromkeys(p.update for p in owners[owner]):
-            own = [p for p in owners[owner] if p.update is each]
-            each.emit(b, owner, own, [grads[p.name] for p in own])
-        if away:
-            _to_host(b, owner, owners[owner])
+        _emit(b, owner, owners[owner], grads)
+        _to_host(b, owner, owners[owner])
+
+
+def _emit(b: Builder, owner: Part, parameters: Owned, grads: dict[str, str]) -> None:
+    for each in dict.fromkeys(p.update for p in parameters):
+        own = [p for p in parameters if p.update is each]
+        each.emit(b, owner, own, [grads[p.name] for p in own])
+
+
+def _copies_gradients(b: Builder) -> bool:
+    """Whether the update works on copies of gradients; those in the host's memory need none."""
+    here = b.plan.offload != "optimizer"
+    return here and b.held.copies_gradients(b.plan, wide=b.summed == b.wide)
+
+
+def _groups(b: Builder, owners: dict[Part, Owned]) -> list[list[Part]]:
+    """The owners whose gradients are clipped together, before all their updates: each by itself,
+    unless the stack updates copies of gradients."""
+    if not _copies_gradients(b):
+        return [[owner] for owner in owners]
+    if b.plan.zero < 3 or not b.held.sub_group:
+        return [[*owners]]
+    groups, elements = [list[Part]()], 0
+    for owner, parameters in owners.items():
+        if elements >= b.held.sub_group:
+            groups.append([])
+            elements = 0
+        groups[-1].append(owner)
+        elements += sum(b.buffers[p.trained].elements for p in parameters)
+    return groups
 
 
 def by_owner(b: Builder) -> dict[Part, Owned]:
@@ -49,18 +83,22 @@ def by_owner(b: Builder) -> dict[Part, Owned]:
 def _clip(b: Builder, owner: Part, parameters: Owned, after: list[str]) -> dict[str, str]:
     """Emit the clipping, if the rule clips, in place or into wide copies; returns the gradients
     that the update takes, by parameter."""
-    clipped = grads = [p.reduced for p in parameters]
+    grads = [p.reduced for p in parameters]
     if b.rule.zeroth_order:
         return {p.name: SLOPES for p in parameters}
     if b.rule.in_backward:
         return {p.name: p.reduced for p in parameters}
-    if b.summed != b.wide:
-        clipped = [
-            b.of_parameter(p, f"{p.reduced}.wide", b.buffers[p.reduced].shape, b.wide, "gradients")
-            for p in parameters
-        ]
+    clipped = [_clipped(b, p) for p in parameters]
     b.op("clip", "scale", ["clip.scale", *grads, *after], clipped, part=owner)
     return {p.name: name for p, name in zip(parameters, clipped, strict=True)}
+
+
+def _clipped(b: Builder, p: Parameter) -> str:
+    """Where a clipped gradient stands: in place if it is wide and the update copies none."""
+    reduced = b.buffers[p.reduced]
+    if reduced.dtype == b.wide and not _copies_gradients(b):
+        return p.reduced
+    return b.of_parameter(p, f"{p.reduced}.wide", reduced.shape, b.wide, "gradients")
 
 
 def _to_device(b: Builder, owner: Part, parameters: Owned) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from workload.held.habits import NOTHING_HELD, Held
 from workload.op import KEYS_EXCHANGE, Buffer, Op, altered
 from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
@@ -50,7 +51,7 @@ class Habits:
     copied to padded places around their linears in fp8. `exchange_kernels` are kernels that send
     experts' rows themselves (`workload/passes/exchanges/kernels.py`), where they do.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
-    weight, one for each rank of data.
+    weight, one for each rank of data. `held` is what it holds in memory unlike others.
     """
 
     fused: tuple[str, ...] = ()
@@ -71,6 +72,7 @@ class Habits:
     own_rows: bool = False
     fp8_pads: bool = False
     exchange_kernels: ExchangeKernels | None = None
+    held: Held = NOTHING_HELD
 
 
 NO_HABITS = Habits()
@@ -78,10 +80,9 @@ NO_HABITS = Habits()
 
 def of_lowering(habits: Habits) -> Habits:
     """Those that lowering itself heeds, before overlaps and all other habits: kernels for the
-    slices of weights, and where a recomputed layer ends."""
-    return replace(
-        NO_HABITS, launches_of_slice=habits.launches_of_slice, early_stop=habits.early_stop
-    )
+    slices of weights, where a recomputed layer ends, and what is held in memory."""
+    slices, stop = habits.launches_of_slice, habits.early_stop
+    return replace(NO_HABITS, launches_of_slice=slices, early_stop=stop, held=habits.held)
 
 
 def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:

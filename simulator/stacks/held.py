@@ -1,0 +1,18 @@
+"""What a stack's file says of the memory that its programs hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workload.held.habits import Held
+
+
+def held_of(memory: Mapping[str, Any]) -> Held:
+    """What a stack holds, by the keys of its table `memory`."""
+    return Held(
+        sharded_masters=bool(memory.get("sharded_masters", False)),
+        step_copies=bool(memory.get("step_copies", False)),
+        sub_group=int(memory.get("sub_group_size", 0)),
+        bucket=int(memory.get("reduce_bucket_size", 0)),
+    )

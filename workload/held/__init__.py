@@ -1,0 +1,1 @@
+"""What software stacks hold in a device's memory unlike our executor."""

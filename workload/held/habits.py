@@ -1,0 +1,52 @@
+"""What a software stack holds in memory unlike our executor, as its file says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workload.gpt import GPT
+from workload.plan import Plan
+
+UNEVEN = 1.25  # by how much a rank's part may exceed an even one
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a stack holds in memory; sizes are counts of elements.
+
+    With `sharded_masters` the parts of parameters that zero=3 shards are the fp32 master copies,
+    cast as they are gathered, and the gradients of these parts are fp32 too (FSDP). With
+    `step_copies` the update works on fp32 copies of the rank's gradients, made before it: of all of
+    them or, under zero=3 with a `sub_group`, of so many elements at a time. A `bucket` collects
+    gradients on their way to the ranks that keep them (DeepSpeed).
+
+    Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
+    (all_gather_inputs, to_accumulated_grad_if_needed); deepspeedai/DeepSpeed@edaa722,
+    deepspeed/runtime/zero/stage_1_and_2.py (step, setup_buckets) and stage3.py
+    (_create_fp16_sub_groups, _prepare_fp32_grad_for_sub_group, _setup_for_real_optimizer).
+    Not modelled: weights that ZeRO-3 keeps whole since they are needed again soon
+    (stage3_max_live_parameters), and what it prefetches beyond one linear.
+    """
+
+    sharded_masters: bool = False
+    step_copies: bool = False
+    sub_group: int = 0
+    bucket: int = 0
+
+    def copies_gradients(self, plan: Plan, *, wide: bool) -> bool:
+        """Whether the update works on copies of gradients, which are summed in fp32 if `wide`.
+
+        DeepSpeed's optimizers for zero=0 and 1 update from fp32 gradients in place.
+        """
+        return self.step_copies and (not wide or plan.zero > 1)
+
+    def updates_in_groups(self, gpt: GPT, plan: Plan) -> bool:
+        """Whether a rank may hold more parameters than the update takes at a time, so that the
+        update of many layers is not that of a few, repeated."""
+        if not (self.step_copies and self.sub_group and plan.zero == 3):
+            return False
+        ranks = plan.x * plan.y * plan.z * plan.context * (plan.shard or plan.data)
+        return gpt.parameters * UNEVEN > self.sub_group * ranks
+
+
+NOTHING_HELD = Held()
