@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -73,11 +73,7 @@ class Builder(OpWriter):
         copy only of a rank's part.
         """
         how = self._sharding(terms if sharded else (), of_experts=of_experts)
-        tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
-        over = (how.parameters, how.gradients, how.optimizer)
-        flat = [how.flat(axes) if sharded else () for axes in over]
-        cut = {axes: replace(layout, flat=axes, tail=tail) for axes in dict.fromkeys(flat)}
-        held, summed, kept = (cut[axes] for axes in flat)
+        held, summed, kept = self._cut(layout, how, sharded=sharded)
         apart = held.flat != kept.flat
         master = apart or self.rule.trains_masters(self.dtype)
         is_master = master and self._keeps_masters(held, kept)
@@ -96,6 +92,14 @@ class Builder(OpWriter):
         self._held(mine, [f"{name}.{each}" for each in states], kept, self.wide, self.kept)
         self.parameters[name] = own
         return name
+
+    def _cut(self, layout: Layout, how: Sharding, *, sharded: bool) -> Iterator[Layout]:
+        """The layouts of a parameter, of its gradient and of its states."""
+        tail = _tail(self.grid, how, prod(self._tile(layout))) if sharded else 0
+        over = (how.parameters, how.gradients, how.optimizer)
+        flat = [how.flat(axes) if sharded else () for axes in over]
+        cut = {axes: replace(layout, flat=axes, tail=tail) for axes in dict.fromkeys(flat)}
+        return (cut[axes] for axes in flat)
 
     def _keeps_masters(self, held: Layout, kept: Layout) -> bool:
         """Whether the part that a rank holds of a parameter is the master copy itself: where that
