@@ -36,8 +36,9 @@ class Plan:
     3 also parameters; with `shard` only over that many neighbours on data, in copies over the rest,
     where such a run must hold all experts.
     `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
-    training sums gradients, `optimizer` the update rule, of which `workload/rules/table.py` says
-    what each does, `offload` what lives in the host's memory. With `sequence_parallel`
+    training sums gradients, `moments` that of AdamW's two moments, `optimizer` the update rule, of
+    which `workload/rules/table.py` says what each does, `offload` what lives in the host's memory.
+    With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, or layers whole:
     "full", or "full:N" for the first N layers of a chunk. With `matmul_forms` "tuned" each matmul
@@ -74,6 +75,7 @@ class Plan:
     shard: int = 0
     reshard: bool = True
     gradients: str = "fp32"
+    moments: str = "fp32"
     optimizer: str = "adamw"
     offload: str = "none"
     sequence_parallel: bool = False
@@ -83,6 +85,7 @@ class Plan:
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"
     recipe: str = "none"
+    fp8_swiglu_input: bool = False
     expert: int = 1
     expert_tensor: int = 0
     dispatcher: str = "usual"
@@ -113,6 +116,11 @@ class Plan:
             raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
         if self.gradients == "bf16" and self.precision != "bf16":
             raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
+        if self.moments == "bf16" and (self.precision, self.optimizer) != ("bf16", "adamw"):
+            raise PlanError(
+                "moments=bf16 are those of optimizer=adamw beside fp32 master copies, in "
+                f"precision=bf16, not of optimizer={self.optimizer} in {self.precision}"
+            )
         if self.sequence_parallel and self.y > 1:
             raise PlanError(
                 f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "

@@ -56,7 +56,7 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """One AdamW update of a block's parameters; bf16 ones follow their fp32 master copies.
 
     It is one fused call for each rate of decay: a call has one for all its tensors, which are of
-    one dtype.
+    one dtype. Moments of another one are made as wide for it, and rounded back.
     """
     rates = decay_rates(op, at)
     count = len(rates)
@@ -67,11 +67,13 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         weights, grads, means, squares = (
             [column[i] for i in chosen] for column in (trained, reads, first, second)
         )
+        moments = [*means, *squares]
+        wide = [each.to(weights[0].dtype) for each in moments]
         torch._fused_adamw_(
             weights,
             grads,
-            means,
-            squares,
+            wide[: len(chosen)],
+            wide[len(chosen) :],
             [],
             [step] * len(chosen),
             amsgrad=False,
@@ -82,6 +84,8 @@ def adamw(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             eps=at.adamw.eps,
             maximize=False,
         )
+        if wide[0] is not moments[0]:
+            torch._foreach_copy_(moments, wide)
     copy_masters(op, trained, writes[3 * count :])
 
 

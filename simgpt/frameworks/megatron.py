@@ -253,6 +253,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["grad-reduce-in-bf16"] = True
     flags = fields["table"]["beyond"]
     settings |= {flags[each]: True for each in fields["beyond"] if each in flags}
+    settings |= megatron_optimizer.written(fields)
     return settings | _written_state(fields) | fsdp.written(fields) | recomputed.written(fields)
 
 

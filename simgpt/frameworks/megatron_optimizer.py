@@ -3,10 +3,14 @@
 Source: NVIDIA/Megatron-LM, megatron/core/optimizer: muon.py (every matrix but tables is Muon's, a
 fused linear is one but for queries, keys and values, tensor-parallel ranks iterate as
 --muon-tp-mode says) and layer_wise_optimizer.py (dist_muon: each rank has the states of some
-parameters whole, and updates these for all); megatron/training/arguments.py.
+parameters whole, and updates these for all); optimizer_config.py (moments in other dtypes are those
+of the precision-aware optimizer alone); megatron/training/arguments.py.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from simgpt.frameworks.reading import Reading
 
@@ -14,6 +18,9 @@ MUON, DIST_MUON = "muon", "dist_muon"
 ADAM = ("adam", "adamw")
 REFUSED = ("use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp")
 STEPS, DUPLICATED = 5, "duplicated"
+AWARE = "use-precision-aware-optimizer"
+MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
+WIDE, HALF = ("fp32", "float32", "torch.float32"), ("bf16", "bfloat16", "torch.bfloat16")
 
 
 def read(reading: Reading) -> None:
@@ -21,6 +28,7 @@ def read(reading: Reading) -> None:
     optimizer = reading.text("optimizer", ADAM[0])
     if optimizer not in (*ADAM, MUON, DIST_MUON):
         reading.differs("optimizer", "AdamW")
+    _read_moments(reading, adam=optimizer not in (MUON, DIST_MUON))
     if optimizer not in (MUON, DIST_MUON):
         return
     fields = reading.fields
@@ -42,3 +50,22 @@ def read(reading: Reading) -> None:
         if reading.switch(flag):
             why = "Muon's states are sharded, which Megatron-LM has by dist_muon alone"
             reading.differs(flag, why)
+
+
+def _read_moments(reading: Reading, *, adam: bool) -> None:
+    """Read AdamW's moments: both in bf16, or else both are fp32 here."""
+    aware = reading.switch(AWARE)
+    given = [reading.text(name, WIDE[0]) for name in MOMENTS]
+    if aware and adam and all(each in HALF for each in given):
+        reading.fields["moments"] = HALF[0]
+        return
+    for name, value in zip(MOMENTS, given, strict=True):
+        if value not in WIDE:
+            reading.differs(name, "both moments are fp32, as simgpt has bf16 for both alone")
+
+
+def written(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of moments in bf16."""
+    if fields["moments"] != HALF[0]:
+        return {}
+    return {AWARE: True, **dict.fromkeys(MOMENTS, HALF[0])}

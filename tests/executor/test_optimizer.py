@@ -61,6 +61,21 @@ def test_gradients_are_scaled_to_the_clip_and_never_up() -> None:
         assert scale.tolist() == pytest.approx([expected], rel=1e-5)
 
 
+def test_moments_in_bf16_are_rounded_behind_an_update_in_fp32() -> None:
+    wide = {"m": tensors(0.25), "v": tensors(0.5), "w": tensors(1.0)}
+    wide = {name: [own.float() for own in column] for name, column in wide.items()}
+    narrow = {name: [own.clone() for own in column] for name, column in wide.items()}
+    narrow |= {name: [own.bfloat16() for own in narrow[name]] for name in ("m", "v")}
+    grads = [torch.full((2,), 0.3)]
+    for state in (wide, narrow):
+        writes = [tensor for column in state.values() for tensor in column]
+        run("adamw", [*grads, *writes], writes, decays=(True,), copied=(False,))
+    assert torch.equal(wide["w"][0], narrow["w"][0])
+    for name in ("m", "v"):
+        assert narrow[name][0].dtype == torch.bfloat16
+        assert torch.equal(wide[name][0].bfloat16(), narrow[name][0])
+
+
 def update(step: int) -> Mapping[str, list[float]]:
     """A weight that decays and a bias that does not, one update in."""
     state = {"m": tensors(0.2, 0.4), "v": tensors(0.1, 0.2), "w": tensors(1.0, 2.0)}

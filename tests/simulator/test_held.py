@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def held_in(program: Program, role: str) -> list[int]:
     return [int(each) for each in program.levels[ROLES.index(role)]]
 
 
-def of_stack(plan: Plan, **held: int) -> Program:
+def of_stack(plan: Plan, **held: Any) -> Program:
     return lower(LAMA, plan, habits=Habits(held=Held(**held)))
 
 

@@ -38,6 +38,7 @@ class Builder(OpWriter):
         self.rows = plan.micro_batch * self.tokens
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
+        self.moments = "bf16" if plan.moments == "bf16" else self.wide
         self.rule = rule_of(plan.optimizer)
         self.kept = HOST if plan.offload == "optimizer" else "optimizer"
         self.copies = ways(plan.schedule)  # of each parameter, on as many stages
@@ -88,8 +89,8 @@ class Builder(OpWriter):
         reduced = own.reduced if summed == kept else f"{own.reduced}.shard"
         trained = f"{name}.master" if master else name
         own = replace(own, reduced=reduced, trained=trained, apart=apart, terms=terms)
-        states = [*own.update.states, *(("master",) if master else ())]
-        self._held(mine, [f"{name}.{each}" for each in states], kept, self.wide, self.kept)
+        for dtype, states in ((self.moments, own.update.states), (self.wide, ["master"] * master)):
+            self._held(mine, [f"{name}.{each}" for each in states], kept, dtype, self.kept)
         self.parameters[name] = own
         return name
 

@@ -38,6 +38,7 @@ def check(gpt: GPT, plan: Plan) -> None:
     dense_layers = gpt.layers - moe.layers_with_experts(gpt)
     if why := recomputation_refusal(gpt, dense_layers, plan.recompute):
         raise PlanCannotRunError(f"recompute={plan.recompute} {why}")
+    _check_swiglu(gpt, plan)
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
     _check_windows(gpt, plan)
@@ -55,6 +56,14 @@ def check(gpt: GPT, plan: Plan) -> None:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
+        )
+
+
+def _check_swiglu(gpt: GPT, plan: Plan) -> None:
+    if plan.fp8_swiglu_input and gpt.activation != "swiglu":
+        raise PlanCannotRunError(
+            f"fp8_swiglu_input=true keeps what SwiGLU reads, and {gpt.name} has "
+            f"activation={gpt.activation}; leave it out"
         )
 
 

@@ -16,7 +16,7 @@ EXPERTS, ACTIVATION, SHARED = "moe", "moe_act", "shared_experts"
 PARTS = {
     CORE: "the core of attention",
     NORMS: "the norms before attention and MLP",
-    UP: "what leads up in latent attention, and the rotation behind it",
+    UP: "what leads up in latent attention, with the norms before and the rotation behind it",
     MLP: "the MLP of layers without experts",
     EXPERTS: "router, dispatch and experts",
     ACTIVATION: "the activation of experts",

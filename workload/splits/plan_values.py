@@ -18,6 +18,7 @@ CHOICES = {
     "schedule": (*STRAIGHT, *V_SHAPED, *TWO_WAY),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
+    "moments": ("fp32", "bf16"),
     "optimizer": NAMES,
     "offload": ("none", "optimizer"),
     "matmul_forms": ("plain", "tuned"),

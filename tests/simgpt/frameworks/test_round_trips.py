@@ -117,6 +117,8 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
     words["precision"] = draw(st.sampled_from(["bf16", "fp8", "fp32"]))
     if words["precision"] == "fp32":
         del words["gradients"]
+    else:
+        words["moments"] = draw(st.sampled_from(["fp32", "bf16"]))
     words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-pipe-data"]))
     return words
 

@@ -63,14 +63,14 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     of_queries = ("", source, "")
     if b.gpt.q_rank:
         down, weights["q_down"] = copied_linear.forward(b, every["q_down"], owner, source)
-        of_queries = (down, *norm.forward(b, "q_norm", f"{owner}.q_norm", down))
+        of_queries = _normed(b, owner, "q_norm", down)
     queries, weights["q_up"] = linear.forward(b, every["q_up"], owner, of_queries[1])
     down, weights["kv_down"] = copied_linear.forward(b, every["kv_down"], owner, source)
     count = b.buffers[down].shape[0]
     compressed = b.tensor("kv.compressed", (count, b.gpt.kv_rank))
     positions = b.tensor("kv.positions", (count, b.gpt.rope_width))
     b.op("kv.split", "split_columns", [down], [compressed, positions])
-    of_keys = (compressed, *norm.forward(b, "kv_norm", f"{owner}.kv_norm", compressed))
+    of_keys = _normed(b, owner, "kv_norm", compressed)
     if b.plan.context_latents:
         positions = rows.gather(b, "kv.positions.rows", positions)
         turned = [queries, positions]
@@ -81,12 +81,24 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     return _joined(b, queries, up, positions), Saved(of_queries, of_keys, weights, positions)
 
 
-def again(b: Builder, owner: Part, saved: Saved) -> str:
-    """Emit once more what leads up; returns the core's queries, keys and values."""
-    every = linears(b)
-    queries, _ = linear.forward(b, every["q_up"], owner, saved.queries[1])
-    up, _ = linear.forward(b, every["kv_up"], owner, saved.keys[1])
-    return _joined(b, queries, up, saved.positions)
+def again(b: Builder, owner: Part, saved: Saved) -> tuple[str, Saved]:
+    """Emit once more the norms and what leads up, which Transformer Engine has in one kernel;
+    returns the core's queries, keys and values, and what is at hand then.
+
+    Source: NVIDIA/Megatron-LM, megatron/core/models/gpt/gpt_layer_specs.py (linear_q_up_proj).
+    """
+    every, of_queries = linears(b), saved.queries
+    if b.gpt.q_rank:
+        of_queries = _normed(b, owner, "q_norm", of_queries[0])
+    queries, _ = linear.forward(b, every["q_up"], owner, of_queries[1])
+    of_keys = _normed(b, owner, "kv_norm", saved.keys[0])
+    up, _ = linear.forward(b, every["kv_up"], owner, of_keys[1])
+    qkv = _joined(b, queries, up, saved.positions)
+    return qkv, replace(saved, queries=of_queries, keys=of_keys)
+
+
+def _normed(b: Builder, owner: Part, name: str, source: str) -> tuple[str, str, str]:
+    return (source, *norm.forward(b, name, f"{owner}.{name}", source))
 
 
 def behind(saved: Saved, normed: str) -> Saved:

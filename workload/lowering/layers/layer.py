@@ -103,6 +103,7 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     else:
         up, weights["up"] = linear.forward(b, every["up"], owner, normed2)
         activation, out = mlp.forward(b, up), ""
+        up = mlp.kept(b, up)
         if whole:
             out, weights["down"] = linear.forward(b, every["down"], owner, activation)
     if whole:

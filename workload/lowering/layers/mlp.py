@@ -1,8 +1,15 @@
-"""What stands between the MLP's two linears: GELU, or SwiGLU on gate and up side by side."""
+"""What stands between the MLP's two linears: GELU, or SwiGLU on gate and up side by side.
+
+With `fp8_swiglu_input` what SwiGLU reads is kept for its gradient in 8 bits, each row with a scale
+for each block of columns, and cast back there. Sources: DeepSeek-V3 (2412.19437), section 3.3.3,
+"Low-Precision Activation"; NVIDIA/Megatron-LM, --activation-func-fp8-input-store. Not modelled: the
+cast inside SwiGLU's kernel; Megatron-LM's has no scales.
+"""
 
 from __future__ import annotations
 
 from workload.lowering.builder import Builder
+from workload.lowering.layers.mixture.narrow_rows import AS_KEPT, narrow, wide
 
 
 def forward(b: Builder, up: str, scores: str = "", *, name: str = "") -> str:
@@ -21,10 +28,23 @@ def forward(b: Builder, up: str, scores: str = "", *, name: str = "") -> str:
     return out
 
 
+def kept(b: Builder, up: str, *, name: str = "") -> str:
+    """Emit the cast of the activation's input into what is kept of it; returns that."""
+    return narrow(b, f"{name}swiglu.kept", up, AS_KEPT) if b.plan.fp8_swiglu_input else up
+
+
+def at_hand(b: Builder, up: str, columns: int, *, name: str = "") -> str:
+    """Emit the cast back of what was kept of so many columns; returns the activation's input."""
+    if not b.plan.fp8_swiglu_input or b.buffers[up].dtype != "fp8":
+        return up
+    return wide(b, f"{name}swiglu.at_hand", up, columns, AS_KEPT)
+
+
 def backward(b: Builder, up: str, grad: str, *, name: str = "") -> str:
     """Emit the gradient of the activation's input: in place where it is as wide as `grad`."""
     kind = b.gpt.activation
     out = grad
+    up = at_hand(b, up, b.gpt.mlp_bands * b.buffers[grad].shape[1], name=name)
     if b.gpt.mlp_bands > 1:
         out = b.tensor(f"{name}{kind}.di", b.buffers[up].shape)
     b.op(f"{name}{kind}.grad", f"{kind}_grad", [grad, up], [out])
@@ -35,6 +55,7 @@ def backward_weighted(b: Builder, up: str, scores: str, grad: str) -> tuple[str,
     """Emit the gradients of the activation's input and of the rows' scores, where x splits the
     width each rank's own part of the latter."""
     kind = b.gpt.activation
+    up = at_hand(b, up, b.gpt.mlp_bands * b.buffers[grad].shape[1])
     own, weighing = b.buffers[up], b.buffers[scores]
     out = b.tensor(f"{kind}.di", own.shape, rows_of=own.rows_of)
     how = {"dtype": weighing.dtype, "rows_of": own.rows_of}

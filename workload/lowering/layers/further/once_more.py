@@ -52,6 +52,6 @@ def attention_half(b: Builder, owner: Part, saved: Saved, parts: Parts) -> Saved
             led = saved.latent and latent.behind(saved.latent, normed[0])
             saved = replace(saved, norm1=normed, latent=led)
         if UP in parts and saved.latent is not None:
-            qkv = latent.again(b, owner, saved.latent)
-            saved = replace(saved, core=replace(saved.core, qkv=qkv))
+            qkv, led = latent.again(b, owner, saved.latent)
+            saved = replace(saved, core=replace(saved.core, qkv=qkv), latent=led)
     return replace(saved, core=attention.again(b, saved.core)) if CORE in parts else saved

@@ -59,6 +59,7 @@ def _mlp(
 ) -> tuple[str, tuple[str, str]]:
     up, weights["up"] = linear.forward(b, linears(b)["up"], owner, normed)
     activation, out = mlp.forward(b, up), ""
+    up = mlp.kept(b, up)
     if whole:
         out, weights["down"] = linear.forward(b, linears(b)["down"], owner, activation)
     return out, (up, activation)

@@ -115,7 +115,7 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
     biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
     activation = mlp.forward(b, up, scores_in)
-    saved = Saved(source, routed, rows_in, scores_in, up, activation, shared, weights)
+    saved = Saved(source, routed, rows_in, scores_in, mlp.kept(b, up), activation, shared, weights)
     latent = b.gpt.expert_latent > 0
     if not whole and kept is None and not latent:
         return "", saved
@@ -146,7 +146,9 @@ def again(b: Builder, owner: Part, normed: str, saved: Saved, parts: frozenset[s
     if SHARED in parts:
         saved = replace(saved, shared=_shared_up(b, owner, normed, {}))
     if ACTIVATION in parts:
-        saved = replace(saved, activation=mlp.forward(b, saved.up, saved.scores))
+        columns = b.gpt.mlp_bands * b.buffers[saved.activation].shape[1]
+        up = mlp.at_hand(b, saved.up, columns)
+        saved = replace(saved, up=up, activation=mlp.forward(b, up, saved.scores))
     return saved
 
 
@@ -199,7 +201,8 @@ def _activation_grad(b: Builder, saved: Saved, grad: str) -> tuple[str, str]:
 
 def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> tuple[str, str]:
     up, weights["shared.up"] = linear.forward(b, linears(b)["shared.up"], owner, normed)
-    return up, mlp.forward(b, up, name="shared.")
+    activation = mlp.forward(b, up, name="shared.")
+    return mlp.kept(b, up, name="shared."), activation
 
 
 def _shared_down_grad(

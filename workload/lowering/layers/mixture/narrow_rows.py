@@ -14,7 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.recipes.table import DEQUANTISE_ROWS, INPUT, QUANTISE_ROWS, recipe_of
+from workload.recipes.table import DEQUANTISE_ROWS, INPUT, QUANTISE_ROWS, Recipe, recipe_of
+
+How = tuple[Recipe, str]  # by which recipe, and whether as it casts an input or a gradient
+AS_KEPT: How = (recipe_of("fp8-blockwise"), INPUT)
 
 
 def narrowed(b: Builder, label: str, tokens: str, *, kind: str = INPUT) -> str:
@@ -22,25 +25,35 @@ def narrowed(b: Builder, label: str, tokens: str, *, kind: str = INPUT) -> str:
     is copied to places."""
     if not b.plan.fp8_dispatch:
         return tokens
-    rows, columns = b.buffers[tokens].shape
-    shape = rows, recipe_of(b.plan.recipe).sent_bytes(columns)
-    out = b.tensor(f"{label}.narrow", shape, "fp8")
-    b.op(f"{label}.narrow", QUANTISE_ROWS, [tokens], [out], **_how(b, kind, columns))
-    return out
+    return narrow(b, f"{label}.narrow", tokens, (recipe_of(b.plan.recipe), kind))
 
 
 def widened(b: Builder, label: str, rows: str, columns: int, *, kind: str = INPUT) -> str:
     """Emit the cast of rows that came in 8 bits to as many columns in the dtype of training."""
     if not b.plan.fp8_dispatch:
         return rows
-    own = b.buffers[rows]
-    out = b.tensor(f"{label}.wide", (own.shape[0], columns), rows_of=own.rows_of)
-    b.op(f"{label}.wide", DEQUANTISE_ROWS, [rows], [out], **_how(b, kind, columns))
+    return wide(b, f"{label}.wide", rows, columns, (recipe_of(b.plan.recipe), kind))
+
+
+def narrow(b: Builder, label: str, rows: str, how: How) -> str:
+    """Emit the cast of rows into 8 bits with their scales; returns these."""
+    own, columns = b.buffers[rows], b.buffers[rows].shape[1]
+    shape = own.shape[0], how[0].sent_bytes(columns)
+    out = b.tensor(label, shape, "fp8", rows_of=own.rows_of)
+    b.op(label, QUANTISE_ROWS, [rows], [out], **_attributes(how, columns))
     return out
 
 
-def _how(b: Builder, kind: str, columns: int) -> dict[str, Any]:
+def wide(b: Builder, label: str, rows: str, columns: int, how: How) -> str:
+    """Emit the cast of such rows of so many values to the dtype of training; returns these."""
+    own = b.buffers[rows]
+    out = b.tensor(label, (own.shape[0], columns), rows_of=own.rows_of)
+    b.op(label, DEQUANTISE_ROWS, [rows], [out], **_attributes(how, columns))
+    return out
+
+
+def _attributes(by: How, columns: int) -> dict[str, Any]:
     """What a kernel must know of rows that bring their scales."""
-    recipe = recipe_of(b.plan.recipe)
+    recipe, kind = by
     how: dict[str, Any] = {"formats": (recipe.format_of(kind),), "scaling": recipe.scaling}
     return how | {"columns": columns, "length": recipe.length}
