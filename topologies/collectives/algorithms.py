@@ -102,18 +102,34 @@ def between(curve: Curve, small_s: float, large_s: float | None, chunk_bytes: fl
     return float(small_s ** (1 - large) * large_s**large)
 
 
-def ring(size_bytes: float, group: DeviceGroup, passes: int = 1) -> list[Phase]:
+def ring(
+    size_bytes: float, group: DeviceGroup, passes: int = 1, links_share: float = 1.0
+) -> list[Phase]:
     """A ring all-gather or reduce-scatter, or with two passes an all-reduce: S (p-1)/p each.
+
+    Across nodes the links inside, of which rings reach the `links_share`, take no less time than
+    for a ring in one node of as many devices, so the slower of NICs and links counts.
 
     Source: Patarasuk and Yuan, Bandwidth optimal all-reduce (JPDC 2009). Of a chunk's p-1 steps
     N-1 leave a node if there is one rank in each, else N: a chunk that starts amid its node enters
-    it again for the ranks before its own. Not modelled: several chunks in flight, other than by q.
+    it again for the ranks before its own. The floor inside: eight MI325X reduce 16 GiB in 94.2 ms,
+    two, four and eight nodes of them in 92.0, 94.9 and 96.4 (github.com/hisohara/ai-scripts
+    @0780bb3, training/01_rccl-smoketest). Not modelled: several chunks in flight, other than by q.
     """
-    p, nodes = group.ring.ranks, group.ring.nodes
+    p, nodes, per_node = group.ring.ranks, group.ring.nodes, group.ring.devices_per_node
     moved = passes * size_bytes * (p - 1) / p
     around = 0 if nodes == 1 else nodes if p > nodes else nodes - 1
     hops, steps = passes * around, passes * (p - 1 - around)
-    return [Phase(moved, group.ring.bytes_per_s, nodes > 1, hops, steps, size_bytes / p)]
+    in_one_node = passes * size_bytes * (per_node - 1) / per_node
+    inside_s = _beside_nics(in_one_node, group, links_share)
+    return [Phase(moved, group.ring.bytes_per_s, nodes > 1, hops, steps, size_bytes / p, inside_s)]
+
+
+def _beside_nics(inside_bytes: float, group: DeviceGroup, links_share: float) -> float:
+    """The time that bytes take on the links inside the nodes of a group of several; 0 in one."""
+    if group.ring.nodes == 1:
+        return 0.0
+    return inside_bytes / (group.within_bytes_per_s * links_share)
 
 
 def tree(
@@ -201,14 +217,16 @@ def nvls(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> lis
     return [Phase(0.0, rate, False, 0, 1, size_bytes), replace(across, steps=0, least_s=inside_s)]
 
 
-def chain(size_bytes: float, group: DeviceGroup) -> list[Phase]:
-    """A broadcast along the ring, pipelined: all of S passes every device.
+def chain(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:
+    """A broadcast along the ring, pipelined: all of S passes every device, on the links inside
+    nodes as in `ring`.
 
     Source: NCCL's broadcast. Not modelled: the root's head start.
     """
     p, nodes = group.ring.ranks, group.ring.nodes
     rate, across = group.ring.bytes_per_s, nodes > 1
-    return [Phase(size_bytes, rate, across, nodes - 1, p - nodes, size_bytes / p)]
+    inside_s = _beside_nics(size_bytes, group, links_share)
+    return [Phase(size_bytes, rate, across, nodes - 1, p - nodes, size_bytes / p, inside_s)]
 
 
 def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:
@@ -217,7 +235,9 @@ def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) ->
     Source: Thakur et al. (see `recursive`), pairwise exchange: p-1 rounds, of which p-L leave the
     node; NCCL's is a send and a receive for each peer in one group call. Each node sends
     L S (p-L)/p through its NICs; the links inside carry S (L-1)/p per device meanwhile, at their
-    `links_share`, so the longer of both counts. The rates are those of the slowest pair
+    `links_share`, so the longer of both counts. What a device sends through its NIC it sends over
+    the same bus where its links are PCIe's, so that several nodes take no less than one of as many
+    devices, S (L-1)/L. The rates are those of the slowest pair
     (`topologies/routing/pair_flows.py`). Not modelled: congestion beyond the group's fair share;
     rounds that are under way at once, other than by q.
     """
@@ -226,7 +246,7 @@ def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) ->
     if nodes == 1:
         return [Phase(inner, group.within_bytes_per_s, False, 0, p - 1, size_bytes / p)]
     outer = per_node * size_bytes * (p - per_node) / p
-    inside_s = inner / (group.within_bytes_per_s * links_share)
+    inside_s = _beside_nics(size_bytes * (per_node - 1) / per_node, group, links_share)
     chunk, rate = size_bytes / p, group.ring.bytes_per_s
     return [Phase(outer, rate, True, p - per_node, per_node - 1, chunk, inside_s)]
 

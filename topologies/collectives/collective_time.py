@@ -167,18 +167,16 @@ def _seconds(
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
             own = software.of_pair(software.all_reduce, group.ring.pair_links)
-            return algorithms.seconds(own, algorithms.ring(size, group, passes=2), group.ring)
+            own = software.in_node(own, size)
+            share = _links_share(software, kind, name, own)
+            return algorithms.seconds(own, algorithms.ring(size, group, 2, share), group.ring)
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
-    return (
-        None
-        if curve is None
-        else algorithms.seconds(
-            curve,
-            _phases(kind, name, size, group, _links_share(software, name, curve)),
-            group.ring,
-        )
-    )
+    if curve is None:
+        return None
+    curve = software.in_node(curve, size)
+    share = _links_share(software, kind, name, curve)
+    return algorithms.seconds(curve, _phases(kind, name, size, group, share), group.ring)
 
 
 def _with_message_latency(machine: Machine) -> Software:
@@ -196,15 +194,17 @@ def _with_message_latency(machine: Machine) -> Software:
 
 def _two_halves(software: Software, name: str, size: float, group: DeviceGroup) -> float | None:
     """A reduce-scatter followed by an all-gather in one kernel, so that it launches once."""
-    gather = _curve(software, "all_gather", name, group)
-    scatter = _curve(software, "reduce_scatter", name, group)
-    if gather is None or scatter is None:
-        return None
-    phases = _phases("all_gather", name, size, group)
-    both_s = algorithms.seconds(gather, phases, group.ring) + algorithms.seconds(
-        scatter, phases, group.ring
-    )
-    return both_s - min(gather.launch_s, scatter.launch_s)
+    halves: tuple[Kind, Kind] = ("all_gather", "reduce_scatter")
+    times, launches = [], []
+    for kind in halves:
+        curve = _curve(software, kind, name, group)
+        if curve is None:
+            return None
+        share = _links_share(software, kind, name, curve)
+        phases = _phases("all_gather", name, size, group, share)
+        times.append(algorithms.seconds(curve, phases, group.ring))
+        launches.append(curve.launch_s)
+    return sum(times) - min(launches)
 
 
 def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Curve | None:
@@ -228,14 +228,17 @@ def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Cur
     return software.of_pair(curve, group.ring.pair_links)
 
 
-def _links_share(software: Software, name: str, curve: Curve) -> float:
-    """The share of the links' rate that an algorithm across nodes reaches inside them.
+def _links_share(software: Software, kind: Kind, name: str, curve: Curve) -> float:
+    """The share of the links' rate that an algorithm across nodes reaches inside them: its own.
 
-    A tree copies and reduces as rings do; its own curve in one node is that of small messages.
+    Where a library gathers in a node by recursive doubling, nobody measured its ring there, which
+    reaches no less.
     """
-    if name in ("nvls", "pairwise"):
-        return curve.efficiency_within
-    return 1.0 if software.all_gather is None else software.all_gather.efficiency_within
+    shares = [curve.efficiency_within]
+    if name == "ring" and kind in ("all_gather", "reduce_scatter"):
+        staged: Curve | None = getattr(software.recursive, kind)
+        shares += [] if staged is None else [staged.efficiency_within]
+    return max(shares)
 
 
 def _phases(
@@ -247,7 +250,8 @@ def _phases(
     if name == "nvls":
         return algorithms.nvls(size, group, links_share)
     if name == "ring":
-        return (algorithms.chain if kind == "broadcast" else algorithms.ring)(size, group)
+        along = algorithms.chain if kind == "broadcast" else algorithms.ring
+        return along(size, group, links_share=links_share)
     if name == "pairwise":
         return algorithms.pairwise(size, group, links_share)
     if kind == "all_to_all":

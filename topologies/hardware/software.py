@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Literal
 
@@ -30,12 +31,14 @@ class Curve:
 
     A hop from node to node takes from `hop_small` to `hop_large`, by its chunk, and a step between
     devices of a node likewise (`step_small`, `step_large`). The efficiencies are the rate reached
-    over the nominal one of the node's NICs, and over that of the links in one node.
+    over the nominal one of the node's NICs, and over that of the links in one node: there for the
+    first `within_to` bytes of a message, where it was measured with small ones alone.
     """
 
     launch_s: Annotated[float, Key("launch", "s")]
     efficiency_across: Annotated[float, Key("efficiency_across", share=True)]
     efficiency_within: Annotated[float, Key("efficiency_within", share=True)]
+    within_to_bytes: Annotated[float, Key("within_to", "bytes")] = math.inf
     hop_small_s: Annotated[float, Key("hop_small", "s")] = 0.0
     hop_large_s: Annotated[float | None, Key("hop_large", "s")] = None
     step_small_s: Annotated[float, Key("step_small", "s")] = 0.0
@@ -142,6 +145,16 @@ class Software:
                 f"software.pair_share = {[list(row) for row in self.pair_share]} wants rows of "
                 "[links, share]: each count of links once, and shares above 0 and at most 1"
             )
+
+    def in_node(self, curve: Curve, size_bytes: float) -> Curve:
+        """The curve for a message in one node, what is beyond `within_to` as rings of all-gathers
+        go: libraries send large messages by another protocol than small ones."""
+        first = min(size_bytes, curve.within_to_bytes)
+        if first == size_bytes or self.all_gather is None:
+            return curve
+        longest = first / curve.efficiency_within
+        rest = (size_bytes - first) / self.all_gather.efficiency_within
+        return replace(curve, efficiency_within=size_bytes / (longest + rest))
 
     def of_pair(self, curve: Curve, links: int) -> Curve:
         """The curve for a ring of two devices in a node that so many links join."""
