@@ -77,6 +77,7 @@ def describe(stack: Stack) -> str:
 
 def _flat(section: Any) -> list[tuple[str, Any]]:
     from simulator.stacks.apart import words
+    from simulator.stacks.where import WHERE, words_of_rule
 
     rows: list[tuple[str, Any]] = []
     for key, value in section.items():
@@ -84,6 +85,8 @@ def _flat(section: Any) -> list[tuple[str, Any]]:
             rows += [(f"{key}.{inner}", each) for inner, each in value.items()]
         elif key == APART:
             rows += [(NOT_TOGETHER if not at else "", words(each)) for at, each in enumerate(value)]
+        elif key == WHERE:
+            rows += map(words_of_rule, value)
         else:
             rows.append((key, value))
     return rows

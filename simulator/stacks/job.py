@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from simulator.stacks.stack import Stack
+from simulator.stacks.where import given_where
 from topologies.errors import SimgptError
 from workload.errors import NearestError, PlanError
 from workload.gpt import GPT
@@ -20,7 +21,7 @@ from workload.splits.plan_values import CHOICES, MOST
 # Of what is assumed, in order; after it what else the stack gives, where that is not the default.
 SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
 TRAINED = "bf16"
-ZEROS = ("0", "1", "2", "3")
+Refusal = Callable[[Mapping[str, Any]], SimgptError | None]  # why words are no plan that runs
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,20 @@ def job_of(
     _check_precision(words.get("precision", TRAINED))
     words, asked = in_fp8(words, stack)
     layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
-    zero = str(words.get("zero", ""))
-    defaults = stack.plan_defaults(layers, (int(zero),) if zero in ZEROS else ())
+    defaults = stack.plan_defaults(layers, words)
     if str(words.get("precision", TRAINED)) != TRAINED:
         defaults.pop("gradients", None)
     given = {**defaults, **words}
     if "recompute" in words:
         given["recompute"] = stack.recompute(str(words["recompute"]), layers)
-    plan = _plan_of(given, gpt, stack, devices, batch)
+    read = partial(parse_plan, devices=devices, batch=batch)
+    refusal = partial(_refusal, read, gpt, stack)
+    optional = given_where(stack.plan, words).keys() - words.keys()
+    given = _where_it_can(given, {key: stack.plan.get(key) for key in sorted(optional)}, refusal)
+    plan = _plan_of(given, read, refusal)
     said = {*words, "batch"} if batch is not None else {*words}
-    further = (key for key in defaults if key not in SAID and key in split_plan(str(plan)))
+    shown = split_plan(stack.text(plan))
+    further = (key for key in defaults if key not in SAID and key in shown)
     assumed = tuple(
         (key, text_of(getattr(plan, key))) for key in (*SAID, *further) if key not in said
     )
@@ -78,14 +83,23 @@ def in_fp8(words: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], Stac
     return rest, replace(stack, fp8=fp8)
 
 
-def _plan_of(
-    given: Mapping[str, Any], gpt: GPT, stack: Stack, devices: int | None, batch: int | None
-) -> Plan:
+def _where_it_can(
+    given: dict[str, Any], plain: Mapping[str, Any], refusal: Refusal
+) -> dict[str, Any]:
+    """The words without one that a stack gives for others, but with its `plain` value, where the
+    plan runs only so: with sequence parallelism of a sequence that x does not divide, it does not.
+    """
+    if not plain or refusal(given) is None:
+        return given
+    ways = ({**given, key: value} for key, value in plain.items())
+    known = [{key: value for key, value in way.items() if value is not None} for way in ways]
+    return next((way for way in known if refusal(way) is None), given)
+
+
+def _plan_of(given: Mapping[str, Any], read: Callable[..., Plan], refusal: Refusal) -> Plan:
     """The plan of some words. A field that divides nothing is refused here, with the nearest of
     the values that devices, plan and model all can have; any other refusal of the model or the
     stack comes where the plan is used."""
-    read = partial(parse_plan, devices=devices, batch=batch)
-    refusal = partial(_refusal, read, gpt, stack)
     why = refusal(given)
     if isinstance(why, NearestError):
         key = why.key

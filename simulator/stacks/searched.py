@@ -46,8 +46,7 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
             f"the stack {stack.name} recomputes every other linear where selective is asked for, "
             "taken as recompute=full:N, which a search cannot keep; use none, full"
         )
-    zeros = (fixed["zero"],) if "zero" in fixed else tuple(stack.can["zero"])
-    defaults = stack.plan_defaults(1, zeros)
+    defaults = stack.plan_defaults(1, fixed)
     for key in UNEVEN:
         if fixed.get(key, defaults.get(key)):
             raise PlanCannotRunError(
@@ -56,7 +55,10 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
             )
     own = {key: defaults[key] for key in KEPT if key in defaults}
     if "overlap" in own:
-        own["overlap"] = tuple(switch for switch in OVERLAPS if switch in own["overlap"])
+        zeros = (fixed["zero"],) if "zero" in fixed else stack.can["zero"]
+        of_each = [stack.plan_defaults(1, {**fixed, "zero": zero})["overlap"] for zero in zeros]
+        named = {switch for switches in of_each for switch in switches}
+        own["overlap"] = tuple(switch for switch in OVERLAPS if switch in named)
     if str(fixed.get("precision", TRAINED)) != TRAINED:
         own.pop("gradients", None)
     lacking = {axis: 1 for axis in AXES if axis not in stack.can["axes"]}
@@ -91,7 +93,7 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
     plan = Plan(batch=1, micro_batch=1)
     kernels = stack.kernels(gpt, plan, machine)
     softmax = stack.own_kernels.get("softmax")
-    attention = fixed.get("attention", stack.plan_defaults(1).get("attention"))
+    attention = fixed.get("attention", stack.plan_defaults(1, fixed).get("attention"))
     if softmax and attention == "unfused":
         fused, steps = softmax["fused"], softmax["steps"]
         least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}

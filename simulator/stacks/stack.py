@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -16,9 +16,9 @@ from simulator.stacks.exchange import (
     sends_own_rows,
     share_sent_once,
 )
-from simulator.stacks.given import given
 from simulator.stacks.held import held_of
 from simulator.stacks.host import host_times, of_gpu, with_hosts
+from simulator.stacks.where import NOTHING, Said, defaults_of
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
@@ -61,10 +61,10 @@ class Stack:
     fp8: bool = False
     tabled: bool = False
 
-    def plan_defaults(self, layers: int, zeros: Collection[int] = ()) -> dict[str, Any]:
-        """The keys of a plan that the stack gives where the user does not, for chunks of so many
-        layers, with any of these stages of ZeRO: the stack's own, if there are none."""
-        keys = given(self.plan, zeros)
+    def plan_defaults(self, layers: int, said: Said = NOTHING) -> dict[str, Any]:
+        """The keys of a plan that the stack gives where the user, who `said` others, does not, for
+        chunks of so many layers."""
+        keys = defaults_of(self.plan, said)
         if "recompute" in keys:
             keys["recompute"] = self.recompute(keys["recompute"], layers)
         return keys
@@ -74,7 +74,7 @@ class Stack:
         stands at its default, but not at the stack's, is said too."""
         words = str(plan)
         said = {word.partition("=")[0] for word in words.split(",")}
-        for key, default in self.plan_defaults(1, (plan.zero,)).items():
+        for key, default in self.plan_defaults(1, plan).items():
             value = getattr(plan, key)
             same = value == default or (key == "overlap" and set(value) == set(default))
             if key not in said and not same:

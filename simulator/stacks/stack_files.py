@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.stacks.stack import EXECUTOR, Stack, StackError
 from simulator.stacks.stack_schema import TABLES, TEXTS, check_document
+from simulator.stacks.where import above
 from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
 from topologies.session import session_cached
@@ -76,6 +77,7 @@ def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
         under = _whole(str(beside), (*bases, name))
     family = own.get("family", under.get("family"))
     tables = {table: {**under.get(table, {}), **own.get(table, {})} for table in TABLES}
+    tables["plan"] = above(under.get("plan", {}), own.get("plan", {}))
     return {**{word: own.get(word) for word in TEXTS}, **tables, "family": family}
 
 

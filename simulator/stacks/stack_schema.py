@@ -7,14 +7,13 @@ from typing import Any
 
 from simulator.costs.graph_scopes import SCOPES
 from simulator.stacks.exchange import EXCHANGES
-from simulator.stacks.given import FURTHER, OWN
 from simulator.stacks.stack import StackError
+from simulator.stacks.where import WHEN, WHERE, is_bound
 from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.grid import AXES
 from workload.op import COLLECTIVES, FORWARD
-from workload.passes.table import EVERY
 from workload.pipeline.message_order import HABITS
 from workload.plan_text import KEYS, plan_value
 from workload.splits.plan_values import CHOICES, MOST
@@ -118,14 +117,6 @@ APART: Rule = (
     _list_of(_is_apart),
     'a list of tables of a plan\'s keys, such as {overlap = "a2a", recompute = "full"}',
 )
-ZEROS = ("0", "1", "2", "3")
-OF_ZERO: Rule = (
-    lambda value: (
-        isinstance(value, Mapping)
-        and all(zero in ZEROS and _list_of(EVERY.__contains__)(own) for zero, own in value.items())
-    ),
-    'a table of overlaps by a stage of ZeRO, such as {3 = ["ors", "oag"]}',
-)
 CAN: dict[str, Rule] = {
     "apart": APART,
     "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
@@ -193,8 +184,9 @@ MEMORY: dict[str, Rule] = {
 MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
 SELECTIVE = ("selective", "half")
 UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
+PLANNED = tuple(key for key in KEYS if key not in UNPLANNED)
 TABLES: dict[str, tuple[str, ...]] = {
-    "plan": (*(key for key in KEYS if key not in UNPLANNED), *OWN),
+    "plan": (*PLANNED, "selective", WHERE),
     "vocabulary": tuple(VOCABULARY),
     "kernels": (*KERNELS, *BY_NAME, "softmax"),
     "can": tuple(CAN),
@@ -233,12 +225,27 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
 
 def _check_plan(plan: Mapping[str, Any], origin: str) -> None:
     for key, value in plan.items():
-        if key == FURTHER:
-            _check(value, OF_ZERO, f"{origin}: plan.{key}")
+        if key == WHERE:
+            _check_where(value, f"{origin}: plan.{WHERE}")
         elif key != "selective":
             plan_value(key, value)
         elif value not in SELECTIVE:
             raise StackError(f"{origin}: plan.selective must be one of {', '.join(SELECTIVE)}")
+
+
+def _check_where(rules: Any, where: str) -> None:
+    _check(rules, (_list_of(lambda each: isinstance(each, Mapping)), "a list of tables"), where)
+    for rule in rules:
+        when = rule.get(WHEN)
+        _check(when, (lambda each: isinstance(each, Mapping), "a table"), f"{where}.{WHEN}")
+        _check_keys({key: value for key, value in rule.items() if key != WHEN}, PLANNED, where)
+        _check_keys(when, KEYS, f"{where}.{WHEN}")
+        for key, value in rule.items():
+            if key != WHEN:
+                plan_value(key, value)
+        for key, value in when.items():
+            for each in value if isinstance(value, list) and key != "overlap" else [value]:
+                plan_value(key, each[1:] if is_bound(each) else each)
 
 
 def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

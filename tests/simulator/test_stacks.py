@@ -49,9 +49,10 @@ def test_our_executor_has_no_habits_and_changes_nothing() -> None:
 
 def test_what_the_plan_does_not_say_the_stack_does() -> None:
     found = job("tp=4,pp=2,dp=rest,mbs=1")
-    assert str(found.plan) == "x=4,y=1,z=1,data=8,pipe=2,micro_batch=1,zero=1,overlap=oar+dp+pp"
+    words = "zero=1,sequence_parallel=true,overlap=oar+dp+pp"
+    assert str(found.plan) == f"x=4,y=1,z=1,data=8,pipe=2,micro_batch=1,{words}"
     assert dict(found.assumed)["overlap"] == "oar+dp+pp"
-    given = job("tp=4,pp=2,dp=rest,mbs=1,zero=0,overlap=none")
+    given = job("tp=4,pp=2,dp=rest,mbs=1,zero=0,overlap=none,sp=true")
     assert (given.plan.zero, given.plan.overlap) == (0, ())
     assert set(dict(given.assumed)) == {"attention", "gradients", "recompute"}
 
@@ -211,8 +212,6 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[can]\naxes = 'x'\n", "can.axes must be a list"),
         ("[plan]\noverlap = 'fast'\n", "overlap=fast is not supported"),
         ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, half"),
-        ("[plan]\noverlap_of_zero = {4 = ['ors']}\n", "plan.overlap_of_zero must be a table"),
-        ("[plan]\noverlap_of_zero = {3 = ['fast']}\n", "plan.overlap_of_zero must be a table"),
         ("[kernels]\nattention = {h100 = [0.5]}\n", "kernels.attention.h100 must be two numbers"),
         ("[kernels]\nhost = {h100 = '5 W'}\n", "kernels.host.h100 must be a duration"),
         ("[kernels]\nmemory_shares = {b200 = {sum_rows = 1.5}}\n", "must be a table of shares"),

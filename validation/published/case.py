@@ -196,10 +196,8 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
     """The plan's switches: the notes' come before the columns', those before the stack's."""
     stack = dialect.stack
     layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
-    staged = run.whole("zero_stage") if run.text("zero_stage") else None
-    keys = stack.plan_defaults(layers, () if staged is None else (staged,))
-    if staged is not None:
-        keys["zero"] = staged
+    own = {"x": x} | ({"zero": run.whole("zero_stage")} if run.text("zero_stage") else {})
+    keys = stack.plan_defaults(layers, own) | {key: own[key] for key in own if key != "x"}
     if run.text("recompute"):
         keys["recompute"] = stack.recompute(run.text("recompute"), layers)
     if run.text("flash_attention"):

@@ -121,7 +121,7 @@ def _predicted(run: SeedRun) -> Candidates:
 
 def _of_grids(run: SeedRun) -> Iterator[Prediction]:
     stack = load_stack(run.stack)
-    words = {**stack.plan_defaults(1), **run.plan, "order": USUAL}
+    words = {**stack.plan_defaults(1, run.plan), **run.plan, "order": USUAL}
     problem = SearchProblem(
         find_model(run.model), run.devices, run.batch, parse_fields(words), stack=stack
     )
