@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simulator.search.bounds.peak_memory import pipeline_bytes, plan_bytes
+from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import Stack
+from simulator.stacks.held import held_of
 from simulator.stacks.job import Job
 from simulator.step_memory import room_for_tensors
 from topologies.errors import SimgptError
 from topologies.machine import Machine
-from workload.lowering import lower
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import Habits
 from workload.plan import Plan
 
 Change = Mapping[str, Any]
@@ -26,19 +26,17 @@ Change = Mapping[str, Any]
 def does_fit(job: Job, machine: Machine) -> bool:
     """Whether the fullest stage of the job's plan fits into what a device has for tensors."""
     room = room_for_tensors(machine, job.stack)
-    if plan_bytes(job.gpt, job.plan) <= room:
-        return True
     own = habits_in_memory(job.stack, job.plan)
-    if own == NO_HABITS:
-        return False
-    if job.plan.pipe > 1:
-        return pipeline_bytes(job.gpt, job.plan, own) <= room
-    return lower(job.gpt, job.plan, habits=own).peak.total_bytes <= room
+    return plan_bytes(job.gpt, job.plan, own) <= room
 
 
 def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
-    """Those of a stack's habits that change what is in memory: fp8 and the order of messages."""
-    return Habits(fp8=stack.fp8, messages=stack.messages if plan.pipe > 1 else "")
+    """Those of a stack's habits that change what is in memory: fp8, the order of messages, and what
+    pipelines hold whole for all micro-batches, and what the stack holds unlike others."""
+    once = plan.pipe > 1 and bool(stack.own_kernels.get("once_a_step", False))
+    messages = stack.messages if plan.pipe > 1 else ""
+    held = held_of(stack.memory)
+    return Habits(fp8=stack.fp8, messages=messages, once_a_step=once, held=held)
 
 
 def nearest_changes(job: Job) -> Iterator[Change]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from simulator.search.asked.turns import by_streams, least_ticks
-from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, of_rows, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.op_bounds import OpBounds
@@ -234,7 +234,7 @@ class Frontier:
         habits, schedule = self._space.problem.habits, SCHEDULES[int(entries.schedule[0])]
         how: dict[str, Any] = {"schedule": schedule, "habits": of_lowering(habits)}
         for plain in sized(self._space, np.unique(rows), overlap=(), **how):
-            yield LoweredSlots(plain, self._slots, habits)
+            yield LoweredSlots(plain, self._slots, of_rows(habits, self._space, plain.rows))
 
     def _push_groups(self, lowered: LoweredSlots, some: PlacedProgram, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""

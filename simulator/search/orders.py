@@ -11,6 +11,7 @@ import numpy as np
 
 from simulator.search.asked.exchanges import in_order
 from simulator.search.problem import SearchProblem
+from simulator.stacks.searched import overlap_of
 from topologies.session import session_cached
 from workload.grid import (
     AXES,
@@ -68,7 +69,7 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
     """The overlaps that tell plans of a shape apart, all of them first."""
     beside = problem.of_exchanges
     if "overlap" in problem.fixed:
-        given = problem.fixed["overlap"]
+        given = overlap_of(problem.stack, problem.fixed["overlap"], shape)
         return [given if {*beside} <= {*given} else in_order((*given, *beside))]
     keys = (*AXES, "zero", "expert", "sequence_parallel")
     columns = {key: np.array([shape[key]]) for key in keys}

@@ -55,10 +55,7 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
             )
     own = {key: defaults[key] for key in KEPT if key in defaults}
     if "overlap" in own:
-        zeros = (fixed["zero"],) if "zero" in fixed else stack.can["zero"]
-        of_each = [stack.plan_defaults(1, {**fixed, "zero": zero})["overlap"] for zero in zeros]
-        named = {switch for switches in of_each for switch in switches}
-        own["overlap"] = tuple(switch for switch in OVERLAPS if switch in named)
+        own["overlap"] = _overlaps(stack, fixed)
     if str(fixed.get("precision", TRAINED)) != TRAINED:
         own.pop("gradients", None)
     lacking = {axis: 1 for axis in AXES if axis not in stack.can["axes"]}
@@ -70,6 +67,25 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
         if key in fixed and (key == "zero" or fixed.get("pipe", 2) != 1):
             stack.check_value(key, fixed[key])
     return {**lacking, **own, **fixed}
+
+
+def _overlaps(stack: Stack, fixed: Mapping[str, Any]) -> tuple[str, ...]:
+    """All that the stack overlaps in plans with any stage of ZeRO that is not ruled out."""
+    zeros = (fixed["zero"],) if "zero" in fixed else stack.can["zero"]
+    of_each = (stack.plan_defaults(1, {**fixed, "zero": zero}) for zero in zeros)
+    named = {switch for keys in of_each for switch in keys.get("overlap", ())}
+    return tuple(switch for switch in OVERLAPS if switch in named)
+
+
+def overlap_of(
+    stack: Stack, searched: tuple[str, ...], shape: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What a plan of a search overlaps whose plans have these overlaps in common: where those are
+    the stack's own for all stages of ZeRO, what it overlaps with the plan's stage."""
+    if {*_overlaps(stack, {})} != {*searched}:
+        return searched
+    own = stack.plan_defaults(1, {"zero": int(shape["zero"])}).get("overlap", ())
+    return tuple(switch for switch in searched if switch in own)
 
 
 def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
@@ -90,10 +106,12 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
     """
     if stack == EXECUTOR:
         return PLAIN_KERNELS
-    plan = Plan(batch=1, micro_batch=1)
+    defaults = stack.plan_defaults(1, fixed)
+    gradients = fixed.get("gradients", defaults.get("gradients", "fp32"))
+    plan = Plan(batch=1, micro_batch=1, gradients=gradients)
     kernels = stack.kernels(gpt, plan, machine)
     softmax = stack.own_kernels.get("softmax")
-    attention = fixed.get("attention", stack.plan_defaults(1, fixed).get("attention"))
+    attention = fixed.get("attention", defaults.get("attention"))
     if softmax and attention == "unfused":
         fused, steps = softmax["fused"], softmax["steps"]
         least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}

@@ -30,7 +30,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
 from workload.passes.exchanges.kernels import ExchangeKernels
-from workload.passes.stack import Habits
+from workload.passes.stack import TRAINING, Habits
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, text_of
@@ -221,6 +221,7 @@ class Stack:
                 own_rows=sends_own_rows(plan, exchange),
                 exchange_kernels=self._sending(gpt, plan, machine, exchange),
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
+                reduce_dtype=self._reduce_dtype(plan),
                 **switches,
                 held=held_of(self.memory),
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
@@ -233,6 +234,12 @@ class Stack:
         """What the stack has of kernels that send experts' rows themselves, on such GPUs."""
         found = of_gpu(self.own_kernels.get("exchange_kernels", {}), _gpu(machine))
         return {} if found is None else dict(found)
+
+    def _reduce_dtype(self, plan: Plan) -> str:
+        """In what gradients are reduced: where the plan sums them in fp32, in what the stack says,
+        else in the dtype of training, whatever that of the part that a rank keeps."""
+        wide = plan.gradients == "fp32"
+        return str(self.own_kernels.get("reduce_dtype", TRAINING)) if wide else TRAINING
 
     def _sending(
         self, gpt: GPT, plan: Plan, machine: Machine, exchange: str
@@ -258,7 +265,7 @@ class Stack:
         return (0, 0) if found is None else (found[0], found[1])
 
 
-SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps", "fp8_pads")
+SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps", "fp8_pads", "once_a_step")
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(

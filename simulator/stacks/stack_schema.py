@@ -14,6 +14,7 @@ from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.grid import AXES
 from workload.op import COLLECTIVES, FORWARD
+from workload.passes.stack import SUMS, TRAINING
 from workload.pipeline.message_order import HABITS
 from workload.plan_text import KEYS, plan_value
 from workload.splits.plan_values import CHOICES, MOST
@@ -135,17 +136,21 @@ GRAPHS: Rule = (
     _list_of(lambda each: each in SCOPES),
     f"a list of some of {', '.join(SCOPES)}",
 )
+REDUCE_DTYPES = (SUMS, TRAINING)
+REDUCE_DTYPE: Rule = (REDUCE_DTYPES.__contains__, f"one of {', '.join(REDUCE_DTYPES)}")
 KERNELS: dict[str, Rule] = {
     "fused": WORDS,
     "pace": NUMBER,
     "scatter_gather": DIRECTIONS,
     "messages": MESSAGES,
     "launches_of_slice": COUNT,
+    "reduce_dtype": REDUCE_DTYPE,
     "early_stop": SWITCH,
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
     "context_steps": SWITCH,
     "fp8_pads": SWITCH,
+    "once_a_step": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
     "tuned_norms": WIDTHS,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.explain.nearest_fit import does_fit, habits_in_memory
 from simulator.predict import predict
+from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import SAID, Job, job_of
 from simulator.stacks.searched import kept
@@ -110,6 +112,71 @@ def test_torchtitans_selective_recomputes_half_of_a_chunk() -> None:
     assert job("pp=2,dp=rest,mbs=1,recompute=selective").plan.recompute == "selective"
 
 
+SMALL = replace(
+    GPT(name="small", layers=2, hidden=512, heads=8, ffn=2048, sequence=256, vocab=1024),
+    positions="rope",
+    norm="rmsnorm",
+    biases=False,
+    tied=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("stack", "wire"),
+    [
+        *((each, 4) for each in ("torchtitan", "fsdp", "accelerate", "llm-foundry")),
+        *((each, 4) for each in ("megatron-core", "nemo")),
+        *((each, 2) for each in ("megatron-deepspeed", "gpt-neox", "simgpt")),
+    ],
+)
+@pytest.mark.parametrize("zero", [2, 3])
+def test_each_micro_batch_reduces_gradients_in_the_stacks_dtype(
+    stack: str, wire: int, zero: int
+) -> None:
+    """Bytes that data sends more for each weight, of two micro-batches, where sums are fp32; norms
+    are summed in their own dtype, once."""
+    sent = {}
+    for gradients in ("fp32", "bf16"):
+        text = f"dp=rest,mbs=1,zero={zero},gradients={gradients}"
+        found = job_of(SMALL, text, load_stack(stack), devices=16, batch=32)
+        step = predict(found.gpt, found.plan, load_machine("dgx-h100"), stack=found.stack)
+        sent[gradients] = step.comm_bytes["data"]
+    weights, norms = 2 * 12 * 512**2 + 2 * 1024 * 512, 5 * 512
+    assert sent["fp32"] - sent["bf16"] == 2 * weights * (wire - 2) + norms * 2
+
+
+@pytest.mark.parametrize("reshard", ["true", "false"])
+def test_a_pipeline_of_fsdp2_holds_unsharded_parameters_once(reshard: str) -> None:
+    """8 layers of 12 h^2 weights in 4 stages: 2 bytes for each, whatever is in flight."""
+    gpt = replace(SMALL, layers=8)
+    steps = []
+    for batch in (8, 64):
+        text = f"pp=4,dp=rest,mbs=1,zero=3,reshard={reshard}"
+        found = job_of(gpt, text, load_stack("torchtitan"), devices=32, batch=batch)
+        steps.append(predict(found.gpt, found.plan, load_machine("dgx-h100"), stack=found.stack))
+    few, many = steps
+    assert few.memory.parts["gradients"] == pytest.approx(many.memory.parts["gradients"], abs=4096)
+    assert few.memory.parts["gradients"] > 4 * 2 * 12 * 512**2
+    if reshard == "false":
+        assert few.memory.parts["gathered"] == many.memory.parts["gathered"]
+        assert few.memory.parts["gathered"] >= 2 * 2 * 12 * 512**2
+        assert few.comm_bytes["data"] == many.comm_bytes["data"]
+
+
+def test_what_fits_of_a_pipeline_counts_one_copy_of_its_weights() -> None:
+    gpt, machine = replace(SMALL, layers=8, hidden=4096, ffn=16384), load_machine("dgx-h100")
+    text = "pp=4,dp=rest,mbs=1,zero=3,reshard=false,recompute=full"
+    found = job_of(gpt, text, load_stack("torchtitan"), devices=32, batch=64)
+    own = plan_bytes(found.gpt, found.plan, habits_in_memory(found.stack, found.plan))
+    step = predict(found.gpt, found.plan, machine, stack=found.stack)
+    assert own == step.memory.peak_bytes
+    for room, fits in ((own * 1.01, True), (own * 0.99, False)):
+        lacking = (room - step.memory.capacity_bytes) / (1 - found.stack.fragmentation)
+        memory = f"{step.memory.device_bytes + lacking:.0f} B"
+        changed = with_settings("dgx-h100", {"device.memory": memory})
+        assert does_fit(found, changed) is fits
+
+
 def test_rates_are_those_of_the_gpu_or_its_family_or_the_machines_own() -> None:
     plan = job("dp=rest,mbs=1").plan
     rates = {
@@ -205,6 +272,8 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[kernels]\npace = 'fast'\n", "kernels.pace must be a number"),
         ("[kernels]\npace = {h100 = 0.9}\n", "kernels.pace must be a number"),
         ("[kernels]\nearly_stop = 1\n", "kernels.early_stop must be true or false"),
+        ("[kernels]\nreduce_dtype = 'fp32'\n", "reduce_dtype must be one of gradients, training"),
+        ("[kernels]\nonce_a_step = 1\n", "kernels.once_a_step must be true or false"),
         ("[kernels]\nfused = 3\n", "kernels.fused must be a list"),
         ("[kernels]\ncopies = {gelu = [1]}\n", "kernels.copies.gelu must be two whole numbers"),
         ("[kernels]\npasses = {gelu = 0}\n", "kernels.passes.gelu must be a number above 0"),

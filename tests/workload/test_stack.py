@@ -8,9 +8,18 @@ import pytest
 
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
-from workload.op import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD, Op
+from workload.op import (
+    BACKWARD,
+    FORWARD,
+    GRAD_SCATTER,
+    INPUT_GRAD,
+    ROLES,
+    WEIGHT_GATHER,
+    WEIGHT_GRAD,
+    Op,
+)
 from workload.passes.exchanges.kernels import ExchangeKernels
-from workload.passes.stack import HABITS, NO_HABITS, Habits, with_habits
+from workload.passes.stack import HABITS, NO_HABITS, SUMS, Habits, with_habits
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.rounding import scaled
@@ -269,6 +278,8 @@ def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> N
 
 
 EVERY = Habits(
+    reduce_dtype=SUMS,
+    once_a_step=True,
     fused=("gelu", "accumulate"),
     fp8=True,
     fp8_transposes=True,
@@ -310,3 +321,68 @@ def test_every_habit_is_one_row_with_a_source() -> None:
 def test_a_factor_is_taken_as_it_is_written() -> None:
     assert [scaled(100, factor) for factor in (2.33, 0.5, 1.0)] == [233, 50, 100]
     assert [scaled(number, 0.5) for number in (1, 2, 3)] == [1, 1, 2]  # half up
+
+
+ZERO = {"data": 2, "batch": 4, "micro_batch": 1, "overlap": ("ors",)}
+
+
+def scatters(found: Program) -> list[Op]:
+    return [op for op in found.ops if op.purpose == GRAD_SCATTER]
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int) -> None:
+    """Four bytes for each of the 64 x 256 elements of a layer's first MLP weight, for two."""
+    plan = Plan(**ZERO, zero=zero)
+    before, after = program(NO_HABITS, plan), program(Habits(reduce_dtype=SUMS), plan)
+    assert [op.nbytes for op in scatters(after)] == [2 * op.nbytes for op in scatters(before)]
+    (own,) = (op for op in scatters(after) if op.name == "m1.l0.up.grad.scatter")
+    assert (own.nbytes, own.dtype) == (64 * 256 * 4, "fp32")
+    (cast,) = (op for op in after.ops if op.writes == own.reads)
+    assert (cast.kind, cast.stream, cast.nbytes) == ("cast", "compute", 64 * 256 * (2 + 4))
+    assert after.buffers[own.writes[0]].dtype == "fp32"
+    (added,) = (op for op in after.ops if own.writes[0] in op.reads)
+    assert added.nbytes == 64 * 256 // 2 * (4 + 4 + 4)
+
+
+def test_what_is_summed_in_16_bits_is_reduced_in_16_bits() -> None:
+    plan = Plan(**ZERO, zero=3, gradients="bf16")
+    after = program(Habits(reduce_dtype=SUMS), plan)
+    assert after.ops == program(NO_HABITS, plan).ops
+
+
+def weights(found: Program) -> int:
+    """Elements of the stage's weights that data splits, whole."""
+    gathers = {
+        op.writes[0].partition(".")[2]: op for op in found.ops if op.purpose == WEIGHT_GATHER
+    }
+    return sum(op.nbytes for op in gathers.values()) // 2
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_stages_gather_what_they_keep_and_reduce_gradients_once_a_step(count: int) -> None:
+    """2 bytes for each weight there and 4 back, whatever the number of micro-batches."""
+    plan = Plan(data=2, pipe=2, zero=3, reshard=False, batch=2 * count, micro_batch=1)
+    once = program(Habits(once_a_step=True), plan)
+    each = program(NO_HABITS, plan)
+    elements = weights(once)
+    assert elements == weights(each)
+    small = each.comm_bytes["data"] - count * elements * (2 + 2)
+    assert once.comm_bytes["data"] == elements * (2 + 4) + small
+    assert scatters(once) == []
+    sizes = dict(zip(ROLES, once.levels.max(axis=1), strict=True))
+    assert sizes["gathered"] == 2 * elements
+    assert sizes["gradients"] >= 4 * elements
+
+
+def test_resharded_weights_are_gathered_for_each_micro_batch_but_gradients_reduced_once() -> None:
+    plan = Plan(data=2, pipe=2, zero=3, batch=8, micro_batch=1)
+    once, each = program(Habits(once_a_step=True), plan), program(NO_HABITS, plan)
+    gathers = [[op for op in own.ops if op.purpose == WEIGHT_GATHER] for own in (once, each)]
+    assert len(gathers[0]) == len(gathers[1])
+    assert scatters(once) == []
+
+
+def test_without_stages_each_micro_batch_gathers_and_reduces() -> None:
+    plan = Plan(data=2, zero=3, reshard=False, batch=8, micro_batch=1)
+    assert program(Habits(once_a_step=True), plan).ops == program(NO_HABITS, plan).ops

@@ -26,13 +26,25 @@ from workload.rules.table import rule_of
 
 
 class Builder(OpWriter):
-    """Ops, buffers and parameters of the program that the lowering writes."""
+    """Ops, buffers and parameters of the program that the lowering writes.
 
-    def __init__(self, gpt: GPT, plan: Plan, stage: int, held: Held = NOTHING_HELD) -> None:
+    With `once_a_step` data reduces gradients of weights at the end of the step alone, and weights
+    that are kept after the forward pass are gathered for all micro-batches together.
+    """
+
+    def __init__(
+        self,
+        gpt: GPT,
+        plan: Plan,
+        stage: int,
+        held: Held = NOTHING_HELD,
+        *,
+        once_a_step: bool = False,
+    ) -> None:
         super().__init__(gpt, plan, stage)
-        self.held = held
-        self.sharding = sharding_of(plan)
-        self.sharding_of_experts = sharding_of(plan, of_experts=True)
+        self.held, self.once_a_step = held, once_a_step
+        self.sharding = sharding_of(plan, sums_whole=once_a_step)
+        self.sharding_of_experts = sharding_of(plan, of_experts=True, sums_whole=once_a_step)
         self.expert_axes, self.expert_tensor_axes = plan.expert_axes, plan.expert_tensor_axes
         self.tokens = gpt.sequence // plan.context  # of a sequence, on one rank
         self.rows = plan.micro_batch * self.tokens

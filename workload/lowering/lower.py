@@ -60,7 +60,8 @@ def lower_slots(
     """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
-    b = Builder(gpt, plan, stage, habits.held)
+    once = habits.once_a_step and plan.pipe > 1 and plan.zero > 1
+    b = Builder(gpt, plan, stage, habits.held, once_a_step=once)
     chunks = Chunks(b, early_stop=habits.early_stop, keeps=keeps)
     declare(b, chunks)
     ops, slot_of = emitted(b, chunks, order, forms, habits)
@@ -68,7 +69,9 @@ def lower_slots(
         ops = needed_for(zeroth_order.LOSSES, ops)
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
-    every = overlap_step([*ops, *chunks.kept(b.ops)], alone(plan), b.buffers, slot_of)
+    # What is reduced behind the last backward pass of a stage has nothing to run beside.
+    beside = tuple(each for each in alone(plan) if each != "dp" or not once)
+    every = overlap_step([*ops, *chunks.kept(b.ops)], beside, b.buffers, slot_of)
     every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts

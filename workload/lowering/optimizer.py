@@ -20,6 +20,8 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     each: as many slices of each weight as there are ranks of data.
     """
     b.block = STEP
+    if b.once_a_step and not b.plan.reshard:
+        _drop_gathered(b)
     if b.rule.zeroth_order:
         zeroth_order.emit_slopes(b)
     else:
@@ -31,6 +33,11 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     balance.move_biases(b)
     if launches_of_slice and b.grid.data > 1:
         _handle_slices(b, launches_of_slice * b.grid.data)
+
+
+def _drop_gathered(b: Builder) -> None:
+    """Emit the end of weights that were gathered once for all micro-batches: none goes before."""
+    b.op("reshard", "launches", list(b.gathered.values()), [], nbytes=0, count=0)
 
 
 def sum_loss(b: Builder) -> None:

@@ -46,10 +46,11 @@ class Sharding:
         return [axes] if axes[0] == "z" else [("z",), self.over]
 
 
-def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
+def sharding_of(plan: Plan, *, of_experts: bool = False, sums_whole: bool = False) -> Sharding:
     """What z and `zero` split: z everything, zero=1, 2 and 3 one thing more over S each.
 
     For the weights of experts, S is that part of x, context and data on which ranks hold the same.
+    With `sums_whole` gradients are not split over S, whatever `zero` says.
     """
     z = ("z",)
     part = "shard" if 0 < plan.shard < plan.data else "data"
@@ -66,7 +67,8 @@ def sharding_of(plan: Plan, *, of_experts: bool = False) -> Sharding:
     copies = ("replica",) if part == "shard" else ()
     both = (*z, *over) if plan.zero == 3 else (*over, *z)
     first = both if plan.zero == 3 else z
-    return Sharding(first, both if plan.zero > 1 else z, both, over, copies, fastest)
+    sums = both if plan.zero > 1 and not sums_whole else z
+    return Sharding(first, sums, both, over, copies, fastest)
 
 
 def _whole(axis: str) -> str:

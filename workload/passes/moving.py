@@ -1,15 +1,29 @@
-"""What passes do to ops: give a collective a stream of its own, and issue it later."""
+"""What passes do to ops: issue a collective later or on a stream of its own, or send more bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from workload.op import COMPUTE, Op, altered
+from workload.op import COMPUTE, KEYS_EXCHANGE, Op, altered
+from workload.sizes.rounding import scaled
 
 
 def on_own_stream(op: Op) -> Op:
     """The collective on the stream of its axes, beside compute."""
     return altered(op, stream="+".join(op.axes))
+
+
+def as_sent(ops: Sequence[Op], payloads: Mapping[str, float]) -> list[Op]:
+    """Collectives with the bytes that a stack sends, by their kinds for each of the program's; what
+    fp8 gathers is of the right size, and keys and values are sent as they are."""
+
+    def whole(op: Op) -> Op:
+        as_it_is = op.kind == "all_gather" and op.dtype == "fp8"
+        if op.kind not in payloads or as_it_is or op.purpose == KEYS_EXCHANGE:
+            return op
+        return altered(op, nbytes=scaled(op.nbytes, payloads[op.kind]))
+
+    return [whole(op) for op in ops]
 
 
 def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[Op]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workload.held.habits import NOTHING_HELD, Held
-from workload.op import KEYS_EXCHANGE, Buffer, Op, altered
+from workload.op import Buffer, Op
 from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
@@ -18,9 +18,11 @@ from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.exchanges.kernels import ExchangeKernels, by_exchange_kernels
 from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
-from workload.passes.kinds_in_steps import kind_in_steps
-from workload.sizes.rounding import scaled
+from workload.passes.kinds_in_steps import in_kernels
+from workload.passes.moving import as_sent
+from workload.passes.reduce_scatters import in_dtype_of_sums
 
+SUMS, TRAINING = "gradients", "training"  # dtypes in which gradients are reduced
 Shares = tuple[tuple[str, float], ...]
 Buffers = dict[str, Buffer]
 Rewritten = tuple[list[Op], Buffers]
@@ -52,6 +54,10 @@ class Habits:
     experts' rows themselves (`workload/passes/exchanges/kernels.py`), where they do.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data. `held` is what it holds in memory unlike others.
+    `reduce_dtype` says in what gradients of a micro-batch are
+    reduced: SUMS, as they are summed, or TRAINING, as they are computed. With `once_a_step` stages
+    of pipelines sum gradients whole, which data reduces behind the last micro-batch, whatever
+    ZeRO shards, and gather weights once that they keep after the forward pass.
     """
 
     fused: tuple[str, ...] = ()
@@ -73,6 +79,8 @@ class Habits:
     fp8_pads: bool = False
     exchange_kernels: ExchangeKernels | None = None
     held: Held = NOTHING_HELD
+    reduce_dtype: str = TRAINING
+    once_a_step: bool = False
 
 
 NO_HABITS = Habits()
@@ -80,28 +88,20 @@ NO_HABITS = Habits()
 
 def of_lowering(habits: Habits) -> Habits:
     """Those that lowering itself heeds, before overlaps and all other habits: kernels for the
-    slices of weights, where a recomputed layer ends, and what is held in memory."""
-    slices, stop = habits.launches_of_slice, habits.early_stop
-    return replace(NO_HABITS, launches_of_slice=slices, early_stop=stop, held=habits.held)
+    slices of weights, where a recomputed layer ends, what is held in memory, and what pipelines do
+    once a step."""
+    return replace(
+        NO_HABITS,
+        launches_of_slice=habits.launches_of_slice,
+        early_stop=habits.early_stop,
+        held=habits.held,
+        once_a_step=habits.once_a_step,
+    )
 
 
 def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Ops inside a neighbour's kernel."""
     return inside_neighbours(ops, buffers, habits.fused), {}
-
-
-def in_steps(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
-    """Ops that are several kernels: what goes through memory, and what the host issues."""
-    passes, launches = dict(habits.passes), dict(habits.launches)
-
-    def whole(op: Op) -> Op:
-        kind = kind_in_steps(op)
-        issued, share = (own.get(kind, own.get(op.kind)) for own in (launches, passes))
-        if issued is not None and op.launches:
-            op = altered(op, launches=issued)
-        return op if share is None else altered(op, nbytes=scaled(op.nbytes, share))
-
-    return [whole(op) for op in ops], {}
 
 
 def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -110,43 +110,9 @@ def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> 
     return multiply_in_fp8(ops, buffers, own_casts=habits.fp8_casts, **how)
 
 
-def ahead(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
-    """The forward pass's gathers beside its matmuls."""
-    return forward_gathers_ahead(ops), {}
-
-
-def at_once(ops: Sequence[Op], _: Mapping[str, Buffer], __: Habits) -> Rewritten:
-    """Collectives of all parts of the model in one."""
-    return coalesced(ops), {}
-
-
 def with_copies(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
     """Kernels that copy and cast around ops."""
     return copied_around(ops, buffers, dict(habits.copies)), {}
-
-
-def on_the_wire(ops: Sequence[Op], _: Mapping[str, Buffer], habits: Habits) -> Rewritten:
-    """Collectives with the bytes that the stack sends; what fp8 gathers is of the right size,
-    and keys and values are sent as they are."""
-    sent = dict(habits.payloads)
-
-    def whole(op: Op) -> Op:
-        as_it_is = op.kind == "all_gather" and op.dtype == "fp8"
-        if op.kind not in sent or as_it_is or op.purpose == KEYS_EXCHANGE:
-            return op
-        return altered(op, nbytes=scaled(op.nbytes, sent[op.kind]))
-
-    return [whole(op) for op in ops], {}
-
-
-def around_context(ops: Sequence[Op], buffers: Mapping[str, Buffer], _: Habits) -> Rewritten:
-    """Attention on gathered keys as PyTorch's context parallelism does it."""
-    return in_context_steps(ops, buffers)
-
-
-def before_gathers(ops: Sequence[Op], buffers: Mapping[str, Buffer], _: Habits) -> Rewritten:
-    """Exchanges of experts' rows before gathers over x, not behind them."""
-    return of_own_rows(ops, buffers), {}
 
 
 def by_kernels(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
@@ -173,13 +139,21 @@ class HabitPass:
 
 HABITS = (
     HabitPass(
+        name="reduce_dtype",
+        words="gradients of each micro-batch reduced in the dtype in which they are summed",
+        source="pytorch/pytorch, torch/distributed/fsdp, MixedPrecisionPolicy.reduce_dtype",
+        scope="ops",
+        matters=lambda habits: habits.reduce_dtype == SUMS,
+        rewrites=lambda ops, buffers, _: in_dtype_of_sums(ops, buffers),
+    ),
+    HabitPass(
         name="gathers_ahead",
         words="weights of the forward pass alone gathered one linear ahead",
         source="axonn-ai/nanoGPT-AxoNN@performance-variability, train_frontier.py: "
         "optimize_communication around the forward pass",
         scope="ops",
         matters=lambda habits: habits.gathers_ahead,
-        rewrites=ahead,
+        rewrites=lambda ops, _, __: (forward_gathers_ahead(ops), {}),
     ),
     HabitPass(
         name="coalesced",
@@ -188,7 +162,7 @@ HABITS = (
         "all_gather_coalesced: one collective of flattened tensors",
         scope="ops",
         matters=lambda habits: habits.coalesced,
-        rewrites=at_once,
+        rewrites=lambda ops, _, __: (coalesced(ops), {}),
     ),
     HabitPass(
         name="context_steps",
@@ -196,7 +170,7 @@ HABITS = (
         source="pytorch/pytorch, torch/distributed/tensor/experimental/_attention.py",
         scope="ops",
         matters=lambda habits: habits.context_steps,
-        rewrites=around_context,
+        rewrites=lambda ops, buffers, _: in_context_steps(ops, buffers),
     ),
     HabitPass(
         name="copies",
@@ -228,7 +202,7 @@ HABITS = (
         source="validation/data/dialects.toml, for each framework",
         scope="ops",
         matters=lambda habits: bool(habits.passes or habits.launches),
-        rewrites=in_steps,
+        rewrites=lambda ops, _, own: (in_kernels(ops, dict(own.passes), dict(own.launches)), {}),
     ),
     HabitPass(
         name="own_rows",
@@ -236,7 +210,7 @@ HABITS = (
         source="NVIDIA/Megatron-LM core_v0.12.0, megatron/core/transformer/moe/token_dispatcher.py",
         scope="ops",
         matters=lambda habits: habits.own_rows,
-        rewrites=before_gathers,
+        rewrites=lambda ops, buffers, _: (of_own_rows(ops, buffers), {}),
     ),
     HabitPass(
         name="wire",
@@ -244,7 +218,7 @@ HABITS = (
         source="validation/data/dialects.toml, for each framework",
         scope="ops",
         matters=lambda habits: bool(habits.payloads),
-        rewrites=on_the_wire,
+        rewrites=lambda ops, _, habits: (as_sent(ops, dict(habits.payloads)), {}),
     ),
     HabitPass(
         name="exchange_kernels",
@@ -285,6 +259,14 @@ HABITS = (
         "default where use_reentrant is off",
         scope="step",
         matters=lambda habits: habits.early_stop,
+    ),
+    HabitPass(
+        name="once_a_step",
+        words="in pipelines gradients reduced over data, and kept weights gathered, once a step",
+        source="pytorch/pytorch, torch/distributed/pipelining/stage.py, "
+        "backward_maybe_with_nosync: set_requires_gradient_sync(False) but for the last",
+        scope="step",
+        matters=lambda habits: habits.once_a_step,
     ),
 )
 

@@ -28,13 +28,14 @@ from workload.op import (
     BUCKET_SCATTER,
     EMBED,
     FORWARD,
+    GRAD_SCATTER,
     HEAD,
     PARAMETER_GATHER,
     WEIGHT_GATHER,
     Op,
     altered,
 )
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import NO_HABITS, TRAINING, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
@@ -132,6 +133,8 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
     beside those of several, which have what it has."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
+    if space.problem.habits.once_a_step:
+        columns.append(np.minimum(space.columns["pipe"][rows], 2))
     if _has_steps(space.problem):
         columns.append(space.columns["context"][rows])
     if experts := space.problem.gpt.experts:
@@ -190,6 +193,7 @@ def _lowered(
     batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
+    habits = of_rows(habits, space, rows)
     program = lower(gpt, plan, habits=within_parts(habits))
     program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
@@ -211,9 +215,19 @@ def within_parts(habits: Habits) -> Habits:
     return replace(habits, coalesced=False, gathers_ahead=False, copies=())
 
 
+def of_rows(habits: Habits, space: Space, rows: Indices) -> Habits:
+    """The habits of some rows, none or all of which are pipelines: others do nothing once a step
+    that they would do for each micro-batch. Nothing is cast for reductions that are left out."""
+    once = habits.once_a_step and bool((space.columns["pipe"][rows] > 1).any())
+    return replace(habits, once_a_step=once, reduce_dtype=TRAINING if once else habits.reduce_dtype)
+
+
 def is_left_out(op: Op, habits: Habits) -> bool:
     """Whether a bound leaves an op out, as the stack merges it with those of other parts, or moves
-    it beside them: no program of few layers says what it then takes."""
+    it beside them: no program of few layers says what it then takes. One of each micro-batch that
+    pipelines perform once a step is left out too."""
+    if habits.once_a_step and op.purpose in (WEIGHT_GATHER, GRAD_SCATTER):
+        return True
     if habits.coalesced and op.purpose in (BUCKET_SCATTER, PARAMETER_GATHER):
         return True
     return habits.gathers_ahead and op.purpose == WEIGHT_GATHER and op.block.phase == FORWARD

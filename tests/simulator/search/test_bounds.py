@@ -15,7 +15,7 @@ from simulator.costs.analytic import compute_costs
 from simulator.engine.ticks import to_ticks
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
-from simulator.search.bounds.batched_programs import placed, sized
+from simulator.search.bounds.batched_programs import of_rows, placed, sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots, isolated_times
@@ -82,7 +82,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     slot_program = SlotProgram(
         LoweredSlots(
             next(sized(space, rows, overlap=(), schedule=schedule, habits=plain)),
-            habits=problem.habits,
+            habits=of_rows(problem.habits, space, rows),
         ),
         overlap,
     )

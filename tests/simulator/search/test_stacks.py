@@ -89,6 +89,25 @@ def test_a_hundred_plans_of_each_stack_take_no_less(
     holds_for_a_plan_of(name, gpt, machine, data)
 
 
+@pytest.mark.parametrize(
+    "fixed", [{"pipe": 2, "zero": 3, "reshard": False}, {"pipe": 2, "zero": 3}, {"pipe": 2}]
+)
+@settings(max_examples=4, deadline=None, phases=UNSHRUNK)
+@given(gpt=models(), data=st.data())
+def test_no_pipeline_that_reduces_once_a_step_takes_less_than_its_bounds(
+    fixed: dict[str, object], gpt: GPT, data: st.DataObject
+) -> None:
+    """Bounds count nothing of what its stages do once for all micro-batches, not for each."""
+    stack = load_stack("torchtitan")
+    kernels = fastest_kernels(stack, gpt, fixed, MACHINES["perlmutter"])
+    problem = SearchProblem(gpt, 8, 48, fixed, stack=stack, habits=kernels.habits)
+    try:
+        spaces = spaces_of(problem)
+    except PlanCannotRunError:
+        reject()
+    holds_for_one_plan(data.draw(st.sampled_from(spaces)), "perlmutter", data)
+
+
 # With hosts that issue experts' kernels more slowly than they run: usual exchanges, kernels of the
 # stack's own, parts of layers in graphs; and one that issues those of dense models so.
 SLOW_HOSTS = ("nemo", "nemo-deepep", "nemo-attn-graphs", "megatron-deepspeed")
@@ -183,7 +202,11 @@ def test_only_what_a_stack_can_run_is_searched() -> None:
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     for plan in plans:
         stack.check(plan)
-    assert {plan.overlap for plan in plans} == {("oar", "dp", "pp")}
+    assert {(plan.zero, plan.overlap) for plan in plans} == {
+        *((zero, ("oar", "dp", "pp")) for zero in (0, 1)),
+        (2, ("oar", "ors", "dp", "pp")),
+        (3, ("oar", "ors", "oag", "dp", "pp")),
+    }
     assert {(plan.y, plan.z, plan.schedule) for plan in plans} == {(1, 1, "1f1b")}
     half = SearchProblem(GPT_4, 4, 8, {"micro_batch": 1}, stack=load_stack("torchtitan"))
     every = [plan for space in spaces_of(half) for plan in every_plan(space)]

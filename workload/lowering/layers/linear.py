@@ -19,6 +19,7 @@ from workload.op import (
     GRAD_SCATTER,
     INPUT_GRAD,
     INPUT_GRAD_REDUCE,
+    NONE,
     SOURCE_GATHER,
     WEIGHT_GATHER,
     WEIGHT_GRAD,
@@ -68,12 +69,12 @@ def declare(b: Builder, linear: Linear, owner: Part) -> None:
 def gather(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
     """All-gather a weight tile over the axes that shard it; without any it is the parameter.
 
-    Without `reshard` a micro-batch gathers each weight once.
+    Without `reshard` a micro-batch gathers each weight once, or the first one does for all.
     """
     axes = b.parameters[weight].sharding.parameters
     if b.grid.size(*axes) == 1:
         return weight
-    once = (b.block.micro_batch, weight)
+    once = (NONE if b.once_a_step else b.block.micro_batch, weight)
     if not b.plan.reshard and once in b.gathered:
         return b.gathered[once]
     full = b.tensor(f"{label}.w.full", b.whole_tile(weight, *shape), role="gathered")
