@@ -25,6 +25,7 @@ from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.plan import Plan
 from workload.plan_text import REST, parse_fields, parse_plan
+from workload.recipes.table import FP8
 from workload.splits.plan_values import MOST
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -231,7 +232,7 @@ def plan_table(text: str) -> str | dict[str, Any]:
         if "=" not in text and os.path.isfile(text):
             raise PlanError(f"a plan's file ends in .toml or .json, unlike {text}")
         return text
-    table = PLAN.document(text)
+    table = _plan_of_answer(PLAN.document(text))
     if not isinstance(table, dict):
         raise PlanError(f"{text} is no plan: it should be a table of keys such as x, z and data")
     for key, value in table.items():
@@ -239,6 +240,18 @@ def plan_table(text: str) -> str | dict[str, Any]:
         if type(value) not in kinds:
             raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
     return table
+
+
+def _plan_of_answer(document: Any) -> Any:
+    """The plan of an answer in JSON, of a search the best; another document as it is."""
+    answer = document
+    if isinstance(answer, dict) and isinstance(answer.get("plans"), list):
+        if not answer["plans"]:
+            raise PlanError("the search found no plan: there is none in its answer")
+        answer = answer["plans"][0]
+    if not isinstance(answer, dict) or not isinstance(answer.get("plan"), dict):
+        return answer
+    return {**answer["plan"], **({"precision": FP8} if answer.get("fp8") is True else {})}
 
 
 def fixed_of(text: str) -> dict[str, Any]:

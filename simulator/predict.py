@@ -187,7 +187,7 @@ def predict(
     software makes of the plan.
     """
     check_slots(plan)
-    stack.check(plan)
+    stack.check(plan, gpt)
     kernels = stack.kernels(gpt, plan, machine)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)

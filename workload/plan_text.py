@@ -14,7 +14,7 @@ from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import ways
-from workload.plan import Plan
+from workload.plan import Plan, text_of
 from workload.recipes.table import check_fp8, recipe_words
 from workload.splits.plan_values import MOST
 
@@ -34,6 +34,7 @@ ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
     "etp": "expert_tensor",
 }
 SHARDED = ("fsdp", "hsdp")
+WHOLE = 3  # the stage of ZeRO in which parameters are sharded, too
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
 
 
@@ -114,19 +115,29 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     said: dict[str, str] = {}
-    for word, value in (text if isinstance(text, Mapping) else split_plan(text)).items():
+    given = text if isinstance(text, Mapping) else split_plan(text)
+    for word, value in given.items():
         for key, own in _in_our_words(word, value).items():
-            if key in found:
-                raise PlanError(f"{said[key]} and {word} both set {key}: give one of them")
-            found[key], said[key] = own, word
+            name = f"{word}={text_of(value)}"
+            if key in found and plan_value(key, own) != plan_value(key, found[key]):
+                raise PlanError(f"{said[key]} and {name} contradict each other: give one of them")
+            found[key], said[key] = own, name
+    if "fsdp" in given and "zero" in found and not _is_sharded(given["fsdp"], found["zero"]):
+        named = f"fsdp={text_of(given['fsdp'])} and {said['zero']}"
+        raise PlanError(f"{named} contradict each other: give one of them")
     return recipe_words(found)
+
+
+def _is_sharded(fsdp: Any, zero: Any) -> bool:
+    """Whether a stage of ZeRO is what `fsdp` says."""
+    return _switch("fsdp", fsdp) is bool(plan_value("zero", zero) == WHOLE)
 
 
 def _in_our_words(word: str, value: Any) -> dict[str, Any]:
     if word == "fsdp":
-        return {"zero": 3} if _switch(word, value) else {}
+        return {"zero": WHOLE} if _switch(word, value) else {}
     if word == "hsdp":
-        return {"zero": 3, "shard": value}
+        return {"zero": WHOLE, "shard": value}
     return {ALIASES.get(word, word): value}
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simgpt.options import plan_table
 from workload.errors import PlanError
 from workload.plan_text import REST, parse_fields, split_plan
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES
 from workload.splits.plan_values import CHOICES
+
+if TYPE_CHECKING:
+    from simulator.stacks import Stack
 
 Several = dict[str, tuple[str, ...]]
 ANY = {
@@ -20,9 +23,10 @@ ANY = {
 EXAMPLE = "recompute=layernorm+moe_act"
 
 
-def searched_of(text: str) -> tuple[dict[str, Any], Several]:
+def searched_of(text: str, stack: Stack | None = None) -> tuple[dict[str, Any], Several]:
     """The fields of a plan that all plans have, from its text or file; and those that may have any
-    of several words, as in `precision=bf16+mxfp8`. data=rest keeps nothing.
+    of several words, as in `precision=bf16+mxfp8`. data=rest keeps nothing, and overlap=all what
+    the stack can have together.
 
     >>> searched_of("zero=1,data=rest,dispatcher=usual+hierarchical")
     ({'zero': 1}, {'dispatcher': ('usual', 'hierarchical')})
@@ -34,6 +38,10 @@ def searched_of(text: str) -> tuple[dict[str, Any], Several]:
         if "+" in str(words[key]):
             several[key] = _checked(key, tuple(str(words.pop(key)).split("+")))
     fixed = parse_fields(words)
+    if stack is not None and "all" in str(words.get("overlap", "")):
+        from simulator.stacks.all_overlaps import kept_of_search
+
+        fixed["overlap"] = kept_of_search(words, fixed["overlap"], stack)
     if "precision" in several and "recipe" in fixed:
         raise PlanError("precision and recipe both name a recipe: give one of them")
     return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}, several

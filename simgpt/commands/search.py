@@ -158,12 +158,12 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from topologies.placement import with_room
 
     gpt = routed_model(model_of(model, how["model_fields"]), how["routing"])
-    (fixed, several), stack = searched_of(how["plan"]), load_stack(how["stack"])
-    about = {"splits_sequences": how["split_sequences"], "several": several, "stack": stack}
-    about["also"] = also_of(how["also"])
+    stack = load_stack(how["stack"])
+    fixed, several = searched_of(how["plan"], stack)
+    about = {"splits_sequences": how["split_sequences"], "several": several}
+    about |= {"stack": stack, "also": also_of(how["also"])}
     problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, **about)
-    given = options.machine_of(machine, how["settings"])
-    built = with_room(given, how["devices"])
+    built = with_room(given := options.machine_of(machine, how["settings"]), how["devices"])
     if how["rank_by"] == "axonn":
         _alone(how)
         text, record = _ranked_by_axonn(problem, built, how)

@@ -7,8 +7,7 @@ whatever a framework cannot be told comes back as something else, and is refused
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
@@ -18,16 +17,17 @@ from simgpt.frameworks.layers import fusions
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simulator.stacks import Stack, load_stack
-from simulator.stacks.apart import not_run, together
+from simulator.stacks.effects import in_effect, same_order
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import Job, job_of
+from simulator.stacks.runs import Runs
+from simulator.stacks.stack import EXECUTOR
 from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.lowering import check
-from workload.passes.table import PASSES
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
@@ -85,8 +85,10 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     if asked.gpt.pattern:
         raise PlanCannotRunError(f"no hybrids are exported yet, and {asked.gpt.name} has a pattern")
-    _check_together(job.plan, table)
-    job.stack.check(job.plan)
+    own = load_stack(table["stack"])
+    if why := _refusal(table["title"], own, job):
+        raise PlanCannotRunError(why)
+    job.stack.check(job.plan, job.gpt)
     check(job.gpt, job.plan)
     if job.plan.recipe != NO_RECIPE and framework != MEGATRON:
         raise PlanCannotRunError(
@@ -94,6 +96,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
             "that of its stack; take --to megatron"
         )
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
+    fields["order"] = _order_of(job.plan, own)
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})
     if framework == BRIDGE:
         settings = recipe_of({k: v for k, v in settings.items() if k not in megatron.UNTIMED})
@@ -127,6 +130,22 @@ def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     return fields | {"model": spelled(gpt)[0]}
 
 
+def _refusal(title: str, own: Stack, job: Job) -> str:
+    """Why the framework's own stack does not run a plan, but for overlaps that nobody asked for."""
+    plan = job.plan
+    if "overlap" in dict(job.assumed):
+        overlap = own.plan_defaults(1).get("overlap", plan.overlap)
+        plan = replace(plan, overlap=tuple(overlap))
+    return Runs(title, own.can, own.messages).refusal(plan, job.gpt)
+
+
+def _order_of(plan: Plan, own: Stack) -> str:
+    """The order of the plan's ranks as the framework's stack names it."""
+    wide = [axis for axis in AXES if getattr(plan, axis) > 1]
+    known = own.can.get("order", ())
+    return next((each for each in known if same_order(each, plan.order, wide)), plan.order)
+
+
 def _simple(table: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that are one field each."""
     settings: dict[str, Any] = {}
@@ -154,12 +173,6 @@ def _check_axes(plan: Plan, stack: Stack, table: Mapping[str, Any]) -> None:
             f"{table['title']} has no setting for {lacking[0]}={getattr(plan, lacking[0])}; "
             f"of the axes it has {', '.join(known)}"
         )
-
-
-def _check_together(plan: Plan, table: Mapping[str, Any]) -> None:
-    """Refuse what the framework's own stack does not run together, whichever stack was asked for"""
-    if both := together(load_stack(table["stack"]).apart, partial(getattr, plan)):
-        raise PlanCannotRunError(not_run(table["title"], both))
 
 
 def _read_again(framework: str, settings: Mapping[str, Any], devices: int, model: str) -> Question:
@@ -217,8 +230,8 @@ def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
 
 def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[Any, Any]]:
     """Where two jobs differ, by the plan's or the model's keys."""
-    one = told(job.plan, gpt, exchange_of(job.stack))
-    two = told(read.plan, other, exchange_of(read.stack))
+    one = told(job.plan, gpt, job.stack)
+    two = told(read.plan, other, read.stack)
     one |= shape_of(gpt) | {"fp8": job.stack.fp8}
     two |= shape_of(other) | {"fp8": read.stack.fp8}
     return {key: (one[key], two.get(key)) for key in one if one[key] != two.get(key)}
@@ -229,12 +242,10 @@ def exchange_of(stack: Stack) -> str:
     return str(stack.own_kernels.get("exchange", ""))
 
 
-def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
-    """A plan's keys without what has no effect: an overlap of nothing, an order of one rank.
-
-    Two plans with the same are the same step, on a stack with this `exchange` of experts' rows.
-    """
-    keys = plan.as_dict() | {"overlap": tuple(_effective(gpt, plan))}
+def told(plan: Plan, gpt: GPT, stack: Stack = EXECUTOR) -> dict[str, Any]:
+    """A plan's keys without what has no effect on a stack: an overlap of nothing, an order of one
+    rank. Two plans with the same are the same step."""
+    keys = plan.as_dict() | {"overlap": tuple(in_effect(plan, gpt, stack.messages))}
     chunks = [len(layers) for layers in chunk_layers(gpt, plan)]
     keys |= {"stage_layers": tuple(chunks), "ends_as_layers": False}
     sharded = plan.zero > 0 and plan.data * plan.context > 1
@@ -245,7 +256,7 @@ def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
     keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
     keys["expert_tensor"] = 0 if plan.expert_tensor == plan.x else plan.expert_tensor
-    once = sends_once(plan, exchange)
+    once = sends_once(plan, exchange_of(stack))
     own = plan.dispatcher if plan.dispatcher in (HIERARCHICAL, ALL_GATHER) else ALL_TO_ALL
     keys["dispatcher"] = ONCE if once else own
     keys["context_kind"] = plan.context_kind if plan.context > 1 else ""
@@ -257,16 +268,3 @@ def told(plan: Plan, gpt: GPT, exchange: str = "") -> dict[str, Any]:
     if parts := parts_of(plan.recompute):
         keys["recompute"] = "+".join(sorted(parts))
     return keys
-
-
-def _effective(gpt: GPT, plan: Plan) -> Iterator[str]:
-    """The overlaps of a plan that a framework's settings say anything of: none moves sums over rows
-    of x, and where there is no shared MLP none is about that."""
-    sizes = {axis: getattr(plan, axis) for axis in AXES}
-    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data, "expert": plan.expert}
-    sizes["sums_rows"] = 0
-    for each in PASSES:
-        if each.name == "shared" and not gpt.shared_ffn:
-            continue
-        if each.name in plan.overlap and bool(each.matters(sizes)):
-            yield each.name

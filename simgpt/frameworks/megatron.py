@@ -275,7 +275,7 @@ def _written_untimed(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     zero, overlap = fields["zero"], fields["overlap"]
-    if zero:
+    if zero and fields["optimizer"] != megatron_optimizer.MUON:
         settings["use-distributed-optimizer"] = True
     if fields["shard"]:
         copies = fields["data"] // fields["shard"]

@@ -65,7 +65,9 @@ def _read_moments(reading: Reading, *, adam: bool) -> None:
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of moments in bf16."""
+    """The arguments of an update rule that is not the usual one, and of moments in bf16."""
+    if fields["optimizer"] == MUON:
+        return {"optimizer": DIST_MUON if fields["zero"] else MUON}
     if fields["moments"] != HALF[0]:
         return {}
     return {AWARE: True, **dict.fromkeys(MOMENTS, HALF[0])}

@@ -89,7 +89,7 @@ def question_of(
         frameworks=frameworks,
         model=model,
         model_set=model_set,
-        plan=_plan_words(fields),
+        plan=_plan_words(fields, stack),
         batch=fields.get("batch"),
         stack=stack,
         devices=devices,
@@ -183,8 +183,11 @@ def shape_of(gpt: GPT) -> dict[str, Any]:
     return shape
 
 
-def _plan_words(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the plan that say something."""
+def _plan_words(fields: Mapping[str, Any], stack: str) -> dict[str, Any]:
+    """The keys of the plan that say something under a stack."""
+    from simulator.stacks import load_stack
+
+    usual = _PLAN_DEFAULTS | load_stack(stack).plan_defaults(1)
     words: dict[str, Any] = {}
     for key in PLAN:
         value = fields.get(key, "rest" if key == "data" else None)
@@ -195,7 +198,7 @@ def _plan_words(fields: Mapping[str, Any]) -> dict[str, Any]:
             words[key] = fields[key]
     for key, value in fields.items():
         known = key in _PLAN_DEFAULTS and key not in (*words, *PLAN, "batch")
-        if known and value != _PLAN_DEFAULTS[key]:
+        if known and not value == _PLAN_DEFAULTS[key] == usual[key]:
             words[key] = value
     if words.get("precision") == "fp32":
         words.pop("gradients", None)
@@ -219,7 +222,7 @@ def checked(question: Question) -> Question:
             devices=question.devices,
             batch=question.batch,
         )
-        stack.check(job.plan)
+        stack.check(job.plan, job.gpt)
     except FrameworkError:
         raise
     except SimgptError as error:

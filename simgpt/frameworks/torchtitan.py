@@ -12,7 +12,6 @@ from typing import Any
 from simgpt.frameworks.reading import Reading
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
-from workload.plan import text_of
 from workload.recomputation.parts import RECOMPUTES
 
 STRAIGHT = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
@@ -212,30 +211,15 @@ def _written_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
     tensor parallelism all or nothing."""
     if fields["expert"] == 1 and fields["expert_tensor"] in (0, fields["x"]):
         return {}
-    x, context, expert = fields["x"], fields["context"], fields["expert"]
-    whole = fields["expert_tensor"] or x
-    every = context * (x if whole == 1 else 1)
-    if whole not in (1, x) or expert % every:
-        raise PlanCannotRunError(
-            f"torchtitan splits an expert over no rank or over tensor_parallel_degree={x}, and has "
-            f"different experts on all ranks of context={context}"
-            + (f" and x={x}" if whole == 1 else "")
-            + f", not expert_tensor={whole} with expert={expert}"
-        )
     return {
-        P + "expert_parallel_degree": expert,
-        P + "expert_tensor_parallel_degree": whole,
+        P + "expert_parallel_degree": fields["expert"],
+        P + "expert_tensor_parallel_degree": fields["expert_tensor"] or fields["x"],
     }
 
 
 def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["pipe"] == 1:
         return {}
-    if len(set(own := fields["stage_layers"])) > 1:
-        raise PlanCannotRunError(
-            f"torchtitan has no setting for stage_layers={text_of(own)}; its chunks have as many "
-            "layers each, or with ends_as_layers=true one less at both ends"
-        )
     word = WORDS.get(fields["schedule"], fields["schedule"])
     if word == "1F1B" and fields["interleave"] > 1:
         word = f"Interleaved{word}"

@@ -18,7 +18,7 @@ def can_run(prediction: Prediction, change: Change) -> bool:
     """Whether a plan can be changed so, whatever memory it then needs."""
     try:
         plan = replace(prediction.plan, **change)
-        prediction.stack.check(plan)
+        prediction.stack.check(plan, prediction.gpt)
         check(prediction.gpt, plan)
     except SimgptError:
         return False

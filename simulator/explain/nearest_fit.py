@@ -56,7 +56,7 @@ def changed_job(job: Job, change: Change) -> Job | None:
     """The job with a change of its plan, or None where its stack does not run it."""
     try:
         plan = replace(job.plan, **change)
-        job.stack.check(plan)
+        job.stack.check(plan, job.gpt)
     except SimgptError:
         return None
     return replace(job, plan=plan)

@@ -103,7 +103,7 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
         try:
             other = _with(plan, changes)
             check(gpt, other)
-            stack.check(other)
+            stack.check(other, gpt)
         except SimgptError:
             continue
         if other != plan and other not in found:

@@ -29,14 +29,30 @@ FIRST = {axis: ANY + 1 + number for number, axis in enumerate(AXES)}
 MANY_ORDERS = ANY + 1 + len(FIRST)
 
 
-def rank_orders(sizes: Mapping[str, int]) -> tuple[str, ...]:
+def rank_orders(sizes: Mapping[str, int], able: tuple[str, ...] = ()) -> tuple[str, ...]:
     """The orders that differ for axes of these sizes, the usual one first: an axis of one rank
-    stays where it usually is.
+    stays where it usually is. Where `able` has any, they are as one of these.
 
     >>> rank_orders({"x": 2, "y": 1, "z": 4, "context": 1, "data": 1, "pipe": 1})
     ('x-y-z-data-pipe', 'z-y-x-data-pipe')
     """
-    return _orders_of(tuple(axis for axis in AXES if sizes[axis] > 1))
+    wide = tuple(axis for axis in AXES if sizes[axis] > 1)
+    return _those_of(able, wide) if able else _orders_of(wide)
+
+
+def orders_of(problem: SearchProblem, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The orders for axes of these sizes that a problem's stack has."""
+    return rank_orders(sizes, tuple(problem.stack.can.get("order", ())))
+
+
+@session_cached(64)
+def _those_of(able: tuple[str, ...], wide: tuple[str, ...]) -> tuple[str, ...]:
+    standing = {tuple(axis for axis in axes_of(each) if axis in wide) for each in able}
+    return tuple(
+        order
+        for order in _orders_of(wide)
+        if tuple(axis for axis in axes_of(order) if axis in wide) in standing
+    )
 
 
 @session_cached(64)

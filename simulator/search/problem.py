@@ -13,6 +13,7 @@ from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
 from simulator.search.asked import apart, choices, dispatchers, exchanges, uneven_layers, v_shape
+from simulator.search.asked.pasted import that_tell_apart
 from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
@@ -83,6 +84,7 @@ class SearchProblem:
     habits: Habits = NO_HABITS
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "fixed", that_tell_apart(self.fixed, self.gpt, self.batch))
         for key, instead in REFUSED.items():
             if key in self.fixed:
                 raise PlanError(f"a search cannot keep {key}; {instead}")
@@ -136,7 +138,7 @@ class SearchProblem:
     @cached_property
     def recomputations(self) -> list[str]:
         """The kinds of recomputation that the problem leaves."""
-        tried = self.choices("recompute", choices.recomputations(self.also, self.gpt))
+        tried = apart.recomputed(self, choices.recomputations(self.also, self.gpt))
         return apart.run(self, "recompute", tried)
 
     @cached_property
@@ -154,6 +156,8 @@ class SearchProblem:
         precisions, rest = self.several.get("precision", ("",)), choices.within_parts(self.also)
         every = product(precisions, ways, besides, choices.orders(self.also))
         for precision, way, beside, order in every:
+            if self.stack.runs.refusal_beside((*self.fixed.get("overlap", ()), *beside)):
+                continue
             chosen = recipe_words({"precision": precision}) if precision else {}
             fixed = {**self.fixed, **chosen, **way, **order}
             least = 2 if way != ways[0] else self.least_context
@@ -167,6 +171,8 @@ class SearchProblem:
         if not self.splits:
             return [{}]
         given = self.several.get("context_kind", CHOICES["context_kind"])
+        if "context_kind" not in self.several:
+            given = tuple(self.choices("context_kind", given))
         given = ("ring",) if "context_heads" in self.fixed else given
         given = (self.fixed["context_kind"],) if "context_kind" in self.fixed else given
         heads = [int(word) for word in self.also.get("context_heads", ())]
@@ -274,7 +280,7 @@ def _interleaves(problem: SearchProblem, pipe: int) -> list[int]:
 
 def chunks_fit(problem: SearchProblem, chunks: int) -> bool:
     """Whether the layers split over so many chunks: evenly, if all are of one kind."""
-    if has_kinds(problem.gpt):
+    if has_kinds(problem.gpt) and not problem.stack.can.get("even_layers"):
         return chunks <= problem.gpt.layers
     return problem.gpt.layers % chunks == 0
 

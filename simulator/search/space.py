@@ -13,18 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import factorial, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from simulator.search.asked.apart import that_run
 from simulator.search.asked.choices import FIELDS, said
 from simulator.search.asked.context_heads import divides, trades
 from simulator.search.asked.dispatchers import NARROW
 from simulator.search.asked.expert_splits import RUNS, TENSOR, runs_of, splits_of
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.layouts import Layouts, layouts_of
-from simulator.search.orders import ANY, ORDERS, by_first_axis, matters, overlaps, rank_orders
+from simulator.search.orders import ANY, ORDERS, by_first_axis, matters, orders_of, overlaps
 from simulator.search.problem import (
     SHAPE,
     SearchProblem,
@@ -137,7 +138,7 @@ class Space:
     def rank_orders(self, at: int) -> Sequence[str]:
         """In which orders the ranks of a shape can stand."""
         sizes = {axis: int(self.columns[axis][at]) for axis in AXES}
-        return self.problem.choices("order", rank_orders(sizes))
+        return self.problem.choices("order", orders_of(self.problem, sizes))
 
     def by_first_axis(self, at: int) -> Mapping[int, Sequence[int]]:
         """The numbers of these orders, by their first axis of several ranks (`orders.FIRST`)."""
@@ -159,10 +160,10 @@ class Space:
             for flags in matters(self.problem, c).values():
                 count *= 1 + flags
         if "order" not in self.problem.fixed:
-            wide = np.sum([c[axis] > 1 for axis in AXES], axis=0)
-            count *= np.array([factorial(axes) for axes in range(len(AXES) + 1)])[wide]
-        first, which = distinct([c["pipe"], self.micro_batches])
-        alike = zip(c["pipe"][first].tolist(), self.micro_batches[first].tolist(), strict=True)
+            one, kind = distinct([(c[axis] > 1).astype(np.int64) for axis in AXES])
+            count *= np.array([len(self.rank_orders(at)) for at in one])[kind]
+        first, which = distinct([c["pipe"], micro_batches := self.micro_batches])
+        alike = ((int(c["pipe"][at]), int(micro_batches[at])) for at in first)
         runs = [len(schedules(self.problem, *pair)) for pair in alike]
         return np.asarray(count * np.array(runs, dtype=np.int64)[which])
 
@@ -284,7 +285,7 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
             rows = [False, True] if splits and x > 1 else [False]
             rows = [p for p in problem.choices("sequence_parallel", rows) if splits or not p]
             every = product(zeros, kinds, [(p, *split) for p in rows for split in experts[p]])
-            known[splits] = np.array([(*first, *rest) for *first, rest in every], dtype=np.int64)
+            known[splits] = that_run(problem, grid, [(*some, *rest) for *some, rest in every])
         if len(rest := known[splits]):
             first = np.broadcast_to(np.array([*grid, micro_batch]), (len(rest), len(grid) + 1))
             yield np.concatenate([first, rest], axis=1)

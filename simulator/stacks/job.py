@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from simulator.stacks.stack import Stack
+from simulator.stacks.all_overlaps import named_beside, of_plan, remark
+from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.stacks.where import given_where
 from topologies.errors import SimgptError
 from workload.errors import NearestError, PlanError
@@ -59,11 +60,16 @@ def job_of(
     given = {**defaults, **words}
     if "recompute" in words:
         given["recompute"] = stack.recompute(str(words["recompute"]), layers)
+    beside = named_beside(words) if stack != EXECUTOR else None
+    if beside is not None:
+        given["overlap"] = tuple(beside)
     read = partial(parse_plan, devices=devices, batch=batch)
     refusal = partial(_refusal, read, gpt, stack)
     optional = given_where(stack.plan, words).keys() - words.keys()
     given = _where_it_can(given, {key: stack.plan.get(key) for key in sorted(optional)}, refusal)
     plan = _plan_of(given, read, refusal)
+    if beside is not None:
+        plan = of_plan(plan, gpt, stack.runs)
     said = {*words, "batch"} if batch is not None else {*words}
     shown = split_plan(stack.text(plan))
     further = (key for key in defaults if key not in SAID and key in shown)
@@ -71,7 +77,8 @@ def job_of(
         (key, text_of(getattr(plan, key))) for key in (*SAID, *further) if key not in said
     )
     mine = asked.model(gpt, plan.x)
-    return Job(mine, plan, asked, tuple(_remarks(gpt, mine, asked, plan)), assumed)
+    remarks = [] if beside is None else [remark(beside, plan)]
+    return Job(mine, plan, asked, (*_remarks(gpt, mine, asked, plan), *remarks), assumed)
 
 
 def in_fp8(words: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], Stack]:
@@ -113,7 +120,7 @@ def _refusal(
     """Why a plan cannot be read, run by the stack, or split the model; None where it can."""
     try:
         plan = read(words)
-        stack.check(plan)
+        stack.check(plan, gpt)
         check(gpt, plan)
     except SimgptError as error:
         return error

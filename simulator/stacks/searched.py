@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
+from simulator.stacks.effects import EFFECTIVE
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
@@ -63,9 +64,15 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
         if fixed.get(axis, 1) != 1:
             sizes: dict[str, Any] = {axis: 2}
             stack.check(replace(Plan(batch=2, micro_batch=1), **sizes))
-    for key in ("schedule", "zero"):
-        if key in fixed and (key == "zero" or fixed.get("pipe", 2) != 1):
-            stack.check_value(key, fixed[key])
+    for key, value in fixed.items():
+        if all(fixed.get(axis, 2) != 1 for axis in EFFECTIVE.get(key, {})):
+            stack.check_value(key, value)
+    always = stack.can["overlap"] if stack.can.get("overlaps_always") else ()
+    if left_out := sorted({*always} - {*fixed.get("overlap", always)}):
+        raise PlanCannotRunError(f"{stack.runs.by} always runs overlap={left_out[0]}")
+    wide = [axis for axis in stack.can["axes"] if fixed.get(axis, 2) > 1]
+    if "order" in fixed and (why := stack.runs.order_refusal(fixed["order"], wide)):
+        raise PlanCannotRunError(why)
     return {**lacking, **own, **fixed}
 
 
@@ -91,6 +98,8 @@ def overlap_of(
 def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
     """The values of searched fields that the stack can run, where it cannot run all."""
     found = {"zero": tuple(stack.can["zero"]), "schedule": tuple(stack.can["schedules"])}
+    if "context_kind" in stack.can:
+        found["context_kind"] = tuple(stack.can["context_kind"])
     if stack.blocks:
         found["interleave"] = (1,)
         found["schedule"] = ("1f1b",)

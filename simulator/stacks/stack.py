@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from simulator.costs.kernels import Kernels
-from simulator.stacks.apart import Apart, not_run, together
+from simulator.stacks.apart import Apart
+from simulator.stacks.effects import has_effect, in_effect
 from simulator.stacks.exchange import (
     exchange_kernels,
     sends_once,
@@ -18,12 +18,13 @@ from simulator.stacks.exchange import (
 )
 from simulator.stacks.held import held_of
 from simulator.stacks.host import host_times, of_gpu, with_hosts
+from simulator.stacks.runs import Runs
 from simulator.stacks.where import NOTHING, Said, defaults_of
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
 from topologies.machine import Machine
-from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
+from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -71,15 +72,24 @@ class Stack:
 
     def text(self, plan: Plan) -> str:
         """The plan in the one grammar, so that it is the same plan where the stack reads it: what
-        stands at its default, but not at the stack's, is said too."""
-        words = str(plan)
-        said = {word.partition("=")[0] for word in words.split(",")}
+        stands at its default, but not at the stack's, is said too, and overlaps are not where they
+        are the stack's."""
+        said = dict(word.split("=") for word in str(plan).split(","))
         for key, default in self.plan_defaults(1, plan).items():
             value = getattr(plan, key)
-            same = value == default or (key == "overlap" and set(value) == set(default))
-            if key not in said and not same:
-                words += f",{key}={text_of(getattr(plan, key))}"
+            if key == "overlap" and self._overlaps_alike(plan, default):
+                said.pop(key, None)
+            elif key not in said and value != default and has_effect(key, plan):
+                said[key] = text_of(value)
+        words = ",".join(f"{key}={value}" for key, value in said.items())
         return f"{words},precision={FP8}" if self.fp8 else words
+
+    def _overlaps_alike(self, plan: Plan, overlap: tuple[str, ...]) -> bool:
+        """Whether a plan overlaps the same as it would with these."""
+        both = (
+            in_effect(each, None, self.messages) for each in (plan, replace(plan, overlap=overlap))
+        )
+        return set(next(both)) == set(next(both))
 
     def linears(self, plan: Plan) -> str:
         """In what the layers' linears multiply, where that is not the plan's precision: fp8 as the
@@ -148,46 +158,25 @@ class Stack:
         """Values of a plan's keys that the stack does not run together."""
         return tuple(self.can.get("apart", ()))
 
-    def check_value(self, key: str, given: Any) -> None:
-        """Refuse a schedule, or a stage of ZeRO, that the stack has not."""
-        known = self.can["schedules" if key == "schedule" else key]
-        if given not in known:
-            words = ", ".join(map(str, known))
-            raise PlanCannotRunError(f"the stack {self.name} has no {key}={given}; it has {words}")
+    @property
+    def runs(self) -> Runs:
+        """What the stack can run."""
+        return Runs(f"the stack {self.name}", self.can, self.messages)
 
-    def check(self, plan: Plan) -> None:
-        """Refuse a plan that the stack does not run."""
-        can = self.can
-        lacking = [axis for axis in AXES if getattr(plan, axis) > 1 and axis not in can["axes"]]
-        if lacking:
-            raise PlanCannotRunError(
-                f"the stack {self.name} has no axis {lacking[0]}; it has {', '.join(can['axes'])}"
-            )
-        if plan.pipe > 1:
-            self.check_value("schedule", plan.schedule)
-        self.check_value("zero", plan.zero)
-        if both := together(self.apart, partial(getattr, plan)):
-            raise PlanCannotRunError(not_run(f"the stack {self.name}", both))
-        if plan.expert > 1 or plan.dispatcher != USUAL:
-            self.check_dispatcher(plan.dispatcher)
-        if self.blocks and plan.pipe > 1 and (plan.interleave > 1 or plan.schedule != "1f1b"):
-            raise PlanCannotRunError(
-                f"the messages of the stack {self.name} block, as those of 1F1B with one chunk a "
-                "stage can; use schedule=1f1b and interleave=1"
-            )
-        if self.blocks and plan.pipe > 1 and "pp" in plan.overlap:
-            raise PlanCannotRunError(
-                f"the messages of the stack {self.name} block, so nothing hides them; leave pp out "
-                "of overlap"
-            )
+    def check_value(self, key: str, given: Any) -> None:
+        """Refuse a value of a key that no plan of the stack has."""
+        if why := self.runs.value_refusal(key, given):
+            raise PlanCannotRunError(why)
+
+    def check(self, plan: Plan, gpt: GPT | None = None) -> None:
+        """Refuse a plan that the stack does not run, of a model if it is known."""
+        if why := self.runs.refusal(plan, gpt):
+            raise PlanCannotRunError(why)
 
     def check_dispatcher(self, name: str) -> None:
         """Refuse a dispatcher that the stack has not."""
-        known = dict.fromkeys((*self.dispatchers, ALL_TO_ALL))
-        if name not in known:
-            raise PlanCannotRunError(
-                f"the stack {self.name} has no dispatcher={name}; it has {', '.join(known)}"
-            )
+        if why := self.runs.dispatcher_refusal(name):
+            raise PlanCannotRunError(why)
 
     def kernels(self, gpt: GPT, plan: Plan, machine: Machine) -> Kernels:
         """The stack's kernels for a plan on a machine: by GPU, or else by family of GPUs."""

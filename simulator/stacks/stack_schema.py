@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from simulator.costs.graph_scopes import SCOPES
 from simulator.stacks.exchange import EXCHANGES
+from simulator.stacks.runs import SOME_LAYERS
 from simulator.stacks.stack import StackError
 from simulator.stacks.where import WHEN, WHERE, is_bound
 from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
-from workload.grid import AXES
+from workload.gpt import GPT
+from workload.grid import AXES, check_order
 from workload.op import COLLECTIVES, FORWARD
 from workload.passes.stack import SUMS, TRAINING
+from workload.passes.table import EVERY
 from workload.pipeline.message_order import HABITS
 from workload.plan_text import KEYS, plan_value
+from workload.recomputation.parts import CORE, PARTS, RECOMPUTES
 from workload.splits.plan_values import CHOICES, MOST
 
 MOST_RATE = 1e6
 MOST_ELEMENTS = 10**12  # a tensor of more is in no device's memory
+KNOWN = {*KEYS, *(each.name for each in fields(GPT))}  # keys of a plan and of a model
+TEXTS_OF_SEVERAL = (*AXES, "order", "overlap", "recompute", "schedule", "dispatcher", "zero")
+AGAIN = (*RECOMPUTES, SOME_LAYERS, *(part for part in PARTS if part != CORE))
 Rule = tuple[Callable[[Any], bool], str]  # whether a value holds, and what it must be
 
 
@@ -48,6 +56,10 @@ def _is_size(value: Any) -> bool:
         return isinstance(value, str) and quantity(value, "bytes") >= 0
     except SimgptError:
         return False
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
 
 
 def _is_share(value: Any) -> bool:
@@ -89,6 +101,26 @@ def _is_apart(value: Any) -> bool:
     )
 
 
+def _is_need(value: Any) -> bool:
+    """Whether it is a rule as simulator/stacks/runs.py reads it."""
+    return (
+        isinstance(value, Mapping)
+        and set(value) == {"when", "needs"}
+        and all(
+            isinstance(part, Mapping) and bool(part) and set(part) <= KNOWN
+            for part in value.values()
+        )
+    )
+
+
+def _is_order(value: Any) -> bool:
+    try:
+        check_order(value)
+    except (SimgptError, AttributeError):
+        return False
+    return True
+
+
 def _is_word(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -110,6 +142,10 @@ SHARES: Rule = (_table_of(_is_fraction), "a table of shares above 0 and no more 
 TIMES: Rule = (_table_of(_is_duration), 'a table of durations such as "0.2 ns"')
 SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
 SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
+VALUES: Rule = (
+    lambda value: isinstance(value, list) and bool(value) and not any(map(_is_table, value)),
+    "a list of values of the plan's key",
+)
 DISPATCHERS: Rule = (
     _list_of(lambda each: each in CHOICES["dispatcher"]),
     f"a list of some of {', '.join(CHOICES['dispatcher'])}",
@@ -118,8 +154,21 @@ APART: Rule = (
     _list_of(_is_apart),
     'a list of tables of a plan\'s keys, such as {overlap = "a2a", recompute = "full"}',
 )
+NEEDS: Rule = (
+    _list_of(_is_need),
+    'a list of tables such as {when = {x = ">1", experts = ">0"}, needs = {sequence_parallel = '
+    "true}}",
+)
 CAN: dict[str, Rule] = {
     "apart": APART,
+    "needs": NEEDS,
+    "even_layers": SWITCH,
+    "overlaps_always": SWITCH,
+    "experts_fill_axes": SWITCH,
+    "overlap": (_list_of(lambda each: each in EVERY), f"a list of some of {', '.join(EVERY)}"),
+    "order": (_list_of(_is_order), 'a list of orders such as "x-y-z-data-pipe"'),
+    "recompute": (_list_of(lambda each: each in AGAIN), f"a list of some of {', '.join(AGAIN)}"),
+    **{key: VALUES for key in KEYS if key not in TEXTS_OF_SEVERAL},
     "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
     "schedules": (
         _list_of(lambda each: each in CHOICES["schedule"]),

@@ -224,7 +224,7 @@ def test_what_a_stack_does_not_run_is_refused_by_name(text: str, words: str) -> 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("tp=2,x=4", "tp and x both set x: give one of them"),
+        ("tp=2,x=4", "tp=2 and x=4 contradict each other: give one of them"),
         ("cp=none", "context=none must be a whole number"),
         ("fsdp=maybe", "fsdp=maybe must be true or false"),
     ],

@@ -165,7 +165,7 @@ def test_precision_may_name_a_recipe() -> None:
     assert parse_plan("precision=fp32,recipe=mxfp8").precision == "fp32"
     with pytest.raises(PlanError, match="names its recipe: one of fp8-delayed, fp8-tensorwise"):
         parse_plan("precision=fp8")
-    with pytest.raises(PlanError, match="both name a recipe"):
+    with pytest.raises(PlanError, match="name two recipes"):
         parse_plan("precision=mxfp8,recipe=nvfp4")
 
 

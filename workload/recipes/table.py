@@ -178,8 +178,9 @@ def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
     """
     if words.get("precision") not in _BY_NAME:
         return words
-    if "recipe" in words:
-        raise PlanError("precision and recipe both name a recipe: give one of them")
+    if words.get("recipe", words["precision"]) != words["precision"]:
+        both = f"precision={words['precision']} and recipe={words['recipe']}"
+        raise PlanError(f"{both} name two recipes: give one of them")
     return {**words, "precision": "bf16", "recipe": words["precision"]}
 
 

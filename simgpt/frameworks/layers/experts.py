@@ -205,33 +205,18 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(fields: Mapping[str, Any]) -> None:
-    """Refuse what Megatron-LM does not train, beside what its stack does not run together.
+    """Refuse models that Megatron-LM does not train; of plans its stack says so.
 
     Source: NVIDIA/Megatron-LM@d98e8a6, megatron/core/transformer/transformer_config.py and
     moe/shared_experts.py, which check for it.
     """
-    if fields["x"] > 1 and not fields["sequence_parallel"]:
-        raise PlanCannotRunError(
-            f"Megatron-LM trains experts with x={fields['x']} under sequence parallelism alone; "
-            "give sequence_parallel=true"
-        )
     if fields["topk"] == 1 and fields["router"] == SOFTMAX_OF_CHOSEN:
         raise PlanCannotRunError(
             "Megatron-LM has no setting for router=softmax-topk with topk=1, whose scores are all 1"
         )
-    if fields["biases"] and _within(fields) > 1:
-        raise PlanCannotRunError(
-            "Megatron-LM has biases in experts that one rank holds whole alone, not over "
-            f"{_within(fields)}; give expert_tensor=1"
-        )
     if fields["biases"] and fields["shared_ffn"]:
         raise PlanCannotRunError(
             f"Megatron-LM has no biases beside shared_ffn={fields['shared_ffn']}; give biases=false"
-        )
-    if "a2a" in fields["overlap"] and fields["mtp_layers"] > 1:
-        raise PlanCannotRunError(
-            "Megatron-LM runs overlap=a2a of models that predict one further token at most, not "
-            f"mtp_layers={fields['mtp_layers']}; leave a2a out"
         )
 
 

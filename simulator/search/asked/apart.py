@@ -1,16 +1,65 @@
-"""Values of searched fields that a stack does not run beside what all plans of a problem have."""
+"""Values of searched fields that a stack does not run, or not beside what all plans of a problem
+have: by the same table as a prediction refuses a plan (`simulator/stacks/runs.py`)."""
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from simulator.stacks.apart import not_run, together
+from simulator.stacks.runs import fills_axes
 from workload.errors import PlanCannotRunError
+from workload.grid import AXES
+from workload.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.search.problem import SearchProblem
+    from workload.gpt import GPT
+    from workload.sizes.arrays import Counts
+
+ROW = ("zero", "recompute", "sequence_parallel", "expert", "expert_tensor")
+IN_ORDER = ("schedule", "interleave", "overlap", "order", "dispatcher", "recompute")  # of a row
+DEFAULTS = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
+
+
+def recomputed(problem: SearchProblem, values: Sequence[str]) -> list[str]:
+    """Those of some kinds of recomputation that the stack has."""
+    stack = problem.stack
+    if "recompute" in problem.fixed:
+        return [problem.fixed["recompute"]]
+    halves = stack.plan.get("selective") == "half"
+    able = [each for each in values if not stack.runs.value_refusal("recompute", each)]
+    return [each for each in able if each in ("none", "full")] if halves else able
+
+
+def that_run(problem: SearchProblem, grid: Sequence[int], table: Sequence[Any]) -> Counts:
+    """Those of some rows of a space on a grid, with their columns ROW, that the stack runs,
+    whatever the order in which they run."""
+    rows = np.array(table, dtype=np.int64)
+    if not table:
+        return rows
+    sizes = dict(zip(AXES, grid, strict=True))
+    columns = {**sizes, **dict(zip(ROW, rows.T, strict=True))}
+    del columns["recompute"]  # a number of one of the problem's, of which no rule is
+    fixed = {key: value for key, value in problem.fixed.items() if key not in columns}
+    fixed |= {"overlap": (*fixed["overlap"], *problem.beside)} if "overlap" in fixed else {}
+    plain = {key: value for key, value in DEFAULTS.items() if key not in IN_ORDER}
+    known = {**vars_of(problem.gpt), **plain, **fixed, **columns}
+    keep = np.ones(len(rows), dtype=bool)
+    for rule in problem.stack.runs.rules:
+        if {*rule.keys} <= {*known}:
+            keep &= np.asarray(rule.allows(known.__getitem__), dtype=bool)
+    keep &= np.asarray(fills_axes(problem.stack.can, known.__getitem__), dtype=bool)
+    return rows[keep]
+
+
+def vars_of(gpt: GPT) -> dict[str, Any]:
+    """The fields of a model."""
+    return {each.name: getattr(gpt, each.name) for each in fields(gpt)}
 
 
 def run(problem: SearchProblem, key: str, values: Sequence[Any]) -> list[Any]:

@@ -37,22 +37,21 @@ def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> Non
             "has no setting for y=2; of the axes it has x, context, data, pipe",
         ),
         ("megatron", "z=4,data=rest", "Megatron-LM has no setting for z=4"),
-        ("megatron", "data=rest,matmul_forms=tuned", "no setting for matmul_forms=tuned"),
-        ("megatron", "data=rest,offload=optimizer", "no setting for offload=optimizer"),
-        ("megatron", "data=rest,zero=3,reshard=false", "no setting for reshard=false"),
-        ("megatron", "pipe=2,data=rest,micro_batch=1,overlap=pp", "no setting for overlap=pp"),
-        ("megatron", "x=2,data=rest,order=data-x-y-z-pipe", "no setting for order="),
+        ("megatron", "data=rest,matmul_forms=tuned", "has no matmul_forms=tuned"),
+        ("megatron", "data=rest,offload=optimizer", "has no offload=optimizer"),
+        ("megatron", "data=rest,zero=3,reshard=false", "has no reshard=false"),
+        ("megatron", "x=2,data=rest,order=data-x-y-z-pipe", "has no order="),
         ("megatron-bridge", "pipe=2,data=rest,schedule=gpipe,micro_batch=1", "schedule=gpipe"),
         ("deepspeed", "x=2,data=rest", "DeepSpeed has no setting for x=2; of the axes it has data"),
         ("deepspeed", "data=rest,zero=1,shard=8", "has no setting for shard=8"),
-        ("torchtitan", "x=2,data=rest,zero=3", "no setting for sequence_parallel=false"),
-        ("torchtitan", "data=rest,zero=2", "no setting for zero=2"),
+        ("torchtitan", "x=2,data=rest,zero=3", "with sequence_parallel=true alone"),
+        ("torchtitan", "data=rest,zero=2", "has no zero=2"),
         (
             "torchtitan",
             "pipe=4,data=rest,zero=3,micro_batch=1,stage_layers=7+8+8+9",
-            "torchtitan has no setting for stage_layers=7+8+8+9; its chunks have as many",
+            "torchtitan has no stage_layers=7+8+8+9; its chunks have as many",
         ),
-        ("torchtitan", "data=rest,zero=3,overlap=dp", "no setting for overlap=none"),
+        ("torchtitan", "data=rest,zero=3,overlap=dp", "always runs overlap=oag"),
         ("axonn", "pipe=2,data=rest,micro_batch=1", "AxoNN has no setting for pipe=2"),
         ("axonn", "x=2,data=rest,zero=1", "zero=1"),
     ],
@@ -104,14 +103,21 @@ def test_torchtitan_has_no_model_of_ones_own() -> None:
 
 
 def test_what_the_stack_assumes_and_a_framework_is_not_told_is_said() -> None:
-    said = simgpt(*LLAMA, "--plan", "pipe=2,data=rest,micro_batch=1", "--to", "megatron")
+    plan = ("--plan", "pipe=2,data=rest,micro_batch=1", "--to", "megatron")
+    said = simgpt(*LLAMA, *plan, "--stack", "simgpt")
     assert said.status == 0
     assert said.err == (
-        "with these settings Megatron-LM runs overlap=dp, where the stack megatron-core assumes "
+        "with these settings Megatron-LM runs overlap=dp, where the stack simgpt assumes "
         "overlap=dp+pp; to predict what will run, put overlap=dp into --plan\n"
     )
-    plan = "pipe=2,data=rest,micro_batch=1,overlap=dp"
-    assert simgpt(*LLAMA, "--plan", plan, "--to", "megatron").err == ""
+
+
+def test_messages_that_nothing_hides_need_no_setting() -> None:
+    """Without virtual stages none of Megatron's messages overlap, whatever the plan says."""
+    for overlap in ("", ",overlap=dp", ",overlap=oar+dp+pp"):
+        plan = f"pipe=2,data=rest,micro_batch=1{overlap}"
+        said = simgpt(*LLAMA, "--plan", plan, "--to", "megatron")
+        assert (said.status, said.err) == (0, "")
 
 
 def test_sizes_that_nobody_gave_are_said() -> None:

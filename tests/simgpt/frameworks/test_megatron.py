@@ -106,7 +106,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
         ({"grad_reduce_in_bf16": True}, "gradients", "bf16"),
         ({"fp16": True, "bf16": False, "accumulate_allreduce_grads_in_fp32": True}, "gradients",
          "fp32"),
-        ({"use_tp_pp_dp_mapping": True}, "order", "x-y-z-pipe-data"),
+        ({"use_tp_pp_dp_mapping": True}, "order", "x-y-z-context-pipe-data"),
         ({"use_distributed_optimizer": True, "num_distributed_optimizer_instances": 2,
           "tensor_model_parallel_size": 2}, "shard", 4),
         ({"attention_backend": "fused", "transformer_impl": "local"}, "attention", "flash"),

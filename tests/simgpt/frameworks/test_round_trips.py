@@ -119,7 +119,7 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
         del words["gradients"]
     else:
         words["moments"] = draw(st.sampled_from(["fp32", "bf16"]))
-    words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-pipe-data"]))
+    words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-context-pipe-data"]))
     return words
 
 

@@ -20,6 +20,7 @@ from simulator.explain.bottleneck_link import limiting_link
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.stacks import Stack, load_stack
+from simulator.stacks.job import job_of
 from topologies.collectives.link_loads import LinkLoads, RingTraffic, link_loads
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
@@ -38,7 +39,6 @@ from workload.models.read import described_model
 from workload.op import COMPUTE, PAIRS, RING_SHIFT, Op
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
-from workload.plan_text import parse_plan
 
 MOST_OPS = 120_000  # simulated, of all stages
 MOST_SPANS = 60_000  # shown, some 3 MB of the page
@@ -191,7 +191,8 @@ def staged(answer: Answer) -> Scene:
     if asked.compute not in ("machine", "profile"):
         raise ReportError("ops were measured one by one, and are not measured again for a page")
     stack, machine = _stack(asked), _machine(asked)
-    plan = parse_plan(answer.plan, devices=answer.devices, batch=answer.batch)
+    asked_gpt, sizes = _model(asked), {"devices": answer.devices, "batch": answer.batch}
+    plan = job_of(asked_gpt, answer.plan, stack, **sizes).plan
     machine = with_room(machine, plan.grid.ranks)
     placement = parse_placement(asked.placement, machine, plan.grid.ranks)
     gpt = stack.model(_model(asked), plan.x)

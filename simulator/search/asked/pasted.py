@@ -1,0 +1,40 @@
+"""The fields of a whole plan, as an answer has them, among those that a search keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workload.dispatchers.table import USUAL
+from workload.gpt import GPT
+from workload.pipeline.stages import nearly_even
+
+# What every plan of a search has anyway.
+ANYWAY: Mapping[str, Any] = {
+    "stage_layers": (),
+    "ends_as_layers": False,
+    "context_latents": False,
+    "context_heads": 1,
+}
+
+
+def that_tell_apart(fixed: Mapping[str, Any], gpt: GPT, batch: int) -> dict[str, Any]:
+    """The fields that tell plans of a search apart: without those that all have anyway, a
+    dispatcher of a model without experts, the batch that is asked for, and a split of layers that
+    is as even as can be.
+
+    >>> from workload.gpt import find_model
+    >>> gpt = find_model("llama-3.1-8b")
+    >>> that_tell_apart({"batch": 8, "zero": 1, "dispatcher": "usual"}, gpt, 8)
+    {'zero': 1}
+    """
+    chunks = fixed.get("pipe", 0) * fixed.get("interleave", 1)
+    even = nearly_even(gpt.layers, chunks) if 0 < chunks <= gpt.layers else ()
+    plain = {**ANYWAY, "batch": batch}
+    if not gpt.experts:
+        plain["dispatcher"] = USUAL
+    return {
+        key: value
+        for key, value in fixed.items()
+        if not (key in plain and value == plain[key]) and (key, value) != ("stage_layers", even)
+    }

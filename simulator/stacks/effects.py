@@ -1,0 +1,72 @@
+"""Which of a plan's keys and overlaps have an effect, and whether values are those of a rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from workload.gpt import GPT
+from workload.grid import AXES, axes_of
+from workload.passes.table import PASSES
+from workload.pipeline.message_order import MEGATRON
+from workload.plan import Plan
+
+ABOVE = re.compile(r">(\d{1,9})")
+Values = Mapping[str, Any]
+SPLIT = ">1"
+# Where a key has an effect, if that is not in all plans.
+EFFECTIVE: Mapping[str, Values] = {
+    "sequence_parallel": {"x": SPLIT},
+    "context_kind": {"context": SPLIT},
+    "context_heads": {"context": SPLIT},
+    "context_latents": {"context": SPLIT},
+    "schedule": {"pipe": SPLIT},
+    "reshard": {"zero": 3},
+    "fp8_dispatch": {"expert": SPLIT},
+}
+
+
+def meets(key: str, wanted: Any, held: Any) -> Any:
+    """Whether what a plan has under a key is what is wanted; for an array, which entries are.
+
+    >>> meets("x", ">1", 2), meets("zero", [0, 3], 2), meets("overlap", "ors", ("dp", "ors"))
+    (True, False, True)
+    """
+    if isinstance(wanted, list):
+        found: Any = False
+        for each in wanted:
+            found = found | meets(key, each, held)
+        return found
+    if isinstance(wanted, str) and (above := ABOVE.fullmatch(wanted)):
+        return held > int(above[1])
+    return wanted in held if isinstance(held, tuple) else held == wanted
+
+
+def same_order(one: str, other: str, wide: Collection[str]) -> bool:
+    """Whether ranks stand alike in two orders, where these axes have several ranks."""
+    orders = ([axis for axis in axes_of(each) if axis in wide] for each in (one, other))
+    return next(orders) == next(orders)
+
+
+def in_effect(plan: Plan, gpt: GPT | None, messages: str = "") -> Iterator[str]:
+    """The overlaps of a plan that have something to overlap: none is about sums over rows of x,
+    nor, without an MLP for all tokens, about that. Megatron hides messages between stages under
+    virtual ones alone."""
+    sizes: dict[str, Any] = {axis: getattr(plan, axis) for axis in AXES}
+    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data, "expert": plan.expert}
+    sizes["sums_rows"] = 0
+    alone = messages == MEGATRON and plan.interleave == 1 and plan.schedule == "1f1b"
+    for each in PASSES:
+        if each.name == "shared" and gpt is not None and not gpt.shared_ffn:
+            continue
+        if each.name == "pp" and alone:
+            continue
+        if each.name in plan.overlap and bool(each.matters(sizes)):
+            yield each.name
+
+
+def has_effect(key: str, plan: Plan) -> bool:
+    """Whether a plan's step depends on a key at all."""
+    when = EFFECTIVE.get(key, {})
+    return all(meets(other, wanted, getattr(plan, other)) for other, wanted in when.items())
