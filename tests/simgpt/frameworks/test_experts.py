@@ -195,7 +195,12 @@ def test_a_framework_that_cannot_send_once_refuses_such_a_stack() -> None:
             PLANS["ep"] | {"zero": 3},
             "the model is none that it names",
         ),
-        ("megatron", "mixtral-8x7b", SPLIT | {"sequence_parallel": False}, "with sequence_parallel=true alone"),
+        (
+            "megatron",
+            "mixtral-8x7b",
+            SPLIT | {"sequence_parallel": False},
+            "sequence_parallel=true",
+        ),
         ("megatron", "mixtral-8x7b", USUAL | {"z": 2}, "Megatron-LM has no setting for z=2"),
     ],
 )
