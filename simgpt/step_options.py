@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.arguments.machine import assumed_of_parts, own_machine
+from simgpt.arguments.machine import assumed_of_parts, in_segments, own_machine
 from simgpt.arguments.model import model_of, routed_model
 from simgpt.commands import predict
 from workload.errors import RestError
@@ -33,6 +33,7 @@ SHARED = (
     "batch",
     "batch_tokens",
     "settings",
+    "segment",
     "model_fields",
     "routing",
     "placement",
@@ -140,7 +141,8 @@ def question_of(
         if own_machine(machine) is None:
             raise
         raise RestError(f"{error}; -n {built.devices} is all of {built.name}") from None
-    job = replace(job, remarks=(*job.remarks, *assumed_of_parts(machine, built)))
     built = with_room(built, job.plan.grid.ranks)
+    told = (*assumed_of_parts(machine, built), *in_segments(built, job.plan.grid.ranks))
+    job = replace(job, remarks=(*job.remarks, *told))
     placed = parse_placement(how["placement"], built, job.plan.grid.ranks)
     return StepQuestion(job, built, placed)

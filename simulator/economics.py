@@ -93,7 +93,7 @@ def cost_of(machine: Machine, devices: int, *, step_s: float, busy_s: float) -> 
     Energy is step_s times what the job's nodes and its share of the switches draw; that of the
     devices alone, times what they draw, with no heed to the most that a node draws.
     """
-    nodes = math.ceil(devices / machine.devices_per_node)
+    nodes = machine.segments(devices).nodes
     busy = busy_s / step_s
     drawn = power_w(machine, nodes, devices * busy)
     of_devices = devices_power_w(machine, devices, devices * busy)

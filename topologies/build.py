@@ -123,6 +123,8 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
         "node.nics.bandwidth": f"{rate / 1e9!r} GB/s",
         "node.nics.of_device": spread(devices, count),
     }
+    if "node.tray" in facts and devices % int(facts["node.tray"].value):
+        del facts["node.tray"]  # no whole trays, which nobody runs
     if "node.links.pairs" in facts:
         kept = [pair for pair in like.node.links.pairs if max(pair[:2]) < devices]
         own["node.links.pairs"] = tuple(kept)

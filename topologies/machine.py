@@ -15,12 +15,20 @@ from topologies.files.schema import Leaf, checked, leaves, nearest
 from topologies.files.structured import structured
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device, Draw, Matmul, Variability
-from topologies.hardware.interconnect import KINDS, Dragonfly, FatTree, Interconnect, NoInterconnect
+from topologies.hardware.interconnect import (
+    ANY,
+    KINDS,
+    Dragonfly,
+    FatTree,
+    Interconnect,
+    NoInterconnect,
+)
 from topologies.hardware.node import Host, Links, Nics, Node
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.hardware.reliability import Reliability, Storage
 from topologies.hardware.run_to_run import Band, RunToRun
 from topologies.hardware.scan import Scan
+from topologies.hardware.segments import Segments, segments_of
 from topologies.hardware.software import PARTS, Software
 from topologies.network import Network
 from topologies.session import session_cached
@@ -99,6 +107,12 @@ class Machine:
     def devices(self) -> int:
         """Devices in the whole machine."""
         return self.nodes * self.node.devices
+
+    def segments(self, ranks: int) -> Segments:
+        """How a job of so many ranks lies in nodes that are racks; else it fills them."""
+        fabric = self.interconnect
+        grows = isinstance(fabric, FatTree) and fabric.size == ANY
+        return segments_of(self.node, ranks, None if grows else self.nodes)
 
     def band(self, what: str, nodes: int) -> Band | None:
         """What eight of ten runs of a `step` or a kind of collective take on so many nodes; None

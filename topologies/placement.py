@@ -19,6 +19,7 @@ from topologies.errors import MachineError, TooFewDevicesError
 from topologies.files.facts import Fact
 from topologies.files.hostlist import node_numbers
 from topologies.hardware.interconnect import ANY, Dragonfly, FatTree
+from topologies.hardware.segments import segments_of
 from topologies.machine import Machine
 from topologies.routing.wiring import wiring
 from topologies.session import session_cached
@@ -155,14 +156,21 @@ def scheduler(machine: Machine, ranks: int, seed: int = 0) -> Placement:
 
 
 def on_nodes(machine: Machine, nodes: NDArray[np.integer], ranks: int) -> Placement:
-    """Ranks on the given nodes in their order, each filled with as many as it has devices."""
-    if len(nodes) * machine.devices_per_node < ranks:
+    """Ranks on the given nodes in their order, each filled with as many as it has devices, or as a
+    rack has in whole segments."""
+    per_node = segments_of(machine.node, ranks, len(nodes)).per_node
+    if len(nodes) * per_node < ranks:
         raise TooFewDevicesError(
             f"{ranks} ranks do not fit {len(nodes)} nodes of {machine.name}, which have "
-            f"{len(nodes) * machine.devices_per_node} devices"
+            f"{len(nodes) * per_node} devices{_in_segments(machine)}"
         )
-    index, device = np.divmod(np.arange(ranks, dtype=np.int64), machine.devices_per_node)
+    index, device = np.divmod(np.arange(ranks, dtype=np.int64), per_node)
     return Placement(node=nodes.astype(np.int64)[index], device=device)
+
+
+def _in_segments(machine: Machine) -> str:
+    trays = machine.node.segment
+    return f" in segments of {trays} trays" if trays else ""
 
 
 def check_ranks(machine: Machine, ranks: int) -> None:
@@ -186,10 +194,11 @@ def with_room(machine: Machine, ranks: int) -> Machine:
     before; machines of a fixed size are refused by a TooFewDevicesError. A machine that has the
     devices stays as it is, so that what is predicted on it does not depend on this.
     """
-    if ranks <= machine.devices or not is_of_any_size(machine):
+    if not is_of_any_size(machine):
         check_ranks(machine, ranks)
         return machine
-    return _grown(machine, math.ceil(ranks / machine.devices_per_node))
+    nodes = machine.segments(ranks).nodes
+    return machine if nodes <= machine.nodes else _grown(machine, nodes)
 
 
 @session_cached(64)
@@ -207,7 +216,13 @@ def _grown(machine: Machine, nodes: int) -> Machine:
 
 def _nodes_for(machine: Machine, ranks: int) -> int:
     check_ranks(machine, ranks)
-    return math.ceil(ranks / machine.devices_per_node)
+    nodes = machine.segments(ranks).nodes
+    if nodes > machine.nodes:
+        raise TooFewDevicesError(
+            f"{ranks} ranks need {nodes} nodes{_in_segments(machine)}, but {machine.name} has "
+            f"{machine.nodes}"
+        )
+    return nodes
 
 
 def check_order(order: str) -> None:

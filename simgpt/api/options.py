@@ -22,6 +22,7 @@ class Step(TypedDict, total=False):
     batch: int
     batch_tokens: int | str
     set: Settings
+    segment: int
     model_set: Settings
     routing: Text
     placement: str
@@ -89,6 +90,7 @@ class SearchOptions(TypedDict, total=False):
     batch_tokens: int | str
     top: int
     set: Settings
+    segment: int
     model_set: Settings
     routing: Text
     placement: str

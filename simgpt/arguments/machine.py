@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from topologies.errors import MachineError
 from topologies.hardware.device_library import gpu_of
 from topologies.machine import Machine
@@ -21,6 +24,32 @@ def own_machine(name: str) -> Machine | None:
         return None
     machine = load_machine(name)
     return None if is_of_any_size(machine) else machine
+
+
+def in_segments(machine: Machine, ranks: int) -> list[str]:
+    """What is said of a job on several racks: how many devices of each it gets, and how many stay
+    idle; nothing of other jobs.
+
+    >>> from topologies.machine_files import load_machine
+    >>> in_segments(load_machine("gb200-nvl72"), 256)
+    ['segments of 16 trays: 64 of 72 devices in each of 4 racks, 32 stay idle (--segment)']
+    >>> in_segments(load_machine("gb200-nvl72"), 72), in_segments(load_machine("dgx-h100"), 64)
+    ([], [])
+    """
+    found = machine.segments(ranks)
+    if not found.trays or found.nodes == 1:
+        return []
+    used, all_devices = found.per_node, machine.devices_per_node
+    each = f"{used} of {all_devices} devices in each of {found.nodes} racks"
+    words = f"{found.idle} stay idle" if found.idle else "none stays idle but in the last"
+    trays = "tray" if found.trays == 1 else "trays"
+    return [f"segments of {found.trays} {trays}: {each}, {words} (--segment)"]
+
+
+def segments_record(machine: Machine, ranks: int) -> dict[str, Any]:
+    """The segments of a job as they stand in JSON; nothing of machines without racks."""
+    found = machine.segments(ranks)
+    return {"segments": asdict(found)} if found.trays else {}
 
 
 def assumed_of_parts(name: str, machine: Machine) -> list[str]:

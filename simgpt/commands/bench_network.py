@@ -35,7 +35,7 @@ MOST_DIGITS = 9  # of a number of devices
     show_default=True,
     help="As the library picks (auto), the cheapest, or by name: ring, tree, hierarchical.",
 )
-@click.option("--set", "settings", multiple=True, help="key=value, as simgpt machines lists them.")
+@options.settings_options
 @options.answer_options
 def command(
     name: str,

@@ -10,6 +10,7 @@ import click
 
 from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
+from simgpt.arguments.machine import segments_record
 from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
@@ -36,7 +37,7 @@ ENGINES = ("compiled", "simpy")
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
+@options.settings_options
 @model_set_option
 @routing_option
 @click.option(
@@ -127,10 +128,11 @@ def answered(
     )
     reach = reach_of(prediction, built, placed)
     remedy = remedy_of(prediction, question, is_timed=not costs)
+    racks = segments_record(built, prediction.devices)
     runs = built.band("step", prediction.cost.nodes)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
     noise = noise_options.answered(how, prediction, built, placed, costs)
-    record |= asked(model, machine, how, prediction.stack, axes=reach) | noise.record
+    record |= asked(model, machine, how, prediction.stack, axes=reach, **racks) | noise.record
     text = describe(prediction, how["placement"], reach, job, remedy, runs=runs) + noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.arguments.machine import assumed_of_parts
+from simgpt.arguments.machine import assumed_of_parts, in_segments, segments_record
 from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
 from simgpt.arguments.searched import also_of, searched_of
 from simgpt.interrupts import Patience
@@ -74,7 +74,7 @@ class Share(click.ParamType[float]):
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the machine.")
+@options.settings_options
 @model_set_option
 @routing_option
 @click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
@@ -173,9 +173,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         raise click.UsageError("--exhaustive goes without --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
         state, fronts, families = _answered(problem, given, patience, how)
-    remarks = assumed_of_parts(machine, built)
+    remarks = [*assumed_of_parts(machine, built), *in_segments(built, how["devices"])]
     found = Found(problem, built, state, how["objective"], how["gap"], fronts, families, remarks)
-    record = found.as_record() | asked(model, machine, how, stack)
+    racks = segments_record(built, problem.devices)
+    record = found.as_record() | asked(model, machine, how, stack, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
     if not state.found:
         raise SystemExit(patience.status or 3)

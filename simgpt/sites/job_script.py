@@ -31,7 +31,7 @@ class JobRequest:
     `program` and lines of `prepared` before it are shell as they are, `words` after it are quoted.
     `about` are comments, `setup` lines of shell before the run. `is_full` says that the ranks take
     all devices of their nodes, `by_torch` that the program takes its rank from torchrun's variables
-    and not from Slurm's.
+    and not from Slurm's. `segment` are the nodes that lie in one rack together, 0 where none need.
     """
 
     name: str
@@ -47,6 +47,7 @@ class JobRequest:
     program: str = "-m simgpt run"
     prepared: tuple[tuple[str, ...], ...] = ()
     by_torch: bool = False
+    segment: int = 0
 
 
 def nodes_of(ranks: int, devices_per_node: int) -> int:
@@ -161,6 +162,8 @@ def _directives(site: Site, job: JobRequest) -> Iterator[tuple[str, str]]:
     tasks = job.ranks_per_node if site.launcher == SRUN else 1
     yield "--job-name", job.name
     yield "--nodes", f"{job.nodes}"
+    if job.segment:
+        yield "--segment", f"{job.segment}"
     yield "--ntasks-per-node", f"{tasks}"
     if site.cpus_per_task:
         yield "--cpus-per-task", f"{site.cpus_per_task * (job.ranks_per_node // tasks)}"

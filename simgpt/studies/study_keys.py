@@ -44,6 +44,8 @@ def canonical(key: str) -> str:
     """
     head, dot, rest = key.partition(".")
     bare = rest if dot and head in ("model", "plan") else key
+    if key == "segment":
+        return "machine.node.segment"
     bare = ALIASES.get(bare, bare) if bare == key or head == "plan" else bare
     if bare in PLAIN and bare in (key, "batch"):
         return bare

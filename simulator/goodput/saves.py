@@ -34,7 +34,7 @@ def save_times(
     An asynchronous save stalls training while a device's part goes to its host's memory, and no
     longer. Not modelled: how writing slows training, and the time of many small files.
     """
-    nodes = -(-devices // machine.devices_per_node)
+    nodes = machine.segments(devices).nodes
     nics = machine.node.nics
     per_node = storage.node_bytes_per_s or nics.count * nics.bytes_per_s or float("inf")
     all_nodes = nodes * per_node

@@ -76,6 +76,6 @@ class Objective:
         return value / (UNITS_PER_J if self.name == "energy" else TICKS_PER_S)
 
     def _power(self, busy_devices: float) -> float:
-        nodes = math.ceil(self.devices / self.machine.devices_per_node)
+        nodes = self.machine.segments(self.devices).nodes
         drawn = power_w(self.machine, nodes, busy_devices)
         return math.nan if drawn is None else drawn

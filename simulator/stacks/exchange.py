@@ -157,9 +157,10 @@ def _spread(plan: Plan, machine: Machine) -> tuple[int, int]:
     """How many ranks of a group of experts a node has, and over how many nodes they are, where
     neighbouring ranks share nodes."""
     grid, members = plan.grid, np.zeros(1, dtype=np.int64)
+    per_node = machine.segments(grid.ranks).per_node
     for axis in grid.dimensions(*plan.expert_axes):
         members = np.add.outer(members, grid.stride(axis) * np.arange(grid.size(axis))).ravel()
-    counts = np.unique(members // machine.devices_per_node, return_counts=True)[1]
+    counts = np.unique(members // per_node, return_counts=True)[1]
     return int(counts.max()), len(counts)
 
 
@@ -168,7 +169,8 @@ def least_share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     or, unless no other axis, nor ranks with parts of the same experts, can come between its ranks,
     on any number of nodes. More nodes need fewer copies where groups of experts fill them."""
     apart = plan.x * plan.y * plan.z * plan.context * plan.pipe * plan.expert_parts > 1
-    return _least_share(gpt, plan.expert, machine.devices_per_node, apart)
+    per_node = machine.segments(plan.grid.ranks).per_node
+    return _least_share(gpt, plan.expert, per_node, apart)
 
 
 @session_cached(1024)

@@ -21,7 +21,7 @@ device = "H200"
 nodes = {value = 16, source = "procurement document"}
 """
 TOO_FINE = ("size", "best", "links", "nics", "variant", "peak_flops", "algorithm", "forms_from",
-            "run_to_run", "reliability", "storage")  # fmt: skip
+            "run_to_run", "reliability", "storage", "tray", "segment")  # fmt: skip
 
 
 def machine(folder: Path, text: str, name: str = "lab.toml") -> Machine:

@@ -316,11 +316,12 @@ def test_a_row_of_deepseek_chooses_from_groups() -> None:
         assert (gpt.router_groups, gpt.router_topk_groups) == groups
 
 
-def test_a_segment_of_trays_is_a_node_with_a_nic_for_each_gpu() -> None:
+def test_a_rack_is_a_node_with_a_nic_for_each_gpu_and_is_filled_as_predict_fills_it() -> None:
     machine = machine_of(run(gpu="GB300", gpus_total="256", gpus_per_node="4"))
-    assert (machine.devices_per_node, machine.nodes) == (64, 4)
+    assert (machine.devices_per_node, machine.segments(256).per_node) == (72, 64)
+    assert machine_of(run(gpu="GB300", gpus_total="1024", gpus_per_node="4")).nodes == 16
     nics = machine.node.nics
-    assert nics.count == 64
+    assert nics.count == 72
     assert nics.bytes_per_s == pytest.approx(100e9)
 
 

@@ -53,12 +53,18 @@ NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=())
 
 @dataclass(frozen=True)
 class Node:
-    """A node and what is in it; a machine's nodes are all alike."""
+    """A node and what is in it; a machine's nodes are all alike.
+
+    A node that is a rack has devices in trays of `tray` each, of which a scheduler gives whole
+    ones: `segment` of them together, or as `segments_of` says.
+    """
 
     devices: Annotated[int, Key("devices", most=MOST_DEVICES)]
     links: Annotated[Links, Key("links")]
     host: Annotated[Host, Key("host")]
     nics: Annotated[Nics, Key("nics")] = NO_NICS
+    tray: Annotated[int, Key("tray", zero=True, most=MOST_DEVICES)] = 0
+    segment: Annotated[int, Key("segment", zero=True, most=MOST_DEVICES)] = 0
 
     def __post_init__(self) -> None:
         """Refuses links and NICs that do not fit the devices."""
@@ -76,6 +82,14 @@ class Node:
         if self.links.switch and (self.links.pairs or self.links.all_pairs):
             raise MachineError(
                 "node.links has a switch and pairs; devices that hang on a switch need no pairs"
+            )
+        if self.tray and self.devices % self.tray:
+            raise MachineError(
+                f"node.tray = {self.tray} does not divide the {self.devices} devices of a node"
+            )
+        if self.segment and not self.tray:
+            raise MachineError(
+                f"node.segment = {self.segment} counts trays of a rack, and nodes here are no racks"
             )
         nics = self.nics
         if nics.count and len(nics.of_device) != self.devices:

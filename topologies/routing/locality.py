@@ -62,7 +62,7 @@ def locality(machine: Machine, placement: Placement, members: Indices) -> Locali
         nic = np.array(machine.node.nics.of_device)[placement.device[members]]
         switches = _most_different(wires.switch[node, nic])
     group = "unit" if machine.interconnect.kind == "fat-tree" else "group"
-    whole = _whole(machine.devices_per_node, members) if nodes > 1 else 0
+    whole = _whole(int(np.bincount(placement.node).max()), members) if nodes > 1 else 0
     return Locality(nodes == 1, switches == 1, groups == 1, nodes, switches, groups, group, whole)
 
 

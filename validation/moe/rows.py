@@ -18,7 +18,6 @@ from workload.recomputation.parts import CORE, PARTS, SELECTIVE
 SHIPPED = "moe_cp_runs.csv"
 REMARKS = "remarks"  # a column that readings add
 ATTENTION = ("mla", "mha", "gqa", "mamba", "compressed sparse")  # kinds that readings speak of
-TRAY = 4  # GPUs of a tray of an NVL72
 FROM_PRESET = {  # columns and the model's fields that fill them
     **{"layers": "layers", "hidden": "hidden", "heads": "heads", "ffn_hidden": "ffn"},
     **{"vocab": "vocab", "seq_len": "sequence", "experts": "experts", "topk": "topk"},
@@ -76,7 +75,7 @@ def _read(reading: Mapping[str, Any], cells: Cells) -> None:
         given |= _of_preset(find_model(reading["preset"]))
     if "domain" in reading:
         given |= {"fabric": "infiniband"}
-        cells["gpus_per_node"] = str(segment(_whole(cells, "gpus_total"), reading["domain"]))
+        cells["gpus_per_node"] = str(reading["domain"])
     if UNSUPPORTED in reading:
         given[UNSUPPORTED] = reading[UNSUPPORTED]
     cells.update({name: value for name, value in given.items() if not cells.get(name)})
@@ -84,20 +83,6 @@ def _read(reading: Mapping[str, Any], cells: Cells) -> None:
     per_node = _whole(cells, "gpus_per_node")
     if per_gpu and per_node and not cells.get("nics_per_node"):
         cells["nics_per_node"] = str(int(per_gpu) * per_node)
-
-
-def segment(gpus: int, most: int) -> int:
-    """GPUs of a job that lie in one NVLink domain: of all its trays, or of the most that divide
-    them where a domain has not so many.
-
-    Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/utils/executors.py, which asks Slurm
-    for such segments.
-
-    >>> segment(8, 18), segment(256, 18), segment(512, 18)
-    (8, 64, 64)
-    """
-    trays = max(gpus // TRAY, 1)
-    return TRAY * next(size for size in range(min(most, trays), 0, -1) if not trays % size)
 
 
 def _of_preset(gpt: GPT) -> Cells:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from topologies.build import Parts, build_machine
+from topologies.hardware.segments import segments_of
 from topologies.machine import Machine
 from topologies.session import session_cached
 from validation.published.runs import PublishedRun
@@ -13,8 +15,11 @@ SHIPPED_AS = {"JUPITER": "jupiter-booster"}  # machines that are called otherwis
 
 
 def machine_of(run: PublishedRun) -> Machine:
-    """The machine of a row, with as many nodes as it needs."""
-    return _built(parts_of(run))
+    """The machine of a row, with as many nodes as it needs, or racks as its segments need."""
+    parts = parts_of(run)
+    built, gpus = _built(parts), run.whole("gpus_total") or 1
+    racks = segments_of(built.node, gpus).nodes
+    return built if racks <= parts.nodes else _built(replace(parts, nodes=racks))
 
 
 def parts_of(run: PublishedRun) -> Parts:

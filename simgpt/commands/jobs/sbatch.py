@@ -149,7 +149,8 @@ def _job(
     names: tuple[str, str],
     how: dict[str, Any],
 ) -> JobRequest:
-    per_node, ranks = question.machine.node.devices, question.plan.grid.ranks
+    node, ranks = question.machine.node, question.plan.grid.ranks
+    per_node = node.tray or node.devices
     if site.devices_per_node not in (0, per_node):
         raise JobCannotRunError(
             f"nodes of {site.title} have {site.devices_per_node} devices, those of "
@@ -163,6 +164,7 @@ def _job(
         nodes=nodes,
         ranks_per_node=ranks // nodes,
         is_full=ranks // nodes == per_node,
+        segment=question.machine.segments(ranks).trays,
         limit_s=seconds_of(how["limit"]) if how["limit"] is not None else limit,
         words=_words(question, *names, how),
         about=tuple(_about(prediction, steps)),

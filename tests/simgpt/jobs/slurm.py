@@ -14,6 +14,7 @@ COUNT = r"[1-9]\d*"
 OPTIONS = {
     "--job-name": r"[A-Za-z0-9_.-]+",
     "--nodes": COUNT,
+    "--segment": COUNT,
     "--ntasks-per-node": COUNT,
     "--cpus-per-task": COUNT,
     "--gpus-per-node": COUNT,

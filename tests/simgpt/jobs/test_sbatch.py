@@ -87,6 +87,14 @@ def test_perlmutter_is_asked_for_nodes_with_the_devices_that_were_predicted(
     assert ("queues and charges" in said.out) == (constraint != "gpu")  # the source of that setting
 
 
+def test_trays_of_racks_are_slurms_nodes_and_segments_theirs() -> None:
+    said = script("gb200-nvl72", "--segment", "8")
+    options = submitted(said.out).options
+    assert (options["--nodes"], options["--segment"]) == ("16", "8")
+    assert options["--gpus-per-node"] == "4"
+    assert "--segment" not in submitted(script("4x8xH100,8xNDR", devices=16).out).options
+
+
 def test_the_run_is_the_plan_that_was_predicted() -> None:
     said = script("frontier", "--json", "--model-set", "sequence=1024", "--steps", "7")
     record = json.loads(said.out)

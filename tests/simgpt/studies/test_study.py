@@ -28,6 +28,7 @@ def test_no_short_name_means_two_things() -> None:
         ("layers", "model.layers"),
         ("model.hidden", "model.hidden"),
         ("device.launch", "machine.device.launch"),
+        ("segment", "machine.node.segment"),
         ("machine.network.background", "machine.network.background"),
         ("nodes", "machine.nodes"),
         ("plan.batch", "batch"),
