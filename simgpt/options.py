@@ -33,7 +33,6 @@ PLAN = UserFile("plan", PlanError)
 LONGEST_S = 1e6  # some eleven days, which torch still takes for a timeout
 MOST_THREADS = 1024
 MOST_DEVICES = 10_000_000
-SEGMENT, MOST_SEGMENT = "node.segment", 576
 MACHINE_HELP = "A machine's name, its file, or its parts as in 64x8xH100,8xNDR."
 DEVICES = click.IntRange(1, MOST_DEVICES)
 SEQUENCES = click.IntRange(1, MOST)
@@ -106,38 +105,6 @@ def answer_options(function: Command) -> Command:
     return click.option("-o", "--output", type=NewFile(), help="Write the answer to a file.")(
         function
     )
-
-
-def _with_segment(
-    ctx: click.Context, _: click.Parameter, given: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The settings of a machine with what --segment says, which is read before them."""
-    trays = ctx.meta.get(SEGMENT)
-    return given if trays is None else (*given, f"{SEGMENT}={trays}")
-
-
-def _keep_segment(ctx: click.Context, _: click.Parameter, trays: int | None) -> None:
-    ctx.meta[SEGMENT] = trays
-
-
-def settings_options(function: Command) -> Command:
-    """Give a command --set, and --segment, which sets the trays of a rack that a job gets."""
-    function = click.option(
-        "--segment",
-        type=click.IntRange(1, MOST_SEGMENT),
-        expose_value=False,
-        is_eager=True,
-        callback=_keep_segment,
-        help="Trays of a segment in one rack, as Slurm's --segment; racks of trays alone.",
-    )(function)
-    return click.option(
-        "--set",
-        "settings",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=_with_segment,
-        help="Change the machine.",
-    )(function)
 
 
 threads_option = click.option(

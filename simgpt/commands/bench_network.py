@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from simgpt import options, tables
+from simgpt.arguments.machine import settings_options
 from topologies.collectives.benchmark import BenchmarkLine, bench, doubling, sizes_of
 from topologies.errors import MachineError, SimgptError
 from topologies.hardware.software import ALGORITHMS, Kind
@@ -35,7 +36,7 @@ MOST_DIGITS = 9  # of a number of devices
     show_default=True,
     help="As the library picks (auto), the cheapest, or by name: ring, tree, hierarchical.",
 )
-@options.settings_options
+@settings_options
 @options.answer_options
 def command(
     name: str,

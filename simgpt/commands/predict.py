@@ -10,7 +10,7 @@ import click
 
 from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
-from simgpt.arguments.machine import segments_record
+from simgpt.arguments.machine import segments_record, settings_options
 from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
@@ -37,7 +37,7 @@ ENGINES = ("compiled", "simpy")
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
-@options.settings_options
+@settings_options
 @model_set_option
 @routing_option
 @click.option(

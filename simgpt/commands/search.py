@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options
-from simgpt.arguments.machine import assumed_of_parts, in_segments, segments_record
+from simgpt.arguments.machine import (
+    assumed_of_parts,
+    in_segments,
+    segments_record,
+    settings_options,
+)
 from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
 from simgpt.arguments.searched import also_of, searched_of
 from simgpt.interrupts import Patience
@@ -74,7 +79,7 @@ class Share(click.ParamType[float]):
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."
 )
-@options.settings_options
+@settings_options
 @model_set_option
 @routing_option
 @click.option("--placement", default="scheduler", show_default=True, help="As for predict.")
@@ -175,7 +180,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         state, fronts, families = _answered(problem, given, patience, how)
     remarks = [*assumed_of_parts(machine, built), *in_segments(built, how["devices"])]
     found = Found(problem, built, state, how["objective"], how["gap"], fronts, families, remarks)
-    racks = segments_record(built, problem.devices)
+    racks = segments_record(built, how["devices"])
     record = found.as_record() | asked(model, machine, how, stack, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
     if not state.found:
