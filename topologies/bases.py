@@ -20,6 +20,7 @@ from topologies.errors import MachineError
 from topologies.files.facts import Fact, read_facts
 from topologies.files.keys import MOST_COUNT
 from topologies.files.schema import nearest
+from topologies.hardware.device_library import lowered
 from topologies.hardware.interconnect import FIXED
 from topologies.machine import Machine, machine_from_facts
 from topologies.machine_files import check_unmeasured, load_machine, machine_names
@@ -30,6 +31,7 @@ _OWN_LABELS = ("name", "description", "variant")
 _OF_ITSELF = ("run_to_run.", "storage.")  # of the machine itself, and of no other
 _JOINS = ("node.links.all_pairs", "node.links.pairs", "node.links.switch")
 _LINKS = "node.links."
+_OF_DEVICE = "device {}"  # where a value of the library of devices is inherited from
 _FOLLOWS = "as many as the rest of the file needs"
 Facts = dict[str, Fact]
 
@@ -62,6 +64,7 @@ def derived(
         library = _machine_at(_machine_with(bases["software"]), path, around)
         _replace_table(facts, "software.", _taken(library).values())
     _join(facts, own)
+    facts = {key: _of_other(fact, facts) for key, fact in facts.items()}
     facts.setdefault("name", Fact("name", path.stem, ""))
     words = f"as {', '.join(bases.values())} with what {path.name} says"
     facts.setdefault("description", Fact("description", words, ""))
@@ -121,6 +124,13 @@ def _taken(machine: Machine) -> Facts:
     }
 
 
+def _of_other(fact: Fact, facts: Facts) -> Fact:
+    """A fact taken over, with confidence "low" where it was measured for another device."""
+    gpu = _text(facts, "device.like")
+    of_other = fact.inherited and fact.inherited != _OF_DEVICE.format(gpu)
+    return lowered(fact, "") if gpu and of_other and gpu_of(gpu).get("unmeasured") else fact
+
+
 def _replace_table(facts: Facts, prefix: str, new: Iterable[Fact]) -> None:
     for key in [key for key in facts if key.startswith(prefix)]:
         del facts[key]
@@ -132,7 +142,7 @@ def _set_device(facts: Facts, name: str, own: Facts) -> None:
     links; where it draws another power, what its node draws is not known."""
     per_node = own.get("node.devices", facts.get("node.devices"))
     new = device_facts(name, per_node.value if per_node and is_count(per_node.value) else 0)
-    about = f"device {gpu_of(name)['name']}"
+    about = _OF_DEVICE.format(gpu_of(name)["name"])
     new = {key: replace(fact, inherited=fact.inherited or about) for key, fact in new.items()}
     if _text(new, "device.power.max") != _text(facts, "device.power.max"):
         _replace_table(facts, "power.", ())

@@ -12,7 +12,14 @@ from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
-from topologies.hardware.device_library import family_of, gpu_of, gpus, with_device
+from topologies.hardware.device_library import (
+    family_of,
+    gpu_of,
+    gpus,
+    lowered,
+    own_facts,
+    with_device,
+)
 from topologies.machine import Machine, machine_from_facts
 from topologies.machine_files import load_machine, machine_names, variant_names
 
@@ -66,7 +73,7 @@ def build_machine(parts: Parts, variant: str = "") -> Machine:
     facts = with_device(facts, gpu, like.full_name)
     if named is None:
         _set_node(facts, parts, like)
-        _set_fabric(facts, parts, like.name, gpu.get("library", like.name))
+        _set_fabric(facts, parts, like.name, gpu)
     return machine_from_facts(tuple(facts.values()), None, parts.name or like.name)
 
 
@@ -154,7 +161,7 @@ def device_facts(name: str, devices_per_node: int = 0) -> dict[str, Fact]:
     gpu = gpu_of(name)
     like = load_machine(_template(gpu, devices_per_node))
     kept = {fact.key: fact for fact in like.entries if fact.key.startswith(("device.", "node.l"))}
-    found = with_device(kept, gpu, like.full_name)
+    found = with_device(kept, gpu, like.full_name, ("device.",))
     return {
         key: replace(fact, inherited=like.full_name) if fact is kept.get(key) else fact
         for key, fact in found.items()
@@ -162,9 +169,10 @@ def device_facts(name: str, devices_per_node: int = 0) -> dict[str, Fact]:
     }
 
 
-def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, library: str) -> None:
+def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, gpu: Mapping[str, Any]) -> None:
     """A fat tree of full bisection, and the library's rates between nodes: those of `like`, whose
-    node it is, if the fabric is its own, else those of `library`."""
+    node it is, if the fabric is its own, else those of the GPU's library."""
+    library = str(gpu.get("library", like))
     name = parts.fabric if parts.fabric != "none" else ""
     own = fabrics()[name or "infiniband"]
     rails = int(facts["node.nics.count"].value)
@@ -185,13 +193,14 @@ def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, library: str) -
     key = "interconnect.switch_latency"
     facts[key] = Fact(key, latency["value"], latency["source"])
     if like not in own["machines"]:
-        _set_library(facts, load_machine(library))
+        _set_library(facts, load_machine(library), gpu)
     if like not in own["machines"] and library not in own["machines"]:
         _set_curves(facts, own["across"])
 
 
-def _set_library(facts: dict[str, Fact], machine: Machine) -> None:
-    """Another machine's library, with the rates that this node's own reached inside it."""
+def _set_library(facts: dict[str, Fact], machine: Machine, gpu: Mapping[str, Any]) -> None:
+    """Another machine's library, with the rates that this node's own reached inside it, and what
+    the GPU's entry says of it."""
     within = {key: fact for key, fact in facts.items() if key.endswith(".efficiency_within")}
     for key in [key for key in facts if key.startswith("software.")]:
         del facts[key]
@@ -199,8 +208,11 @@ def _set_library(facts: dict[str, Fact], machine: Machine) -> None:
     for fact in machine.entries:
         in_switch = fact.key.startswith("software.nvls")
         if fact.key.startswith("software.") and (switch or not in_switch):
-            facts[fact.key] = fact
+            taken = lowered(fact, machine.full_name) if gpu.get("unmeasured") else fact
+            facts[fact.key] = taken
     facts |= {key: fact for key, fact in within.items() if key in facts}
+    own = own_facts(gpu, facts)
+    facts |= {key: fact for key, fact in own.items() if key.startswith("software.")}
 
 
 def _set_curves(facts: dict[str, Fact], across: Mapping[str, Any]) -> None:

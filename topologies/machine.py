@@ -112,7 +112,14 @@ class Machine:
         """How a job of so many ranks lies in nodes that are racks; else it fills them."""
         fabric = self.interconnect
         grows = isinstance(fabric, FatTree) and fabric.size == ANY
-        return segments_of(self.node, ranks, None if grows else self.nodes)
+        return self.segments_on(ranks, None if grows else self.nodes)
+
+    def segments_on(self, ranks: int, most_nodes: int | None) -> Segments:
+        """As `segments`, on so many of the machine's nodes at most, or on any number."""
+        node = self.node
+        return segments_of(
+            node.devices, node.tray, ranks, segment=node.segment, most_nodes=most_nodes
+        )
 
     def band(self, what: str, nodes: int) -> Band | None:
         """What eight of ten runs of a `step` or a kind of collective take on so many nodes; None

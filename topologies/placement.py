@@ -19,7 +19,6 @@ from topologies.errors import MachineError, TooFewDevicesError
 from topologies.files.facts import Fact
 from topologies.files.hostlist import node_numbers
 from topologies.hardware.interconnect import ANY, Dragonfly, FatTree
-from topologies.hardware.segments import segments_of
 from topologies.machine import Machine
 from topologies.routing.wiring import wiring
 from topologies.session import session_cached
@@ -158,7 +157,7 @@ def scheduler(machine: Machine, ranks: int, seed: int = 0) -> Placement:
 def on_nodes(machine: Machine, nodes: NDArray[np.integer], ranks: int) -> Placement:
     """Ranks on the given nodes in their order, each filled with as many as it has devices, or as a
     rack has in whole segments."""
-    per_node = segments_of(machine.node, ranks, len(nodes)).per_node
+    per_node = machine.segments_on(ranks, len(nodes)).per_node
     if len(nodes) * per_node < ranks:
         raise TooFewDevicesError(
             f"{ranks} ranks do not fit {len(nodes)} nodes of {machine.name}, which have "

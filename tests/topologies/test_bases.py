@@ -71,7 +71,7 @@ def test_each_value_says_whether_it_is_the_files_or_where_it_was_inherited(tmp_p
         "nvidia-smi, memory.total of an NVIDIA H200",
         "device h200",
     )
-    assert fact_of(lab, "node.links.switch")[2] == "dgx-h100:nccl"
+    assert fact_of(lab, "node.links.switch")[2] == "device h200"
     assert fact_of(lab, "device.matmul.e_max")[2] == "dgx-h100:nccl"
     assert fact_of(lab, "device.matmul.sustained") == (0.8, "here", "")
 

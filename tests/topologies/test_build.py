@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from topologies.build import Parts, build_machine, fabrics, family_of, gpus
+from topologies.build import Parts, build_machine, fabrics, family_of, gpu_of, gpus
+from topologies.collectives.benchmark import bench
 from topologies.collectives.collective_time import collective_seconds
 from topologies.errors import MachineError
+from topologies.hardware.device_library import OF_DEVICE
 from topologies.machine_files import load_machine, machine_names
 from validation.network_validation import full_ring
 
@@ -86,8 +88,58 @@ def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name:
         "dgx-h200",
         "el-capitan",
         "gb200-nvl72",
+        "leonardo",
+        "marenostrum5",
     }
     assert machine.device.name not in {load_machine(each).device.name for each in measured}
+
+
+DERIVED = ("aurora", "dgx-b200", "dgx-h200", "el-capitan", "gb200-nvl72", "leonardo")
+
+
+@pytest.mark.parametrize("fabric", ["", ",8xNDR", ",4xSlingshot-11"])
+@pytest.mark.parametrize("name", [gpu["name"] for gpu in gpus() if gpu.get("unmeasured")])
+def test_each_number_of_an_unmeasured_device_is_its_own_or_inherited_and_low(
+    name: str, fabric: str
+) -> None:
+    machine = load_machine(f"2x{name}{fabric}")
+    own = {*gpu_of(name).get("set", {}), *(f"node.links.{key}" for key in ("bandwidth", "switch"))}
+    across = (
+        "efficiency_across",
+        "hop_small",
+        "hop_large",
+        "chunk_pivot",
+        "chunk_width",
+        "overlap",
+    )
+    for fact in machine.facts():
+        if not fact.key.startswith(OF_DEVICE) or fact.key in own or not fact.source:
+            continue
+        fabrics_own = fact.key.rpartition(".")[2] in across and not fact.inherited
+        links_own = fact.key.startswith("node.links.") and "links" in gpu_of(name)
+        assert fabrics_own or links_own or (fact.inherited and fact.confidence == "low"), fact
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_a_shipped_machine_takes_of_another_device_is_low(name: str) -> None:
+    machine = load_machine(name)
+    taken = [f for f in machine.facts() if f.inherited and f.key.startswith(OF_DEVICE)]
+    of_library = f"device {machine.device.like}"
+    others = {fact.confidence for fact in taken if fact.inherited != of_library}
+    assert others == {"low"}
+    assert "high" in {fact.confidence for fact in taken if fact.inherited == of_library}
+
+
+@pytest.mark.parametrize(("name", "least"), [("MI300X", 304), ("MI325X", 304), ("MI355X", 350)])
+def test_eight_devices_of_the_mi300_family_reduce_as_measured(name: str, least: float) -> None:
+    machine = load_machine(f"2x8x{name},8xNDR")
+    lines = bench(machine, "all_reduce", [2**20, 2**30], [2, 8])
+    small, large = (line for line in lines if line.devices == 8)
+    assert large.busbw_bytes_per_s > least * 1e9
+    assert small.seconds == pytest.approx(28e-6, rel=0.2)  # 28.4 us on MI300X
+    pair = next(line for line in lines if line.devices == 2 and line.size_bytes == 2**30)
+    # AMD: 48 of 64 GB/s on the one link between two of them.
+    assert pair.busbw_bytes_per_s == pytest.approx(0.75 * machine.node.links.bytes_per_s, rel=0.01)
 
 
 def test_every_value_of_the_library_has_a_source_and_a_confidence() -> None:

@@ -167,14 +167,14 @@ def _seconds(
     if kind == "all_reduce" and name in ("ring", "recursive", "hierarchical"):
         if name == "ring" and software.all_reduce is not None:
             own = software.of_pair(software.all_reduce, group.ring.pair_links)
-            own = software.in_node(own, size)
+            own = software.in_node(own, size, group.ring.pair_links)
             share = _links_share(software, kind, name, own)
             return algorithms.seconds(own, algorithms.ring(size, group, 2, share), group.ring)
         return _two_halves(software, name, size, group)
     curve = _curve(software, kind, name, group)
     if curve is None:
         return None
-    curve = software.in_node(curve, size)
+    curve = software.in_node(curve, size, group.ring.pair_links)
     share = _links_share(software, kind, name, curve)
     return algorithms.seconds(curve, _phases(kind, name, size, group, share), group.ring)
 

@@ -16,6 +16,8 @@ from topologies.files.schema import nearest
 
 _PEAK, _LINKS, _BEST = "device.peak_flops.", "node.links.", "device.matmul.best"
 _LIKE = "device.like"
+# What is of a device, of its links, and of how a library uses them: of another one it is a guess.
+OF_DEVICE = ("device.", "software.", "node.host.", "node.links.")
 _MAKERS = ("nvidia", "amd", "intel", "instinct", "sxm", "sxm4", "sxm5")
 
 
@@ -69,22 +71,23 @@ def family_of(gpu: str) -> str:
 
 
 def with_device(
-    facts: Mapping[str, Fact], gpu: Mapping[str, Any], measured_on: str
+    facts: Mapping[str, Fact],
+    gpu: Mapping[str, Any],
+    measured_on: str,
+    of_device: tuple[str, ...] = OF_DEVICE,
 ) -> dict[str, Fact]:
     """The facts of a machine with the device of an entry in the place of its own.
 
     What is not in the entry stays. Of an unmeasured device it has confidence "low", and
-    `measured_on`, the machine that the facts are of, in `inherited`.
+    `measured_on`, the machine that the facts are of, in `inherited`, under keys `of_device`.
     """
     own, links = gpu.get("set", {}), gpu.get("links", {})
     gone = [_PEAK, _BEST] if any(key.startswith(_PEAK) for key in own) else []
     gone += [*gpu.get("without", ()), *([_LINKS] if links else [])]
     result = {key: fact for key, fact in facts.items() if not key.startswith(tuple(gone))}
     if gpu.get("unmeasured"):
-        result = {key: _lowered(fact, measured_on) for key, fact in result.items()}
-    for key, value in own.items():
-        if key in facts or not key.startswith(_LINKS):
-            result[key] = _fact(key, value, facts)
+        result = {key: lowered(fact, measured_on, of_device) for key, fact in result.items()}
+    result |= own_facts(gpu, facts)
     result[_LIKE] = Fact(_LIKE, gpu["name"], source="")
     for name, value in links.items():
         if name not in ABOUT:
@@ -93,8 +96,18 @@ def with_device(
     return result
 
 
-def _lowered(fact: Fact, measured_on: str) -> Fact:
-    if not fact.key.startswith("device.") or fact.is_label:
+def own_facts(gpu: Mapping[str, Any], facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """What an entry itself sets, of links only where the node has such ones."""
+    return {
+        key: _fact(key, value, facts)
+        for key, value in gpu.get("set", {}).items()
+        if key in facts or not key.startswith(_LINKS)
+    }
+
+
+def lowered(fact: Fact, measured_on: str, keys: tuple[str, ...] = OF_DEVICE) -> Fact:
+    """A fact that another device was measured for, or one that says nothing of devices as it is."""
+    if not fact.key.startswith(keys) or fact.is_label:
         return fact
     return replace(fact, confidence="low", inherited=fact.inherited or measured_on)
 
@@ -102,7 +115,11 @@ def _lowered(fact: Fact, measured_on: str) -> Fact:
 def _fact(key: str, value: Any, facts: Mapping[str, Fact]) -> Fact:
     if not isinstance(value, Mapping):
         return Fact(key, value, facts[key].source if key in facts else "")
-    return Fact(key, **value)
+    return Fact(key, **{**value, "value": _tuples(value["value"])})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @cache

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topologies.errors import MachineError
-from topologies.hardware.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +27,31 @@ class Segments:
     idle: int
 
 
-def segments_of(node: Node, ranks: int, most_nodes: int | None = None) -> Segments:
-    """The segments of a job on so many nodes at most, or on any number.
+def segments_of(
+    devices: int, tray: int, ranks: int, *, segment: int = 0, most_nodes: int | None = None
+) -> Segments:
+    """The segments of a job on nodes of so many devices, in trays of `tray` (0: nodes are no
+    racks), on `most_nodes` at most.
 
-    A MachineError where node.segment does not divide the job's trays.
+    A MachineError where a `segment` that is asked for does not divide the job's trays.
     """
-    most = node.devices // node.tray if node.tray else 1
+    most = devices // tray if tray else 1
     if most == 1:
-        return _segments(node, ranks, 0, node.devices)
-    trays = -(-ranks // node.tray)
+        return _segments(devices, ranks, 0, devices)
+    trays = -(-ranks // tray)
     sizes = [size for size in range(min(most, trays), 0, -1) if trays % size == 0]
-    if node.segment and node.segment not in sizes:
+    if segment and segment not in sizes:
         raise MachineError(
-            f"segments of {node.segment} trays do not divide the {trays} trays of {ranks} devices; "
+            f"segments of {segment} trays do not divide the {trays} trays of {ranks} devices; "
             f"try {', '.join(map(str, reversed(sizes)))}"
         )
-    found = [_segments(node, ranks, each, most // each * each * node.tray) for each in sizes]
-    if node.segment:
-        return found[sizes.index(node.segment)]
-    return next(
-        (each for each in found if most_nodes is None or each.nodes <= most_nodes), found[-1]
-    )
+    found = [_segments(devices, ranks, each, most // each * each * tray) for each in sizes]
+    if segment:
+        return found[sizes.index(segment)]
+    fit = (each for each in found if most_nodes is None or each.nodes <= most_nodes)
+    return next(fit, found[-1])
 
 
-def _segments(node: Node, ranks: int, trays: int, per_node: int) -> Segments:
+def _segments(devices: int, ranks: int, trays: int, per_node: int) -> Segments:
     nodes = -(-ranks // per_node)
-    return Segments(trays, per_node, nodes, nodes * (node.devices - per_node))
+    return Segments(trays, per_node, nodes, nodes * (devices - per_node))

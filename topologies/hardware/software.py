@@ -146,14 +146,15 @@ class Software:
                 "[links, share]: each count of links once, and shares above 0 and at most 1"
             )
 
-    def in_node(self, curve: Curve, size_bytes: float) -> Curve:
-        """The curve for a message in one node, what is beyond `within_to` as rings of all-gathers
+    def in_node(self, curve: Curve, size_bytes: float, pair_links: int = -1) -> Curve:
+        """The curve for a message in a node, what is beyond `within_to` as rings of all-gathers
         go: libraries send large messages by another protocol than small ones."""
         first = min(size_bytes, curve.within_to_bytes)
         if first == size_bytes or self.all_gather is None:
             return curve
         longest = first / curve.efficiency_within
-        rest = (size_bytes - first) / self.all_gather.efficiency_within
+        rings = self.of_pair(self.all_gather, pair_links)
+        rest = (size_bytes - first) / rings.efficiency_within
         return replace(curve, efficiency_within=size_bytes / (longest + rest))
 
     def of_pair(self, curve: Curve, links: int) -> Curve:

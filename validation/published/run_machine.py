@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
-from topologies.build import Parts, build_machine
+from topologies.build import Parts, build_machine, gpu_of
 from topologies.hardware.segments import segments_of
 from topologies.machine import Machine
 from topologies.session import session_cached
@@ -15,11 +12,8 @@ SHIPPED_AS = {"JUPITER": "jupiter-booster"}  # machines that are called otherwis
 
 
 def machine_of(run: PublishedRun) -> Machine:
-    """The machine of a row, with as many nodes as it needs, or racks as its segments need."""
-    parts = parts_of(run)
-    built, gpus = _built(parts), run.whole("gpus_total") or 1
-    racks = segments_of(built.node, gpus).nodes
-    return built if racks <= parts.nodes else _built(replace(parts, nodes=racks))
+    """The machine of a row, with as many nodes as it needs."""
+    return _built(parts_of(run))
 
 
 def parts_of(run: PublishedRun) -> Parts:
@@ -28,13 +22,19 @@ def parts_of(run: PublishedRun) -> Parts:
     gpus = run.whole("gpus_total") or 1
     return Parts(
         gpu=run.text("gpu"),
-        nodes=math.ceil(gpus / (per_node or 8)),
+        nodes=segments_of(per_node or 8, _tray(run.text("gpu"), per_node), gpus).nodes,
         devices_per_node=per_node,
         nics_per_node=run.whole("nics_per_node") or 0,
         nic_bits_per_s=(run.real("nic_gbps") or 0.0) * 1e9,
         fabric=run.text("fabric").lower(),
         name=SHIPPED_AS.get(run.text("machine"), run.text("machine")),
     )
+
+
+def _tray(gpu: str, per_node: int) -> int:
+    """Devices of a tray, where nodes are racks of trays."""
+    own = gpu_of(gpu).get("set", {}).get("node.tray")
+    return int(own["value"]) if own and per_node % own["value"] == 0 else 0
 
 
 @session_cached(256)
