@@ -95,7 +95,7 @@ def cost_of(machine: Machine, devices: int, *, step_s: float, busy_s: float) -> 
     """
     nodes = machine.segments(devices).nodes
     busy = busy_s / step_s
-    drawn = power_w(machine, nodes, devices * busy)
+    drawn = power_w(machine, nodes, devices, devices * busy)
     of_devices = devices_power_w(machine, devices, devices * busy)
     return Cost(
         nodes=nodes,
@@ -110,31 +110,34 @@ def _known(key: str, value: float | None) -> dict[str, float]:
     return {} if value is None else {key: value}
 
 
-def power_w(machine: Machine, nodes: int, busy_devices: float) -> float | None:
-    """What `nodes` draw on which `busy_devices` compute, and switches; None where no file says it.
+def power_w(machine: Machine, nodes: int, devices: int, busy_devices: float) -> float | None:
+    """What `nodes` draw with a job on `devices`, of which `busy_devices` compute and the rest waits
+    in collectives, and switches; None where no file says it.
 
-    P = min(n node_idle + d (max - idle), n node_max) + n switches/machine nodes * switch, with n
-    nodes and d busy devices; node_idle includes its idle devices.
+    P = min(n node_idle + w (wait - idle) + d (max - wait), n node_max) + n switches/machine nodes *
+    switch, with n nodes, w devices and d busy ones; node_idle includes its idle devices.
 
     Source: the component model of ExaDigiT/RAPS (github.com/ExaDigiT/RAPS, power.py), linear in the
     use of each device; switches are shared evenly by all nodes. Not modelled: what CPUs, memory and
-    NICs draw above idle, how power differs among ops (a device that communicates or waits counts as
-    idle), losses of power supplies, cooling, file systems.
+    NICs draw above idle, how power differs among ops and among waits (a pipeline's bubble counts as
+    a collective), losses of power supplies, cooling, file systems.
     """
-    device, node = machine.device.power, machine.power
-    if device is None or node is None:
+    node = machine.power
+    of_devices = devices_power_w(machine, devices, busy_devices)
+    if machine.device.power is None or node is None or of_devices is None:
         return None
-    drawn = nodes * node.node_idle_w + busy_devices * (device.max_w - device.idle_w)
+    above_idle = of_devices - devices * machine.device.power.idle_w
+    drawn = min(nodes * node.node_idle_w + above_idle, nodes * node.node_max_w)
     switches = nodes * machine.interconnect.switches / machine.nodes
-    return min(drawn, nodes * node.node_max_w) + switches * node.switch_w
+    return drawn + switches * node.switch_w
 
 
 def devices_power_w(machine: Machine, devices: int, busy_devices: float) -> float | None:
     """What `devices` draw of which `busy_devices` compute, in watts; None where no file says it.
 
-    P = n idle + d (max - idle), with n devices and d busy ones: the devices' part of `power_w`.
+    P = n wait + d (max - wait), with n devices and d busy ones: the devices' part of `power_w`.
     """
     each = machine.device.power
     if each is None:
         return None
-    return devices * each.idle_w + busy_devices * (each.max_w - each.idle_w)
+    return devices * each.waiting_w + busy_devices * (each.max_w - each.waiting_w)

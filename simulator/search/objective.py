@@ -77,5 +77,5 @@ class Objective:
 
     def _power(self, busy_devices: float) -> float:
         nodes = self.machine.segments(self.devices).nodes
-        drawn = power_w(self.machine, nodes, busy_devices)
+        drawn = power_w(self.machine, nodes, self.devices, busy_devices)
         return math.nan if drawn is None else drawn

@@ -22,6 +22,7 @@ SETTINGS = {
     "interconnect.switches_per_group": 4,
     "device.power.idle": "50 W",
     "device.power.max": "250 W",
+    "device.power.waiting": 0.2,  # 50 W, as idle
     "power.node_idle": "500 W",
     "power.node_max": "1500 W",
     "power.switch": "100 W",
@@ -39,6 +40,26 @@ def test_half_busy_devices_draw_half_of_what_lies_between_idle_and_most() -> Non
     assert cost.power_w == nodes + devices + switches
     assert cost.energy_j_per_step == 2.0 * (nodes + devices + switches)
     assert (cost.nodes, cost.node_s_per_step, cost.busy) == (2, 4.0, 0.5)
+
+
+def test_devices_that_wait_in_collectives_draw_their_share_of_the_most() -> None:
+    # Half of the time at 250 W and half at 0.5 * 250; in nodes that would draw 50 W a device idle.
+    cost = cost_of(machine(device__power__waiting=0.5), 8, step_s=2.0, busy_s=1.0)
+    each = (250 + 125) / 2
+    assert cost.devices_energy_j_per_step == 2.0 * 8 * each
+    assert cost.power_w == 2 * 500 + 8 * (each - 50) + 400
+    never_less_than_idle = machine(device__power__waiting=0.1).device.power
+    assert never_less_than_idle is not None
+    assert never_less_than_idle.waiting_w == 50
+
+
+def test_a_step_of_the_same_length_draws_less_the_more_of_it_waits() -> None:
+    powers = [
+        cost_of(load_machine(name), 8, step_s=1.0, busy_s=busy_s).power_w or 0.0
+        for name in ("dgx-h100", "perlmutter", "frontier")
+        for busy_s in (0.2, 0.8)
+    ]
+    assert all(less < more for less, more in zip(powers[::2], powers[1::2], strict=True))
 
 
 def test_devices_of_a_node_that_the_job_leaves_idle_are_charged_and_draw_idle_power() -> None:

@@ -23,6 +23,7 @@ ASSUMED = {
     "device.slowest": "1: the slowest of many devices is as fast as the mean",
     "device.variability": "0: one run is as the other",
     "device.power": "unknown: no energy is predicted",
+    "device.power.waiting": "devices that wait in collectives draw as idle ones",
     "interconnect.background": "0: no other jobs are on the network",
     "software.tuner": "none: the cheapest algorithm is taken",
     "software.pair_share": "efficiency_within, for groups of two devices too",
@@ -34,6 +35,7 @@ ASSUMED = {
 _IF = {
     "device.matmul.fp8": "device.peak_flops.fp8",
     "device.matmul.fp8_k0": "device.peak_flops.fp8",
+    "device.power.waiting": "device.power.max",
     "device.matmul.nvfp4": "device.peak_flops.nvfp4",
     "interconnect.background": "node.nics.count",
 }

@@ -71,10 +71,17 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one device draws, idle and at most."""
+    """What one device draws idle and at most, and which share of its maximum where it waits in a
+    collective, whose kernel spins: as idle where the file says nothing of that."""
 
     idle_w: Annotated[float, Key("idle", "W")]
     max_w: Annotated[float, Key("max", "W")]
+    waiting: Annotated[float, Key("waiting", zero=True, share=True)] = 0.0
+
+    @property
+    def waiting_w(self) -> float:
+        """What it draws in a step while it does not compute."""
+        return max(self.waiting * self.max_w, self.idle_w)
 
 
 @dataclass(frozen=True)
