@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from simgpt.frameworks.identity.known import arguments_known, framework_of
+from simgpt.frameworks.identity.names import of_document, of_python, of_script
 from simgpt.frameworks.reading import FrameworkError, Remark, flattened
 from simgpt.frameworks.recipes import devices_of
 from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
-from simgpt.frameworks.scripts.shell import read_script
+from simgpt.frameworks.scripts.shell import Launch, read_script
 from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
 from workload.models.hugging_face import is_config
@@ -30,16 +32,6 @@ _LOGGED = re.compile(
     r"\biteration +\d+/ *\d+ \||\bstep: *\d+ +\S*loss: *\d|^-{9,} arguments -{9,}$", re.M
 )
 _REDIRECTION = re.compile(r"\d?[<>]|&>")
-# Keys by which a table is known, in this order.
-_KNOWN = (
-    (MEGATRON, (ARGUMENTS,)),
-    (AXONN, ("G_inter", "G_intra_r")),
-    (DEEPSPEED, ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")),
-    (DEEPSPEED, ("deepspeed_config", "gradient_accumulation_steps")),
-    (TORCHTITAN, ("parallelism", "activation_checkpoint", "job")),
-    (NEMO, ("trainer",)),
-    (BRIDGE, ("model", "train", "ddp", "dist", "ConfigContainer")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +87,7 @@ def read_file(
     origin = path_shown(path)
     if path.suffix in (*YAML, ".toml", ".json"):
         document = _document(path, origin)
-        found = framework or _framework_of(document, origin)
+        found = _framework_of(document, origin, framework)
         settings = _settings(document, found)
         return Described(found, settings, devices_of(settings) if found == NEMO else None)
     if framework not in (None, MEGATRON):
@@ -105,8 +97,11 @@ def read_file(
     text = FILE.text(path)
     if _LOGGED.search(text):
         raise _is_log(origin)
+    if path.suffix == ".py":
+        framework_of(of_python(text), origin, None, ())
+        raise FrameworkError(f"{origin} is a program in Python, which is not read")
     allotted = job_variables(text)
-    launch = read_script(text, allotted | dict(defined), before)
+    launch = read_script(text, allotted | dict(defined), before, arguments_known)
     devices, per_node = _devices(arguments(launch.launcher))
     if devices is None or per_node:
         of_job = devices_of_job(allotted)
@@ -117,6 +112,7 @@ def read_file(
         for file in launch.sourced
     ]
     settings = arguments(launch.arguments)
+    _check_is_megatron(launch, text, origin, framework)
     return Described(MEGATRON, settings, devices, tuple(lines), launch.variables, per_node)
 
 
@@ -169,12 +165,13 @@ def _document(path: Path, origin: str) -> dict[str, Any]:
     return document
 
 
-def _framework_of(document: Mapping[str, Any], origin: str) -> str:
-    if any(str(key).startswith("--") for key in document):
-        return MEGATRON
-    for framework, keys in _KNOWN:
-        if any(key in document for key in keys):
-            return framework
+def _framework_of(document: Mapping[str, Any], origin: str, told: str | None) -> str:
+    """The framework whose a table is; `told` is what the user says."""
+    inner = document.get("ConfigContainer", document)
+    names = of_document(inner if isinstance(inner, Mapping) else document)
+    found = framework_of(names, origin, told, FRAMEWORKS)
+    if found:
+        return found
     if is_config(document):
         raise FrameworkError(
             f"{origin} is a model of Hugging Face, which is a MODEL as it is: simgpt predict "
@@ -182,6 +179,22 @@ def _framework_of(document: Mapping[str, Any], origin: str) -> str:
         )
     known = ", ".join(FRAMEWORKS)
     raise FrameworkError(f"{origin} is of no framework that is known; give --from: {known}")
+
+
+def _check_is_megatron(launch: Launch, text: str, origin: str, told: str | None) -> None:
+    """Refuse a script that starts another program than Megatron-LM's. One that only sets variables
+    starts none; where no command is known, all lines are looked at."""
+    names = of_script([*launch.commands, launch.arguments])
+    if framework_of(names, origin, told, (MEGATRON,)):
+        return
+    lines = [line.split() for line in text.splitlines() if not line.lstrip().startswith("#")]
+    framework_of(of_script(lines), origin, None, (MEGATRON,))
+    if launch.arguments:
+        started = names.programs[0] if names.programs else "a program"
+        raise FrameworkError(
+            f"{origin} starts {started}, and none of its arguments is one of Megatron-LM's, such "
+            "as --num-layers or --micro-batch-size"
+        )
 
 
 def _settings(document: Mapping[str, Any], framework: str) -> dict[str, Any]:
@@ -195,8 +208,6 @@ def _settings(document: Mapping[str, Any], framework: str) -> dict[str, Any]:
         named = {key: value for key, value in named.items() if not isinstance(value, Mapping)}
         return named | {str(key): value for key, value in surroundings.items()}
     inner = document.get("ConfigContainer", document)
-    if framework == DEEPSPEED:
-        inner = document.get("deepspeed_config", document)
     return dict(flattened(inner if isinstance(inner, Mapping) else document))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simgpt.frameworks.scripts.expansion import COMMAND, expanded
@@ -34,13 +34,15 @@ _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le"
 class Launch:
     """The words after a training program's name, and those before it; `left_out` are conditions
     that could not be told, so that what depends on them is left out, `sourced` files that the
-    script takes in. Without arguments the script starts nothing that is known."""
+    script takes in, `commands` the words of all that it starts. Without arguments the script starts
+    nothing that is known."""
 
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
     variables: Mapping[str, str]
     left_out: tuple[str, ...]
     sourced: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass
@@ -116,19 +118,24 @@ class _Script:
 
 
 def read_script(
-    text: str, given: Mapping[str, str], before: Mapping[str, str] | None = None
+    text: str,
+    given: Mapping[str, str],
+    before: Mapping[str, str] | None = None,
+    known: Callable[[Sequence[str]], int] = lambda words: 0,
 ) -> Launch:
-    """What a script gives to the last training program that it starts, or, where it starts none,
-    what its variables hold; `given` are variables that the surroundings set, whatever the script
-    says, `before` those that scripts before it have set."""
+    """What a script gives to the training program that it starts, or, where it starts none, what
+    its variables hold; `given` are variables that the surroundings set, whatever the script says,
+    `before` those that scripts before it have set. Of several programs it is the one of whose words
+    most are `known`, and of those the last."""
     script = _Script({**(before or {}), **given})
     for statement in statements(text):
         script.run(statement)
         script.variables |= given
     launches = [words for words in script.commands if _program(words) is not None]
-    telling = [words for words in launches if any(word.startswith("--") for word in words)]
+    flat = [_flat(words) for words in launches]
+    telling = [words for words in flat if any(word.startswith("--") for word in words)]
     if telling:
-        words = _flat(telling[-1])
+        words = max(reversed(telling), key=known)
         at = _program(words)
         assert at is not None
         arguments, launcher = words[at + 1 :], words[:at]
@@ -143,7 +150,8 @@ def read_script(
     if not any(word.startswith("--") for word in arguments):
         arguments = []
     left_out, sourced = tuple(script.left_out), tuple(_sourced(script.commands))
-    return Launch(tuple(arguments), tuple(launcher), script.variables, left_out, sourced)
+    commands = tuple(tuple(_words(each)) for each in script.commands)
+    return Launch(tuple(arguments), tuple(launcher), script.variables, left_out, sourced, commands)
 
 
 def _sourced(commands: Sequence[list[str]]) -> Iterator[str]:
@@ -212,6 +220,12 @@ def _flattened(words: list[str]) -> Iterator[str]:
             yield from split(word)
         else:
             yield word
+
+
+def _words(command: list[str]) -> Iterator[str]:
+    """A command's words, those that hold a command of their own split too."""
+    for word in command:
+        yield from split(word) if re.search(r"\s", word) else [word]
 
 
 def _told(condition: str) -> bool | None:

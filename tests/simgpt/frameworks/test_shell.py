@@ -109,7 +109,7 @@ def test_a_job_script_says_how_many_devices_it_has(
 ) -> None:
     path = tmp_path / "job.sh"
     head = "".join(f"#SBATCH {line}\n" for line in lines)
-    path.write_text(f"{head}srun python t.py --x $SLURM_NNODES --y 2 $MORE 2>&1 > log")
+    path.write_text(f"{head}srun python t.py --num-layers $SLURM_NNODES --y 2 $MORE 2>&1 > log")
     found = read_file(path, None, {})
     assert found.devices == devices
     assert {"y", "$MORE"} < set(found.settings)
