@@ -19,9 +19,11 @@ from simgpt.frameworks.files import (
     Described,
     read_files,
 )
+from simgpt.frameworks.identity.sizes import check_sizes
 from simgpt.frameworks.question import Question, question_of
 from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipes import arguments_of
+from topologies.files.printable import path_shown
 from topologies.files.reading import shipped_toml
 from workload.models.read import described_model
 
@@ -52,7 +54,7 @@ def imported(
     devices of each, taken where a launcher does not say on how many nodes it starts."""
     described = read_files(paths, framework, defined or {})
     try:
-        return question_from(
+        question = question_from(
             described, devices=devices, model=model, changed=changed or {}, room=room
         )
     except NotSaidError as error:
@@ -61,6 +63,9 @@ def imported(
         if not sourced:
             raise
         raise FrameworkError(f"{error}; {sourced[0].name}: {sourced[0].why}") from None
+    origin = " and ".join(map(path_shown, paths))
+    check_sizes(origin, question, [name for each in described for name in each.settings])
+    return question
 
 
 def question_from(
@@ -99,7 +104,9 @@ def question_from(
         ),
         settings=sum(len(each.settings) for each in described),
     )
-    return replace(question, devices_words=counted, stack_words=readings[0].stack_words)
+    unknown = tuple(name for reading in readings for name in reading.unknown)
+    why = readings[0].stack_words
+    return replace(question, devices_words=counted, stack_words=why, unknown=unknown)
 
 
 def _read(

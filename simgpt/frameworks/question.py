@@ -21,7 +21,8 @@ ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stac
 UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
 OTHER = ("sequence", "rope_scaling")  # of a model that is a preset all the same
 NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
-MODEL, MACHINE, DEVICES = "MODEL", "MACHINE", "DEVICES"  # for what the files do not say
+# For what the files do not say.
+MODEL, MACHINE, DEVICES, BATCH = "MODEL", "MACHINE", "DEVICES", "BATCH"
 _PLAN_DEFAULTS = {each: Plan.__dataclass_fields__[each].default for each in Plan.__slots__}
 
 
@@ -32,7 +33,8 @@ class Question:
     `model` is a MODEL of simgpt's command line, `model_set` are fields set of it, `plan` has keys
     of a plan; None where the files do not say it. Of a model that the files say in part,
     `described` has the fields that are there, and `missing` names those that are not;
-    `devices_words` say where the number of devices comes from, `stack_words` why it is that stack.
+    `devices_words` say where the number of devices comes from, `stack_words` why it is that stack;
+    `unknown` are settings that nobody knows here.
     """
 
     frameworks: tuple[str, ...]
@@ -51,6 +53,7 @@ class Question:
     described: Mapping[str, Any] = field(default_factory=dict)
     devices_words: str = ""
     stack_words: str = ""
+    unknown: tuple[str, ...] = ()
 
     @property
     def plan_text(self) -> str:
@@ -64,8 +67,8 @@ class Question:
             words += ["--model-set", f"{key}={word_of(value)}"]
         words += ["-m", machine or MACHINE, "-n", str(self.devices or DEVICES)]
         words += ["--stack", self.stack, "--plan", self.plan_text]
-        if self.batch is not None:
-            words += ["--batch", str(self.batch)]
+        if self.batch is not None or "micro_batch" not in self.plan:
+            words += ["--batch", str(self.batch or BATCH)]
         return shlex.join(words)
 
 

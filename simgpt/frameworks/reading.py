@@ -54,10 +54,10 @@ class Reading:
     """What is known of a description: its settings by name, and the fields read from them.
 
     `fields` has keys of `GPT` and of `Plan`; every setting that a method of this class has
-    looked at counts as read, and `sort_rest` sorts all others. `names` are the file's own names of
-    settings, where they are not the table's; `model` has the fields of the model that the user
-    names, and those that are set beside it, which come before the file's; `stack_words` say why
-    the stack is not the framework's usual one.
+    looked at counts as read, and `sort_rest` sorts all others, of which `unknown` ones are in no
+    table. `names` are the file's own names of settings, where they are not the table's; `model` has
+    the fields of the model that the user names, and those that are set beside it, which come before
+    the file's; `stack_words` say why the stack is not the framework's usual one.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Reading:
         self.changes: list[Remark] = []
         self.refused: list[Remark] = []
         self.without_effect: list[Remark] = []
+        self.unknown: list[str] = []
         self._read: set[str] = set()
 
     def of_model(self, field: str, default: Any = 0) -> Any:
@@ -181,6 +182,7 @@ class Reading:
         else:
             if not off and not self._is_without_effect(name):
                 why = f"not known here: left out{self._nearest(name)}"
+                self.unknown.append(remark.name)
                 self.changes.append(Remark(remark.name, value, why))
                 return
         self.without_effect.append(remark)

@@ -115,3 +115,28 @@ def test_adapters_in_a_file_that_is_read_are_refused_by_name(tmp_path: Path) -> 
         "model: {tensor_model_parallel_size: 1}\ntrain: {train_iters: 1, micro_batch_size: 1}\n"
     )
     assert "peft.dim 8" in refused(tmp_path / "a.yaml", f"{recipe}peft: {{dim: 8}}\n")
+
+
+def test_a_file_of_whose_settings_most_are_unknown_is_refused(tmp_path: Path) -> None:
+    """As a table of another program's that happens to say `train_batch_size`."""
+    said = refused(tmp_path / "a.json", '{"train_batch_size": 64, "lr": 0.1, "epochs": 3}')
+    assert "2 of 3 settings" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "python convert.py --tensor-model-parallel-size 2 --num-layers 4 --save x"),
+        ("a.toml", "[model]\nname = 'llama3'\nflavor = '8B'\n[job]\ndump_folder = 'x'\n"),
+        ("a.yaml", "model: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\n"),
+        ("a.json", '{"fp16": {"enabled": true}, "steps_per_print": 10}'),
+    ],
+)
+def test_a_file_that_says_no_batch_asks_for_no_step(name: str, text: str, tmp_path: Path) -> None:
+    assert "no batch" in refused(tmp_path / name, text)
+
+
+def test_a_batch_that_a_training_script_fills_in_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}')
+    assert imported([path], devices=8).command().endswith("--batch BATCH")

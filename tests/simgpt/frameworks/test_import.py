@@ -36,6 +36,7 @@ def test_the_printed_command_asks_the_question() -> None:
     assert json.loads(answer.out)["plan"]["interleave"] == 5
 
 
+PART = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
 IMPORTED = ("import", str(SCRIPT), "-m", "64x8xH100,8xNDR")
 
 
@@ -101,14 +102,14 @@ def test_a_refused_file_is_said_whole_in_json_and_ends_as_refused_input_does() -
 
 def test_what_the_files_do_not_say_of_a_model_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "part.txt"
-    path.write_text("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32")
+    path.write_text(f"{PART} --seq-length 32")
     said = simgpt("import", str(path))
     assert said.status == 2
     assert said.err == "simgpt: the vocabulary is missing: add --model-set vocab=N\n"
     assert "layers=2, hidden=64, heads=4, ffn=256, sequence=32, dropout=0.1; vocab" in said.out
     assert "--model" not in said.out and "simgpt predict" not in said.out  # which could not run
     assert simgpt("import", str(path), "--model-set", "vocab=512").status == 0
-    path.write_text("--num-layers 2 --hidden-size 64 --num-attention-heads 4")
+    path.write_text(PART)
     assert simgpt("import", str(path), "--json").err == (
         "simgpt: the length of a sequence and the vocabulary are missing: add "
         "--model-set sequence=N --model-set vocab=N\n"
