@@ -25,7 +25,6 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         SIZES[1]: "what the batch, the ranks and the accumulation steps make",
         SIZES[2]: STEPS,
         Z + "stage": "stage 0, DeepSpeed's own default",
-        "zero_stage": "stage 0, DeepSpeed's own default",
         Z + "overlap_comm": "on with stage 3 alone, DeepSpeed's own default",
         Z + "mics_shard_size": "state is sharded over all ranks",
         DTYPE: "the dtype of training",
@@ -37,8 +36,6 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
 def read(reading: Reading, devices: int | None) -> None:
     """Read all settings that bear on a plan."""
     filled_in = _read_auto(reading)
-    if "zero_stage" in reading.settings:  # as accelerate writes it
-        reading.settings.setdefault(Z + "stage", reading.settings.pop("zero_stage"))
     reading.read_simple()
     fields = reading.fields
     stage = fields.setdefault("zero", 0)
@@ -47,10 +44,6 @@ def read(reading: Reading, devices: int | None) -> None:
     found = {0: ["dp"], 1: ["dp"], 2: ["ors", "dp"], 3: ["ors", "oag"]}.get(stage, [])
     fields["overlap"] = "+".join(found) if beside and found else "none"
     within = reading.number(Z + "mics_shard_size", -1)
-    parts = reading.number(Z + "zero_hpz_partition_size", 1)
-    if parts > 1:
-        reading.differs(Z + "zero_hpz_partition_size", "all state is sharded within the partition")
-        within = parts
     if within > 1 and stage == 3:
         fields["shard"] = within
     _read_precision(reading, half=any(name in filled_in for name in HALVES))

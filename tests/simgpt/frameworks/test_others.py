@@ -235,11 +235,11 @@ def test_any_two_of_deepspeeds_sizes_say_the_third() -> None:
         ({"zero_optimization__stage": 3}, "overlap", "ors+oag"),
         ({"zero_optimization__stage": 2}, "overlap", "none"),
         ({"zero_optimization__stage": 1, "zero_optimization__overlap_comm": True}, "overlap", "dp"),
-        ({"zero_optimization__stage": 3, "zero_optimization__zero_hpz_partition_size": 8},
-         "shard", 8),
+        ({"zero_optimization__stage": 3, "zero_optimization__mics_shard_size": 8}, "shard", 8),
+        ({"zero_optimization__stage": 3, "zero_optimization__zero_hpz_partition_size": 1},
+         "zero", 3),
         ({"bf16__enabled": True}, "gradients", "bf16"),
         ({"bf16__enabled": True, "data_types__grad_accum_dtype": "fp32"}, "gradients", "fp32"),
-        ({"zero_stage": 2}, "zero", 2),
         ({}, "precision", "fp32"),
     ],
 )  # fmt: skip
@@ -277,6 +277,16 @@ def test_what_a_script_fills_in_is_said_with_what_is_assumed(
     assert sorted(said) == sorted(filled_in)
     assert all(said.values())
     assert {each.value for each in question.without_effect} == {"auto"}
+
+
+def test_hpz_is_refused_by_name_with_the_nearest_that_runs() -> None:
+    """Its first shards stay over all ranks (ZeRO++, arXiv 2306.10209, section 3.2): no MiCS."""
+    name = "zero_optimization.zero_hpz_partition_size"
+    question = deepspeed(zero_optimization__stage=3, zero_optimization__zero_hpz_partition_size=8)
+    (refused,) = question.refused
+    assert (refused.name, refused.value) == (name, "8")
+    assert "zero=3 without it" in refused.why
+    assert "shard" not in question.plan
 
 
 def test_deepspeeds_batch_that_other_ranks_share_is_refused() -> None:
