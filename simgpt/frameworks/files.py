@@ -183,13 +183,13 @@ def _framework_of(document: Mapping[str, Any], origin: str, told: str | None) ->
 
 def _check_is_megatron(launch: Launch, text: str, origin: str, told: str | None) -> None:
     """Refuse a script that starts another program than Megatron-LM's. One that only sets variables
-    starts none; where no command is known, all lines are looked at."""
-    names = of_script([*launch.commands, launch.arguments])
-    if framework_of(names, origin, told, (MEGATRON,)):
-        return
-    lines = [line.split() for line in text.splitlines() if not line.lstrip().startswith("#")]
-    framework_of(of_script(lines), origin, None, (MEGATRON,))
-    if launch.arguments:
+    starts none; where no argument is known, all lines are looked at."""
+    commands = [*launch.commands, launch.arguments]
+    names = of_script(commands)
+    if not arguments_known(launch.arguments):
+        lines = [line.split() for line in text.splitlines() if not line.lstrip().startswith("#")]
+        names = of_script([*commands, *lines])
+    if not framework_of(names, origin, told, (MEGATRON,)) and launch.arguments:
         started = names.programs[0] if names.programs else "a program"
         raise FrameworkError(
             f"{origin} starts {started}, and none of its arguments is one of Megatron-LM's, such "

@@ -88,9 +88,8 @@ def evidence_of(names: Names) -> list[Evidence]:
         if "reads" not in row:
             mine = {pattern: name for pattern, name in mine.items() if name not in taken}
         both = {**mine, **own.get(row.get("of", ""), {})}
-        score = sum(SURE if pattern in _sure() else 1 for pattern in both)
-        least = row.get("least", 1 if "reads" in row else LEAST)
-        if mine and score >= least and _has_own(row, mine):
+        score = sum(_weights().get(pattern, 1) for pattern in both)
+        if mine and (_is_named(mine) or (score >= _least(row) and _has_own(row, mine))):
             found.append(Evidence(row, score, tuple(dict.fromkeys(both.values()))))
     return found
 
@@ -111,13 +110,28 @@ def refusal(evidence: Evidence, origin: str, setting: str = "") -> str:
     return f"{said}, which is not read{hint}; read are files of {listed}{beside}"
 
 
+def _least(row: Mapping[str, Any]) -> int:
+    return int(row.get("least", 1 if "reads" in row else LEAST))
+
+
+def _is_named(found: Iterable[str]) -> bool:
+    """Whether a pattern among these names the project itself."""
+    return any(pattern in _weights() for pattern in found)
+
+
 @cache
-def _sure() -> frozenset[str]:
-    """The patterns that name a project: of modules, commands, packages and values."""
-    parts = ("commands", "programs", "imports")
-    named = {pattern for row in rows() for part in parts for pattern in row.get(part, ())}
+def _weights() -> dict[str, int]:
+    """The patterns that name a project, of modules, commands, packages and values, with how much
+    evidence they are: what is started is more than what starts it."""
+    weights = {"programs": 2 * SURE, "imports": 2 * SURE, "commands": SURE}
+    found = {
+        pattern: weight
+        for part, weight in weights.items()
+        for row in rows()
+        for pattern in row.get(part, ())
+    }
     keys = {pattern for row in rows() for pattern in row.get("keys", ())}
-    return frozenset(named | {pattern for pattern in keys if "=" in pattern})
+    return found | dict.fromkeys((pattern for pattern in keys if "=" in pattern), SURE)
 
 
 def _has_own(row: Mapping[str, Any], found: Iterable[str]) -> bool:

@@ -1,0 +1,1 @@
+python ./deepy.py train.py -d configs 20B.yml local_setup.yml

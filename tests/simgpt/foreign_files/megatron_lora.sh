@@ -1,0 +1,1 @@
+torchrun --nproc_per_node 8 finetune.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 8 --vocab-size 32000 --peft-type lora --lora-r 16

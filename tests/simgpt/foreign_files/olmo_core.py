@@ -1,0 +1,3 @@
+from olmo_core.config import DType
+from olmo_core.nn.transformer import TransformerConfig
+SEQUENCE_LENGTH = 4096
