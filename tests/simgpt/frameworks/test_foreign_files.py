@@ -23,6 +23,16 @@ def test_a_file_of_another_framework_is_refused_by_name(name: str) -> None:
     assert EXPECTED["rejected"][name] in str(error.value).replace(name, "")
 
 
+@pytest.mark.parametrize("name", EXPECTED["programs"])
+def test_a_program_in_python_is_refused_by_the_name_of_its_framework(
+    name: str, tmp_path: Path
+) -> None:
+    program = EXPECTED["programs"][name]
+    (tmp_path / "config.py").write_text(program["text"], encoding="utf-8")
+    with pytest.raises(FrameworkError, match=program["rejected"]):
+        imported([tmp_path / "config.py"])
+
+
 @pytest.mark.parametrize("name", EXPECTED["read"])
 def test_a_file_of_a_framework_that_is_read_says_its_sizes(name: str) -> None:
     expected: dict[str, Any] = EXPECTED["read"][name]

@@ -1,3 +1,0 @@
-from olmo_core.config import DType
-from olmo_core.nn.transformer import TransformerConfig
-SEQUENCE_LENGTH = 4096
