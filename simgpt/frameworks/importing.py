@@ -159,6 +159,7 @@ def reading_of(
         settings, names = arguments_of(settings)
         framework = MEGATRON
     reading = Reading(table_of(framework), settings, names, model)
+    reading.leave_switched_off()
     READERS[framework](reading, devices)
     reading.sort_rest()
     return reading

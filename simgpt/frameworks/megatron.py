@@ -44,6 +44,7 @@ LLAMA3 = RopeScaling(
     original_max_position_embeddings=8192,
 )
 MULTIPLE = 128  # to which times tp the vocabulary is padded
+FP8_SWITCHES = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
 FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
@@ -73,6 +74,8 @@ def read(reading: Reading, devices: int | None) -> None:
         fusions.read(reading)
     unfused = backend in ("unfused", "local") or (local and backend == "auto" and not flash)
     fields["attention"] = "unfused" if unfused else "flash"
+    if not unfused:
+        reading.without("no-masked-softmax-fusion")
     if fields.get("x", 1) == 1:
         fields.pop("sequence_parallel", None)  # as Megatron does
 
@@ -169,7 +172,7 @@ def _read_precision(reading: Reading) -> None:
     if reading.switch("fp16"):
         reading.differs("fp16", reading.table["changes"]["fp16"])
     recipe = quantised.read(reading)
-    of_stack = any(reading.given(each) for each in ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3"))
+    of_stack = True in [reading.given(each) for each in FP8_SWITCHES]
     if recipe != NO_RECIPE:
         fields["recipe"] = recipe
         if not half:

@@ -6,7 +6,11 @@ A framework's table (`simgpt/frameworks/*.toml`) sorts its names:
 - `numbers`, `switches` and `words` are one field of a model or a plan each, in both directions;
 - `changes` say what simgpt assumes instead of what it does not carry, `refused` why it answers
   nothing; under `above_one` stand names whose value 1 says nothing;
-- `without_effect` are patterns of names that bear neither on a step's time nor on its memory.
+- `without_effect` are patterns of names that bear neither on a step's time nor on its memory;
+- `belonging` are groups of names (patterns) that mean nothing while all of the switches `of` are
+  off: not given, or false, null, 0 and such; with `above_one` 1 is off too, with `on` all but these
+  words, and `unsaid_is_on` says that a switch that is not given is on. A section that is not
+  `enabled` means nothing either.
 
 All other names are read by the framework's module, or else are said to be unknown.
 """
@@ -21,10 +25,10 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
+from simgpt.frameworks.switches import OFF, switched_off
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
 
-OFF = ("", "false", "0", "none", "null", "0.0", "auto")
 MOST = 10**12
 _VARIABLE = re.compile(r"\$(?:[({]+[^A-Za-z_)]*)?([A-Za-z_]\w*)")
 LIKE = 0.8  # of difflib's ratio: names that are taken for one another's misspelling
@@ -57,7 +61,8 @@ class Reading:
     looked at counts as read, and `sort_rest` sorts all others, of which `unknown` ones are in no
     table. `names` are the file's own names of settings, where they are not the table's; `model` has
     the fields of the model that the user names, and those that are set beside it, which come before
-    the file's; `stack_words` say why the stack is not the framework's usual one.
+    the file's; `stack_words` say why the stack is not the framework's usual one, which
+    `asked_stack` stands in place of.
     """
 
     def __init__(
@@ -66,11 +71,13 @@ class Reading:
         settings: Mapping[str, Any],
         names: Mapping[str, str] | None = None,
         model: Mapping[str, Any] | None = None,
+        asked_stack: str | None = None,
     ) -> None:
         self.table = table
         self.names = names or {}
         self.model = model or {}
-        self.stack, self.stack_words = str(table["stack"]), ""
+        self.stack, self.stack_words = str(asked_stack or table["stack"]), ""
+        self.asked_stack = asked_stack
         self.settings = {name: text_of(value) for name, value in settings.items()}
         self.fields: dict[str, Any] = {}
         self.changes: list[Remark] = []
@@ -140,6 +147,11 @@ class Reading:
             if name not in self._read:
                 self._read.add(name)
                 self.without_effect.append(Remark(self.spelled(name), self.settings[name], ""))
+
+    def leave_switched_off(self) -> None:
+        """Sort what belongs to a switch that is off: it is without effect."""
+        for name in switched_off(self.table.get("belonging", ()), self.settings):
+            self.without_effect.append(Remark(self.spelled(name), self.settings.pop(name), ""))
 
     def read_simple(self) -> None:
         """Read the settings that are one field each."""

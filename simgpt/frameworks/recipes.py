@@ -9,6 +9,7 @@ from typing import Any
 
 from simgpt.frameworks.layers.patterns import MOST, pattern_of
 from simgpt.frameworks.reading import text_of
+from simgpt.frameworks.switches import switched_off
 from topologies.files.reading import shipped_toml
 from workload.errors import PlanCannotRunError
 
@@ -40,8 +41,10 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
     table = shipped_toml("simgpt", "frameworks/recipes.toml")
     found: dict[str, str] = {}
     names: dict[str, str] = {}
-    for name, value in settings.items():
-        told = _argument(name, text_of(value), table)
+    texts = {name: text_of(value) for name, value in settings.items()}
+    off = switched_off(table["belonging"], texts)
+    for name, value in texts.items():
+        told = [(f".{name}", value)] if name in off else _argument(name, value, table)
         for argument, text in told:
             found[argument] = text
             of_several = len(told) > 1 and argument != UNKNOWN

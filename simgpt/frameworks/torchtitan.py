@@ -42,6 +42,9 @@ def read(reading: Reading, devices: int | None) -> None:
     converted = "float8" in reading.text("model.converters")
     if converted or reading.switch("float8.enable_float8_linear"):
         fields["precision"] = "fp8"
+    else:
+        reading.without("float8.*")
+        reading.without("quantize.linear.float8.*")
     if reading.text(T + "mixed_precision_param", "bfloat16") == "float32":
         fields["precision"] = "fp32"
     fp32 = reading.text(T + "mixed_precision_reduce", "float32") == "float32"

@@ -32,6 +32,7 @@ model:
   hidden_dropout: 0.0
   attention_dropout: 0.0
   tensor_model_parallel_size: 2
+  sequence_parallel: true
   virtual_pipeline_model_parallel_size: null
 train: {micro_batch_size: 1, global_batch_size: 128, train_iters: 10}
 ddp: {use_distributed_optimizer: true, overlap_grad_reduce: true, overlap_param_gather: true}
@@ -204,6 +205,7 @@ def test_what_torchtitan_runs_otherwise_is_said() -> None:
         parallelism__pipeline_parallel_degree=2,
         parallelism__pipeline_parallel_first_stage_less_layers=0,
         training__global_batch_size=1024,
+        parallelism__tensor_parallel_degree=2,
         parallelism__enable_async_tensor_parallel=True,
         optimizer__name="Muon",
     )
@@ -258,7 +260,8 @@ def test_deepspeeds_settings_become_a_plans_keys(
         ({"zero_optimization__stage": 3, "zero_optimization__mics_shard_size": "auto"}, "zero", 3),
         ({"zero_optimization__stage": 1, "zero_optimization__overlap_comm": "auto"},
          "overlap", "none"),
-        ({"zero_optimization__zero_quantized_weights": "auto"}, "zero", 0),
+        ({"zero_optimization__stage": 3, "zero_optimization__zero_quantized_weights": "auto"},
+         "zero", 3),
         ({"train_batch_size": 512, "gradient_accumulation_steps": "auto",
           "train_micro_batch_size_per_gpu": 2}, "micro_batch", 2),
         ({"no_such_setting": "auto"}, "zero", 0),
@@ -350,7 +353,7 @@ def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path
     assert (question.model, question.batch) == ("llama-3.1-8b", 128)
     assert question.plan_text == (
         "x=2,data=rest,micro_batch=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
-        "gradients=fp32,recipe=fp8-tensorwise"
+        "gradients=fp32,sequence_parallel=true,recipe=fp8-tensorwise"
     )
     assert [each.name for each in question.changes] == [
         "comm_overlap.tp_comm_overlap",

@@ -184,7 +184,7 @@ def test_torchtitans_toml_comes_back(plan: dict[str, Any], tmp_path: Path) -> No
 def test_deepspeeds_json_comes_back(tmp_path: Path, *, beside: bool, **words: Any) -> None:
     if words["zero"] < 3:
         del words["shard"]
-    found = {0: "dp", 1: "dp", 2: "ors+dp", 3: "ors+oag"}[words["zero"]]
+    found = {0: "none", 1: "dp", 2: "ors+dp", 3: "ors+oag"}[words["zero"]]
     plan = words | {"overlap": found if beside else "none"}
     asked = Asked(find_model("llama-3.1-8b"), plan, None, batch_of(words))
     assert_same(asked, there_and_back(asked, "deepspeed", tmp_path, model="llama-3.1-8b"))
