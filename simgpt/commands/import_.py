@@ -16,7 +16,7 @@ from simgpt.arguments.model import fields_of, model_set_option
 from simgpt.invocation import ran
 
 if TYPE_CHECKING:
-    from simgpt.frameworks.question import Question
+    from simgpt.frameworks.question import Instead, Question
     from simgpt.frameworks.reading import Remark
 
 WORDS = {
@@ -41,6 +41,9 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices, where the files do not say.")
 @click.option("--model", help="A MODEL, where the files do not describe one.")
 @model_set_option
+@click.option("--stack", help="The stack, in place of the one that the files ask for.")
+@click.option("--batch", type=options.SEQUENCES, help="Sequences per step, in place of the files'.")
+@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option(
     "--define",
     "definitions",
@@ -75,6 +78,7 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
         changed=fields_of(how["model_fields"]),
         defined=_definitions(how["definitions"]),
         room=_room(machine),
+        instead=_instead(how["stack"], how["batch"], how["batch_tokens"]),
     )
     text = describe(question, machine, verbose=how["verbose"])
     answer = record(question, machine) | ran()
@@ -115,6 +119,17 @@ def _check(question: Question) -> None:
         raise FrameworkError(f"refused: {first}: {first.why}{others}")
     if question.missing:
         raise FrameworkError(_missing(question))
+
+
+def _instead(stack: str | None, batch: int | None, tokens: int | None) -> Instead:
+    """What the options say in place of the files."""
+    from simgpt.frameworks.question import Instead
+
+    if tokens is None:
+        return Instead(stack, batch)
+    if batch is not None:
+        raise click.UsageError("give --batch or --batch-tokens, not both")
+    return Instead(stack, lambda gpt: options.batch_of(None, tokens, gpt) or 0)
 
 
 def _room(machine: str | None) -> tuple[int, int] | None:
@@ -158,6 +173,7 @@ def record(question: Question, machine: str | None) -> dict[str, Any]:
         "model_set": dict(question.model_set),
         "plan": dict(question.plan),
         "batch": question.batch,
+        "batch_words": question.batch_words or None,
         "stack": question.stack,
         "stack_words": question.stack_words or None,
         "devices": question.devices,
@@ -182,7 +198,7 @@ def describe(question: Question, machine: str | None, *, verbose: bool = False) 
         "model": question.model or _model_in_part(question),
         **{key: str(value) for key, value in question.model_set.items()},
         "plan": question.plan_text,
-        "batch": "not said" if question.batch is None else f"{question.batch:,} sequences",
+        "batch": _batch(question),
         "stack": _with_words(question.stack, question.stack_words),
         "devices": _devices(question),
     }
@@ -221,6 +237,12 @@ def _devices(question: Question) -> str:
     if question.devices is None:
         return "not said: give -n"
     return _with_words(f"{question.devices:,}", question.devices_words)
+
+
+def _batch(question: Question) -> str:
+    if question.batch is None:
+        return "not said: give --batch"
+    return _with_words(f"{question.batch:,} sequences", question.batch_words)
 
 
 def _with_words(text: str, words: str) -> str:

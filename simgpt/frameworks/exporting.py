@@ -16,7 +16,8 @@ from simgpt.frameworks.importing import question_from, table_of
 from simgpt.frameworks.layers import fusions
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
-from simulator.stacks import Stack, load_stack
+from simgpt.frameworks.rendering import COMMENTED
+from simulator.stacks import Stack, load_stack, stack_names
 from simulator.stacks.effects import in_effect, same_order
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
@@ -48,12 +49,14 @@ ALONE = ("x", "pipe", "context", "y", "z")  # sizes that need not be written whe
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A framework's settings by name, and sentences on what they leave to something else."""
+    """A framework's settings by name, and sentences on what they leave to something else; `stack`
+    is the one that they were made for, where they are read as another."""
 
     framework: str
     settings: Mapping[str, Any]
     notes: tuple[str, ...]
     devices: int
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,14 @@ def exported(asked: Asked, framework: str, stack: str | None = None) -> Exported
     """The settings by which a framework runs what is asked; what the plan does not say is as
     `stack` has it, the framework's own if none is given. A PlanCannotRunError names what the
     framework has no setting for."""
-    own = load_stack(stack or _table(framework)["stack"])
+    own = load_stack(stack or table_of(framework)["stack"])
     job = job_of(asked.gpt, asked.plan, own, devices=asked.devices, batch=asked.batch)
     return exported_job(asked, job, framework)
 
 
 def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     """The same for the job that was asked for."""
-    table = _table(framework)
+    table = table_of(framework)
     _check_axes(job.plan, job.stack, table)
     if asked.gpt.experts and not table.get("experts", True):
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
@@ -111,14 +114,11 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
     if framework in (MEGATRON, BRIDGE):
         notes += fusions.notes(fields)
-    return Exported(framework, settings, notes, devices)
-
-
-def _table(framework: str) -> dict[str, Any]:
-    if framework != BRIDGE:
-        return table_of(framework)
-    own = table_of("recipes")
-    return table_of(MEGATRON) | {key: own[key] for key in ("title", "elsewhere", "fp8_recipe")}
+    stack = job.stack.name if again.stack != job.stack.name else ""
+    if stack and (framework not in COMMENTED or stack not in stack_names()):
+        notes += (f"`simgpt import` reads this as of the stack {again.stack}: give it --stack",)
+        stack = ""
+    return Exported(framework, settings, notes, devices, stack)
 
 
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _check_axes(plan: Plan, stack: Stack, table: Mapping[str, Any]) -> None:
 
 
 def _read_again(framework: str, settings: Mapping[str, Any], devices: int, model: str) -> Question:
-    elsewhere = "model" in _table(framework).get("elsewhere", {})
+    elsewhere = "model" in table_of(framework).get("elsewhere", {})
     described = Described(framework, settings)
     given = model if elsewhere else None
     return question_from([described], devices=devices, model=given, changed={})

@@ -20,9 +20,10 @@ from simgpt.frameworks.files import (
     read_files,
 )
 from simgpt.frameworks.identity.sizes import check_sizes
-from simgpt.frameworks.question import Question, question_of
+from simgpt.frameworks.question import AS_SAID, Instead, Question, checked, in_place, question_of
 from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
-from simgpt.frameworks.recipes import arguments_of
+from simgpt.frameworks.recipes import arguments_of, release_of
+from simgpt.frameworks.rendering import exported_from
 from topologies.files.printable import path_shown
 from topologies.files.reading import shipped_toml
 from workload.models.read import described_model
@@ -35,6 +36,15 @@ READERS: Mapping[str, Reader] = {
     AXONN: axonn.read,
 }
 NOT_DATA = ("x", "pipe", "context")  # axes over which DeepSpeed counts no batch
+OF_RECIPES = (
+    "title",
+    "stack",
+    "elsewhere",
+    "fp8_recipe",
+    "sends_once",
+    "with_fusions",
+    "fused_unless_said",
+)
 RECIPES = (BRIDGE, NEMO)  # Megatron-LM's arguments under names of their own
 
 
@@ -47,15 +57,23 @@ def imported(
     changed: Mapping[str, Any] | None = None,
     defined: Mapping[str, str] | None = None,
     room: tuple[int, int] | None = None,
+    instead: Instead = AS_SAID,
 ) -> Question:
     """The question that files of a framework ask; without `framework` each file is known by what it
     says. `model` is a MODEL for files that say nothing of one, `changed` are fields of it,
     `defined` variables of a script's surroundings, `room` the nodes of the user's machine and the
-    devices of each, taken where a launcher does not say on how many nodes it starts."""
+    devices of each, taken where a launcher does not say on how many nodes it starts; `instead` is
+    taken in place of what files say."""
     described = read_files(paths, framework, defined or {})
+    instead = replace(instead, exported_from=exported_from(paths))
     try:
         question = question_from(
-            described, devices=devices, model=model, changed=changed or {}, room=room
+            described,
+            devices=devices,
+            model=model,
+            changed=changed or {},
+            room=room,
+            instead=instead,
         )
     except NotSaidError as error:
         lines = [line for each in described for line in each.left_out]
@@ -75,6 +93,7 @@ def question_from(
     model: str | None = None,
     changed: Mapping[str, Any],
     room: tuple[int, int] | None = None,
+    instead: Instead = AS_SAID,
 ) -> Question:
     """The question of what files say, later ones before earlier ones; DeepSpeed's JSON beside a
     script of Megatron-LM's says what it says of Megatron-DeepSpeed."""
@@ -86,7 +105,7 @@ def question_from(
     order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
     given = asdict(described_model(model).gpt) if model else {}
     merged = {name: _merged(described, name) for name in order}
-    readings, fields = _read(merged, devices, {**given, **changed})
+    readings, fields = _read(merged, devices, {**given, **changed}, instead.taken_stack)
     if len(frameworks) > 1 and "shard" not in readings[-1].fields:
         fields.pop("shard", None)
     lines = [line for each in described for line in each.left_out]
@@ -105,12 +124,16 @@ def question_from(
         settings=sum(len(each.settings) for each in described),
     )
     unknown = tuple(name for reading in readings for name in reading.unknown)
-    why = readings[0].stack_words
-    return replace(question, devices_words=counted, stack_words=why, unknown=unknown)
+    words = readings[0].stack_words if len(frameworks) == 1 else ""
+    asked = replace(question, devices_words=counted, stack_words=words, unknown=unknown)
+    return checked(in_place(asked, instead))
 
 
 def _read(
-    merged: Mapping[str, Mapping[str, Any]], devices: int | None, model: Mapping[str, Any]
+    merged: Mapping[str, Mapping[str, Any]],
+    devices: int | None,
+    model: Mapping[str, Any],
+    stack: str | None,
 ) -> tuple[list[Reading], dict[str, Any]]:
     """The readings of each framework's settings, and the fields of all; what DeepSpeed's JSON says
     of devices it says of the data-parallel ranks of a script beside it."""
@@ -119,7 +142,7 @@ def _read(
     for name, settings in merged.items():
         split = max(prod(fields.get(axis, 1) for axis in NOT_DATA), 1) if name == DEEPSPEED else 1
         ranks = max(devices // split, 1) if devices else None
-        reading = reading_of(name, settings, ranks, model)
+        reading = reading_of(name, settings, ranks, model, stack)
         fields |= reading.fields
         if "devices" in reading.fields:
             fields["devices"] *= split
@@ -152,13 +175,19 @@ def reading_of(
     settings: Mapping[str, Any],
     devices: int | None,
     model: Mapping[str, Any],
+    stack: str | None = None,
 ) -> Reading:
-    """A framework's settings, read and sorted, for a `model` with these fields of the user's."""
+    """A framework's settings, read and sorted, for a `model` with these fields of the user's, and
+    for the `stack` that is taken in place of the framework's."""
     names: dict[str, str] = {}
+    table, words = table_of(framework), ""
     if framework in RECIPES:
+        own, words = release_of(framework, settings)
+        table |= {"stack": own}
         settings, names = arguments_of(settings)
         framework = MEGATRON
-    reading = Reading(table_of(framework), settings, names, model)
+    reading = Reading(table, settings, names, model, stack)
+    reading.stack_words = words
     reading.leave_switched_off()
     READERS[framework](reading, devices)
     reading.sort_rest()
@@ -172,5 +201,8 @@ def _merged(described: Sequence[Described], framework: str) -> dict[str, Any]:
 
 
 def table_of(framework: str) -> dict[str, Any]:
-    """A framework's table of names."""
-    return shipped_toml("simgpt", f"frameworks/{framework}.toml")
+    """A framework's table of names; recipes have Megatron-LM's, with some entries of their own."""
+    if framework not in RECIPES:
+        return shipped_toml("simgpt", f"frameworks/{framework}.toml")
+    own = shipped_toml("simgpt", "frameworks/recipes.toml")
+    return table_of(MEGATRON) | {key: own[key] for key in OF_RECIPES}

@@ -26,6 +26,7 @@ from simgpt.frameworks.layers import (
     windows,
 )
 from simgpt.frameworks.reading import Reading
+from simulator.stacks import load_stack
 from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.rope_scaling import RopeScaling, scaling_of
@@ -72,6 +73,8 @@ def read(reading: Reading, devices: int | None) -> None:
         local, flash = True, flash or any(map(reading.switch, FORKS_FLASH))
     else:
         fusions.read(reading)
+    if load_stack(reading.taken_stack).plan.get("attention") == "unfused":
+        local = True  # where flash attention is asked for alone
     unfused = backend in ("unfused", "local") or (local and backend == "auto" and not flash)
     fields["attention"] = "unfused" if unfused else "flash"
     if not unfused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,8 +33,8 @@ class Question:
     `model` is a MODEL of simgpt's command line, `model_set` are fields set of it, `plan` has keys
     of a plan; None where the files do not say it. Of a model that the files say in part,
     `described` has the fields that are there, and `missing` names those that are not;
-    `devices_words` say where the number of devices comes from, `stack_words` why it is that stack;
-    `unknown` are settings that nobody knows here.
+    `devices_words` say where the number of devices comes from, `stack_words` why it is that stack,
+    `batch_words` in place of what the batch stands; `unknown` are settings that are in no table.
     """
 
     frameworks: tuple[str, ...]
@@ -54,6 +54,7 @@ class Question:
     devices_words: str = ""
     stack_words: str = ""
     unknown: tuple[str, ...] = ()
+    batch_words: str = ""
 
     @property
     def plan_text(self) -> str:
@@ -72,6 +73,47 @@ class Question:
         return shlex.join(words)
 
 
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """What is taken in place of what files say: the user's stack, and batch in sequences or as it
+    follows from the model; `exported_from` is the stack that a file of `simgpt export` names."""
+
+    stack: str | None = None
+    batch: int | Callable[[GPT], int] | None = None
+    exported_from: str | None = None
+
+    @property
+    def taken_stack(self) -> str | None:
+        """The stack in place of the one that settings ask for, if there is one."""
+        return self.stack or self.exported_from
+
+
+AS_SAID = Instead()
+
+
+def in_place(question: Question, instead: Instead) -> Question:
+    """The question with what is taken in place of what its files say, and words for that."""
+    if stack := instead.taken_stack:
+        words = "from which it was exported"
+        if instead.stack:
+            own = instead.exported_from or question.stack
+            words = "--stack" + (f", in place of {own}" if own != stack else "")
+        question = replace(question, stack=stack, stack_words=words)
+    if instead.batch is None:
+        return question
+    batch = instead.batch
+    if not isinstance(batch, int):
+        if question.gpt is None:
+            raise FrameworkError(
+                "--batch-tokens counts sequences of the model, which the files do not say: give "
+                "--model, or --batch"
+            )
+        batch = batch(question.gpt)
+    said = question.batch
+    words = "" if said in (None, batch) else f"--batch, in place of the {said:,} of the files"
+    return replace(question, batch=batch, batch_words=words)
+
+
 def question_of(
     fields: Mapping[str, Any],
     *,
@@ -84,11 +126,12 @@ def question_of(
     settings: int,
 ) -> Question:
     """The question of fields that were read, with the model that the user names, if any, and the
-    fields that he sets of it. A FrameworkError names what of a model is missing."""
+    fields that he sets of it, not `checked` yet. A FrameworkError names what of a model is
+    missing."""
     missing = [key for key in NEEDED if key not in {**fields, **changed}]
     gpt, model, model_set = _model_of(fields, model, changed, whole=not missing)
     unknown = model is None and bool({"layers", "hidden"} & fields.keys())
-    question = Question(
+    return Question(
         frameworks=frameworks,
         model=model,
         model_set=model_set,
@@ -104,7 +147,6 @@ def question_of(
         missing=tuple(missing) if unknown else (),
         described={key: fields[key] for key in KINDS if key in fields} | dict(changed),
     )
-    return checked(question)
 
 
 def like_preset(described: Mapping[str, Any]) -> GPT | None:

@@ -61,8 +61,8 @@ class Reading:
     looked at counts as read, and `sort_rest` sorts all others, of which `unknown` ones are in no
     table. `names` are the file's own names of settings, where they are not the table's; `model` has
     the fields of the model that the user names, and those that are set beside it, which come before
-    the file's; `stack_words` say why the stack is not the framework's usual one, which
-    `asked_stack` stands in place of.
+    the file's; `stack` is that of the files and `stack_words` say why, `asked_stack` is taken in
+    its place.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Reading:
         self.table = table
         self.names = names or {}
         self.model = model or {}
-        self.stack, self.stack_words = str(asked_stack or table["stack"]), ""
+        self.stack, self.stack_words = str(table["stack"]), ""
         self.asked_stack = asked_stack
         self.settings = {name: text_of(value) for name, value in settings.items()}
         self.fields: dict[str, Any] = {}
@@ -85,6 +85,11 @@ class Reading:
         self.without_effect: list[Remark] = []
         self.unknown: list[str] = []
         self._read: set[str] = set()
+
+    @property
+    def taken_stack(self) -> str:
+        """The stack of the question: the one that is asked for, or else the files'."""
+        return self.asked_stack or self.stack
 
     def of_model(self, field: str, default: Any = 0) -> Any:
         """A field of the model: the user's, or else as it was read, or else the default."""

@@ -20,8 +20,10 @@ OF_GELU = {
     "reglu": "geglu",
     "fast-reglu": "geglu",
 }
+BRIDGE = "megatron-bridge"
 PRECISIONS = ("mixed_precision", "precision")  # of Megatron-Bridge, and of NeMo
 UNSAID, UNKNOWN = "precision-not-said", "precision-not-known"
+NEWER = {"context_parallel_size", "num_moe_experts", "apply_rope_fusion"}  # keys of 23.11 and later
 FULL = ("32", "fp32", "", "null", "none")
 HALVES = {"bf16": "bf16", "fp16": "fp16", "16": "fp16"}
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
@@ -30,6 +32,8 @@ ACTIVATIONS = ("activation", "activation_func")
 ELSEWHERE = ("group-query-attention", "megatron-fsdp-main-grads-dtype")
 PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
 GATES = {"swiglu": "silu", "quick-geglu": "quick_gelu"}  # as recipes of Megatron-Bridge have them
+OTHERS = "--stack nemo-2024 is NeMo 23.07 to 24.05, nemo-2023 before it, nemo after it"
+CORE, WHOLE = "mcore_gpt", "apex_transformer_log_level"  # of NeMo's whole configurations
 OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
 
 
@@ -133,6 +137,24 @@ def packed(fields: Mapping[str, Any]) -> dict[str, Any]:
             f"{fields['micro_batch']}"
         )
     return {f"dataset.packed_sequence_specs.{PACKED}": fields["sequence"]}
+
+
+def release_of(framework: str, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """The stack of a recipe's release, and why it is that one in words.
+
+    Before NeMo 23.07 its whole configurations have no `mcore_gpt`, and where it is false the layers
+    are still those of that time. Source: NVIDIA/NeMo, examples/nlp/language_modeling/conf/
+    megatron_gpt_config.yaml.
+    """
+    stack = str(shipped_toml("simgpt", "frameworks/recipes.toml")["stack"])
+    if framework == BRIDGE:
+        return stack, "Megatron-Bridge's; --stack names another (simgpt stacks)"
+    leaves = {name.rpartition(".")[2]: text_of(value) for name, value in settings.items()}
+    before = leaves.get(CORE, "").lower() == "false" or (WHOLE in leaves and CORE not in leaves)
+    if before and not NEWER & leaves.keys():
+        why = f"{CORE} false" if CORE in leaves else f"no {CORE}"
+        return "nemo-2023", f"NeMo's of a configuration with {why}; {OTHERS}"
+    return stack, f"NeMo's, of no earlier release that the files tell; {OTHERS}"
 
 
 def devices_of(settings: Mapping[str, Any]) -> int | None:

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from simgpt.frameworks.exporting import Exported
-from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN
+from simgpt.frameworks.files import BRIDGE, FILE, MEGATRON, TORCHTITAN
+
+if TYPE_CHECKING:
+    from simgpt.frameworks.exporting import Exported
+
+COMMENTED = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks whose files have comments
+UNCOMMENTED = (".json",)
+
+
+FROM = "# exported by simgpt from the stack"
+_FROM = re.compile(rf"^\s*{FROM} (\S+)\s*$", re.MULTILINE)
 
 
 def rendered(exported: Exported) -> str:
-    """Arguments for a shell, one a line; TOML, YAML or JSON."""
+    """Arguments for a shell, one a line; TOML, YAML or JSON. A comment at the end names the stack,
+    where it is not the one that the settings are read as."""
+    text = _rendered(exported)
+    return f"{text}\n{FROM} {exported.stack}" if exported.stack else text
+
+
+def exported_from(paths: Sequence[Path]) -> str | None:
+    """The stack that comments of exported files name, if there is one."""
+    texts = [FILE.text(path) for path in paths if path.suffix not in UNCOMMENTED]
+    named = [stack for text in texts for stack in _FROM.findall(text)]
+    return str(named[-1]) if named else None
+
+
+def _rendered(exported: Exported) -> str:
     settings = exported.settings
     if exported.framework == MEGATRON:
         lines = [_argument(name, value) for name, value in settings.items() if value is not False]

@@ -12,13 +12,14 @@ from typing import Any
 
 from simgpt.frameworks.layers import patterns
 from simgpt.frameworks.reading import Reading
-from workload.dispatchers.table import ALL_GATHER
+from simulator.stacks import Stack, load_stack
+from simulator.stacks.exchange import ONCE as SENT_ONCE
+from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 
 TOPK, KIND = 2, "moe-token-dispatcher-type"
 SIZES = ("expert-model-parallel-size", "expert-tensor-parallel-size")
-ONCE = "megatron-core-deepep"  # the stack of a dispatcher that sends a token once to each node
 CORE = "megatron-core"
 FLEX = ("deepep", "hybridep")
 AUX = "aux_loss"
@@ -130,11 +131,12 @@ def _read_dispatcher(reading: Reading) -> None:
     backend = reading.text("moe-flex-dispatcher-backend", FLEX[0])
     if reading.switch("moe-enable-deepep"):
         kind = "flex"
-    if kind == "flex" and backend in FLEX:
-        reading.stack = ONCE
-    elif kind == "flex":
-        reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
-        reading.stack = ONCE
+    if reading.asked_stack and kind and reading.fields.get("expert", 1) > 1:
+        _read_sent_once(reading, load_stack(reading.asked_stack), once=kind == "flex")
+    if kind == "flex":
+        reading.stack = reading.table["sends_once"]
+        if backend not in FLEX:
+            reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
     elif kind == "allgather" and reading.fields.get("expert", 1) > 1:
         reading.fields["dispatcher"] = ALL_GATHER
     elif kind != "alltoall" and reading.fields.get("expert", 1) > 1:
@@ -143,6 +145,12 @@ def _read_dispatcher(reading: Reading) -> None:
             reading.differs(KIND, why)
         else:
             reading.differs(SIZES[0], f"{why}, since the files name no dispatcher")
+
+
+def _read_sent_once(reading: Reading, stack: Stack, *, once: bool) -> None:
+    """Say how tokens are sent where a stack that is asked for usually does otherwise."""
+    if once != (stack.own_kernels.get("exchange") == SENT_ONCE):
+        reading.fields["dispatcher"] = ONCE if once else ALL_TO_ALL
 
 
 def read_shared(reading: Reading) -> list[str]:

@@ -8,12 +8,13 @@ with CUDA graphs) and docs/user-guide/features/cuda_graph.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simgpt.frameworks.reading import Reading
 from simulator.costs.graph_scopes import ATTENTION, ROUTER, WHOLE
+from simulator.stacks import load_stack
 from workload.errors import PlanCannotRunError
 from workload.recomputation.parts import EXPERTS, parts_of
 
@@ -53,34 +54,65 @@ def read(reading: Reading) -> None:
     else say what is not carried, and by which stack it nearly is."""
     experts, fusions = int(reading.of_model("experts")) > 1, reading.table["fusions"]
     named = [name for name, own in fusions.items() if experts or not own["of_experts"]]
-    fused = [name for name in named if reading.switch(name)]
+    said = [name for name in named if reading.text(name)]
     captures = [name for name in CAPTURES if reading.given(name)]
-    if not fused and not captures:
+    taken, by_usage = reading.taken_stack, reading.table.get("fused_unless_said", False)
+    usual = frozenset[str]()
+    if by_usage:
+        usual = turned_on(load_stack(taken).own_kernels, reading.table, experts=experts).fused
+    fused = [name for name in named if reading.switch(name, default=name in usual)]
+    if not (said if by_usage else fused) and not captures:
         return
-    graphs = _graphs(reading) if captures and experts else frozenset()
-    asked, stacks = TurnedOn(frozenset(fused), graphs), _stacks(reading, experts=experts)
+    graphs = _graphs(reading) if captures and experts else frozenset[str]()
+    asked = TurnedOn(frozenset(fused), graphs)
+    if reading.asked_stack or taken not in reading.table["with_fusions"]:
+        _say(reading, asked, taken, {taken: _of_stack(reading, taken, experts=experts)}, captures)
+        return
+    stacks = _stacks(reading, experts=experts)
     nearest = min(stacks, key=lambda name: stacks[name].unlike(asked))
-    if experts and stacks[nearest] == asked:
+    if (experts or by_usage) and stacks[nearest] == asked:
+        if not by_usage or nearest != taken:
+            spelled = ", ".join(map(reading.spelled, (said if by_usage else fused) + captures))
+            words = f"has what {spelled} turn on, at the pace of NVIDIA's own runs"
+            reading.stack_words = f"{words}; --stack names another" if by_usage else words
         reading.stack = nearest
-        spelled = ", ".join(map(reading.spelled, fused + captures))
-        reading.stack_words = f"has what {spelled} turn on, at the pace of NVIDIA's own runs"
         return
-    found = stacks[nearest]
+    _say(reading, asked, nearest, stacks, captures)
+
+
+def _say(
+    reading: Reading,
+    asked: TurnedOn,
+    nearest: str,
+    stacks: Mapping[str, TurnedOn],
+    captures: Sequence[str],
+) -> None:
+    """Say what of all that is turned on, or off, the stack does not have as it is asked for, and
+    what the nearest stack has of it."""
+    found, own = stacks[nearest], reading.taken_stack
+    has = stacks[own] if own in stacks else TurnedOn(frozenset(), frozenset())
     more = ", ".join(map(reading.spelled, sorted(found.fused - asked.fused)))
     beside = f", and {more}" if more else ""
-    for name in fused + captures:
+    for name in [*sorted(asked.fused - has.fused), *captures]:
         why = reading.table["changes"][name]
+        if name in has.fused or (name in captures and asked.graphs == has.graphs != frozenset()):
+            continue
         if name in found.fused:
             why = f"{why}; the stack {nearest} has it{beside}"
         elif name in captures and found.graphs:
             why = f"{why}; the stack {nearest} captures {', '.join(sorted(found.graphs))}{beside}"
         reading.differs(name, why)
+    for name in sorted(has.fused - asked.fused):
+        if reading.text(name):
+            reading.differs(name, f"the stack {own} has it fused")
+
+
+def _of_stack(reading: Reading, name: str, *, experts: bool) -> TurnedOn:
+    return turned_on(load_stack(name).own_kernels, reading.table, experts=experts)
 
 
 def _stacks(reading: Reading, *, experts: bool) -> dict[str, TurnedOn]:
     """What stacks have that send experts' rows as the one does that is read so far."""
-    from simulator.stacks import load_stack
-
     own = {name: load_stack(name).own_kernels for name in reading.table["with_fusions"]}
     kind = own[reading.stack].get("exchange")
     return {
@@ -102,10 +134,12 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     left out (`notes`)."""
     if fields["family"] != FAMILY:
         return {}
-    experts = bool(fields["experts"])
-    own = turned_on(fields["kernels"], fields["table"], experts=experts)
+    experts, table = bool(fields["experts"]), fields["table"]
+    own = turned_on(fields["kernels"], table, experts=experts)
+    named = [name for name, each in table["fusions"].items() if experts or not each["of_experts"]]
+    by_usage = table.get("fused_unless_said", False)
     settings: dict[str, Any] = {
-        name: True for name in fields["table"]["fusions"] if name in own.fused
+        name: name in own.fused for name in named if by_usage or name in own.fused
     }
     scopes = [each for each in fields["kernels"].get("graphs", ()) if each in own.graphs]
     if not scopes or WHOLE in scopes:

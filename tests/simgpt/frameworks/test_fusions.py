@@ -41,7 +41,7 @@ def test_a_stack_with_fused_kernels_and_graphs_comes_back(
     again = imported([path], framework, devices=found.devices)
     assert again.stack == stack
     assert again.changes == ()
-    assert bool(again.stack_words) == ("nemo" in stack)
+    assert bool(again.stack_words) == ("nemo" in stack or framework == BRIDGE)
 
 
 def test_what_nemo_with_graphs_is_told_by() -> None:

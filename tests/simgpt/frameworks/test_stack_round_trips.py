@@ -1,0 +1,223 @@
+"""The stack of imported files: that of their framework and its release, of `simgpt export`, or the
+user's; and the same step after export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, exported, told
+from simgpt.frameworks.files import BRIDGE, MEGATRON, NEMO, Described
+from simgpt.frameworks.importing import imported, question_from
+from simgpt.frameworks.question import Instead, Question, shape_of
+from simgpt.frameworks.rendering import rendered
+from simulator.predict import predict
+from simulator.stacks import load_stack, stack_names
+from simulator.stacks.job import Job, job_of
+from tests.simgpt.face import simgpt
+from tests.simgpt.frameworks.test_round_trips import SUFFIXES, session
+from topologies.machine_files import load_machine
+from workload.errors import PlanCannotRunError
+from workload.gpt import GPT, find_model
+from workload.models.from_table import model_from_table
+
+__all__ = ["session"]  # the fixture
+DENSE = {"layers": 8, "hidden": 512, "heads": 8, "ffn": 1024, "sequence": 256, "vocab": 32000}
+EXPERTS = {**DENSE, "experts": 8, "topk": 2, "expert_ffn": 512, "activation": "swiglu"}
+EXPERTS |= {"norm": "rmsnorm", "positions": "rope", "biases": False}
+PLANS: list[tuple[Mapping[str, Any], str]] = [
+    (DENSE, "x=2,sp=true,data=rest,micro_batch=1"),
+    (DENSE, "pipe=2,interleave=2,data=rest,micro_batch=1,overlap=oar+dp+pp"),
+    (DENSE, "data=rest,micro_batch=1,precision=fp8,attention=unfused"),
+    (DENSE, "data=rest,micro_batch=1,zero=0,overlap=none"),
+    (DENSE, "data=rest,micro_batch=1,zero=3,overlap=ors+oag"),
+    (EXPERTS, "expert=8,data=rest,micro_batch=1,overlap=oar+dp"),
+]
+NEMO_1 = {"trainer.precision": "bf16", "model.use_flash_attention": False}
+WHOLE = {**NEMO_1, "model.apex_transformer_log_level": 30}
+MACHINE = "2x8xH100,8xNDR"
+
+
+def model(fields: Mapping[str, Any]) -> GPT:
+    """A small model."""
+    return model_from_table(dict(fields), "the model", name="small")
+
+
+def asked_of(framework: str, settings: Mapping[str, Any], stack: str | None = None) -> Question:
+    """The question of settings beside those of a small model."""
+    own = {"num_layers": 8, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+    own |= {"seq_length": 64}
+    named: dict[str, Any] = {f"model.{key}": value for key, value in own.items()}
+    if framework == MEGATRON:
+        named = {key.replace("_", "-"): value for key, value in own.items()} | {"bf16": True}
+    described = [Described(framework, {**named, **settings})]
+    return question_from(described, devices=16, changed={}, instead=Instead(stack))
+
+
+def there_and_back(
+    gpt: GPT, plan: str, framework: str, stack: str, folder: Path
+) -> tuple[Job, Job] | None:
+    """The job that is exported, and the one that its text asks for; None where the framework has no
+    settings for the plan, or runs another under this stack, which is said."""
+    try:
+        found = exported(Asked(gpt, plan, 16, 64), framework, stack)
+    except PlanCannotRunError:
+        return None
+    if any(" runs " in note for note in found.notes):
+        return None
+    path = folder / f"exported{SUFFIXES[framework]}"
+    path.write_text(rendered(found) + "\n", encoding="utf-8")
+    again = imported([path], framework, devices=16)
+    assert again.gpt is not None
+    one = job_of(gpt, plan, load_stack(stack), devices=16, batch=64)
+    two = job_of(
+        again.gpt, dict(again.plan), load_stack(again.stack), devices=16, batch=again.batch
+    )
+    return one, two
+
+
+@pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
+@pytest.mark.parametrize("stack", stack_names())
+def test_a_plan_of_any_stack_comes_back_as_the_same_step(
+    stack: str, framework: str, tmp_path: Path
+) -> None:
+    machine = load_machine(MACHINE)
+    written = 0
+    for fields, plan in PLANS:
+        jobs = there_and_back(model(fields), plan, framework, stack, tmp_path)
+        if jobs is None:
+            continue
+        one, two = jobs
+        assert (two.stack.name, two.stack.fp8) == (stack, one.stack.fp8)
+        assert shape_of(two.gpt) == shape_of(one.gpt)
+        assert told(two.plan, two.gpt) == told(one.plan, one.gpt)
+        if not written:
+            steps = [predict(each.gpt, each.plan, machine, stack=each.stack) for each in jobs]
+            assert steps[1].step_s == pytest.approx(steps[0].step_s, rel=1e-9)
+        written += 1
+    assert written or "dispatcher" in load_stack(stack).plan  # of experts alone
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack", "plan"),
+    [
+        ("torchtitan", "torchtitan", "x=2,sp=true,data=rest,micro_batch=2,zero=3"),
+        ("torchtitan", "torchtitan-eager", "data=rest,micro_batch=2,zero=3"),
+        ("torchtitan", "megatron-core", "data=rest,micro_batch=2,zero=3,overlap=none"),
+        ("deepspeed", "fsdp", "data=rest,micro_batch=2,zero=3,overlap=ors+oag"),
+        ("deepspeed", "other", "data=rest,micro_batch=2,zero=1,overlap=dp"),
+    ],
+)
+def test_plans_of_sharded_data_come_back_as_the_same_step(
+    framework: str, stack: str, plan: str, tmp_path: Path
+) -> None:
+    gpt = find_model("llama-3.1-8b")
+    found = exported(Asked(gpt, plan, 16, 64), framework, stack)
+    path = tmp_path / f"exported{SUFFIXES[framework]}"
+    path.write_text(rendered(found) + "\n", encoding="utf-8")
+    given = Instead(stack if framework == "deepspeed" else None)
+    model = gpt.name if framework == "deepspeed" else None
+    again = imported([path], devices=16, model=model, instead=given)
+    one = job_of(gpt, plan, load_stack(stack), devices=16, batch=64)
+    two = job_of(gpt, dict(again.plan), load_stack(again.stack), devices=16, batch=again.batch)
+    assert (again.stack, again.batch) == (stack, 64)
+    assert told(two.plan, gpt) == told(one.plan, gpt)
+
+
+def test_an_exported_plan_of_experts_that_are_sent_once_comes_back(tmp_path: Path) -> None:
+    """Primus with DeepEP, whose dispatcher Megatron-LM calls flex as that of another stack."""
+    jobs = there_and_back(model(EXPERTS), PLANS[-1][1], MEGATRON, "primus-deepep", tmp_path)
+    assert jobs is not None
+    assert [each.plan.dispatcher for each in jobs] == ["usual", "usual"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "settings", "stack"),
+    [
+        (NEMO, NEMO_1, "nemo"),
+        (NEMO, WHOLE, "nemo-2023"),
+        (NEMO, WHOLE | {"model.mcore_gpt": False}, "nemo-2023"),
+        (NEMO, WHOLE | {"model.mcore_gpt": True}, "nemo"),
+        (BRIDGE, {"mixed_precision": "bf16_mixed"}, "nemo"),
+        (MEGATRON, {}, "megatron-core"),
+    ],
+)
+def test_files_ask_for_a_stack_of_their_framework_and_release(
+    framework: str, settings: dict[str, Any], stack: str
+) -> None:
+    question = asked_of(framework, settings)
+    assert question.stack == stack
+    assert ("--stack" in question.stack_words) == (framework != MEGATRON)
+
+
+@pytest.mark.parametrize(
+    ("settings", "attention"),
+    [
+        ({"model.use_flash_attention": True}, "flash"),
+        ({"model.use_flash_attention": False}, "unfused"),
+        ({"model.apex_transformer_log_level": 30}, "unfused"),  # NeMo's own default
+    ],
+)
+def test_nemo_of_2023_takes_its_attention_from_the_recipe(
+    settings: dict[str, Any], attention: str
+) -> None:
+    found = asked_of(NEMO, {"trainer.precision": "bf16", **settings}, "nemo-2023")
+    assert found.plan["attention"] == attention
+    assert asked_of(NEMO, {**NEMO_1, **settings}, "nemo").plan["attention"] == "flash"
+
+
+def test_what_a_recipe_turns_off_picks_the_stack_that_has_it_off() -> None:
+    """Unsaid, kernels are as NVIDIA's own runs have them."""
+    own = {"model.num_moe_experts": 8, "model.moe_token_dispatcher_type": "alltoall"}
+    own |= {"mixed_precision": "bf16_mixed"}
+    assert asked_of(BRIDGE, own).stack == "nemo"
+    permuted = asked_of(BRIDGE, own | {"model.moe_permute_fusion": False})
+    assert permuted.stack == "nemo-unfused-permutation"
+    once = own | {"model.moe_token_dispatcher_type": "flex"}
+    assert asked_of(BRIDGE, once).stack == "nemo-deepep"
+    dense = {"mixed_precision": "bf16_mixed", "model.cross_entropy_loss_fusion": False}
+    (said,) = asked_of(BRIDGE, dense).changes
+    assert (said.name, said.why) == (
+        "model.cross_entropy_loss_fusion",
+        "the stack nemo has it fused",
+    )
+
+
+def test_options_stand_in_place_of_the_files(tmp_path: Path) -> None:
+    """The batch of 128 sequences is replaced by 64 x 4,096 tokens of 256; and both are said."""
+    path = tmp_path / "run.sh"
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 64 --bf16 "
+    text += "--num-attention-heads 4 --seq-length 256 --vocab-size 512 --micro-batch-size 1 "
+    path.write_text(f"{text} --global-batch-size 128")
+    said = simgpt("import", str(path), "--stack", "nemo", "--batch-tokens", "262144")
+    assert "1,024 sequences: --batch, in place of the 128" in said.out
+    assert "nemo: --stack, in place of megatron-core" in said.out
+    assert "--stack nemo" in said.out and "--batch 1024" in said.out
+    path.write_text(text)
+    assert "--batch 64" in simgpt("import", str(path), "--batch", "64").out
+    both = simgpt("import", str(path), "--batch", "64", "--batch-tokens", "16384")
+    assert both.status == 2 and "not both" in both.err
+    assert simgpt("import", str(path), "--stack", "nemoo").status == 2
+
+
+def test_a_stack_that_a_file_cannot_name_is_given_by_option(tmp_path: Path) -> None:
+    """DeepSpeed's JSON and AxoNN's grid have no comments, and AxoNN's has no batch."""
+    asked = ("export", "gpt-5b", "-n", "16", "--batch", "64", "--stack", "axonn-easy")
+    said = simgpt(*asked, "--plan", "x=2,y=2,z=2,data=2", "--to", "axonn")
+    assert "give it --stack" in said.err
+    path = tmp_path / "grid.json"
+    path.write_text(said.out)
+    record = simgpt(
+        "import", str(path), "--model", "gpt-5b", "--batch", "64", "--stack", "axonn-easy"
+    )
+    assert "--stack axonn-easy --plan x=2,y=2,z=2,data=2 --batch 64" in record.out
+
+
+def test_a_comment_with_an_unknown_stack_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("--num-layers 8 --bf16\n# exported by simgpt from the stack nosuch\n")
+    said = simgpt("import", str(path))
+    assert said.status == 2 and "nosuch" in said.err
