@@ -30,7 +30,9 @@ from topologies.errors import SimgptError
 from topologies.files.printable import shown
 
 MOST = 10**12
-_VARIABLE = re.compile(r"\$(?:[({]+[^A-Za-z_)]*)?([A-Za-z_]\w*)")
+_VARIABLE = re.compile(r"\$(?:[({]+[^A-Za-z_)]*)?(?:oc\.env: *)?([A-Za-z_]\w*)")
+_RESOLVER = re.compile(r"\$\{([A-Za-z_][\w.]*):(?![-=+?])")
+_REFERENCE = re.compile(r"\$\{\.*(\w+(?:\.\w+)+|(?<=\.)\w+)\}")  # as OmegaConf has them
 LIKE = 0.8  # of difflib's ratio: names that are taken for one another's misspelling
 
 
@@ -249,9 +251,15 @@ def flattened(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
 
 
 def _hint(text: str) -> str:
-    """How to say what a script leaves to its surroundings."""
+    """How to say what a file leaves to its surroundings, or does not say at all."""
+    if found := _REFERENCE.search(text):
+        return f"; {found[0]} leads to no value in the file"
+    if resolvers := [name for name in _RESOLVER.findall(text) if name != "oc.env"]:
+        return (
+            f"; what {resolvers[-1]} resolves is not read: write the value into a copy of the file"
+        )
     if found := _VARIABLE.search(text):
-        return f"; the script does not say {found[1]}: give --define {found[1]}=VALUE"
+        return f"; the file does not say {found[1]}: give --define {found[1]}=VALUE"
     if "$(" in text:
         return (
             "; it is what a command prints, and no command is run: write the value into a copy of "

@@ -1,0 +1,112 @@
+"""Values that stand for others in a framework's YAML: variables, references and resolvers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simgpt.frameworks.importing import imported
+from simgpt.frameworks.reading import FrameworkError
+from simgpt.frameworks.scripts.interpolation import resolved
+
+ARGUMENTS = """
+MODEL_ARGS:
+  --num-layers: 32
+  --hidden-size: 4096
+  --num-attention-heads: 32
+  --seq-length: ${SEQ_LEN}
+  --tensor-model-parallel-size: ${TP:-4}
+  --vocab-size: 32000
+  --bf16: true
+"""
+RECIPE = """
+trainer: {{devices: 8, num_nodes: 2, precision: bf16}}
+model:
+  num_layers: 32
+  hidden_size: {hidden}
+  ffn_hidden_size: {ffn}
+  num_attention_heads: 32
+  encoder_seq_length: 2048
+  micro_batch_size: ${{trainer.num_nodes}}
+  vocab_size: 50304
+"""
+
+
+def written(folder: Path, text: str, name: str = "a.yaml") -> Path:
+    """A file with a text."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_variables_of_a_yaml_are_those_that_are_defined(tmp_path: Path) -> None:
+    path = written(tmp_path, ARGUMENTS)
+    question = imported([path], devices=8, defined={"SEQ_LEN": "4096", "TP": "2"})
+    assert question.gpt is not None
+    assert (question.gpt.sequence, question.plan["x"]) == (4096, 2)
+
+
+def test_variables_of_a_script_reach_the_yaml_after_it(tmp_path: Path) -> None:
+    environment = written(tmp_path, "export SEQ_LEN=$((2 * 1024))\n", "env.sh")
+    question = imported([environment, written(tmp_path, ARGUMENTS)], devices=8)
+    assert question.gpt is not None
+    assert (question.gpt.sequence, question.plan["x"]) == (2048, 4)
+
+
+def test_a_yamls_own_table_of_variables_counts(tmp_path: Path) -> None:
+    path = written(tmp_path, f"ENV_VARS: {{SEQ_LEN: 512}}{ARGUMENTS}")
+    gpt = imported([path], devices=8).gpt
+    assert gpt is not None and gpt.sequence == 512
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ffn", "read"),
+    [
+        ("4096", "${multiply:4, ${.hidden_size}}", 16384),
+        ("4096", "${multiply:2, ${model.encoder_seq_length}}", 4096),
+        ("4096", "${divide_ceil:${.hidden_size}, 3}", 1366),  # 1365.3
+        ("4096", "${oc.env:FFN,11008}", 11008),
+        ("4096", "${oc.env:NAMED,11008}", 5120),
+        ("${.encoder_seq_length}", "${multiply:${.hidden_size},${trainer.num_nodes}}", 4096),
+    ],
+)
+def test_references_and_resolvers_of_a_recipe_are_read(
+    hidden: str, ffn: str, read: int, tmp_path: Path
+) -> None:
+    path = written(tmp_path, RECIPE.format(hidden=hidden, ffn=ffn))
+    question = imported([path], defined={"NAMED": "5120"})
+    assert question.gpt is not None
+    assert question.gpt.ffn == read
+    assert question.plan["micro_batch"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "advised"),
+    [
+        ("${eval:'4*2'}", "eval", False),
+        ("${multiply:2,${eval:2}}", "eval", False),
+        ("${.nothing}", "nothing", False),
+        ("${trainer.nothing}", "trainer.nothing", False),
+        ("${.hidden_size}", "hidden_size", False),
+        ("${oc.env:HIDDEN}", "HIDDEN", True),
+        ("$HIDDEN", "HIDDEN", True),
+        ("${HIDDEN}", "HIDDEN", True),
+    ],
+)
+def test_what_has_no_value_is_named_and_advice_can_be_followed(
+    text: str, named: str, advised: bool, tmp_path: Path
+) -> None:
+    path = written(tmp_path, RECIPE.format(hidden=text, ffn="11008"))
+    with pytest.raises(FrameworkError, match=named) as raised:
+        imported([path])
+    assert (f"--define {named}=" in str(raised.value)) == advised
+    if advised:
+        gpt = imported([path], defined={named: "4096"}).gpt
+        assert gpt is not None and gpt.hidden == 4096
+
+
+def test_a_reference_that_grows_takes_no_time_and_is_refused() -> None:
+    settings = {f"a{n}": f"${{a{n + 1}}}" * 100 for n in range(50)} | {"a50": "x"}
+    with pytest.raises(FrameworkError, match="grows beyond"):
+        resolved(settings, {})
