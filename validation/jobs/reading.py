@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
 
 from topologies.files.printable import path_shown
 from validation.jobs.log_lines import read_log
 from validation.jobs.measured_job import MeasuredJob
-from validation.jobs.records import LOG, read_lines, read_run
+from validation.jobs.records import LOG, is_lines, read_lines, read_run
 from validation.jobs.trace import read_trace
 from validation.jobs.trace_events import EVENTS, GZIP
 
 GZIP_BITS = 16 + zlib.MAX_WBITS  # of zlib: with gzip's own head
+_PYTHON = re.compile(r"\s*\{\s*'")  # a table as Python prints it, which is no JSON
 HEAD = 2**16  # bytes by which a file's kind is told
 
 
@@ -31,11 +33,11 @@ def read_job(path: Path, tokens_per_device: float) -> tuple[MeasuredJob, int]:
         return read_trace(path)
     content = LOG.content(path)
     text = (_whole(content, name) if packed else content).decode("utf-8-sig", "replace")
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith("{") or _PYTHON.match(text):
         return read_log(text, name, tokens_per_device), 0
-    first = text.lstrip().partition("\n")[0].rstrip()
-    is_line = first.endswith("}") and '"step_s"' in first and '"steps_s"' not in first
-    return (read_lines if is_line else read_run)(text, name), 0
+    if is_lines(text):
+        return read_lines(text, name, tokens_per_device), 0
+    return read_run(text, name), 0
 
 
 def _is_trace(head: bytes) -> bool:

@@ -14,10 +14,20 @@ from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
 LOG = UserFile("log", LogError, most_bytes=256 * 2**20)
 MOST_STEP = 10**9
 KEYS = "step, step_s, and, where known, peak_bytes and flops_per_s_per_device"
+RATES = ("tokens_per_second_per_gpu", "tps")  # of torchtune, and of torchtitan's metrics
 
 
-def read_lines(text: str, name: str) -> MeasuredJob:
-    """The job of lines like {"step": 7, "step_s": 1.25}, steps numbered from 0 or 1.
+def is_lines(text: str) -> bool:
+    """Whether a text in JSON is one record a line, rather than one that spans all lines."""
+    first, _, rest = text.strip().partition("\n")
+    has_step = any(f'"{key}"' in first for key in ("step_s", *RATES))
+    several = bool(rest.strip()) or has_step
+    return first.rstrip().endswith("}") and several and '"steps_s"' not in first
+
+
+def read_lines(text: str, name: str, tokens_per_device: float = 0.0) -> MeasuredJob:
+    """The job of lines like {"step": 7, "step_s": 1.25}, steps numbered from 0 or 1; without step_s
+    a line may have tokens per second and device, of which `tokens_per_device` are a step.
 
     A line may have `peak_bytes` of memory allocated on one device, and `flops_per_s_per_device`;
     what else it has is not looked at. A last line without its end is left out, and said.
@@ -25,15 +35,18 @@ def read_lines(text: str, name: str) -> MeasuredJob:
     whole, newline, rest = text.rpartition("\n")
     is_cut = bool(rest.strip()) and not rest.rstrip().endswith("}")
     lines = whole if is_cut else whole + newline + rest
-    found, peaks = [], []
+    found, peaks, rates = [], [], ""
     for number, line in enumerate(lines.splitlines(), start=1):
         if line.strip():
             origin = f"line {number} of {name}"
             record = LOG.parsed(line, origin)
             step = record.get("step") if isinstance(record, dict) else None
             seconds = _positive(record, "step_s", origin)
+            for key in RATES if seconds is None else ():
+                if (tokens := _positive(record, key, origin)) is not None:
+                    seconds, rates = tokens_per_device / tokens, key
             if type(step) is not int or not 0 <= step <= MOST_STEP or seconds is None:
-                raise LogError(f"{origin} is no step; a line has {KEYS}")
+                raise LogError(f"{origin} is no step: a line has {KEYS}, or {RATES[0]}")
             rate = _positive(record, "flops_per_s_per_device", origin)
             found.append((step, seconds, rate))
             peak = _positive(record, "peak_bytes", origin)
@@ -47,7 +60,10 @@ def read_lines(text: str, name: str) -> MeasuredJob:
         entries=entries,
         starts=starts,
         peak_bytes=max(peaks, default=None),
-        remarks=("the last line is cut off, and was left out",) if is_cut else (),
+        remarks=(
+            *(("the last line is cut off, and was left out",) if is_cut else ()),
+            *((f"seconds are those of the step's tokens at the logged {rates}",) if rates else ()),
+        ),
     )
 
 
