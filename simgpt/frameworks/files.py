@@ -19,7 +19,7 @@ from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
 from workload.models.hugging_face import is_config
 
-FILE = UserFile("framework's file", FrameworkError)
+FILE = UserFile("framework's file", FrameworkError, constants=True)
 MEGATRON, BRIDGE, NEMO = "megatron", "megatron-bridge", "nemo"
 TORCHTITAN, DEEPSPEED, AXONN = "torchtitan", "deepspeed", "axonn"
 FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)

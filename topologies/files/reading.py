@@ -47,12 +47,17 @@ _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{
 
 @dataclass(frozen=True, slots=True)
 class UserFile:
-    """A kind of file: what it holds one of, the error it raises, and the size it may have."""
+    """A kind of file: what it holds one of, the error it raises, and the size it may have.
+
+    With `constants` Infinity and NaN, which Python writes into JSON, stand for themselves as texts,
+    so that a key of which no number is taken may have them.
+    """
 
     noun: str
     error: type[SimgptError]
     most_bytes: int = SMALL_BYTES
     most_values: int = MOST_VALUES
+    constants: bool = False
 
     def content(self, path: str | Path) -> bytes:
         """The bytes of a file."""
@@ -99,7 +104,8 @@ class UserFile:
         if toml and _DEEP_KEY.search(_QUOTED.sub(_as_part, text)):
             self._too_deep(origin)  # the parser takes the square of a key's parts
         try:
-            document = tomllib.loads(text) if toml else json.loads(text, parse_constant=_refuse)
+            constant = str if self.constants else _refuse
+            document = tomllib.loads(text) if toml else json.loads(text, parse_constant=constant)
         except RecursionError:
             self._too_deep(origin)
         except ValueError as error:

@@ -14,7 +14,7 @@ from workload.gpt import GPT
 from workload.models.field_limits import GATED
 from workload.models.packing.documents import text_of_lengths
 
-MODEL_FILE = UserFile("model", ModelError)
+MODEL_FILE = UserFile("model", ModelError, constants=True)
 
 
 def read_model(path: Path) -> GPT:

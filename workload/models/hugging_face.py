@@ -16,9 +16,10 @@ from topologies.files.printable import printable, shown
 from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
 from workload.gpt import GPT
+from workload.models.configs.experts import experts_of
+from workload.models.configs.family import family_of, of_language
 from workload.models.described import Described, Note
 from workload.models.fields import KINDS
-from workload.models.hugging_face_experts import experts_of
 from workload.models.rope_scaling import text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")
@@ -43,7 +44,8 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     config: it is the longest there may be, and a note says so.
     """
     tables = shipped_toml("workload", "models/hugging_face.toml")
-    family = _family(document, origin, tables)
+    document, origin, left_out = of_language(document, origin, tables)
+    family = family_of(document, origin, tables)
     config = _Config(origin, family, tables["families"][family], _with_rope_base(document))
     config.check()
     gpt = GPT(
@@ -53,47 +55,9 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     )
     gpt = replace(gpt, biases=gpt.biases or config.has_all_biases)
     notes = tuple(config.notes(gpt, tables["without_effect"]))
+    if left_out:
+        notes = (Note(f"left out beside the language model: {', '.join(left_out)}"), *notes)
     return Described(gpt, notes, tuple(config.beyond(gpt)))
-
-
-def _family(document: Mapping[str, Any], origin: str, tables: dict[str, Any]) -> str:
-    """The family of a config by its model_type, or by its class; a ModelError if it is not read."""
-    classes = _classes(document, origin)
-    found = document.get("model_type") or next(
-        (
-            family
-            for family, table in tables["families"].items()
-            if set(classes) & set(table["architectures"])
-        ),
-        ", ".join(classes),
-    )
-    if not isinstance(found, str):
-        raise ModelError(f"{origin}: model_type = {shown(found)} must be text")
-    for reason, families in tables["refused"].items():
-        if found in families:
-            raise ModelError(f"{origin}: the family {found} is refused: {reason}")
-    own = set(chain(*tables["families"].get(found, {}).get("keys", {}).values()))
-    experts = [key for key in tables["experts"]["keys"] if key not in own and document.get(key)]
-    if experts:
-        raise ModelError(
-            f"{origin}: the family {shown(found)} with {experts[0]} = "
-            f"{shown(document[experts[0]])} is refused: the layers of experts of this family are "
-            "not read"
-        )
-    if found not in tables["families"]:
-        known = ", ".join(tables["families"])
-        raise ModelError(
-            f"{origin}: the family {shown(found)!r} is not read, but {known} are; write the "
-            "model's fields into a file of its own (docs/models.md)"
-        )
-    return found
-
-
-def _classes(document: Mapping[str, Any], origin: str) -> list[str]:
-    found = document.get("architectures") or []
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ModelError(f"{origin}: architectures = {shown(found)} must be a list of texts")
-    return [shown(each) for each in found]
 
 
 def _with_rope_base(document: Mapping[str, Any]) -> Mapping[str, Any]:

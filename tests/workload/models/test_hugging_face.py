@@ -360,7 +360,7 @@ EXPERTS = "is refused: the layers of experts of this family are not read"
             f"mine with n_routed_experts = 8 {EXPERTS}",
         ),
         ({"num_local_experts": 8}, f"the family llama with num_local_experts = 8 {EXPERTS}"),
-        ({"model_type": "mamba2"}, "is refused: state-space layers are not modelled"),
+        ({"model_type": "mamba2"}, "is refused: its state-space layers are not read"),
         ({"model_type": "bert"}, "is refused: it is no decoder-only transformer"),
         ({"model_type": "gemma3"}, "the family 'gemma3' is not read, but gpt2, llama, mistral, "),
         ({"model_type": 3}, "model_type = 3 must be text"),

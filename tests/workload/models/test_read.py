@@ -83,7 +83,7 @@ def test_a_text_that_is_no_model(text: str, said: str) -> None:
         ('{"layers": 2.0}', "layers = 2.0 must be int"),
         ('{"depth": 2}', "unknown key 'depth'"),
         ("{", "is not valid JSON"),
-        ('{"model_type": NaN}', "NaN is no number"),
+        ('{"model_type": "llama", "vocab_size": NaN}', "vocab_size = NaN must be a whole number"),
         ('{"model_type": "llama", "vocab_size": ' + "9" * 400 + "}", "hundreds of digits"),
         ('{"model_type":' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
         (" " * (SMALL_BYTES + 1), "is larger than 1 MiB, as no model is"),

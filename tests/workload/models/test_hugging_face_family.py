@@ -1,0 +1,92 @@
+"""Which family's a config is: what stands one level down, constants of Python's JSON, and presets
+that are named where a family is not read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workload.errors import ModelError
+from workload.gpt import find_model
+from workload.models.described import Described
+from workload.models.read import described_model
+
+LANGUAGE = {
+    "model_type": "mistral",
+    "hidden_size": 5120,
+    "intermediate_size": 32768,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "sliding_window": None,
+    "vocab_size": 131072,
+}
+
+
+def described(config: dict[str, Any], folder: Path) -> Described:
+    """The model of a config."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return described_model(str(path))
+
+
+@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
+def test_the_language_model_of_several_senses_is_read(key: str, tmp_path: Path) -> None:
+    """Of Mistral Small 3.1: 40 x (5120 x (4096 + 2 x 1024) + 4096 x 5120 + 3 x 5120 x 32768 + 2 x
+    5120) + 2 x 131072 x 5120 + 5120 parameters."""
+    config = {"model_type": "mistral3", "tie_word_embeddings": False, key: LANGUAGE}
+    found = described({**config, "vision_config": {"hidden_size": 1024}}, tmp_path)
+    assert found.gpt.parameters == 23_572_403_200
+    assert "vision_config" in found.notes[0].text
+
+
+def test_what_stands_one_level_down_is_named_where_it_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"config.json, text_config: the family 'gemma3_text'"):
+        described({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "preset", "keys"),
+    [
+        ("gpt_oss", "gpt-oss-20b", ("num_hidden_layers", "hidden_size", "num_local_experts")),
+        ("nemotron_h", "nemotron-h-8b", ("num_hidden_layers", "hidden_size", None)),
+        ("kimi_k2", "kimi-k2", ("num_hidden_layers", "hidden_size", "n_routed_experts")),
+        ("llama4_text", "llama-4-maverick", ("num_hidden_layers", "hidden_size", "num_experts")),
+        ("mpt", "mpt-30b", ("n_layers", "d_model", None)),
+        ("bloom", "bloom-176b", ("n_layer", "n_embd", None)),
+        ("nemotron", "nemotron-4-15b", ("num_hidden_layers", "hidden_size", None)),
+        ("grok-1", "grok-1", ("num_hidden_layers", "hidden_size", "num_experts")),
+    ],
+)
+def test_the_preset_of_a_family_that_is_not_read_is_named(
+    family: str, preset: str, keys: tuple[str, ...], tmp_path: Path
+) -> None:
+    gpt = find_model(preset)
+    sizes = zip(keys, (gpt.layers, gpt.hidden, gpt.experts), strict=True)
+    config = {"model_type": family, "vocab_size": gpt.vocab}
+    config |= {key: size for key, size in sizes if key}
+    with pytest.raises(ModelError, match=f"the preset {preset} has its") as raised:
+        described(config, tmp_path)
+    assert "not modelled" not in str(raised.value)
+
+
+def test_presets_of_a_family_are_named_where_none_has_the_sizes(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="presets of such models: gpt-oss-20b, gpt-oss-120b"):
+        described({"model_type": "gpt_oss", "num_hidden_layers": 99}, tmp_path)
+    with pytest.raises(ModelError) as raised:
+        described({"model_type": "dbrx", "num_hidden_layers": 99}, tmp_path)
+    assert str(raised.value).endswith("of this family are not read")
+
+
+def test_constants_of_pythons_json_are_read_where_no_number_is_taken(tmp_path: Path) -> None:
+    llama = {"model_type": "llama", "time_step_limit": [0.0, float("inf")], "x": float("nan")}
+    assert described(llama, tmp_path).gpt.layers == 32
+    with pytest.raises(ModelError, match="vocab_size = Infinity must be a whole number"):
+        described({"model_type": "llama", "vocab_size": float("inf")}, tmp_path)
+    with pytest.raises(ModelError, match="rms_norm_eps = NaN must be a number"):
+        described({"model_type": "llama", "rms_norm_eps": float("nan")}, tmp_path)

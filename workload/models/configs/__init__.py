@@ -1,0 +1,1 @@
+"""Parts of configs of Hugging Face: which family it is, and its experts."""
