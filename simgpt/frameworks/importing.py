@@ -179,8 +179,10 @@ def reading_of(
 ) -> Reading:
     """A framework's settings, read and sorted, for a `model` with these fields of the user's, and
     for the `stack` that is taken in place of the framework's."""
-    names: dict[str, str] = {}
     table, words = table_of(framework), ""
+    older = table.get("older", {})
+    names = {older[name]: name for name in settings if name in older}
+    settings = {older.get(name, name): value for name, value in settings.items()}
     if framework in RECIPES:
         own, words = release_of(framework, settings)
         table |= {"stack": own}

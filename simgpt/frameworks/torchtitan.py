@@ -21,6 +21,7 @@ WORDS = {"1f1b": "1F1B", "gpipe": "GPipe", **{own: word for word, own in IN_V.it
 LESS = ("first", "last")
 EAGER = "torchtitan-eager"
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
+PARTS = P + "pipeline_parallel_microbatches"  # of older releases
 HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 _EVERY = re.compile(r"[1-9]\d{0,8}")  # which of the layers run again
 FLOAT8 = ("float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather")
@@ -39,7 +40,10 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_recompute(reading)
     if fields.get("x", 1) > 1:
         fields["sequence_parallel"] = True
-    converted = "float8" in reading.text("model.converters")
+    converters = reading.text("model.converters")
+    converted = "float8" in converters
+    if any("float8" not in each for each in converters.split()):
+        reading.differs("model.converters", "what is not float8 is in bf16")
     if converted or reading.switch("float8.enable_float8_linear"):
         fields["precision"] = "fp8"
     else:
@@ -113,7 +117,8 @@ def _read_data(reading: Reading, devices: int | None) -> None:
 def _read_pipeline(reading: Reading) -> None:
     fields, pipe = reading.fields, reading.fields.get("pipe", 1)
     word = reading.text(P + "pipeline_parallel_schedule", "1F1B")
-    less = [reading.number(f"{P}pipeline_parallel_{end}_stage_less_layers", 1) for end in LESS]
+    usual = 0 if _is_older(reading) else 1
+    less = [reading.number(f"{P}pipeline_parallel_{end}_stage_less_layers", usual) for end in LESS]
     each = reading.number(P + "pipeline_parallel_layers_per_stage")
     if pipe == 1:
         return
@@ -143,6 +148,11 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     batch = reading.number(T + "global_batch_size", -1)
     split = reading.number(P + "pipeline_parallel_microbatch_size", 1)
     piped = fields.get("pipe", 1) > 1
+    parts = reading.number(PARTS, fields.get("pipe", 1) if _is_older(reading) else 0)
+    if parts and piped:
+        split = max(local // parts, 1)
+        if local % parts:
+            reading.refuse(PARTS, f"it does not divide {local} sequences of a rank")
     fields["micro_batch"] = split if piped else local
     devices = devices or fields.get("devices")
     within = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1)
@@ -154,6 +164,12 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     if piped and ranks and batch > local * ranks:
         why = "the pipeline drains once a step, not once an accumulation step"
         reading.differs(T + "global_batch_size", why)
+
+
+def _is_older(reading: Reading) -> bool:
+    """Whether pipelines are those of releases before December 2024: of layers alone, without a part
+    for embedding and classifier, and of as many micro-batches as there are stages."""
+    return P + "pipeline_parallel_degree" in reading.names
 
 
 def _read_recompute(reading: Reading) -> None:

@@ -1,0 +1,77 @@
+"""torchtitan's TOML of releases before December 2024, and the presets of its flavours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.files import TORCHTITAN, Described
+from simgpt.frameworks.importing import question_from, table_of
+from simgpt.frameworks.question import Question
+from workload.gpt import find_model
+
+MODEL = {"model.name": "llama3", "model.flavor": "8B"}
+OLDER: dict[str, Any] = {
+    "training.batch_size": 8,
+    "training.data_parallel_shard_degree": -1,
+    "training.tensor_parallel_degree": 4,
+    "training.compile": True,
+    "experimental.pipeline_parallel_degree": 2,
+    "experimental.pipeline_parallel_schedule": "Interleaved1F1B",
+    "experimental.pipeline_parallel_microbatches": 8,
+    "float8.enable_float8_linear": True,
+}
+
+
+def titan(devices: int = 64, **settings: Any) -> Question:
+    """The question of settings, `__` for the dot."""
+    own = {name.replace("__", "."): value for name, value in settings.items()}
+    return question_from([Described(TORCHTITAN, {**MODEL, **own})], devices=devices, changed={})
+
+
+def test_the_older_layout_is_the_same_plan() -> None:
+    """64 devices over 4 x 2 leave 8 ranks of data; 8 sequences of a rank in 8 micro-batches."""
+    question = titan(**{name.replace(".", "__"): value for name, value in OLDER.items()})
+    plan = question.plan
+    assert (plan["x"], plan["pipe"], plan["interleave"], plan["micro_batch"]) == (4, 2, 2, 1)
+    assert (plan["zero"], plan["reshard"], plan["precision"]) == (3, False, "fp8")
+    assert (question.batch, question.stack) == (64, "torchtitan")
+    assert not plan.get("ends_as_layers", False)
+    assert question.changes == ()
+
+
+def test_older_pipelines_have_as_many_micro_batches_as_stages() -> None:
+    plan = titan(training__batch_size=8, experimental__pipeline_parallel_degree=4).plan
+    assert plan["micro_batch"] == 2
+    refused = titan(
+        training__batch_size=8,
+        experimental__pipeline_parallel_degree=4,
+        experimental__pipeline_parallel_microbatches=3,
+    ).refused
+    assert [each.name for each in refused] == ["experimental.pipeline_parallel_microbatches"]
+
+
+@pytest.mark.parametrize("name", ["experimental__no_such", "sections__tensor_parallel_degree"])
+def test_a_section_that_is_not_known_never_counts_as_without_effect(name: str) -> None:
+    question = titan(**{name: 2})
+    assert [each.name for each in question.changes] == [name.replace("__", ".")]
+
+
+@pytest.mark.parametrize(("flavour", "preset"), table_of(TORCHTITAN)["models"].items())
+def test_every_flavour_stands_for_a_preset(flavour: str, preset: str) -> None:
+    name, _, word = flavour.partition(".")
+    assert find_model(preset).name == preset
+    assert titan(model__name=name, model__flavor=word).model == preset
+
+
+def test_ranks_of_experts_of_llama_4_are_read() -> None:
+    """8 ranks of tensor parallelism hold whole experts, different ones."""
+    question = titan(
+        model__name="llama4",
+        model__flavor="17bx16e",
+        parallelism__tensor_parallel_degree=8,
+        parallelism__expert_parallel_degree=8,
+    )
+    assert (question.plan["expert"], question.plan["expert_tensor"]) == (8, 1)
+    assert question.model == "llama-4-scout"
