@@ -260,6 +260,8 @@ def _hint(text: str) -> str:
         )
     if found := _VARIABLE.search(text):
         return f"; the file does not say {found[1]}: give --define {found[1]}=VALUE"
+    if re.search(r"\$\d", text):
+        return "; it is an argument of the script: write the value into a copy of the script"
     if "$(" in text:
         return (
             "; it is what a command prints, and no command is run: write the value into a copy of "

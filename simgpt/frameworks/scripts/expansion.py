@@ -104,7 +104,10 @@ def _braced(inner: str, variables: Mapping[str, str], depth: int) -> str:
         return COMMAND
     name, sign, default = found[1], found[2] or "", found[3] or ""
     if sign.endswith(("-", "=")) and not variables.get(name):
-        return expanded(default, variables, depth).strip("\"'")
+        value = expanded(default, variables, depth).strip("\"'")
+        if sign.endswith("=") and isinstance(variables, dict):
+            variables[name] = value
+        return value
     if sign.endswith("+"):
         return expanded(default, variables, depth) if variables.get(name) else ""
     return _value(name, variables)

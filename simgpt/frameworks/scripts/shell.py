@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from simgpt.frameworks.scripts.expansion import COMMAND, expanded
 from simgpt.frameworks.scripts.statements import statements
@@ -27,6 +28,7 @@ _OPENS = re.compile(r"(if|elif|case)\b\s*(.*)", re.DOTALL)
 _WITHIN = re.compile(r"^(?:then|do|\{|time)\s+")
 DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
 SHELL_SETUP = ("activate", "conda.sh", ".bashrc", ".profile", ".bash_profile", "profile", "bash")
+_GIVEN = re.compile(r"\$[1-9]")  # to the script, by who starts it
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
 
 
@@ -112,6 +114,8 @@ class _Script:
             value = " ".join(split(expanded(text, self.variables), whole=True))
             if COMMAND in value and "--" not in value:
                 value = value.replace(COMMAND, f"$({name})")  # by which --define can give it
+            elif _GIVEN.fullmatch(value):
+                value = f"$({name})"
         before = self.variables.get(name, "")
         glue = " " if text and adds and before else ""
         self.variables[name] = before + glue + value if adds else value
@@ -228,6 +232,22 @@ def _words(command: list[str]) -> Iterator[str]:
         yield from split(word) if re.search(r"\s", word) else [word]
 
 
+def _matches(text: str, condition: str) -> bool | None:
+    """Whether a text is what stands on the right of a comparison: a pattern, but for what is quoted
+    there (Bash Reference Manual, 3.2.5.2); None where the pattern is not read."""
+    right = condition.strip().removesuffix("]]").split("=", 1)[1].lstrip("= ").strip()
+    if re.search(r"[@?*+!]\(", right):
+        return None  # extglob
+    parts = re.findall(r"'[^']*'|\"[^\"]*\"|\\.|.", right, re.DOTALL)
+    quoted = {part for part in parts if len(part) > 1}
+    pattern = "".join(
+        re.sub(r"([*?\[])", r"[\1]", part[1:].removesuffix(part[0])) if part in quoted else part
+        for part in parts
+    )
+    unset = text.startswith("$")
+    return fnmatchcase("" if unset else text, pattern.replace("[^", "[!"))
+
+
 def _told(condition: str) -> bool | None:
     """What a comparison says, or None where it cannot be told."""
     found = _COMPARISON.fullmatch(condition.strip())
@@ -241,7 +261,8 @@ def _told(condition: str) -> bool | None:
         return None
     left, sign, right = words
     if sign in ("==", "=", "!="):
-        return (left == right) == (sign != "!=")
+        same = _matches(left, condition) if condition.strip().startswith("[[") else left == right
+        return None if same is None else same == (sign != "!=")
     if sign in _NUMBERS and left.isdecimal() and right.isdecimal():
         one, other = int(left[:18]), int(right[:18])
         order = {"==": one == other, ">": one > other, "<": one < other}
