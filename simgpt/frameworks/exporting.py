@@ -116,7 +116,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         notes += fusions.notes(fields)
     stack = job.stack.name if again.stack != job.stack.name else ""
     if stack and (framework not in COMMENTED or stack not in stack_names()):
-        notes += (f"`simgpt import` reads this as of the stack {again.stack}: give it --stack",)
+        whose = stack if stack in stack_names() else "and its file"
+        notes += (f"`simgpt import` reads this as of {again.stack}: give it --stack {whose}",)
         stack = ""
     return Exported(framework, settings, notes, devices, stack)
 

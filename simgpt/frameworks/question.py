@@ -21,6 +21,7 @@ ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stac
 UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
 OTHER = ("sequence", "rope_scaling")  # of a model that is a preset all the same
 NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
+BATCHES = ("train_batch_size",)  # settings that a batch of the user's stands in place of
 # For what the files do not say.
 MODEL, MACHINE, DEVICES, BATCH = "MODEL", "MACHINE", "DEVICES", "BATCH"
 _PLAN_DEFAULTS = {each: Plan.__dataclass_fields__[each].default for each in Plan.__slots__}
@@ -111,7 +112,8 @@ def in_place(question: Question, instead: Instead) -> Question:
         batch = batch(question.gpt)
     said = question.batch
     words = "" if said in (None, batch) else f"--batch, in place of the {said:,} of the files"
-    return replace(question, batch=batch, batch_words=words)
+    refused = tuple(each for each in question.refused if each.name not in BATCHES)
+    return replace(question, batch=batch, batch_words=words, refused=refused)
 
 
 def question_of(

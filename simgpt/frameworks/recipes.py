@@ -27,6 +27,7 @@ NEWER = {"context_parallel_size", "num_moe_experts", "apply_rope_fusion"}  # key
 FULL = ("32", "fp32", "", "null", "none")
 HALVES = {"bf16": "bf16", "fp16": "fp16", "16": "fp16"}
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
+EITHER = ("use-distributed-optimizer",)  # stands in two sections, and is on if it is in one
 ACTIVATIONS = ("activation", "activation_func")
 # What a recipe has by the number of groups, and by its mixed precision.
 ELSEWHERE = ("group-query-attention", "megatron-fsdp-main-grads-dtype")
@@ -50,7 +51,8 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
     for name, value in texts.items():
         told = [(f".{name}", value)] if name in off else _argument(name, value, table)
         for argument, text in told:
-            found[argument] = text
+            on = argument in EITHER and found.get(argument, "").lower() == "true"
+            found[argument] = "true" if on else text
             of_several = len(told) > 1 and argument != UNKNOWN
             names[argument] = f"{name}.{argument.replace('-', '_')}" if of_several else name
     _settle(found, names)

@@ -203,11 +203,30 @@ def test_options_stand_in_place_of_the_files(tmp_path: Path) -> None:
     assert simgpt("import", str(path), "--stack", "nemoo").status == 2
 
 
+def test_a_batch_of_the_users_stands_in_place_of_one_that_other_ranks_share() -> None:
+    """DeepSpeed's 512 = 1 x 4 x 128 are refused for 64 ranks; 256 = 1 x 4 x 64 are asked for."""
+    sizes = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 1}
+    described = [Described("deepspeed", sizes | {"gradient_accumulation_steps": 4})]
+    given: dict[str, Any] = {"devices": 64, "model": "llama-3.1-8b", "changed": {}}
+    assert question_from(described, **given).refused != ()
+    question = question_from(described, **given, instead=Instead(batch=256))
+    assert (question.refused, question.batch) == ((), 256)
+    assert "512" in question.batch_words
+
+
+@pytest.mark.parametrize("last", ["ddp", "optimizer"])
+def test_a_distributed_optimizer_of_one_section_is_one_of_both(last: str) -> None:
+    """Megatron-Bridge turns both on where one is, whichever stands last."""
+    own = {f"{each}.use_distributed_optimizer": each != last for each in ("ddp", "optimizer")}
+    own |= {f"{last}.use_distributed_optimizer": own.pop(f"{last}.use_distributed_optimizer")}
+    assert asked_of(BRIDGE, {"mixed_precision": "bf16_mixed", **own}).plan["zero"] == 1
+
+
 def test_a_stack_that_a_file_cannot_name_is_given_by_option(tmp_path: Path) -> None:
     """DeepSpeed's JSON and AxoNN's grid have no comments, and AxoNN's has no batch."""
     asked = ("export", "gpt-5b", "-n", "16", "--batch", "64", "--stack", "axonn-easy")
     said = simgpt(*asked, "--plan", "x=2,y=2,z=2,data=2", "--to", "axonn")
-    assert "give it --stack" in said.err
+    assert "give it --stack axonn-easy" in said.err
     path = tmp_path / "grid.json"
     path.write_text(said.out)
     record = simgpt(

@@ -55,7 +55,6 @@ def test_what_stands_one_level_down_is_named_where_it_is_not_read(tmp_path: Path
     [
         ("gpt_oss", "gpt-oss-20b", ("num_hidden_layers", "hidden_size", "num_local_experts")),
         ("nemotron_h", "nemotron-h-8b", ("num_hidden_layers", "hidden_size", None)),
-        ("kimi_k2", "kimi-k2", ("num_hidden_layers", "hidden_size", "n_routed_experts")),
         ("llama4_text", "llama-4-maverick", ("num_hidden_layers", "hidden_size", "num_experts")),
         ("mpt", "mpt-30b", ("n_layers", "d_model", None)),
         ("bloom", "bloom-176b", ("n_layer", "n_embd", None)),
@@ -73,6 +72,34 @@ def test_the_preset_of_a_family_that_is_not_read_is_named(
     with pytest.raises(ModelError, match=f"the preset {preset} has its") as raised:
         described(config, tmp_path)
     assert "not modelled" not in str(raised.value)
+
+
+def test_kimi_k2_is_read_as_the_deepseek_v3_that_it_is(tmp_path: Path) -> None:
+    config = {
+        "model_type": "kimi_k2",
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 384,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_group": 1,
+        "topk_group": 1,
+        "vocab_size": 163840,
+        "num_nextn_predict_layers": 0,
+        "tie_word_embeddings": False,
+    }
+    assert described(config, tmp_path).gpt.parameters == find_model("kimi-k2").parameters
 
 
 def test_presets_of_a_family_are_named_where_none_has_the_sizes(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def family_of(document: Mapping[str, Any], origin: str, tables: Mapping[str, Any
     )
     if not isinstance(found, str):
         raise ModelError(f"{origin}: model_type = {shown(found)} must be text")
+    found = str(tables["same_as"].get(found, found))
     preset = _preset(document, found)
     for reason, families in tables["refused"].items():
         if found in families:
