@@ -17,6 +17,8 @@ from simgpt.frameworks.reading import Reading
 MUON, DIST_MUON = "muon", "dist_muon"
 ADAM = ("adam", "adamw")
 REFUSED = ("use-distributed-optimizer", "use-megatron-fsdp", "use-custom-fsdp")
+DTYPES = ("exp-avg-dtype", "exp-avg-sq-dtype", "main-grads-dtype", "main-params-dtype")
+FP32 = ("fp32", "float32", "torch.float32")
 STEPS, DUPLICATED = 5, "duplicated"
 AWARE = "use-precision-aware-optimizer"
 MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
@@ -25,6 +27,9 @@ WIDE, HALF = ("fp32", "float32", "torch.float32"), ("bf16", "bfloat16", "torch.b
 
 def read(reading: Reading) -> None:
     """Read the update rule, and say what of Muon is not carried over."""
+    for name in DTYPES:
+        if reading.settings.get(name) in FP32:
+            reading.without(name)
     optimizer = reading.text("optimizer", ADAM[0])
     if optimizer not in (*ADAM, MUON, DIST_MUON):
         reading.differs("optimizer", "AdamW")
