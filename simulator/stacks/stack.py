@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.costs.kernels import Kernels
 from simulator.stacks.apart import Apart
-from simulator.stacks.effects import has_effect, in_effect
+from simulator.stacks.effects import has_effect
 from simulator.stacks.exchange import (
     exchange_kernels,
     sends_once,
@@ -77,19 +77,13 @@ class Stack:
         said = dict(word.split("=") for word in str(plan).split(","))
         for key, default in self.plan_defaults(1, plan).items():
             value = getattr(plan, key)
-            if key == "overlap" and self._overlaps_alike(plan, default):
+            same = value == default or (key == "overlap" and set(value) == set(default))
+            if key == "overlap" and same:
                 said.pop(key, None)
-            elif key not in said and value != default and has_effect(key, plan):
+            elif key not in said and not same and has_effect(key, plan):
                 said[key] = text_of(value)
         words = ",".join(f"{key}={value}" for key, value in said.items())
         return f"{words},precision={FP8}" if self.fp8 else words
-
-    def _overlaps_alike(self, plan: Plan, overlap: tuple[str, ...]) -> bool:
-        """Whether a plan overlaps the same as it would with these."""
-        both = (
-            in_effect(each, None, self.messages) for each in (plan, replace(plan, overlap=overlap))
-        )
-        return set(next(both)) == set(next(both))
 
     def linears(self, plan: Plan) -> str:
         """In what the layers' linears multiply, where that is not the plan's precision: fp8 as the
