@@ -81,6 +81,8 @@ def read(reading: Reading, devices: int | None) -> None:
         reading.without("no-masked-softmax-fusion")
     if fields.get("x", 1) == 1:
         fields.pop("sequence_parallel", None)  # as Megatron does
+    else:
+        fields.setdefault("sequence_parallel", False)
 
 
 def _read_fork(reading: Reading) -> None:

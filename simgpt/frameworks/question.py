@@ -234,7 +234,8 @@ def _plan_words(fields: Mapping[str, Any], stack: str) -> dict[str, Any]:
     """The keys of the plan that say something under a stack."""
     from simulator.stacks import load_stack
 
-    usual = _PLAN_DEFAULTS | load_stack(stack).plan_defaults(1)
+    said = {key: value for key, value in fields.items() if key in _PLAN_DEFAULTS}
+    usual = _PLAN_DEFAULTS | load_stack(stack).plan_defaults(1, said)
     words: dict[str, Any] = {}
     for key in PLAN:
         value = fields.get(key, "rest" if key == "data" else None)
