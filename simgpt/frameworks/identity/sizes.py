@@ -27,7 +27,7 @@ def check_sizes(
         )
     sizes = [size for row in read for size in row["sizes"]]
     if not given and not any(fnmatchcase(name, size) for name in settings for size in sizes):
-        size = sizes[0].lstrip("*")
+        size = sizes[0]
         raise FrameworkError(
             f"{origin} says no batch, as {read[0]['name']}'s {size} does, so that it asks for "
             "no step; give --batch"
