@@ -15,7 +15,7 @@ from simgpt.frameworks.recipes import devices_of
 from simgpt.frameworks.scripts.interpolation import resolved
 from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
 from simgpt.frameworks.scripts.shell import Launch, read_script
-from topologies.files.printable import path_shown
+from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
 from workload.models.hugging_face import is_config
 
@@ -191,7 +191,7 @@ def _check_is_megatron(launch: Launch, text: str, origin: str, told: str | None)
         lines = [line.split() for line in text.splitlines() if not line.lstrip().startswith("#")]
         names = of_script([*commands, *lines])
     if not framework_of(names, origin, told, (MEGATRON,)) and launch.arguments:
-        started = names.programs[0] if names.programs else "a program"
+        started = shown(names.programs[0]) if names.programs else "a program"
         raise FrameworkError(
             f"{origin} starts {started}, and none of its arguments is one of Megatron-LM's, such "
             "as --num-layers or --micro-batch-size"

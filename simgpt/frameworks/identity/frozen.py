@@ -30,7 +30,7 @@ def frozen(names: Names) -> str:
     for command in names.commands:
         for word in takewhile(lambda each: not each.startswith("__"), command.lower().split()):
             if _matches(word, known["programs"]):
-                return word
+                return shown(word)
     return "" if choices else next(_adapters(settings, leaves, known), "")
 
 
@@ -44,7 +44,7 @@ def _adapters(
         if leaf in CLASSES and _matches(value.lower(), known["classes"]):
             yield _said(name, value)
         elif name.startswith("--") and not value and _matches(leaf, known["switches"]):
-            yield name
+            yield _said(name, "")
         elif not off and (
             _matches(leaf, [*known["sizes"], *known["switches"]])
             or set(name.lower().split(".")[:-1]) & set(known["sections"])
@@ -61,4 +61,4 @@ def _leaf(name: str) -> str:
 
 
 def _said(name: str, value: str) -> str:
-    return f"{name} {shown(value)}" if value else name
+    return f"{shown(name)} {shown(value)}" if value else shown(name)

@@ -19,11 +19,12 @@ from simgpt.frameworks.identity.frozen import frozen
 from simgpt.frameworks.identity.names import Names
 from simgpt.frameworks.identity.rows import rows
 from simgpt.frameworks.reading import FrameworkError
+from topologies.files.printable import shown
 
 CLEAR = SURE = LEAST = 2
 SHOWN = 3  # names of a file that a sentence has
 FROZEN = "trains only some of the weights, as LoRA does, which is not modelled"
-PARTS = ("keys", "commands", "programs", "imports", "flags")
+PARTS = ("keys", "programs")  # which have patterns with stars
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def refusal(evidence: Evidence, origin: str, setting: str = "") -> str:
     """What a file appears to be, by which of its names, and what is read instead; `setting` is one
     by which weights are frozen."""
     row = evidence.row
-    said = f"{origin} appears to belong to {row['name']} ({', '.join(evidence.names[:SHOWN])})"
+    by = ", ".join(map(shown, evidence.names[:SHOWN]))
+    said = f"{origin} appears to belong to {row['name']} ({by})"
     beside = f"; {setting} {FROZEN}" if setting else ""
     if "reads" in row:
         return f"{said}, of which {row['what']} read{beside}"
@@ -144,21 +146,24 @@ class _Text:
     def __init__(self, names: Names) -> None:
         keys = [*names.keys, *(f"{name}={value}" for name, value in names.keys.items() if value)]
         self._flags = {name: name for name in names.flags}
-        lines = {"keys": keys, "programs": names.programs, "imports": names.imports}
+        lines = {"keys": keys, "programs": names.programs}
         self._lines = {part: dict.fromkeys(each) for part, each in lines.items()}
         self._joined = {part: "\n".join(each) for part, each in self._lines.items()}
-        self._commands = names.commands
+        self._commands, self._imports = names.commands, names.imports
 
     def found(self, row: Mapping[str, Any]) -> dict[str, str]:
         """A row's patterns that the file has, each with a name of the file's."""
         found: dict[str, str] = {}
-        for part in ("programs", "imports", "keys"):
+        for part in ("programs", "keys"):
             for pattern in row.get(part, ()):
-                if name := self._name(part, pattern, whole=part != "imports"):
+                if name := self._name(part, pattern):
                     found[pattern] = name.split(" ")[0]
+        for package in row.get("imports", ()):
+            if any(f"{each}.".startswith(f"{package}.") for each in self._imports):
+                found[package] = package
         for pattern in row.get("commands", ()):
             if any(f" {pattern} " in command for command in self._commands):
-                found[pattern] = pattern.replace("_", "-") if "_" in pattern else pattern
+                found[pattern] = pattern.replace("_", "-")
         return found | self.flags_of(row, alike="reads" not in row)
 
     def flags_of(self, row: Mapping[str, Any], *, alike: bool = False) -> dict[str, str]:
@@ -168,18 +173,13 @@ class _Text:
             names = {name.replace("-", "_"): name for name in names} | names
         return {each: f"--{names[each]}" for each in row.get("flags", ()) if each in names}
 
-    def _name(self, part: str, pattern: str, *, whole: bool) -> str:
-        """The first of a part's lines that a pattern stands for; of a package also those in it."""
+    def _name(self, part: str, pattern: str) -> str:
+        """The first of a part's lines that a pattern stands for."""
         if "*" not in pattern:
-            inside = (
-                ""
-                if whole
-                else next(
-                    (each for each in self._lines[part] if each.startswith(f"{pattern}.")), ""
-                )
-            )
-            return pattern if pattern in self._lines[part] else inside
-        found = _sought(pattern).search(self._joined[part])
+            return pattern if pattern in self._lines[part] else ""
+        if max(pattern.split("*"), key=len) not in self._joined[part]:  # far sooner told
+            return ""
+        found = _compiled()[pattern].search(self._joined[part])
         return found[0] if found else ""
 
 
@@ -193,7 +193,3 @@ def _compiled() -> dict[str, re.Pattern[str]]:
 def _of_a_line(pattern: str) -> re.Pattern[str]:
     inner = r"[^\n]*".join(map(re.escape, pattern.split("*")))
     return re.compile(f"^{inner}$", re.MULTILINE)
-
-
-def _sought(pattern: str) -> re.Pattern[str]:
-    return _compiled()[pattern]

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from simgpt.frameworks.identity.rows import rows
 from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
+from topologies.files.printable import shown
 
 SHOWN = 3
 
@@ -23,7 +24,7 @@ def check_sizes(
     if 2 * len(unknown) > len(settings):
         raise FrameworkError(
             f"{origin}: {len(unknown)} of {len(settings)} settings are not known as {names}'s "
-            f"({', '.join(unknown[:SHOWN])})"
+            f"({', '.join(map(shown, unknown[:SHOWN]))})"
         )
     sizes = [size for row in read for size in row["sizes"]]
     if not given and not any(fnmatchcase(name, size) for name in settings for size in sizes):

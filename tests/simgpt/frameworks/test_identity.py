@@ -17,6 +17,8 @@ from simulator.stacks import load_stack
 TRAIN = "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
 TRAIN += "--vocab-size 512 --micro-batch-size 1 --global-batch-size 8 --bf16"
 
+NAMING = ("commands", "programs")  # which say a project's name
+
 
 def refused(path: Path, text: str, framework: str | None = None) -> str:
     """The sentence by which a file of this text is refused."""
@@ -33,6 +35,8 @@ def test_no_other_framework_has_a_name_by_which_a_file_is_read() -> None:
         for other in rows():
             if other is not row:
                 assert own & {*other.get("keys", ()), *other.get("flags", ())} == set(), other
+    by_name = {each for row in rows() for part in NAMING for each in row.get(part, ())}
+    assert by_name & {each for row in rows() for each in row.get("keys", ())} == set()
     assert max(Counter(row["name"] for row in rows()).values()) == 1
 
 
