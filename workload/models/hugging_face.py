@@ -97,6 +97,10 @@ class _Config:
         found.setdefault("ffn", 4 * found["hidden"])
         if (window := self._window()) and not self._window_switch:
             found["window"] = window
+            if every := self.table["window"].get("whole_every"):
+                found["global_every"] = self._whole_every(found["layers"], every)
+            if found.get("global_every") == 1:
+                del found["window"], found["global_every"]
         if found["positions"] == "rope":
             latent = "kv_rank" in found
             found["rope_scaling"] = text_of_config(self.document, self.origin, latent=latent)
@@ -151,7 +155,7 @@ class _Config:
                 self._wrong(switch, self.get(switch), "must be true or false")
         for each, allowed in self.table.get("only", {}).items():
             if self.get(each) not in allowed:
-                self._wrong(each, self.get(each), f"is not modelled; {allowed[0]} is")
+                self._wrong(each, self.get(each), f"is not modelled; {_shown(allowed[0])} is")
         types = self.document.get("layer_types") or []
         for each in types if isinstance(types, list) else [types]:
             if each not in ATTENTION:
@@ -175,6 +179,7 @@ class _Config:
             *self.table["absent"],
             *chain(*self.table["keys"].values()),
             *self._balance_keys,
+            *self.table.get("said", {}),
         }
         known |= {key for key in without_effect["while_false"] if not self.document.get(key)}
         unread = [key for key, value in self.document.items() if value is not None]
@@ -237,6 +242,22 @@ class _Config:
         if tokens is not None and (type(tokens) is not int or tokens < 1):
             self._wrong(window["key"], tokens, "must be a whole number of tokens")
         return tokens or 0
+
+    def _whole_every(self, layers: int, usual: int) -> int:
+        """Every which layer attends to all tokens, by `layer_types` or as usual in the family; 0
+        where none does."""
+        types = self.document.get("layer_types") or []
+        whole = [n for n, each in enumerate(types, start=1) if each == ATTENTION[0]]
+        every = (whole or [0])[0] if types else usual
+        if types and (
+            len(types) != layers
+            or whole != [n for n in range(1, layers + 1) if every and not n % every]
+        ):
+            raise ModelError(
+                f"{self.origin}: layer_types has {len(types)} layers, of which {len(whole)} attend "
+                f"to all tokens: it should be every so manieth of {layers}"
+            )
+        return every
 
 
 def _bias_elements(gpt: GPT, which: str) -> int:

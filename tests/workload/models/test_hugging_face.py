@@ -354,7 +354,7 @@ EXPERTS = "is refused: the layers of experts of this family are not read"
     [
         ({"model_type": "qwen2_moe"}, f"the family qwen2_moe {EXPERTS}"),
         ({"model_type": "deepseek_v32"}, f"the family deepseek_v32 {EXPERTS}"),
-        ({"model_type": "gpt_oss"}, f"the family gpt_oss {EXPERTS}"),
+        ({"model_type": "llama4_text"}, f"the family llama4_text {EXPERTS}"),
         (
             {"model_type": "mine", "n_routed_experts": 8},
             f"mine with n_routed_experts = 8 {EXPERTS}",

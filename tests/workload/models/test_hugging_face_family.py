@@ -53,7 +53,6 @@ def test_what_stands_one_level_down_is_named_where_it_is_not_read(tmp_path: Path
 @pytest.mark.parametrize(
     ("family", "preset", "keys"),
     [
-        ("gpt_oss", "gpt-oss-20b", ("num_hidden_layers", "hidden_size", "num_local_experts")),
         ("nemotron_h", "nemotron-h-8b", ("num_hidden_layers", "hidden_size", None)),
         ("llama4_text", "llama-4-maverick", ("num_hidden_layers", "hidden_size", "num_experts")),
         ("mpt", "mpt-30b", ("n_layers", "d_model", None)),
@@ -102,9 +101,33 @@ def test_kimi_k2_is_read_as_the_deepseek_v3_that_it_is(tmp_path: Path) -> None:
     assert described(config, tmp_path).gpt.parameters == find_model("kimi-k2").parameters
 
 
+ALTERNATING = ["sliding_attention", "full_attention"] * 12
+
+
+@pytest.mark.parametrize("types", [ALTERNATING, None])
+def test_gpt_oss_is_the_preset(types: list[str] | None, tmp_path: Path) -> None:
+    own = {"num_hidden_layers": 24, "num_local_experts": 32, "router_aux_loss_coef": 0.9}
+    config = {"model_type": "gpt_oss", "layer_types": types, "attention_bias": True, **own}
+    gpt, preset = described(config, tmp_path).gpt, find_model("gpt-oss-20b")
+    assert gpt.parameters == preset.parameters == 20_914_757_184
+    keys = ("window", "global_every", "sinks", "activation", "biases", "topk", "router")
+    assert [getattr(gpt, key) for key in keys] == [getattr(preset, key) for key in keys]
+
+
+def test_layers_of_gpt_oss_at_no_equal_distance_are_refused(tmp_path: Path) -> None:
+    types = ["full_attention", *ALTERNATING[1:]]
+    config = {"model_type": "gpt_oss", "num_hidden_layers": 24, "layer_types": types}
+    with pytest.raises(ModelError, match="layer_types"):
+        described(config, tmp_path)
+    whole = described({**config, "layer_types": ["full_attention"] * 24}, tmp_path).gpt
+    assert (whole.window, whole.global_every) == (0, 0)
+    none = described({**config, "layer_types": ["sliding_attention"] * 24}, tmp_path).gpt
+    assert (none.window, none.global_every) == (128, 0)
+
+
 def test_presets_of_a_family_are_named_where_none_has_the_sizes(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="presets of such models: gpt-oss-20b, gpt-oss-120b"):
-        described({"model_type": "gpt_oss", "num_hidden_layers": 99}, tmp_path)
+    with pytest.raises(ModelError, match="presets of such models: llama-4-scout, llama-4-maverick"):
+        described({"model_type": "llama4_text", "num_hidden_layers": 99}, tmp_path)
     with pytest.raises(ModelError) as raised:
         described({"model_type": "dbrx", "num_hidden_layers": 99}, tmp_path)
     assert str(raised.value).endswith("of this family are not read")
