@@ -17,7 +17,7 @@ from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.configs.experts import experts_of
-from workload.models.configs.family import family_of, of_language
+from workload.models.configs.family import BLOCKS, family_of, of_language, with_pattern
 from workload.models.described import Described, Note
 from workload.models.fields import KINDS
 from workload.models.rope_scaling import text_of_config
@@ -25,7 +25,7 @@ from workload.models.rope_scaling import text_of_config
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")
 MAY_BE_NONE = ("dense_layers",)
 ATTENTION = ("full_attention", "sliding_attention")  # in `layer_types`
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _BIASES = {
     "qkvo": "the attention's linears",
     "mlp": "the MLP's linears",
@@ -45,6 +45,7 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     """
     tables = shipped_toml("workload", "models/hugging_face.toml")
     document, origin, left_out = of_language(document, origin, tables)
+    document = with_pattern(document)
     family = family_of(document, origin, tables)
     config = _Config(origin, family, tables["families"][family], _with_rope_base(document))
     config.check()
@@ -180,6 +181,7 @@ class _Config:
             *chain(*self.table["keys"].values()),
             *self._balance_keys,
             *self.table.get("said", {}),
+            *([BLOCKS] if "pattern" in self.table["keys"] else []),
         }
         known |= {key for key in without_effect["while_false"] if not self.document.get(key)}
         unread = [key for key, value in self.document.items() if value is not None]

@@ -53,7 +53,7 @@ def test_what_stands_one_level_down_is_named_where_it_is_not_read(tmp_path: Path
 @pytest.mark.parametrize(
     ("family", "preset", "keys"),
     [
-        ("nemotron_h", "nemotron-h-8b", ("num_hidden_layers", "hidden_size", None)),
+        ("bamba", "nemotron-h-8b", ("num_hidden_layers", "hidden_size", None)),
         ("llama4_text", "llama-4-maverick", ("num_hidden_layers", "hidden_size", "num_experts")),
         ("mpt", "mpt-30b", ("n_layers", "d_model", None)),
         ("bloom", "bloom-176b", ("n_layer", "n_embd", None)),
@@ -140,3 +140,37 @@ def test_constants_of_pythons_json_are_read_where_no_number_is_taken(tmp_path: P
         described({"model_type": "llama", "vocab_size": float("inf")}, tmp_path)
     with pytest.raises(ModelError, match="rms_norm_eps = NaN must be a number"):
         described({"model_type": "llama", "rms_norm_eps": float("nan")}, tmp_path)
+
+
+HYBRID = {
+    "model_type": "nemotron_h",
+    "num_hidden_layers": 52,
+    "hybrid_override_pattern": find_model("nemotron-h-8b").pattern,
+    "time_step_limit": [0.0, float("inf")],
+    "n_routed_experts": 8,  # of which no layer of the pattern is
+}
+
+
+def test_nemotron_h_is_the_preset(tmp_path: Path) -> None:
+    gpt, preset = described(HYBRID, tmp_path).gpt, find_model("nemotron-h-8b")
+    assert gpt.parameters == preset.parameters == 8_100_852_736
+    assert (gpt.pattern, gpt.positions) == (preset.pattern, "none")
+
+
+def test_layers_of_a_hybrid_may_be_given_by_their_words(tmp_path: Path) -> None:
+    words = {"M": "mamba", "-": "mlp", "*": "attention", "E": "moe"}
+    blocks = [words[letter] for letter in find_model("nemotron-h-8b").pattern]
+    config = {"model_type": "nemotron_h", "layers_block_type": blocks}
+    found = described(config, tmp_path)
+    assert found.gpt.parameters == 8_100_852_736
+    assert not any("layers_block_type" in note.text for note in found.notes)
+    with pytest.raises(ModelError, match="num_hidden_layers = null must be"):
+        described({"model_type": "nemotron_h", "layers_block_type": ["x"] * 52}, tmp_path)
+
+
+def test_a_hybrid_with_experts_is_refused_with_its_preset(tmp_path: Path) -> None:
+    nano = find_model("nemotron-3-nano")
+    config = {**HYBRID, "hybrid_override_pattern": nano.pattern, "n_routed_experts": 128}
+    sizes = {"hidden_size": nano.hidden, "vocab_size": nano.vocab}
+    with pytest.raises(ModelError, match="the preset nemotron-3-nano"):
+        described({**config, **sizes}, tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 from topologies.files.printable import shown
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
+from workload.models.hybrids.pattern import EXPERTS
 
 LANGUAGE = ("text_config", "llm_config", "language_config")  # of models that see or hear, too
 SHARED = "tie_word_embeddings"  # a switch of the whole model, and of its language model
@@ -19,6 +20,8 @@ SIZES = {
     "vocab": ("vocab_size",),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
 }
+PATTERN, BLOCKS, LAYERS = "hybrid_override_pattern", "layers_block_type", "num_hidden_layers"
+LETTERS = {"mamba": "M", "mlp": "-", "attention": "*", "moe": EXPERTS}  # of layers in a pattern
 FEWEST = 2  # of these sizes, by which a preset is known
 
 
@@ -37,6 +40,17 @@ def of_language(
         inner.setdefault(SHARED, document[SHARED])
     left_out = [key for key, value in document.items() if isinstance(value, dict) and key != within]
     return inner, f"{origin}, {within}", [shown(key) for key in left_out]
+
+
+def with_pattern(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with the letters of a hybrid's layers where it has their words."""
+    words = document.get(BLOCKS)
+    if document.get(PATTERN) or not isinstance(words, list):
+        return document
+    if any(not isinstance(word, str) or word not in LETTERS for word in words):
+        return document
+    pattern = "".join(LETTERS[word] for word in words)
+    return {**document, PATTERN: pattern, LAYERS: document.get(LAYERS, len(words))}
 
 
 def family_of(document: Mapping[str, Any], origin: str, tables: Mapping[str, Any]) -> str:
@@ -60,6 +74,8 @@ def family_of(document: Mapping[str, Any], origin: str, tables: Mapping[str, Any
             raise ModelError(f"{origin}: the family {found} is refused: {reason}{preset}")
     own = set(chain(*tables["families"].get(found, {}).get("keys", {}).values()))
     experts = [key for key in tables["experts"]["keys"] if key not in own and document.get(key)]
+    if PATTERN in own and EXPERTS not in str(document.get(PATTERN)):
+        experts = []  # whose sizes such a config has all the same
     if experts:
         raise ModelError(
             f"{origin}: the family {shown(found)} with {experts[0]} = "
