@@ -375,12 +375,18 @@ def test_stages_gather_what_they_keep_and_reduce_gradients_once_a_step(count: in
     assert sizes["gradients"] >= 4 * elements
 
 
-def test_resharded_weights_are_gathered_for_each_micro_batch_but_gradients_reduced_once() -> None:
+def test_resharded_weights_stay_whole_from_a_backward_pass_to_the_next_forward_pass() -> None:
+    """F0 F1 B0 F2 B1 F3 B2 B3: gathered by F0, F1, B0, B1 and B2, reduced once."""
     plan = Plan(data=2, pipe=2, zero=3, batch=8, micro_batch=1)
-    once, each = program(Habits(once_a_step=True), plan), program(NO_HABITS, plan)
-    gathers = [[op for op in own.ops if op.purpose == WEIGHT_GATHER] for own in (once, each)]
-    assert len(gathers[0]) == len(gathers[1])
+    once = program(Habits(once_a_step=True), plan)
+    gathers = [op for op in once.ops if op.purpose == WEIGHT_GATHER and ".up." in op.name]
+    assert [(op.block.phase, op.block.micro_batch) for op in gathers] == [
+        *((FORWARD, m) for m in (0, 1)),
+        *((BACKWARD, m) for m in (0, 1, 2)),
+    ]
     assert scatters(once) == []
+    sizes = dict(zip(ROLES, once.levels.max(axis=1), strict=True))
+    assert sizes["gathered"] >= 2 * 12 * 64**2  # all of the stage's layer
 
 
 def test_without_stages_each_micro_batch_gathers_and_reduces() -> None:

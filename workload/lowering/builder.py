@@ -29,7 +29,7 @@ class Builder(OpWriter):
     """Ops, buffers and parameters of the program that the lowering writes.
 
     With `once_a_step` data reduces gradients of weights at the end of the step alone, and weights
-    that are kept after the forward pass are gathered for all micro-batches together.
+    stay whole from one micro-batch to another.
     """
 
     def __init__(

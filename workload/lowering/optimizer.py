@@ -20,7 +20,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
     each: as many slices of each weight as there are ranks of data.
     """
     b.block = STEP
-    if b.once_a_step and not b.plan.reshard:
+    if b.once_a_step and b.gathered:
         _drop_gathered(b)
     if b.rule.zeroth_order:
         zeroth_order.emit_slopes(b)
@@ -36,7 +36,7 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
 
 
 def _drop_gathered(b: Builder) -> None:
-    """Emit the end of weights that were gathered once for all micro-batches: none goes before."""
+    """Emit the end of weights that no pass over a micro-batch has dropped: none goes before."""
     b.op("reshard", "launches", list(b.gathered.values()), [], nbytes=0, count=0)
 
 

@@ -57,7 +57,8 @@ class Habits:
     `reduce_dtype` says in what gradients of a micro-batch are
     reduced: SUMS, as they are summed, or TRAINING, as they are computed. With `once_a_step` stages
     of pipelines sum gradients whole, which data reduces behind the last micro-batch, whatever
-    ZeRO shards, and gather weights once that they keep after the forward pass.
+    ZeRO shards, and gather weights once that they keep after the forward pass; others stay
+    whole from a backward pass to the next forward pass.
     """
 
     fused: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
 from workload.op import (
     ADD_SCATTERED,
+    FORWARD,
     GRAD_SCATTER,
     INPUT_GRAD,
     INPUT_GRAD_REDUCE,
@@ -69,18 +70,44 @@ def declare(b: Builder, linear: Linear, owner: Part) -> None:
 def gather(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
     """All-gather a weight tile over the axes that shard it; without any it is the parameter.
 
-    Without `reshard` a micro-batch gathers each weight once, or the first one does for all.
+    Without `reshard` a micro-batch gathers each weight once.
     """
     axes = b.parameters[weight].sharding.parameters
     if b.grid.size(*axes) == 1:
         return weight
-    once = (NONE if b.once_a_step else b.block.micro_batch, weight)
+    if b.once_a_step:
+        return _gathered_for_many(b, label, weight, shape)
+    once = (b.block.micro_batch, weight)
     if not b.plan.reshard and once in b.gathered:
         return b.gathered[once]
+    full = _whole(b, label, weight, shape)
+    b.gathered[once] = full
+    return full
+
+
+def _gathered_for_many(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
+    """A tile that stays whole from one micro-batch to another: without `reshard` for all of the
+    step, with it from a backward pass to the end of the next forward pass, whose micro-batch may
+    be another one.
+
+    Source: pytorch/pytorch, torch/distributed/pipelining/stage.py, backward_maybe_with_nosync
+    (set_reshard_after_backward(False)); fsdp/_fully_shard/_fsdp_param_group.py, unshard.
+    """
+    key = NONE, weight
+    drops = b.plan.reshard and b.block.phase == FORWARD
+    known = b.gathered.pop(key, "") if drops else b.gathered.get(key, "")
+    full = known or _whole(b, label, weight, shape)
+    if not drops:
+        b.gathered[key] = full
+    return full
+
+
+def _whole(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
+    """Emit the all-gather of a weight's tile; returns its name."""
+    axes = b.parameters[weight].sharding.parameters
     full = b.tensor(f"{label}.w.full", b.whole_tile(weight, *shape), role="gathered")
     gathered = [weight], [full]
     b.collective(f"{label}.gather", "all_gather", *gathered, *axes, purpose=WEIGHT_GATHER)
-    b.gathered[once] = full
     return full
 
 
