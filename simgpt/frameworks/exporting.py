@@ -13,7 +13,7 @@ from typing import Any
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
 from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import question_from, table_of
-from simgpt.frameworks.layers import fusions
+from simgpt.frameworks.layers import fsdp, fusions
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simgpt.frameworks.rendering import COMMENTED
@@ -113,7 +113,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     if lacking and framework in (MEGATRON, BRIDGE):
         notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
     if framework in (MEGATRON, BRIDGE):
-        notes += fusions.notes(fields)
+        notes += fusions.notes(fields) + fsdp.notes(fields)
     stack = job.stack.name if again.stack != job.stack.name else ""
     if stack and (framework not in COMMENTED or stack not in stack_names()):
         whose = stack if stack in stack_names() else "and its file"

@@ -96,8 +96,10 @@ def _to_fill(framework: str) -> list[str]:
 
 def _environment(framework: str, plan: Plan) -> list[str]:
     """The variable without which Megatron-LM refuses to split tensors on devices before
-    Blackwell; its FSDP refuses it."""
-    split = framework == MEGATRON and plan.x > 1 and plan.zero < 2
+    Blackwell; its FSDP refuses the same value."""
+    if framework == MEGATRON and plan.zero > 1:
+        return ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
+    split = framework == MEGATRON and plan.x > 1
     return ["export CUDA_DEVICE_MAX_CONNECTIONS=1"] if split else []
 
 

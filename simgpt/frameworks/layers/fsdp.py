@@ -38,6 +38,13 @@ def read(reading: Reading) -> None:
         reading.without(UNFUSED)
 
 
+def notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence on the variable that it refuses, which no argument sets."""
+    if fields["zero"] < 2:
+        return ()
+    return ("Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1: leave the variable unset",)
+
+
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ZeRO 2 and 3. With 3 no rank ever holds the whole model, which is therefore
     made on the meta device."""

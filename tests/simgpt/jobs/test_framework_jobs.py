@@ -64,17 +64,19 @@ def test_torchtitans_file_is_the_exported_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "is_set"),
+    ("plan", "line"),
     [
-        ("tp=2,dp=rest,mbs=1", True),
-        ("dp=rest,mbs=1,recompute=full", False),
-        ("tp=2,dp=rest,mbs=1,zero=3,overlap=oar+ors+oag", False),
+        ("tp=2,dp=rest,mbs=1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"),
+        ("dp=rest,mbs=1,recompute=full", ""),
+        ("tp=2,dp=rest,mbs=1,zero=3", "unset CUDA_DEVICE_MAX_CONNECTIONS"),
+        ("dp=rest,mbs=1,zero=2", "unset CUDA_DEVICE_MAX_CONNECTIONS"),
     ],
 )
-def test_megatrons_connections_are_one_where_it_asks_for_that(plan: str, is_set: bool) -> None:
+def test_megatrons_connections_are_one_where_it_asks_for_that(plan: str, line: str) -> None:
     said = simgpt(*LLAMA, *CLUSTER, "--stack", "megatron-core", "--plan", plan)
     assert said.status == 0, said.err
-    assert ("export CUDA_DEVICE_MAX_CONNECTIONS=1" in said.out) is is_set
+    lines = [each for each in said.out.splitlines() if "CUDA_DEVICE_MAX_CONNECTIONS" in each]
+    assert lines == ([line] if line else [])
 
 
 def ran(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
