@@ -29,7 +29,7 @@ def save_times(
     checkpoint: Checkpoint, machine: Machine, storage: Storage, devices: int, *, async_save: bool
 ) -> SaveTimes:
     """The times of a checkpoint: each value is written once, evenly by all nodes, and every rank
-    reads what it holds.
+    reads what it holds, at the job's share of the file system or what its nodes do, the lesser.
 
     An asynchronous save stalls training while a device's part goes to its host's memory, and no
     longer. Not modelled: how writing slows training, and the time of many small files.
@@ -38,12 +38,24 @@ def save_times(
     nics = machine.node.nics
     per_node = storage.node_bytes_per_s or nics.count * nics.bytes_per_s or float("inf")
     all_nodes = nodes * per_node
-    write_s = checkpoint.total_bytes / min(storage.write_bytes_per_s, all_nodes)
-    read_s = checkpoint.held_bytes / min(storage.read_bytes_per_s, all_nodes)
+    share = storage.share_of(nodes / machine.nodes)
+    written = share * storage.write_bytes_per_s
+    write_s = checkpoint.total_bytes / min(written, all_nodes)
+    read_s = checkpoint.held_bytes / min(share * storage.read_bytes_per_s, all_nodes)
     copy_s = checkpoint.total_bytes / devices / machine.node.host.bytes_per_s
     return SaveTimes(
         write_s=write_s,
         stall_s=min(copy_s, write_s) if async_save else write_s,
         read_s=read_s,
-        limit="the file system" if storage.write_bytes_per_s <= all_nodes else "the nodes",
+        limit=_limit(share) if written <= all_nodes else "the nodes",
     )
+
+
+def _limit(share: float) -> str:
+    """What bounds a write at a share of the file system.
+
+    >>> _limit(1.0), _limit(0.25)
+    ('the file system', '25 % of the file system, the share of one job')
+    """
+    whole = "the file system"
+    return whole if share == 1.0 else f"{100 * share:.0f} % of {whole}, the share of one job"

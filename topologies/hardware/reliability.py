@@ -29,12 +29,17 @@ class Reliability:
 
 @dataclass(frozen=True)
 class Storage:
-    """The file system that checkpoints go to: what all of it writes and reads, and what one node
-    does, which is the rate of its NICs where the file says nothing.
+    """The file system that checkpoints go to: what all of it writes and reads, what one node does,
+    which is the rate of its NICs where the file says nothing, and the share that one job gets.
 
-    Not modelled: other jobs on it, metadata, and files too small for its rate.
+    Not modelled: metadata, and files too small for its rate.
     """
 
     write_bytes_per_s: Annotated[float, Key("write", "bytes/s")]
     read_bytes_per_s: Annotated[float, Key("read", "bytes/s")]
     node_bytes_per_s: Annotated[float | None, Key("node", "bytes/s")] = None
+    job_share: Annotated[float, Key("job_share", share=True)] = 1.0
+
+    def share_of(self, nodes_share: float) -> float:
+        """The share that a job gets which has so much of the machine's nodes: no less than that."""
+        return min(max(self.job_share, nodes_share), 1.0)

@@ -67,6 +67,19 @@ def test_a_save_is_as_slow_as_the_file_system_or_the_nodes() -> None:
     assert found.stall_s == pytest.approx(14e12 / 128 / 36e9)
 
 
+def test_one_job_gets_its_share_of_the_file_system_and_all_nodes_get_all_of_it() -> None:
+    machine = load_machine("frontier")  # 9,856 nodes of 8 devices
+    of = Checkpoint(parameter_bytes=2 * 10**12, state_bytes=12 * 10**12, held_bytes=14 * 10**12)
+    shared = Storage(4e12, 4e12, job_share=0.25)
+    job = save_times(of, machine, shared, 512, async_save=False)
+    assert job.write_s == job.read_s == 14.0  # of 1 TB/s
+    half = save_times(of, machine, shared, machine.devices // 2, async_save=False)
+    assert half.write_s == pytest.approx(7.0)  # of 2 TB/s, for half of the nodes
+    assert "25 %" in job.limit
+    storage = machine.storage
+    assert storage is not None and storage.job_share < 1 and storage.node_bytes_per_s
+
+
 def test_a_rate_of_failures_is_for_a_thousand_days_of_a_node() -> None:
     assert Reliability(6.5).failures_per_s == pytest.approx(6.5 / 1000 / DAY_S)
 
