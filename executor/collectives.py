@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from executor.exchanges.once import exchange_once
 from executor.exchanges.plain import Sizes, exchange
 from executor.exchanges.two_steps import exchange_in_steps
-from workload.op import COMPUTE, FOR_NODES, RING_SHIFT, Op
+from workload.op import COMPUTE, FOR_NODES, RECV, RING_SHIFT, Op
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
@@ -28,7 +28,10 @@ class Waitable(Protocol):
 
 
 def payload_bytes(op: Op, sizes: Sequence[tuple[int, int]]) -> int:
-    """What a collective on pairs of so many bytes carries: what is gathered, or else its input."""
+    """What a collective on pairs of so many bytes carries: what is gathered, or else its input; and
+    what a message sends, which is nothing at the end that receives it."""
+    if op.kind == RECV:
+        return 0
     side = 1 if op.kind == "all_gather" else 0
     return sum(pair[side] for pair in sizes)
 

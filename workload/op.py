@@ -22,7 +22,7 @@ NONE = -1  # no micro-batch, layer or chunk
 TURNED = "turned"  # of a message's attributes: between chunks that stand the other way round
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
-MESSAGES = ("send", "recv")
+MESSAGES = SEND, RECV = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 MATMULS = ("matmul", "batched_matmul", "grouped_matmul", "stacked_matmul")
 CAUSAL = "causal"  # of their attributes: False where half of the square has none of the mask

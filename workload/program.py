@@ -11,7 +11,7 @@ from workload.dataflow import Waits
 from workload.gpt import GPT
 from workload.layout import Layout
 from workload.memory import MemoryUse, use_of
-from workload.op import Block, Buffer, Op
+from workload.op import RECV, Block, Buffer, Op
 from workload.pipeline.schedule import Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes
@@ -119,12 +119,13 @@ class Program:
 
     @property
     def comm_bytes(self) -> dict[str, int]:
-        """Payload of one rank's collectives and messages, by axis (`x`, `z+data`, ...)."""
+        """Payload of one rank's collectives, and of the messages that it sends, by axis (`x`,
+        `z+data`, ...)."""
         volume: dict[str, int] = {}
         for op in self.ops:
             if op.communicates:
                 key = "+".join(op.axes)
-                volume[key] = volume.get(key, 0) + op.nbytes
+                volume[key] = volume.get(key, 0) + (op.nbytes if op.kind != RECV else 0)
         return volume
 
     def _flops(self, *, beyond: bool) -> int:

@@ -128,17 +128,20 @@ class PipelineRun:
             stage_peak(each, stage_orders.parts[number], schedule, number, count)
             for number, each in enumerate(stage_orders.kinds)
         )
-        ends = [*schedule.arrivals[stage], *schedule.departures[stage]]
         small = stage_orders.small.micro_batches
-        messages = [sent * count // small for sent in schedule.by_direction(ends)]
-        nbytes = sum(n * each for n, each in zip(messages, kind.message_bytes, strict=True))
+        departures = schedule.departures[stage]
+        messages, sent = (
+            [each * count // small for each in schedule.by_direction(ends)]
+            for ends in ([*schedule.arrivals[stage], *departures], departures)
+        )
+        nbytes = sum(n * each for n, each in zip(sent, kind.message_bytes, strict=True))
         ops, volume = kind.volume(count)
         flops = [each.flops(count) for each in stage_orders.kinds]
         return StepResult(
             parts_ticks=parts,
             stage_memory=tuple(peaks),
             ops=ops + schedule.ops_of_message * sum(messages),
-            comm_bytes=volume | ({PIPE: volume.get(PIPE, 0) + nbytes} if nbytes else {}),
+            comm_bytes=volume | ({PIPE: volume.get(PIPE, 0) + nbytes} if sum(messages) else {}),
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),

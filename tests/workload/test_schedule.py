@@ -212,3 +212,13 @@ def test_layers_that_cannot_be_split_are_refused_with_what_would_do(
 ) -> None:
     with pytest.raises(PlanCannotRunError, match=said):
         counts(plan, layers)
+
+
+def test_the_payload_of_a_pipeline_is_what_each_stage_sends() -> None:
+    """Activations one way and their gradients the other, each sent once by one of two stages; and
+    8 bytes of sums over the stages, of the loss and of the gradient's norm."""
+    gpt = find_model("gpt-5b")
+    plan = Plan(pipe=3, batch=4, micro_batch=1)
+    message = gpt.sequence * gpt.hidden * 2  # bf16
+    sent = [lower(gpt, plan, stage).comm_bytes["pipe"] for stage in range(3)]
+    assert sent == [4 * message + 8, 2 * 4 * message + 8, 4 * message + 8]
