@@ -20,7 +20,7 @@ from topologies.files.printable import printable
 from topologies.files.reading import UserFile
 from topologies.files.writing import failed, is_replaced, write_whole
 from topologies.machine import Machine, machine_from_dict
-from topologies.machine_files import load_machine, with_settings
+from topologies.machine_files import load_machine, rate_words, with_settings
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.plan import Plan
@@ -196,7 +196,13 @@ def machine_of(name_or_path: str, settings: tuple[str, ...] = ()) -> Machine:
     """The machine of that name or file, with `key=value` settings applied."""
     changes = settings_of(settings)
     machine = load_machine(name_or_path)
-    return with_settings(machine, changes) if changes else machine
+    if not changes:
+        return machine
+    changed = with_settings(machine, changes)
+    for key in changes:
+        if words := rate_words(changed, key):
+            note(f"{key}: {words}")
+    return changed
 
 
 def settings_of(settings: tuple[str, ...]) -> dict[str, object]:

@@ -12,13 +12,17 @@ from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.reading import UserFile
 from topologies.files.schema import Leaf, nearest, value_of
-from topologies.files.units import multiple_of, times
+from topologies.files.units import format_quantity, multiple_of, quantity, times
 from topologies.machine import Machine, known_keys, machine_from_dict, machine_from_facts
 from topologies.variants import as_variant, variants_in
 
 _SHIPPED = Path(__file__).parent / "machines"
 # What a profile's tables say nothing of.
 UNMEASURED = ("device.memory", "device.reserve", "device.name", "software.compute_share")
+# Rates of one link or NIC, of which there are several: what is meant is at most so many times as
+# much, as NICs of 800 Gbit/s in the place of 200.
+ONE_OF_SEVERAL = ("node.links.bandwidth", "node.nics.bandwidth", "interconnect.link_bandwidth")
+MOST_OF_KNOWN = 4.0
 _FILE = UserFile("machine", MachineError)
 _SETTING = UserFile("value", MachineError)
 
@@ -129,7 +133,40 @@ def _setting(base: Machine, given: str, value: object) -> Fact:
     factor = multiple_of(value)
     if factor is not None and known[key].type is not str:
         return Fact(key, _multiplied(base, known[key], factor, value), f"set by the user: {value}")
+    _check_rate(base, key, value)
     return Fact(key, _parsed(known[key], value), "set by the user")
+
+
+def rate_words(machine: Machine, key: str) -> str:
+    """What the rate of one link or one NIC comes to; nothing of other keys.
+
+    >>> rate_words(load_machine("dgx-h100"), "node.links.bandwidth")
+    '18 x 25 GB/s = 450 GB/s each way for each device'
+    """
+    node = machine.node
+    links = node.links.switch or node.links.all_pairs * (node.devices - 1)
+    count, rate, whose = {
+        "node.links.bandwidth": (links, node.links.bytes_per_s, "device"),
+        "node.nics.bandwidth": (node.nics.count, node.nics.bytes_per_s, "node"),
+    }.get(key, (0, 0.0, ""))
+    if not count:
+        return ""
+    one, total = (format_quantity(value, "bytes/s") for value in (rate, count * rate))
+    return f"{count} x {one} = {total} each way for each {whose}"
+
+
+def _check_rate(base: Machine, key: str, value: object) -> None:
+    """Refuses what is probably the rate of all links or NICs together for that of one."""
+    known = next((fact.value for fact in base.entries if fact.key == key), None)
+    if key not in ONE_OF_SEVERAL or known is None:
+        return
+    given, own = (quantity(each, "bytes/s") for each in (value, known))
+    if given > MOST_OF_KNOWN * own:
+        words = rate_words(base, key) or f"known: {known}"
+        raise MachineError(
+            f"{key} = {value} is {given / own:g} times what {base.name} has for one: {words}; "
+            f"write {given / own:g}x if one is to be that fast"
+        )
 
 
 def _multiplied(base: Machine, leaf: Leaf, factor: float, given: object) -> Any:

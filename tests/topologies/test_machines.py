@@ -18,7 +18,13 @@ from topologies.files.facts import put
 from topologies.files.schema import checked
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine, _explained, _machine, known_keys, machine_to_dict
-from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
+from topologies.machine_files import (
+    load_machine,
+    machine_names,
+    rate_words,
+    variant_names,
+    with_settings,
+)
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 
@@ -305,3 +311,40 @@ def test_a_machine_is_built_as_cattrs_builds_it(name: str) -> None:
         expected = _explained(tables, Machine, name)
         assert repr(_machine(tables, name)) == repr(expected)  # an integer is no float
         assert machine == dataclasses.replace(expected, entries=machine.entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "given"),
+    [
+        ("dgx-h100", "node.links.bandwidth", "900 GB/s"),
+        ("perlmutter", "node.nics.bandwidth", "1 TB/s"),
+        ("frontier", "network.link_bandwidth", "25 TB/s"),
+    ],
+)
+def test_the_rate_of_all_links_is_not_taken_for_that_of_one(
+    name: str, key: str, given: str
+) -> None:
+    with pytest.raises(MachineError, match="if one is to be that fast"):
+        with_settings(name, {key: given})
+
+
+def test_four_times_the_known_rate_and_any_multiple_are_taken() -> None:
+    for given in ("100 GB/s", "4x"):
+        links = with_settings("dgx-h100", {"node.links.bandwidth": given}).node.links
+        assert links.bytes_per_s == 100e9
+    assert with_settings("dgx-h100", {"node.links.bandwidth": "36x"}).node.links.bytes_per_s == 9e11
+    own = with_settings("dgx-h100", {"device.memory_bandwidth": "100 TB/s"})
+    assert own.device.memory_bytes_per_s == 1e14
+
+
+def test_a_rate_of_one_link_says_what_all_have() -> None:
+    assert "18 x 25 GB/s = 450 GB/s" in rate_words(
+        load_machine("dgx-h100"), "node.links.bandwidth"
+    )
+    assert "7 x 64 GB/s = 448 GB/s" in rate_words(
+        load_machine("2x8xMI300X"), "node.links.bandwidth"
+    )
+    assert "4 x 25 GB/s = 100 GB/s" in rate_words(
+        load_machine("frontier"), "node.nics.bandwidth"
+    )
+    assert rate_words(load_machine("frontier"), "node.links.bandwidth") == ""  # its pairs differ
