@@ -32,6 +32,7 @@ from simgpt.running.trained import check_finished, record_of, summary, write_tra
 from simgpt.running.weights import check_weights, tell_exported, weights_options
 from workload.errors import PlanCannotRunError
 from workload.recipes.table import check_runs
+from workload.recomputation import parts
 
 if TYPE_CHECKING:
     from executor.launching.launch_env import RankInfo
@@ -145,6 +146,7 @@ def _prepared(
 
     require_torch()
     job = _job(model, text, info, how)
+    parts.check_runs(job.plan.recompute)
     check_runs(job.plan, saves=job.saving is not None)
     check_four_bits_of(job.gpt, job.plan)
     check_device_use(job, traced=how["trace"] is not None)

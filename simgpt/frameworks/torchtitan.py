@@ -12,7 +12,7 @@ from typing import Any
 from simgpt.frameworks.reading import Reading
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
-from workload.recomputation.parts import RECOMPUTES
+from workload.recomputation.parts import PER_OP, RECOMPUTES, SELECTIVE
 
 STRAIGHT = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
 IN_V = {"ZBVZeroBubble": "zb-v", "DualPipeV": "dualpipe-v"}  # with two chunks a stage
@@ -180,8 +180,10 @@ def _read_recompute(reading: Reading) -> None:
         mode = "none"
     if mode == "selective" and which != "op" and not _EVERY.fullmatch(which):
         reading.refuse(AC + "selective_ac_option", "it is op, or a number of layers")
-    elif mode == "selective" and "layers" not in fields and which not in ("2", "op"):
-        reading.differs(AC + "selective_ac_option", "half of the layers run again")
+    elif mode == "selective" and "layers" not in fields and which != "op":
+        reading.differs(
+            AC + "selective_ac_option", "op: every second matmul of all layers runs again"
+        )
     elif mode == "selective" and "layers" in fields and which != "op":
         chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
         kept = fields.get("layers", 0) // chunks // int(which)
@@ -259,6 +261,7 @@ def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _written_recompute(fields: Mapping[str, Any]) -> dict[str, Any]:
     word, _, count = fields["recompute"].partition(":")
+    word = SELECTIVE if word == PER_OP else word
     if word not in RECOMPUTES:
         raise PlanCannotRunError(f"torchtitan has no setting for recompute={word}")
     settings = {AC + "mode": word}

@@ -128,7 +128,7 @@ def _sets(asked: _Asked, own: _Layer) -> Iterator[tuple[str, tuple[float, float]
     """Sets of parts that the model has, those that run again already among them, each with the
     seconds that it costs and the bytes that it saves."""
     before = parts_of(asked.plan.recompute)
-    if asked.stack.plan.get("selective") == "half":
+    if asked.stack.recompute(SELECTIVE) != SELECTIVE:
         return
     those = [part for part in PARTS if part not in before and not asked.refusal({*before, part})]
     known = ((part, asked.layer(_words({*before, part}))) for part in those)

@@ -138,7 +138,8 @@ class SearchProblem:
     @cached_property
     def recomputations(self) -> list[str]:
         """The kinds of recomputation that the problem leaves."""
-        tried = apart.recomputed(self, choices.recomputations(self.also, self.gpt))
+        known = choices.recomputations(self.also, self.gpt, self.stack)
+        tried = apart.recomputed(self, known)
         return apart.run(self, "recompute", tried)
 
     @cached_property

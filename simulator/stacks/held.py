@@ -15,4 +15,5 @@ def held_of(memory: Mapping[str, Any]) -> Held:
         step_copies=bool(memory.get("step_copies", False)),
         sub_group=int(memory.get("sub_group_size", 0)),
         bucket=int(memory.get("reduce_bucket_size", 0)),
+        frees_gradients=bool(memory.get("frees_gradients", False)),
     )

@@ -59,7 +59,7 @@ def job_of(
         defaults.pop("gradients", None)
     given = {**defaults, **words}
     if "recompute" in words:
-        given["recompute"] = stack.recompute(str(words["recompute"]), layers)
+        given["recompute"] = stack.recompute(str(words["recompute"]))
     beside = named_beside(words) if stack != EXECUTOR else None
     if beside is not None:
         given["overlap"] = tuple(beside)

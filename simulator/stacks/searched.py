@@ -32,6 +32,7 @@ from workload.passes.exchanges.kernels import SORTS, WITHIN
 from workload.passes.stack import Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
+from workload.recomputation.parts import FULL, NONE, SELECTIVE
 
 KEPT = ("overlap", "attention", "gradients")
 TRAINED = "bf16"
@@ -42,11 +43,8 @@ COMMUNICATES = ("all_reduce", "reduce_scatter")
 
 def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of all plans of a stack that are searched, given those that the user fixes."""
-    if stack.plan.get("selective") == "half" and fixed.get("recompute") == "selective":
-        raise PlanCannotRunError(
-            f"the stack {stack.name} recomputes every other linear where selective is asked for, "
-            "taken as recompute=full:N, which a search cannot keep; use none, full"
-        )
+    if "recompute" in fixed:
+        fixed = {**fixed, "recompute": stack.recompute(str(fixed["recompute"]))}
     defaults = stack.plan_defaults(1, fixed)
     for key in UNEVEN:
         if fixed.get(key, defaults.get(key)):
@@ -103,8 +101,8 @@ def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
     if stack.blocks:
         found["interleave"] = (1,)
         found["schedule"] = ("1f1b",)
-    if stack.plan.get("selective") == "half":
-        found["recompute"] = ("none", "full")
+    if stack.recompute(SELECTIVE) != SELECTIVE:
+        found["recompute"] = (NONE, stack.recompute(SELECTIVE), FULL)
     return found
 
 

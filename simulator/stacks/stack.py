@@ -36,6 +36,7 @@ from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, text_of
 from workload.recipes.table import FP8, NO_RECIPE
+from workload.recomputation.parts import SELECTIVE
 
 
 class StackError(SimgptError):
@@ -67,7 +68,7 @@ class Stack:
         chunks of so many layers."""
         keys = defaults_of(self.plan, said)
         if "recompute" in keys:
-            keys["recompute"] = self.recompute(keys["recompute"], layers)
+            keys["recompute"] = self.recompute(keys["recompute"])
         return keys
 
     def text(self, plan: Plan) -> str:
@@ -91,11 +92,9 @@ class Stack:
         recipe = "" if plan.recipe == NO_RECIPE else plan.recipe
         return FP8 if self.fp8 else recipe
 
-    def recompute(self, asked: str, layers: int) -> str:
-        """What the stack recomputes of a chunk of so many layers where it is asked for this."""
-        if asked == "selective" and self.plan.get("selective") == "half":
-            return f"full:{max(layers // 2, 1)}"
-        return asked
+    def recompute(self, asked: str) -> str:
+        """What the stack recomputes where it is asked for this."""
+        return str(self.plan.get(SELECTIVE, asked)) if asked == SELECTIVE else asked
 
     def vocab(self, size: int, x: int) -> int:
         """The vocabulary that the model has under the stack: padded, or cut, for x to divide."""

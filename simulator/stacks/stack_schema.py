@@ -21,14 +21,14 @@ from workload.passes.stack import SUMS, TRAINING
 from workload.passes.table import EVERY
 from workload.pipeline.message_order import HABITS
 from workload.plan_text import KEYS, plan_value
-from workload.recomputation.parts import CORE, PARTS, RECOMPUTES
+from workload.recomputation.parts import CORE, PARTS, PER_OP, RECOMPUTES, SELECTIVE
 from workload.splits.plan_values import CHOICES, MOST
 
 MOST_RATE = 1e6
 MOST_ELEMENTS = 10**12  # a tensor of more is in no device's memory
 KNOWN = {*KEYS, *(each.name for each in fields(GPT))}  # keys of a plan and of a model
 TEXTS_OF_SEVERAL = (*AXES, "order", "overlap", "recompute", "schedule", "dispatcher", "zero")
-AGAIN = (*RECOMPUTES, SOME_LAYERS, *(part for part in PARTS if part != CORE))
+AGAIN = (*RECOMPUTES, PER_OP, SOME_LAYERS, *(part for part in PARTS if part != CORE))
 Rule = tuple[Callable[[Any], bool], str]  # whether a value holds, and what it must be
 
 
@@ -232,11 +232,12 @@ MEMORY: dict[str, Rule] = {
     "fragmentation": SHARE,
     "sharded_masters": SWITCH,
     "step_copies": SWITCH,
+    "frees_gradients": SWITCH,
     "sub_group_size": ELEMENTS,
     "reduce_bucket_size": ELEMENTS,
 }
 MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
-SELECTIVE = ("selective", "half")
+SELECTIVES = (SELECTIVE, PER_OP)
 UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
 PLANNED = tuple(key for key in KEYS if key not in UNPLANNED)
 TABLES: dict[str, tuple[str, ...]] = {
@@ -283,8 +284,8 @@ def _check_plan(plan: Mapping[str, Any], origin: str) -> None:
             _check_where(value, f"{origin}: plan.{WHERE}")
         elif key != "selective":
             plan_value(key, value)
-        elif value not in SELECTIVE:
-            raise StackError(f"{origin}: plan.selective must be one of {', '.join(SELECTIVE)}")
+        elif value not in SELECTIVES:
+            raise StackError(f"{origin}: plan.selective must be one of {', '.join(SELECTIVES)}")
 
 
 def _check_where(rules: Any, where: str) -> None:

@@ -104,11 +104,9 @@ def test_operands_in_fp8_are_transposed_on_hopper_alone(machine: str, transposes
     assert (habits.fp8, habits.fp8_transposes) == (True, transposes)
 
 
-def test_torchtitans_selective_recomputes_half_of_a_chunk() -> None:
-    layers = GPT_20B.layers // 2
-    assert job("pp=2,dp=rest,mbs=1,recompute=selective", "torchtitan").plan.recompute == (
-        f"full:{layers // 2}"
-    )
+def test_torchtitans_selective_recomputes_all_but_what_chosen_ops_give() -> None:
+    found = job("pp=2,dp=rest,mbs=1,recompute=selective", "torchtitan").plan.recompute
+    assert found == "per_op"
     assert job("pp=2,dp=rest,mbs=1,recompute=selective").plan.recompute == "selective"
 
 
@@ -282,7 +280,7 @@ def test_a_users_stack_builds_on_another(tmp_path: Path) -> None:
         ("[kernels]\npayloads = {send = 2.0}\n", "kernels.payloads.send is not a key of a stack"),
         ("[can]\naxes = 'x'\n", "can.axes must be a list"),
         ("[plan]\noverlap = 'fast'\n", "overlap=fast is not supported"),
-        ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, half"),
+        ("[plan]\nselective = 'none'\n", "plan.selective must be one of selective, per_op"),
         ("[kernels]\nattention = {h100 = [0.5]}\n", "kernels.attention.h100 must be two numbers"),
         ("[kernels]\nhost = {h100 = '5 W'}\n", "kernels.host.h100 must be a duration"),
         ("[kernels]\nmemory_shares = {b200 = {sum_rows = 1.5}}\n", "must be a table of shares"),

@@ -188,11 +188,11 @@ def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:
     assert (found.job.gpt.positions, found.job.gpt.embedding_norm) == ("alibi", True)
 
 
-def test_torchtitans_selective_recomputes_half_of_the_layers_and_shards_all() -> None:
+def test_torchtitans_selective_recomputes_per_op_and_shards_all() -> None:
     found = case(
         framework="torchtitan", tp="1", pp="1", dp="8", recompute="selective", activation="swiglu"
     )
-    assert (found.job.plan.recompute, found.job.plan.zero) == ("full:2", 3)
+    assert (found.job.plan.recompute, found.job.plan.zero) == ("per_op", 3)
     assert (found.job.gpt.norm, found.job.gpt.tied) == ("rmsnorm", False)
 
 

@@ -199,7 +199,7 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
     own = {"x": x} | ({"zero": run.whole("zero_stage")} if run.text("zero_stage") else {})
     keys = stack.plan_defaults(layers, own) | {key: own[key] for key in own if key != "x"}
     if run.text("recompute"):
-        keys["recompute"] = stack.recompute(run.text("recompute"), layers)
+        keys["recompute"] = stack.recompute(run.text("recompute"))
     if run.text("flash_attention"):
         keys["attention"] = "unfused" if run.text("flash_attention") == "no" else "flash"
     for key in ("gradients", "optimizer"):

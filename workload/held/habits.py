@@ -18,12 +18,15 @@ class Held:
     cast as they are gathered, and the gradients of these parts are fp32 too (FSDP). With
     `step_copies` the update works on fp32 copies of the rank's gradients, made before it: of all of
     them or, under zero=3 with a `sub_group`, of so many elements at a time. A `bucket` collects
-    gradients on their way to the ranks that keep them (DeepSpeed).
+    gradients on their way to the ranks that keep them (DeepSpeed). With `frees_gradients` there are
+    none between an update and the first gradients of the next step (PyTorch's optimizers set them
+    to None).
 
     Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
-    (all_gather_inputs, to_accumulated_grad_if_needed); deepspeedai/DeepSpeed@edaa722,
-    deepspeed/runtime/zero/stage_1_and_2.py (step, setup_buckets) and stage3.py
-    (_create_fp16_sub_groups, _prepare_fp32_grad_for_sub_group, _setup_for_real_optimizer).
+    (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad);
+    deepspeedai/DeepSpeed@edaa722, deepspeed/runtime/zero/stage_1_and_2.py (step, setup_buckets)
+    and stage3.py (_create_fp16_sub_groups, _prepare_fp32_grad_for_sub_group,
+    _setup_for_real_optimizer).
     Not modelled: weights that ZeRO-3 keeps whole since they are needed again soon
     (stage3_max_live_parameters), and what it prefetches beyond one linear.
     """
@@ -32,6 +35,7 @@ class Held:
     step_copies: bool = False
     sub_group: int = 0
     bucket: int = 0
+    frees_gradients: bool = False
 
     def copies_gradients(self, plan: Plan, *, wide: bool) -> bool:
         """Whether the update works on copies of gradients, which are summed in fp32 if `wide`.

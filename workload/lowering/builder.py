@@ -180,8 +180,9 @@ class Builder(OpWriter):
         if layout.flat:
             shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
         copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages * self.copies
+        stays = role != "gradients" or not self.held.frees_gradients
         for name in names:
-            self.add(Buffer(name, shape, dtype, role, True, copies, parameter, owner))
+            self.add(Buffer(name, shape, dtype, role, stays, copies, parameter, owner))
 
     def _tile(self, layout: Layout) -> tuple[int, ...]:
         """The shape of what x and y leave of a parameter."""

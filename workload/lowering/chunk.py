@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, vocabulary
-from workload.lowering.layers.further import mtp
+from workload.lowering.layers.further import mtp, per_op
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.op import EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
@@ -14,6 +14,7 @@ from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Sl
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
 from workload.pipeline.zero_bubble import put_off, split
+from workload.recomputation.parts import FULL, PER_OP
 from workload.rules import zeroth_order
 
 Place = tuple[int, int]
@@ -36,6 +37,7 @@ class Chunks:
         self._parts = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
         self._saved: dict[Place, list[layer.AnySaved]] = {}
+        self._given: dict[tuple[Place, int], dict[str, per_op.Outputs]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
         self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
         self._further: dict[Place, list[mtp.Saved]] = {}
@@ -117,9 +119,11 @@ class Chunks:
             source, self._embedded[place] = vocabulary.embed(b)
         self._saved[place] = []
         for index in self._range(chunk):
-            b.block = Block(m, layer_part(index), FORWARD)
+            b.block, start = Block(m, layer_part(index), FORWARD), len(b.ops)
             source, saved = layer.forward(b, b.block.part, source)
             self._saved[place].append(saved)
+            if b.plan.recompute == PER_OP:
+                self._given[place, index] = per_op.keep(b, start)
         if self.is_last(chunk):
             b.block = Block(m, HEAD, FORWARD)
             vocabulary.inputs(b, "targets")
@@ -142,11 +146,14 @@ class Chunks:
         every = self._saved.pop(place)
         for at, index in reversed([*enumerate(self._range(chunk))]):
             kept, again, part = every.pop(), recomputed(b.plan, at), layer_part(index)
-            if again == "full":
+            start = len(b.ops)
+            if again == FULL:
                 b.block = Block(m, part, RECOMPUTE)
                 _, kept = layer.forward(b, part, kept.source, whole=self._whole)
             b.block = Block(m, part, BACKWARD)
             grad = layer.backward(b, part, kept, grad, again=again)
+            if given := self._given.pop((place, index), None):
+                per_op.again(b, start, given)
         if self.is_first(chunk):
             b.block = Block(m, EMBED, BACKWARD)
             vocabulary.embed_backward(b, grad, self._embedded.pop(place))

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workload.errors import PlanCannotRunError
+
 if TYPE_CHECKING:
     from workload.gpt import GPT
 
 RECOMPUTES = NONE, SELECTIVE, FULL = "none", "selective", "full"
+PER_OP = "per_op"  # all but what chosen ops give (`workload/lowering/layers/further/per_op.py`)
+WORDS = (*RECOMPUTES, PER_OP)
 CORE, NORMS, UP, MLP = "core_attn", "layernorm", "mla_up_proj", "mlp"
 EXPERTS, ACTIVATION, SHARED = "moe", "moe_act", "shared_experts"
 PARTS = {
@@ -33,14 +37,14 @@ def parts_of(recompute: str) -> frozenset[str]:
     """
     if recompute == SELECTIVE:
         return frozenset((CORE,))
-    return frozenset() if recompute.partition(":")[0] in RECOMPUTES else _named(recompute)
+    return frozenset() if recompute.partition(":")[0] in WORDS else _named(recompute)
 
 
 def text_refusal(recompute: str, most: int) -> str:
     """Why a text says nothing that runs again; "" if it does. Of layers there are at most so
     many."""
     word, colon, count = recompute.partition(":")
-    if word in RECOMPUTES:
+    if word in WORDS:
         counts = count.isdecimal() and len(count) <= len(str(most)) and int(count) > 0
         wrong = colon and not (word == FULL and counts)
         return "must be full:N for the first N layers" if wrong else ""
@@ -48,9 +52,18 @@ def text_refusal(recompute: str, most: int) -> str:
     if set(named) <= set(PARTS) and len(set(named)) == len(named):
         return ""
     return (
-        f"is not supported; use one of {', '.join(RECOMPUTES)}, or full:N for the first N layers, "
+        f"is not supported; use one of {', '.join(WORDS)}, or full:N for the first N layers, "
         f"or parts of layers joined by +: {', '.join(PARTS)}"
     )
+
+
+def check_runs(recompute: str) -> None:
+    """Refuse what no kernel of the executor does."""
+    if recompute == PER_OP:
+        raise PlanCannotRunError(
+            f"recompute={PER_OP} is predicted alone: no kernel of the executor multiplies some "
+            "columns again and reads the others; use selective, full or parts of layers"
+        )
 
 
 def model_refusal(gpt: GPT, dense_layers: int, recompute: str) -> str:

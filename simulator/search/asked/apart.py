@@ -31,9 +31,7 @@ def recomputed(problem: SearchProblem, values: Sequence[str]) -> list[str]:
     stack = problem.stack
     if "recompute" in problem.fixed:
         return [problem.fixed["recompute"]]
-    halves = stack.plan.get("selective") == "half"
-    able = [each for each in values if not stack.runs.value_refusal("recompute", each)]
-    return [each for each in able if each in ("none", "full")] if halves else able
+    return [each for each in values if not stack.runs.value_refusal("recompute", each)]
 
 
 def that_run(problem: SearchProblem, grid: Sequence[int], table: Sequence[Any]) -> Counts:

@@ -23,6 +23,8 @@ from workload.recomputation.parts import (
     NONE,
     PARTS,
     RECOMPUTES,
+    SELECTIVE,
+    WORDS,
     model_refusal,
     text_refusal,
 )
@@ -81,9 +83,9 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, spl
             raise PlanCannotRunError(
                 f"the stack {stack.name} has no schedule={schedule}; it has {known}"
             )
-    if "recompute" in asked and stack.plan.get("selective") == "half":
+    if "recompute" in asked and stack.recompute(SELECTIVE) != SELECTIVE:
         raise PlanCannotRunError(
-            f"the stack {stack.name} recomputes whole layers or every other linear, no parts"
+            f"the stack {stack.name} recomputes layers whole or per op, not parts of them"
         )
 
 
@@ -99,13 +101,14 @@ def orders(asked: Asked) -> list[dict[str, Any]]:
     return [{}, *({"schedule": each} for each in asked.get("schedule", ()))]
 
 
-def recomputations(asked: Asked, gpt: GPT) -> list[str]:
-    """What plans may recompute: nothing, the core of attention, any of the parts that are asked
-    for together, or whole layers, which need least memory."""
+def recomputations(asked: Asked, gpt: GPT, stack: Stack) -> list[str]:
+    """What plans may recompute: nothing, what the stack's selective recomputation does, any of the
+    parts that are asked for together, or whole layers, which need least memory."""
     parts = asked.get("recompute", ())
     every = (sorted(some, key=list(PARTS).index) for some in _sets(parts) if some != (CORE,))
     named = ["+".join(some) for some in every]
     *others, whole = RECOMPUTES
+    others = [stack.recompute(each) for each in others]
     return [*others, *(some for some in named if not _refusal(gpt, some)), whole]
 
 
@@ -121,7 +124,7 @@ def within_parts(asked: Asked) -> Asked:
 
 def of_layers(recompute: str, gpt: GPT) -> str:
     """What of `recompute` the layers of a part of a model have."""
-    if recompute in RECOMPUTES:
+    if recompute in WORDS:
         return recompute
     return "+".join(part for part in recompute.split("+") if not _refusal(gpt, part)) or NONE
 

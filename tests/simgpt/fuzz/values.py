@@ -73,7 +73,7 @@ PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
     "recompute": [
-        *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "half"),
+        *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "per_op", "half"),
         *("layernorm+mlp", "+", "moe_act", "moe+shared_experts"),
     ],
     "schedule": ["1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p", "dualpipe"],

@@ -180,6 +180,17 @@ def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) ->
         assert (again.plan, again.step_s) == (each.plan, each.step_s)
 
 
+def test_torchtitans_own_recomputation_is_searched_as_trying_all_does() -> None:
+    fixed = {**NARROW, "data": 4, "recompute": "selective"}
+    problem = SearchProblem(GPT_4, 4, 8, fixed, stack=load_stack("torchtitan"))
+    found, every = (
+        last(each(problem, MACHINES["dgx-a100"], top=3)) for each in (search, exhaustive)
+    )
+    assert {each.plan.recompute for each in found.found} == {"per_op"}
+    assert [each.plan for each in found.found] == [each.plan for each in every.found]
+    assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
+
+
 def test_each_plan_has_the_vocabulary_that_its_x_makes() -> None:
     """Padded to multiples of 128 x: 50,304 for one device, 50,432 for two, 50,688 for four."""
     problem = SearchProblem(GPT_4, 4, 8, NARROW, stack=load_stack("megatron-core"))
@@ -210,7 +221,7 @@ def test_only_what_a_stack_can_run_is_searched() -> None:
     assert {(plan.y, plan.z, plan.schedule) for plan in plans} == {(1, 1, "1f1b")}
     half = SearchProblem(GPT_4, 4, 8, {"micro_batch": 1}, stack=load_stack("torchtitan"))
     every = [plan for space in spaces_of(half) for plan in every_plan(space)]
-    assert {plan.recompute for plan in every} == {"none", "full"}
+    assert {plan.recompute for plan in every} == {"none", "per_op", "full"}
 
 
 def ours(**keys: object) -> Stack:
@@ -221,7 +232,6 @@ def ours(**keys: object) -> Stack:
     ("stack", "fixed", "reason"),
     [
         (load_stack(UNEVEN), {}, f"the stack {UNEVEN} cannot be searched: it has ends_as_layers"),
-        (load_stack("torchtitan"), {"recompute": "selective"}, "use none, full"),
         (load_stack("fsdp"), {"pipe": 2}, "the stack fsdp has no axis pipe; it has data"),
     ],
 )
