@@ -16,6 +16,7 @@ from simgpt.frameworks.reading import FrameworkError, Reading
 Z = "zero_optimization."
 HALVES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+HELD = {"reduce_bucket_size": (1, 500_000_000), "sub_group_size": (3, 1_000_000_000)}
 DTYPE = "data_types.grad_accum_dtype"
 AUTO = "auto"  # what a training script fills in, as Hugging Face's does
 STEPS = "as many accumulation steps as the batch and the micro-batch make; one where they say none"
@@ -26,6 +27,8 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         SIZES[2]: STEPS,
         Z + "stage": "stage 0, DeepSpeed's own default",
         Z + "overlap_comm": "on with stage 3 alone, DeepSpeed's own default",
+        Z + "reduce_bucket_size": "500,000,000 elements, DeepSpeed's own default",
+        Z + "sub_group_size": "1,000,000,000 elements, DeepSpeed's own default",
         Z + "mics_shard_size": "state is sharded over all ranks",
         DTYPE: "the dtype of training",
         **dict.fromkeys(HALVES, "bf16, which simgpt plans by default"),
@@ -46,6 +49,7 @@ def read(reading: Reading, devices: int | None) -> None:
     within = reading.number(Z + "mics_shard_size", -1)
     if within > 1 and stage == 3:
         fields["shard"] = within
+    _read_held(reading, stage)
     _read_precision(reading, half=any(name in filled_in for name in HALVES))
 
 
@@ -63,6 +67,13 @@ def _read_auto(reading: Reading) -> list[str]:
         del reading.settings[name]
         found.append(name)
     return found
+
+
+def _read_held(reading: Reading, stage: int) -> None:
+    """What bears on memory alone, from some stage of ZeRO on, and is the default's here."""
+    for name, (first, usual) in HELD.items():
+        if reading.number(Z + name, usual) != usual and stage >= first:
+            reading.differs(Z + name, ASSUMED[Z + name])
 
 
 def _read_batch(reading: Reading, devices: int | None) -> None:

@@ -338,13 +338,9 @@ def test_four_times_the_known_rate_and_any_multiple_are_taken() -> None:
 
 
 def test_a_rate_of_one_link_says_what_all_have() -> None:
-    assert "18 x 25 GB/s = 450 GB/s" in rate_words(
-        load_machine("dgx-h100"), "node.links.bandwidth"
-    )
+    assert "18 x 25 GB/s = 450 GB/s" in rate_words(load_machine("dgx-h100"), "node.links.bandwidth")
     assert "7 x 64 GB/s = 448 GB/s" in rate_words(
         load_machine("2x8xMI300X"), "node.links.bandwidth"
     )
-    assert "4 x 25 GB/s = 100 GB/s" in rate_words(
-        load_machine("frontier"), "node.nics.bandwidth"
-    )
+    assert "4 x 25 GB/s = 100 GB/s" in rate_words(load_machine("frontier"), "node.nics.bandwidth")
     assert rate_words(load_machine("frontier"), "node.links.bandwidth") == ""  # its pairs differ

@@ -292,6 +292,20 @@ def test_hpz_is_refused_by_name_with_the_nearest_that_runs() -> None:
     assert "shard" not in question.plan
 
 
+def test_deepspeeds_buckets_and_sub_groups_of_other_sizes_are_said_where_they_matter() -> None:
+    def said(stage: int, **sizes: Any) -> list[str]:
+        own = {f"zero_optimization__{key}": value for key, value in sizes.items()}
+        changes = deepspeed(zero_optimization__stage=stage, **own).changes
+        return [each.name.removeprefix("zero_optimization.") for each in changes]
+
+    sizes = {"reduce_bucket_size": 2e8, "sub_group_size": 1e8, "allgather_bucket_size": 2e8}
+    found = [said(stage, **sizes) for stage in (0, 2, 3)]
+    assert found == [[], ["reduce_bucket_size"], ["reduce_bucket_size", "sub_group_size"]]
+    assert said(3, reduce_bucket_size=5e8, sub_group_size=1e9) == []
+    assert said(2, reduce_bucket_size="auto") == ["reduce_bucket_size"]
+    assert deepspeed().stack == "deepspeed"
+
+
 def test_deepspeeds_batch_that_other_ranks_share_is_refused() -> None:
     """DeepSpeed compares the batch with micro-batch x accumulation steps x ranks: 512 = 1 x 4 x 128
     (deepspeed/runtime/config.py, `_batch_assertion`)."""
