@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
-from workload.recipes.table import NO_RECIPE
+from workload.plan import text_of
 from workload.splits.context import LONG
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
     from simulator.search import Progress, SearchProblem
     from topologies.machine import Machine
-    from workload.gpt import GPT
     from workload.plan import Plan
 
 Change = dict[str, Any]
 Predicted = Callable[["Plan"], "Prediction"]
-GRID = {"z", "expert", "context"}  # whose changes place ranks otherwise
+TOGETHER = {"recompute", "micro_batch", "zero", "sequence_parallel", "matmul_forms"}
+BOTH_ENDS = {"expert"}  # of which the strongest may be the fastest
+PREDICTED, NAMED = 12, 5  # changes that are enough: how many are timed, and said
 
 
 def does_not_fit(prediction: Prediction) -> str:
@@ -37,24 +37,26 @@ def what_fits(prediction: Prediction, machine: Machine, predicted: Predicted | N
     """The same, and which change of the plan is enough, or else which are together; with plain
     matmul forms, as the memory of tuned ones follows from times. With `predicted`, the prediction
     of another plan, each change is said with its step's time, the fastest first."""
+    from simulator.explain.memory_levers import levers
+
     gpt, plan = prediction.gpt, prediction.plan
     predicted = predicted and cache(predicted)
     plain = {} if plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
-    levers = [
-        [change | plain for change in lever if _runs(prediction, change)]
-        for lever in (_recomputes(plan), *_levers(gpt, plan), _contexts(gpt, plan))
-    ]
-    tried = [lever for lever in levers if lever and _may_be_enough(prediction, lever[-1])]
+    every = [_recomputes(plan), *levers(gpt, plan, prediction.stack)]
+    runs = ([change | plain for change in lever if _runs(prediction, change)] for lever in every)
+    can = [lever for lever in runs if lever]
+    tried = [lever for lever in can if _may_be_enough(prediction, lever[-1])]
     enough = [each for lever in tried for each in _enough(prediction, machine, lever, predicted)]
     if enough:
-        ranked = ", or ".join(_ranked(prediction, enough, predicted))
+        ranked = ", or ".join(_ranked(prediction, enough[:PREDICTED], predicted)[:NAMED])
         return f"{does_not_fit(prediction)}; it fits with {ranked}"
-    if together := _together(prediction, [lever for lever in levers if lever], predicted):
+    if together := _together(prediction, can, predicted):
         return f"{does_not_fit(prediction)}; it fits with {together}"
     split, option = (", context", " --split-sequences") if gpt.sequence >= LONG else ("", "")
     return (
-        f"{does_not_fit(prediction)}, and no recomputation, sharding{split} or smaller micro-batch "
-        f"is enough; take more devices, or let `simgpt search{option}` split the model another way"
+        f"{does_not_fit(prediction)}, and no change of one key is enough, nor recomputation, "
+        f"sharding{split} and a smaller micro-batch together; take more devices, or let "
+        f"`simgpt search{option}` split the model another way"
     )
 
 
@@ -64,7 +66,7 @@ def _enough(
     lever: Sequence[Change],
     predicted: Predicted | None,
 ) -> list[Change]:
-    """The mildest changes of a kind that are enough, if any is."""
+    """The mildest changes of a kind that are enough, and where that may be faster the strongest."""
     from simulator.explain.enough_recomputation import EnoughRecomputation
 
     fits = partial(_fits, prediction)
@@ -72,7 +74,11 @@ def _enough(
         return EnoughRecomputation(prediction, machine, lever[-1], predicted).changes()
     if "context" in lever[0]:
         return _fewest_ranks(prediction, lever)
-    return [lever[bisect_left(lever, True, key=fits)]] if fits(lever[-1]) else []
+    if not fits(lever[-1]):
+        return []
+    mildest = lever[bisect_left(lever, True, key=fits)]
+    both = BOTH_ENDS.intersection(mildest) and mildest != lever[-1]
+    return [mildest, lever[-1]] if both else [mildest]
 
 
 def _fewest_ranks(prediction: Prediction, lever: Sequence[Change]) -> list[Change]:
@@ -97,7 +103,8 @@ def _ranked(
     without a time where nothing is predicted."""
     if predicted is None:
         return [_words(change) for change in changes]
-    timed = [(predicted(replace(prediction.plan, **change)).step_s, change) for change in changes]
+    found = [(predicted(_changed(prediction, change)), change) for change in changes]
+    timed = [(after.step_s, change) for after, change in found if after.memory.fits]
     timed.sort(key=lambda each: each[0])
     return [_timed_words(change, time_s) for time_s, change in timed]
 
@@ -107,7 +114,8 @@ def _together(
 ) -> str:
     """Several changes at once in words, if they are enough: on the ranks as they are each as mild
     as the others allow, or else all with the fewest ranks of context."""
-    own = [lever for lever in levers if not GRID.intersection(lever[-1])]
+    own = [lever for lever in levers if TOGETHER.issuperset(lever[-1])]
+    own.sort(key=lambda lever: "sequence_parallel" in lever[-1])  # last, as it costs no time
     every: Change = {}
     for lever in own:
         every |= lever[-1]
@@ -137,7 +145,7 @@ def _at_once(prediction: Prediction, every: Change, predicted: Predicted | None)
     words = f"{_words(every)} together"
     if predicted is None or not _runs(prediction, every):
         return words if _fits(prediction, every) else ""
-    changed = predicted(replace(prediction.plan, **every))
+    changed = predicted(_changed(prediction, every))
     return _timed_words(every, changed.step_s, " together") if changed.memory.fits else ""
 
 
@@ -155,40 +163,12 @@ def _recomputes(plan: Plan) -> list[Change]:
     return [{"recompute": "full"}] if plan.recompute != "full" else []
 
 
-def _levers(gpt: GPT, plan: Plan) -> list[list[Change]]:
-    """What else lessens a plan's memory, each from the mildest change to the strongest."""
-    halves = [plan.micro_batch >> n for n in range(1, plan.micro_batch.bit_length())]
-    return [
-        [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0],
-        [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data * plan.context > 1],
-        [{"expert": plan.expert << n} for n in range(1, (gpt.experts // plan.expert).bit_length())],
-        [
-            {"z": plan.z << n, "data": plan.data >> n}
-            for n in range(1, plan.data.bit_length())
-            if plan.data % (1 << n) == 0
-        ],
-    ]
-
-
-def _contexts(gpt: GPT, plan: Plan) -> list[Change]:
-    """Long sequences split over ever more of the ranks that have whole ones."""
-    if gpt.sequence < LONG:
-        return []
-    more = [n for n in range(2, plan.data + 1) if plan.data % n == 0]
-    return [{"context": plan.context * n, "data": plan.data // n} for n in more]
-
-
 def _may_be_enough(prediction: Prediction, change: Change) -> bool:
-    """Whether what a change leaves as it is leaves room: states that are there all the time, where
-    less is recomputed, a micro-batch is smaller or a sequence is split; what the backward pass
-    needs, where ZeRO, z or ranks of experts shard states further, each rank having as many rows as
-    before. In a recipe's copies those have room for each expert of a rank besides, which becomes
-    less."""
-    memory, room = prediction.memory, prediction.memory.capacity_bytes
-    if not {"recompute", "micro_batch", "context"}.isdisjoint(change):
-        return memory.resident_bytes <= room
-    pads = "expert" in change and prediction.plan.recipe != NO_RECIPE
-    return pads or memory.parts["activations"] <= room
+    """Whether what a change leaves as it is leaves room."""
+    from simulator.explain.memory_levers import least_bytes
+
+    memory = prediction.memory
+    return least_bytes(memory, prediction.plan, change) <= memory.capacity_bytes
 
 
 def _timed_words(change: Change, step_s: float, end: str = "") -> str:
@@ -196,7 +176,13 @@ def _timed_words(change: Change, step_s: float, end: str = "") -> str:
 
 
 def _words(change: Change) -> str:
-    return ",".join(f"{key}={value}" for key, value in change.items())
+    return ",".join(f"{key}={text_of(value)}" for key, value in change.items())
+
+
+def _changed(prediction: Prediction, change: Change) -> Plan:
+    from simulator.explain.changed_plan import changed
+
+    return changed(prediction, change)
 
 
 def _runs(prediction: Prediction, change: Change) -> bool:

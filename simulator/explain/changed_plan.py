@@ -8,18 +8,28 @@ from typing import Any
 from simulator.explain.nearest_fit import habits_in_memory
 from simulator.predict import Prediction
 from simulator.search.bounds.peak_memory import plan_bytes
+from simulator.stacks.where import following
 from topologies.errors import SimgptError
+from workload.gpt import GPT
 from workload.lowering import check
+from workload.plan import Plan
 
 Change = dict[str, Any]
+
+
+def changed(prediction: Prediction, change: Change) -> Plan:
+    """The plan with a change, and with what its stack then gives (`simulator/stacks/where.py`)."""
+    before = prediction.plan
+    return replace(before, **following(prediction.stack.plan, before, change))
 
 
 def can_run(prediction: Prediction, change: Change) -> bool:
     """Whether a plan can be changed so, whatever memory it then needs."""
     try:
-        plan = replace(prediction.plan, **change)
-        prediction.stack.check(plan, prediction.gpt)
-        check(prediction.gpt, plan)
+        plan = changed(prediction, change)
+        gpt = _model(prediction, plan)
+        prediction.stack.check(plan, gpt)
+        check(gpt, plan)
     except SimgptError:
         return False
     return True
@@ -33,5 +43,12 @@ def fits(prediction: Prediction, change: Change) -> bool:
 
 def peak_bytes(prediction: Prediction, change: Change) -> int:
     """What a plan that can be changed so then has in memory at most."""
-    plan = replace(prediction.plan, **change)
-    return plan_bytes(prediction.gpt, plan, habits_in_memory(prediction.stack, plan))
+    plan = changed(prediction, change)
+    gpt = _model(prediction, plan)
+    return plan_bytes(gpt, plan, habits_in_memory(prediction.stack, plan))
+
+
+def _model(prediction: Prediction, plan: Plan) -> GPT:
+    """The model with the vocabulary that the plan's ranks of x need."""
+    same = plan.x == prediction.plan.x
+    return prediction.gpt if same else prediction.stack.model(prediction.gpt, plan.x)

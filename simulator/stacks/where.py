@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workload.errors import PlanError
+from workload.passes.table import EVERY
 from workload.plan import Plan
 from workload.plan_text import plan_value
 
@@ -45,6 +46,17 @@ def given_where(plan: Given, said: Said) -> dict[str, Any]:
     return found
 
 
+def following(plan: Given, before: Plan, change: Given) -> dict[str, Any]:
+    """A change of a plan, and what the stack then gives where it has what the stack gave before."""
+    found = dict(change)
+    old, new = defaults_of(plan, before), defaults_of(plan, {**_words(before), **change})
+    for key in {*given_where(plan, before), *given_where(plan, {**_words(before), **change})}:
+        was, has = (each.get(key, _OF_PLANS[key]) for each in (old, new))
+        if key not in change and _same(getattr(before, key), was):
+            found[key] = tuple(each for each in EVERY if each in has) if key == "overlap" else has
+    return found
+
+
 def above(base: Given, own: Given) -> dict[str, Any]:
     """A stack's `plan` upon that of its base: its keys do away with the base's rules for them."""
     rules = []
@@ -69,6 +81,10 @@ def words_of_rule(rule: Given) -> tuple[str, str]:
 
 def _words(plan: Plan) -> dict[str, Any]:
     return {each.name: getattr(plan, each.name) for each in fields(plan)}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(set(one) == set(other) if isinstance(one, tuple) else one == other)
 
 
 def _is(key: str, wanted: Any, said: Any) -> bool:

@@ -21,9 +21,10 @@ from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.plan import Plan
-from workload.plan_text import parse_plan
+from workload.plan_text import parse_fields, parse_plan
 
 PERLMUTTER = load_machine("perlmutter")
+SPLIT = "y=2,data=16,micro_batch=4"
 ASKED = ("gpt-40b", "-m", "perlmutter", "-n", "1024", "--batch", "1024")
 
 
@@ -37,22 +38,25 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
     [
         (
             "x=4,z=8,data=rest",
-            "it fits with recompute=layernorm+mlp, or recompute=full:25, or micro_batch=1",
+            "it fits with recompute=layernorm+mlp, or recompute=full:25, or micro_batch=1, or "
+            "y=2,data=16,micro_batch=4",
         ),
-        ("data=rest", "per device; it fits with zero=3, or z=64,data=16"),
         (
-            "x=4,z=4,data=rest",
-            "per device; it fits with micro_batch=2,zero=1 together",
+            "data=rest",
+            "per device; it fits with zero=3, or y=32,data=32,micro_batch=1, or z=64,data=16",
         ),
+        ("x=4,z=4,data=rest", "per device; it fits with y=4,data=16,micro_batch=4"),
         pytest.param(
             "x=4,z=8,pipe=2,data=rest,micro_batch=4",
-            "with recompute=layernorm, or micro_batch=2",
+            "with recompute=layernorm, or sequence_parallel=true, or micro_batch=2, or x=8,data=8, "
+            "or y=2,data=8",
             marks=pytest.mark.slow,
         ),
         (
             "x=4,z=8,data=rest,matmul_forms=tuned",
             "with recompute=layernorm+mlp,matmul_forms=plain, or "
-            "recompute=full:25,matmul_forms=plain, or micro_batch=1,matmul_forms=plain",
+            "recompute=full:25,matmul_forms=plain, or micro_batch=1,matmul_forms=plain, or "
+            "y=2,data=16,micro_batch=4,matmul_forms=plain",
         ),
     ],
 )
@@ -61,19 +65,20 @@ def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, advice: 
     assert what_fits(prediction, PERLMUTTER).endswith(advice)
     for words in advice.partition("with ")[2].removesuffix(" together").split(", or "):
         changed = {key: value for key, _, value in (w.partition("=") for w in words.split(","))}
-        fields = {key: int(value) if value.isdigit() else value for key, value in changed.items()}
-        plan = replace(prediction.plan, **fields)  # type: ignore[arg-type]
+        fields = parse_fields(changed)
+        plan = replace(prediction.plan, **fields)
         fitting = predict(prediction.gpt, plan, load_machine("perlmutter"))
         assert fitting.memory.fits
         assert fitting.memory.peak_bytes == plan_bytes(prediction.gpt, plan)
 
 
+@pytest.mark.slow
 def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
     text = "x=2,pipe=8,data=rest,schedule=dualpipe,micro_batch=2,zero=1"
     prediction = predicted(text, devices=64, model="ornl-22b")
     assert what_fits(prediction, PERLMUTTER) == (
-        "does not fit by 11.44 GiB per device; it fits with recompute=full:4, or micro_batch=1, "
-        "or zero=3, or z=4,data=1"
+        "does not fit by 11.44 GiB per device; it fits with recompute=full:4, or schedule=1f1b, "
+        "or micro_batch=1, or zero=3, or x=4,data=2"
     )
 
 
@@ -83,11 +88,18 @@ def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
         (
             "x=4,z=8,data=rest",
             "simgpt",
-            ["recompute=full:25", "recompute=layernorm+mlp", "micro_batch=1"],
+            ["recompute=full:25", "recompute=layernorm+mlp", SPLIT, "micro_batch=1"],
         ),
-        ("data=rest", "simgpt", ["z=64,data=16", "zero=3"]),  # levers have the other order
-        ("x=4,z=4,data=rest", "simgpt", ["micro_batch=2,zero=1 together"]),
-        ("x=4,z=8,data=rest,recompute=none", "axonn", ["recompute=full:26", "micro_batch=1"]),
+        (
+            "data=rest",
+            "simgpt",
+            ["z=64,data=16", "zero=3", "y=32,data=32,micro_batch=1"],
+        ),  # levers have the other order
+        (
+            "x=4,z=8,data=rest,recompute=none",
+            "axonn",
+            ["recompute=full:26", SPLIT, "micro_batch=1"],
+        ),
     ],
 )
 def test_what_is_enough_is_ranked_by_the_step_that_it_is_predicted_to_take(
@@ -145,20 +157,28 @@ def test_the_time_alone_decides() -> None:
     said = what_fits(prediction, PERLMUTTER, predicted_as_told)
     assert said.endswith(
         f"with micro_batch=1 (3.00 s a step), or recompute=layernorm+mlp ({3.0 * size:#.3g} s a "
-        f"step), or recompute=full:25 ({3.0 * size:#.3g} s a step)"
+        f"step), or recompute=full:25 ({3.0 * size:#.3g} s a step), or {SPLIT} "
+        f"({3.0 * size:#.3g} s a step)"
     )
 
 
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("data=8,micro_batch=1,recompute=full", "zero=2, or expert=8, or z=4,data=2"),
+        (
+            "data=8,micro_batch=1,recompute=full",
+            "zero=2, or expert=8, or x=4,data=2,micro_batch=1, or z=4,data=2",
+        ),
         pytest.param(
             "data=8,expert=2,micro_batch=1,recompute=full",
-            "zero=1, or expert=8, or z=2,data=4",
+            "offload=optimizer, or zero=1, or expert=8, or x=2,data=4,micro_batch=1, or z=2,data=4",
             marks=pytest.mark.slow,
         ),
-        ("context=8,expert=8,micro_batch=1,recompute=full", "with zero=1"),
+        pytest.param(
+            "context=8,expert=8,micro_batch=1,recompute=full",
+            "with gradients=bf16, or offload=optimizer, or zero=1",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_experts_are_given_more_ranks_and_what_they_refuse_hides_no_other_change(
@@ -253,7 +273,8 @@ def test_nothing_is_lowered_for_what_leaves_activations_that_do_not_fit(
         predicted("data=rest,micro_batch=8,zero=2", devices=128, model=model), PERLMUTTER
     )
     assert "z=" not in said
-    assert not [change for change in tried if "recompute" not in change]
+    splits = {"recompute", "x", "y", "pipe"}  # of which activations become fewer
+    assert not [change for change in tried if splits.isdisjoint(change)]
 
 
 @pytest.mark.parametrize("command", [pytest.param("why", marks=pytest.mark.slow), "sbatch"])

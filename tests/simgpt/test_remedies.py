@@ -69,7 +69,8 @@ def test_context_stands_among_other_changes_by_its_time() -> None:
     said = told("tp=1,dp=rest,mbs=16,zero=1", "8192", "--batch", "1024")
     assert [each.partition(" (")[0] for each in said.partition("fits with ")[2].split(", or ")] == [
         "micro_batch=4",
-        "context=4,data=16",
+        "context=4,data=16,micro_batch=16",
+        "x=4,data=16,micro_batch=16",
     ]
 
 
@@ -91,7 +92,7 @@ def test_context_goes_together_with_other_changes_where_these_are_not_enough() -
 
 def test_where_no_split_is_enough_the_search_that_splits_further_is_named() -> None:
     said = told("tp=2,dp=2,mbs=1,sp=true,zero=1", "2Mi", "-n", "4", "--batch", "32")
-    assert "no recomputation, sharding, context or smaller micro-batch is enough" in said
+    assert "no change of one key is enough" in said
     assert "let `simgpt search --split-sequences` split the model another way" in said
 
 

@@ -1,0 +1,117 @@
+"""What lessens a plan's memory: changes of one key, each from the mildest to the strongest.
+
+A degree that is raised takes its ranks from `data`, as `data=rest` would. Keys that change what is
+computed are left as they are, but for the dtype in which gradients are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+from simulator.stacks.stack import Stack
+from workload.gpt import GPT
+from workload.grid import SHARDS
+from workload.pipeline.schedule import ways
+from workload.plan import Plan
+from workload.recipes.table import NO_RECIPE
+from workload.splits.context import LONG
+
+Change = dict[str, Any]
+Lever = list[Change]
+OF_ACTIVATIONS = {  # which leave states as they are
+    *("recompute", "micro_batch", "sequence_parallel", "context"),
+    *("interleave", "schedule", "attention"),
+}
+DEGREES = ("pipe", "x", "y")  # which split all that a device has
+
+
+def levers(gpt: GPT, plan: Plan, stack: Stack) -> list[Lever]:
+    """The levers of a plan beside recomputation, whether or not it runs with them."""
+    found = [*_of_switches(plan, stack), *_of_states(gpt, plan), *_of_ranks(gpt, plan)]
+    return [lever for lever in found if lever]
+
+
+def least_bytes(memory: Any, plan: Plan, change: Change) -> int:
+    """A bound from below of a changed plan's peak, from what the plan's own consists of.
+
+    What degrees split becomes no less than in their proportion. States stay where only activations
+    become fewer, and activations where states are sharded further: each rank has as many rows as
+    before. A recipe's copies have room for each expert of a rank besides, which becomes less.
+    """
+    parts = memory.parts
+    if "pipe" in change and change["pipe"] < plan.pipe:  # ends hold less beside their layers
+        return 0
+    if "gradients" in change:
+        return int(memory.peak_bytes - parts.get("gradients", 0) // 2)
+    if "offload" in change:
+        return int(memory.peak_bytes - parts.get("optimizer", 0))
+    for degree in DEGREES:
+        if change.get(degree, 0) > getattr(plan, degree):
+            return int(memory.peak_bytes * getattr(plan, degree) // change[degree])
+    if not OF_ACTIVATIONS.isdisjoint(change) and "z" not in change:
+        return int(memory.resident_bytes)
+    if not {"expert", "expert_tensor"}.isdisjoint(change) and plan.recipe != NO_RECIPE:
+        return 0
+    return int(parts["activations"])
+
+
+def _of_switches(plan: Plan, stack: Stack) -> Iterator[Lever]:
+    """Of what is one or the other."""
+    if plan.x > 1 and plan.y == 1 and not plan.sequence_parallel:
+        yield [{"sequence_parallel": True}]
+    if plan.attention == "unfused" and stack.plan.get("attention") != "unfused":
+        yield [{"attention": "flash"}]
+    if plan.schedule != "1f1b" and plan.pipe > 1:
+        yield [{"schedule": "1f1b"}]
+    if not plan.reshard:
+        yield [{"reshard": True}]
+    if plan.gradients == "fp32" and plan.precision == "bf16":
+        yield [{"gradients": "bf16"}]
+    if plan.offload == "none":
+        yield [{"offload": "optimizer"}]
+
+
+def _of_states(gpt: GPT, plan: Plan) -> Iterator[Lever]:
+    """Of sizes that leave the ranks' grid as it is."""
+    halves = [plan.micro_batch >> n for n in range(1, plan.micro_batch.bit_length())]
+    yield [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0]
+    yield [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data * plan.context > 1]
+    if plan.shard:
+        more = range(2 * plan.shard, plan.data, plan.shard)
+        yield [*({"shard": size} for size in more if plan.data % size == 0), {"shard": 0}]
+    if plan.interleave > 1:  # warm-up holds 1 + (pipe - 1) / (pipe * interleave) of a stage
+        most = gpt.layers // plan.pipe
+        yield [
+            *({"interleave": n} for n in range(plan.interleave + 1, most + 1)),
+            {"interleave": 1},
+        ]
+    yield [
+        {"expert": plan.expert << n} for n in range(1, (gpt.experts // plan.expert).bit_length())
+    ]
+    if 0 < plan.expert_tensor < plan.x:
+        yield [{"expert_tensor": n} for n in _multiples(plan.expert_tensor, plan.x)]
+
+
+def _of_ranks(gpt: GPT, plan: Plan) -> Iterator[Lever]:
+    """Of degrees that take ranks from data."""
+    factors = [n for n in range(2, plan.data + 1) if plan.data % n == 0]
+    as_it_is = _micro_batch(plan)
+    for degree in (*DEGREES, *(["context"] if gpt.sequence >= LONG else [])):
+        size = getattr(plan, degree)
+        yield [{degree: size * n, "data": plan.data // n, **as_it_is} for n in factors]
+    fewer = [n for n in range(2, plan.pipe + 1) if plan.pipe % n == 0]
+    yield from ([{"pipe": plan.pipe // n, "data": plan.data * n, **as_it_is}] for n in fewer)
+    halves = [1 << n for n in range(1, plan.data.bit_length()) if plan.data % (1 << n) == 0]
+    yield [{"z": plan.z * n, "data": plan.data // n} for n in halves]
+
+
+def _micro_batch(plan: Plan) -> Change:
+    """The plan's micro-batch, where it is all that a rank has: else unsaid, it would grow."""
+    ranks = prod(getattr(plan, axis) for axis in SHARDS["sequences"]) * ways(plan.schedule)
+    return {"micro_batch": plan.micro_batch} if plan.batch == plan.micro_batch * ranks else {}
+
+
+def _multiples(size: int, most: int) -> list[int]:
+    return [n for n in range(2 * size, most + 1, size) if most % n == 0]
