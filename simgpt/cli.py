@@ -138,10 +138,22 @@ def sentence_of(error: click.ClickException) -> str:
 
 def click_words(error: click.ClickException) -> str:
     """What click has to say, in our words."""
-    said = error.format_message().removesuffix(".")
+    said = _unknown(error) or error.format_message().removesuffix(".")
     for clicks, ours in (("integer range", "whole number"), ("float range", "number")):
         said = said.replace(f"is not a valid {clicks}", f"is not a {ours}")
     return said[:1].lower() + said[1:]
+
+
+def _unknown(error: click.ClickException) -> str:
+    """What is said of an option that other frameworks have."""
+    if not isinstance(error, click.NoSuchOption):
+        return ""
+    from simgpt.arguments.foreign_options import instead_of, value_of
+
+    name = error.option_name
+    command = error.ctx.command if error.ctx is not None else None
+    known = instead_of(command, name, value_of(sys.argv[1:], name))
+    return f"no such option {name!r}: {known}" if known else ""
 
 
 def _terminated(signum: int, _: object) -> NoReturn:

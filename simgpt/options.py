@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from simgpt.api.collected import collecting
-from simgpt.arguments.tokens import BatchTokens, Tokens
+from simgpt.arguments.tokens import BatchTokens, Sequences, Tokens
 from simgpt.stderr import tell
 from topologies.errors import DiskError
 from topologies.files.printable import printable
@@ -35,7 +35,7 @@ MOST_THREADS = 1024
 MOST_DEVICES = 10_000_000
 MACHINE_HELP = "A machine's name, its file, or its parts as in 64x8xH100,8xNDR."
 DEVICES = click.IntRange(1, MOST_DEVICES)
-SEQUENCES = click.IntRange(1, MOST)
+SEQUENCES = Sequences(MOST)
 BATCH_TOKENS, TRAINED_TOKENS = BatchTokens(), Tokens()
 BATCH_TOKENS_HELP = "Tokens per step instead: 16777216, 16Mi (2**24), 4M (4e6)."
 

@@ -11,7 +11,7 @@ from typing import Any
 from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.reading import UserFile
-from topologies.files.schema import Leaf, nearest, value_of
+from topologies.files.schema import Leaf, nearest, nearest_key, value_of
 from topologies.files.units import format_quantity, multiple_of, quantity, times
 from topologies.machine import Machine, known_keys, machine_from_dict, machine_from_facts
 from topologies.variants import as_variant, variants_in
@@ -78,6 +78,8 @@ def _of_parts(name: str, variant: str) -> Machine:
     from topologies.parts_text import is_parts, parse_parts, parts_text
 
     if not is_parts(name):
+        if device := _as_device(name):
+            raise MachineError(f"{name} is a device: give nodes of it, as in {device}")
         raise MachineError(
             f'no machine is called "{name}"; known: {", ".join(machine_names())}'
             f"{nearest(name, machine_names())}; or give a .toml or .json file, or the machine's "
@@ -87,6 +89,19 @@ def _of_parts(name: str, variant: str) -> Machine:
     if not parts.name:
         parts = replace(parts, name=parts_text(parts))
     return build_machine(parts, variant)
+
+
+def _as_device(name: str) -> str:
+    """Machines of a device of this name, by their parts and by their own names; "" of none."""
+    from topologies.hardware.device_library import exact_gpu
+
+    try:
+        entry = exact_gpu(re.sub(r"[\s_]+", "-", name.strip()))
+    except MachineError:
+        return ""
+    gpu, devices = str(entry["name"]), max(map(int, entry["nodes"]), default=8)
+    shipped = [each for each in machine_names() if each.endswith(f"-{gpu}")]
+    return ", or ".join([f"8x{devices}x{gpu.upper()},{devices}xNDR", *shipped])
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -128,7 +143,7 @@ def _setting(base: Machine, given: str, value: object) -> Fact:
     short = f"software.algorithm.{name.removeprefix('software.')}"
     key = short if name.startswith("software.") and short in known else name
     if key not in known:
-        raise MachineError(f"{key} is not a key of a machine{nearest(key, known)}")
+        raise MachineError(f"{key} is not a key of a machine{nearest_key(key, known)}")
     check_unmeasured(base, key)
     factor = multiple_of(value)
     if factor is not None and known[key].type is not str:

@@ -28,13 +28,19 @@ class PlanCannotRunError(SimgptError):
 class NearestError(PlanCannotRunError):
     """One field of the plan, `key`, divides nothing with its `value`, for a reason `why`; the
     `others` are values with which it would, and the nearest of them below and above are named, as
-    the field's own (`name`) where the reason is of a product."""
+    the field's own (`name`) where the reason is of a product; `instead` is what else would do."""
 
     def __init__(
-        self, why: str, key: str, value: int, others: Iterable[int], name: str = ""
+        self,
+        why: str,
+        key: str,
+        value: int,
+        others: Iterable[int],
+        name: str = "",
+        instead: str = "",
     ) -> None:
-        super().__init__(why, key, value, tuple(sorted(others)), name)
-        self.why, self.key, self.value, self.name = why, key, value, name
+        super().__init__(why, key, value, tuple(sorted(others)), name, instead)
+        self.why, self.key, self.value, self.name, self.instead = why, key, value, name, instead
         self.others = tuple(sorted(others))
 
     def __str__(self) -> str:
@@ -42,7 +48,8 @@ class NearestError(PlanCannotRunError):
         above = [each for each in self.others if each > self.value][:1]
         near = ", ".join(map(str, below + above))
         of = f" {self.name}" if self.name else ""
-        return f"{self.why}; nearest{of}: {near}" if near else self.why
+        words = [*([f"nearest{of}: {near}"] if near else []), *filter(None, [self.instead])]
+        return "; ".join([self.why, ", or ".join(words)] if words else [self.why])
 
     def among(self, can: Callable[[int], bool]) -> NearestError:
         """The same with the nearest of those values alone that `can` be, if any can."""
@@ -50,4 +57,5 @@ class NearestError(PlanCannotRunError):
         above = (each for each in self.others if each > self.value)
         near = [next(filter(can, each), None) for each in (below, above)]
         left = [each for each in near if each is not None]
-        return NearestError(self.why, self.key, self.value, left or self.others, self.name)
+        others = left or self.others
+        return NearestError(self.why, self.key, self.value, others, self.name, self.instead)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -14,7 +13,7 @@ from workload.models import latent_attention, moe, mtp, windows
 from workload.models.field_checks import wrong_fields
 from workload.models.field_limits import CHOICES, GATED, LEAST, MOST
 from workload.models.hybrids import counts
-from workload.models.spelling import words_of
+from workload.models.spelling import nearest, without_ends, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,12 +254,11 @@ def find_model(name: str) -> GPT:
     'llama-3.1-70b'
     """
     presets = _presets()
-    known = presets.get(name) or _spellings().get(words_of(name))
+    words, named = words_of(name), _spellings()
+    known = presets.get(name) or named.get(words) or named.get(without_ends(words))
     if known is not None:
         return known
-    near = difflib.get_close_matches(name.lower().rpartition("/")[2], presets, n=3, cutoff=0.4)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(presets)}"
-    raise ModelError(f"unknown model {name!r}; {hint}")
+    raise ModelError(f"unknown model {name!r}; {nearest(name, presets)}")
 
 
 def beyond_preset(name: str) -> tuple[str, ...]:

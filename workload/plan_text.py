@@ -16,6 +16,7 @@ from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, text_of
 from workload.recipes.table import check_fp8, recipe_words
+from workload.splits.foreign_words import MODEL_WORDS, plain, plan_word
 from workload.splits.plan_values import MOST
 
 REST = "rest"
@@ -144,6 +145,11 @@ def _in_our_words(word: str, value: Any) -> dict[str, Any]:
 def plan_value(key: str, value: Any) -> Any:
     """One key's value in its kind; whether it goes with the other keys, only a plan can tell."""
     if key not in _TYPES:
+        if ours := plan_word(key, value):
+            raise PlanError(f"unknown plan key {key!r}; did you mean {ours}?")
+        if plain(key) in MODEL_WORDS or plain(key) in MODEL_WORDS.values():
+            field = MODEL_WORDS.get(plain(key), plain(key))
+            raise PlanError(f"{key!r} is none of the plan but of the model: {field}={value}")
         known = (*_TYPES, *ALIASES, *SHARDED)
         begun = [word for word in known if len(word) > len("etp") and key.startswith(word)]
         near = begun[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.5)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from simgpt.api.errors import ArgumentError
+from simgpt.arguments.foreign_options import instead_of
 from topologies.files.printable import shown
 
 NOT_OPTIONS = ("json", "output")  # what Python has from the result itself
@@ -41,7 +42,7 @@ def words_of(
     known = keywords_of(command)
     for keyword in options:
         if keyword not in known:
-            raise ArgumentError(_unknown(str(command.name), keyword, known))
+            raise ArgumentError(_unknown(command, keyword, options[keyword], known))
     given = [_text("argument", each) for each in arguments]
     words = ["--", *given] if any(each.startswith("-") for each in given) else given
     asked = [
@@ -53,10 +54,12 @@ def words_of(
     return [*asked, *words] if words[:1] == ["--"] else [*words, *asked]
 
 
-def _unknown(command: str, keyword: str, known: Iterable[str]) -> str:
+def _unknown(command: click.Command, keyword: str, value: Any, known: Iterable[str]) -> str:
+    if ours := instead_of(command, keyword, value):
+        return f"{command.name} takes no {shown(keyword)}: {ours}"
     near = difflib.get_close_matches(keyword, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return f"{command} takes no {shown(keyword)}; {hint}"
+    return f"{command.name} takes no {shown(keyword)}; {hint}"
 
 
 def _option_words(option: click.Option, keyword: str, value: Any) -> Iterator[str]:

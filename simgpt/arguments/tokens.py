@@ -43,6 +43,19 @@ class BatchTokens(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class Sequences(click.IntRange):
+    """A number of sequences of a step; a number of tokens is pointed to their option."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(1, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if _suffix(str(value).strip()) and _exact(value) is not None:
+            why = f"{shown(value)} is not a number of sequences"
+            self.fail(f"{why}; for tokens, --batch-tokens {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def tokens_of(text: object) -> float:
     """A number of tokens from its text, at most `MOST_TRAINED`.
 

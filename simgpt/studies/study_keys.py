@@ -22,6 +22,7 @@ from workload.models.fields import KINDS, field_value
 from workload.plan import text_of
 from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
 from workload.recipes.table import FP8, recipe_words
+from workload.splits.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 from workload.splits.plan_values import MOST, check_value
 
 Point = dict[str, Any]
@@ -58,7 +59,8 @@ def canonical(key: str) -> str:
     if head in TABLES:
         return f"machine.{key}"
     known = (*PLAIN, *PLAN, *MODEL)
-    near = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
+    ours = PLAN_WORDS.get(plain(bare)) or MODEL_WORDS.get(plain(bare))
+    near = [ours] if ours else difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}, or a machine's key"
     raise StudyError(f"unknown key {key!r}; {hint}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,16 @@ from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
 from topologies.session import session_cached
 
+FRAMEWORKS = {  # of frameworks and their parts, without hyphens, their stack of today
+    **dict.fromkeys(("megatron", "megatronlm", "mcore", "megatroncore", "mlm"), "megatron-core"),
+    **dict.fromkeys(("fsdp2", "pytorch", "torch", "titan", "pytorchfsdp"), "torchtitan"),
+    **dict.fromkeys(("megatronbridge", "bridge", "nemo2", "nemorun", "dgxc"), "nemo"),
+    **dict.fromkeys(("deepspeed", "zero", "megatronds", "ds"), "megatron-deepspeed"),
+    **dict.fromkeys(("hf", "huggingface", "transformers", "trainer", "fsdp1"), "accelerate"),
+    **dict.fromkeys(("composer", "mosaic", "mosaicml", "foundry"), "llm-foundry"),
+    **dict.fromkeys(("neox", "gptneox"), "gpt-neox"),
+    **dict.fromkeys(("deepep", "hybridep"), "megatron-core-deepep"),
+}
 USUAL = "usual"  # what stacks have in common; no stack itself
 MOST_BASES = 8
 _SHIPPED = Path(__file__).parent
@@ -81,13 +92,19 @@ def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
     return {**{word: own.get(word) for word in TEXTS}, **tables, "family": family}
 
 
+def _nearest(name: str) -> str:
+    """A hint at the stack of a framework, or at the one whose name looks most like this."""
+    plain = re.sub(r"[\s_]+", "-", name.strip().lower())
+    known = plain if plain in stack_names() else FRAMEWORKS.get(plain.replace("-", ""))
+    return f"; nearest: {known}" if known else nearest(plain, stack_names())
+
+
 def _document(name: str) -> Mapping[str, Any]:
     path = Path(name)
     if path.suffix != ".toml":
         if name != USUAL and name not in stack_names():
-            known = ", ".join(stack_names())
             raise StackError(
-                f'no stack is called "{name}"; known: {known}{nearest(name, stack_names())}; or '
+                f'no stack is called "{name}"{_nearest(name)}; `simgpt stacks` lists all, or '
                 "give a .toml file"
             )
         path = _SHIPPED / f"{name}.toml"

@@ -78,6 +78,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; nearest: {close[0]}" if close else ""
 
 
+def nearest_key(key: str, known: Iterable[str]) -> str:
+    """A hint at the known key that looks most like this one; of a table, at its keys, that of the
+    dtype of training first."""
+    inside = [each for each in known if each.startswith(f"{key}.")]
+    inside.sort(key=lambda each: not each.endswith(".bf16"))
+    return f"; it has {', '.join(inside[:4])}" if inside else nearest(key, known)
+
+
 def checked(facts: Collection[Fact], known: dict[str, Leaf], origin: str) -> dict[str, Any]:
     """The facts' values in SI by key; refuses unknown, missing and ill-typed ones."""
     given = {fact.key for fact in facts}

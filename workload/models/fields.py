@@ -12,6 +12,7 @@ from workload.gpt import GPT
 from workload.models.from_table import model_from_table
 from workload.models.packing.documents import text_of_lengths
 from workload.plan_text import split_words
+from workload.splits.foreign_words import MODEL_WORDS, plain
 
 KINDS = {field.name: str(field.type) for field in fields(GPT)}
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -39,7 +40,8 @@ def field_value(key: str, given: Any) -> Any:
     (96, False)
     """
     if key not in KINDS:
-        near = difflib.get_close_matches(key, KINDS, n=1, cutoff=0.5)
+        ours = MODEL_WORDS.get(plain(key))
+        near = [ours] if ours else difflib.get_close_matches(key, KINDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(KINDS)}"
         raise ModelError(f"unknown key {shown(key)!r} of a model; {hint}")
     kind = KINDS[key]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
 
-WITHOUT_EFFECT = {"meta", "hf", "base", "instruct", "chat", "it"}  # on a model's shape
+WITHOUT_EFFECT = {  # on a model's shape
+    *("meta", "hf", "base", "instruct", "chat", "it", "nvidia", "thinking"),
+}
 _NAME = re.compile(r"(?:[a-z0-9_-]+/)?([a-z0-9._ -]+)")  # an organisation may stand before it
+# What a release's name may end with: its first version, a date, a length of context, a precision.
+_ENDS = re.compile(r" (v 0 1|\d{4}|\d+ [km]|fp 8|bf 16|nvfp 4|mxfp 4)$")
 _WORD = re.compile(r"[a-z]+|\d+")
 
 
@@ -23,3 +29,29 @@ def words_of(name: str) -> tuple[str, ...]:
     found = _NAME.fullmatch(name.lower())
     words = _WORD.findall(found[1]) if found else ()
     return tuple(word for word in words if word not in WITHOUT_EFFECT)
+
+
+def without_ends(words: tuple[str, ...]) -> tuple[str, ...]:
+    """A name's words without those at its end that say which release of a model it is.
+
+    >>> without_ends(words_of("mistralai/Mixtral-8x7B-Instruct-v0.1"))
+    ('mixtral', '8', 'x', '7', 'b')
+    """
+    text = " ".join(words)
+    while (shorter := _ENDS.sub("", text)) != text:
+        text = shorter
+    return tuple(text.split())
+
+
+def nearest(name: str, presets: Collection[str]) -> str:
+    """A hint at presets of the same family, which the first words of names tell; of none, at how a
+    model is described."""
+    words, plain = words_of(name), name.lower().rpartition("/")[2]
+    if not words or not words[0].isalpha():
+        return f"known: {', '.join(presets)}"
+    own = difflib.get_close_matches(words[0], {words_of(each)[0] for each in presets}, n=1)
+    alike = [each for each in presets if words_of(each)[0] in own]
+    if near := difflib.get_close_matches(plain, alike, n=3, cutoff=0.4):
+        return f"did you mean {', '.join(near)}?"
+    fields = "layers=32,hidden=4096,heads=32"
+    return f"no preset is like it: give its fields, as in {fields}, or its config.json"

@@ -151,7 +151,10 @@ def check(plan: Plan) -> None:
     if not fits(plan.expert_tensor or plan.x, sizes, tensor):
         raise _refusal(plan, "expert_tensor", sizes)
     if not fits(plan.expert, left, folded(plan.expert, *left)):
-        raise _refusal(plan, "expert", left)
+        whole = plan.expert_tensor in (0, plan.x) and plan.x > 1
+        spread = whole and fits(plan.expert, sizes, folded(plan.expert, *sizes))
+        other = "etp=1" if plan.sequence_parallel else "etp=1 with sp=true"
+        raise _refusal(plan, "expert", left, other if spread else "")
     if is_folded(plan):
         _check_folded(plan)
     if why := exchanges_refusal(plan):
@@ -177,7 +180,7 @@ def fits(count: int, sizes: Sequence[int], parts: Sequence[int]) -> bool:
     return whole and prod(parts) == count
 
 
-def _refusal(plan: Plan, key: str, left: Sequence[int]) -> NearestError:
+def _refusal(plan: Plan, key: str, left: Sequence[int], instead: str = "") -> NearestError:
     """Why so many ranks cannot be taken from what is left of x, context and data, and the numbers
     that can."""
     named = []
@@ -191,7 +194,7 @@ def _refusal(plan: Plan, key: str, left: Sequence[int]) -> NearestError:
     or_else = f", or neither divides {inner} nor is a multiple of {them}" if before else ""
     ranks = getattr(plan, key)
     why = f"{key}={ranks} does not divide {data}={count}{times}{or_else}"
-    return NearestError(why, key, ranks, _possible(left))
+    return NearestError(why, key, ranks, _possible(left), instead=instead)
 
 
 def _possible(sizes: Sequence[int]) -> set[int]:
