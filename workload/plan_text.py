@@ -13,6 +13,7 @@ from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS
 from workload.passes.table import EVERY, OVERLAPS
+from workload.pipeline.layout import is_layout, layout_of
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, text_of
 from workload.recipes.table import check_fp8, recipe_words
@@ -33,6 +34,7 @@ ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
     "sp": "sequence_parallel",
     "ep": "expert",
     "etp": "expert_tensor",
+    "layout": "stage_layers",
 }
 SHARDED = ("fsdp", "hsdp")
 WHOLE = 3  # the stage of ZeRO in which parameters are sharded, too
@@ -120,13 +122,32 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
     for word, value in given.items():
         for key, own in _in_our_words(word, value).items():
             name = f"{word}={text_of(value)}"
-            if key in found and plan_value(key, own) != plan_value(key, found[key]):
+            if key in found and not _agree(key, own, found[key]):
                 raise PlanError(f"{said[key]} and {name} contradict each other: give one of them")
             found[key], said[key] = own, name
     if "fsdp" in given and "zero" in found and not _is_sharded(given["fsdp"], found["zero"]):
         named = f"fsdp={text_of(given['fsdp'])} and {said['zero']}"
         raise PlanError(f"{named} contradict each other: give one of them")
-    return recipe_words(found)
+    return recipe_words(_layers_of_layout(found))
+
+
+def _layers_of_layout(words: dict[str, Any]) -> dict[str, Any]:
+    """The words with a layout of Megatron-LM's as layers of chunks, and these over the stages."""
+    layout = words.get("stage_layers")
+    if not is_layout(layout):
+        return words
+    layers, pipe = layout_of(str(layout)).layers, str(words.get("pipe", 1))
+    found = words | {"stage_layers": "+".join(map(str, layers))}
+    if pipe.isdecimal() and 0 < int(pipe) < len(layers) and len(layers) % int(pipe) == 0:
+        found.setdefault("interleave", len(layers) // int(pipe))
+    return found
+
+
+def _agree(key: str, one: Any, other: Any) -> bool:
+    """Whether two values of a key are the same."""
+    if is_layout(one) or is_layout(other):
+        return bool(one == other)
+    return bool(plan_value(key, one) == plan_value(key, other))
 
 
 def _is_sharded(fsdp: Any, zero: Any) -> bool:

@@ -114,6 +114,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
     if framework in (MEGATRON, BRIDGE):
         notes += fusions.notes(fields) + fsdp.notes(fields)
+    if framework == MEGATRON and not megatron.scales_rope(fields):
+        notes += (f"rope_scaling={fields['rope_scaling']}, which the model has, has no setting",)
     stack = job.stack.name if again.stack != job.stack.name else ""
     if stack and (framework not in COMMENTED or stack not in stack_names()):
         whose = stack if stack in stack_names() else "and its file"

@@ -29,12 +29,12 @@ from simgpt.frameworks.reading import Reading
 from simulator.stacks import load_stack
 from workload.errors import ModelError
 from workload.gpt import find_model
-from workload.models.rope_scaling import RopeScaling, scaling_of
+from workload.models.rope_scaling import YARN, RopeScaling, scaling_of
 from workload.recipes.table import NO_RECIPE
 
 DROPOUT, NORM_EPS, MTP_LOSS = 0.1, 1e-5, 0.1
 # Which change no time.
-UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor", "rope-type")
+UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
 # rotary_pos_embedding.py, RotaryEmbedding._apply_scaling.
 LLAMA3 = RopeScaling(
@@ -278,6 +278,14 @@ def _written_untimed(fields: Mapping[str, Any]) -> dict[str, Any]:
     if scaling is not None and scaling == replace(LLAMA3, factor=scaling.factor):
         settings |= {"use-rope-scaling": True, "rope-scaling-factor": scaling.factor}
     return settings
+
+
+def scales_rope(fields: Mapping[str, Any]) -> bool:
+    """Whether arguments tell how a model's rotary positions are scaled, if they are."""
+    scaling = scaling_of(fields["rope_scaling"])
+    if scaling is None or scaling.method == YARN:
+        return True
+    return scaling == replace(LLAMA3, factor=scaling.factor) and not fields["kv_rank"]
 
 
 def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:

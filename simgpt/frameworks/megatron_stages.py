@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
+from workload.errors import PlanError
+from workload.pipeline.layout import written_out
 
 ENDS = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
 UNEVEN = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
 PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
 CHUNKS = "num-virtual-stages-per-pipeline-rank"
 LAYOUT = "pipeline-model-parallel-layout"
-_REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})")
-MOST_LETTERS = 20_000
 
 
 def read(reading: Reading) -> None:
@@ -63,11 +63,10 @@ def _read_uneven(reading: Reading, pipe: int, first: int, last: int) -> None:
 def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
     """Layers as `Et|(tt|)*3tmL` has them: a chunk between two bars, t for a layer, m for one that
     predicts further tokens, which stand behind all others here."""
-    text = re.sub(r"[\s,'\"]", "", layout)
-    while found := _REPEATED.search(text):
-        text = f"{text[: found.start()]}{_repeated(found)}{text[found.end() :]}"
-        if len(text) > MOST_LETTERS:
-            raise FrameworkError(f"--{LAYOUT} names more than {MOST_LETTERS:,} layers")
+    try:
+        text = written_out(layout)
+    except PlanError as error:
+        raise FrameworkError(f"--{LAYOUT}: {error}") from None
     chunks = text.split("|")
     if re.sub(r"[EtmL|]", "", text) or len(chunks) % pipe:
         why = f"simgpt reads E, t, m and L, in a multiple of {pipe} chunks between bars"
@@ -84,12 +83,6 @@ def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
         reading.fields["interleave"] = len(chunks) // pipe
     if pipe > 1:
         reading.fields["stage_layers"] = "+".join(str(chunk.count("t")) for chunk in chunks)
-
-
-def _repeated(found: re.Match[str]) -> str:
-    """What a bracket or a letter with its number stands for."""
-    inner, count = (found[1], found[2]) if found[2] else (found[3], found[4])
-    return (inner * min(int(count), MOST_LETTERS))[: MOST_LETTERS + 1]
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -171,6 +171,8 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe of Megatron-Bridge for Megatron-LM's arguments, by dotted names."""
     table = shipped_toml("simgpt", "frameworks/recipes.toml")
     renamed = {argument: leaf for leaf, argument in reversed(table["renames"].items())}
+    if "multi-latent-attention" in arguments:  # whose YaRN has Megatron-Core's own names
+        renamed = {key: leaf for key, leaf in renamed.items() if not leaf.startswith("yarn_")}
     inverted = {argument: leaf for leaf, argument in reversed(table["inverted"].items())}
     found: dict[str, Any] = {}
     for argument, value in arguments.items():

@@ -11,9 +11,10 @@ from simulator.stacks.all_overlaps import named_beside, of_plan, remark
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.stacks.where import given_where
 from topologies.errors import SimgptError
-from workload.errors import NearestError, PlanError
+from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import check
+from workload.pipeline.layout import is_layout, layout_of
 from workload.plan import Plan, text_of
 from workload.plan_text import parse_plan, plan_words, split_plan
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of
@@ -51,6 +52,7 @@ def job_of(
     bf16; a `recipe` is the same under all stacks. What the plan does not say, the stack does.
     """
     words = plan_words(text)
+    check_layout(text, gpt)
     _check_precision(words.get("precision", TRAINED))
     words, asked = in_fp8(words, stack)
     layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
@@ -79,6 +81,15 @@ def job_of(
     mine = asked.model(gpt, plan.x)
     remarks = [] if beside is None else [remark(beside, plan)]
     return Job(mine, plan, asked, (*_remarks(gpt, mine, asked, plan), *remarks), assumed)
+
+
+def check_layout(text: str | Mapping[str, Any], gpt: GPT) -> None:
+    """Refuse a layout with other modules for further tokens than the model has."""
+    for value in (text if isinstance(text, Mapping) else split_plan(text)).values():
+        if is_layout(value) and (further := layout_of(value).further) != gpt.mtp_layers:
+            raise PlanCannotRunError(
+                f"the layout has {further} m, and {gpt.name} has mtp_layers={gpt.mtp_layers}"
+            )
 
 
 def in_fp8(words: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], Stack]:

@@ -249,6 +249,7 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {KIND: "flex" if fields["sent_once"] else kind}
     if fields["sent_once"]:
         settings["moe-flex-dispatcher-backend"] = FLEX[0]
+        settings["moe-router-dtype"] = "fp32"  # which DeepEP sends alone (moe/token_dispatcher.py)
     if fields["expert"] > 1:
         settings[SIZES[0]] = fields["expert"]
     if fields["x"] > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simgpt.frameworks.layers import rotary
 from simgpt.frameworks.reading import Reading
 
 WIDTHS = {"head_width": ("qk-head-dim", 128), "rope_width": ("qk-pos-emb-head-dim", 64)}
@@ -51,6 +52,6 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         "qk-pos-emb-head-dim": fields["rope_width"],
         "v-head-dim": fields["value_width"] or plain,
         "qk-layernorm": True,
-        "rope-type": "rope",
+        **rotary.written_latent(fields),
     }
     return settings | ({"q-lora-rank": fields["q_rank"]} if fields["q_rank"] else {})

@@ -21,6 +21,7 @@ TURNS = {"beta_fast": ("yarn-beta-fast", 32.0), "beta_slow": ("yarn-beta-slow", 
 OVER, UNDER = "mscale", "mscale-all-dim"  # weights of two factors, whose quotient is taken
 WHOLE, NOT_WHOLE = "yarn-correction-range-round-to-int", "no-yarn-correction-range-round-to-int"
 LENGTH = 4096
+TYPE, LONG = "rope-type", "original_max_position_embeddings"
 
 
 def read(reading: Reading) -> None:
@@ -54,6 +55,31 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         UNDER: 0.0,
     }
     return settings | ({} if scaling.truncate else {NOT_WHOLE: True})
+
+
+def written_latent(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of rotary positions in latent attention: as YaRN scales them, or plain ones.
+
+    Source: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_config.py
+    (`MLATransformerConfig`, whose rope_type is yarn unless it is told).
+    """
+    scaling = scaling_of(fields["rope_scaling"])
+    if scaling is None or scaling.method != YARN:
+        return {TYPE: "rope"}
+    under = scaling.mscale_all_dim
+    over = scaling.attention_factor * ramp(under, scaling.factor)
+    weight = (over - 1.0) / (0.1 * log(scaling.factor)) if scaling.factor > 1 else 1.0
+    settings: dict[str, Any] = {TYPE: YARN, FACTOR: scaling.factor}
+    settings |= {OVER: round(weight, 9), UNDER: under}
+    return settings | {
+        name: value
+        for name, usual, value in (
+            ("original-max-position-embeddings", LENGTH, int(getattr(scaling, LONG))),
+            ("beta-fast", 32.0, scaling.beta_fast),
+            ("beta-slow", 1.0, scaling.beta_slow),
+        )
+        if value != usual
+    }
 
 
 def _weight(scaling: RopeScaling) -> float:

@@ -1,0 +1,85 @@
+"""Whatever a search may answer under a stack, its framework can be told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simgpt.arguments.searched import also_of, searched_of
+from simgpt.frameworks.exporting import Asked, exported
+from simulator.search import SearchProblem
+from simulator.search.baselines import every_plan
+from simulator.search.space import spaces_of
+from simulator.stacks import load_stack
+from topologies.session import Session
+from workload.gpt import GPT, find_model
+from workload.plan import Plan
+
+MEGATRON, BRIDGE, TITAN = "megatron", "megatron-bridge", "torchtitan"
+MODELS = {
+    "dense": replace(find_model("llama-3.1-8b"), layers=4, sequence=1024),
+    "titan": replace(find_model("llama-3.1-8b"), sequence=1024),
+    "experts": replace(find_model("mixtral-8x7b"), layers=4, sequence=1024),
+    "titan experts": replace(find_model("qwen3-30b-a3b"), sequence=1024),
+    "latent": replace(find_model("deepseek-v2-lite"), layers=4, sequence=1024),
+    "titan latent": replace(find_model("deepseek-v2-lite"), sequence=1024),
+    "sinks": replace(find_model("gpt-oss-20b"), layers=4, sequence=1024),
+    "gpt": replace(find_model("gpt3-6.7b"), layers=4, sequence=1024),
+}
+PLANS_OF_EACH = 6
+QUESTIONS = [
+    ("megatron-core", MEGATRON, "dense", "", ()),
+    ("megatron-core", MEGATRON, "dense", "zero=2", ()),
+    ("megatron-core", MEGATRON, "dense", "zero=3", ()),
+    ("megatron-core", MEGATRON, "dense", "x=2,sequence_parallel=false", ()),
+    ("megatron-core", MEGATRON, "dense", "pipe=2,zero=1,overlap=all", ()),
+    ("megatron-core", MEGATRON, "dense", "optimizer=muon", ()),
+    ("megatron-core", MEGATRON, "experts", "", ()),
+    ("megatron-core", MEGATRON, "experts", "x=2", ("expert_tensor=2",)),
+    ("megatron-core", MEGATRON, "experts", "dispatcher=usual+once_per_node+all_gather", ()),
+    ("megatron-core", MEGATRON, "experts", "", ("recompute=layernorm+moe_act",)),
+    ("megatron-core", MEGATRON, "sinks", "split", ()),
+    ("megatron-core", MEGATRON, "latent", "zero=1", ("overlap=a2a+wgrad",)),
+    ("megatron-core-deepep", MEGATRON, "experts", "", ()),
+    ("nemo", BRIDGE, "dense", "split", ()),
+    ("nemo-deepep", BRIDGE, "latent", "", ()),
+    ("primus", MEGATRON, "experts", "", ()),
+    ("megatron-core-2023", MEGATRON, "dense", "", ()),
+    ("megatron-lm-2021", MEGATRON, "gpt", "", ()),
+    ("megatron-lm-2022", MEGATRON, "gpt", "", ()),
+    ("nemo-2023", MEGATRON, "gpt", "", ()),
+    ("torchtitan", TITAN, "titan", "", ()),
+    ("torchtitan", TITAN, "titan", "split", ("schedule=zb-v+dualpipe-v",)),
+    ("torchtitan", TITAN, "titan experts", "split", ("expert_tensor=2",)),
+    ("torchtitan-eager", TITAN, "titan latent", "", ()),
+    ("axonn", "axonn", "gpt", "", ()),
+    ("other", "deepspeed", "gpt", "x=1,y=1,z=1,pipe=1", ()),
+]
+
+
+def some_plans(gpt: GPT, stack: str, words: str, also: tuple[str, ...]) -> list[Plan]:
+    """Some plans of a search's space, from all over it."""
+    own, split = load_stack(stack), words == "split"
+    fixed, several = searched_of(
+        "micro_batch=1" if split or not words else f"micro_batch=1,{words}", own
+    )
+    about: dict[str, Any] = {"stack": own, "several": several, "also": also_of(also)}
+    problem = SearchProblem(gpt, 8, 16, fixed, splits_sequences=split, **about)
+    every = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    return every[:: max(len(every) // PLANS_OF_EACH, 1)]
+
+
+@pytest.mark.parametrize(("stack", "framework", "model", "words", "also"), QUESTIONS)
+def test_every_row_of_a_search_is_exported(
+    stack: str, framework: str, model: str, words: str, also: tuple[str, ...]
+) -> None:
+    """As a table of all keys, and as the text that an answer prints."""
+    gpt, own = MODELS[model], load_stack(stack)
+    with Session():
+        plans = some_plans(gpt, stack, words, also)
+        assert plans
+        for plan in plans:
+            for asked in (plan.as_dict(), own.text(plan)):
+                assert exported(Asked(gpt, asked, 8, 16), framework, stack).settings
