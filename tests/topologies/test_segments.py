@@ -17,7 +17,8 @@ def racks() -> Machine:
 
 
 def ranks_of_nodes(machine: Machine, ranks: int, policy: str = "scheduler") -> list[int]:
-    return np.bincount(parse_placement(policy, machine, ranks).node).tolist()
+    counts = np.bincount(parse_placement(policy, machine, ranks).node)
+    return [int(each) for each in counts]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -323,7 +324,7 @@ def test_a_factor_is_taken_as_it_is_written() -> None:
     assert [scaled(number, 0.5) for number in (1, 2, 3)] == [1, 1, 2]  # half up
 
 
-ZERO = {"data": 2, "batch": 4, "micro_batch": 1, "overlap": ("ors",)}
+ZERO: dict[str, Any] = {"data": 2, "batch": 4, "micro_batch": 1, "overlap": ("ors",)}
 
 
 def scatters(found: Program) -> list[Op]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from simgpt.frameworks.identity.names import Names
 from simgpt.frameworks.identity.rows import table
-from simgpt.frameworks.reading import OFF
+from simgpt.frameworks.switches import OFF
 from topologies.files.printable import shown
 
 CLASSES = ("_component_", "_target_", "class_path", "converters")
