@@ -44,7 +44,8 @@ def nearest_changes(job: Job) -> Iterator[Change]:
     plan = job.plan
     layers = max(job.gpt.layers // (plan.pipe * plan.interleave), 1)
     some = [f"full:{1 << n}" for n in range(layers.bit_length()) if 1 << n < layers]
-    more = ["selective", *some, "full"] if plan.recompute == "none" else ["full"]
+    mildest = job.stack.recompute("selective")
+    more = [mildest, *some, "full"] if plan.recompute == "none" else ["full"]
     more = [] if plan.recompute == "full" else more
     yield from ({"recompute": word} for word in more)
     if plan.zero == 0 and plan.data > 1:

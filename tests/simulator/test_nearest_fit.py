@@ -37,6 +37,21 @@ def test_changes_come_from_the_mildest_to_the_strongest() -> None:
     assert sharded == ["recompute=full"]
 
 
+def test_selective_recomputation_is_the_stacks_own() -> None:
+    changes = [text_of_change(change) for change in nearest_changes(job("mbs=1", "torchtitan"))]
+    assert changes[0] == "recompute=per_op"
+
+
+def test_what_a_stack_holds_besides_counts() -> None:
+    """2 bytes a parameter and 14 over 8 ranks are 18.9 GB of gpt-5b, copies of gradients 2.5."""
+    plan = "zero=2,mbs=1,gradients=bf16,recompute=full"
+    fits = {
+        stack: does_fit(job(plan, stack), with_settings(H100, {"device.memory": "23 GB"}))
+        for stack in ("other", "deepspeed")
+    }
+    assert fits == {"other": True, "deepspeed": False}
+
+
 def test_a_plan_that_fits_is_left_as_it_is() -> None:
     assert fitting_change(job("mbs=1"), H100) == {}
 
