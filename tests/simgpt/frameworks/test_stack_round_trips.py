@@ -79,15 +79,14 @@ def there_and_back(
     return one, two
 
 
-@pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
-@pytest.mark.parametrize("stack", stack_names())
-def test_a_plan_of_any_stack_comes_back_as_the_same_step(
-    stack: str, framework: str, tmp_path: Path
+def assert_all_come_back(
+    plans: list[tuple[Mapping[str, Any], str]], framework: str, stack: str, folder: Path
 ) -> None:
+    """Plans of a stack come back as the same jobs, the first of them as a step of the same time."""
     machine = load_machine(MACHINE)
     written = 0
-    for fields, plan in PLANS:
-        jobs = there_and_back(model(fields), plan, framework, stack, tmp_path)
+    for fields, plan in plans:
+        jobs = there_and_back(model(fields), plan, framework, stack, folder)
         if jobs is None:
             continue
         one, two = jobs
@@ -99,6 +98,20 @@ def test_a_plan_of_any_stack_comes_back_as_the_same_step(
             assert steps[1].step_s == pytest.approx(steps[0].step_s, rel=1e-9)
         written += 1
     assert written or "dispatcher" in load_stack(stack).plan  # of experts alone
+
+
+@pytest.mark.parametrize("stack", stack_names())
+def test_a_plan_of_any_stack_comes_back_as_the_same_step(stack: str, tmp_path: Path) -> None:
+    assert_all_come_back([PLANS[0], *PLANS[-2:]], MEGATRON, stack, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", [MEGATRON, BRIDGE])
+@pytest.mark.parametrize("stack", stack_names())
+def test_all_plans_of_any_stack_come_back_as_the_same_step(
+    stack: str, framework: str, tmp_path: Path
+) -> None:
+    assert_all_come_back(PLANS, framework, stack, tmp_path)
 
 
 @pytest.mark.parametrize(
