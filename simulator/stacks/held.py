@@ -16,4 +16,5 @@ def held_of(memory: Mapping[str, Any]) -> Held:
         sub_group=int(memory.get("sub_group_size", 0)),
         bucket=int(memory.get("reduce_bucket_size", 0)),
         frees_gradients=bool(memory.get("frees_gradients", False)),
+        temporaries=int(memory.get("update_temporaries", 0)),
     )

@@ -233,6 +233,7 @@ MEMORY: dict[str, Rule] = {
     "sharded_masters": SWITCH,
     "step_copies": SWITCH,
     "frees_gradients": SWITCH,
+    "update_temporaries": COUNT,
     "sub_group_size": ELEMENTS,
     "reduce_bucket_size": ELEMENTS,
 }

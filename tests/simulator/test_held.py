@@ -110,7 +110,7 @@ def test_under_zero_3_no_more_than_a_sub_group_is_copied() -> None:
 def test_many_layers_are_updated_as_the_whole_program_says(sub_group: int) -> None:
     gpt = replace(LAMA, layers=40)
     plan = plan_of("zero=3,gradients=bf16,recompute=full")
-    habits = Habits(held=Held(step_copies=True, sub_group=sub_group))
+    habits = Habits(held=Held(step_copies=True, sub_group=sub_group, temporaries=1))
     assert step_bytes(gpt, plan, habits) == lower(gpt, plan, habits=habits).peak.total_bytes
 
 
@@ -139,6 +139,19 @@ def test_under_zero_3_the_bucket_is_there_all_the_time() -> None:
     plan = plan_of("zero=3")
     levels = [of_stack(plan, bucket=size).levels.sum(axis=0) for size in (0, 10**6)]
     assert {*(levels[1] - levels[0]).tolist()} == {2 * 10**6}
+
+
+@pytest.mark.parametrize(("zero", "parts"), [(0, 1), (2, 4), (3, 4)])
+def test_an_update_that_is_not_fused_holds_the_roots_of_all_that_it_updates(
+    zero: int, parts: int
+) -> None:
+    plan = plan_of(f"zero={zero},gradients=bf16")
+    levels = held_in(of_stack(plan, step_copies=True, temporaries=1), "workspace")
+    usual = held_in(of_stack(plan, step_copies=True), "workspace")
+    more = [one - other for one, other in zip(levels, usual, strict=True)]
+    assert max(more) == 4 * (WEIGHTS // parts + NORMS)
+    program = of_stack(plan, step_copies=True, temporaries=1)
+    assert {op.block == STEP for op, n in zip(program.ops, more, strict=True) if n} == {True}
 
 
 def test_every_stack_on_deepspeed_has_its_copies_and_every_one_of_fsdp_its_masters() -> None:

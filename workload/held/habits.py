@@ -20,10 +20,12 @@ class Held:
     them or, under zero=3 with a `sub_group`, of so many elements at a time. A `bucket` collects
     gradients on their way to the ranks that keep them (DeepSpeed). With `frees_gradients` there are
     none between an update and the first gradients of the next step (PyTorch's optimizers set them
-    to None).
+    to None). The update makes so many fp32 `temporaries`, each as large as what it updates at a
+    time (the roots of PyTorch's AdamW, unless it is fused).
 
     Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
-    (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad);
+    (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad) and
+    adam.py (_multi_tensor_adam);
     deepspeedai/DeepSpeed@edaa722, deepspeed/runtime/zero/stage_1_and_2.py (step, setup_buckets)
     and stage3.py (_create_fp16_sub_groups, _prepare_fp32_grad_for_sub_group,
     _setup_for_real_optimizer).
@@ -36,6 +38,7 @@ class Held:
     sub_group: int = 0
     bucket: int = 0
     frees_gradients: bool = False
+    temporaries: int = 0
 
     def copies_gradients(self, plan: Plan, *, wide: bool) -> bool:
         """Whether the update works on copies of gradients, which are summed in fp32 if `wide`.

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from workload.lowering.builder import Builder
 from workload.lowering.parameter import Parameter
-from workload.op import HOST, Part
+from workload.op import HOST, Buffer, Part
 from workload.rules.elementwise import at_hand
 from workload.rules.zeroth_order import SLOPES
 
@@ -25,9 +25,11 @@ def update(b: Builder) -> None:
         _update_away(b, owners)
         return
     for group in _groups(b, owners):
-        grads = [_clip(b, owner, owners[owner], []) for owner in group]
+        grads, start = [_clip(b, owner, owners[owner], []) for owner in group], len(b.ops)
         for owner, own in zip(group, grads, strict=True):
             _emit(b, owner, owners[owner], own)
+        if b.held.temporaries and not b.rule.zeroth_order:
+            _hold(b, start, [p for owner in group for p in owners[owner]])
 
 
 def _update_away(b: Builder, owners: dict[Part, Owned]) -> None:
@@ -47,6 +49,18 @@ def _emit(b: Builder, owner: Part, parameters: Owned, grads: dict[str, str]) -> 
     for each in dict.fromkeys(p.update for p in parameters):
         own = [p for p in parameters if p.update is each]
         each.emit(b, owner, own, [grads[p.name] for p in own])
+
+
+def _hold(b: Builder, start: int, parameters: Owned) -> None:
+    """Have the ops from `start` on, which update some parameters together, hold what the update
+    makes of all of them before it writes any."""
+    elements = sum(b.buffers[p.trained].elements for p in parameters)
+    shape = (b.held.temporaries, elements)
+    name = b.add(Buffer(f"{parameters[0].name}.temporary", shape, b.wide, "workspace"))
+    own = [at for at in range(start, len(b.ops)) if not b.ops[at].communicates]
+    first, last = own[0], own[-1]
+    b.ops[first] = replace(b.ops[first], writes=(*b.ops[first].writes, name))
+    b.ops[last] = replace(b.ops[last], reads=(*b.ops[last].reads, name))
 
 
 def _copies_gradients(b: Builder) -> bool:
