@@ -154,6 +154,18 @@ def test_an_update_that_is_not_fused_holds_the_roots_of_all_that_it_updates(
     assert {op.block == STEP for op, n in zip(program.ops, more, strict=True) if n} == {True}
 
 
+@pytest.mark.parametrize("rest", ["data=4,zero=3", "data=2,pipe=2,zero=0"])
+def test_gradients_that_are_freed_are_there_from_the_first_backward_pass_to_the_update(
+    rest: str,
+) -> None:
+    plan = parse_plan(f"micro_batch=1,{rest}", batch=8)
+    levels = held_in(of_stack(plan, frees_gradients=True), "gradients")
+    usual = held_in(of_stack(plan), "gradients")
+    first = [op.block.phase == "backward" and op.flops > 0 for op in of_stack(plan).ops].index(True)
+    assert {*levels[:first]} == {0} != {*usual[:first]}
+    assert max(levels) == max(usual)
+
+
 def test_every_stack_on_deepspeed_has_its_copies_and_every_one_of_fsdp_its_masters() -> None:
     for name in stack_names():
         stack = load_stack(name)
