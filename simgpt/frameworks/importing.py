@@ -82,7 +82,8 @@ def imported(
             raise
         raise FrameworkError(f"{error}; {sourced[0].name}: {sourced[0].why}") from None
     origin = " and ".join(map(path_shown, paths))
-    check_sizes(origin, question, [name for each in described for name in each.settings])
+    names = [name for each in described for name in each.settings]
+    check_sizes(origin, question, names, given=instead.batch is not None)
     return question
 
 

@@ -11,6 +11,7 @@ from simgpt.frameworks.identity.frozen import frozen
 from simgpt.frameworks.identity.names import of_document, of_script
 from simgpt.frameworks.identity.rows import rows
 from simgpt.frameworks.importing import imported
+from simgpt.frameworks.question import Instead
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack
 
@@ -144,3 +145,9 @@ def test_a_batch_that_a_training_script_fills_in_is_asked_for(tmp_path: Path) ->
     path = tmp_path / "ds.json"
     path.write_text('{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}')
     assert imported([path], devices=8).command().endswith("--batch BATCH")
+
+
+def test_a_batch_that_the_user_says_stands_for_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "part.sh"
+    path.write_text(f"torchrun {TRAIN.partition(' --micro')[0]} --tensor-model-parallel-size 2")
+    assert imported([path], devices=8, instead=Instead(batch=16)).batch == 16
