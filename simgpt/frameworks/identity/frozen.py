@@ -9,7 +9,7 @@ from typing import Any
 
 from simgpt.frameworks.identity.names import Names
 from simgpt.frameworks.identity.rows import table
-from simgpt.frameworks.switches import OFF
+from simgpt.frameworks.switches import NOT_ON
 from topologies.files.printable import shown
 
 CLASSES = ("_component_", "_target_", "class_path", "converters")
@@ -40,7 +40,7 @@ def _adapters(
     """What else says that adapters are trained, or weights kept as they are; a program's option
     without a value is switched on."""
     for name, value in settings.items():
-        leaf, off = leaves[name], value.lower() in (*OFF, "no", "off")
+        leaf, off = leaves[name], value.lower() in NOT_ON
         if leaf in CLASSES and _matches(value.lower(), known["classes"]):
             yield _said(name, value)
         elif name.startswith("--") and not value and _matches(leaf, known["switches"]):
