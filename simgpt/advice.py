@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Change = dict[str, Any]
 Predicted = Callable[["Plan"], "Prediction"]
 TOGETHER = {"recompute", "micro_batch", "zero", "sequence_parallel", "matmul_forms"}
-BOTH_ENDS = {"expert"}  # of which the strongest may be the fastest
+BOTH_ENDS = {"expert", "x"}  # of which the strongest may be the fastest
 PREDICTED, NAMED = 12, 5  # changes that are enough: how many are timed, and said
 
 

@@ -81,8 +81,8 @@ def read(reading: Reading, devices: int | None) -> None:
         reading.without("no-masked-softmax-fusion")
     if fields.get("x", 1) == 1:
         fields.pop("sequence_parallel", None)  # as Megatron does
-    else:
-        fields.setdefault("sequence_parallel", False)
+    elif not reading.switch("deepspeed"):
+        fields.setdefault("sequence_parallel", False)  # Megatron's own default, no recipe's
 
 
 def _read_fork(reading: Reading) -> None:

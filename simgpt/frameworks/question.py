@@ -17,7 +17,9 @@ from workload.models.rope_scaling import scaling_of
 from workload.plan import Plan
 
 PLAN = ("x", "y", "z", "pipe", "interleave", "context", "data", "shard", "micro_batch")
-ALWAYS = ("zero", "overlap", "recompute", "attention", "gradients")  # what stacks have of their own
+ALWAYS = (  # what stacks have of their own
+    *("zero", "overlap", "recompute", "attention", "gradients", "sequence_parallel"),
+)
 UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
 OTHER = ("sequence", "rope_scaling")  # of a model that is a preset all the same
 NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")

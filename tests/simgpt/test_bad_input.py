@@ -29,7 +29,7 @@ TOO_MANY = 10**8
         (2, "predict gpt-5b -m fronteir -n 8", "nearest: frontier"),
         (2, "predict gpt-5b", "missing option '-m'"),
         (2, "predict gpt-5b -m frontier", "data=rest fills a number of devices: give it (-n)"),
-        (2, "predict xyzzy -m frontier", "unknown model 'xyzzy'; known: gpt-5b, "),
+        (2, "predict xyzzy -m frontier", "unknown model 'xyzzy'; `simgpt models` lists "),
         (2, f"{PREDICT} --batch 1e3", "invalid value for '--batch': '1e3' is not a whole number"),
         (2, f"{PREDICT} --plan Makefile", "a plan's file ends in .toml or .json, unlike Makefile"),
         (2, f"{PREDICT} -o same.txt --trace ./same.txt", "-o and --trace both name same.txt"),

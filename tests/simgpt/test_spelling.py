@@ -67,7 +67,7 @@ def test_commands_without_a_plan_say_where_it_stands() -> None:
 
 def test_python_says_the_same() -> None:
     with pytest.raises(ArgumentError, match="--plan tp=8"):
-        python.predict(*MODEL[::2], tp=8)  # type: ignore[call-overload]
+        python.predict("llama-3.1-8b", "dgx-h100", tp=8)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

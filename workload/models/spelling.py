@@ -54,4 +54,5 @@ def nearest(name: str, presets: Collection[str]) -> str:
     if near := difflib.get_close_matches(plain, alike, n=3, cutoff=0.4):
         return f"did you mean {', '.join(near)}?"
     fields = "layers=32,hidden=4096,heads=32"
-    return f"no preset is like it: give its fields, as in {fields}, or its config.json"
+    listed = "`simgpt models` lists the presets"
+    return f"{listed}; else give its fields, as in {fields}, or its config.json"

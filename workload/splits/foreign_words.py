@@ -29,7 +29,7 @@ _BY_KEY = {
     "vpp": ("vp", "vp_size", "vpp_size", "num_virtual_stages", "chunks", "virtual_stages"),
     "mbs": (
         *("micro_batch_size", "microbatch_size", "micro_bs", "local_batch_size", "micro_batches"),
-        *("train_micro_batch_size_per_gpu", "per_device_train_batch_size", "microbatch"),
+        *("train_micro_batch_size_per_gpu", "per_device_train_batch_size"),
     ),
     "gbs": ("global_batch_size", "global_batch", "train_batch_size", "batch_size"),
     "zero": ("zero_stage", "stage", "zero_optimization", "zero_level"),
