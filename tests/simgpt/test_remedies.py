@@ -71,6 +71,7 @@ def test_context_stands_among_other_changes_by_its_time() -> None:
         "micro_batch=4",
         "context=4,data=16,micro_batch=16",
         "x=4,data=16,micro_batch=16",
+        "x=8,data=8,micro_batch=16",
     ]
 
 
