@@ -296,7 +296,8 @@ def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["shard"]:
         copies = fields["data"] // fields["shard"]
         settings["num-distributed-optimizer-instances"] = copies
-    if {"dp", "ors", "oag"} & set(overlap):
+    summed = "dp" in overlap and (zero < 3 or fields["shard"])
+    if summed or {"ors", "oag"} & set(overlap):
         settings["overlap-grad-reduce"] = True
         if zero in (1, 2) or "oag" in overlap:
             settings["overlap-param-gather"] = True

@@ -84,7 +84,9 @@ class SearchProblem:
     habits: Habits = NO_HABITS
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fixed", that_tell_apart(self.fixed, self.gpt, self.batch))
+        dispatcher = self.stack.plan.get("dispatcher", "usual")
+        told = that_tell_apart(self.fixed, self.gpt, self.batch, dispatcher)
+        object.__setattr__(self, "fixed", told)
         for key, instead in REFUSED.items():
             if key in self.fixed:
                 raise PlanError(f"a search cannot keep {key}; {instead}")

@@ -65,9 +65,6 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in fixed.items():
         if all(fixed.get(axis, 2) != 1 for axis in EFFECTIVE.get(key, {})):
             stack.check_value(key, value)
-    always = stack.can["overlap"] if stack.can.get("overlaps_always") else ()
-    if left_out := sorted({*always} - {*fixed.get("overlap", always)}):
-        raise PlanCannotRunError(f"{stack.runs.by} always runs overlap={left_out[0]}")
     wide = [axis for axis in stack.can["axes"] if fixed.get(axis, 2) > 1]
     if "order" in fixed and (why := stack.runs.order_refusal(fixed["order"], wide)):
         raise PlanCannotRunError(why)

@@ -18,7 +18,9 @@ ANYWAY: Mapping[str, Any] = {
 }
 
 
-def that_tell_apart(fixed: Mapping[str, Any], gpt: GPT, batch: int) -> dict[str, Any]:
+def that_tell_apart(
+    fixed: Mapping[str, Any], gpt: GPT, batch: int, dispatcher: str = USUAL
+) -> dict[str, Any]:
     """The fields that tell plans of a search apart: without those that all have anyway, a
     dispatcher of a model without experts, the batch that is asked for, and a split of layers that
     is as even as can be.
@@ -31,8 +33,8 @@ def that_tell_apart(fixed: Mapping[str, Any], gpt: GPT, batch: int) -> dict[str,
     chunks = fixed.get("pipe", 0) * fixed.get("interleave", 1)
     even = nearly_even(gpt.layers, chunks) if 0 < chunks <= gpt.layers else ()
     plain = {**ANYWAY, "batch": batch}
-    if not gpt.experts:
-        plain["dispatcher"] = USUAL
+    if not gpt.experts and fixed.get("dispatcher") in (USUAL, dispatcher):
+        plain["dispatcher"] = fixed["dispatcher"]
     return {
         key: value
         for key, value in fixed.items()

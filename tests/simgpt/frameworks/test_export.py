@@ -44,11 +44,7 @@ def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> Non
         ("megatron-bridge", "pipe=2,data=rest,schedule=gpipe,micro_batch=1", "schedule=gpipe"),
         ("deepspeed", "x=2,data=rest", "DeepSpeed has no setting for x=2; of the axes it has data"),
         ("deepspeed", "data=rest,zero=1,shard=8", "has no setting for shard=8"),
-        (
-            "torchtitan",
-            "x=2,data=rest,zero=3,sequence_parallel=false",
-            "with sequence_parallel=true alone",
-        ),
+        ("torchtitan", "x=2,data=rest,zero=3,sp=false", "with sequence_parallel=true alone"),
         ("torchtitan", "data=rest,zero=2", "has no zero=2"),
         (
             "torchtitan",
