@@ -137,7 +137,7 @@ def _refusal(title: str, own: Stack, job: Job) -> str:
     """Why the framework's own stack does not run a plan, but for overlaps that nobody asked for."""
     plan = job.plan
     if "overlap" in dict(job.assumed):
-        overlap = own.plan_defaults(1).get("overlap", plan.overlap)
+        overlap = own.plan_defaults(1, plan).get("overlap", plan.overlap)
         plan = replace(plan, overlap=tuple(overlap))
     return Runs(title, own.can, own.messages).refusal(plan, job.gpt)
 
