@@ -2,8 +2,8 @@
 
 Chunks stand between bars, from the first stage's first to the last stage's last: E is the
 embedding, t a layer, m a module for further tokens, which stands behind all layers, and L the loss.
-A letter or a bracket may be repeated, as in `t*3` and `(tt|)*14`. Source: NVIDIA/Megatron-LM,
-megatron/core/transformer/pipeline_parallel_layer_layout.py.
+A letter or a bracket may be repeated, as in `t*3` and `(tt|)*14`. The grammar is that of
+NVIDIA/Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py.
 """
 
 from __future__ import annotations
