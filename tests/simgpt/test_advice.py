@@ -167,7 +167,8 @@ def test_the_time_alone_decides() -> None:
     [
         (
             "data=8,micro_batch=1,recompute=full",
-            "zero=2, or expert=8, or x=4,data=2,micro_batch=1, or z=4,data=2",
+            "zero=2, or expert=8, or x=4,data=2,micro_batch=1, or x=8,data=1,micro_batch=1, or "
+            "z=4,data=2",
         ),
         pytest.param(
             "data=8,expert=2,micro_batch=1,recompute=full",
