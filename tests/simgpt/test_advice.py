@@ -172,7 +172,8 @@ def test_the_time_alone_decides() -> None:
         ),
         pytest.param(
             "data=8,expert=2,micro_batch=1,recompute=full",
-            "offload=optimizer, or zero=1, or expert=8, or x=2,data=4,micro_batch=1, or z=2,data=4",
+            "offload=optimizer, or zero=1, or expert=8, or x=2,data=4,micro_batch=1, or "
+            "x=4,data=2,micro_batch=1",
             marks=pytest.mark.slow,
         ),
         pytest.param(
