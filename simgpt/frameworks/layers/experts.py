@@ -252,7 +252,7 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["moe-router-dtype"] = "fp32"  # which DeepEP sends alone (moe/token_dispatcher.py)
     if fields["expert"] > 1:
         settings[SIZES[0]] = fields["expert"]
-    if fields["x"] > 1:
+    if max(fields["x"], _within(fields)) > 1:
         settings[SIZES[1]] = _within(fields)
     if "shared" in fields["overlap"] and fields["expert"] > 1 and fields["shared_ffn"]:
         settings[SHARED] = True

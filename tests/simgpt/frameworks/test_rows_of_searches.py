@@ -38,6 +38,7 @@ QUESTIONS = [
     ("megatron-core", MEGATRON, "dense", "optimizer=muon", ()),
     ("megatron-core", MEGATRON, "experts", "", ()),
     ("megatron-core", MEGATRON, "experts", "x=2", ("expert_tensor=2",)),
+    ("megatron-core", MEGATRON, "experts", "x=1,expert=2", ("expert_tensor=2",)),
     ("megatron-core", MEGATRON, "experts", "dispatcher=usual+once_per_node+all_gather", ()),
     ("megatron-core", MEGATRON, "experts", "", ("recompute=layernorm+moe_act",)),
     ("megatron-core", MEGATRON, "sinks", "split", ()),
