@@ -76,7 +76,10 @@ def _enough(
         return _fewest_ranks(prediction, lever)
     if not fits(lever[-1]):
         return []
-    mildest = lever[bisect_left(lever, True, key=fits)]
+    at = bisect_left(lever, True, key=fits)
+    mildest = lever[at]
+    if predicted and mildest.keys() - {"matmul_forms"} == {"zero"}:
+        return list(lever[at:])  # what a stack overlaps follows the stage
     both = BOTH_ENDS.intersection(mildest) and mildest != lever[-1]
     return [mildest, lever[-1]] if both else [mildest]
 

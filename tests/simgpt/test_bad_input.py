@@ -56,7 +56,7 @@ TOO_MANY = 10**8
         (2, f"{PREDICT} --plan x=abc", "x=abc must be a whole number"),
         (2, f"{PREDICT} --plan x=1,x=2", "x stands twice"),
         (2, f"{PREDICT} --plan x=0", "x=0 must be at least 1"),
-        (2, f"{PREDICT} --plan recompute=half", "none, selective, full, or full:N for the first"),
+        (2, f"{PREDICT} --plan recompute=half", "full, per_op, or full:N for the first"),
         (
             3,
             "predict tiny-30k -m frontier --plan x=3",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpt.advice import what_fits
+from simgpt.advice import NAMED, PREDICTED, what_fits
 from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
@@ -139,7 +139,7 @@ def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
         assert not [p for p in others if p.step_s < after.step_s and p.memory.peak_bytes <= room]
 
 
-def test_nothing_is_simulated_but_what_is_offered() -> None:
+def test_what_is_offered_is_the_fastest_of_a_few_changes_simulated_once_each() -> None:
     job = mixtral("ep=8,dp=rest,mbs=4,zero=1", layers=8)
     before = predicted(job, job.plan)
     room = before.memory.peak_bytes - 5 * 2**30
@@ -153,7 +153,8 @@ def test_nothing_is_simulated_but_what_is_offered() -> None:
     small = replace(before, memory=replace(before.memory, capacity_bytes=room))
     said = what_fits(small, H100, other)
     offers = said.partition("it fits with ")[2].split(", or ")
-    assert len(asked) == len(set(asked)) == len(offers)
+    assert len(asked) == len(set(asked)) <= PREDICTED
+    assert len(offers) == min(len(asked), NAMED)
     assert {f"recompute={plan.recompute}" for plan in asked} >= {"recompute=moe_act"}
 
 

@@ -317,7 +317,7 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3(
     [
         (2, "", "needs --batch"),
         (2, "--batch 8 --plan stage_layers=1+2", "cannot keep stage_layers"),
-        (2, "--batch 8 --plan batch=8", "cannot keep batch"),
+        (2, "--batch 8 --plan batch=16", "cannot keep batch"),
         (2, "--batch 8 --plan recompute=full:2", "none, selective, full"),
         (2, "--batch 8 --plan matmul_forms=tuned", "tune the plan that it finds"),
         (2, "--batch 8 --plan zeor=1", "did you mean zero?"),
@@ -370,16 +370,16 @@ def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
         "-m",
         "perlmutter",
         "-n",
-        "16",
+        "32",
         "--batch",
         "16",
         "--also-devices",
-        "8",
+        "16",
         "--top",
         "1",
         "--json",
     ]
-    fixed = "data=4,zero=2,pipe=1,y=1,overlap=all,recompute=full"
+    fixed = "data=4,zero=2,pipe=1,y=1,overlap=none,recompute=full"
     asks += ["--plan", fixed, "--workers", "1"]
     fast, cheap = (
         json.loads(simgpt(*asks, "--objective", objective).out) for objective in ("time", "energy")

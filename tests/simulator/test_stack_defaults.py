@@ -24,7 +24,7 @@ source = "ours"
 
 [[plan.where]]
 when = {zero = 3}
-overlap = ["dp", "oag"]
+overlap = ["dp", "ors", "oag"]
 """
 
 
@@ -79,7 +79,7 @@ def test_recipes_of_nemo_in_2023_recompute_attention_where_they_split_layers() -
 def test_a_rule_follows_the_plan_and_stands_beside_those_of_the_base(tmp_path: Path) -> None:
     file = tmp_path / "ours.toml"
     file.write_text(RULES)
-    assert job("tp=4,dp=rest,mbs=1,zero=3", str(file)).plan.overlap == ("oag", "dp")
+    assert job("tp=4,dp=rest,mbs=1,zero=3", str(file)).plan.overlap == ("ors", "oag", "dp")
     found = job("tp=4,dp=rest,mbs=1", str(file)).plan
     assert (found.overlap, found.sequence_parallel) == (("oar", "dp", "pp"), True)
 
@@ -95,7 +95,7 @@ def test_a_search_fixes_what_a_rule_gives_for_what_is_fixed(tmp_path: Path) -> N
     file = tmp_path / "ours.toml"
     file.write_text(RULES)
     stack = load_stack(str(file))
-    assert kept(stack, {"zero": 3})["overlap"] == ("oag", "dp")
+    assert kept(stack, {"zero": 3})["overlap"] == ("ors", "oag", "dp")
     assert kept(stack, {"zero": 1})["overlap"] == ("oar", "dp", "pp")
     assert "sequence_parallel" not in kept(stack, {"x": 4})
 

@@ -77,7 +77,11 @@ def test_norms_are_kept_by_their_inputs() -> None:
 @pytest.mark.parametrize(
     ("of", "error", "sentence"),
     [
-        ("norms", PlanError, "none, selective, full, or full:N .* parts of layers joined by"),
+        (
+            "norms",
+            PlanError,
+            "none, selective, full, per_op, or full:N .* parts of layers joined by",
+        ),
         ("layernorm+layernorm", PlanError, "is not supported"),
         ("layernorm:2", PlanError, "is not supported"),
         ("full+mlp", PlanError, "is not supported"),

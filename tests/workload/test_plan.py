@@ -105,7 +105,7 @@ def test_a_count_beyond_any_plan_is_refused(key: str) -> None:
         ("recompute=full:" + "9" * 5000, "must be full:N for the first N layers"),
         ("x=10000000000", "x=10000000000 must be at most"),
         ("dat=2", "did you mean data?"),
-        ("expert_parallel=8", "did you mean expert?"),
+        ("expert_parallel=8", "did you mean ep=8?"),
         ("x", "cannot read 'x'"),
         ("x=2,x=2", "x stands twice"),
         ("x=two", "x=two must be a whole number"),

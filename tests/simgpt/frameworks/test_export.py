@@ -51,7 +51,7 @@ def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> Non
             "pipe=4,data=rest,zero=3,micro_batch=1,stage_layers=7+8+8+9",
             "torchtitan has no stage_layers=7+8+8+9; its chunks have as many",
         ),
-        ("torchtitan", "data=rest,zero=3,overlap=dp", "always runs overlap=oag"),
+        ("torchtitan", "data=rest,zero=3,overlap=dp", "always runs overlap=ors"),
         ("axonn", "pipe=2,data=rest,micro_batch=1", "AxoNN has no setting for pipe=2"),
         ("axonn", "x=2,data=rest,zero=1", "zero=1"),
     ],

@@ -18,6 +18,7 @@ MODEL_ARGS:
   --seq-length: ${SEQ_LEN}
   --tensor-model-parallel-size: ${TP:-4}
   --vocab-size: 32000
+  --micro-batch-size: 1
   --bf16: true
 """
 RECIPE = """

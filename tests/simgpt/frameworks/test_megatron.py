@@ -113,8 +113,8 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
         ({"optimizer": "muon"}, "optimizer", "muon"),
         ({"optimizer": "dist_muon"}, "optimizer", "muon"),
         ({"swiglu": True, "activation_func_fp8_input_store": True}, "fp8_swiglu_input", True),
-        ({"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16",
-          "exp_avg_sq_dtype": "bf16"}, "moments", "bf16"),
+        ({"use_distributed_optimizer": True, "use_precision_aware_optimizer": True,
+          "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, "moments", "bf16"),
     ],
 )  # fmt: skip
 def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value: object) -> None:
@@ -127,7 +127,7 @@ def said(**settings: Any) -> dict[str, str]:
 
 
 def test_moments_that_are_not_both_in_bf16_are_taken_as_fp32_and_said() -> None:
-    aware = {"use_precision_aware_optimizer": True}
+    aware = {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True}
     assert "--exp-avg-dtype" in said(**aware, exp_avg_dtype="bf16")
     assert "--exp-avg-sq-dtype" in said(**aware, exp_avg_sq_dtype="fp8")
     assert not [name for name in said(**aware) if "exp-avg" in name or "aware" in name]

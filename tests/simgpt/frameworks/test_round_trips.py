@@ -117,7 +117,7 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
     words["precision"] = draw(st.sampled_from(["bf16", "fp8", "fp32"]))
     if words["precision"] == "fp32":
         del words["gradients"]
-    else:
+    elif zero:
         words["moments"] = draw(st.sampled_from(["fp32", "bf16"]))
     words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-context-pipe-data"]))
     return words

@@ -10,7 +10,10 @@ from simgpt.frameworks.importing import imported
 from simgpt.frameworks.reading import FrameworkError
 from simgpt.frameworks.scripts.shell import read_script
 
-SMALL = "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 512"
+SMALL = (
+    "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 512 "
+    "--micro-batch-size 1"
+)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_all_plans_of_any_stack_come_back_as_the_same_step(
     [
         ("torchtitan", "torchtitan", "x=2,sp=true,data=rest,micro_batch=2,zero=3"),
         ("torchtitan", "torchtitan-eager", "data=rest,micro_batch=2,zero=3"),
-        ("torchtitan", "megatron-core", "data=rest,micro_batch=2,zero=3,overlap=none"),
+        ("torchtitan", "megatron-core", "data=rest,micro_batch=2,zero=3"),
         ("deepspeed", "fsdp", "data=rest,micro_batch=2,zero=3,overlap=ors+oag"),
         ("deepspeed", "other", "data=rest,micro_batch=2,zero=1,overlap=dp"),
     ],

@@ -152,7 +152,7 @@ def test_a_centre_that_charges_jobs_wants_an_account() -> None:
         ),
         (("--plan", "data=rest,precision=fp8"), 3, "trains without fp8; --launch: megatron"),
         (("--script", "a.py"), 2, "--script is the training script of a framework"),
-        (("--launch", "megatron"), 3, "Megatron-LM has no setting for z=8"),
+        (("--launch", "megatron"), 3, "Megatron-LM has no axis z"),
         (("--launch", "deepspeed", "--script", "a\nb"), 3, "DeepSpeed has no setting for z=8"),
         (("--site", "perlmutter"), 3, "have 4 devices, those of frontier 8"),
         (("--batch-tokens", "1Mi"), 2, "not both"),
