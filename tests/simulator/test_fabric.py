@@ -67,7 +67,7 @@ def test_the_share_of_compute_that_collectives_take_is_each_devices_own() -> Non
 
 
 def test_what_a_bucket_of_gradients_takes_and_costs_grows_with_its_ranks() -> None:
-    """25 MB in one node and over 2 to 16: more hops, and compute beside it loses a share of all of them."""
+    """25 MB in one node and over 2 to 16: more hops, and compute beside loses a share of them."""
     own = load_machine("dgx-a100")
     times = []
     for ranks in (8, 16, 32, 64, 128):
