@@ -215,10 +215,15 @@ FP8 = (
 def test_fp8_of_a_stack_is_said_and_its_plan_gives_the_same_prediction_again() -> None:
     """The plan's line, too, has what stands at its default and not at the stack's, as zero=0."""
     text, first = simgpt("predict", *FP8).out, predicted("predict", *FP8)
-    plan = "x=2,y=1,z=1,data=4,micro_batch=1,sequence_parallel=true,zero=0,precision=fp8"
+    plan = (
+        "x=2,y=1,z=1,data=4,micro_batch=1,gradients=bf16,sequence_parallel=true,zero=0,"
+        "precision=fp8"
+    )
     assert first["plan_string"] == plan
     assert predicted("predict", *FP8[:-1], plan) == first
-    assert text.startswith(f"tiny-1m on 8 devices of dgx-h100\nplan {plan}\n")
+    assert "".join(text.split("\n     ")).startswith(
+        f"tiny-1m on 8 devices of dgx-h100\nplan {plan}\n"
+    )
     assert "4 micro-batches of 1 per rank, bf16, linears in fp8\n" in text
     assert "MFU (peak of bf16) " in text
 
