@@ -101,7 +101,17 @@ def cli(context: click.Context) -> None:
     simgpt search gpt-5b -m perlmutter -n 64 --batch 256
     simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
     """
-    context.with_resource(Session())
+    session = Session()
+    context.call_on_close(lambda: _note_refused(session))  # once the session has been left
+    context.with_resource(session)
+
+
+def _note_refused(session: Session) -> None:
+    """Say why what was kept from earlier commands was not believed."""
+    from topologies.files.cache_folder import Refused
+
+    for why in session.the(Refused).reasons:
+        tell(f"{why}: nothing that is kept there is used")
 
 
 def main() -> None:

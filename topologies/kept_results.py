@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topologies.files.cache_folder import cache_folder
+from topologies.files.cache_folder import Refused, cache_folder, foreign
 from topologies.files.kept_values import KeptValues, digest_of
 from topologies.session import current_session, is_in_session
 
@@ -28,8 +28,8 @@ class KeptResults:
 
     def about(self, folder: Path, subject: bytes) -> KeptValues:
         """What is kept about a subject."""
-        key = folder, subject
-        values = self._files.pop(key, None) or KeptValues(folder, subject)
+        key, refuse = (folder, subject), current_session().the(Refused).add
+        values = self._files.pop(key, None) or KeptValues(folder, subject, refuse)
         self._files[key] = values
         if len(self._files) > MOST_SUBJECTS:
             self._files.pop(next(iter(self._files))).save()
@@ -42,12 +42,16 @@ class KeptResults:
 
 
 def kept_about(*subject: bytes) -> KeptValues | None:
-    """What is kept about a subject; None outside sessions, and where nothing is to be kept."""
+    """What is kept about a subject; None outside sessions, and where nothing is to be kept or what
+    is there cannot be believed."""
     folder = cache_folder() if is_in_session() else None
     if folder is None or not (code := code_digest()):
         return None
-    results = current_session().the(KeptResults)
-    return results.about(folder / "results", digest_of(code, *subject))
+    for each in (folder, folder / "results"):
+        if why := foreign(each):
+            current_session().the(Refused).add(why)
+            return None
+    return current_session().the(KeptResults).about(folder / "results", digest_of(code, *subject))
 
 
 @cache

@@ -18,12 +18,15 @@ from executor.calibrating.measurement_cache import (
     DamagedError,
     alone,
     code_digest,
-    folder,
     keep,
     kept,
+    measurements_folder,
 )
 from executor.launching.launch import check_ranks, launch, require_torch
 from executor.launching.task_specs import Calibrated, Calibration, Measurement
+from topologies.errors import SimgptError
+from topologies.files.cache_folder import cache_folder
+from topologies.machine import Machine, machine_from_dict
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -68,8 +71,8 @@ def cached(
     *,
     announce: Progress = lambda _: None,
     again: bool = False,
-) -> Path:
-    """The file of this machine's quick calibration, made now if it is not there yet, or `again`.
+) -> Machine:
+    """This machine by its quick calibration, made now if it is not there yet, or `again`.
 
     Of two processes that want it at once, one measures, undisturbed by the other, which waits.
     `announce` hears that something is about to be measured, and why, and how old a calibration is,
@@ -77,28 +80,41 @@ def cached(
     """
     require_torch()
     check_ranks(ranks)
-    path = folder() / f"host-{_fingerprint(task, ranks)}.json"
-    if again or _lacking(path, ranks):
-        with alone(path):
-            why = "measuring this machine anew" if again else _lacking(path, ranks)
-            if why:
-                announce(why)
-                keep(path, calibrate(task, ranks, progress, one_rank=False))
-                announce(f"kept in {path}")
-    under = Conditions.of(kept(path))
+    with measurements_folder(announce) as folder:
+        path = folder / f"host-{_fingerprint(task, ranks)}.json"
+        document, why = (None, "measuring this machine anew") if again else _kept(path, ranks)
+        if document is None:
+            with alone(path):
+                if not again:  # another process may have measured meanwhile
+                    document, why = _kept(path, ranks)
+                if document is None:
+                    announce(why)
+                    document = calibrate(task, ranks, progress, one_rank=False)
+                    keep(path, document)
+                    if folder == cache_folder():
+                        announce(f"kept in {path}")
+    under = Conditions.of(document)
     if under is not None:
         announce(under.words(datetime.datetime.now(datetime.UTC)))
-    return path
+    return machine_from_dict(document, path.name)
 
 
-def _lacking(path: Path, ranks: int) -> str:
-    """Why a calibration has to be measured; empty if it is there."""
+def _kept(path: Path, ranks: int) -> tuple[dict[str, Any] | None, str]:
+    """The calibration that is there, or why one has to be measured."""
     try:
-        if kept(path) is not None:
-            return ""
-    except DamagedError:
-        return f"the calibration in {path} is damaged; measuring this machine anew"
-    return f"no calibration of this machine for {ranks} rank(s) yet; measuring it once"
+        document = kept(path)
+        if document is None:
+            return (
+                None,
+                f"no calibration of this machine for {ranks} rank(s) yet; measuring it once",
+            )
+        if not isinstance(document, dict):
+            raise DamagedError("is damaged")
+        machine_from_dict(document, path.name)
+    except SimgptError as error:
+        why = str(error) if isinstance(error, DamagedError) else "is damaged"
+        return None, f"the calibration in {path} {why}; measuring this machine anew"
+    return document, ""
 
 
 def _fingerprint(task: Calibration, ranks: int) -> str:
@@ -129,9 +145,6 @@ def measured_ops(
     `announce` hears of kept measurements that are damaged and made anew.
     """
     require_torch()
-    task = Measurement(
-        gpt=gpt, plan=plan, folder=str(folder()), threads=threads, timeout_s=timeout_s
-    )
 
     def report(message: dict[str, Any]) -> None:
         if "note" in message:
@@ -139,7 +152,10 @@ def measured_ops(
         else:
             progress(f"measuring ops: {message['done']}/{message['of']} {message['measuring']}")
 
-    with alone(folder() / "ops.json"):
-        found = launch("measure", task.to_json(), ranks=1, report=report, timeout_s=task.timeout_s)
+    with measurements_folder(announce) as folder, alone(folder / "ops.json"):
+        task = Measurement(
+            gpt=gpt, plan=plan, folder=str(folder), threads=threads, timeout_s=timeout_s
+        )
+        found = launch("measure", task.to_json(), ranks=1, report=report, timeout_s=timeout_s)
     seconds: dict[str, float] = found["seconds"]
     return seconds

@@ -14,7 +14,12 @@ from typing import Any
 import torch
 
 from executor.calibrating.calibrate_worker import device_name, issue_s, seconds_of
-from executor.calibrating.measurement_cache import DamagedError, code_digest, keep, kept
+from executor.calibrating.measurement_cache import (
+    DamagedError,
+    code_digest,
+    keep,
+    kept_seconds,
+)
 from executor.calibrating.microbenchmarks import Sample, repeats
 from executor.groups import ProcessGroups
 from executor.job import connected
@@ -82,8 +87,7 @@ def _file(folder: Path, device: torch.device, threads: int) -> Path:
 
 def _known(path: Path, report: Report) -> dict[str, float]:
     try:
-        known: dict[str, float] = kept(path) or {}
-    except DamagedError:
-        report({"note": f"{path} is damaged; its ops are measured anew"})
+        return kept_seconds(path)
+    except DamagedError as why:
+        report({"note": f"{path} {why}; its ops are measured anew"})
         return {}
-    return known

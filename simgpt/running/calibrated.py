@@ -41,7 +41,7 @@ def machine_for(
     if why := _not_measured(info, job.plan):
         options.note(f"nothing is predicted beside the measurement: {why}; give -m FILE")
         return None
-    return options.machine_of(_calibrated(job, again=again))
+    return _calibrated(job, again=again)
 
 
 def _not_measured(info: RankInfo | None, plan: Plan) -> str:
@@ -57,8 +57,8 @@ def _not_measured(info: RankInfo | None, plan: Plan) -> str:
     return "each rank sees one GPU alone" if info.bound else ""
 
 
-def _calibrated(job: Job, *, again: bool) -> str:
-    """The file of this machine's quick calibration, made if it is not there yet."""
+def _calibrated(job: Job, *, again: bool) -> Machine:
+    """This machine by its quick calibration, made if it is not there yet."""
     from executor.calibrating.calibrate import cached
     from executor.launching.devices import device_for
     from executor.launching.task_specs import Calibration
@@ -72,4 +72,4 @@ def _calibrated(job: Job, *, again: bool) -> str:
     )
     warn_if_busy()
     with Ticker() as ticker:
-        return str(cached(task, ranks, ticker, announce=options.note, again=again))
+        return cached(task, ranks, ticker, announce=options.note, again=again)

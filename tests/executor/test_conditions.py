@@ -12,6 +12,8 @@ from executor.calibrating import calibrate as calibration
 from executor.calibrating.calibrate import cached
 from executor.calibrating.conditions import Conditions
 from executor.launching.task_specs import Calibration
+from topologies.machine import machine_to_dict
+from topologies.machine_files import load_machine
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TASK = Calibration(precisions=("fp32",), quick=True)
@@ -57,12 +59,13 @@ def test_the_load_of_this_moment_is_the_host_s(monkeypatch: pytest.MonkeyPatch) 
 def test_a_kept_calibration_is_announced_and_made_again_on_demand(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
     made: list[int] = []
 
     def measure(*_: object, **__: object) -> dict[str, object]:
         made.append(1)
-        return {"profile": {"provenance": Conditions.now().as_provenance()}}
+        machine = machine_to_dict(load_machine("perlmutter"))
+        return machine | {"profile": {"provenance": Conditions.now().as_provenance()}}
 
     monkeypatch.setattr(calibration, "calibrate", measure)
     for again, times in ((False, 1), (False, 1), (True, 2)):

@@ -26,7 +26,7 @@ TINY = find_model("tiny-30k")
 def test_each_distinct_op_is_measured_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
     plan = parse_plan("x=2,pipe=2,zero=1,data=2,micro_batch=1,precision=fp32", batch=4)
     said: list[str] = []
     first = calibration.measured_ops(TINY, plan, 1, said.append)
@@ -34,7 +34,7 @@ def test_each_distinct_op_is_measured_once_and_kept(
     assert all(0 < seconds < 1 for seconds in first.values())
     assert said[-1].startswith(f"measuring ops: {len(first)}/{len(first)}")
 
-    (kept,) = (tmp_path / "simgpt").glob("ops-*.json")
+    (kept,) = tmp_path.glob("ops-*.json")
     known = json.loads(kept.read_text(encoding="utf-8"))
     gone = next(iter(known))
     keep(kept, {key: 7.0 for key in known if key != gone})

@@ -290,7 +290,7 @@ def test_a_broken_launch_environment(
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.setenv("SIMGPT_CACHE", "/dev/null/cache")
     said = simgpt("run", "tiny-30k")
     assert said.status == 5
     assert "--no-predict" in said.err.splitlines()[-1]

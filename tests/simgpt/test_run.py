@@ -335,7 +335,7 @@ def test_a_run_takes_this_machine_as_it_was_measured(
 
     machine = machine_to_dict(with_settings("frontier", {}))
     machine["profile"] = {"provenance": Conditions.now().as_provenance()}
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
     monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: machine)
     job = Job(gpt=find_model("tiny-30k"), plan=parsed("data=2"), steps=1, device="cpu")
     for info in (None, RankInfo(0, 2, 0, 2)):

@@ -347,24 +347,12 @@ def test_a_process_finds_what_another_one_has_kept_since_it_looked(tmp_path: Pat
 def test_rings_are_read_only_with_as_many_groups_as_are_asked_for() -> None:
     placement = contiguous(FRONTIER, 64)
     found = found_on(FRONTIER, placement)
-    groups = [len(index) for index, _ in found]
-    assert plain(unpacked(packed(found), groups) or []) == plain(found)
-    assert unpacked(packed(found), groups[::-1]) is None
-    assert unpacked(packed(found), groups[:-1]) is None
-    assert unpacked(packed(found)[:-4], groups) is None
-
-
-def test_the_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/home/ada/kept")
-    monkeypatch.setenv("SIMGPT_CACHE", "/scratch/ada")
-    assert cache_folder() == Path("/scratch/ada")
-    monkeypatch.delenv("SIMGPT_CACHE")
-    assert cache_folder() == Path("/home/ada/kept/simgpt")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "/home/ada")
-    assert cache_folder() == Path("/home/ada/.cache/simgpt")
-    monkeypatch.setenv("XDG_CACHE_HOME", "kept")
-    assert cache_folder() is None
+    shapes = [axis.shape for axis in axes_of(64)]
+    assert plain(unpacked(packed(found), shapes) or []) == plain(found)
+    assert unpacked(packed(found), shapes[::-1]) is None
+    assert unpacked(packed(found), shapes[:-1]) is None
+    assert unpacked(packed(found)[:-4], shapes) is None
+    assert unpacked(packed(found), [(groups, 2 * ranks) for groups, ranks in shapes]) is None
 
 
 def test_no_module_unpickles_anything() -> None:

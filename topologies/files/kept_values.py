@@ -3,7 +3,7 @@
 A file begins with `MAGIC`, the digest of all that follows, and the digest of what its values depend
 on (its `subject`); then come the number of values, their sizes, their keys, and the values. One
 that is cut off, changed, of another subject, or no regular file counts as empty, and so does one
-that cannot be read. Nothing is unpickled or evaluated.
+that cannot be read, or that somebody else can have written. Nothing is unpickled or evaluated.
 
 Several processes may use one file. Each writes a draft and renames it over the file, so readers see
 a whole one, old or new. A process that writes first adds what others have written since; of two
@@ -15,12 +15,14 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import stat
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+
+from topologies.files.cache_folder import PRIVATE_FILE, ForeignError, make_private, open_own
 
 MAGIC = b"simgpt\x00\x01"
 SIZE = 32  # bytes of a digest, and of a key
@@ -41,9 +43,15 @@ def digest_of(*parts: bytes) -> bytes:
 
 
 class KeptValues:
-    """The values of one subject, read when first asked for; new ones reach the file by `save`."""
+    """The values of one subject, read when first asked for; new ones reach the file by `save`.
 
-    def __init__(self, folder: Path, subject: bytes) -> None:
+    `refuse` hears why a file is not believed that somebody else can have written.
+    """
+
+    def __init__(
+        self, folder: Path, subject: bytes, refuse: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._refuse = refuse
         self._path = folder / f"{subject.hex()}.values"
         self._subject = subject
         self._values: dict[bytes, bytes] = {}  # the oldest first
@@ -67,7 +75,7 @@ class KeptValues:
         if not self._has_new:
             return
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path.parent)
             self._look()
             _replace(self._path, _content(self._subject, self._values))
             self._file = _identity(os.stat(self._path))
@@ -77,17 +85,19 @@ class KeptValues:
     def _look(self) -> None:
         """Take over the file's values, if it is another one than was read or written last."""
         try:
-            found = os.stat(self._path)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > 2 * MOST_FILE_BYTES:
-                return
-            if _identity(found) == self._file:
-                return
-            data = self._path.read_bytes()
+            with open(open_own(self._path), "rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_size > 2 * MOST_FILE_BYTES or _identity(found) == self._file:
+                    return
+                data = file.read(found.st_size)
+                with suppress(OSError):
+                    os.utime(file.fileno())  # the files not used for longest are removed first
+        except ForeignError as error:
+            self._refuse(str(error))
+            return
         except OSError:
             return
         self._file = _identity(found)
-        with suppress(OSError):
-            os.utime(self._path)  # the files that were not used for longest are removed first
         own, self._values, self._size = self._values, {}, 0
         self._add(_values(self._subject, data) | own)
 
@@ -121,7 +131,10 @@ def _values(subject: bytes, data: bytes) -> dict[bytes, bytes]:
         return {}
     key, values = start + count * _NUMBER.itemsize, {}
     value = key + count * SIZE
-    for size in np.frombuffer(body, _NUMBER, count, start).tolist():
+    sizes = np.frombuffer(body, _NUMBER, count, start).tolist()
+    if min(sizes, default=0) < 0 or value + sum(sizes) != len(body):
+        return {}
+    for size in sizes:
         values[body[key : key + SIZE]] = body[value : value + size]
         key, value = key + SIZE, value + size
     return values
@@ -132,6 +145,7 @@ def _replace(path: Path, data: bytes) -> None:
     draft = path.parent / f".{path.name}-{secrets.token_hex(8)}"
     try:
         with open(draft, "xb") as file:
+            os.chmod(file.fileno(), PRIVATE_FILE)
             file.write(data)
         os.replace(draft, path)
     except BaseException:

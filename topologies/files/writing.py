@@ -39,18 +39,20 @@ MISTAKES = (  # names and folders that the user can choose otherwise; all else i
     errno.EROFS,
 )
 _DESCRIPTORS = re.compile(r"/proc/(\d+)/(?:task/\d+/)?fd")
+_PRIVATE = 0o600
 _MOST_LINKS = 40  # in a row, as Linux has it
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file, all of it or nothing; text in UTF-8.
+def write_whole(path: str | Path, content: str | bytes, *, private: bool = False) -> None:
+    """Write a file, all of it or nothing; text in UTF-8. With `private` its user alone may read or
+    write it from then on.
 
     An OutputError names a path that cannot be written (status 2), a DiskError a disk that is full
     or broken (status 5).
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
-        _write(Path(path), data)
+        _write(Path(path), data, private)
     except OSError as error:
         raise failed(path, error) from None
 
@@ -102,7 +104,7 @@ def is_replaced(path: Path) -> bool:
     return (os.path.isfile(path) or not os.path.exists(path)) and _descriptor(path) is None
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, private: bool) -> None:
     try:
         found = path.stat().st_mode
     except FileNotFoundError:
@@ -117,8 +119,8 @@ def _write(path: Path, data: bytes) -> None:
     draft = target.parent / f".simgpt-{secrets.token_hex(8)}"
     try:
         with open(draft, "xb") as file:
-            if found:
-                os.chmod(draft, stat.S_IMODE(found))
+            if found or private:
+                os.chmod(draft, _PRIVATE if private else stat.S_IMODE(found))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

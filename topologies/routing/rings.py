@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.files.kept_values import digest_of
+from topologies.files.schema import LEAST_NUMBER, MOST_NUMBER
 from topologies.kept_results import kept_about
 from topologies.machine import Machine
 from topologies.network import Network
@@ -111,7 +112,7 @@ def _rings_together(
         return _computed(network, placement, axes)
     key = digest_of(*(axis.digest for axis in axes))
     data = kept.get(key)
-    found = None if data is None else unpacked(data, [len(axis.members) for axis in axes])
+    found = None if data is None else unpacked(data, [axis.members.shape for axis in axes])
     if found is None:
         found = _computed(network, placement, axes)
         kept.put(key, packed(found))
@@ -134,9 +135,9 @@ def _rings_of(
     network: Network, placement: Placement, axis: AxisGroups, found: tuple[Rates, Rates]
 ) -> Found:
     reach, ((rate, of_nics), within) = reach_of(network, placement, axis), found
-    rounded = np.round(rate / _STEP_BYTES_PER_S) * _STEP_BYTES_PER_S
+    rounded = _rounded(rate, rate / _STEP_BYTES_PER_S, 0, _STEP_BYTES_PER_S)
     inside = np.where(reach.nodes > 1, within, np.inf)
-    share = np.round(rate / of_nics, _SHARE_DIGITS)
+    share = _rounded(rate / of_nics, rate / of_nics, _SHARE_DIGITS)
     links = pair_links(network.node, placement, axis)
     table = np.column_stack([reach.nodes, reach.devices_per_node, rounded, inside, share, links])
     different, index = _different_rows(table)
@@ -146,6 +147,14 @@ def _rings_of(
         for nodes, most, r, w, s, n in different.tolist()
     ]
     return index, rings_found
+
+
+def _rounded(
+    number: NDArray[np.float64], scaled: NDArray[np.float64], digits: int, unit: float = 1.0
+) -> NDArray[np.float64]:
+    """Numbers rounded in units, unless nothing would be left of one."""
+    found = np.round(scaled, digits) * unit
+    return np.where(found > 0, found, number)
 
 
 def _different_rows(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -172,8 +181,9 @@ def packed(found: Sequence[Found]) -> bytes:
     return b"".join(part.tobytes() for part in parts)
 
 
-def unpacked(data: bytes, groups: Sequence[int]) -> list[Found] | None:
-    """What was packed for axes of so many groups; None if it was something else."""
+def unpacked(data: bytes, shapes: Sequence[tuple[int, ...]]) -> list[Found] | None:
+    """What was packed for axes of so many groups of so many ranks; None if it was something
+    else, or if no such rings can be."""
     found, at = [], 0
 
     def taken(kind: np.dtype[Any], count: int) -> NDArray[Any]:
@@ -183,16 +193,37 @@ def unpacked(data: bytes, groups: Sequence[int]) -> list[Found] | None:
         return part
 
     try:
-        for length in groups:
+        for groups, ranks in shapes:
             rows, runs = taken(_COUNT, 2).tolist()
             counts = taken(_COUNT, 4 * rows).reshape(rows, 4).tolist()
             rates = taken(_RATE, 4 * rows).reshape(rows, 4).tolist()
             ends, value = taken(_INDEX, runs), taken(_INDEX, runs).astype(np.int64)
             index = np.repeat(value, np.diff(ends, prepend=0))
-            if len(index) != length or not 0 <= value.min() <= value.max() < rows:
+            if len(index) != groups or not 0 <= value.min() <= value.max() < rows:
                 return None
             parts = ([*c[:3], *r, c[3]] for c, r in zip(counts, rates, strict=True))
             found.append((index, [Ring(*part) for part in parts]))
+            if not all(_can_be(ring, ranks) for ring in found[-1][1]):
+                return None
     except ValueError:
         return None
     return found if at == len(data) else None
+
+
+def _can_be(ring: Ring, ranks: int) -> bool:
+    """Whether a ring of so many ranks may be this one: its numbers are in their ranges."""
+    joined = ranks > 1
+    return (
+        ring.ranks == ranks
+        and 1 <= ring.nodes <= ranks
+        and 1 <= ring.devices_per_node <= ranks
+        and ring.pair_links >= -1
+        and (_is_rate(ring.bytes_per_s) if joined else ring.bytes_per_s == math.inf)
+        and (_is_rate(ring.within_bytes_per_s) or ring.within_bytes_per_s == math.inf)
+        and 0 <= ring.further_s < MOST_NUMBER
+        and LEAST_NUMBER < ring.fabric_share <= 1
+    )
+
+
+def _is_rate(number: float) -> bool:
+    return LEAST_NUMBER < number < MOST_NUMBER
