@@ -272,6 +272,10 @@ def _prediction(
     gpt: GPT, plan: Plan, machine: Machine, step: StepResult, stack: Stack
 ) -> Prediction:
     ticks = sum(step.parts_ticks.values())
+    if not ticks:
+        raise PlanCannotRunError(
+            f"a step of {gpt.name} takes no picosecond on {machine.name}: its rates are too high"
+        )
     step_s = to_seconds(ticks)
     device_s = step_s * plan.grid.ranks
     parts_s = {key: to_seconds(part) for key, part in step.parts_ticks.items()}

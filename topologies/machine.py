@@ -24,7 +24,8 @@ from topologies.hardware.interconnect import (
     NoInterconnect,
 )
 from topologies.hardware.node import Host, Links, Nics, Node
-from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.hardware.profile import Profile
+from topologies.hardware.profile_file import read_profile
 from topologies.hardware.reliability import Reliability, Storage
 from topologies.hardware.run_to_run import Band, RunToRun
 from topologies.hardware.scan import Scan
@@ -144,8 +145,11 @@ def machine_from_dict(document: Mapping[str, Any], origin: str) -> Machine:
     """Builds a machine from the document of its file; `origin` is that file's name, for errors."""
     _check_tables(document, origin)
     tables = {name: value for name, value in document.items() if name != "profile"}
-    profile = _profile(document["profile"], origin) if "profile" in document else None
-    return machine_from_facts(read_facts(tables, origin), profile, origin)
+    machine = machine_from_facts(read_facts(tables, origin), None, origin)
+    if "profile" not in document:
+        return machine
+    profile = read_profile(document["profile"], machine.devices, origin)
+    return dataclasses.replace(machine, profile=profile)
 
 
 def _check_tables(document: Mapping[str, Any], origin: str) -> None:
@@ -196,21 +200,17 @@ def machine_to_dict(machine: Machine) -> dict[str, Any]:
     return document
 
 
-def _profile(document: Any, origin: str) -> Profile:
-    return _explained(document, Profile, origin, "profile")
-
-
-def _explained(document: Any, cls: type[Part], origin: str, path: str = "$") -> Part:
+def _explained(document: Any, cls: type[Part], origin: str) -> Part:
     """What a document holds, or a MachineError that says what is wrong with it."""
     from cattrs import BaseValidationError
 
     try:
         return _converter().structure(document, cls)
     except BaseValidationError as error:
-        raise MachineError(f"{origin}: {_reason(error, path)}") from None
+        raise MachineError(f"{origin}: {_reason(error)}") from None
 
 
-def _reason(error: BaseException, path: str) -> str:
+def _reason(error: BaseException) -> str:
     from cattrs import transform_error
 
     while isinstance(error, BaseExceptionGroup):
@@ -219,7 +219,7 @@ def _reason(error: BaseException, path: str) -> str:
                 error = inner
                 break
         else:
-            return transform_error(error, path=path)[0]
+            return transform_error(error)[0]
     return str(error)
 
 
@@ -244,8 +244,6 @@ def _converter() -> Converter:
         RunToRun,
         Reliability,
         Storage,
-        Profile,
-        MeasuredTable,
         Machine,
     )
     for cls in (*of_node, *others):

@@ -55,9 +55,7 @@ class CalibratedCosts:
     def __init__(self, profile: Profile, ranks: int, host_bytes_per_s: float) -> None:
         self._host_bytes_per_s = host_bytes_per_s
         self._host = profile.host
-        tables = {
-            kind: _nearest_ranks(kind, table, ranks) for kind, table in profile.kernels.items()
-        }
+        tables = {kind: _nearest_ranks(table, ranks) for kind, table in profile.kernels.items()}
         self._grids: dict[str, dict[str, _Grid]] = {}
         self._curves: dict[tuple[str, str], _Curve] = {}
         for name, rows in tables.items():
@@ -66,11 +64,11 @@ class CalibratedCosts:
                 self._grids[precision] = _matmul_grids(rows)
             elif kind == "batched_matmul":
                 for form, points in _points_by_form(rows).items():
-                    self._curves[kind + form, precision] = _curve(name, points)
+                    self._curves[kind + form, precision] = _curve(points)
             else:
                 is_attention = kind.partition(".")[0] in ATTENTIONS
                 points = _attention_points(rows) if is_attention else _points(rows)
-                self._curves[kind, precision] = _curve(name, points)
+                self._curves[kind, precision] = _curve(points)
         self._known: dict[tuple[object, ...], float] = {}
 
     def host_s(self, op: Op) -> float:
@@ -132,12 +130,8 @@ _SHAPE = ("form", "m", "n", "k")
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = dict.fromkeys(MATMULS, _SHAPE)
 
 
-def _nearest_ranks(kind: str, table: MeasuredTable, ranks: int) -> list[tuple[float, ...]]:
+def _nearest_ranks(table: MeasuredTable, ranks: int) -> list[tuple[float, ...]]:
     """The rows measured with the number of busy ranks nearest to `ranks`, without that column."""
-    if table.columns[0] != "ranks" or not table.rows:
-        raise MachineError(f"kernels.{kind} must have rows, and ranks as its first column")
-    if any(value <= 0 for row in table.rows for value in (row[0], row[-1])):
-        raise MachineError(f"kernels.{kind} has a row whose ranks or seconds are not positive")
     nearest = min((row[0] for row in table.rows), key=lambda busy: (abs(log(busy / ranks)), busy))
     return [row[1:] for row in table.rows if row[0] == nearest]
 
@@ -164,10 +158,8 @@ class _Curve:
         return exp(ys[right - 1] + share * (ys[right] - ys[right - 1]))
 
 
-def _curve(kind: str, points: Sequence[tuple[float, float]]) -> _Curve:
+def _curve(points: Sequence[tuple[float, float]]) -> _Curve:
     """A curve through the points; of several with one size the fastest counts."""
-    if any(size <= 0 for size, _ in points):
-        raise MachineError(f"kernels.{kind} has a row whose size is not positive")
     fastest: dict[float, float] = {}
     for size, seconds in sorted(points):
         fastest.setdefault(size, seconds)

@@ -169,3 +169,27 @@ def test_a_schedule_that_never_repeats_is_not_simulated_beyond_measure() -> None
 def test_as_many_links_as_there_may_be_are_made_no_more() -> None:
     most = MachineParameter("node.links.all_pairs", 1000, None, counted=True, most=1000)
     assert most.steps() == (999, 1000)
+
+
+@pytest.mark.parametrize("command", ["predict", "why", "search"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["device.memory_bandwidth=1e-9 B/s"],
+        ["node.links.bandwidth=1e-29 B/s"],
+        ["device.peak_flops.bf16=1e-29 FLOP/s"],
+        [
+            *("device.peak_flops.bf16=1e29 FLOP/s", "device.memory_bandwidth=1e29 B/s"),
+            *("device.launch=0 s", "device.matmul.launch=0 s"),
+        ],
+    ],
+)
+def test_rates_that_no_time_can_be_told_at_are_refused(command: str, settings: list[str]) -> None:
+    """A step of more than 63 bits of picoseconds, or of none."""
+    ranks = "1" if len(settings) > 1 else "2"
+    words = [command, "tiny-30k", "-m", "perlmutter", "-n", ranks, "--batch", "2"]
+    words += [] if command == "search" else ["--plan", "data=rest"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    said = simgpt(*words)
+    assert said.status in (2, 3)
+    assert said.err.splitlines()[-1].startswith("simgpt: ")

@@ -53,8 +53,13 @@ def test_a_derived_a_changed_and_a_measured_machine_read_back(tmp_path: Path) ->
         | {f"software.nvls.efficiency_{where}": 0.5 for where in ("across", "within")},
     )
     assert_reads_back(changed, tmp_path)
-    table = MeasuredTable(("m", "seconds"), ((8.0, 1e-05), (1e16, 0.25)))
-    profile = Profile({"matmul": table}, {"all_gather": table}, {"host": "a b"}, {"matmul": 1e-6})
+    rows = ((1.0, 8.0, 1e-05), (560.0, 1e15, 0.25))
+    profile = Profile(
+        {"add@fp32": MeasuredTable(("ranks", "nbytes", "seconds"), rows)},
+        {"all_gather": MeasuredTable(("ranks", "bytes", "seconds"), rows)},
+        {"host": "a b"},
+        {"add@fp32": 1e-6},
+    )
     assert_reads_back(dataclasses.replace(lab, profile=profile), tmp_path)
 
 

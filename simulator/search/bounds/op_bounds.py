@@ -15,6 +15,7 @@ from itertools import chain, islice
 import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
+from simulator.engine.engines import TOO_LONG
 from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
@@ -31,6 +32,7 @@ from simulator.search.rings.ring_numbers import RingNumbers, key_of
 from simulator.search.space import Space
 from simulator.stacks.exchange import OWN
 from topologies.routing.rings import Ring
+from workload.errors import PlanCannotRunError
 from workload.grid import Grid
 from workload.op import Op
 from workload.passes.exchanges.kernels import Reached
@@ -162,7 +164,10 @@ class OpBounds:
         if None in found:
             known |= {key: ticks(*key) for key in dict.fromkeys(every) if key not in known}
             found = [known[key] for key in every]
-        return np.array(found, dtype=np.int64)
+        try:
+            return np.array(found, dtype=np.int64)
+        except OverflowError as error:
+            raise PlanCannotRunError(TOO_LONG) from error
 
     def _parts(
         self,
