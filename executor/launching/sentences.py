@@ -32,6 +32,12 @@ def sentence_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_sentence(str(error))}"
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a library written in Rust gave up, which is no `Exception` and none of Python's own
+    ends of a program."""
+    return not isinstance(error, Exception | KeyboardInterrupt | SystemExit | GeneratorExit)
+
+
 def last_words(stderr: str) -> str:
     """The line that says why a process ended which wrote this on stderr; empty if none does.
 

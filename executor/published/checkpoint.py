@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import LaunchError, WeightsError
+from executor.launching.sentences import is_panic
 from executor.published.config import Document, check_config, config_beside
 from executor.published.families import HEAD, Family, family_of
 from executor.published.names import published
@@ -107,7 +108,9 @@ def opened(path: Path, framework: str) -> Iterator[Any]:
     except OSError as error:
         why = error.strerror or str(error)
         raise WeightsError(f"cannot read the weights {path_shown(path)}: {why}") from None
-    except SafetensorError as error:
+    except BaseException as error:
+        if not isinstance(error, SafetensorError) and not is_panic(error):
+            raise
         raise WeightsError(f"{path_shown(path)} is no file of safetensors: {error}") from None
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
 from executor.errors import WeightsError
 from executor.groups import ProcessGroups
-from executor.published.checkpoint import FILE, INDEX, checkpoint_of
+from executor.published.checkpoint import FILE, INDEX, checkpoint_of, opened
 from executor.published.config import CONFIG, config_of
 from executor.published.names import published
 from executor.published.parameter import parted
@@ -307,6 +308,27 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     assert refused(empty, TINY).endswith("../b.safetensors is no file beside it")
     with pytest.raises(WeightsError, match="gelu and alibi positions"):
         checkpoint_of(tmp_path, find_model("mpt-7b"))
+
+
+def test_a_panic_of_the_library_is_said_of_its_file_and_an_interrupt_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        """As pyo3's, which is no Exception."""
+
+    for raised, expected in ((Panic("index out of range"), WeightsError), *_ENDS):
+
+        def broken(*_: object, error: BaseException = raised, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(safetensors, "safe_open", broken)
+        (tmp_path / FILE).write_bytes(b"x")
+        with pytest.raises(expected) as caught, opened(tmp_path / FILE, "pt"):
+            pytest.fail("it was opened")
+        assert FILE in str(caught.value) or expected is not WeightsError
+
+
+_ENDS = [(KeyboardInterrupt(), KeyboardInterrupt), (SystemExit(3), SystemExit)]
 
 
 def test_the_bare_model_and_masks_are_read_and_a_false_head_is_not(tmp_path: Path) -> None:
