@@ -30,12 +30,12 @@ def command(port: int, opens: bool) -> None:
     """
     from simgpt.commands.serve.server import PageServer
 
-    with PageServer(port) as server:
-        options.say(server.address)
-        options.note("open this address in a browser; Ctrl-C ends")
-        if opens:
-            click.launch(server.address)
-        try:
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            options.note("ended")
+    try:
+        with PageServer(port) as server:
+            options.say(server.address)
+            options.note("open this address in a browser; Ctrl-C ends")
+            if opens:
+                click.launch(server.address)
+            server.serve()
+    except KeyboardInterrupt:
+        options.note("ended")

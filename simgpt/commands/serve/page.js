@@ -19,16 +19,21 @@ const OWN_WORDS = { // of those of other frameworks, for what has a field here
   tp: "x", pp: "pipe", vpp: "interleave", mbs: "micro_batch", sp: "sequence_parallel",
   fsdp: "zero", hsdp: "zero",
 };
-const DELAY_MS = 150;
+const DELAY_MS = 150, TRIES = 5;
 
 const at = (id) => document.getElementById(id);
 let underWay = false, isDue = false, timer = 0, last = null;
 
+/** The answer to a question; a server that is busy is asked again, a few times. */
 async function post(name, body) {
-  const answer = await fetch(name, {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
-  });
-  return answer.json();
+  for (let tries = 1; ; tries += 1) {
+    const answer = await fetch(name, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+    });
+    if (answer.status !== 503 || tries === TRIES) return answer.json();
+    const wait = 1000 * Number(answer.headers.get("Retry-After"));
+    await new Promise((done) => setTimeout(done, wait));
+  }
 }
 
 function buildSizes() {
@@ -245,6 +250,10 @@ function optionOf(value, text) {
 async function begin() {
   buildSizes();
   const found = await post("choices", {});
+  if (found.error) {
+    showError(`${found.error}: load this page again`, []);
+    return;
+  }
   for (const [list, names] of [["models", found.models], ["machines", found.machines]]) {
     const made = element("datalist");
     made.id = list;

@@ -40,6 +40,6 @@ if __name__ == "__main__":
         PageServer() as server,
         browser(Path(profile), WIDTH) as driver,
     ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve, daemon=True).start()
         open_page(driver, server.address)
         draw(driver, sys.argv[1])

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from simgpt.commands.serve import answers, connections
+from simgpt.commands.serve.answers import predicted
+from simgpt.commands.serve.connections import Place
 from simgpt.commands.serve.server import PageServer
 from tests.simgpt.browser import browser, console, open_page, requests_abroad, require_browser
 from tests.simgpt.face import simgpt
@@ -24,10 +27,10 @@ WIDTHS = (1280, 800)
 def server() -> Iterator[PageServer]:
     require_browser()
     with PageServer() as made:
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=made.serve)
         thread.start()
         yield made
-        made.shutdown()
+        made.stop()
         thread.join()
 
 
@@ -107,20 +110,52 @@ def test_a_typed_size_moves_the_slider(page: Any) -> None:
 
 
 def test_what_changes_while_a_question_is_under_way_is_asked_next(
-    page: Any, server: PageServer
+    page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    goes_on = threading.Event()
+
+    def waiting(question: Any) -> dict[str, Any]:
+        assert goes_on.wait(60)
+        return predicted(question)
+
+    monkeypatch.setattr(answers, "ANSWERS", {**answers.ANSWERS, "predict": waiting})
     move = (
         "const f = document.getElementById('x-slider'); f.value = arguments[0];"
         "f.dispatchEvent(new Event('input', {bubbles: true}));"
     )
-    with server.one_by_one:
-        page.execute_script(move, "1")
-        until(lambda: bool(page.execute_script("return underWay")))
-        page.execute_script(move, "3")
-        until(lambda: bool(page.execute_script("return isDue")))
+    page.execute_script(move, "1")
+    until(lambda: bool(page.execute_script("return underWay")))
+    page.execute_script(move, "3")
+    until(lambda: bool(page.execute_script("return isDue")))
+    goes_on.set()
     settle(page)
     record = on_the_command_line(page)
     assert (record["plan"]["x"], record["step_s"]) == (8, step_s(page))
+
+
+def test_a_busy_server_is_asked_again(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, refused = step_s(page), "return document.getElementById('answer').dataset.seen || ''"
+    monkeypatch.setitem(connections.MOST, Place.ASKED, 0)
+    page.execute_script(
+        "const was = window.fetch; window.fetch = async (...a) => { const r = await was(...a);"
+        "document.getElementById('answer').dataset.seen = r.status; return r; };"
+        "const f = document.getElementById('x-slider'); f.value = 1;"
+        "f.dispatchEvent(new Event('input', {bubbles: true}));"
+    )
+    until(lambda: page.execute_script(refused) == "503")
+    monkeypatch.undo()
+    settle(page)
+    assert text(page, "error") == ""
+    assert step_s(page) != before
+    console(page)  # the browser names each 503
+
+
+def test_a_server_that_stays_busy_is_said_to_be(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.MOST, Place.ASKED, 0)
+    page.execute_script("window.setTimeout = (f, ms) => f();")
+    put(page, "pipe", "2")
+    assert "busy" in text(page, "error")
+    console(page)
 
 
 def test_bars_have_the_shares_of_their_parts(page: Any) -> None:
