@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from simgpt import options
+from simgpt.invocation import is_command
 from simgpt.progress import Ticker
+
+if TYPE_CHECKING:
+    from validation.report.answers import Answers
 
 
 @click.command("report")
@@ -50,7 +56,7 @@ def command(
         raise click.UsageError("give FILES, or --weak-scaling")
     if output is None and folder is None:
         raise click.UsageError("give -o report.html, or --figures and a folder")
-    answers = read_answers(files) if files else Answers()
+    answers = _with_own_commands(read_answers(files)) if files else Answers()
     if folder is not None:
         _make(folder)
     with Ticker() as ticker:
@@ -59,6 +65,15 @@ def command(
     options.wrote(written.paths, _listed(written.paths))
     if written.missing:
         options.note(" ".join(written.missing.split()))
+
+
+def _with_own_commands(answers: Answers) -> Answers:
+    """The answers without commands that are not one of simgpt: readers of a page paste them."""
+    own = [each for each in answers.commands if is_command(each)]
+    if other := len(answers.commands) - len(own):
+        which = "one that is" if other == 1 else f"{other:,} that are"
+        options.note(f"of the commands in the files, {which} not simgpt's will not be shown")
+    return replace(answers, commands=own)
 
 
 def _make(folder: Path) -> None:

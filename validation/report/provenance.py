@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from topologies.files.printable import shown as text_shown
 from topologies.files.reading import UserFile
 from topologies.machine_files import machine_names, variant_names
 from topologies.session import session_cached
@@ -74,8 +75,11 @@ def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
     given = _table(document, "asked")
     of = Reader({"model": "", "machine": "", **document, **given}, origin)
     placement = _table(document, "placement").get("policy")
+    model = of.text("model")
+    if model.startswith("-"):  # on the command line that a page shows it would be an option
+        raise ReportError(f"{origin}: model = {text_shown(model)} should not begin with -")
     return Asked(
-        of.text("model"),
+        model,
         of.text("machine"),
         _table(document, "fields"),
         _table(document, "settings"),
