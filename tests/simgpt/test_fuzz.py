@@ -12,6 +12,9 @@ from tests.simgpt.fuzz.child import Said
 from tests.simgpt.fuzz.draw import QUICK, Draw
 from tests.simgpt.fuzz.fuzz import fuzz
 from tests.simgpt.fuzz.judge import page_wrong, wrong_with
+from tests.simgpt.fuzz.page import wrong_with_reply
+from tests.simgpt.fuzz.values import MARK
+from tests.simgpt.serve.raw import Got
 
 SEED, PARTS, EACH = 1, 8, 38
 
@@ -95,6 +98,28 @@ def test_the_judge_knows_what_no_step_can_be(
     draw.args = ["models", "--json"]
     said = Said(0, f'{{"rows": [{{{good}, {change}}}]}}', "", "", 0)
     wrong = wrong_with(draw, said, tmp_path_factory.mktemp("case"))
+    assert words in wrong
+    assert bool(words) == bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "body", "words"),
+    [
+        (400, {}, b"{}", ""),
+        (200, {}, MARK.encode(), ""),
+        (500, {}, b"{}", "status 500"),
+        (400, {}, MARK.encode(), "repeats"),
+        (400, {"cache-control": "public"}, b"{}", "cache-control"),
+        (400, {"content-security-policy": "script-src *"}, b"{}", "content-security-policy"),
+        (400, {"content-type": "text/html"}, b"{}", "no page"),
+    ],
+)
+def test_the_judge_sees_what_is_wrong_with_a_reply(
+    status: int, fields: dict[str, str], body: bytes, words: str
+) -> None:
+    usual = {"content-security-policy": "default-src 'none'", "x-content-type-options": "nosniff"}
+    usual |= {"referrer-policy": "no-referrer", "cache-control": "no-store"}
+    wrong = "".join(wrong_with_reply(Got(status, usual | fields, body)))
     assert words in wrong
     assert bool(words) == bool(wrong)
 

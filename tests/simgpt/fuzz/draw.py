@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.simgpt.fuzz.damage import as_bytes, at, chewed, leaves, mutated
 from tests.simgpt.fuzz.foreign import Foreign
+from tests.simgpt.fuzz.requests import Requests
 from tests.simgpt.fuzz.values import (
     EVIL,
     MODELS,
@@ -32,6 +33,7 @@ WEIGHTS = {
     },
     **{"search": 3, "why": 2, "validate": 5, "run": 2, "words": 2},
     **{"import": 8, "export": 5, "compare": 6, "sbatch": 4},
+    **{"http": 8},
 }
 QUICK = tuple(kind for kind in WEIGHTS if kind != "run")  # which imports torch
 SPANS = [
@@ -40,7 +42,7 @@ SPANS = [
 ]
 
 
-class Draw(Foreign):
+class Draw(Foreign, Requests):
     """Input `number` of a seed. `bases` are good answers, to be damaged."""
 
     def __init__(

@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.simgpt.fuzz.child import LIMIT_S, MEMORY_GIB, TORCH_GIB, Child, Said
 from tests.simgpt.fuzz.draw import Draw
 from tests.simgpt.fuzz.judge import wrong_with
+from tests.simgpt.fuzz.page import Page
 
 BIG = b"# " + b"x" * 100_000_000
 
@@ -56,7 +57,7 @@ def fuzz(
 ) -> Findings:
     """Run some inputs of a seed. `own_process` is the share that goes through `python -m simgpt`;
     the files of findings go into `keep`."""
-    findings, child = Findings(), Child(MEMORY_GIB)
+    findings, child, page = Findings(), Child(MEMORY_GIB), Page()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as work:
         os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
         try:
@@ -66,7 +67,10 @@ def fuzz(
                 folder.mkdir()
                 lay(folder, draw.files)
                 apart = random.Random(number).random() < own_process
-                said = outside(folder, draw.args) if apart else _asked(child, draw, folder)
+                if draw.kind == "http":
+                    said = page.ask(draw)
+                else:
+                    said = outside(folder, draw.args) if apart else _asked(child, draw, folder)
                 wrong = wrong_with(draw, said, folder)
                 if wrong and keep is not None:
                     _keep(keep / f"{seed}-{number}", draw)
@@ -75,6 +79,7 @@ def fuzz(
                 progress(findings)
         finally:
             child.end()
+            page.end()
     return findings
 
 
