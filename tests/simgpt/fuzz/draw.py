@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from tests.simgpt.fuzz.damage import as_bytes, at, chewed, leaves, mutated
-from tests.simgpt.fuzz.foreign import Foreign
+from tests.simgpt.fuzz.frameworks import Frameworks
 from tests.simgpt.fuzz.requests import Requests
 from tests.simgpt.fuzz.values import (
     EVIL,
@@ -33,6 +33,7 @@ WEIGHTS = {
     },
     **{"search": 3, "why": 2, "validate": 5, "run": 2, "words": 2},
     **{"import": 8, "export": 5, "compare": 6, "sbatch": 4},
+    **{"recipe": 5, "config": 5, "titan": 4, "stacks": 4, "routing": 3, "plan_run": 4, "gzip": 3},
     **{"http": 8},
 }
 QUICK = tuple(kind for kind in WEIGHTS if kind != "run")  # which imports torch
@@ -42,7 +43,7 @@ SPANS = [
 ]
 
 
-class Draw(Foreign, Requests):
+class Draw(Frameworks, Requests):
     """Input `number` of a seed. `bases` are good answers, to be damaged."""
 
     def __init__(
