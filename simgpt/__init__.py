@@ -9,13 +9,17 @@ Each function asks what the command of its name asks (`machine` and `model`: `si
 True
 """
 
-from __future__ import annotations
+import sys
 
-from typing import TYPE_CHECKING
+# `python -m simgpt` has Python look for every module in the current folder first, whose `typing.py`
+# or `topologies/` must not run. So nothing, `__future__` neither, is imported before it is taken
+# off the path, unless the folder is where this package was found.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    _asked_for = sys.orig_argv[len(sys.orig_argv) - len(sys.argv)].removeprefix("-m")
+    if _asked_for in ("simgpt", "simgpt.__main__") and __path__ != [f"{sys.path[0]}/simgpt"]:
+        del sys.path[0]
 
-from topologies.errors import SimgptError
-from topologies.session import Session
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from simgpt.api.functions import (
         machine,
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
         validate,
         why,
     )
+    from topologies.errors import SimgptError
+    from topologies.session import Session
 
     __version__: str
 
@@ -60,6 +66,14 @@ if not TYPE_CHECKING:  # to which every name would be one of this module
                 return "unknown"
         if name not in __all__:
             raise AttributeError(f"module 'simgpt' has no attribute {name!r}")
+        if name == "SimgptError":
+            from topologies.errors import SimgptError
+
+            return SimgptError
+        if name == "Session":
+            from topologies.session import Session
+
+            return Session
         from simgpt.api import functions
 
         return getattr(functions, name)

@@ -11,6 +11,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from simgpt.arguments.completion import completed
+from simgpt.interrupts import unwinding
 from simgpt.invocation import HELP
 from simgpt.stderr import tell
 from topologies.errors import DiskError, SimgptError
@@ -115,12 +116,10 @@ def _note_refused(session: Session) -> None:
 
 
 def main() -> None:
-    """The entry point: runs the command line, and turns an error into a sentence and a status."""
-    signal.signal(signal.SIGTERM, _terminated)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup leaves it
-        signal.signal(signal.SIGHUP, _terminated)
+    """Run the command line, and turn an error into a sentence and a status."""
     try:
-        sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
+        with unwinding():
+            sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
     except NoArgsIsHelpError as error:
         tell(error.ctx.get_help() + "\n")
         _fail(f"missing command; see {error.ctx.command_path} --help", error.exit_code)
@@ -130,7 +129,7 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except MemoryError:
         _fail("this machine has too little memory for that", DiskError.exit_code)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 128 + signal.SIGINT)
 
 
@@ -164,8 +163,3 @@ def _unknown(error: click.ClickException) -> str:
     command = error.ctx.command if error.ctx is not None else None
     known = instead_of(command, name, value_of(sys.argv[1:], name))
     return f"no such option {name!r}: {known}" if known else ""
-
-
-def _terminated(signum: int, _: object) -> NoReturn:
-    """Leave through every `with`, so that ranks are stopped and folders removed."""
-    _fail(f"ended by {signal.Signals(signum).name}", 128 + signum)

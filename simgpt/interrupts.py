@@ -4,6 +4,7 @@ was given is over."""
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
@@ -12,8 +13,48 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from simgpt.stderr import tell
+
 TIME = signal.SIGURG  # does nothing where it comes too late to be heeded
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+AGAIN_S = 0.02  # until a signal that came during an import is sent again
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Signals leave what is done meanwhile through every `with`, so that ranks are stopped and
+    folders removed; not in the middle of an import, where a library may catch any exception, or
+    print it."""
+    before = {}
+    for number in ASKED:
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, _unwind)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:
+    if _is_importing(frame):
+        again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+    elif number == signal.SIGINT:
+        raise KeyboardInterrupt
+    else:
+        tell(f"simgpt: ended by {signal.Signals(number).name}")
+        raise SystemExit(128 + number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _OverError(BaseException):

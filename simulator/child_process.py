@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from topologies.interpreter import apart_from_the_folder
+
 FROZEN_S = 30.0  # of silence, after which a process counts as frozen
 BEATS = 30  # in that time
 STARTING = 10  # times as long may pass before the first beat: imports from a slow disk
@@ -121,15 +123,20 @@ class Watch:
 
 
 @contextmanager
-def without_main() -> Iterator[None]:
-    """Processes spawned meanwhile do not run the file of `__main__` again, which they have no need
-    of: a script without `if __name__ == "__main__"` would ask its question once more in each."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+def spawning(deaf_to: Iterable[signal.Signals]) -> Iterator[None]:
+    """Processes spawned meanwhile run no code of the user's, and do not hear of some signals.
+
+    They import nothing from the current folder. They do not run the file of `__main__` again, which
+    they have no need of: a script without `if __name__ == "__main__"` would ask its question once
+    more in each.
+    """
+    with apart_from_the_folder(), signals_ignored(deaf_to):
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 @contextmanager

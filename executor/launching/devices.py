@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from importlib import metadata
 from executor.errors import LaunchError
 from executor.launching.launch import require_torch
 from executor.launching.sentences import last_words
+from topologies.interpreter import child_environment
 
 TIMEOUT_S = 120
 ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
@@ -23,6 +25,7 @@ def accelerators() -> int:
     try:
         answer = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", ASK],
+            env={**os.environ, **child_environment()},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from executor.launching.sentences import last_words
+from topologies.interpreter import child_environment
 
 GRACE_S = 5.0  # for ranks to end by themselves, and again after they are asked to
 CHUNK_BYTES = 1 << 16
@@ -71,7 +72,7 @@ def start(task: str, description: str, rank: int, ranks: int, folder: Path) -> R
     with stderr.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "executor.worker", task, str(rank), str(ranks), str(folder)],
-            env={**_environment(), **os.environ},
+            env={**_environment(), **os.environ, **child_environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -14,6 +14,9 @@ from topologies.files.printable import printable, shown
 MARGIN, START_S, ROUND_S = 1.25, 600.0, 300.0  # of a time limit that nobody gave
 LONGEST_DAYS = 365
 MOST_LETTERS = 64  # of a job's name
+SIMGPT = "-m simgpt run"
+# Python imports nothing from the folder that the job starts in, nor do the ranks of torchrun.
+_SAFE = "export PYTHONSAFEPATH=1"
 # What torchrun would tell each rank that srun starts; a task that sees one device has it as 0.
 _AS_TORCHRUN = 'export RANK=$SLURM_PROCID LOCAL_RANK={local} WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
 _TIME = re.compile(
@@ -44,7 +47,7 @@ class JobRequest:
     setup: tuple[str, ...] = ()
     account: str = ""
     partition: str = ""
-    program: str = "-m simgpt run"
+    program: str = SIMGPT
     prepared: tuple[tuple[str, ...], ...] = ()
     by_torch: bool = False
     segment: int = 0
@@ -146,7 +149,7 @@ def job_script(site: Site, job: JobRequest) -> str:
         [f"# {note}" for note in site.notes],
         [f"module load {each.value}" for each in site.modules],
         list(job.setup),
-        [_export(each) for each in site.environment],
+        [_export(each) for each in site.environment] + [_SAFE] * (job.program == SIMGPT),
         [
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)',
             "MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
@@ -187,7 +190,7 @@ def _command(site: Site, job: JobRequest) -> str:
     run = ["python"]
     if site.launcher != SRUN:
         run += [
-            "-m torch.distributed.run",
+            "-P -m torch.distributed.run",
             '--nnodes="$SLURM_JOB_NUM_NODES"',
             f"--nproc-per-node={job.ranks_per_node}",
             '--rdzv-id="$SLURM_JOB_ID"',

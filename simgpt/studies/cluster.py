@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from simgpt.studies.inputs import Inputs
 from simgpt.studies.workers import AHEAD
 from topologies.files.printable import path_shown
 from topologies.files.reading import ANSWER_BYTES, UserFile
+from topologies.interpreter import child_environment
 from topologies.session import Session
 
 _SCHEDULER = UserFile("scheduler file", WorkersError, ANSWER_BYTES)  # it lists all workers
@@ -238,10 +240,21 @@ def slurm_jobs(slurm: Slurm, folder: Path) -> Any:
         interface=slurm.interface,
         protocol="tls://",
         security=_certificate(folder),
+        job_script_prologue=_prologue(),
         scheduler_cls=_scheduler_without_pages(),
         # A worker's page of figures cannot be left out: it is for its own node alone.
         worker_extra_args=["--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
     )
+
+
+def _prologue() -> list[str]:
+    """What a job runs before its workers: the lines that Dask's own configuration has, and what
+    keeps workers from importing the folder that they start in."""
+    import dask
+
+    given: list[str] = dask.config.get("jobqueue.slurm.job-script-prologue", None) or []
+    own = child_environment().items()
+    return [*given, *(f"export {name}={shlex.quote(value)}" for name, value in own)]
 
 
 def _jobqueue() -> Any:

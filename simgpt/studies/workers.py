@@ -23,8 +23,7 @@ from simulator.child_process import (
     Watch,
     beat,
     end_with_the_parent,
-    signals_ignored,
-    without_main,
+    spawning,
 )
 from topologies.session import Session, begin_worker
 
@@ -222,7 +221,7 @@ class _Worker:
             target=serve, args=(theirs, beats, frozen_s, inputs), daemon=True, name="simgpt-worker"
         )
         # A terminal's Ctrl-C is for the sweep, which ends them.
-        with signals_ignored({signal.SIGINT}), without_main():
+        with spawning({signal.SIGINT}):
             self._process.start()
         theirs.close()
         beats.close()

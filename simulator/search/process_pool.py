@@ -24,8 +24,7 @@ from simulator.child_process import (
     Watch,
     beat,
     end_with_the_parent,
-    signals_ignored,
-    without_main,
+    spawning,
 )
 from topologies.errors import SimgptError
 from topologies.session import Session, begin_worker
@@ -135,7 +134,7 @@ class ProcessPool:
         if self._processes:
             return
         context = multiprocessing.get_context("spawn")
-        with signals_ignored(IGNORED), without_main():
+        with spawning(IGNORED):
             for _ in range(self.count):
                 ours, theirs = context.Pipe()
                 heard, beats = context.Pipe(duplex=False)

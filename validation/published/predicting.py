@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, TypeVar
 
+from simulator.child_process import end_with_the_parent, spawning
 from simulator.predict import predict
 from simulator.stacks import Stack
 from simulator.stacks.job import Job
@@ -205,6 +208,22 @@ def _predicted(tasks: Sequence[Task]) -> list[PredictedRow]:
     return [predicted(task) for task in tasks]
 
 
+class LostProcessError(SimgptError):
+    """A process of this machine that ended before it had predicted its rows."""
+
+    exit_code = 5
+
+
+class _Processes(ProcessPoolExecutor):
+    """Starts a process for a task while there are fewer than it may have; a terminal's Ctrl-C is
+    for this one alone."""
+
+    def submit(self, fn: Callable[..., Found], /, *args: Any, **named: Any) -> Future[Found]:
+        """The outcome, once a process has it."""
+        with spawning({signal.SIGINT}):
+            return super().submit(fn, *args, **named)
+
+
 class _ThisProcess(Executor):
     """Does at once what it is given."""
 
@@ -224,9 +243,14 @@ def processes(rows: int) -> Iterator[Executor]:
         yield _ThisProcess()
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin)
+    with spawning({signal.SIGINT}):
+        pool = _Processes(workers, mp_context=context, initializer=_begin)
     try:
         yield pool
+    except BrokenProcessPool:
+        raise LostProcessError(
+            "a process that predicted rows has ended; it may need more memory than there is"
+        ) from None
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
@@ -235,6 +259,7 @@ def processes(rows: int) -> Iterator[Executor]:
 
 def _begin() -> None:
     """Keep what predictions have in common for as long as this process lives, and save it then."""
+    end_with_the_parent()
     begin_worker()
     session = Session().__enter__()
     Finalize(None, session.__exit__, args=(None, None, None), exitpriority=1)

@@ -257,4 +257,4 @@ def test_the_script_of_any_cluster_runs_the_plan(tmp_path: Path) -> None:
     assert "tiny-30k with x=1,y=1,z=1,data=2,precision=fp32" in done.stdout
     log = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     assert log[0] == "scontrol show hostnames localhost"
-    assert log[1].startswith("srun --cpu-bind=none --kill-on-bad-exit=1 python -m torch.")
+    assert log[1].startswith("srun --cpu-bind=none --kill-on-bad-exit=1 python -P -m torch.")
