@@ -83,7 +83,7 @@ def job_of(plan: str, folder: Path | None, steps: int = STEPS) -> Job:
     """A run that saves into a folder, and goes on from what is there."""
     saving = None
     if folder is not None:
-        saving = Saving(folder=str(folder), every_steps=EVERY, resume=True)
+        saving = Saving(folder=str(folder), every_steps=EVERY, resume=True, owned=True)
     built = parse_plan(plan, batch=8)
     return Job(gpt=find_model("tiny-2m"), plan=built, steps=steps, device="cpu", saving=saving)
 

@@ -153,9 +153,7 @@ def check_apart(
     if output is None or other is None:
         return
     if os.path.realpath(output) == os.path.realpath(other):
-        raise click.UsageError(
-            f"{first} and {option} both name {output}; give each a file of its own"
-        )
+        raise click.UsageError(f"{first} and {option} both name {output}; give each one of its own")
 
 
 def say(content: str) -> None:

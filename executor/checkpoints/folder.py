@@ -10,8 +10,6 @@ A checkpoint has its name only once all of it is on the disk. Free of torch.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -21,26 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from executor.checkpoints.errors import CheckpointError, DamagedCheckpointError
+from executor.checkpoints.manifest import Manifest, manifest_text, read_manifest
 from topologies.files.printable import path_shown
 from topologies.files.writing import sync_folder
 
-FORMAT = "simgpt-checkpoint-1"
 MANIFEST = "manifest.json"
 SAVING = ".saving-"
 REMOVED = ".removed-"
 DAMAGED, DIVERGED = ".damaged", ".diverged"
-_NAME = re.compile(r"step-(\d{8,})")
-_RANK = re.compile(r"rank-\d{5,}\.safetensors")
+_NAME = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,})")
 
 
 def name_of(step: int) -> str:
     """The name of the checkpoint after a step."""
     return f"step-{step:08}"
-
-
-def rank_file(rank: int) -> str:
-    """The name of the file that a rank writes."""
-    return f"rank-{rank:05}.safetensors"
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -54,28 +46,31 @@ def steps_in(folder: Path) -> list[int]:
     return sorted((int(found[1]) for found in map(_NAME.fullmatch, names) if found), reverse=True)
 
 
-def prepare(folder: Path) -> None:
-    """Make the folder, without what runs that were killed left half written in it."""
+def made(folder: Path) -> None:
+    """Make the folder, where it is not there yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        entries = list(folder.iterdir())
     except OSError as error:
         raise CheckpointError(f"cannot save into {path_shown(folder)}: {error.strerror}") from None
-    for entry in entries:
-        if entry.name.startswith((SAVING, REMOVED)):
-            shutil.rmtree(entry, ignore_errors=True)
+
+
+def clear_drafts(folder: Path) -> None:
+    """Remove what runs that were killed left half written; only the folder's owner may."""
+    with suppress(OSError):
+        for entry in list(folder.iterdir()):
+            if entry.name.startswith((SAVING, REMOVED)):
+                _clear(entry)
 
 
 def commit(draft: Path, manifest: Mapping[str, Any]) -> Path:
     """Give a draft that has all its ranks' files its manifest and its name."""
     with open(draft / MANIFEST, "x", encoding="utf-8") as file:
-        body = json.dumps(manifest, sort_keys=True)
-        file.write(json.dumps({"sha256": _digest(body), "manifest": json.loads(body)}))
+        file.write(manifest_text(manifest))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(draft)
     target = draft.parent / name_of(manifest["step"])
-    if target.exists():
+    if os.path.lexists(target):
         remove(target)
     os.rename(draft, target)
     sync_folder(target.parent)
@@ -91,38 +86,34 @@ def prune(folder: Path, keep: int) -> None:
 def remove(checkpoint: Path) -> None:
     """Remove a checkpoint; killed meanwhile, it is no checkpoint any more."""
     gone = checkpoint.with_name(f"{REMOVED}{checkpoint.name}")
-    shutil.rmtree(gone, ignore_errors=True)
+    _clear(gone)
     os.rename(checkpoint, gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    _clear(gone)
 
 
 def set_aside(checkpoint: Path, why: str) -> Path:
     """Rename a checkpoint so that no run goes on from it; the user may look at it."""
     aside = checkpoint.with_name(checkpoint.name + why)
     with suppress(FileNotFoundError):
-        shutil.rmtree(aside, ignore_errors=True)
+        _clear(aside)
         os.rename(checkpoint, aside)
     return aside
 
 
-def manifest_of(checkpoint: Path) -> dict[str, Any]:
+def _clear(path: Path) -> None:
+    """Remove a folder with all that is in it, or whatever else has its name."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        path.unlink()
+
+
+def manifest_of(checkpoint: Path) -> Manifest:
     """A checkpoint's manifest, which is what was written; a DamagedCheckpointError if not."""
     path = checkpoint / MANIFEST
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        manifest: dict[str, Any] = document["manifest"]
-        is_whole = document["sha256"] == _digest(json.dumps(manifest, sort_keys=True))
-        if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{path_shown(checkpoint)} is no checkpoint of this version")
-    except OSError as error:
-        message = f"{path_shown(path)} cannot be read: {error.strerror}"
-        raise DamagedCheckpointError(message) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise DamagedCheckpointError(f"{path_shown(path)} is not what was written") from None
-    if not is_whole or not all(map(_RANK.fullmatch, manifest["files"])):
-        raise DamagedCheckpointError(f"{path_shown(path)} is not what was written")
+    manifest = read_manifest(path)
+    if name_of(manifest.step) != checkpoint.name:
+        wrong = f"it is of step {manifest.step}"
+        raise DamagedCheckpointError(f"{path_shown(path)} is not what was written: {wrong}")
     return manifest
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -90,6 +90,18 @@ def written_by(program: Program, rank: int) -> list[Kept]:
     return [kept for kept in kept_of(program) if writer(kept.layout, grid, rank) == rank]
 
 
+def misfit(program: Program, saved: Mapping[str, Layout]) -> str:
+    """The first tensor of a rank that a checkpoint lacks, or has in another shape; none: empty."""
+    for each in kept_of(program):
+        if each.name not in saved:
+            return f"has no {each.name}"
+        shape = saved[each.name].shape
+        if shape != each.layout.shape:
+            was, needed = (" x ".join(map(str, of)) for of in (shape, each.layout.shape))
+            return f"has {each.name} of {was}, and this run needs {needed}"
+    return ""
+
+
 def snapshot(kept: list[Kept], table: BufferTable) -> dict[str, torch.Tensor]:
     """Copies in the host's memory, which training does not change any more."""
     found = {}

@@ -6,7 +6,7 @@ whatever the number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,19 +16,12 @@ import torch
 import torch.distributed as dist
 
 from executor.checkpoints.errors import DamagedCheckpointError
-from executor.checkpoints.folder import (
-    DAMAGED,
-    manifest_of,
-    name_of,
-    rank_file,
-    set_aside,
-    steps_in,
-)
-from executor.checkpoints.kept_tensors import Saved
-from executor.checkpoints.tensor_file import TensorFile, Written, digest_of
-from topologies.files.printable import path_shown
+from executor.checkpoints.folder import DAMAGED, manifest_of, name_of, set_aside, steps_in
+from executor.checkpoints.kept_tensors import Saved, writer
+from executor.checkpoints.manifest import Manifest, part_shape, rank_file
+from executor.checkpoints.tensor_file import TensorFile, digest_of
+from topologies.files.printable import path_shown, shown
 from workload.layout import Layout
-from workload.plan_text import parse_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +29,20 @@ class Found:
     """A checkpoint to go on from, whole; `damaged` says of newer ones why they are not."""
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     damaged: tuple[str, ...]
 
-    @property
-    def step(self) -> int:
-        """The last step that it has in it."""
-        step: int = self.manifest["step"]
-        return step
 
-
-def newest_whole(folder: Path, *, below: int | None, rank: int, ranks: int) -> Found | None:
+def newest_whole(
+    folder: Path,
+    *,
+    below: int | None,
+    rank: int,
+    ranks: int,
+    lacks: Callable[[Manifest], str] = lambda _: "",
+) -> Found | None:
     """The newest whole checkpoint, of a step below a bound if there is one; None where there is
-    none at all. All ranks call it, and find the same.
+    none at all. All ranks call it, and find the same. `lacks` says what a rank misses in one.
 
     Newer ones that are damaged are set aside, so that they neither count nor are tried again.
     """
@@ -59,7 +53,10 @@ def newest_whole(folder: Path, *, below: int | None, rank: int, ranks: int) -> F
     for step in steps:
         path = folder / name_of(step)
         found: list[Any] = [None] * ranks
-        dist.all_gather_object(found, problem_of(path, rank, ranks))
+        problem = problem_of(path, rank, ranks)
+        if problem is None and (lacking := lacks(manifest_of(path))):
+            problem = f"{path_shown(path)} {lacking}"
+        dist.all_gather_object(found, problem)
         problem = next(filter(None, found), None)
         if problem is None:
             return Found(path, manifest_of(path), tuple(problems))
@@ -75,10 +72,16 @@ def newest_whole(folder: Path, *, below: int | None, rank: int, ranks: int) -> F
 def problem_of(path: Path, rank: int, ranks: int) -> str | None:
     """What is wrong with a rank's share of a checkpoint's files; None if nothing is."""
     try:
-        files = manifest_of(path)["files"]
-        for name in sorted(files)[rank::ranks]:
-            if digest_of(path / name) != Written(**files[name]):
-                return f"{path_shown(path / name)} is not what was written"
+        manifest = manifest_of(path)
+        if lacking := _lacking(manifest):
+            return f"{path_shown(path)} has not every part of {shown(lacking)}"
+        for its in range(rank, len(manifest.files), ranks):
+            file = path / rank_file(its)
+            wanted = manifest.files[file.name]
+            if digest_of(file, wanted.nbytes) != wanted:
+                return f"{path_shown(file)} is not what was written"
+            if other := _otherwise_cut(manifest, its, TensorFile(file)):
+                return f"{path_shown(file)} has {shown(other)} in another shape than its manifest"
     except DamagedCheckpointError as error:
         return str(error)
     except OSError as error:
@@ -86,9 +89,34 @@ def problem_of(path: Path, rank: int, ranks: int) -> str | None:
     return None
 
 
+def _lacking(manifest: Manifest) -> str | None:
+    """A tensor of which a rank wrote no part that it should have; None if there is none."""
+    grid = manifest.grid
+    stage_of = [grid.coordinates(rank)["pipe"] for rank in range(grid.ranks)]
+
+    def writers_of(layout: Layout, stage: int) -> frozenset[int]:
+        mine = (rank for rank, its in enumerate(stage_of) if its == stage)
+        return frozenset(writer(layout, grid, rank) for rank in mine)
+
+    writers = cache(writers_of)  # of few ways to split many tensors
+    for name, tensor in manifest.tensors.items():
+        axes = Layout((), (), tensor.layout.split, flat=tensor.layout.flat)
+        stages = {stage_of[rank] for rank in tensor.ranks}
+        if any(not writers(axes, stage) <= {*tensor.ranks} for stage in stages):
+            return name
+    return None
+
+
+def _otherwise_cut(manifest: Manifest, rank: int, file: TensorFile) -> str | None:
+    """A tensor in a rank's file that is not of its layout's shape; None if there is none."""
+    own = ((name, each.layout) for name, each in manifest.tensors.items() if rank in each.ranks)
+    others = (name for name, its in own if file.shape(name) != part_shape(its, manifest.grid))
+    return next(others, None)
+
+
 def saved_tensors(found: Found) -> dict[str, Saved]:
     """A checkpoint's tensors by name."""
-    grid = parse_plan(found.manifest["plan"]).grid
+    grid = found.manifest.grid
     opened = cache(lambda rank: TensorFile(found.path / rank_file(rank)))
 
     def saved(name: str, layout: Layout, ranks: Sequence[int]) -> Saved:
@@ -97,12 +125,5 @@ def saved_tensors(found: Found) -> dict[str, Saved]:
 
         return Saved(layout, grid, tuple(ranks), read)
 
-    tensors = found.manifest["tensors"].items()
-    return {name: saved(name, _layout(raw["layout"]), raw["ranks"]) for name, raw in tensors}
-
-
-def _layout(raw: dict[str, Any]) -> Layout:
-    """A layout back from JSON, which has lists for tuples."""
-    split = tuple(tuple(axes) for axes in raw["split"])
-    lists = {key: tuple(raw[key]) for key in ("shape", "padded", "bands", "flat")}
-    return Layout(**{**raw, **lists, "split": split})
+    tensors = found.manifest.tensors.items()
+    return {name: saved(name, each.layout, each.ranks) for name, each in tensors}

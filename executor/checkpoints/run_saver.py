@@ -11,10 +11,18 @@ from typing import Any
 
 import torch.distributed as dist
 
-from executor.checkpoints.belonging import about, check_resumed
+from executor.checkpoints.belonging import about, check_resumed, same_tensors
 from executor.checkpoints.errors import CheckpointError
-from executor.checkpoints.folder import DIVERGED, name_of, prepare, set_aside, steps_in
-from executor.checkpoints.kept_tensors import restore, snapshot, written_by
+from executor.checkpoints.folder import (
+    DIVERGED,
+    clear_drafts,
+    made,
+    name_of,
+    set_aside,
+    steps_in,
+)
+from executor.checkpoints.kept_tensors import misfit, restore, snapshot, written_by
+from executor.checkpoints.manifest import Manifest
 from executor.checkpoints.reading import Found, newest_whole, saved_tensors
 from executor.checkpoints.saving import Saving
 from executor.checkpoints.schedule import SaveSchedule
@@ -49,10 +57,11 @@ class RunSaver:
     ) -> None:
         self._saving, self._trainer, self._info, self._note = saving, trainer, info, note
         self._folder = Path(saving.folder)
-        self._about = about(job)
-        self._steps = job.steps
+        self._job = job
         if not info.rank:
-            prepare(self._folder)
+            made(self._folder)
+            if saving.owned:
+                clear_drafts(self._folder)
         kept = tuple(written_by(trainer.program, info.rank))
         self._draft = Draft(
             folder=self._folder,
@@ -61,7 +70,7 @@ class RunSaver:
             ranks=info.ranks,
             token=_token(info.rank),
             timeout_s=job.timeout_s,
-            about=self._about,
+            about=about(job),
             kept=kept,
         )
         self._writer = Writer(self._draft)
@@ -116,25 +125,33 @@ class RunSaver:
             self._note(self._failed)
 
     def _resume(self) -> int:
-        below = self._steps if self._saving.restarted else None
+        below = self._job.steps if self._saving.restarted else None
         rank, ranks = self._info.rank, self._info.ranks
-        found = newest_whole(self._folder, below=below, rank=rank, ranks=ranks)
+        found = newest_whole(
+            self._folder, below=below, rank=rank, ranks=ranks, lacks=self._own_lacks
+        )
         if found is None:
             self._note(f"no checkpoint in {path_shown(self._folder)} yet: begins at step 1")
             return 0
-        check_resumed(found.manifest, self._about, self._steps, found.path)
+        changed = check_resumed(found.manifest, self._job, found.path)
         self._load(found)
         for problem in found.damaged:
             self._note(f"damaged checkpoint set aside: {problem}")
-        self._note(f"resumed at step {found.step} ({path_shown(found.path)})")
-        return found.step
+        step = found.manifest.step
+        but = f", which {changed}" if changed else ""
+        self._note(f"resumed at step {step} ({path_shown(found.path)}){but}")
+        return step
+
+    def _own_lacks(self, manifest: Manifest) -> str:
+        """What is missing in a checkpoint of this very run, which is damaged then."""
+        is_own = same_tensors(manifest, self._job)
+        return misfit(self._trainer.program, manifest.layouts) if is_own else ""
 
     def _load(self, found: Found) -> None:
         trainer = self._trainer
-        try:
-            restore(trainer.table, trainer.program, self._info.rank, saved_tensors(found))
-        except KeyError as error:
-            raise CheckpointError(f"{path_shown(found.path)} has no {error}") from None
+        if wrong := misfit(trainer.program, found.manifest.layouts):
+            raise CheckpointError(f"{path_shown(found.path)} {wrong}")
+        restore(trainer.table, trainer.program, self._info.rank, saved_tensors(found))
         trainer.cast_weights()
 
 

@@ -19,6 +19,8 @@ class Saving:
 
     With `resume` a run goes on from the newest one that is intact, with `restarted` from the newest
     that leaves a step to train: what a launcher starts again may have ended with its last step.
+    With `anyway` it goes on even if it is not the run that was saved. `owned` is known once the
+    folder is locked against other runs.
     """
 
     folder: str
@@ -27,6 +29,8 @@ class Saving:
     keep: int = 3
     resume: bool = False
     restarted: bool = False
+    anyway: bool = False
+    owned: bool = False
 
     @staticmethod
     def from_dict(raw: dict[str, Any] | None) -> Saving | None:

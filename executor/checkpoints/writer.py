@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from executor.checkpoints.errors import DamagedCheckpointError
-from executor.checkpoints.folder import FORMAT, SAVING, commit, name_of, prune, rank_file
+from executor.checkpoints.folder import SAVING, commit, name_of, prune
 from executor.checkpoints.kept_tensors import Kept
+from executor.checkpoints.manifest import FORMAT, rank_file
 from executor.checkpoints.tensor_file import write_tensors
 from executor.errors import LaunchError
 from topologies.errors import OutputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ def launch(
     report: Report,
     timeout_s: float,
     on_interrupt: Callable[[], None] | None = None,
+    held: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Start `ranks` workers on a task, pass rank 0's messages to `report`, return its result.
 
@@ -65,7 +66,8 @@ def launch(
     rank dies, is frozen, or says nothing for `timeout_s`, all are stopped and a LaunchError says
     which one it was and why; a PlanCannotRunError where it says that its plan does not fit. With
     `on_interrupt`, Ctrl-C ends a run that trains at a step of all ranks, which is its result, and
-    calls that; without it, or the second time, it is a KeyboardInterrupt.
+    calls that; without it, or the second time, it is a KeyboardInterrupt. Descriptors that are
+    `held` stay open in the ranks: a lock is then theirs too.
     """
     require_torch()
     check_ranks(ranks)
@@ -76,7 +78,7 @@ def launch(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simgpt-")))
             stack.callback(lambda: end(started, finished=finished))
             for rank in range(ranks):
-                started.append(start(task, description, rank, ranks, folder))
+                started.append(start(task, description, rank, ranks, folder, held))
             if on_interrupt is not None:
                 stack.enter_context(passed_on(started, on_interrupt))
         except OSError as error:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,9 +66,11 @@ class RankProcess:
         return last_words(self.stderr.read_text(errors="replace"))
 
 
-def start(task: str, description: str, rank: int, ranks: int, folder: Path) -> RankProcess:
+def start(
+    task: str, description: str, rank: int, ranks: int, folder: Path, held: Sequence[int] = ()
+) -> RankProcess:
     """Start one rank of a task; what it is to do goes to its stdin, which stays open: a rank whose
-    stdin ends has lost its parent, and ends too."""
+    stdin ends has lost its parent, and ends too. It inherits the descriptors `held`."""
     stderr = folder / f"stderr.{rank}"
     with stderr.open("wb") as errors:
         process = subprocess.Popen(
@@ -76,6 +79,7 @@ def start(task: str, description: str, rank: int, ranks: int, folder: Path) -> R
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            pass_fds=held,
         )
     assert process.stdin is not None, "the process was started with a pipe"
     # One that died at once is left to the watch.

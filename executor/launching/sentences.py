@@ -13,12 +13,14 @@ _CPP = re.compile(r"^\s+what\(\):\s*(.*)$")
 _LIBRARY = re.compile(r"^(?!\[|terminate called|Traceback).*\b(?:CUDA|NCCL|[Ee]rror)\b.*$")
 _PLACE = re.compile(r"^\[[^\]]*\]\s*")
 _NCCL_CAUSE = "Last error:"
+_GREETING = re.compile(r"\s*GLHF!\s*[^\x00-\x7f]*")  # which gloo puts into some of its errors
 
 
 def first_sentence(message: str) -> str:
     """The first line of an error of torch, without the place in its sources; NCCL's own account of
     the cause behind it, if there is one."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    said = _GREETING.sub(" ", message)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     if not lines:
         return "no reason was given"
     first = _PLACE.sub("", lines[0]) or lines[0]

@@ -39,7 +39,8 @@ class Job:
     `forms` are the matmul forms that were chosen for the machine, pairs of a matmul and its form.
     `from_weights` is the published checkpoint that it starts from, `export_weights` the folder for
     that which it ends with.
-    `text` is what `--data` names, and `tokenizer` the file that makes tokens of a text.
+    `text` is what `--data` names, and `tokenizer` the file that makes tokens of a text; where the
+    run is saved, `text_sha256` and `tokenizer_sha256` are digests of their contents.
     One that `counts_experts` says how often each was chosen.
     """
 
@@ -61,6 +62,8 @@ class Job:
     saving: Saving | None = None
     device_use: DeviceUse = field(default_factory=DeviceUse)
     counts_experts: bool = False
+    text_sha256: str | None = None
+    tokenizer_sha256: str | None = None
 
     def lr(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""

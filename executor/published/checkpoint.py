@@ -91,7 +91,7 @@ def _files(path: Path) -> tuple[Path, list[Path], Collection[str]]:
     if not isinstance(places, dict) or not places:
         raise WeightsError(f"{path_shown(path / INDEX)} has no weight_map of tensors and files")
     for name in places.values():
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name or "\0" in name:
             raise WeightsError(f"{path_shown(path / INDEX)}: {shown(name)} is no file beside it")
     return path, [path / name for name in sorted(set(places.values()))], places.keys()
 

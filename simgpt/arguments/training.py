@@ -31,7 +31,9 @@ DECAY = (
 HELD_OUT = "Held-out data to evaluate on, named as --data; the same sequences every time."
 EVERY = "Evaluate after every so many steps, and after the last."
 BATCHES = "Batches of an evaluation, each of --batch sequences; default: 1."
-LOG = "Write a line of JSON for each step, as the run goes."
+LOG = (
+    "Write a line of JSON for each step, as the run goes; --log for short, but not under torchrun."
+)
 TENSORBOARD = "Write events for TensorBoard into this folder, as the run goes."
 BELOW_1 = options.Number(min=0, max=1, max_open=True)
 ANY, ABOVE_0 = options.Number(min=0), options.Number(min=0, min_open=True)
@@ -97,10 +99,14 @@ def _tokenizer(how: dict[str, Any]) -> str | None:
 
 
 def log_options(function: Command) -> Command:
-    """Give a command --log and --tensorboard."""
+    """Give a command --log-file and --tensorboard.
+
+    torchrun reads all words behind it too, and takes `--log` for one of its own, cut short: it ends
+    with "ambiguous option". No option of its own begins with the longer name.
+    """
     folder = click.Path(file_okay=False, path_type=Path)
     function = click.option("--tensorboard", type=folder, help=TENSORBOARD)(function)
-    return click.option("--log", type=options.NewFile(), help=LOG)(function)
+    return click.option("--log-file", "--log", "log", type=options.NewFile(), help=LOG)(function)
 
 
 def adamw_of(how: dict[str, Any]) -> AdamW:

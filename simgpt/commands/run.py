@@ -19,7 +19,7 @@ from simgpt.arguments.goldfish import goldfish_options, with_goldfish
 from simgpt.arguments.model import model_of, model_set_option
 from simgpt.invocation import ran
 from simgpt.running.calibrated import machine_for
-from simgpt.running.checkpointing import checkpoint_options, saving_of
+from simgpt.running.checkpointing import checkpoint_options, owning, saving_of
 from simgpt.running.conversion import convert_weights
 from simgpt.running.dry_run import check_rank_is_dry, dry_run
 from simgpt.running.host_load import warn_of_measured
@@ -27,9 +27,9 @@ from simgpt.running.launched import join, ranks_of, said_by_rank_0
 from simgpt.running.measured_steps import MeasuredSteps
 from simgpt.running.restarting import with_restarts
 from simgpt.running.routing_out import check_routing_out, routing_out_option, write_routing
-from simgpt.running.step_log import Sink, entry_of, ignored, written_to
+from simgpt.running.step_log import Sink, Unwritten, entry_of, ignored, written_to
 from simgpt.running.trained import check_finished, record_of, summary, write_trace
-from simgpt.running.weights import check_weights, tell_exported, weights_options
+from simgpt.running.weights import check_weights, exporting, tell_exported, weights_options
 from workload.errors import PlanCannotRunError
 from workload.recipes.table import check_runs
 from workload.recomputation import parts
@@ -114,32 +114,49 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     info = RankInfo.from_environment(os.environ)
     with said_by_rank_0(info):
         _check_files(output, how)
-        job, prediction = _prepared(model, text, info, how)
-    is_first = info is None or not info.rank
-    measured = MeasuredSteps(job, output, as_json=as_json, writes=is_first)
-    with (
-        _log(how) if is_first else nullcontext(ignored) as write,
-        measured.kept_if_lost(),
-    ):
-        report = _reporter(job, prediction, measured, write, quiet=as_json)
-        result = _perform(job, info, report, measured, restarts=how["max_restarts"])
+        checked = _checked_job(model, text, info, how)
+    is_first, unwritten = info is None or not info.rank, Unwritten()
+    leaves = checked.export_weights
+    with owning(checked, info) as (owned, saves), exporting(leaves, info) as exports:
+        with said_by_rank_0(info):
+            job, prediction = _prepared(owned, info, how)
+        measured = MeasuredSteps(job, output, unwritten, as_json=as_json, writes=is_first)
+        with (
+            _log(how, job, unwritten) if is_first else nullcontext(ignored) as write,
+            measured.kept_if_lost(),
+        ):
+            report = _reporter(job, prediction, measured, write, unwritten, quiet=as_json)
+            result = _perform(
+                job, info, report, measured, restarts=how["max_restarts"], held=(*saves, *exports)
+            )
     if not is_first:
         return
-    write_trace(how["trace"], job, result, prediction)
-    write_routing(how["routing_out"], job, result)
+    with unwritten.noted("--trace"):
+        write_trace(how["trace"], job, result, prediction)
+    with unwritten.noted("--routing-out"):
+        write_routing(how["routing_out"], job, result)
     record = record_of(job, result, prediction, measured.steps) | ran()
     tell_exported(record)
-    options.answer(summary(record, prediction), record, as_json=as_json, output=output)
+    _answer(summary(record, prediction), record, unwritten, as_json=as_json, output=output)
     warn_of_measured(record, calibrated=how["machine"] is None)
-    check_finished(record, job)
+    check_finished(record, job, unwritten)
 
 
-def _prepared(
-    model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]
-) -> tuple[Job, Prediction | None]:
-    """The job that every rank is told, once all that it reads is known to suit it, and what is
-    predicted of it."""
-    from executor.checkpoints.belonging import check_before
+def _answer(
+    text: str, record: dict[str, Any], unwritten: Unwritten, *, as_json: bool, output: Path | None
+) -> None:
+    """Give the answer; where its file cannot be written, on stdout."""
+    if output is not None:
+        with unwritten.noted("-o"):
+            options.answer(text, record, as_json=as_json, output=output)
+            unwritten.made_up("-o")
+            return
+    options.answer(text, record, as_json=as_json, output=None)
+
+
+def _checked_job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
+    """The job that every rank is told, once all that it reads is known to suit it."""
+    from executor.data.identity import text_digest, tokenizer_digest
     from executor.data.sources import check_data, read_data
     from executor.launching.launch import require_torch
     from workload.recipes.four_bits import check_four_bits_of
@@ -153,6 +170,18 @@ def _prepared(
     check_data(read_data(text, job.tokenizer), job.gpt)
     if job.held_out is not None:
         job.held_out.read(job.gpt, job.plan)
+    if job.saving is None:
+        return job
+    of_tokenizer = tokenizer_digest(job.tokenizer)
+    return replace(job, text_sha256=text_digest(text), tokenizer_sha256=of_tokenizer)
+
+
+def _prepared(
+    job: Job, info: RankInfo | None, how: dict[str, Any]
+) -> tuple[Job, Prediction | None]:
+    """The job with what it goes on from checked, and what is predicted of it."""
+    from executor.checkpoints.belonging import check_before
+
     check_before(job)
     predicts, again = not how["no_predict"], how["recalibrate"]
     built = machine_for(job, how["machine"], info, predicts=predicts, again=again)
@@ -164,15 +193,19 @@ def _check_files(output: Path | None, how: dict[str, Any]) -> None:
     for option in ("trace", "log", "routing_out"):
         options.check_apart(output, how[option], f"--{option.replace('_', '-')}")
     options.check_apart(how["log"], how["trace"], first="--log")
+    leaves = how["export_weights"] and Path(how["export_weights"])
+    options.check_apart(how["save"], leaves, "--export-weights", first="--save")
     if how["tensorboard"] is not None:
         from executor.training.tensorboard import require_tensorboard
 
         require_tensorboard()
 
 
-def _log(how: dict[str, Any]) -> AbstractContextManager[Sink]:
-    """What takes the log's lines; a resumed run goes on with its file."""
-    return written_to(how["log"], how["tensorboard"], goes_on=how["resume"])
+def _log(how: dict[str, Any], job: Job, unwritten: Unwritten) -> AbstractContextManager[Sink]:
+    """What takes the log's lines; a run that goes on, also because it is started again, goes on
+    with its file."""
+    goes_on = job.saving is not None and job.saving.resume
+    return written_to(how["log"], how["tensorboard"], unwritten, goes_on=goes_on)
 
 
 def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any]) -> Job:
@@ -244,6 +277,7 @@ def _reporter(
     prediction: Prediction | None,
     measured: MeasuredSteps,
     write: Sink,
+    unwritten: Unwritten,
     *,
     quiet: bool,
 ) -> Callable[[dict[str, Any]], None]:
@@ -261,7 +295,8 @@ def _reporter(
         line = f"{number}   loss {step['loss']:.4f}   {took}{beside}"
         if "eval_loss" in step:
             line += f"   evaluation {step['eval_loss']:.4f}"
-        (options.note if quiet else options.say)(line)
+        with unwritten.noted("stdout"):
+            (options.note if quiet else options.say)(line)
         write(entry_of(step, job, predicted_s))
         measured.add(step, line)
 
@@ -275,6 +310,7 @@ def _perform(
     measured: MeasuredSteps,
     *,
     restarts: int,
+    held: tuple[int, ...],
 ) -> dict[str, Any]:
     if info is not None:
         return join(job, info, report if info.rank == 0 else lambda _: None, measured.lost)
@@ -288,6 +324,7 @@ def _perform(
             report=report,
             timeout_s=job.timeout_s,
             on_interrupt=on_interrupt,
+            held=held,
         )
 
     return with_restarts(attempt, job, restarts)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +16,7 @@ from simgpt import options
 if TYPE_CHECKING:
     from executor.checkpoints.saving import Saving
     from executor.launching.launch_env import RankInfo
+    from executor.launching.task_specs import Job
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 KEEP = 3
@@ -42,6 +45,11 @@ _OPTIONS = (
     ),
     click.option("--resume", is_flag=True, help="Go on from the newest whole checkpoint."),
     click.option(
+        "--resume-anyway",
+        is_flag=True,
+        help="Likewise, though data or settings are not those of the checkpoint; says which.",
+    ),
+    click.option(
         "--max-restarts",
         type=click.IntRange(min=0),
         default=0,
@@ -65,7 +73,7 @@ def saving_of(how: dict[str, Any], info: RankInfo | None) -> Saving | None:
         )
     again = _restarts_of_launcher() if info is not None else 0
     if how["save"] is None:
-        for option in ("save_every", "keep", "resume", "max_restarts"):
+        for option in ("save_every", "keep", "resume", "resume_anyway", "max_restarts"):
             if how[option]:
                 raise click.UsageError(f"--{option.replace('_', '-')} needs --save DIR")
         if again and info is not None and not info.rank:
@@ -75,10 +83,25 @@ def saving_of(how: dict[str, Any], info: RankInfo | None) -> Saving | None:
     return Saving(
         folder=str(how["save"]),
         keep=how["keep"] or KEEP,
-        resume=how["resume"] or again > 0,
+        resume=how["resume"] or how["resume_anyway"] or again > 0,
         restarted=again > 0,
+        anyway=how["resume_anyway"],
         **every,
     )
+
+
+@contextmanager
+def owning(job: Job, info: RankInfo | None) -> Iterator[tuple[Job, tuple[int, ...]]]:
+    """Hold the folder that a run is saved into, if it is, for as long as the with statement lasts:
+    gives the job, which then knows that it does, and the descriptors of the lock. Of ranks that a
+    launcher started the first one does."""
+    from executor.checkpoints.ownership import owned
+
+    if job.saving is None or (info is not None and info.rank):
+        yield job, ()
+        return
+    with owned(Path(job.saving.folder), options.note) as (descriptor, is_locked):
+        yield replace(job, saving=replace(job.saving, owned=is_locked)), (descriptor,)
 
 
 def _restarts_of_launcher() -> int:

@@ -12,7 +12,7 @@ from simgpt import options, tables
 from simgpt.arguments.model import model_of
 from simgpt.invocation import ran
 from simgpt.running.understood import refuse_others
-from simgpt.running.weights import check_weights
+from simgpt.running.weights import check_weights, exporting
 from workload.plan_text import parse_fields
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def convert_weights(model: str, *, as_json: bool, output: Path | None, how: dict
     check_weights(gpt, starts, leaves, info)
     from executor.published.conversion import convert
 
-    found = convert(gpt, Path(starts), Path(leaves), precision)
+    with exporting(leaves, info):
+        found = convert(gpt, Path(starts), Path(leaves), precision)
     record = _record(gpt, starts, leaves, precision, found) | ran()
     options.answer(_text(record), record, as_json=as_json, output=output)
 

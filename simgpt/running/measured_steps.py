@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import options
 from simgpt.invocation import ran
+from simgpt.running.step_log import Unwritten
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import Job
@@ -25,8 +26,17 @@ SHARE = 0.02  # of the run's time that writes may take
 class MeasuredSteps:
     """Steps by number, the latest account of each; `output` gets them while the run goes on."""
 
-    def __init__(self, job: Job, output: Path | None, *, as_json: bool, writes: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        output: Path | None,
+        unwritten: Unwritten,
+        *,
+        as_json: bool,
+        writes: bool,
+    ) -> None:
         self._job, self._output, self._as_json, self._writes = job, output, as_json, writes
+        self._unwritten = unwritten
         self._steps: dict[int, dict[str, Any]] = {}
         self._lines: dict[int, str] = {}
         self._next_s = 0.0
@@ -52,7 +62,8 @@ class MeasuredSteps:
             return
         text = "\n".join(self._lines[number] for number in sorted(self._lines)) + "\n"
         content = options.compact(options.strict(self._record())) if self._as_json else text
-        options.write(self._output, content)
+        with self._unwritten.noted("-o"):
+            options.write(self._output, content)
 
     @contextmanager
     def kept_if_lost(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from simgpt import options, tables
 from simgpt.commands.prediction_text import tuned_forms
 from simgpt.running.host_load import disturbed
 from simgpt.running.measured_steps import columns
+from simgpt.running.step_log import Unwritten
 from topologies.errors import DiskError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 CHECKPOINT_KEYS = ("resumed_at_step", "saved_steps", "newest_checkpoint", "unsaved")
 
 
-def check_finished(record: dict[str, Any], job: Job) -> None:
+def check_finished(record: dict[str, Any], job: Job, unwritten: Unwritten) -> None:
     """End with a status of its own, after the answer, where training stopped at a lost loss or
     because it was asked to."""
     from executor.errors import DivergedError
@@ -40,6 +41,7 @@ def check_finished(record: dict[str, Any], job: Job) -> None:
         )
     if record["unsaved"] is not None:
         raise DiskError(record["unsaved"])
+    unwritten.check()
 
 
 def _last_good(record: dict[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +55,24 @@ def check_weights(gpt: GPT, starts: str | None, leaves: str | None, info: RankIn
         _make(Path(leaves))
 
 
+@contextmanager
+def exporting(leaves: str | None, info: RankInfo | None) -> Iterator[tuple[int, ...]]:
+    """Hold the folder that weights are written into, if any are, against other runs that would
+    write theirs over them: gives the descriptors of its lock, of which nothing is left."""
+    from executor.checkpoints.ownership import LOCK, owned
+
+    if leaves is None or (info is not None and info.rank):
+        yield ()
+        return
+    folder = Path(leaves)
+    with owned(folder, options.note) as (descriptor, _):
+        _make(folder)  # another run may have written there since it was looked at
+        try:
+            yield (descriptor,)
+        finally:
+            (folder / LOCK).unlink(missing_ok=True)
+
+
 def tell_exported(record: Mapping[str, Any]) -> None:
     """Say on stderr where a run's weights are."""
     if record["exported_weights"] is not None:
@@ -60,9 +80,11 @@ def tell_exported(record: Mapping[str, Any]) -> None:
 
 
 def _make(folder: Path) -> None:
+    from executor.checkpoints.ownership import LOCK
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        is_empty = not os.listdir(folder)
+        is_empty = not {*os.listdir(folder)} - {LOCK}
     except OSError as error:
         raise failed(folder, error) from None
     if not is_empty:

@@ -33,7 +33,6 @@ their places again.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -48,7 +47,8 @@ from simgpt.studies.evaluate import Row
 from simgpt.studies.inputs import Inputs
 from simgpt.studies.rows import checked, line_of, lines_in, row_of
 from simgpt.studies.study import Study
-from topologies.files.reading import ANSWER_BYTES, UserFile, open_regular
+from topologies.files.locking import locked
+from topologies.files.reading import ANSWER_BYTES, UserFile
 from topologies.files.writing import sync_folder, write_whole
 
 FORMAT = 2
@@ -210,20 +210,16 @@ def _make(folder: Path) -> None:
 
 def _locked(folder: Path) -> int:
     """The file of rows, held against other sweeps; a folder of something else is refused."""
-    descriptor = open_regular(folder / RESULTS, os.O_RDWR | os.O_CREAT)
+    try:
+        descriptor, _ = locked(folder / RESULTS)
+    except BlockingIOError:
+        raise StudyError(f"another sweep is writing into {folder}; wait for it") from None
     if os.fstat(descriptor).st_size and not os.path.exists(folder / STUDY):
         os.close(descriptor)
         raise StudyError(
             f"{folder} has {RESULTS}, but no {STUDY} that says of which study; "
             "give another folder with -o"
         )
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise StudyError(f"another sweep is writing into {folder}; wait for it") from None
-    except OSError:
-        return descriptor  # a file system without locks: nothing can be held against others there
     return descriptor
 
 

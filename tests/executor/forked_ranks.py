@@ -50,8 +50,15 @@ class ForkedRank:
     """As much of a `subprocess.Popen` as is asked of a rank's."""
 
     def __init__(
-        self, words: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes], **pipes: int
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stderr: IO[bytes],
+        pass_fds: Sequence[int],
+        **pipes: int,
     ) -> None:
+        del pass_fds  # what its parent holds, it holds as long
         assert words[: len(COMMAND)] == COMMAND
         assert set(pipes.values()) == {subprocess.PIPE}
         context = multiprocessing.get_context("forkserver")

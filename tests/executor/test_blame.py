@@ -161,3 +161,8 @@ def test_of_ranks_that_wait_the_one_that_was_silent_first_is_named(tmp_path: Pat
         ranks[0].heard_s = ranks[1].heard_s + 1
         said = str(silence(ranks, 2.0))
     assert "rank 1 has said nothing since its start and waits without" in said
+
+
+def test_a_greeting_of_gloo_is_no_part_of_the_reason() -> None:
+    said = "[/pytorch/gloo/pair.cc:553] Read error GLHF! 🏖️Connection reset by peer"
+    assert first_sentence(said) == "Read error Connection reset by peer"

@@ -16,26 +16,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.checkpoints import writer as writing
+from executor.checkpoints.belonging import about
 from executor.checkpoints.errors import CheckpointError, DamagedCheckpointError
 from executor.checkpoints.folder import (
     DAMAGED,
     SAVING,
-    commit,
+    clear_drafts,
+    made,
     manifest_of,
     name_of,
-    prepare,
     prune,
-    rank_file,
     set_aside,
     steps_in,
 )
 from executor.checkpoints.kept_tensors import Kept, Saved, kept_of, writer, written_by
+from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.reading import problem_of
 from executor.checkpoints.saving import Saving, interval
 from executor.checkpoints.schedule import SaveSchedule
 from executor.checkpoints.tensor_file import TensorFile, digest_of, write_tensors
 from executor.checkpoints.writer import Draft, Writer
 from executor.launching.slow_ranks import slow_among
+from executor.launching.task_specs import Job
 from executor.weights import cut
 from workload.gpt import find_model
 from workload.layout import Layout
@@ -48,7 +50,7 @@ LAYOUT = Layout(shape=(2,), padded=(2,), split=((),))
 
 
 def draft_of(folder: Path, rank: int = 0, ranks: int = 1, timeout_s: float = 60.0) -> Draft:
-    about = {"model": {"name": "tiny"}, "plan": {}, "batch": 1, "seed": 0}
+    job = Job(gpt=find_model("tiny-30k"), plan=parse_plan({"data": ranks}), steps=9)
     return Draft(
         folder=folder,
         keep=2,
@@ -56,7 +58,7 @@ def draft_of(folder: Path, rank: int = 0, ranks: int = 1, timeout_s: float = 60.
         ranks=ranks,
         token="token",
         timeout_s=timeout_s,
-        about=about,
+        about=about(job),
         kept=(Kept("w", "w", LAYOUT),),
     )
 
@@ -95,13 +97,13 @@ def test_a_header_that_claims_more_than_the_file_has_is_refused(tmp_path: Path) 
 
 
 def test_a_checkpoint_is_there_once_it_is_whole_and_the_newest_are_kept(tmp_path: Path) -> None:
-    prepare(tmp_path / "new" / "run")
+    made(tmp_path / "new" / "run")
     folder = tmp_path / "new" / "run"
     for step in (2, 4, 6):
         save(folder, step)
     prune(folder, 2)
     assert steps_in(folder) == [6, 4]
-    assert manifest_of(folder / name_of(6))["tensors"]["w"]["ranks"] == [0]
+    assert manifest_of(folder / name_of(6)).tensors["w"].ranks == (0,)
     assert problem_of(folder / name_of(6), 0, 1) is None
 
 
@@ -126,9 +128,9 @@ def test_a_byte_that_changed_in_any_file_is_found(tmp_path: Path, name: str, pla
 def test_a_file_that_is_missing_is_found(tmp_path: Path) -> None:
     path = save(tmp_path, 2)
     (path / rank_file(0)).unlink()
-    assert "cannot be read: No such file" in str(problem_of(path, 0, 1))
+    assert "No such file" in str(problem_of(path, 0, 1))
     (path / "manifest.json").unlink()
-    assert "cannot be read: No such file" in str(problem_of(path, 0, 1))
+    assert "No such file" in str(problem_of(path, 0, 1))
 
 
 def test_what_a_killed_save_left_is_no_checkpoint_and_goes_with_the_next_run(
@@ -140,7 +142,7 @@ def test_what_a_killed_save_left_is_no_checkpoint_and_goes_with_the_next_run(
     write_tensors(draft / rank_file(0), {"w": torch.zeros(2)})
     assert draft.name.startswith(SAVING)
     assert steps_in(tmp_path) == [2]
-    prepare(tmp_path)
+    clear_drafts(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [name_of(2)]
 
 
@@ -197,14 +199,6 @@ def test_a_checkpoint_that_is_set_aside_is_none_any_more(tmp_path: Path) -> None
         save(tmp_path, step)
     set_aside(tmp_path / name_of(4), DAMAGED)
     assert steps_in(tmp_path) == [2]
-
-
-def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path) -> None:
-    draft = tmp_path / ".saving-x"
-    draft.mkdir()
-    manifest = {"format": "simgpt-checkpoint-1", "step": 1, "files": {"../../etc/passwd": {}}}
-    with pytest.raises(DamagedCheckpointError, match="not what was written"):
-        manifest_of(commit(draft, manifest))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "ten", "5 s", "0min", ""])

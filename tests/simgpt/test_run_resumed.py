@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from executor.checkpoints.folder import name_of, rank_file, steps_in
+from executor.checkpoints.folder import name_of, steps_in
+from executor.checkpoints.manifest import rank_file
+from executor.checkpoints.ownership import LOCK
 from simgpt.running import measured_steps
 from tests.executor.test_launch import children
 from tests.simgpt.face import Said, simgpt
@@ -219,7 +221,7 @@ def test_a_full_disk_costs_checkpoints_but_no_step(
     why = "was not written: rank 1: No space left on device; the newest is step-00000002"
     assert f"the checkpoint of step 4 {why}; training goes on" in said.err
     assert said.err.splitlines()[-1].startswith(f"simgpt: the checkpoint of step 8 {why}")
-    assert [each.name for each in folder.iterdir()] == [name_of(2)]
+    assert {each.name for each in folder.iterdir()} == {LOCK, name_of(2)}
 
 
 # Every matmul of rank 1 takes 20 ms more.
@@ -251,7 +253,7 @@ def test_a_lost_loss_names_the_last_checkpoint_before_it(tmp_path: Path) -> None
     said = run("--plan", "data=1,precision=fp32", *words)
     assert said.status == 6
     assert record_of(said)["newest_checkpoint"] is None
-    assert [each.name for each in folder.iterdir()] == [f"{name_of(1)}.diverged"]
+    assert {each.name for each in folder.iterdir()} == {LOCK, f"{name_of(1)}.diverged"}
 
 
 def test_what_torchrun_starts_again_goes_on(
@@ -274,7 +276,7 @@ def test_what_torchrun_starts_again_goes_on(
     ("words", "sentence"),
     [
         ((), "has checkpoints up to step 6; --resume goes on from there, or name another folder"),
-        (("--resume", "--seed", "1"), "was written with --seed 0, and this run has 1"),
+        (("--resume", "--seed", "1"), "was written with --seed 0, and this run has --seed 1"),
         (("--resume", "--steps", "6"), "has step 6 in it already; --steps 6 leaves nothing to"),
     ],
 )

@@ -93,7 +93,9 @@ def test_a_rank_that_is_killed_under_torchrun_costs_no_more_than_the_steps_since
     split = ("--plan", plan, "--timeout", "60")
     ended(started(("simgpt", *RUN, *split, "-o", str(whole)), tmp_path))
     launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    log = tmp_path / "steps.jsonl"
     saves = ("--save", str(tmp_path / "run"), "--save-every", "2", "-o", str(parts))
+    saves += ("--log-file", str(log))
     run = (*launch, "--max-restarts", "2", "-m", "simgpt", *RUN, *split, *saves)
     process = started(run, tmp_path)
     newest = kill_once_saved(tmp_path, "pid-1-0", process)
@@ -105,3 +107,6 @@ def test_a_rank_that_is_killed_under_torchrun_costs_no_more_than_the_steps_since
     assert (tmp_path / "pid-1-1").exists()
     assert losses_of(parts) == losses_of(whole)[resumed:]
     assert steps_in(tmp_path / "run")[0] == STEPS
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [line["step"] for line in lines] == [*range(1, STEPS + 1)]
+    assert [line["loss"] for line in lines] == losses_of(whole)

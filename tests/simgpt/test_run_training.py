@@ -125,7 +125,7 @@ def test_every_plan_trains_on_the_same_sequences(tokens: Callable[[str], str]) -
         ),
         ("--tokenizer /none", "cannot read the tokenizer /none: No such file or directory"),
         ("--data a=1,b=0", "--data: the weight 0 of b is less than a ten-thousandth of all"),
-        ("--log same -o same", "-o and --log both name same; give each a file of its own"),
+        ("--log same -o same", "-o and --log both name same; give each one of its own"),
         ("--log same --trace same", "--log and --trace both name same"),
     ],
 )

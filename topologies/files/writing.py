@@ -58,29 +58,34 @@ def write_whole(path: str | Path, content: str | bytes, *, private: bool = False
 
 
 @contextmanager
-def line_by_line(path: Path, *, append: bool = False) -> Iterator[Callable[[str], None]]:
-    """What writes a file line by line, anew or behind what it has, for as long as the with
-    statement lasts; each line is with the system before the next, so that a program that is killed
+def piece_by_piece(path: Path, *, append: bool = False) -> Iterator[Callable[[bytes], None]]:
+    """What writes a file piece by piece, anew or behind what it has, for as long as the with
+    statement lasts; each piece is with the system before the next, so that a program that is killed
     leaves all that it wrote.
 
-    It raises what `write_whole` does.
+    It raises what `write_whole` does. A piece that a full disk took the beginning of is taken back,
+    so the next one may be tried; one that goes into a file that was removed is not written.
     """
     with ExitStack() as stack:
         try:
-            target = path if is_replaced(path) else _opened(path)
-            if append:
-                file = stack.enter_context(open(target, "ab", buffering=0))
-            else:
-                file = stack.enter_context(open(target, "wb", buffering=0))
+            how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            how |= 0 if append else os.O_TRUNC
+            descriptor = os.open(path, how, 0o666) if is_replaced(path) else _opened(path)
+            file = stack.enter_context(open(descriptor, "ab", buffering=0))
         except OSError as error:
             raise failed(path, error) from None
 
-        def write(line: str) -> None:
-            left = memoryview(line.encode("utf-8"))
+        def write(piece: bytes) -> None:
+            found, left = os.fstat(descriptor), memoryview(piece)
             try:
+                if stat.S_ISREG(found.st_mode) and not found.st_nlink:
+                    raise FileNotFoundError(errno.ENOENT, "it was removed")
                 while left:
                     left = left[file.write(left) :]
             except OSError as error:
+                if len(left) < len(piece) and stat.S_ISREG(found.st_mode):
+                    with suppress(OSError):
+                        os.ftruncate(descriptor, found.st_size)
                 raise failed(path, error) from None
 
         yield write

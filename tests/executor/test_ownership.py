@@ -1,0 +1,122 @@
+"""One run at a time saves into a folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from executor.checkpoints import ownership
+from executor.checkpoints.errors import CheckpointError
+from executor.checkpoints.folder import SAVING
+from executor.checkpoints.ownership import LOCK, owned
+
+HOLD = """
+import subprocess, sys
+from pathlib import Path
+from executor.checkpoints.ownership import owned
+with owned(Path(sys.argv[1]), print) as (descriptor, _):
+    child = subprocess.Popen(["sleep", "300"], pass_fds=[descriptor] * int(sys.argv[2]))
+    print(child.pid, flush=True)
+    child.wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "PATIENCE_S", 0.0)
+
+
+@pytest.fixture(params=[False, True])
+def holder(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen[str], int, bool]]:
+    """A process that holds the folder, its child, and whether the child inherits the lock."""
+    words = [sys.executable, "-c", HOLD, str(tmp_path), str(int(request.param))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        yield process, child, request.param
+        process.kill()
+        if os.path.exists(f"/proc/{child}"):
+            os.kill(child, signal.SIGKILL)
+
+
+def take(folder: Path) -> None:
+    with owned(folder, lambda _: None) as (_, is_locked):
+        assert is_locked
+
+
+def test_a_folder_is_free_once_its_holder_and_all_that_inherit_the_lock_are_gone(
+    tmp_path: Path, holder: tuple[subprocess.Popen[str], int, bool]
+) -> None:
+    process, child, inherits = holder
+    with pytest.raises(CheckpointError, match="another run is saving into"):
+        take(tmp_path)
+    process.kill()
+    process.wait()
+    if inherits:
+        with pytest.raises(CheckpointError, match="another run is saving into"):
+            take(tmp_path)
+        os.kill(child, signal.SIGKILL)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ownership, "PATIENCE_S", 60.0)
+        take(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [LOCK]
+
+
+def test_only_the_owner_removes_drafts(
+    tmp_path: Path, holder: tuple[subprocess.Popen[str], int, bool]
+) -> None:
+    draft = tmp_path / f"{SAVING}x-1"
+    draft.mkdir()
+    with pytest.raises(CheckpointError):
+        take(tmp_path)
+    assert draft.exists()
+    for pid in (holder[0].pid, holder[1]):
+        os.kill(pid, signal.SIGKILL)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ownership, "PATIENCE_S", 60.0)
+        take(tmp_path)
+    assert not draft.exists()
+
+
+def test_where_there_are_no_locks_it_is_said_and_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    draft, notes = tmp_path / f"{SAVING}x-1", list[str]()
+    draft.mkdir()
+    with owned(tmp_path, notes.append) as (_, is_locked):
+        assert not is_locked
+    assert draft.exists()
+    assert len(notes) == 1
+    assert str(tmp_path) in notes[0]
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+def test_a_lock_that_is_no_regular_file_is_refused_and_left_as_it_is(
+    what: str, tmp_path: Path
+) -> None:
+    folder, target = tmp_path / "run", tmp_path / "precious"
+    folder.mkdir()
+    target.write_text("precious")
+    make: dict[str, Callable[[Path], object]] = {
+        "link": lambda at: at.symlink_to(target),
+        "pipe": os.mkfifo,
+        "folder": os.mkdir,
+    }
+    make[what](folder / LOCK)
+    with pytest.raises(CheckpointError, match=r"cannot save into .*\.lock"):
+        take(folder)
+    assert target.read_text() == "precious"
