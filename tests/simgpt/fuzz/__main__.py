@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.simgpt.fuzz.bases import bases_of
-from tests.simgpt.fuzz.draw import WEIGHTS
+from tests.simgpt.fuzz.draw import TORCH, WEIGHTS
 from tests.simgpt.fuzz.fuzz import Findings, fuzz
 
 EVERY = 500
@@ -27,11 +27,11 @@ def main() -> int:
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
     each = range(given.first, given.first + -(-given.inputs // len(seeds)))
+    kinds = given.only.split(",")
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        bases = bases_of(Path(folder))
+        bases = bases_of(Path(folder), trained=not {*kinds}.isdisjoint(TORCH))
     found = 0
     for seed in seeds:
-        kinds = given.only.split(",")
         findings = fuzz(
             seed, each, bases, kinds, keep=given.keep, own_process=SHARE, progress=_Progress(seed)
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import validation
 from tests.simgpt.face import simgpt
+from tests.simgpt.fuzz.stored import stored_bases
 from tests.simgpt.fuzz.values import STUDY_TEXT
 
 RUN = {
@@ -20,8 +21,9 @@ FEW = "pipe=1,y=1,recompute=none"  # of a search that takes a second
 WHY = ("tiny-30k", "-m", "perlmutter", "-n", "2", "--batch", "4", "--json")
 
 
-def bases_of(folder: Path) -> dict[str, bytes]:
-    """The answers by command, the folder of a sweep, and the first lines of measured tables."""
+def bases_of(folder: Path, *, trained: bool = False) -> dict[str, bytes]:
+    """The answers by command, the folder of a sweep, and the first lines of measured tables; what a
+    run leaves too, if one is `trained`."""
     asked = ("tiny-2m", "-m", "perlmutter", "-n", "8", "--batch", "16", "--json")
     data = Path(validation.__file__).parent / "data"
     network = json.loads((data / "network.json").read_text(encoding="utf-8"))
@@ -41,6 +43,7 @@ def bases_of(folder: Path) -> dict[str, bytes]:
             "published": _head(data / "published_runs.csv", 6),
             "memory": _head(data / "megatron_golden.csv", 6),
             "network": json.dumps(few).encode(),
+            **(stored_bases() if trained else {}),
         }
 
 

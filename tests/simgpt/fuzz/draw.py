@@ -7,9 +7,11 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 
+from tests.simgpt.fuzz import stored
 from tests.simgpt.fuzz.damage import as_bytes, at, chewed, leaves, mutated
 from tests.simgpt.fuzz.frameworks import Frameworks
 from tests.simgpt.fuzz.requests import Requests
+from tests.simgpt.fuzz.stored import Stored
 from tests.simgpt.fuzz.values import (
     EVIL,
     MODELS,
@@ -35,15 +37,17 @@ WEIGHTS = {
     **{"import": 8, "export": 5, "compare": 6, "sbatch": 4},
     **{"recipe": 5, "config": 5, "titan": 4, "stacks": 4, "routing": 3, "plan_run": 4, "gzip": 3},
     **{"http": 8},
+    **stored.KINDS,
 }
-QUICK = tuple(kind for kind in WEIGHTS if kind != "run")  # which imports torch
+TORCH = ("run", *stored.KINDS)  # which import it
+QUICK = tuple(kind for kind in WEIGHTS if kind not in TORCH)
 SPANS = [
     *("1MiB:8MiB", "16:64", "1:1", "0:0", "8:4", ":", "1:", "1B:1EiB", "1:1e18", "nan:nan", "1 B"),
     *("16", "2:99999999", "-1:4", "1MiB:1MB", "9" * 400 + ":1", "1:1:1", "1e-9 B:1 B", "3:50"),
 ]
 
 
-class Draw(Frameworks, Requests):
+class Draw(Frameworks, Requests, Stored):
     """Input `number` of a seed. `bases` are good answers, to be damaged."""
 
     def __init__(

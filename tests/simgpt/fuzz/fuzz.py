@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.simgpt.fuzz.child import LIMIT_S, MEMORY_GIB, TORCH_GIB, Child, Said
-from tests.simgpt.fuzz.draw import Draw
+from tests.simgpt.fuzz.draw import TORCH, Draw
 from tests.simgpt.fuzz.judge import wrong_with
 from tests.simgpt.fuzz.page import Page
 
@@ -84,7 +84,7 @@ def fuzz(
 
 
 def _asked(child: Child, draw: Draw, folder: Path) -> Said:
-    if draw.kind != "run":
+    if draw.kind not in TORCH:
         return child.ask(folder, draw.args)
     with_torch = Child(TORCH_GIB)
     try:
