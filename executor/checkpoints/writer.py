@@ -88,6 +88,8 @@ class Writer:
     def _run(self, step: int, tensors: dict[str, torch.Tensor]) -> None:
         path, problem = self._draft.path(step), ""
         try:
+            if not self._draft.rank:
+                _remove_failed(self._draft, step)
             _write_part(self._draft, path, tensors)
             if not self._draft.rank:
                 commit(path, _manifest(self._draft, path, step))
@@ -102,10 +104,17 @@ class Writer:
 
 
 def tidy(draft: Draft) -> None:
-    """Keep the newest checkpoints, and no draft of this run; rank 0 does it, with nothing being
-    written."""
+    """Keep the newest checkpoints; rank 0 does it, with nothing being written."""
     with suppress(OSError):
         prune(draft.folder, draft.keep)
+
+
+def _remove_failed(draft: Draft, step: int) -> None:
+    """Remove what is left of earlier saves: rank 0 gave them up, and a rank that was late with its
+    part made the folder anew."""
+    for path in draft.folder.glob(f"{SAVING}{draft.token}-*"):
+        if path < draft.path(step):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_part(draft: Draft, path: Path, tensors: dict[str, torch.Tensor]) -> None:

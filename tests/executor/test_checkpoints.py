@@ -176,6 +176,23 @@ def test_rank_0_learns_why_another_rank_could_not_write(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_late_rank_writes_of_a_save_that_failed_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Writer(draft_of(tmp_path, rank, 2)) for rank in range(2))
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "write_tensors", _full_for(rank_file(0)))
+        for each in (first, second):
+            each.write(4, {"w": torch.zeros(2)})
+            each.wait()
+    assert [each.name for each in tmp_path.iterdir()] == [draft_of(tmp_path).path(4).name]
+    for each in (first, second):
+        each.write(6, {"w": torch.zeros(2)})
+    for each in (first, second):
+        each.wait()
+    assert [each.name for each in tmp_path.iterdir()] == [name_of(6)]
+
+
 def _full_for(name: str) -> Any:
     def write(path: Path, tensors: dict[str, torch.Tensor]) -> Any:
         if path.name == name:

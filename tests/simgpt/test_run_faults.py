@@ -91,11 +91,3 @@ def test_a_run_goes_on_with_the_same_text_alone_unless_it_is_told_to(tmp_path: P
     assert anyway.status == 0, anyway.err
     assert f"--data {texts[2]}" in anyway.err
     assert steps_in(folder)[0] == 6
-
-
-def test_what_a_full_disk_left_half_written_goes_with_its_run(tmp_path: Path) -> None:
-    """A rank that is late makes the draft anew which another has given up."""
-    folder = tmp_path / "run"
-    with owned(folder, lambda _: None):
-        (folder / ".saving-x-00000002").mkdir()
-    assert not [each for each in folder.iterdir() if each.name.startswith(".saving-")]
