@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 
 
 class LaunchError(SimgptError):
     """The launch environment cannot carry the run: ranks, ports, devices, torch itself."""
 
-    exit_code = 5
+    exit_code = ExitStatus.MACHINE_FAILED
 
 
 class PeersLostError(LaunchError):
@@ -22,7 +23,7 @@ class DisturbedError(LaunchError):
 class DivergedError(SimgptError):
     """The loss is not a finite number any more, so that nothing is left to train."""
 
-    exit_code = 6
+    exit_code = ExitStatus.DIVERGED
 
 
 class TextError(SimgptError):
@@ -36,4 +37,4 @@ class WeightsError(SimgptError):
 class DryRunError(SimgptError):
     """A program played without its machine is not what the program says, or does not end."""
 
-    exit_code = 6
+    exit_code = ExitStatus.DIVERGED

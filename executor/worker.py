@@ -22,6 +22,7 @@ from executor.launching.launch_env import RankInfo
 from executor.launching.sentences import sentence_of
 from executor.launching.task_specs import Calibration, Job, Measurement, Report
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def main() -> int:
     except Exception as error:
         say(_failure(error))
         # At once: the groups' own end may wait for ranks that wait for this one.
-        os._exit(getattr(error, "exit_code", 1))
+        os._exit(_status(error))
     if int(rank) == 0:
         say({"result": result})
     return 0
@@ -68,9 +69,13 @@ def _failure(error: Exception) -> dict[str, Any]:
     ours = isinstance(error, SimgptError)
     return {
         "failed": str(error) if ours else sentence_of(error),
-        "status": getattr(error, "exit_code", 1),
+        "status": _status(error),
         "lost": isinstance(error, PeersLostError),
     }
+
+
+def _status(error: Exception) -> ExitStatus:
+    return error.exit_code if isinstance(error, SimgptError) else ExitStatus.BUG
 
 
 def _end_with_parent(folder: str) -> None:

@@ -14,7 +14,8 @@ from simgpt.arguments.completion import completed
 from simgpt.interrupts import unwinding
 from simgpt.invocation import HELP
 from simgpt.stderr import tell
-from topologies.errors import DiskError, SimgptError
+from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
 from topologies.session import Session, gc_paused
 
@@ -122,15 +123,15 @@ def main() -> None:
             sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
     except NoArgsIsHelpError as error:
         tell(error.ctx.get_help() + "\n")
-        _fail(f"missing command; see {error.ctx.command_path} --help", error.exit_code)
+        _fail(f"missing command; see {error.ctx.command_path} --help", ExitStatus.WRONG_INPUT)
     except click.ClickException as error:
-        _fail(sentence_of(error), error.exit_code)
+        _fail(sentence_of(error), ExitStatus.WRONG_INPUT)
     except SimgptError as error:
         _fail(str(error), error.exit_code)
     except MemoryError:
-        _fail("this machine has too little memory for that", DiskError.exit_code)
+        _fail("this machine has too little memory for that", ExitStatus.MACHINE_FAILED)
     except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", 128 + signal.SIGINT)
+        _fail("interrupted", ExitStatus.SIGNALLED + signal.SIGINT)
 
 
 def _fail(words: str, status: int) -> NoReturn:

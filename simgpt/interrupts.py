@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from simgpt.stderr import tell
+from topologies.exit_status import ExitStatus
 
 TIME = signal.SIGURG  # does nothing where it comes too late to be heeded
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,7 +47,7 @@ def _unwind(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     else:
         tell(f"simgpt: ended by {signal.Signals(number).name}")
-        raise SystemExit(128 + number)
+        raise SystemExit(ExitStatus.SIGNALLED + number)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
@@ -79,7 +80,7 @@ class Patience:
     @property
     def status(self) -> int:
         """The exit status of a command that has no answer yet; 0 if nobody ended it."""
-        return 0 if self.over in (None, TIME) else 128 + int(self.over or 0)
+        return 0 if self.over in (None, TIME) else ExitStatus.SIGNALLED + int(self.over or 0)
 
     @property
     def left_s(self) -> float:

@@ -18,6 +18,7 @@ ALLOWED = {
     "topologies": [],
     "workload": [
         "topologies.errors",
+        "topologies.exit_status",
         "topologies.files.printable",
         "topologies.files.reading",
         "topologies.files.units",

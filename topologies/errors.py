@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from topologies.exit_status import ExitStatus
+
 
 class SimgptError(Exception):
     """Something the user can mend; the message is one sentence in the user's words."""
 
-    exit_code = 2
+    exit_code: ExitStatus = ExitStatus.WRONG_INPUT
 
 
 class UnitError(SimgptError):
@@ -20,7 +22,7 @@ class MachineError(SimgptError):
 class TooFewDevicesError(MachineError):
     """More ranks were asked for than the machine has devices."""
 
-    exit_code = 3
+    exit_code = ExitStatus.CANNOT_RUN
 
 
 class OutputError(SimgptError):
@@ -30,4 +32,4 @@ class OutputError(SimgptError):
 class DiskError(OutputError):
     """A file that the disk does not take: it is full, or broken."""
 
-    exit_code = 5
+    exit_code = ExitStatus.MACHINE_FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 
 
 class ModelError(SimgptError):
@@ -22,7 +23,7 @@ class RestError(PlanError):
 class PlanCannotRunError(SimgptError):
     """The plan is well formed, but this model cannot be split that way."""
 
-    exit_code = 3
+    exit_code = ExitStatus.CANNOT_RUN
 
 
 class NearestError(PlanCannotRunError):

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from executor.launching.rank_processes import RankProcess
+from topologies.exit_status import ExitStatus
 
 Agree = Callable[[int], int]
 AHEAD_S = 0.5  # within which every rank has the signal
@@ -40,7 +41,7 @@ class StopRequest:
         """Ask for the end, as the handler of a signal; a later signal ends this process."""
         now = time.monotonic()
         if self._asked_s is not None and now - self._asked_s > SAME_S:
-            os._exit(128 + number)
+            os._exit(ExitStatus.SIGNALLED + number)
         if self._asked_s is None:
             self._asked_s, self.number = now, number
 
@@ -99,4 +100,4 @@ def passed_on(ranks: Sequence[RankProcess], announce: Callable[[], None]) -> Ite
 def _end_by(number: int, handler: Any, frame: FrameType | None) -> NoReturn:
     if callable(handler):
         handler(number, frame)
-    raise SystemExit(128 + number)
+    raise SystemExit(ExitStatus.SIGNALLED + number)

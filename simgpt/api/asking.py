@@ -16,10 +16,10 @@ from simgpt.api.errors import ArgumentError, NoAnswerError
 from simgpt.api.words import keywords_of, long_name, words_of
 from simgpt.cli import cli, click_words
 from simgpt.invocation import HELP
+from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
 from topologies.session import in_session
 
-SIGNALLED = 128  # exit statuses above tell of a signal
 CALLER = 3  # of `warnings.warn`: `ask`, the function that asks, and the line that called that one
 
 
@@ -73,7 +73,7 @@ def _run(command: click.Command, words: list[str], names: int) -> tuple[Collecte
         status = int(end.code or 0)
     except click.ClickException as error:
         raise _refusal(command, error) from None
-    if not collected.answers and status > SIGNALLED:
+    if not collected.answers and status > ExitStatus.SIGNALLED:
         raise KeyboardInterrupt
     if not collected.answers and status:
         raise NoAnswerError(sentence(" ".join(collected.notes)).removeprefix("simgpt: "))

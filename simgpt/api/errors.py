@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 
 
 class ArgumentError(SimgptError):
@@ -12,7 +13,7 @@ class ArgumentError(SimgptError):
 class NoAnswerError(SimgptError):
     """A command that ended before it had an answer, as a search whose time was too short."""
 
-    exit_code = 3
+    exit_code = ExitStatus.CANNOT_RUN
 
 
 class MissingLibraryError(SimgptError):

@@ -14,6 +14,7 @@ from simgpt.arguments.machine import segments_record, settings_options
 from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
+from topologies.exit_status import ExitStatus
 from topologies.session import gc_paused
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def comment(prediction: Prediction, remedy: str) -> None:
         options.note(few)
     if remedy:
         options.note(remedy)
-        raise SystemExit(3)
+        raise SystemExit(ExitStatus.CANNOT_RUN)
 
 
 def _sweep(

@@ -10,6 +10,7 @@ import click
 from simgpt import options, tables
 from simgpt.invocation import asked_of_study
 from simgpt.progress import Ticker
+from topologies.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from simgpt.studies.study import Study
@@ -137,6 +138,6 @@ def answer_rows(
     if counts["error"]:
         failed = tables.several(counts["error"], "point")
         options.note(f"the simulator failed at {failed}, which is a bug")
-        raise SystemExit(1)
+        raise SystemExit(ExitStatus.BUG)
     if not counts["ok"]:
-        raise SystemExit(3)
+        raise SystemExit(ExitStatus.CANNOT_RUN)

@@ -14,6 +14,7 @@ import click
 
 from simgpt import options
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 from workload.errors import PlanCannotRunError, PlanError
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def join(
         options.note(f"simgpt: {error}")
         status = error.exit_code
     except BrokenPipeError:  # nobody reads on: `| head`
-        status = 1
+        status = ExitStatus.BUG
     except Exception as error:
         options.note(f"simgpt: rank {info.rank} stopped: {sentence_of(error)}")
-        status = 1
+        status = ExitStatus.BUG
     with suppress(SimgptError, BrokenPipeError):
         lost()
     # At once: torch's groups, if they were taken down, may wait for ranks that are gone.

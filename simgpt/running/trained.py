@@ -13,6 +13,7 @@ from simgpt.running.host_load import disturbed
 from simgpt.running.measured_steps import columns
 from simgpt.running.step_log import Unwritten
 from topologies.errors import DiskError
+from topologies.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from executor.launching.task_specs import Job
@@ -32,7 +33,7 @@ def check_finished(record: dict[str, Any], job: Job, unwritten: Unwritten) -> No
         by = signal.Signals[record["stopped_by"] or "SIGINT"]
         how = "interrupted" if by == signal.SIGINT else f"ended by {by.name}"
         options.note(f"simgpt: {how} after step {record['stopped_at_step']} of {job.steps}")
-        raise SystemExit(128 + by)
+        raise SystemExit(ExitStatus.SIGNALLED + by)
     if record["diverged_at_step"] is not None:
         raise DivergedError(
             f"the loss of step {record['diverged_at_step']} of {job.steps} is not a finite number, "

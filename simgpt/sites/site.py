@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 from topologies.files.reading import shipped_toml
 from topologies.files.units import quantity
 
@@ -23,7 +24,7 @@ class JobError(SimgptError):
 class JobCannotRunError(JobError):
     """A job that `simgpt run` has no program for, or ranks that do not fill their nodes."""
 
-    exit_code = 3
+    exit_code = ExitStatus.CANNOT_RUN
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 
 
 class StudyError(SimgptError):
@@ -12,10 +13,10 @@ class StudyError(SimgptError):
 class WorkersError(SimgptError):
     """Workers that cannot start, or that are gone; the rows so far are kept."""
 
-    exit_code = 5
+    exit_code = ExitStatus.MACHINE_FAILED
 
 
 class ResultsError(SimgptError):
     """A folder that takes no more rows: a full disk, say."""
 
-    exit_code = 5
+    exit_code = ExitStatus.MACHINE_FAILED

@@ -18,6 +18,7 @@ from simulator.predict import Prediction, predict
 from simulator.stacks import EXECUTOR
 from simulator.stacks.job import job_of
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement, with_room
@@ -31,15 +32,23 @@ from workload.models.from_table import with_fields
 Row = dict[str, Any]
 Batch = list[tuple[int, Point]]
 MACHINES, PLACEMENTS = 16, 64  # kept in a process; a placement of 32,768 ranks takes 0.5 MB
+# A module or an object that does not fit is an ImportError or a SystemError as often as not.
+OF_THE_MACHINE = (OSError, ImportError, SystemError, MemoryError)
+MOST_CAUSES = 100  # they may form a ring
 
 
 def rows_of(inputs: Inputs, batch: Batch) -> list[Row]:
     """The rows of some points; what workers on this machine and on others run."""
-    if inputs.code != code_digest():
-        raise WorkersError("the workers run another version of simgpt; install the same everywhere")
-    evaluator = current_session().cache_of(Evaluator, 2)(inputs)
-    with gc_paused():
-        return [evaluator.row(number, point) for number, point in batch]
+    try:
+        if inputs.code != code_digest():
+            raise WorkersError(
+                "the workers run another version of simgpt; install the same everywhere"
+            )
+        evaluator = current_session().cache_of(Evaluator, 2)(inputs)
+        with gc_paused():
+            return [evaluator.row(number, point) for number, point in batch]
+    except OF_THE_MACHINE as error:
+        raise _failed(batch[0][0], _named(error)) from None
 
 
 class Evaluator:
@@ -52,17 +61,14 @@ class Evaluator:
         expect_many()
 
     def row(self, number: int, point: Point) -> Row:
-        """The row of a point; whatever is wrong with the point is in the row."""
+        """The row of a point; whatever is wrong with the point is in the row. What this machine
+        failed at is a WorkersError: the row would be another one where there is more memory."""
         row: Row = {"id": number, "point": point, "status": "ok", "reason": "", "prediction": None}
         row |= {"training": None, "scaling": None}
         try:
             self._predict(row, point)
-        except SimgptError as error:
-            row |= {"status": "infeasible", "reason": _one_line(error)}
-        except MemoryError:
-            raise
         except Exception as error:
-            row |= {"status": "error", "reason": f"{type(error).__name__}: {_one_line(error)}"}
+            row |= _unpredicted(number, error)
         return row
 
     def _predict(self, row: Row, point: Point) -> None:
@@ -103,12 +109,44 @@ class Evaluator:
         return with_settings(machine, dict(settings)) if settings else machine
 
 
+def _unpredicted(number: int, error: Exception) -> Row:
+    """What a row has in place of a prediction."""
+    ours = isinstance(error, SimgptError)
+    what = _one_line(error) if ours else _named(error)
+    if _is_of_the_machine(error):
+        raise _failed(number, what) from None
+    return {"status": "infeasible" if ours else "error", "reason": what}
+
+
+def _failed(number: int, what: str) -> WorkersError:
+    return WorkersError(
+        f"this machine failed at row {number} ({what[:200]}); it may need more memory than there "
+        "is; the rows before are kept"
+    )
+
+
+def _is_of_the_machine(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came of, is a lack of memory, files or libraries."""
+    if isinstance(error, SimgptError):
+        return error.exit_code == ExitStatus.MACHINE_FAILED
+    seen = 0
+    while error is not None and seen < MOST_CAUSES:
+        if isinstance(error, OF_THE_MACHINE):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
+
+
 def _settings(point: Point) -> tuple[tuple[str, Any], ...]:
     return tuple((key, _hashable(given)) for key, given in keys_of(point, "machine").items())
 
 
 def _hashable(given: Any) -> Any:
     return tuple(map(_hashable, given)) if isinstance(given, list | tuple) else given
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {_one_line(error)}".rstrip(": ")
 
 
 def _one_line(error: Exception) -> str:

@@ -7,7 +7,8 @@ by how many workers it was made, so the same study gives the same bytes:
      "point": {...},           all keys of the point by their full names: "model", "machine",
                                "devices", "plan", "plan.zero", "machine.device.launch", …
      "status": "ok",           or "infeasible": the plan cannot run or does not fit into memory;
-                               or "error": the simulator failed, which is a bug
+                               or "error": the simulator failed, which is a bug; the next
+                               sweep predicts it anew
      "reason": "",             one sentence where the status is not ok
      "prediction": {...},      what `simgpt predict --json` gives but for "placement"; null if there
                                is none; a plan that does not fit into memory has one

@@ -11,6 +11,7 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Protocol
@@ -267,10 +268,12 @@ def serve(pipe: Connection, beats: Connection, frozen_s: float, inputs: Inputs) 
     while True:
         try:
             batch: Batch = pipe.recv()
-            with session:
-                rows = rows_of(inputs, batch)
-            pipe.send(rows)
-        except WorkersError as error:
-            pipe.send(error)
         except (EOFError, OSError):
             return
+        try:
+            with session:
+                answer: list[Row] | WorkersError = rows_of(inputs, batch)
+        except WorkersError as error:
+            answer = error
+        with suppress(OSError):  # nobody waits any longer, which the next batch will show
+            pipe.send(answer)

@@ -27,6 +27,7 @@ from simulator.child_process import (
     spawning,
 )
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 from topologies.session import Session, begin_worker
 
 LONGEST_S = 600.0
@@ -38,7 +39,7 @@ IGNORED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGURG}
 class SearchError(SimgptError):
     """A search that could not go on."""
 
-    exit_code = 5
+    exit_code = ExitStatus.MACHINE_FAILED
 
 
 WorkerState = dict[str, Any]  # kept by a worker from one task to the next

@@ -19,6 +19,7 @@ from simulator.predict import predict
 from simulator.stacks import Stack
 from simulator.stacks.job import Job
 from topologies.errors import SimgptError
+from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.placement import scheduler
 from topologies.session import Session, begin_worker, gc_paused
@@ -211,7 +212,7 @@ def _predicted(tasks: Sequence[Task]) -> list[PredictedRow]:
 class LostProcessError(SimgptError):
     """A process of this machine that ended before it had predicted its rows."""
 
-    exit_code = 5
+    exit_code = ExitStatus.MACHINE_FAILED
 
 
 class _Processes(ProcessPoolExecutor):

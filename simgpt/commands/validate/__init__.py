@@ -23,12 +23,11 @@ from simgpt.commands.validate import (
 )
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
+from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 
 if TYPE_CHECKING:
     from validation.host_validation import HostRow
-
-OUTSIDE_TOLERANCE = 4
 
 
 @click.group("validate")
@@ -94,7 +93,7 @@ def host(
         options.note(f"{wide} more steps want more than this machine's {built.devices} ranks")
     if error > tolerance:
         options.note(f"above the tolerance of {tables.percent(tolerance)}")
-        raise SystemExit(OUTSIDE_TOLERANCE)
+        raise SystemExit(ExitStatus.OUTSIDE_TOLERANCE)
 
 
 def _rows(rows: list[HostRow], error: float) -> str:

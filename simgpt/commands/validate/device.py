@@ -10,14 +10,13 @@ import click
 
 from simgpt import options, tables
 from simgpt.progress import Ticker
+from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 
 if TYPE_CHECKING:
     from validation.device_validation import DeviceCase, DeviceRow
 
     Outcome = DeviceRow | tuple[DeviceCase, str]
-
-OUTSIDE_TOLERANCE = 4
 
 
 @click.command("device")
@@ -59,7 +58,7 @@ def command(
     options.answer(_text(found, record), record, as_json=as_json, output=output)
     if record["mape_ops"] > tolerance:
         options.note(f"above the tolerance of {tables.percent(tolerance)}")
-        raise SystemExit(OUTSIDE_TOLERANCE)
+        raise SystemExit(ExitStatus.OUTSIDE_TOLERANCE)
 
 
 def _record(found: Sequence[Outcome], made: dict[str, str], threads: int) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import click
 from simgpt import options, tables
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
+from topologies.exit_status import ExitStatus
 
 MACHINES = ("frontier", "perlmutter", "alps")
 MOST_PLANS = 1_000_000
-DIFFERENT = 4
 
 
 @click.command("engine")
@@ -54,7 +54,7 @@ def command(
     record = {"equal": not different, "rows": [asdict(row) for row in rows], **ran()}
     options.answer(text, record, as_json=as_json, output=output)
     if different:
-        raise SystemExit(DIFFERENT)
+        raise SystemExit(ExitStatus.OUTSIDE_TOLERANCE)
 
 
 def _cpu(seconds: float) -> str:

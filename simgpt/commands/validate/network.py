@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from simgpt import options, tables
+from topologies.exit_status import ExitStatus
 
-OUTSIDE_TOLERANCE = 4
 EXPLAINED = 0.1  # mean error from which on a table's explanation is given
 
 
@@ -56,7 +56,7 @@ def command(
     over = [each for each in found if tolerance is not None and (each["mape"] or 0) > tolerance]
     if over:
         options.note(f"{tables.several(len(over), 'table')} above {tables.percent(tolerance or 0)}")
-        raise SystemExit(OUTSIDE_TOLERANCE)
+        raise SystemExit(ExitStatus.OUTSIDE_TOLERANCE)
 
 
 def _remarks(record: dict[str, Any]) -> Iterator[str]:

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from simgpt.studies import best_plan as best
+from simgpt.studies.errors import WorkersError
 from simgpt.studies.evaluate import Row, rows_of
 from simgpt.studies.inputs import inputs_of
 from simulator.predict import Prediction, predict
 from simulator.search import best_plan
 from simulator.stacks import EXECUTOR, Stack
 from tests.simgpt.studies.worlds import GRID, study
+from topologies.errors import DiskError
+from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, scheduler
@@ -164,3 +167,41 @@ def test_what_a_search_cannot_keep_is_the_row_s_reason() -> None:
     found = row(plan="best", set={"matmul_forms": "tuned"})
     assert (found["status"], found["prediction"]) == ("infeasible", None)
     assert "a search cannot keep matmul_forms=tuned" in found["reason"]
+
+
+def raised_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Row:
+    def fails(*_: object, **__: object) -> Prediction:
+        raise error
+
+    monkeypatch.setattr("simgpt.studies.evaluate.predict", fails)
+    return row(plan="data=rest")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("libscipy.so: failed to map segment from shared object"),
+        SystemError("error return without exception set"),
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+        DiskError("no space"),
+    ],
+)
+def test_what_the_machine_fails_at_is_no_row(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WorkersError) as raised:
+        raised_by(error, monkeypatch)
+    assert raised.value.exit_code == ExitStatus.MACHINE_FAILED
+
+
+def test_nor_is_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = AttributeError("no attribute 'ndarray'")
+    error.__context__ = ImportError("failed to map segment")
+    with pytest.raises(WorkersError):
+        raised_by(error, monkeypatch)
+
+
+def test_a_bug_is_a_row_of_its_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = raised_by(KeyError("pipe"), monkeypatch)
+    assert (found["status"], found["prediction"]) == ("error", None)

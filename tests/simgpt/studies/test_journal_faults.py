@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simgpt.studies import evaluate
+from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, STUDY
 from simgpt.studies.study import Study
@@ -77,7 +78,7 @@ def test_a_sweep_that_runs_out_of_memory_ends_and_makes_no_row_of_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(evaluate, "predict", third_is_too_large)
-        with pytest.raises(MemoryError):
+        with pytest.raises(WorkersError):
             swept(tmp_path / "cut")
     kept = (tmp_path / "cut" / RESULTS).read_bytes()
     assert kept == b"".join(whole.splitlines(keepends=True)[:2])

@@ -19,7 +19,7 @@ from simgpt.studies.errors import ResultsError, StudyError
 from simgpt.studies.evaluate import Batch, Row, rows_of
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import KEPT, RESULTS, STUDY, Journal
-from simgpt.studies.rows import line_of
+from simgpt.studies.rows import line_of, row_of
 from simgpt.studies.study import Study
 from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.simgpt.face import simgpt
@@ -79,6 +79,13 @@ def left_with(folder: Path, lines: Lines, scaled: bool = False) -> Callable[[], 
     return swept
 
 
+def failed(line: bytes) -> bytes:
+    """The line of the same point, had the simulator failed at it."""
+    row = row_of(line)
+    lost = dict.fromkeys(("prediction", "training"))
+    return line_of(row | lost | {"status": "error", "reason": "KeyError: 1"})
+
+
 DAMAGED: dict[str, tuple[Callable[[Lines], Lines], list[int], str]] = {
     "a digit": (lambda a: [a[0], a[1].replace(b"0.", b"1.", 1), *a[2:]], [1], "its checksum tells"),
     "the first": (lambda a: [b"3\n", *a[1:]], [0], "has no checksum"),
@@ -88,6 +95,7 @@ DAMAGED: dict[str, tuple[Callable[[Lines], Lines], list[int], str]] = {
     "more": (lambda a: [*a[:2], b"\n", *a[2:]], [], "row 2 in .* is no JSON"),
     "twice": (lambda a: [*a[:2], *a[:2], *a[2:]], [], "row 2 in .* is there twice"),
     "turned": (lambda a: a[::-1], [], "row 0 in .* is missing"),
+    "failed": (lambda a: [*a[:2], failed(a[2]), a[3], failed(a[4]), *a[5:]], [2, 4], "row 2 in"),
     "torn too": (lambda a: [b"\xff\n", *a[1:-1], a[-1][:-9]], [0, 8], "row 0 in .* is no JSON"),
 }
 
@@ -104,6 +112,16 @@ def test_only_rows_that_are_not_as_they_were_written_are_predicted_anew(
     assert (tmp_path / RESULTS).read_bytes() == b"".join(lines)
     assert sorted(path.name for path in tmp_path.iterdir()) == [RESULTS, STUDY]
     assert swept() == []
+
+
+def test_the_rungs_behind_one_that_failed_have_their_efficiency_again(tmp_path: Path) -> None:
+    lines = list(world(scaled=True)[2])
+    behind = [row_of(line) for line in lines[1:3]]
+    for row in behind:
+        row["scaling"] = row["scaling"] | {"efficiency": None}
+    swept = left_with(tmp_path, [failed(lines[0]), *map(line_of, behind), *lines[3:]], scaled=True)
+    swept()
+    assert (tmp_path / RESULTS).read_bytes() == b"".join(lines)
 
 
 @pytest.mark.parametrize("damaged", range(6))
