@@ -13,7 +13,7 @@ class ArgumentError(SimgptError):
 class NoAnswerError(SimgptError):
     """A command that ended before it had an answer, as a search whose time was too short."""
 
-    exit_code = ExitStatus.CANNOT_RUN
+    exit_code = ExitStatus.MACHINE_FAILED
 
 
 class MissingLibraryError(SimgptError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -21,6 +22,7 @@ from simgpt.interrupts import Patience
 from simgpt.invocation import asked
 from simgpt.search_output import Found, describe_ranking
 from simgpt.search_runner import Searches
+from topologies.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -156,7 +158,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     order=x-y-z-data-pipe), and sets other fields. Each plan is bounded from below, and simulated
     unless something faster is known, so the answer is the optimum and says so. Stopped early
     (Ctrl-C, SIGTERM, --time-limit, --gap) it says how far off the best plan so far may be. Where no
-    plan fits, that is the answer, with status 3.
+    plan fits, that is the answer, with status 3; where none was found in time, the status is 5.
     """
     from simulator.search import SearchProblem
     from simulator.stacks import load_stack
@@ -183,8 +185,21 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     racks = segments_record(built, how["devices"])
     record = found.as_record() | asked(model, machine, how, stack, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
-    if not state.found:
-        raise SystemExit(patience.status or 3)
+    if state.found:
+        return
+    if state.is_optimal:
+        raise SystemExit(ExitStatus.CANNOT_RUN)
+    _nothing_found(patience, how["limit_s"])
+
+
+def _nothing_found(patience: Patience, limit_s: float | None) -> NoReturn:
+    """End a search that nobody waited for until it had a plan, or could say that there is none."""
+    when = f"within {limit_s:g} s" if limit_s else "in time"
+    if patience.status:
+        by = signal.Signals(patience.status - ExitStatus.SIGNALLED)
+        when = f"before {by.name} ended the search"
+    options.note(f"no plan was found {when}")
+    raise SystemExit(patience.status or ExitStatus.MACHINE_FAILED)
 
 
 def _answered(
@@ -195,8 +210,7 @@ def _answered(
     searches = Searches(machine, how["placement"], patience, **{key: how[key] for key in same})
     state = searches.answer(problem)
     if state is None:
-        options.note("simgpt: interrupted" if patience.status else "simgpt: the time is too short")
-        raise SystemExit(patience.status or 3)
+        _nothing_found(patience, how["limit_s"])
     others = how["also_devices"]
     memory = searches.memory_front(problem, state) if how["memory_front"] else []
     devices = searches.devices_front(problem, state, others) if others else []

@@ -204,8 +204,22 @@ def test_a_signal_before_any_plan_is_found_is_the_exit_status(
 ) -> None:
     ended_when(monkeypatch, lambda *_: True, lambda: signal.raise_signal(number))
     said = simgpt(*SEARCH)
-    assert (said.status, said.err) == (128 + number, "")
+    assert said.status == 128 + number
+    assert number.name in said.err
+    assert said.err.count("\n") == 1
     assert said.out.endswith("none found yet\n")
+
+
+def test_a_search_without_a_plan_in_time_is_told_from_one_that_no_plan_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fits = simgpt("search", "gpt-640b", "-m", "frontier", "-n", "8", "--batch", "8", "--json")
+    assert (fits.status, json.loads(fits.out)["plans"], fits.err) == (3, [], "")
+    ended_when(monkeypatch, lambda *_: True, lambda: time.sleep(2))
+    said = simgpt(*SEARCH, "--time-limit", "1", "--json")
+    assert (said.status, json.loads(said.out)["plans"]) == (5, [])
+    assert "1 s" in said.err
+    assert said.err.count("\n") == 1
 
 
 def test_a_closed_terminal_that_nobody_is_to_hear_of_ends_no_search(
