@@ -130,6 +130,8 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except MemoryError:
         _fail("this machine has too little memory for that", ExitStatus.MACHINE_FAILED)
+    except (ImportError, OSError, SystemError) as error:
+        _fail(f"this machine failed: {type(error).__name__}: {error}", ExitStatus.MACHINE_FAILED)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitStatus.SIGNALLED + signal.SIGINT)
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from topologies.exit_status import ExitStatus
 from topologies.interpreter import apart_from_the_folder
 
 FROZEN_S = 30.0  # of silence, after which a process counts as frozen
@@ -36,7 +37,7 @@ def end_with_the_parent() -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        os._exit(1)
+        os._exit(ExitStatus.MACHINE_FAILED)
 
     threading.Thread(target=watch, daemon=True).start()
 
