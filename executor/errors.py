@@ -20,6 +20,10 @@ class DisturbedError(LaunchError):
     """Other processes disturbed a measurement: its repeats disagree."""
 
 
+class OtherDeviceError(SimgptError):
+    """A machine was given whose devices are not those of this host, where steps are to run."""
+
+
 class DivergedError(SimgptError):
     """The loss is not a finite number any more, so that nothing is left to train."""
 

@@ -6,7 +6,6 @@ step, so a table includes what the loop costs. Nothing of a whole step is measur
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from executor.calibrating.microbenchmarks import Sample, collectives, kernels, o
 from executor.calibrating.sample_values import fill
 from executor.groups import ProcessGroups
 from executor.job import connected
+from executor.launching.devices import processor_name
 from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW, Calibrated, Calibration, Report, Tables
 from executor.memory.device_memory import host_bytes
@@ -241,7 +241,7 @@ def device_name(device: torch.device) -> str:
     """What the device calls itself."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return platform.processor() or platform.machine()
+    return processor_name()
 
 
 def memory_bytes(device: torch.device, ranks: int) -> int:

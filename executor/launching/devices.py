@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib import metadata
 
-from executor.errors import LaunchError
+from executor.errors import LaunchError, OtherDeviceError
 from executor.launching.launch import require_torch
 from executor.launching.sentences import last_words
 from topologies.interpreter import child_environment
 
 TIMEOUT_S = 120
+ANY_PROCESSOR = "processor core"
 ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+
+
+NAME = "import torch; print(torch.cuda.get_device_name())"
 
 
 def accelerators() -> int:
@@ -22,9 +27,38 @@ def accelerators() -> int:
     require_torch()
     if metadata.version("torch").endswith("+cpu"):  # a build that knows of none
         return 0
+    count = _said_by_torch(ASK)
+    if not count.isdecimal():
+        raise LaunchError("torch does not say which GPUs there are: exit status 0")
+    return int(count)
+
+
+def processor_name() -> str:
+    """What this host's processor calls itself."""
+    return platform.processor() or platform.machine()
+
+
+def check_is_here(name: str, device: str, machine: str) -> None:
+    """Refuse a machine whose devices, of that name, are not those here: `cpu`s or `cuda` ones.
+
+    A calibration has the name that a device calls itself, a machine that is described the part of
+    it that tells models apart; the stand-in for any host has processor cores.
+    """
+    here = _said_by_torch(NAME) if device == "cuda" else processor_name()
+    if name == here or (device == "cuda" and name.lower() in here.lower()):
+        return
+    if device == "cpu" and name == ANY_PROCESSOR:
+        return
+    raise OtherDeviceError(
+        f"{machine} has {name}, and what runs here is {here}; leave -m out, or give the file of "
+        "`simgpt calibrate` on this machine"
+    )
+
+
+def _said_by_torch(script: str) -> str:
     try:
         answer = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", ASK],
+            [sys.executable, "-W", "ignore", "-c", script],
             env={**os.environ, **child_environment()},
             capture_output=True,
             text=True,
@@ -33,11 +67,10 @@ def accelerators() -> int:
         )
     except subprocess.TimeoutExpired:
         raise LaunchError(f"torch does not say within {TIMEOUT_S} s which GPUs there are") from None
-    count = answer.stdout.strip()
-    if answer.returncode or not count.isdecimal():
+    if answer.returncode:
         why = last_words(answer.stderr) or f"exit status {answer.returncode}"
         raise LaunchError(f"torch does not say which GPUs there are: {why}")
-    return int(count)
+    return answer.stdout.strip()
 
 
 def device_for(wanted: str, ranks: int, announce: Callable[[str], None]) -> str:

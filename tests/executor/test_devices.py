@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executor.errors import LaunchError
+from executor.errors import LaunchError, OtherDeviceError
 from executor.launching import devices
 from executor.launching.devices import device_for
 
@@ -42,6 +42,31 @@ def test_more_ranks_than_gpus_on_cuda_are_refused(
     monkeypatch.setattr(devices, "accelerators", lambda: gpus)
     with pytest.raises(LaunchError, match=rf"--device cuda: 2 rank.* torch sees {gpus} here"):
         device_for("cuda", 2, pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "here", "is_here"),
+    [
+        ("x86_64", "cpu", "x86_64", True),
+        ("processor core", "cpu", "x86_64", True),
+        ("mi250x", "cpu", "x86_64", False),
+        ("H100", "cuda", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100 80GB HBM3", "cuda", "NVIDIA H100 80GB HBM3", True),
+        ("processor core", "cuda", "NVIDIA H100 80GB HBM3", False),
+        ("A100", "cuda", "NVIDIA H100 80GB HBM3", False),
+    ],
+)
+def test_a_machine_of_other_devices_than_those_here_is_refused(
+    name: str, device: str, here: str, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "processor_name", lambda: here)
+    monkeypatch.setattr(devices, "NAME", f"print({here!r})")
+    if is_here:
+        devices.check_is_here(name, device, "a machine")
+        return
+    with pytest.raises(OtherDeviceError, match=name) as error:
+        devices.check_is_here(name, device, "a machine")
+    assert here in str(error.value)
 
 
 @pytest.mark.parametrize(

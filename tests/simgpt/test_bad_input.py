@@ -116,6 +116,8 @@ TOO_MANY = 10**8
         (3, f"{RUN} --plan data=2 --ranks 3", "2 ranks, not to 3 devices"),
         (5, f"{RUN} --plan x={TOO_MANY}", "too many to start on this machine"),
         (2, "run tiny-30k -m nope", 'no machine is called "nope"'),
+        (2, "validate host -m frontier", "frontier has"),
+        (2, "validate device -m frontier", "frontier has"),
         (2, "validate host -m nope", 'no machine is called "nope"'),
         (2, "validate host --tolerance nan", "nan is not a finite number"),
         (2, "calibrate -o /nowhere/x.json", "there is no folder /nowhere"),

@@ -71,7 +71,7 @@ def host(
 
     Ends with status 4 when the mean absolute error is above the tolerance.
     """
-    from executor.launching.devices import device_for
+    from executor.launching.devices import check_is_here, device_for
     from executor.launching.launch import require_torch
     from validation.host_validation import mape, most_ranks, too_wide, validate_host
 
@@ -83,6 +83,8 @@ def host(
         "threads": threads,
         "timeout_s": timeout_s,
     }
+    if given is not None:
+        check_is_here(given.device.name, about["device"], given.name)
     with Ticker() as ticker:
         built = given or _calibrated(ranks, about, ticker)
         rows = list(validate_host(built, progress=ticker, **about))

@@ -39,18 +39,19 @@ def command(
     alone with its real shapes. A CPU gets smaller shapes than a GPU. Ends with status 4 when the
     mean absolute error of the latter is above the tolerance.
     """
-    from executor.launching.devices import accelerators
+    from executor.launching.devices import accelerators, check_is_here
     from executor.launching.launch import require_torch
     from validation.device_validation import matrix, provenance, validate_device
 
     require_torch()
-    cases = matrix(accelerator=accelerators() > 0)
+    kind = "cuda" if accelerators() else "cpu"
+    cases = matrix(accelerator=kind == "cuda")
+    given = options.machine_of(machine) if machine is not None else None
+    if given is not None:
+        check_is_here(given.device.name, kind, given.name)
     with Ticker() as ticker:
-        built = (
-            options.machine_of(machine)
-            if machine is not None
-            else _calibrated({case.precision for case in cases}, threads, timeout_s, ticker)
-        )
+        precisions = {case.precision for case in cases}
+        built = given or _calibrated(precisions, threads, timeout_s, ticker)
         found = list(
             validate_device(built, cases, threads=threads, timeout_s=timeout_s, progress=ticker)
         )
