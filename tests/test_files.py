@@ -14,7 +14,6 @@ from tests.test_house import ROOT, all_sources, place, tree_of
 READER, WRITER = "topologies/files/reading.py", "topologies/files/writing.py"
 READERS = {
     READER: "the reader",
-    "executor/checkpoints/folder.py": "manifests, each with its digest",
     "executor/checkpoints/tensor_file.py": "tensors, as long as memory; digests are checked before",
     "executor/checkpoints/writer.py": "notes of its ranks, in a draft of their own",
     "executor/launching/blame.py": "messages of ranks",
@@ -34,6 +33,7 @@ WRITERS = {
     "executor/checkpoints/folder.py": "manifests, in a draft that is renamed",
     "executor/checkpoints/tensor_file.py": "tensors, in pieces, into a draft that is renamed",
     "executor/launching/rank_processes.py": "what ranks say, in a folder of its own",
+    "simgpt/running/step_log.py": "lines cut off a log, on a descriptor of the reader's",
     "executor/worker.py": "messages to its parent",
     "simgpt/studies/cluster.py": "a sweep's certificate, in a private folder of its own",
     "topologies/files/kept_values.py": "what it keeps, which may be lost",
@@ -41,7 +41,7 @@ WRITERS = {
 PARSERS = {
     READER: "the reader",
     "executor/checkpoints/belonging.py": "a record that it has just made, to compare it",
-    "executor/checkpoints/folder.py": "manifests, each with its digest",
+    "executor/checkpoints/manifest.py": "manifests, each with its digest",
     "executor/checkpoints/tensor_file.py": "headers of files whose digests were checked",
     "executor/checkpoints/writer.py": "notes of its ranks, in a draft of their own",
     "executor/launching/rank_processes.py": "messages of ranks",

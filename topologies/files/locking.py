@@ -7,6 +7,7 @@ descriptor hold the lock too. No process that only asks changes the file or foll
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -18,7 +19,12 @@ def locked(path: Path) -> tuple[int, bool]:
     """A descriptor of the file, made if need be, and whether it is locked: some file systems have
     no locks. A BlockingIOError where another holds it, another OSError where it cannot be opened.
     """
-    descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    try:
+        descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.EINVAL, "it is no regular file but a link", path) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
