@@ -6,11 +6,14 @@ import dataclasses
 import math
 import os
 import pwd
+import resource
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.simgpt.face import simgpt
@@ -53,6 +56,39 @@ def test_rings_that_cannot_be_are_not_believed(field: str, value: object) -> Non
     ((index, (ring,)),) = found_on(FRONTIER, contiguous(FRONTIER, 64))[:1]
     assert unpacked(packed([(index, [ring])]), [(16, 4)]) is not None
     assert unpacked(packed([(index, [changed(ring, field, value)])]), [(16, 4)]) is None
+
+
+@pytest.mark.parametrize("ends", [[2**31 - 1], [8, 2**31 - 1], [16, 8], [-1, 16], [0, 16], [15]])
+def test_runs_that_do_not_add_up_are_refused_before_they_are_expanded(ends: list[int]) -> None:
+    """Two thousand million of the same ring are 16 GiB."""
+    ((index, (ring,)),) = found_on(FRONTIER, contiguous(FRONTIER, 64))[:1]
+    whole = packed([(index, [ring])])
+    size = 4 * 2  # one run: where it ends, and its ring
+    head = np.array([1, len(ends)], "<i8").tobytes() + whole[16:-size]
+    runs = np.array([*ends, *[0] * len(ends)], "<i4").tobytes()
+    with limited_memory():
+        assert unpacked(head + runs, [(16, 4)]) is None
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("count", [0, -1, -2, 2, 2**31, 2**62, 2**63 - 1, -(2**63)])
+def test_counts_that_are_no_counts_are_refused(at: int, count: int) -> None:
+    found = found_on(FRONTIER, contiguous(FRONTIER, 64))[:1]
+    data = packed(found)
+    changed_data = data[: 8 * at] + np.array([count], "<i8").tobytes() + data[8 * at + 8 :]
+    assert unpacked(changed_data, [(16, 4)]) is None
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """A gibibyte of addresses more than there are."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize("field", ["bytes_per_s", "fabric_share"])

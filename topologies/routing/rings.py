@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.files.kept_values import digest_of
-from topologies.files.schema import LEAST_NUMBER, MOST_NUMBER
+from topologies.files.schema import MOST_NUMBER
 from topologies.kept_results import kept_about
 from topologies.machine import Machine
 from topologies.network import Network
@@ -29,6 +29,8 @@ from topologies.session import session_cached
 
 _STEP_BYTES_PER_S = 1e3  # rates closer than this are one ring
 _SHARE_DIGITS = 6
+# What is kept is read again within these bounds; beyond them it is computed anew.
+_LEAST_KEPT, _MOST_FURTHER_S = 1.0, 1.0  # bytes/s, and seconds of a hop
 _COUNT, _RATE, _INDEX = np.dtype("<i8"), np.dtype("<f8"), np.dtype("<i4")
 
 
@@ -195,11 +197,16 @@ def unpacked(data: bytes, shapes: Sequence[tuple[int, ...]]) -> list[Found] | No
     try:
         for groups, ranks in shapes:
             rows, runs = taken(_COUNT, 2).tolist()
+            if not 0 < min(rows, runs) <= max(rows, runs) <= len(data):
+                return None
             counts = taken(_COUNT, 4 * rows).reshape(rows, 4).tolist()
             rates = taken(_RATE, 4 * rows).reshape(rows, 4).tolist()
             ends, value = taken(_INDEX, runs), taken(_INDEX, runs).astype(np.int64)
-            index = np.repeat(value, np.diff(ends, prepend=0))
-            if len(index) != groups or not 0 <= value.min() <= value.max() < rows:
+            counted = np.diff(ends, prepend=0)
+            if counted.min() <= 0 or ends[-1] != groups:
+                return None
+            index = np.repeat(value, counted)
+            if not 0 <= value.min() <= value.max() < rows:
                 return None
             parts = ([*c[:3], *r, c[3]] for c, r in zip(counts, rates, strict=True))
             found.append((index, [Ring(*part) for part in parts]))
@@ -220,10 +227,10 @@ def _can_be(ring: Ring, ranks: int) -> bool:
         and ring.pair_links >= -1
         and (_is_rate(ring.bytes_per_s) if joined else ring.bytes_per_s == math.inf)
         and (_is_rate(ring.within_bytes_per_s) or ring.within_bytes_per_s == math.inf)
-        and 0 <= ring.further_s < MOST_NUMBER
-        and LEAST_NUMBER < ring.fabric_share <= 1
+        and 0 <= ring.further_s < _MOST_FURTHER_S
+        and 10**-_SHARE_DIGITS <= ring.fabric_share <= 1
     )
 
 
 def _is_rate(number: float) -> bool:
-    return LEAST_NUMBER < number < MOST_NUMBER
+    return _LEAST_KEPT <= number < MOST_NUMBER

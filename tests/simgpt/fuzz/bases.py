@@ -8,6 +8,7 @@ from pathlib import Path
 
 import validation
 from tests.simgpt.face import simgpt
+from tests.simgpt.fuzz.caches import kept_of
 from tests.simgpt.fuzz.stored import stored_bases
 from tests.simgpt.fuzz.values import STUDY_TEXT
 
@@ -44,6 +45,7 @@ def bases_of(folder: Path, *, trained: bool = False) -> dict[str, bytes]:
             "memory": _head(data / "megatron_golden.csv", 6),
             "network": json.dumps(few).encode(),
             **(stored_bases() if trained else {}),
+            **kept_of(folder),
         }
 
 

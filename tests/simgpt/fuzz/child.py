@@ -22,6 +22,7 @@ IDLE_S = 30.0
 MOST_SERVED = 150
 MOST_SAID = 4_000_000
 COLUMNS = 100
+KEPT = "kept"  # where results are kept, in the folder of each input
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,10 @@ def _started(memory_gib: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            **{"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "SIMGPT_CACHE": KEPT},
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -8,10 +8,13 @@ import random
 from collections.abc import Mapping, Sequence
 
 from tests.simgpt.fuzz import stored
+from tests.simgpt.fuzz.caches import Caches
+from tests.simgpt.fuzz.calibrations import Calibrations
 from tests.simgpt.fuzz.damage import as_bytes, at, chewed, leaves, mutated
 from tests.simgpt.fuzz.frameworks import Frameworks
 from tests.simgpt.fuzz.requests import Requests
 from tests.simgpt.fuzz.stored import Stored
+from tests.simgpt.fuzz.tokenizers import Tokenizers
 from tests.simgpt.fuzz.values import (
     EVIL,
     MODELS,
@@ -38,8 +41,9 @@ WEIGHTS = {
     **{"recipe": 5, "config": 5, "titan": 4, "stacks": 4, "routing": 3, "plan_run": 4, "gzip": 3},
     **{"http": 8},
     **stored.KINDS,
+    **{"calibration": 6, "cache": 3, "tokenizer": 2},
 }
-TORCH = ("run", *stored.KINDS)  # which import it
+TORCH = ("run", "tokenizer", *stored.KINDS)  # which import it
 QUICK = tuple(kind for kind in WEIGHTS if kind not in TORCH)
 SPANS = [
     *("1MiB:8MiB", "16:64", "1:1", "0:0", "8:4", ":", "1:", "1B:1EiB", "1:1e18", "nan:nan", "1 B"),
@@ -47,7 +51,7 @@ SPANS = [
 ]
 
 
-class Draw(Frameworks, Requests, Stored):
+class Draw(Frameworks, Requests, Stored, Calibrations, Caches, Tokenizers):
     """Input `number` of a seed. `bases` are good answers, to be damaged."""
 
     def __init__(

@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.simgpt.fuzz.child import LIMIT_S, MEMORY_GIB, TORCH_GIB, Child, Said
+from tests.simgpt.fuzz.child import KEPT, LIMIT_S, MEMORY_GIB, TORCH_GIB, Child, Said
 from tests.simgpt.fuzz.draw import TORCH, Draw
 from tests.simgpt.fuzz.judge import wrong_with
 from tests.simgpt.fuzz.page import Page
+from topologies.files.cache_folder import VARIABLE
 
 BIG = b"# " + b"x" * 100_000_000
 
@@ -59,7 +60,6 @@ def fuzz(
     the files of findings go into `keep`."""
     findings, child, page = Findings(), Child(MEMORY_GIB), Page()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as work:
-        os.environ["XDG_CACHE_HOME"] = f"{work}/cache"
         try:
             for number in numbers:
                 draw = Draw(seed, number, bases, kinds)
@@ -119,6 +119,7 @@ def outside(folder: Path, args: Sequence[str]) -> Said:
         done = subprocess.run(
             [sys.executable.encode(), b"-m", b"simgpt", *words],
             cwd=folder,
+            env={**os.environ, VARIABLE: KEPT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=4 * LIMIT_S,

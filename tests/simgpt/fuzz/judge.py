@@ -41,6 +41,8 @@ def _wrongs(draw: Draw, said: Said, folder: Path) -> Iterator[str]:
         results = (folder / "r/results.jsonl").read_bytes()
         if results != draw.bases["results.jsonl"]:
             yield "a damaged folder was taken for whole"
+    if draw.kind == "cache" and said.status != 0:
+        yield f"what was kept ends a prediction with status {said.status}"
     page = folder / "page.html"
     if draw.kind == "report" and page.is_file():
         yield page_wrong(page.read_text(encoding="utf-8"))
