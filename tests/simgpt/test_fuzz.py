@@ -130,6 +130,9 @@ def test_the_judge_sees_what_a_name_put_into_a_page() -> None:
         "<p onclick=x>",
         '<a href="javascript:zq7()">',
         "<script></script>" * 4,
+        "<pre>reboot</pre>",
+        "<pre>simgpt predict tiny-1m; reboot</pre>",
     ):
         assert page_wrong(f"<p>{element}</p>") != ""
     assert page_wrong("<p>&lt;img src=x onerror=zq7()&gt;</p><script></script>") == ""
+    assert page_wrong("<pre>simgpt predict &#39;a;b&#39; -m frontier</pre><p>reboot</p>") == ""

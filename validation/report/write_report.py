@@ -128,7 +128,7 @@ def _made_by(answers: Answers, ladders: Mapping[str, Sequence[Rung]]) -> list[Se
     """The commands that were run, those that give each prediction again, and versions."""
     run = list(dict.fromkeys(answers.commands))
     again = [answer.command for answer in answers.predictions]
-    again = [command for command in dict.fromkeys(again) if command not in run]
+    again = [each for each in dict.fromkeys(again) if each not in run and each.isprintable()]
     lines = again[:MOST_COMMANDS]
     if ladders:
         lines.append("simgpt report --weak-scaling -o weak-scaling.html")

@@ -20,6 +20,10 @@ RUN = {
 TABLES = 6
 FEW = "pipe=1,y=1,recompute=none"  # of a search that takes a second
 WHY = ("tiny-30k", "-m", "perlmutter", "-n", "2", "--batch", "4", "--json")
+CALENDAR = (
+    *("plan-run", *WHY, "--tokens", "1B", "--storage", "2 TB/s", "--mtbf", "400d"),
+    *("--start", "2026-11-01", "--draws", "100"),
+)
 
 
 def bases_of(folder: Path, *, trained: bool = False) -> dict[str, bytes]:
@@ -36,6 +40,7 @@ def bases_of(folder: Path, *, trained: bool = False) -> dict[str, bytes]:
             "why": _out("why", *WHY),
             "search": _out("search", *asked, "--workers", "1", "--plan", FEW),
             "sweep": _out("sweep", "s.toml", "-o", "r", "--json"),
+            "calendar": _out(*CALENDAR),
             "validation": _out("validate", "seeds", "--only", "ornl-22b", "--json"),
             "run": json.dumps(RUN).encode(),
             "study.json": Path("r/study.json").read_bytes(),

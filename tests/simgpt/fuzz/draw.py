@@ -196,7 +196,7 @@ class Draw(Frameworks, Requests, Stored, Calibrations, Caches, Tokenizers):
         names = []
         for number in range(self.rng.choice([1, 1, 1, 2, 3])):
             kinds = ["predict", "why", "search", "sweep", "run", "validation", "results.jsonl"]
-            base = self.rng.choice(kinds)
+            base = self.rng.choice([*kinds, "calendar"])
             name = f"a{number}.json" + "l" * base.endswith("l")
             self.files[name] = self._rows() if base.endswith("l") else self._answer(base)
             names.append(name)

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NoReturn
 
+from simgpt.invocation import is_command
 from tests.simgpt.fuzz.child import Said
 from tests.simgpt.fuzz.draw import Draw
 from tests.simgpt.fuzz.values import MARK
@@ -119,9 +120,13 @@ class _Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.found: Counter[str] = Counter()
         self.bad: list[str] = []
+        self.commands: list[str] = []
+        self._in_command = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found[tag] += 1
+        self._in_command = tag == "pre"
+        self.commands += [""] * self._in_command
         for name, value in attrs:
             if name.startswith("on") or MARK in name or (name == "style" and MARK in (value or "")):
                 self.bad.append(f"<{tag} {name}>")
@@ -133,12 +138,20 @@ class _Page(HTMLParser):
         if tag in ("img", "iframe", "object", "embed", "base") or (tag == "b" and attrs):
             self.bad.append(f"<{tag}>")
 
+    def handle_data(self, data: str) -> None:
+        if self._in_command:
+            self.commands[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_command = False
+
 
 def page_wrong(text: str) -> str:
-    """What a name put into a page that is no text."""
+    """What a name put into a page that is no text, or that a reader would paste into a shell."""
     page = _Page()
     page.feed(text)
     page.close()
+    page.bad += [f"<pre>{each[:60]}" for each in page.commands if not is_command(each)]
     many = page.found["script"] > OWN_SCRIPTS or page.found["style"] > OWN_STYLES
     counts = {tag: page.found[tag] for tag in ("script", "style")}
     return f"the page has {page.bad[:3]} {counts}" * bool(page.bad or many)

@@ -71,6 +71,7 @@ PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("nope", "X"), COUNT),
     **dict.fromkeys(("zero", "shard"), SMALL),
     **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
+    "fp8_swiglu_input": SWITCH,
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
     "recompute": [
         *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "per_op", "half"),
@@ -89,6 +90,7 @@ PLAN_KEYS: dict[str, Any] = {
     "optimizer": ["sgd", "muon", "adamw", "lomo", "mezo", "fedkseed-step", "x"],
     "attention": ["flash", "unfused", "x"],
     "gradients": ["bf16", "fp32", "x"],
+    "moments": ["bf16", "fp32", "fp8", "x"],
     "offload": ["optimizer", "none", "x"],
     "matmul_forms": ["tuned", "plain", "x"],
     "order": ["x-y-z-data-pipe", "pipe-data-z-y-x", "x-x", "x", "-"],
@@ -129,7 +131,18 @@ MODEL_KEYS = [
     *("experts", "topk", "expert_ffn", "shared_ffn", "expert_latent", "dense_layers", "router"),
     *("expert_every", "router_groups", "router_topk_groups", "router_bias", "balance_loss"),
     *("capacity", "kv_rank", "q_rank", "rope_width", "value_width", "window", "sinks"),
-    *("mtp_layers", "document", "documents", "pattern", "ssm_heads", "ssm_width", "ssm_state"),
+    *("goldfish_k", "goldfish_h", "router_scale", "router_bias_rate", "balance_over"),
+    *("global_every", "mtp_loss", "mtp_pattern", "mtp_shared", "ssm_groups", "ssm_conv"),
+    *(
+        "ssm_chunk",
+        "mtp_layers",
+        "document",
+        "documents",
+        "pattern",
+        "ssm_heads",
+        "ssm_width",
+        "ssm_state",
+    ),
 ]
 ROUTING: dict[str, Any] = {"source": "s", "tokens": [4, 2, 1, 1], "layers": {"0": [1, 2, 3, 4]}}
 CONFIG: dict[str, Any] = {
