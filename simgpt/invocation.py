@@ -79,7 +79,7 @@ def is_command(text: str) -> bool:
         name, *words = shlex.split(text)
         if name != "simgpt" or not text.isprintable() or shlex.join([name, *words]) != text:
             return False
-        return _parses(cli, click.Context(cli, info_name=name), words)
+        return _parses(cli, click.Context(cli, info_name=name, help_option_names=HELP), words)
     except (ValueError, click.UsageError):
         return False
 
@@ -90,6 +90,7 @@ def _parses(command: click.Command, context: click.Context, words: list[str]) ->
     if not isinstance(command, click.Group):
         return not left
     inner = command.get_command(context, left[0]) if left else None
+    # The context has the parent's names of --help, which click keeps with the command.
     return inner is not None and _parses(inner, click.Context(inner, context, left[0]), left[1:])
 
 
