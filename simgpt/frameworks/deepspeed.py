@@ -46,7 +46,7 @@ def read(reading: Reading, devices: int | None) -> None:
     beside = reading.switch(Z + "overlap_comm", default=stage == 3)
     found = {0: ["dp"], 1: ["dp"], 2: ["ors", "dp"], 3: ["ors", "oag"]}.get(stage, [])
     fields["overlap"] = "+".join(found) if beside and found else "none"
-    within = reading.number(Z + "mics_shard_size", -1)
+    within = reading.number(Z + "mics_shard_size", -1, least=-1)
     if within > 1 and stage == 3:
         fields["shard"] = within
     _read_held(reading, stage)

@@ -8,6 +8,7 @@ from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
 from workload.errors import PlanError
+from workload.models.field_limits import MOST as MOST_OF_MODELS
 from workload.pipeline.layout import written_out
 
 ENDS = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
@@ -20,9 +21,10 @@ LAYOUT = "pipeline-model-parallel-layout"
 def read(reading: Reading) -> None:
     """Read the chunks of each stage, and the layers of each chunk where they are not even."""
     fields, pipe = reading.fields, reading.fields.get("pipe", 1)
+    most = MOST_OF_MODELS["layers"]
     ends = [reading.switch(name) for name in ENDS]
-    first, last = (reading.number(name) for name in UNEVEN)
-    per_chunk, chunks = reading.number(PER_CHUNK), reading.number(CHUNKS, 1)
+    first, last = (reading.number(name, most=most) for name in UNEVEN)
+    per_chunk, chunks = reading.number(PER_CHUNK), reading.number(CHUNKS, 1, least=1, most=most)
     layout = reading.text(LAYOUT)
     layers = fields.get("layers", 0) + sum(ends)
     if layout:
@@ -34,6 +36,8 @@ def read(reading: Reading) -> None:
             raise FrameworkError(
                 f"--{PER_CHUNK} = {per_chunk} does not divide {layers} layers over {pipe} stages"
             )
+    if pipe * chunks > most:
+        raise FrameworkError(f"{pipe} stages of {chunks} chunks each must be at most {most:,}")
     if chunks > 1 and pipe > 1:
         fields["interleave"] = chunks
     if all(ends):

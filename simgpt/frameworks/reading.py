@@ -28,11 +28,17 @@ from typing import Any
 from simgpt.frameworks.switches import OFF, switched_off
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
+from workload.models.field_limits import MOST as MOST_OF_MODELS
+from workload.splits.plan_values import MOST as MOST_OF_PLANS
 
-MOST = 10**12
+MOST, DIGITS = 10**12, 12
+MOST_SETTINGS = 10_000  # of all files of a question
+MOST_NEAREST = 50  # settings that are in no table, and of which the nearest name is sought
+HINTED = 1_000  # characters of a value that are looked through for what it lacks
 _VARIABLE = re.compile(r"\$(?:[({]+[^A-Za-z_)]*)?(?:oc\.env: *)?([A-Za-z_]\w*)")
 _RESOLVER = re.compile(r"\$\{([A-Za-z_][\w.]*):(?![-=+?])")
 _REFERENCE = re.compile(r"\$\{\.*(\w+(?:\.\w+)+|(?<=\.)\w+)\}")  # as OmegaConf has them
+MAY_BE_NONE = ("zero",)  # of the fields that one setting counts
 LIKE = 0.8  # of difflib's ratio: names that are taken for one another's misspelling
 
 
@@ -80,6 +86,8 @@ class Reading:
         self.model = model or {}
         self.stack, self.stack_words = str(table["stack"]), ""
         self.asked_stack = asked_stack
+        if len(settings) > MOST_SETTINGS:
+            raise FrameworkError(f"the files have more than {MOST_SETTINGS:,} settings")
         self.settings = {name: text_of(value) for name, value in settings.items()}
         self.fields: dict[str, Any] = {}
         self.changes: list[Remark] = []
@@ -112,9 +120,24 @@ class Reading:
         value = self.text(name, "true" if default else "false").lower()
         return value not in ("false", "0", "no", "off")
 
-    def number(self, name: str, default: int = 0) -> int:
-        """A setting that counts something; a FrameworkError says that it is no whole number."""
-        return int(self._number(name, default, "a whole number"))
+    def number(self, name: str, default: int = 0, *, least: int = 0, most: int = MOST) -> int:
+        """A setting that counts something; a FrameworkError says that it is no whole number, or
+        out of range."""
+        value = int(self._number(name, default, "a whole number"))
+        if not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most:,}"
+            raise FrameworkError(f"{self.spelled(name)} = {value} must be {bound}")
+        return value
+
+    def numbers(self, name: str) -> list[int]:
+        """The whole numbers of a setting that is a list of them; a FrameworkError names one that
+        is out of range."""
+        words = re.findall(r"-?\d+", self.text(name))
+        if wrong := [word for word in words if len(word) > DIGITS]:
+            raise FrameworkError(
+                f"{self.spelled(name)} = {shown(wrong[0])} must be at most {MOST:,}"
+            )
+        return [int(word) for word in words]
 
     def real(self, name: str, default: float) -> float:
         """A setting that is any number."""
@@ -164,7 +187,9 @@ class Reading:
         """Read the settings that are one field each."""
         for field, name in self.table.get("numbers", {}).items():
             if self.text(name):
-                self.fields[field] = self.number(name)
+                least = int(field not in MAY_BE_NONE)
+                most = MOST_OF_MODELS.get(field, MOST_OF_PLANS)
+                self.fields[field] = self.number(name, least=least, most=most)
         for name, fields in self.table.get("switches", {}).items():
             if self.switch(name):
                 self.fields |= fields
@@ -210,6 +235,8 @@ class Reading:
         """The known name that an unknown one resembles, in the middle of a sentence."""
         if name in self.names or name != name.lower() or name.startswith("$"):
             return ""
+        if len(self.unknown) >= MOST_NEAREST:
+            return ""
         tables = (self.table.get(kind, {}) for kind in ("refused", "changes"))
         known = {*self._read, *chain.from_iterable(tables), *self.table["without_effect"]}
         known = {each for each in known if each == each.lower() and "*" not in each}
@@ -250,8 +277,9 @@ def flattened(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
             yield f"{above}{key}", value
 
 
-def _hint(text: str) -> str:
+def _hint(whole: str) -> str:
     """How to say what a file leaves to its surroundings, or does not say at all."""
+    text = whole[:HINTED]
     if found := _REFERENCE.search(text):
         return f"; {found[0]} leads to no value in the file"
     if resolvers := [name for name in _RESOLVER.findall(text) if name != "oc.env"]:

@@ -19,7 +19,7 @@ UNCOMMENTED = (".json",)
 
 
 FROM = "# exported by simgpt from the stack"
-_FROM = re.compile(rf"^\s*{FROM} (\S+)\s*$", re.MULTILINE)
+_FROM = re.compile(rf"^[ \t]*{FROM} (\S+)[ \t\r]*$", re.MULTILINE)
 
 
 def rendered(exported: Exported) -> str:

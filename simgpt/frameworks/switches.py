@@ -3,8 +3,9 @@ frameworks (simgpt/frameworks/reading.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Any
 
 OFF = ("", "false", "0", "none", "null", "0.0", "auto")
@@ -20,13 +21,23 @@ def switched_off(groups: Iterable[Mapping[str, Any]], settings: Mapping[str, str
     ['model.fp8_hybrid']
     """
     left = {name: value.lower() for name, value in settings.items()}
-    for section in [name.rpartition(".") for name, value in left.items() if value in NOT_ON]:
-        if section[0] and section[2] in ENABLED:
-            _leave_out(left, {"of": ENABLED, "names": [f"{section[0]}.*"]})
+    parted = [name.rpartition(".") for name, value in left.items() if value in NOT_ON]
+    off = {section for section, _, leaf in parted if section and leaf in ENABLED}
+    left = {name: value for name, value in left.items() if not _is_within(name, off)}
     for group in groups:
         if not _is_on(group, left):
             _leave_out(left, group)
     return [name for name in settings if name not in left]
+
+
+def _is_within(name: str, sections: Collection[str]) -> bool:
+    """Whether a name stands in one of the sections, and is no switch of a section itself."""
+    *above, leaf = name.split(".")
+    return leaf not in ENABLED and any(each in sections for each in accumulate(above, _dotted))
+
+
+def _dotted(section: str, name: str) -> str:
+    return f"{section}.{name}"
 
 
 def _is_on(group: Mapping[str, Any], settings: Mapping[str, str]) -> bool:

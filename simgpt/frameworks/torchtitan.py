@@ -98,7 +98,7 @@ def _read_data(reading: Reading, devices: int | None) -> None:
     """DDP where nothing is sharded, or FSDP over all ranks or within copies of them."""
     fields = reading.fields
     copies = reading.number(P + "data_parallel_replicate_degree", 1)
-    shards = reading.number(P + "data_parallel_shard_degree", -1)
+    shards = reading.number(P + "data_parallel_shard_degree", -1, least=-1)
     within = fields.get("x", 1) * fields.get("pipe", 1)
     context = fields.get("context", 1)
     if shards < 0 and devices:
@@ -145,7 +145,7 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     """`local_batch_size` is a rank's share of an accumulation step; a pipeline splits it again."""
     fields = reading.fields
     local = reading.number(T + "local_batch_size") or reading.number(T + "batch_size", 8)
-    batch = reading.number(T + "global_batch_size", -1)
+    batch = reading.number(T + "global_batch_size", -1, least=-1)
     split = reading.number(P + "pipeline_parallel_microbatch_size", 1)
     piped = fields.get("pipe", 1) > 1
     parts = reading.number(PARTS, fields.get("pipe", 1) if _is_older(reading) else 0)

@@ -7,19 +7,26 @@ from typing import Any
 
 import yaml
 
+from topologies.files.budget import Budget
 from topologies.files.reading import MOST_DEPTH, UserFile
 
 MOST_CHARACTERS = 2**18  # the parser takes some 20 seconds for a MiB
+MOST_NODES = 40_000  # about a second
 
 
 class _Texts(yaml.BaseLoader):  # type: ignore[misc]
     """Every scalar is its text: no dates, no octal numbers, no `yes` for true, no objects."""
+
+    def __init__(self, text: str, budget: Budget) -> None:
+        super().__init__(text)
+        self._budget = budget
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """A node, but no alias: tables that hold each other's aliases grow beyond any memory."""
         if self.check_event(yaml.events.AliasEvent):
             mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read", mark)
+        self._budget.charge(1)
         return super().compose_node(parent, index)
 
 
@@ -33,7 +40,8 @@ def yaml_texts(file: UserFile, text: str, origin: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise file.error(f"{origin} is longer than {MOST_CHARACTERS:,} characters, as no recipe is")
     try:
-        document = yaml.load(text, Loader=_Texts)
+        loader = _Texts(text, Budget(origin, "values", MOST_NODES, file.error))
+        document = loader.get_single_data()
     except RecursionError:
         raise file.error(f"{origin} is nested more than {MOST_DEPTH} deep") from None
     except yaml.YAMLError as error:

@@ -9,7 +9,7 @@ is initialized`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 DEVICES, TENSOR, PIPELINE, CONTEXT = "devices", "tp", "pp", "cp"
@@ -39,22 +39,30 @@ _SPLIT = {
 _MESH = re.compile(r"Building \d-D device mesh with \[([\w', ]+)\], \[([\d, ]+)\]")
 _PARALLELISM = re.compile(r"Building device mesh with parallelism: ((?:\w+=\d{1,9}(?:, )?)+)")
 _AXES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")  # whose product are the devices
-_TRAINER = re.compile(
-    rf"initialized with local batch size {_COUNT}, global batch size {_COUNT},.*? "
-    rf"sequence length {_COUNT}"
-)
+_TRAINER = re.compile(rf"initialized with local batch size {_COUNT}, global batch size {_COUNT},")
+_LENGTH = re.compile(rf" sequence length {_COUNT}")
+# One of which stands in each line that states a size.
+MARKS = (" ..", "using world size", "device mesh with", "initialized with local batch size")
 
 
-def logged_sizes(lines: Iterable[str]) -> dict[str, int]:
+class LoggedSizes:
     """The sizes that lines of a log state, by the names above; of a job that started several times
     those of its last start."""
-    found: dict[str, int] = {}
-    for line in lines:
-        found |= dict(_of_line(line))
-    local = found.pop("local batch", None)
-    if local is not None and found.get(PIPELINE) == 1:  # a pipeline splits it again
-        found[MICRO_BATCH] = local
-    return found
+
+    def __init__(self) -> None:
+        self._stated: dict[str, int] = {}
+
+    def take(self, line: str) -> None:
+        """Take in a line."""
+        self._stated |= dict(_of_line(line))
+
+    def found(self) -> dict[str, int]:
+        """The sizes of all lines so far."""
+        found = dict(self._stated)
+        local = found.pop("local batch", None)
+        if local is not None and found.get(PIPELINE) == 1:  # a pipeline splits it again
+            found[MICRO_BATCH] = local
+        return found
 
 
 def _of_line(line: str) -> Iterator[tuple[str, int]]:
@@ -72,8 +80,9 @@ def _of_line(line: str) -> Iterator[tuple[str, int]]:
     elif stated := _PARALLELISM.search(line):
         words = re.findall(r"(\w+)=(\d+)", stated[1])
         yield from _of_mesh({name: int(size) for name, size in words})
-    elif trainer := _TRAINER.search(line):
-        yield from zip(("local batch", BATCH, SEQUENCE), map(int, trainer.groups()), strict=True)
+    elif (trainer := _TRAINER.search(line)) and (length := _LENGTH.search(line, trainer.end())):
+        sizes = (*trainer.groups(), length[1])
+        yield from zip(("local batch", BATCH, SEQUENCE), map(int, sizes), strict=True)
 
 
 def _of_mesh(mesh: Mapping[str, int]) -> Iterator[tuple[str, int]]:

@@ -12,37 +12,51 @@ Lightning-AI/pytorch-lightning.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 TRAINER = "no line of it has a step's time; train_samples_per_second at its end has the mean"
-# Who writes it, a line of it, and what is known of its times; the first that is found counts.
+MOST_LOOKED = 16 * 2**20  # bytes of a log that are looked through
+# Who writes it, what stands in a line of it in small letters, the line, and what is known of its
+# times; the first that is found counts.
 _OTHERS = (
-    ("MLPerf", r"^:{3}MLLOGv?\S*", "its events have clock times, none of a step"),
-    ("axolotl", r"\[axolotl\.|\baxolotl\.(?:cli|train|utils)\b", TRAINER),
-    ("LLaMA-Factory", r"\bllamafactory\b", TRAINER),
-    ("transformers' Trainer", r"^\s*\{'(?:loss|train_runtime|eval_loss)': ", TRAINER),
-    ("nanotron", r"\biteration: \d.*\belapsed_time_per_iteration_ms: ",
+    ("MLPerf", "mllog", r"^:{3}MLLOGv?\S*", "its events have clock times, none of a step"),
+    ("axolotl", "axolotl.", r"\[axolotl\.|\baxolotl\.(?:cli|train|utils)\b", TRAINER),
+    ("LLaMA-Factory", "llamafactory", r"\bllamafactory\b", TRAINER),
+    ("transformers' Trainer", "{'", r"^\s*\{'(?:loss|train_runtime|eval_loss)': ", TRAINER),
+    ("nanotron", "elapsed_time_per_iteration_ms: ", r"\biteration: \d",
      "its elapsed_time_per_iteration_ms is rounded"),
-    ("MaxText", r"\bcompleted step: \d+, seconds: \d", "its lines have `seconds:`"),
-    ("Composer", r"\bThroughput/(?:batches|tokens|samples)_per_sec:|^\[(?:batch|epoch)=\d+/\d+\]",
+    ("MaxText", "completed step: ", r"\bcompleted step: \d+, seconds: \d",
+     "its lines have `seconds:`"),
+    ("Composer", "throughput/", r"\bThroughput/(?:batches|tokens|samples)_per_sec:",
      "its lines have throughput/batches_per_sec"),
-    ("OLMo", r"\[step=\d+(?:/\d+)?,\s*epoch=\d+|\bolmo(?:_core)?\.train\b",
-     "its lines have tokens per second"),
-    ("InternEvo", r"\btgs \(tokens/gpu/second\)=", "its lines have tokens per second"),
-    ("torchtune", r"^Step \d+ \| (?:\S+:\S+ )*tokens_per_second_per_gpu:",
+    ("Composer", "=", r"^\[(?:batch|epoch)=\d+/\d+\]", "its lines have throughput/batches_per_sec"),
+    ("OLMo", "[step=", r"\[step=\d+(?:/\d+)?,\s*epoch=\d+", "its lines have tokens per second"),
+    ("OLMo", "olmo", r"\bolmo(?:_core)?\.train\b", "its lines have tokens per second"),
+    ("InternEvo", "tgs (tokens/gpu/second)=", r"\btgs ", "its lines have tokens per second"),
+    ("torchtune", " tokens_per_second_per_gpu:", r"^Step \d+ \|",
      "its lines have tokens_per_second_per_gpu"),
-    ("DeepSpeed", r"\bRunningAvgSamplesPerSec=|\bstep=\d+, skipped=\d+, lr=",
+    ("DeepSpeed", "runningavgsamplespersec=", r"\bRunningAvgSamplesPerSec=",
      "its lines have samples per second"),
-    ("PyTorch Lightning", r"\bEpoch \d+[: ]+\d+%\|.*(?:it/s|s/it)",
-     "its progress bar has a mean rate"),
+    ("DeepSpeed", "skipped=", r"\bstep=\d+, skipped=\d+, lr=", "its lines have samples per second"),
+    ("PyTorch Lightning", "it/s", r"\bEpoch \d+[: ]+\d+%\|", "its progress bar has a mean rate"),
+    ("PyTorch Lightning", "s/it", r"\bEpoch \d+[: ]+\d+%\|", "its progress bar has a mean rate"),
 )  # fmt: skip
-_PATTERNS = tuple((who, re.compile(pattern, re.I), what) for who, pattern, what in _OTHERS)
+_PATTERNS = tuple((who, mark, re.compile(pattern, re.I)) for who, mark, pattern, _ in _OTHERS)
 INSTEAD = 'write its steps as JSON lines, {"step": 1, "step_s": 1.25}'
 
 
-def other_log(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Whose log these lines are, and what is known of its times; None where nobody's is known."""
-    for who, pattern, what in _PATTERNS:
-        if any(pattern.search(line) for line in lines):
-            return who, what
-    return None
+class OtherLogs:
+    """Whose log some lines are."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def take(self, line: str) -> None:
+        """Take in a line."""
+        lowered = line.lower()
+        for who, mark, pattern in _PATTERNS:
+            if mark in lowered and who not in self._known and pattern.search(line):
+                self._known.add(who)
+
+    def found(self) -> tuple[str, str] | None:
+        """Who writes them, and what is known of their times; None where nobody's is known."""
+        return next(((who, what) for who, _, _, what in _OTHERS if who in self._known), None)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
+from topologies.files.budget import Budget
 from topologies.files.printable import path_shown
+from topologies.files.reading import ANSWER_BYTES
 from validation.jobs.log_lines import read_log
+from validation.jobs.log_text import GZIP, GZIP_BITS, RECORD_BYTES, blocks_of, lines_of
 from validation.jobs.measured_job import MeasuredJob
-from validation.jobs.records import LOG, is_lines, read_lines, read_run
+from validation.jobs.records import LOG, LONGEST, is_lines, read_lines, read_run
 from validation.jobs.trace import read_trace
-from validation.jobs.trace_events import EVENTS, GZIP
+from validation.jobs.trace_events import EVENTS
 
-GZIP_BITS = 16 + zlib.MAX_WBITS  # of zlib: with gzip's own head
 _PYTHON = re.compile(r"\s*\{\s*'")  # a table as Python prints it, which is no JSON
 HEAD = 2**16  # bytes by which a file's kind is told
 
@@ -21,23 +25,33 @@ HEAD = 2**16  # bytes by which a file's kind is told
 def read_job(path: Path, tokens_per_device: float) -> tuple[MeasuredJob, int]:
     """The job that a file tells of, and the rank that a trace is of (0 of any other file).
 
-    A log is at most 256 MiB, a trace 8 GiB of text. `tokens_per_device` are the tokens of a step
-    over the devices of the job.
+    A log is at most 256 MiB of text, a trace 8 GiB; what gzip has compressed is at most 32 MiB and
+    40 times the file. `tokens_per_device` are the tokens of a
+    step over the devices of the job.
     """
     head = LOG.head(path, HEAD)
     name = path_shown(path)
     if not head.strip():
         raise LOG.error(f"{name} is empty")
-    packed = head.startswith(GZIP)
-    if _is_trace(_unpacked(head, HEAD) if packed else head):
+    head = _unpacked(head, HEAD) if head.startswith(GZIP) else head
+    if _is_trace(head):
         return read_trace(path)
-    content = LOG.content(path)
-    text = (_whole(content, name) if packed else content).decode("utf-8-sig", "replace")
-    if not text.lstrip().startswith("{") or _PYTHON.match(text):
-        return read_log(text, name, tokens_per_device), 0
-    if is_lines(text):
-        return read_lines(text, name, tokens_per_device), 0
-    return read_run(text, name), 0
+    begun = head.decode("utf-8-sig", "replace").lstrip()
+    if not begun.startswith("{") or _PYTHON.match(begun):
+        return read_log(partial(lines_of, path), name, tokens_per_device), 0
+    lines = partial(lines_of, path, longest=LONGEST + 1, mean=RECORD_BYTES)
+    if is_lines("".join(islice(filter(str.strip, lines()), 2))):
+        return read_lines(lines(), name, tokens_per_device), 0
+    return read_run(_text(path, name), name), 0
+
+
+def _text(path: Path, name: str) -> str:
+    """The whole text of an answer."""
+    budget, parts = Budget(name, "bytes of an answer", ANSWER_BYTES, LOG.error), []
+    for block in blocks_of(path):
+        budget.charge(len(block))
+        parts.append(block)
+    return b"".join(parts).decode("utf-8-sig", "replace")
 
 
 def _is_trace(head: bytes) -> bool:
@@ -52,20 +66,3 @@ def _unpacked(content: bytes, most: int) -> bytes:
         return zlib.decompressobj(wbits=GZIP_BITS).decompress(content, most)
     except zlib.error:
         return b""
-
-
-def _whole(content: bytes, name: str) -> bytes:
-    """All that gzip has compressed, of one or more parts, as far as it is not cut off."""
-    parts: list[bytes] = []
-    room = LOG.most_bytes
-    while content:
-        part = zlib.decompressobj(wbits=GZIP_BITS)
-        try:
-            parts.append(part.decompress(content, room + 1))
-        except zlib.error:
-            raise LOG.error(f"{name} is compressed by gzip, and damaged") from None
-        room -= len(parts[-1])
-        if room < 0:
-            raise LOG.error(f"{name} holds more than {LOG.most_bytes // 2**20} MiB of text")
-        content = part.unused_data if part.unused_data.startswith(GZIP) else b""
-    return b"".join(parts)

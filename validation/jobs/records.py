@@ -3,42 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from topologies.files.budget import Budget
 from topologies.files.reading import UserFile
 from topologies.files.schema import LEAST_NUMBER, MOST_NUMBER
 from validation.jobs.errors import LogError
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
 
-LOG = UserFile("log", LogError, most_bytes=256 * 2**20)
+LOG = UserFile("log", LogError)
+LONGEST = 2**20  # characters of a line in JSON
+MOST_STEPS = 1_000_000
 MOST_STEP = 10**9
 KEYS = "step, step_s, and, where known, peak_bytes and flops_per_s_per_device"
 RATES = ("tokens_per_second_per_gpu", "tps")  # of torchtune, and of torchtitan's metrics
 
 
-def is_lines(text: str) -> bool:
-    """Whether a text in JSON is one record a line, rather than one that spans all lines."""
-    first, _, rest = text.strip().partition("\n")
+def is_lines(begun: str) -> bool:
+    """Whether a text in JSON, of which this is the beginning, is one record a line, rather than one
+    that spans all lines."""
+    first, _, rest = begun.strip().partition("\n")
     has_step = any(f'"{key}"' in first for key in ("step_s", *RATES))
     several = bool(rest.strip()) or has_step
     return first.rstrip().endswith("}") and several and '"steps_s"' not in first
 
 
-def read_lines(text: str, name: str, tokens_per_device: float = 0.0) -> MeasuredJob:
-    """The job of lines like {"step": 7, "step_s": 1.25}, steps numbered from 0 or 1; without step_s
-    a line may have tokens per second and device, of which `tokens_per_device` are a step.
+def read_lines(lines: Iterable[str], name: str, tokens_per_device: float = 0.0) -> MeasuredJob:
+    """The job of lines like {"step": 7, "step_s": 1.25}, with their ends; steps are numbered from 0
+    or 1. Without step_s a line may have tokens per second and device, of which `tokens_per_device`
+    are a step.
 
     A line may have `peak_bytes` of memory allocated on one device, and `flops_per_s_per_device`;
     what else it has is not looked at. A last line without its end is left out, and said.
     """
-    whole, newline, rest = text.rpartition("\n")
-    is_cut = bool(rest.strip()) and not rest.rstrip().endswith("}")
-    lines = whole if is_cut else whole + newline + rest
-    found, peaks, rates = [], [], ""
-    for number, line in enumerate(lines.splitlines(), start=1):
-        if line.strip():
-            origin = f"line {number} of {name}"
+    found, peaks, rates, is_cut = [], [], "", False
+    steps = Budget(name, "steps", MOST_STEPS, LogError)
+    for number, line in enumerate(lines, start=1):
+        origin = f"line {number} of {name}"
+        if len(line) > LONGEST:
+            raise LogError(f"{origin} is longer than {LONGEST:,} characters")
+        is_cut = line.splitlines() == [line] and not line.rstrip().endswith("}")
+        if line.strip() and not is_cut:
+            steps.charge(1)
             record = LOG.parsed(line, origin)
             step = record.get("step") if isinstance(record, dict) else None
             seconds = _positive(record, "step_s", origin)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topologies.files.printable import path_shown
-from validation.jobs.anatomy import Kernel, anatomy
+from validation.jobs.anatomy import Communicator, Kernel, anatomy
 from validation.jobs.errors import LogError
-from validation.jobs.kernel_names import ISSUED, LIBRARIES, kernel_class
+from validation.jobs.kernel_names import ISSUED, LIBRARIES, SIZE, kernel_class
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob
 from validation.jobs.trace_events import TraceEvents
 
@@ -28,7 +28,8 @@ HOST_OP, HOST_MARK, DEVICE_MARK = "cpu_op", "user_annotation", "gpu_user_annotat
 OWN_PROCESS = re.compile(r"(?:measured|predicted|simulated) rank \d+")
 STEP_MARK = re.compile(r"ProfilerStep#(\d{1,9})")
 US = 1e-6  # of the trace's clock
-MOST_KERNELS = 10_000_000  # some 2 GB
+LONGEST_NAME, LONGEST_THREAD = 4_000, 50  # characters of a kernel's name, and of a thread's
+MOST_NAMES = 100_000  # whose classes are remembered
 
 
 class Span(NamedTuple):
@@ -44,7 +45,7 @@ class _Trace:
     communicates from the host, and the marks of steps by their number."""
 
     device: list[Kernel] = field(default_factory=list)
-    host: dict[Any, list[tuple[Span, str]]] = field(default_factory=dict)
+    host: dict[Any, list[Kernel]] = field(default_factory=dict)
     gloo: list[Kernel] = field(default_factory=list)
     host_marks: dict[int, Span] = field(default_factory=dict)
     device_marks: dict[int, Span] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class _Trace:
 def read_trace(path: Path) -> tuple[MeasuredJob, int]:
     """The job of a trace, and the rank that it was traced on (0, if the trace says none)."""
     events = TraceEvents(path)
-    trace = _kept(events, path_shown(path))
+    trace = _kept(events)
     marks = trace.device_marks or trace.host_marks
     if trace.is_own:
         raise LogError(
@@ -69,7 +70,7 @@ def read_trace(path: Path) -> tuple[MeasuredJob, int]:
         )
     kernels = trace.device or [*trace.gloo, *_outermost(trace.host)]
     begin_s, end_s = marks[min(marks)].start_s, max(span.end_s for span in marks.values())
-    about = _distributed(events.about)
+    about = _distributed(events.distributed)
     job = MeasuredJob(
         kind="trace of torch.profiler",
         entries=tuple(_steps(marks)),
@@ -90,17 +91,30 @@ def _steps(marks: Mapping[int, Span]) -> Iterator[LoggedSteps]:
         yield LoggedSteps(number + 1, number + 1, end_s - span.start_s)
 
 
-def _kept(events: Iterable[Mapping[str, Any]], name: str) -> _Trace:
-    trace = _Trace()
-    classes: dict[Any, Any] = {}
-    for count, event in enumerate(events):
-        if count > MOST_KERNELS:
-            raise LogError(f"{name} has more than {MOST_KERNELS:,} events; trace fewer steps")
+def _kept(events: Iterable[Mapping[str, Any]]) -> _Trace:
+    trace, classes = _Trace(), _Classes({})
+    for event in events:
         _keep(event, trace, classes)
     return trace
 
 
-def _keep(event: Mapping[str, Any], trace: _Trace, classes: dict[Any, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """The classes of kernels by what they follow from: a trace has few names, many times each."""
+
+    known: dict[tuple[str, str], str | Communicator]
+
+    def of(self, name: str, arguments: Mapping[str, Any]) -> str | Communicator:
+        """The class of a kernel, or the communicator that it serves."""
+        key = name[:LONGEST_NAME], str(arguments.get(SIZE, ""))[:LONGEST_THREAD]
+        if (found := self.known.get(key)) is None:
+            found = kernel_class(key[0], arguments)
+            if len(self.known) < MOST_NAMES:
+                self.known[key] = found
+        return found
+
+
+def _keep(event: Mapping[str, Any], trace: _Trace, classes: _Classes) -> None:
     name, category, arguments = event.get("name"), event.get("cat"), event.get("args")
     arguments = arguments if isinstance(arguments, dict) else {}
     if event.get("ph") == "M":
@@ -115,15 +129,12 @@ def _keep(event: Mapping[str, Any], trace: _Trace, classes: dict[Any, Any]) -> N
             marks = trace.device_marks if category == DEVICE_MARK else trace.host_marks
             marks[int(mark[1])] = span
     elif category in DEVICE:
-        key = name, str(arguments.get("Group size", ""))
-        if key not in classes:
-            classes[key] = kernel_class(name, arguments)
-        trace.device.append(Kernel(classes[key], *span))
+        trace.device.append(Kernel(classes.of(name, arguments), *span))
     elif name.startswith(LIBRARIES[-1]):
-        trace.gloo.append(Kernel(kernel_class(name, arguments), *span))
+        trace.gloo.append(Kernel(classes.of(name, arguments), *span))
     elif category == HOST_OP and not trace.device and not name.startswith(ISSUED):
-        thread = str(event.get("pid")), str(event.get("tid"))
-        trace.host.setdefault(thread, []).append((span, classes.setdefault(name, name)))
+        thread = tuple(str(event.get(key))[:LONGEST_THREAD] for key in ("pid", "tid"))
+        trace.host.setdefault(thread, []).append(Kernel(classes.of(name, {}), *span))
 
 
 def _span(event: Mapping[str, Any]) -> Span | None:
@@ -136,19 +147,18 @@ def _span(event: Mapping[str, Any]) -> Span | None:
     return Span(start * US, (start + max(duration, 0)) * US) if event.get("ph") == "X" else None
 
 
-def _outermost(threads: Mapping[Any, list[tuple[Span, str]]]) -> Iterator[Kernel]:
+def _outermost(threads: Mapping[Any, list[Kernel]]) -> Iterator[Kernel]:
     """The host's ops that no other op of their thread contains."""
     for ops in threads.values():
         over = -math.inf
-        for span, name in sorted(ops, key=lambda op: (op[0].start_s, -op[0].end_s)):
-            if span.start_s >= over:
-                over = span.end_s
-                yield Kernel(kernel_class(name, {}), *span)
+        for op in sorted(ops, key=lambda op: (op.start_s, -op.end_s)):
+            if op.start_s >= over:
+                over = op.end_s
+                yield op
 
 
-def _distributed(about: Mapping[str, Any]) -> dict[str, int]:
+def _distributed(table: Any) -> dict[str, int]:
     """Rank and number of ranks, as far as the trace has them."""
-    table = about.get("distributedInfo")
     found = table if isinstance(table, dict) else {}
     return {
         key: found[key]

@@ -2,49 +2,67 @@
 whole.
 
 A trace is either a JSON object whose `traceEvents` is a list of events, as torch.profiler writes
-it, or that list alone; either may be compressed by gzip. What was read and decoded is dropped, so
-that memory holds the part of the file that is being read (`BLOCK`) and what its reader keeps of
-the events.
+it, or that list alone; either may be compressed by gzip. What was read and decoded is dropped, and
+what stands beside the events is gone over undecoded, so that memory holds the part of the file that
+is being read (`BLOCK`, or one value) and what its reader keeps of the events.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
+from topologies.files.budget import Budget
 from topologies.files.printable import path_shown
 from topologies.files.reading import open_regular
 from validation.jobs.errors import LogError
+from validation.jobs.log_text import GZIP, most_unpacked
 
-BLOCK = 4 * 2**20  # characters that are read at once
-MOST_VALUE = 64 * 2**20  # characters of one event, or of what stands beside the events
-MOST_TEXT = 8 * 2**30  # characters of a trace; some minutes
-GZIP = b"\x1f\x8b"
+BLOCK = 2**20  # bytes that are read at once
+MOST_VALUE = 4 * 2**20  # characters of one event: as Python objects, some 40 bytes each
+MOST_TEXT = 8 * 2**30  # bytes of a trace; some minutes
+MOST_BESIDE = 2**21  # brackets beside the events
+MOST_EVENTS = 10_000_000  # some 2 GB
+# Events and values that a trace of any size may have, and the mean length of all further ones.
+FREE_EVENTS, EVENT_BYTES, PACKED_EVENT_BYTES = 250_000, 32, 8
+FREE_VALUES, VALUE_BYTES = 2**22, 3
 EVENTS = "traceEvents"
 _NUMBER_GOES_ON = re.compile(r"[-+.eE0-9]*\Z")  # perhaps, in the next block
 _BLANK = re.compile(r"[ \t\n\r]*")
+_PLAIN = re.compile(r'(?:[^"{}\[\]]++|"(?:[^"\\]|\\.)*+")*+', re.DOTALL)  # but for brackets
+DISTRIBUTED = "distributedInfo"
 
 
 class TraceEvents:
-    """A trace that is being read: what stands beside the events in `about`, as far as it was come
-    by, and the events by iteration. Errors are a LogError."""
+    """A trace that is being read: what stands beside the events of ranks in `distributed`, as far
+    as it was come by, and the events by iteration. Errors are a LogError."""
 
     def __init__(self, path: Path) -> None:
-        self.about: dict[str, Any] = {}
+        self.distributed: Any = None
         self._path, self._name = path, path_shown(path)
         self._read: Callable[[int], bytes] = lambda _: b""
         self._text, self._at, self._taken = "", 0, 0
         self._decoder = json.JSONDecoder()
+        self._most_text, self._most_events = MOST_TEXT, MOST_EVENTS
+        self._values = Budget(self._name, "values", FREE_VALUES, LogError)
+        self._beside = Budget(self._name, "values beside its events", MOST_BESIDE, LogError)
+        self._count = Budget(self._name, "events", FREE_EVENTS, LogError)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every event that is a JSON object."""
         with open(open_regular(self._path), "rb") as file:
-            self._read = _reader(file)
+            packed = file.read(len(GZIP)) == GZIP
+            file.seek(0)
+            size = os.fstat(file.fileno()).st_size
+            self._most_events = size // PACKED_EVENT_BYTES if packed else MOST_EVENTS
+            self._most_text = min(MOST_TEXT, most_unpacked(file)) if packed else MOST_TEXT
+            self._read = _reader(gzip.GzipFile(fileobj=file) if packed else file)
             yield from self._all()
 
     def _all(self) -> Iterator[dict[str, Any]]:
@@ -68,7 +86,10 @@ class TraceEvents:
             if key == EVENTS and self._peek() == "[":
                 self._next()
                 return True
-            self.about[str(key)] = self._value()
+            if key == DISTRIBUTED:
+                self.distributed = self._value()
+            else:
+                self._skip()
 
     def _events(self) -> Iterator[dict[str, Any]]:
         while True:
@@ -76,6 +97,7 @@ class TraceEvents:
                 self._next()
                 return
             event = self._value()
+            self._count.charge(1)
             if isinstance(event, dict):
                 yield event
             if self._peek() == ",":
@@ -99,8 +121,32 @@ class TraceEvents:
                     return value
                 continue
             if end - self._at > MOST_VALUE:
-                self._refuse("is not valid JSON")
+                self._refuse(
+                    f"is not valid JSON, or has a value of more than {MOST_VALUE:,} characters"
+                )
             if not self._more():
+                self._cut_off()
+
+    def _skip(self) -> None:
+        """Go over the next value."""
+        depth = 0
+        if self._peek() not in "{[":
+            self._value()
+            return
+        while True:
+            found = _PLAIN.match(self._text, self._at)
+            assert found is not None
+            self._at = found.end()
+            letter = self._text[self._at : self._at + 1]
+            if letter and letter != '"':
+                self._at += 1
+                self._beside.charge(1)
+                depth += 1 if letter in "{[" else -1
+                if depth == 0:
+                    return
+            elif len(self._text) - self._at > MOST_VALUE:
+                self._refuse(f"has a text of more than {MOST_VALUE:,} characters")
+            elif not self._more():
                 self._cut_off()
 
     def _next(self) -> str:
@@ -126,8 +172,12 @@ class TraceEvents:
         except (OSError, EOFError, zlib.error):
             self._refuse("is compressed by gzip, and cut off or damaged")
         self._taken += len(block)
-        if self._taken > MOST_TEXT:
-            self._refuse(f"holds more than {MOST_TEXT // 2**30} GiB of text")
+        if self._taken > self._most_text:
+            self._refuse(f"takes more than {self._most_text:,} bytes of text")
+        further = min(self._taken // EVENT_BYTES, self._most_events)
+        self._count.most = min(FREE_EVENTS + further, MOST_EVENTS)
+        self._values.most += len(block) // VALUE_BYTES
+        self._values.charge(sum(map(block.count, (b"[", b"{", b",", b":"))))
         text = block.decode("utf-8", "replace")
         self._text, self._at = self._text[self._at :] + text, 0
         return bool(block)
@@ -139,11 +189,8 @@ class TraceEvents:
         raise LogError(f"{self._name} {why}") from None
 
 
-def _reader(file: IO[bytes]) -> Callable[[int], bytes]:
+def _reader(source: Any) -> Callable[[int], bytes]:
     """What reads the next bytes of a trace, whole characters of UTF-8."""
-    head = file.read(len(GZIP))
-    file.seek(0)
-    source: Any = gzip.GzipFile(fileobj=file) if head == GZIP else file
 
     def read(count: int) -> bytes:
         block: bytes = source.read(count)

@@ -19,6 +19,7 @@ from workload.gpt import GPT
 from workload.models.configs.experts import experts_of
 from workload.models.configs.family import BLOCKS, family_of, of_language, with_pattern
 from workload.models.described import Described, Note
+from workload.models.field_limits import MOST
 from workload.models.fields import KINDS
 from workload.models.rope_scaling import text_of_config
 
@@ -123,6 +124,8 @@ class _Config:
             value = float(value)
         if type(value).__name__ != kind:
             self._wrong(self.key_of(field), value, f"must be {_WORDS[kind]}")
+        if kind == "int" and value > (most := MOST.get(field, value)):
+            self._wrong(self.key_of(field), value, f"must be at most {most:,}")
         if kind == "int" and value < (least := int(field not in MAY_BE_NONE)):
             self._wrong(self.key_of(field), value, f"must be at least {least}")
         return value

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 
+from topologies.files.budget import Budget
+from topologies.files.reading import MOST_DEPTH
 from workload.errors import PlanError
 
 MOST_LETTERS = 20_000
@@ -56,10 +59,16 @@ def layout_of(text: str) -> Layout:
 def written_out(text: str) -> str:
     """The letters and bars of a layout, with what is repeated written out."""
     text = re.sub(r"[\s,'\"]", "", text)
-    while found := _REPEATED.search(text):
-        inner, count = (found[1], found[2]) if found[2] else (found[3], found[4])
-        more = (inner * min(int(count), MOST_LETTERS))[: MOST_LETTERS + 1]
-        text = f"{text[: found.start()]}{more}{text[found.end() :]}"
-        if len(text) > MOST_LETTERS:
-            raise PlanError(f"the layout names more than {MOST_LETTERS:,} layers")
-    return text
+    for _ in range(MOST_DEPTH):
+        budget = Budget("the layout", "letters", MOST_LETTERS, PlanError)
+        budget.charge(len(text))
+        before, text = text, _REPEATED.sub(partial(_repeated, budget), text)
+        if text == before:
+            return text
+    raise PlanError(f"the layout is nested more than {MOST_DEPTH} deep")
+
+
+def _repeated(budget: Budget, found: re.Match[str]) -> str:
+    inner, count = (found[1], found[2]) if found[2] else (found[3], found[4])
+    budget.charge(len(inner) * int(count) - len(found[0]))
+    return inner * int(count)

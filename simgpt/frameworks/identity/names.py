@@ -14,6 +14,7 @@ from typing import Any
 from simgpt.frameworks.reading import text_of
 
 LONGEST = 200  # letters of a value that is compared
+MOST_PYTHON = 2**18  # characters of a program that is parsed, to hundreds of bytes each
 MODULE = ("-m", "--module")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 
@@ -79,6 +80,8 @@ def of_python(text: str) -> Names:
     >>> of_python("from a.b import c; parallel = dict(zero=1)").imports
     ('a.b',)
     """
+    if len(text) > MOST_PYTHON:
+        return Names()
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

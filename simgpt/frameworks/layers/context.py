@@ -17,13 +17,12 @@ KIND, SIZES, BOTH = "cp-comm-type", "hierarchical-context-parallel-sizes", "a2a+
 
 def read(reading: Reading) -> None:
     """Read how many neighbours trade heads."""
-    words = reading.text(SIZES).split()
+    words, sizes = reading.text(SIZES).split(), reading.numbers(SIZES)
     if reading.text(KIND) != BOTH:
         if words:
             reading.without(SIZES)
         return
     context = reading.fields.get("context", 1)
-    sizes = [int(word) for word in words if word.isdecimal()]
     if len(words) != 2 or len(sizes) != 2 or prod(sizes) != context:
         why = f"{BOTH} wants the ranks of the all-to-all and those of the ring, whose product is "
         reading.refuse(SIZES if words else KIND, f"{why}context-parallel-size={context}")

@@ -112,15 +112,12 @@ def _read_capacity(reading: Reading) -> None:
 
 def _read_split(reading: Reading) -> None:
     """Ranks that hold different experts; `expert_tensor` is the width of one of them."""
-    fields, parts = reading.fields, reading.number(SIZES[0], 1)
+    fields, parts = reading.fields, reading.number(SIZES[0], 1, least=1)
     x = fields.get("x", 1)
-    within = reading.number(SIZES[1], x)
-    for name, size in zip(SIZES, (parts, within), strict=True):
-        if size < 1:
-            reading.refuse(name, "a size is 1 or more")
+    within = reading.number(SIZES[1], x, least=1)
     if parts > 1:
         fields["expert"] = parts
-    if within not in (x, 0):
+    if within != x:
         fields["expert_tensor"] = within
 
 

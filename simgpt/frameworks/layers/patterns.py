@@ -8,9 +8,10 @@ from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
 from topologies.files.printable import shown
+from workload.models.field_limits import MOST as MOST_OF_MODELS
 from workload.models.moe import layers_of
 
-MOST = 100_000  # layers, of any part of a list
+MOST = MOST_OF_MODELS["layers"]  # of any part of a list
 LONGEST = 2_000  # characters
 DIGITS = 9
 WHICH = "moe-layer-freq"

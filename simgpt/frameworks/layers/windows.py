@@ -6,7 +6,6 @@ Sources: NVIDIA/Megatron-LM, megatron/training/arguments.py (`--window-size`,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,12 +17,12 @@ WINDOW, WHOLE = "window-size", "window-attn-skip-freq"
 def read(reading: Reading) -> None:
     """A window of as many tokens to the left as are named and the token itself, in layers whose
     number, from 1 on, is no multiple of the frequency."""
-    fields, sides = reading.fields, re.findall(r"-?\d+", reading.text(WINDOW))
+    fields, sides = reading.fields, reading.numbers(WINDOW)
     every = reading.text(WHOLE, "0")
-    if not sides or int(sides[0]) < 0:
+    if not sides or sides[0] < 0:
         return
-    if every.isdecimal() and [int(side) for side in sides[1:]] == [0]:
-        fields |= {"window": int(sides[0]) + 1, "global_every": int(every)}
+    if every.isdecimal() and sides[1:] == [0]:
+        fields |= {"window": sides[0] + 1, "global_every": reading.number(WHOLE)}
     else:
         reading.differs(WINDOW, "attention is over all tokens, not within a window")
 

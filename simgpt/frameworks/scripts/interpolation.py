@@ -14,7 +14,8 @@ from math import ceil, prod
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, text_of
-from simgpt.frameworks.scripts.expansion import expanded
+from simgpt.frameworks.scripts.expansion import EACH, expanded, text_budget
+from topologies.files.budget import Budget
 
 MOST_CHARACTERS, MOST_SETTINGS = 2**14, 10_000
 ENVIRONMENT = "oc.env"
@@ -49,6 +50,7 @@ class _File:
     settings: Mapping[str, Any]
     variables: Mapping[str, str]
     found: dict[str, str] = field(default_factory=dict)
+    budget: Budget = field(default_factory=lambda: text_budget("the file"))
 
     def text_of(self, name: str) -> str:
         """A setting's text with all that is known put in; as it is where it refers to itself."""
@@ -58,15 +60,18 @@ class _File:
 
         def value_of(found: re.Match[str]) -> str:
             value = self._value(name, found[1])
-            return found[0] if value is None else value
+            value = found[0] if value is None else value
+            self.budget.charge(EACH + len(value))
+            return value
 
         before = ""
         while before != text:
+            self.budget.charge(EACH + len(text))
             before, text = text, _INNERMOST.sub(value_of, text)
             if len(text) > MOST_CHARACTERS:
                 raise FrameworkError(f"{name} grows beyond {MOST_CHARACTERS:,} characters")
         if "$" in text and not _INNERMOST.search(text):
-            text = expanded(text, self.variables)
+            text = expanded(text, self.variables, self.budget)
         self.found[name] = text
         return text
 
@@ -81,7 +86,7 @@ class _File:
         key = _absolute(name, inner)
         if key in self.settings and len(self.found) < MOST_SETTINGS:
             return self.text_of(key)
-        found = expanded(f"${{{inner}}}", self.variables)
+        found = expanded(f"${{{inner}}}", self.variables, self.budget)
         return None if "$" in found else found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_LINE = re.compile(r"^\s*#SBATCH\s(.*)", re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*#SBATCH\s(.*)", re.MULTILINE)
 _OPTION = re.compile(r"(?:^|\s)(-\w(?=[\s\d])|--[\w-]+(?=[=\s]))(?:=|\s*)([^\s=-]\S*)")
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z]\w*:)?(\d{1,4})")
 _NODES = ("--nodes", "-N")

@@ -15,20 +15,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from simgpt.frameworks.scripts.expansion import COMMAND, expanded
+from simgpt.frameworks.reading import FrameworkError
+from simgpt.frameworks.scripts.expansion import (
+    COMMAND,
+    MOST_CHARACTERS,
+    expanded,
+    text_budget,
+)
 from simgpt.frameworks.scripts.statements import statements
+from topologies.files.budget import Budget
+from topologies.files.printable import shown
+from topologies.files.reading import MOST_DEPTH
 
 ASSIGNMENT = re.compile(
     r"(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?"
     r"([A-Za-z_]\w*)(\+?)=(?!=)(.*)",
     re.DOTALL,
 )
-_COMPARISON = re.compile(r"\[\[?\s+(.*?)\s+\]\]?$", re.DOTALL)
+_ELSES = re.compile(r"(?:else\b\s*)++")
 _OPENS = re.compile(r"(if|elif|case)\b\s*(.*)", re.DOTALL)
 _WITHIN = re.compile(r"^(?:then|do|\{|time)\s+")
 DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
 SHELL_SETUP = ("activate", "conda.sh", ".bashrc", ".profile", ".bash_profile", "profile", "bash")
 _GIVEN = re.compile(r"\$[1-9]")  # to the script, by who starts it
+LONGEST_PATTERN = 1_000  # of a comparison: brackets without an end take the square of it
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-lt": "<", "-ge": ">=", "-le": "<="}
 
 
@@ -52,8 +62,9 @@ class _Script:
     """What is known after a line of a script."""
 
     variables: dict[str, str]
+    budget: Budget = field(default_factory=text_budget)
     commands: list[list[str]] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    left_out: dict[str, None] = field(default_factory=dict)
     branches: list[str] = field(default_factory=list)  # of each open if: "on", "off" or "done"
     untold: list[str] = field(default_factory=list)  # their conditions, if they cannot be told
 
@@ -64,21 +75,30 @@ class _Script:
             return
         if {"off", "done"} & set(self.branches):
             if "--" in statement or ASSIGNMENT.fullmatch(statement):
-                self.left_out += [each for each in self.untold if each not in ("", *self.left_out)]
+                self.left_out |= dict.fromkeys(filter(None, self.untold))
             return
         found = ASSIGNMENT.fullmatch(statement)
-        if found and _is_one_word(found[3]):
+        if found and self._is_one_word(found[3]):
             self._assign(found[1], found[3], adds=bool(found[2]))
             return
-        command = split(expanded(statement, self.variables))
+        command = split(self._expanded(statement))
         several = [ASSIGNMENT.fullmatch(word) for word in _without_declaration(command)]
         if several and all(several):
             self.variables |= {each[1]: each[3] for each in several if each}
         elif command:
             self.commands.append(command)
 
+    def _expanded(self, text: str) -> str:
+        return expanded(text, self.variables, self.budget)
+
+    def _is_one_word(self, value: str) -> bool:
+        """Whether the text after a name's `=` is its value alone: `A=1 program` starts a
+        program."""
+        return value.startswith("(") or len(split(expanded(value, _Ones(), self.budget))) <= 1
+
     def _follows_branches(self, statement: str) -> bool:
         """Keep track of if and case; whether the statement says something else."""
+        self.budget.charge(len(statement))
         found = _OPENS.fullmatch(statement)
         if found and found[1] == "elif" and self.branches:
             before = self.branches.pop()
@@ -87,10 +107,12 @@ class _Script:
         if found and found[1] != "elif":
             self.untold.append("" if found[1] == "if" else " ".join(statement.split()[:3]))
             self.branches.append(self._branch(found[2]) if found[1] == "if" else "done")
+            if len(self.branches) > MOST_DEPTH:
+                raise FrameworkError(f"the script's conditions nest more than {MOST_DEPTH} deep")
             return False
-        if re.match(r"else\b", statement) and self.branches:
+        if (elses := _ELSES.match(statement)) and self.branches:
             self.branches[-1] = "on" if self.branches[-1] == "off" else "done"
-            self.run(statement[len("else") :].strip())
+            self.run(statement[elses.end() :])
             return False
         if re.match(r"(fi|esac)\b", statement) and self.branches:
             self.branches.pop()
@@ -101,7 +123,7 @@ class _Script:
     def _branch(self, condition: str) -> str:
         if {"off", "done"} & set(self.branches):
             return "off"
-        told = _told(expanded(condition, self.variables))
+        told = _told(self._expanded(condition))
         if told is None:
             self.untold[-1] = f"if {condition.strip()}"
         return "on" if told else "off"
@@ -109,16 +131,22 @@ class _Script:
     def _assign(self, name: str, text: str, *, adds: bool) -> None:
         if text.startswith("("):
             text = text.strip()[1:-1]
-            value = expanded(text, self.variables)
+            value = self._expanded(text)
         else:
-            value = " ".join(split(expanded(text, self.variables), whole=True))
+            value = " ".join(split(self._expanded(text), whole=True))
             if COMMAND in value and "--" not in value:
+                self.budget.charge(value.count(COMMAND) * len(name))
                 value = value.replace(COMMAND, f"$({name})")  # by which --define can give it
             elif _GIVEN.fullmatch(value):
                 value = f"$({name})"
-        before = self.variables.get(name, "")
-        glue = " " if text and adds and before else ""
-        self.variables[name] = before + glue + value if adds else value
+        before = self.variables.get(name, "") if adds else ""
+        self.budget.charge(len(before) + len(value))
+        value = before + (" " if text and before else "") + value
+        if len(value) > MOST_CHARACTERS:
+            raise FrameworkError(
+                f"the script's variable {shown(name)} exceeds {MOST_CHARACTERS:,} characters"
+            )
+        self.variables[name] = value
 
 
 def read_script(
@@ -187,11 +215,6 @@ def split(text: str, *, whole: bool = False) -> list[str]:
         return [text] if whole else text.split()
 
 
-def _is_one_word(value: str) -> bool:
-    """Whether the text after a name's `=` is its value alone: `A=1 program` starts a program."""
-    return value.startswith("(") or len(split(expanded(value, _Ones()))) <= 1
-
-
 class _Ones(dict[str, str]):
     """Variables that are all 1: what is put in for them parts no words."""
 
@@ -236,6 +259,8 @@ def _matches(text: str, condition: str) -> bool | None:
     """Whether a text is what stands on the right of a comparison: a pattern, but for what is quoted
     there (Bash Reference Manual, 3.2.5.2); None where the pattern is not read."""
     right = condition.strip().removesuffix("]]").split("=", 1)[1].lstrip("= ").strip()
+    if len(right) > LONGEST_PATTERN:
+        return None
     if re.search(r"[@?*+!]\(", right):
         return None  # extglob
     parts = re.findall(r"'[^']*'|\"[^\"]*\"|\\.|.", right, re.DOTALL)
@@ -248,10 +273,18 @@ def _matches(text: str, condition: str) -> bool | None:
     return fnmatchcase("" if unset else text, pattern.replace("[^", "[!"))
 
 
+def _compared(condition: str) -> str:
+    """What stands between the brackets of a comparison, or nothing where there are none."""
+    for count in (2, 1):
+        inner = condition[count:-count]
+        if condition.startswith("[" * count) and condition.endswith("]" * count):
+            return inner.strip() if inner[:1].isspace() and inner[-1:].isspace() else ""
+    return ""
+
+
 def _told(condition: str) -> bool | None:
     """What a comparison says, or None where it cannot be told."""
-    found = _COMPARISON.fullmatch(condition.strip())
-    words = split(found[1]) if found else []
+    words = split(_compared(condition.strip()))
     if len(words) == 1 and words[0] in ("-n", "-z"):
         words.append("")
     if len(words) == 2 and words[0] in ("-n", "-z"):

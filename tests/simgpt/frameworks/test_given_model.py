@@ -9,6 +9,7 @@ import pytest
 from simgpt.frameworks.files import BRIDGE, MEGATRON, Described
 from simgpt.frameworks.importing import question_from
 from simgpt.frameworks.question import Question
+from simgpt.frameworks.reading import FrameworkError
 from tests.simgpt.frameworks.test_experts import asked, changed
 from workload.gpt import find_model
 from workload.lowering import check
@@ -110,6 +111,5 @@ def test_fields_that_the_user_sets_come_before_those_of_files() -> None:
 @pytest.mark.parametrize("size", [-4, 0])
 def test_a_size_below_one_is_refused(name: str, size: int) -> None:
     settings: dict[str, Any] = {name: size}
-    (refused,) = asked(**settings).refused
-    assert str(refused) == f"--{name} {size}"
-    assert refused.why == "a size is 1 or more"
+    with pytest.raises(FrameworkError, match=f"--{name} = {size} must be at least 1"):
+        asked(**settings)

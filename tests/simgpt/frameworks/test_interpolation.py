@@ -109,5 +109,5 @@ def test_what_has_no_value_is_named_and_advice_can_be_followed(
 
 def test_a_reference_that_grows_takes_no_time_and_is_refused() -> None:
     settings = {f"a{n}": f"${{a{n + 1}}}" * 100 for n in range(50)} | {"a50": "x"}
-    with pytest.raises(FrameworkError, match="grows beyond"):
+    with pytest.raises(FrameworkError, match=r"grows beyond|takes more than"):
         resolved(settings, {})

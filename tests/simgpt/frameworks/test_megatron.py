@@ -207,7 +207,7 @@ def test_what_cannot_be_read_is_said_in_the_arguments_own_words() -> None:
         asked(num_layers="$LAYERS")
     with pytest.raises(FrameworkError, match="does not divide 8 layers over 4 stages"):
         asked(pipeline_model_parallel_size=4, num_layers_per_virtual_pipeline_stage=3)
-    with pytest.raises(FrameworkError, match="names more than 20,000 layers"):
+    with pytest.raises(FrameworkError, match="takes more than 20,000 letters"):
         asked(pipeline_model_parallel_layout="((((t*99)*99)*99)*99)*99")
 
 

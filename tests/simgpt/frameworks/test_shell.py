@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simgpt.frameworks.files import arguments, read_file
 from simgpt.frameworks.reading import FrameworkError
-from simgpt.frameworks.scripts.expansion import MOST_CHARACTERS, expanded
+from simgpt.frameworks.scripts.expansion import MOST_CHARACTERS, expanded, text_budget
 from simgpt.frameworks.scripts.shell import read_script
 from simgpt.frameworks.scripts.statements import statements
 
@@ -33,7 +33,7 @@ from simgpt.frameworks.scripts.statements import statements
     ],
 )
 def test_variables_have_their_values_and_commands_are_not_run(text: str, expected: str) -> None:
-    assert expanded(text, {"A": "4", "E": ""}) == expected
+    assert expanded(text, {"A": "4", "E": ""}, text_budget()) == expected
 
 
 def test_statements_end_where_a_shell_ends_them() -> None:

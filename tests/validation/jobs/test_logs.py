@@ -30,7 +30,7 @@ def megatron(*steps: tuple[int, float], unit: str = "ms") -> str:
 
 
 def read(text: str, tokens: float = 8192.0) -> MeasuredJob:
-    return read_log(text, "train.log", tokens)
+    return read_log(lambda *marks, **most: text.splitlines(), "train.log", tokens)
 
 
 def test_megatrons_iterations_are_steps_in_milliseconds() -> None:
@@ -202,14 +202,15 @@ def test_a_job_of_warm_up_alone_is_refused() -> None:
 
 def test_json_lines_have_steps_memory_and_rates() -> None:
     text = '{"step": 1, "step_s": 2.5, "loss": 3}\n{"step": 2, "step_s": 1.5, "peak_bytes": 7}\n'
-    job = read_lines(text, "steps.jsonl")
+    job = read_lines(text.splitlines(True), "steps.jsonl")
     assert [each.step_s for each in job.entries] == [2.5, 1.5]
     assert job.peak_bytes == 7
     from_0 = read_lines(
-        text.replace('"step": 1', '"step": 0').replace('"step": 2', '"step": 1'), "s"
+        text.replace('"step": 1', '"step": 0').replace('"step": 2', '"step": 1').splitlines(True),
+        "s",
     )
     assert from_0.entries == job.entries
-    cut = read_lines(text + '{"step": 3, "st', "steps.jsonl")
+    cut = read_lines([*text.splitlines(True), '{"step": 3, "st'], "steps.jsonl")
     assert (cut.entries, cut.remarks) == (
         job.entries,
         ("the last line is cut off, and was left out",),

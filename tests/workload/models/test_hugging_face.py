@@ -379,7 +379,7 @@ EXPERTS = "is refused: the layers of experts of this family are not read"
         ({"hidden_size": 4096.5}, "hidden_size = 4096.5 must be a whole number"),
         ({"num_key_value_heads": 0}, "num_key_value_heads = 0 must be at least 1"),
         ({"num_key_value_heads": 5}, "own: kv_heads=5 does not divide heads=32"),
-        ({"num_hidden_layers": 10**9}, "own: layers=1000000000 must be at most 10,000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000 must be at most 10,000"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings = 1 must be true or false"),
         ({"attention_bias": "no"}, "attention_bias = no must be true or false"),
         (

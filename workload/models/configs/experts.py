@@ -36,7 +36,8 @@ def experts_of(table: Mapping[str, str], get: Get, layers: int, origin: str) -> 
         if not isinstance(dense, list) or any(type(each) is not int for each in dense):
             words = f"{table['dense']} = {shown(dense)} must be a list of layers"
             raise ModelError(f"{origin}: {words}")
-        marks = layers_of([(n + 1) % step == 0 and n not in dense for n in range(layers)])
+        without = set(dense)
+        marks = layers_of([(n + 1) % step == 0 and n not in without for n in range(layers)])
         if marks is None:
             raise ModelError(
                 f"{origin}: by {key} = {step} and {table['dense']} = {shown(dense)} layers with "
