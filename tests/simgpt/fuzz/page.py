@@ -45,11 +45,12 @@ class Page:
         return Said(0, "", "", wrong, time.monotonic() - begun)
 
     def end(self) -> None:
-        """Stop the server."""
+        """Stop the server; no other is started."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
         self._process = None
+        self._stderr.close()
 
     def _start(self) -> None:
         root = Path(__file__).resolve().parents[3]
