@@ -7,8 +7,6 @@ so does one that somebody else can have written. They lie where all results do
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -16,7 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,8 @@ from topologies.files.cache_folder import (
     make_private,
     open_own,
 )
-from topologies.files.reading import UserFile, open_regular
+from topologies.files.locking import locked
+from topologies.files.reading import UserFile
 from topologies.files.writing import write_whole
 
 DAY_S = 86_400.0  # no op takes as long
@@ -71,16 +70,13 @@ def alone(path: Path) -> Iterator[None]:
     """Hold the lock beside a file of the cache; the system frees it should this process die."""
     try:
         make_private(path.parent)
-        lock = open_regular(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        lock, _ = locked(path.with_suffix(".lock"), waits=True)
     except OSError as error:
-        why = "its lock is a link" if error.errno == errno.ELOOP else error.strerror
         raise LaunchError(
-            f"cannot keep a calibration in {path.parent}: {why}; set SIMGPT_CACHE to "
-            "a folder that can be written, or give -m FILE or --no-predict"
+            f"cannot keep a calibration in {path.parent}: its lock: {error.strerror}; set "
+            "SIMGPT_CACHE to a folder that can be written, or give -m FILE or --no-predict"
         ) from None
     try:
-        with suppress(OSError):  # a file system without locks: nothing can be held there
-            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)

@@ -57,5 +57,5 @@ def test_a_budget_is_spent_to_the_last_unit() -> None:
     budget = Budget("a.sh", "letters", 10, SimgptError)
     budget.charge(4)
     budget.charge(6)
-    with pytest.raises(SimgptError, match="a.sh takes more than 10 letters"):
+    with pytest.raises(SimgptError, match=r"a\.sh takes more than 10 letters"):
         budget.charge(1)

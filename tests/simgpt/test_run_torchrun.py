@@ -94,8 +94,8 @@ def test_a_rank_that_is_killed_under_torchrun_costs_no_more_than_the_steps_since
     ended(started(("simgpt", *RUN, *split, "-o", str(whole)), tmp_path))
     launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     log = tmp_path / "steps.jsonl"
-    saves = ("--save", str(tmp_path / "run"), "--save-every", "2", "-o", str(parts))
-    saves += ("--log-file", str(log))
+    saves = ["--save", str(tmp_path / "run"), "--save-every", "2", "-o", str(parts)]
+    saves += ["--log-file", str(log)]
     run = (*launch, "--max-restarts", "2", "-m", "simgpt", *RUN, *split, *saves)
     process = started(run, tmp_path)
     newest = kill_once_saved(tmp_path, "pid-1-0", process)

@@ -15,9 +15,10 @@ from pathlib import Path
 from topologies.files.reading import open_regular
 
 
-def locked(path: Path) -> tuple[int, bool]:
+def locked(path: Path, *, waits: bool = False) -> tuple[int, bool]:
     """A descriptor of the file, made if need be, and whether it is locked: some file systems have
-    no locks. A BlockingIOError where another holds it, another OSError where it cannot be opened.
+    no locks. Where another holds it, it is waited for or, unless it `waits`, a BlockingIOError; an
+    OSError where it cannot be opened.
     """
     try:
         descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -26,7 +27,7 @@ def locked(path: Path) -> tuple[int, bool]:
             raise
         raise OSError(errno.EINVAL, "it is no regular file but a link", path) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise

@@ -55,7 +55,9 @@ COSTLY: Mapping[str, Callable[[], bytes]] = {
     "variables.sh": _script(f"B={WIDE}\n" + "".join(f"V{n}=$B\n" for n in range(60_000))),
     "commands.sh": _script(f"B={WIDE}\n" + "echo $B\n" * 90_000),
     "nested-if.sh": _script("if true; then\n" * 45_000),
-    "nested-untold.sh": _script("".join(f"if [ $(x{n}) -eq 1 ]; then A=1\n" for n in range(30_000))),
+    "nested-untold.sh": _script(
+        "".join(f"if [ $(x{n}) -eq 1 ]; then A=1\n" for n in range(30_000))
+    ),
     "else.sh": _script(f"if true\n{'else ' * 150_000}\n"),
     "patterns.sh": _script(f"B=x\nif [[ $B == {'[' * 60_000} ]]; then A=1; fi\n"),
     "spaces.sh": _script(f"if [ {' ' * 60_000}x; then A=1; fi\n"),
