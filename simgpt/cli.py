@@ -13,6 +13,7 @@ from click.exceptions import NoArgsIsHelpError
 from simgpt.arguments.completion import completed
 from simgpt.interrupts import unwinding
 from simgpt.invocation import HELP
+from simgpt.little_memory import take_room_for_matrices
 from simgpt.stderr import tell
 from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
@@ -120,6 +121,7 @@ def main() -> None:
     """Run the command line, and turn an error into a sentence and a status."""
     try:
         with unwinding():
+            take_room_for_matrices()
             sys.exit(cli.main(prog_name="simgpt", standalone_mode=False))
     except NoArgsIsHelpError as error:
         tell(error.ctx.get_help() + "\n")

@@ -55,6 +55,7 @@ DESCRIPTORS = {
     WRITER: "the writer",
     "executor/data/tokens.py": "the text that a run trains on, which is mapped",
     "simgpt/options.py": "nothing, in the place of a full stdout",
+    "simgpt/little_memory.py": "nothing, in the place of a child's stderr",
     "simgpt/stderr.py": "nothing, in the place of a full stderr",
 }
 PARSES = {"json.load", "json.loads", "tomllib.load", "tomllib.loads"}

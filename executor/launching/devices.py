@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from executor.launching.sentences import last_words
 from topologies.interpreter import child_environment
 
 TIMEOUT_S = 120
+_MODEL = re.compile(r"\b[A-Z]+\d{2,}[A-Z]*\b")  # of a GPU
 ANY_PROCESSOR = "processor core"
 ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
@@ -41,13 +43,14 @@ def processor_name() -> str:
 def check_is_here(name: str, device: str, machine: str) -> None:
     """Refuse a machine whose devices, of that name, are not those here: `cpu`s or `cuda` ones.
 
-    A calibration has the name that a device calls itself, a machine that is described the part of
-    it that tells models apart; the stand-in for any host has processor cores.
+    A calibration has the name that a device calls itself, a description one with the same model in
+    it (H100, MI250X); the stand-in for any host has processor cores.
     """
     here = _said_by_torch(NAME) if device == "cuda" else processor_name()
-    if name == here or (device == "cuda" and name.lower() in here.lower()):
+    model = _MODEL.search(name)
+    if name == here or (device == "cpu" and name == ANY_PROCESSOR):
         return
-    if device == "cpu" and name == ANY_PROCESSOR:
+    if device == "cuda" and model is not None and model[0] in here:
         return
     raise OtherDeviceError(
         f"{machine} has {name}, and what runs here is {here}; leave -m out, or give the file of "

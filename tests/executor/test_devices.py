@@ -50,7 +50,9 @@ def test_more_ranks_than_gpus_on_cuda_are_refused(
         ("x86_64", "cpu", "x86_64", True),
         ("processor core", "cpu", "x86_64", True),
         ("mi250x", "cpu", "x86_64", False),
-        ("H100", "cuda", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100-SXM5-80GB", "cuda", "NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA GH200 (H100 with 96 GB HBM3)", "cuda", "NVIDIA H100 80GB HBM3", False),
+        ("AMD MI250X, one GCD (gfx90a, 110 CUs)", "cuda", "AMD Instinct MI250X", True),
         ("NVIDIA H100 80GB HBM3", "cuda", "NVIDIA H100 80GB HBM3", True),
         ("processor core", "cuda", "NVIDIA H100 80GB HBM3", False),
         ("A100", "cuda", "NVIDIA H100 80GB HBM3", False),
@@ -64,9 +66,9 @@ def test_a_machine_of_other_devices_than_those_here_is_refused(
     if is_here:
         devices.check_is_here(name, device, "a machine")
         return
-    with pytest.raises(OtherDeviceError, match=name) as error:
+    with pytest.raises(OtherDeviceError) as error:
         devices.check_is_here(name, device, "a machine")
-    assert here in str(error.value)
+    assert name in str(error.value) and here in str(error.value)
 
 
 @pytest.mark.parametrize(
