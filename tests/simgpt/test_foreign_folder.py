@@ -146,10 +146,16 @@ def test_a_folder_that_pythonpath_names_is_the_users_choice(
 def test_workers_in_jobs_of_slurm_do_not_either(tmp_path: Path) -> None:
     import dask
 
-    with (
-        dask.config.set({"jobqueue.slurm.job-script-prologue": ["module load python"]}),
-        slurm_jobs(Slurm(workers=1), tmp_path) as jobs,
-    ):
-        lines = jobs.job_script().splitlines()
+    prologue = "jobqueue.slurm.job-script-prologue"
+    with slurm_jobs(
+        Slurm(workers=1), tmp_path
+    ):  # after which there is Dask's configuration of jobs
+        before = dask.config.get(prologue)
+    dask.config.set({prologue: ["module load python"]})
+    try:
+        with slurm_jobs(Slurm(workers=1), tmp_path) as jobs:
+            lines = jobs.job_script().splitlines()
+    finally:
+        dask.config.set({prologue: before})
     worker = next(at for at, line in enumerate(lines) if "dask_worker" in line)
     assert {"module load python", "export PYTHONSAFEPATH=1"} < set(lines[:worker])
