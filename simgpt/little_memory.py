@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
+
+LONGEST_S = 60
 
 
 def take_room_for_matrices() -> None:
@@ -22,6 +25,7 @@ def take_room_for_matrices() -> None:
         _multiply()
         return
     try:
+        signal.alarm(LONGEST_S)  # a library that waits for a thread it did not get ends too
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         _multiply()
         os._exit(os.EX_OK)
