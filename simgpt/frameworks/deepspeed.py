@@ -18,6 +18,9 @@ HALVES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 HELD = {"reduce_bucket_size": (1, 500_000_000), "sub_group_size": (3, 1_000_000_000)}
 DTYPE = "data_types.grad_accum_dtype"
+# deepspeed/runtime/config_utils.py and utils/torch.py: names of dtypes
+WIDE = ("fp32", "float32", "float", "torch.float32")
+HALF = ("bf16", "bfloat16", "torch.bfloat16", "fp16", "float16", "half", "torch.float16")
 AUTO = "auto"  # what a training script fills in, as Hugging Face's does
 STEPS = "as many accumulation steps as the batch and the micro-batch make; one where they say none"
 ASSUMED: Mapping[str, str] = MappingProxyType(
@@ -101,7 +104,7 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
 
 def _read_precision(reading: Reading, *, half: bool) -> None:
     """The dtype of training; `half` where the training script says which of 16 bits it is."""
-    fields = reading.fields
+    fields, dtype = reading.fields, reading.word(DTYPE, "", (*WIDE, *HALF))
     fp16 = reading.switch("fp16.enabled")
     if fp16:
         reading.differs("fp16.enabled", "bf16, which has as many bytes and the same rate")
@@ -110,7 +113,7 @@ def _read_precision(reading: Reading, *, half: bool) -> None:
     if not (half or fp16 or brain or autocast):
         fields["precision"] = "fp32"
         return
-    fields["gradients"] = "fp32" if reading.text(DTYPE) == "fp32" else "bf16"
+    fields["gradients"] = "fp32" if dtype in WIDE else "bf16"
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:

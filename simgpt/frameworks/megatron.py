@@ -25,7 +25,8 @@ from simgpt.frameworks.layers import (
     rotary,
     windows,
 )
-from simgpt.frameworks.reading import Reading
+from simgpt.frameworks.reading import ON, Reading
+from simgpt.frameworks.switches import OFF
 from simulator.stacks import load_stack
 from workload.errors import ModelError
 from workload.gpt import find_model
@@ -45,6 +46,8 @@ LLAMA3 = RopeScaling(
     original_max_position_embeddings=8192,
 )
 MULTIPLE = 128  # to which times tp the vocabulary is padded
+BACKENDS = ("flash", "fused", "unfused", "local", "auto")
+IMPLEMENTATIONS = ("local", "transformer_engine", "inference_optimized")
 FP8_SWITCHES = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
 FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
@@ -66,8 +69,9 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_state(reading, devices)
     _read_overlaps(reading)
     recomputed.read(reading)
-    backend = reading.text("attention-backend", "auto")
-    flash, local = reading.switch("use-flash-attn"), reading.text("transformer-impl") == "local"
+    backend = reading.word("attention-backend", "auto", BACKENDS)
+    kind = reading.word("transformer-impl", "", IMPLEMENTATIONS)
+    flash, local = reading.switch("use-flash-attn"), kind == IMPLEMENTATIONS[0]
     if reading.switch("deepspeed"):
         _read_fork(reading)
         local, flash = True, flash or any(map(reading.switch, FORKS_FLASH))
@@ -91,7 +95,7 @@ def _read_fork(reading: Reading) -> None:
     Source: microsoft/Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed.
     """
     reading.stack = FORK
-    reading.fields["zero"] = reading.number("zero-stage")
+    reading.fields["zero"] = reading.number("zero-stage", most=3)
     reading.fields["overlap"] = "none"
     if reading.switch("embed-layernorm"):
         reading.fields["embedding_norm"] = True
@@ -116,7 +120,7 @@ def _read_model(reading: Reading) -> None:
         fields["rope_base"] = reading.number("rotary-base", 10_000)
     elif 0 < fields.get("sequence", 0) < reading.number("max-position-embeddings"):
         reading.differs("max-position-embeddings", "the table of positions is as long as sequences")
-    if reading.real("rotary-percent", 1.0) == 1.0:
+    if reading.real("rotary-percent", 1.0, least=0, most=1) == 1.0:
         reading.settings.pop("rotary-percent", None)
     if reading.switch("add-qkv-bias") and not fields.get("biases", True):
         fields["qkv_bias"] = True
@@ -177,6 +181,8 @@ def _read_precision(reading: Reading) -> None:
     if reading.switch("fp16"):
         reading.differs("fp16", reading.table["changes"]["fp16"])
     recipe = quantised.read(reading)
+    for name in FP8_SWITCHES:
+        reading.word(name, "", (*quantised.FORMATS, *ON, *OFF))
     of_stack = True in [reading.given(each) for each in FP8_SWITCHES]
     if recipe != NO_RECIPE:
         fields["recipe"] = recipe

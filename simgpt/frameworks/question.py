@@ -15,6 +15,9 @@ from workload.models.from_table import model_from_table, with_fields
 from workload.models.read import described_model
 from workload.models.rope_scaling import scaling_of
 from workload.plan import Plan
+from workload.plan_text import REST, plan_value
+from workload.recipes.table import FP8
+from workload.splits.plan_values import check_value
 
 PLAN = ("x", "y", "z", "pipe", "interleave", "context", "data", "shard", "micro_batch")
 ALWAYS = (  # what stacks have of their own
@@ -262,9 +265,14 @@ def checked(question: Question) -> Question:
     from simulator.stacks.job import job_of
 
     stack = load_stack(question.stack)
-    if question.gpt is None or question.devices is None or question.refused:
+    if question.refused:
         return question
     try:
+        for key, value in question.plan.items():
+            if value not in (REST, FP8):  # which are of no plan by itself
+                check_value(key, plan_value(key, value))
+        if question.gpt is None or question.devices is None:
+            return question
         job = job_of(
             question.gpt,
             dict(question.plan),

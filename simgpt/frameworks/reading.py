@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -34,11 +34,14 @@ from workload.splits.plan_values import MOST as MOST_OF_PLANS
 MOST, DIGITS = 10**12, 12
 MOST_SETTINGS = 10_000  # of all files of a question
 MOST_NEAREST = 50  # settings that are in no table, and of which the nearest name is sought
+ON, DOWN = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 HINTED = 1_000  # characters of a value that are looked through for what it lacks
 _VARIABLE = re.compile(r"\$(?:[({]+[^A-Za-z_)]*)?(?:oc\.env: *)?([A-Za-z_]\w*)")
 _RESOLVER = re.compile(r"\$\{([A-Za-z_][\w.]*):(?![-=+?])")
 _REFERENCE = re.compile(r"\$\{\.*(\w+(?:\.\w+)+|(?<=\.)\w+)\}")  # as OmegaConf has them
+MOST_OF_FIELDS = MOST_OF_MODELS | {"zero": 3}
 MAY_BE_NONE = ("zero",)  # of the fields that one setting counts
+_NUMBERS = re.compile(r"[\[(]?(?:\s*-?\d+[\s,]*)++[\])]?,?")
 LIKE = 0.8  # of difflib's ratio: names that are taken for one another's misspelling
 
 
@@ -118,7 +121,20 @@ class Reading:
     def switch(self, name: str, *, default: bool = False) -> bool:
         """Whether a switch is on."""
         value = self.text(name, "true" if default else "false").lower()
-        return value not in ("false", "0", "no", "off")
+        if value not in (*ON, *DOWN) and not value.startswith("$"):  # which may be either
+            raise FrameworkError(
+                f"{self.spelled(name)} = {shown(self.settings[name])} must be true or false"
+            )
+        return value not in DOWN
+
+    def word(self, name: str, default: str, known: Sequence[str]) -> str:
+        """The text of a setting that is one of some words; a FrameworkError says which."""
+        value = self.text(name, default)
+        if value not in (default, *known):
+            raise FrameworkError(
+                f"{self.spelled(name)} = {shown(value)} is none of {', '.join(known)}{_hint(value)}"
+            )
+        return value
 
     def number(self, name: str, default: int = 0, *, least: int = 0, most: int = MOST) -> int:
         """A setting that counts something; a FrameworkError says that it is no whole number, or
@@ -132,16 +148,24 @@ class Reading:
     def numbers(self, name: str) -> list[int]:
         """The whole numbers of a setting that is a list of them; a FrameworkError names one that
         is out of range."""
-        words = re.findall(r"-?\d+", self.text(name))
+        text = self.text(name)
+        words = re.findall(r"-?\d+", text)
+        if text and not _NUMBERS.fullmatch(text):
+            raise FrameworkError(f"{self.spelled(name)} = {shown(text)} must be whole numbers")
         if wrong := [word for word in words if len(word) > DIGITS]:
             raise FrameworkError(
                 f"{self.spelled(name)} = {shown(wrong[0])} must be at most {MOST:,}"
             )
         return [int(word) for word in words]
 
-    def real(self, name: str, default: float) -> float:
-        """A setting that is any number."""
-        return self._number(name, default, "a number")
+    def real(self, name: str, default: float, *, least: float = -MOST, most: float = MOST) -> float:
+        """A setting that is any number of a range."""
+        value = self._number(name, default, "a number")
+        if not least <= value <= most:
+            raise FrameworkError(
+                f"{self.spelled(name)} = {value:g} must be from {least:g} to {most:g}"
+            )
+        return value
 
     def _number(self, name: str, default: float, kind: str) -> float:
         text = self.text(name, str(default))
@@ -188,7 +212,7 @@ class Reading:
         for field, name in self.table.get("numbers", {}).items():
             if self.text(name):
                 least = int(field not in MAY_BE_NONE)
-                most = MOST_OF_MODELS.get(field, MOST_OF_PLANS)
+                most = MOST_OF_FIELDS.get(field, MOST_OF_PLANS)
                 self.fields[field] = self.number(name, least=least, most=most)
         for name, fields in self.table.get("switches", {}).items():
             if self.switch(name):

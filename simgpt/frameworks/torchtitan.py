@@ -19,6 +19,9 @@ IN_V = {"ZBVZeroBubble": "zb-v", "DualPipeV": "dualpipe-v"}  # with two chunks a
 SCHEDULES = STRAIGHT | IN_V
 WORDS = {"1f1b": "1F1B", "gpipe": "GPipe", **{own: word for word, own in IN_V.items()}}
 LESS = ("first", "last")
+WHOLE, HALF = DTYPES = ("float32", "bfloat16")
+MODES = ("none", "selective", "full", "memory_budget")
+RESHARDS = ("default", "always", "never")
 EAGER = "torchtitan-eager"
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
 PARTS = P + "pipeline_parallel_microbatches"  # of older releases
@@ -49,11 +52,11 @@ def read(reading: Reading, devices: int | None) -> None:
     else:
         reading.without("float8.*")
         reading.without("quantize.linear.float8.*")
-    if reading.text(T + "mixed_precision_param", "bfloat16") == "float32":
+    if reading.word(T + "mixed_precision_param", HALF, DTYPES) == WHOLE:
         fields["precision"] = "fp32"
-    fp32 = reading.text(T + "mixed_precision_reduce", "float32") == "float32"
+    fp32 = reading.word(T + "mixed_precision_reduce", WHOLE, DTYPES) == WHOLE
     fields["gradients"] = "fp32" if fp32 else "bf16"
-    if reading.text(T + "dtype", "float32") != "float32":
+    if reading.word(T + "dtype", WHOLE, DTYPES) != WHOLE:
         reading.differs(T + "dtype", reading.table["changes"][T + "dtype"])
     if not reading.switch("compile.enable"):
         reading.stack = EAGER
@@ -108,7 +111,7 @@ def _read_data(reading: Reading, devices: int | None) -> None:
     fields["zero"] = 0 if shards * context == 1 else 3
     if copies > 1 and shards * context > 1:
         fields["shard"] = shards
-    word = reading.text(P + "fsdp_reshard_after_forward", "default")
+    word = reading.word(P + "fsdp_reshard_after_forward", RESHARDS[0], RESHARDS)
     never = word == "never" or (word == "default" and fields.get("pipe", 1) > 1)
     if never and fields["zero"]:
         fields["reshard"] = False
@@ -174,7 +177,7 @@ def _is_older(reading: Reading) -> bool:
 
 def _read_recompute(reading: Reading) -> None:
     fields = reading.fields
-    mode = reading.text(AC + "mode", "selective")
+    mode = reading.word(AC + "mode", "selective", MODES)
     which = reading.text(AC + "selective_ac_option", "2")
     if reading.settings.get(AC + "mode") == "none":
         mode = "none"

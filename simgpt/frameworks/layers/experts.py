@@ -93,7 +93,8 @@ def _read_balance(reading: Reading) -> None:
     if any(each not in BALANCES for each in balances):
         reading.differs(name, "tokens are assigned by their scores at once")
         return
-    weight, losses = reading.real("moe-aux-loss-coeff", 0.0), set(balances) & set(OVER)
+    weight = reading.real("moe-aux-loss-coeff", 0.0, least=0)
+    losses = set(balances) & set(OVER)
     if len(losses) == 1 and weight > 0:
         reading.fields |= {"balance_loss": weight, "balance_over": OVER[losses.pop()]}
     elif "none" not in balances and weight > 0:
@@ -125,14 +126,13 @@ def _read_dispatcher(reading: Reading) -> None:
     """How tokens get to their experts: by all-to-alls, or once to each node; Megatron's own default
     counts for files alone that say that there are experts."""
     kind = reading.text(KIND, "allgather" if reading.given("num-experts") else "")
-    backend = reading.text("moe-flex-dispatcher-backend", FLEX[0])
     if reading.switch("moe-enable-deepep"):
         kind = "flex"
     if reading.asked_stack and kind and reading.fields.get("expert", 1) > 1:
         _read_sent_once(reading, load_stack(reading.asked_stack), once=kind == "flex")
     if kind == "flex":
         reading.stack = reading.table["sends_once"]
-        if backend not in FLEX:
+        if reading.text("moe-flex-dispatcher-backend", FLEX[0]) not in FLEX:
             reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
     elif kind == "allgather" and reading.fields.get("expert", 1) > 1:
         reading.fields["dispatcher"] = ALL_GATHER

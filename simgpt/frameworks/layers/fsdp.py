@@ -18,7 +18,7 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 NAMES = ("use-megatron-fsdp", "use-custom-fsdp")
 MAIN_GRADIENTS = "megatron-fsdp-main-grads-dtype"
 UNFUSED = "no-gradient-accumulation-fusion"
-DTYPES = ("fp32", "bf16")
+DTYPES, OTHERS = ("fp32", "bf16"), ("fp16", "auto")
 
 
 def is_on(reading: Reading) -> bool:
@@ -32,8 +32,11 @@ def read(reading: Reading) -> None:
     if not is_on(reading):
         return
     fields = reading.fields
-    if (dtype := reading.text(MAIN_GRADIENTS)) in DTYPES and "gradients" in fields:
+    dtype = reading.word(MAIN_GRADIENTS, "", (*DTYPES, *OTHERS))
+    if dtype in DTYPES and "gradients" in fields:
         fields["gradients"] = dtype
+    elif dtype in OTHERS:
+        reading.differs(MAIN_GRADIENTS, reading.table["changes"][MAIN_GRADIENTS])
     if fields["zero"] > 1:
         reading.without(UNFUSED)
 

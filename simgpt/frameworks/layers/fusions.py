@@ -55,6 +55,9 @@ def read(reading: Reading) -> None:
     experts, fusions = int(reading.of_model("experts")) > 1, reading.table["fusions"]
     named = [name for name, own in fusions.items() if experts or not own["of_experts"]]
     said = [name for name in named if reading.text(name)]
+    reading.word(IMPL, "", (*IMPLS, WHOLE))
+    for name in CAPTURES[1:]:
+        reading.switch(name)
     captures = [name for name in CAPTURES if reading.given(name)]
     taken, by_usage = reading.taken_stack, reading.table.get("fused_unless_said", False)
     usual = frozenset[str]()

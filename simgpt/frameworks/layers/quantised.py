@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from simgpt.frameworks.reading import Reading
+from simgpt.frameworks.reading import ON, Reading
+from simgpt.frameworks.switches import OFF
 from workload.errors import PlanCannotRunError
 from workload.recipes.table import DELAYED, HISTORY, NO_RECIPE, recipe_of
 from workload.recomputation.parts import ACTIVATION, NORMS, parts_of
 
 FORMAT, RECIPE, FOUR_BITS, OF_FOUR = "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe"
+FORMATS = ("e4m3", "hybrid")
 OF_EIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "fp8-delayed": ("delayed", "hybrid"),
@@ -31,7 +33,7 @@ OF_EIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 def read(reading: Reading) -> str:
     """The recipe that arguments name, or NO_RECIPE."""
-    if reading.given(FOUR_BITS):
+    if reading.word(FOUR_BITS, "", ("e2m1", *ON, *OFF)) not in OFF:
         if reading.text(OF_FOUR, "nvfp4") != "nvfp4":
             reading.differs(OF_FOUR, "scales of nvfp4")
         return "nvfp4"

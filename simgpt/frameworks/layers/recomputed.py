@@ -29,6 +29,7 @@ from workload.recomputation.parts import (
 )
 
 MODULES = "recompute-modules"
+METHODS = ("block", "uniform")
 
 
 def read(reading: Reading) -> None:
@@ -38,7 +39,7 @@ def read(reading: Reading) -> None:
     count = reading.number("recompute-num-layers", 1)
     if reading.switch("recompute-activations"):
         granularity = SELECTIVE
-    older = reading.text("activations-checkpoint-method")  # of Megatron-LM before 2022
+    older = reading.word("activations-checkpoint-method", "", METHODS)  # of Megatron-LM before 2022
     if reading.switch("checkpoint-activations") or older:
         granularity = FULL
         count = reading.number("activations-checkpoint-num-layers", count)
@@ -47,12 +48,16 @@ def read(reading: Reading) -> None:
         known = ", ".join(RECOMPUTES)
         raise FrameworkError(f"--recompute-granularity = {granularity} is none of {known}")
     fields["recompute"] = granularity
-    if granularity == FULL and "block" in (reading.text("recompute-method"), older):
+    method = reading.word("recompute-method", "", METHODS)
+    if granularity == FULL and METHODS[0] in (method, older):
         fields["recompute"] = f"full:{count}" if count else NONE
     elif granularity == FULL and count > 1:
         reading.differs("recompute-num-layers", "each layer's input is kept")
-    named = reading.text(MODULES, CORE)  # without effect where no parts run again
-    parts = _modules(reading, named) if granularity == SELECTIVE else []
+    parts: list[str] = []
+    if granularity == SELECTIVE:
+        parts = _modules(reading, reading.text(MODULES, CORE))
+    else:
+        reading.without(MODULES)
     parts += [EXPERTS] if experts_alone and EXPERTS not in parts else []
     if parts:
         fields["recompute"] = SELECTIVE if parts == [CORE] else "+".join(parts)

@@ -19,7 +19,10 @@ def read(reading: Reading) -> None:
     number, from 1 on, is no multiple of the frequency."""
     fields, sides = reading.fields, reading.numbers(WINDOW)
     every = reading.text(WHOLE, "0")
-    if not sides or sides[0] < 0:
+    if not sides or sides[0] == -1:
+        return
+    if sides[0] < 0:
+        reading.refuse(WINDOW, "the tokens to the left are -1 for all, or at least 0")
         return
     if every.isdecimal() and sides[1:] == [0]:
         fields |= {"window": sides[0] + 1, "global_every": reading.number(WHOLE)}

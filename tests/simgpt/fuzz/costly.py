@@ -19,7 +19,10 @@ EXPERTS = {
     **{**LLAMA, "model_type": "qwen3_moe", "num_key_value_heads": 4, "num_experts": 8},
     **{"num_experts_per_tok": 2, "moe_intermediate_size": 64},
 }
-NEMO = "trainer: {devices: 8, num_nodes: 1}\nmodel:\n  micro_batch_size: 1\n  num_layers: 4\n"
+NEMO = (
+    "trainer: {devices: 8, num_nodes: 1}\nmodel:\n  mcore_gpt: true\n  micro_batch_size: 1\n"
+    "  num_layers: 4\n"
+)
 MOE = b"  num_moe_experts: 8\n  hidden_size: 256\n"
 TRACE = '{"schemaVersion": 1, '
 PIPE = "--pipeline-model-parallel-size"
@@ -55,9 +58,7 @@ COSTLY: Mapping[str, Callable[[], bytes]] = {
     "variables.sh": _script(f"B={WIDE}\n" + "".join(f"V{n}=$B\n" for n in range(60_000))),
     "commands.sh": _script(f"B={WIDE}\n" + "echo $B\n" * 90_000),
     "nested-if.sh": _script("if true; then\n" * 45_000),
-    "nested-untold.sh": _script(
-        "".join(f"if [ $(x{n}) -eq 1 ]; then A=1\n" for n in range(30_000))
-    ),
+    "nested-untold.sh": _script("".join(f"if [ $(x{n}) = 1 ]; then A=1\n" for n in range(30_000))),
     "else.sh": _script(f"if true\n{'else ' * 150_000}\n"),
     "patterns.sh": _script(f"B=x\nif [[ $B == {'[' * 60_000} ]]; then A=1; fi\n"),
     "spaces.sh": _script(f"if [ {' ' * 60_000}x; then A=1; fi\n"),
