@@ -9,6 +9,8 @@ import yaml
 
 from tests.test_house import ROOT
 
+ELSEWHERE = re.compile("torch|nvidia-.*|cuda-.*|triton")
+
 
 def setup() -> configparser.ConfigParser:
     parsed = configparser.ConfigParser()
@@ -41,3 +43,29 @@ def test_what_an_extra_names_has_an_exact_version() -> None:
     names = {name for each in wanted for name in re.findall(r"^([\w-]+)>=", each, re.MULTILINE)}
     assert names <= pinned
     assert {"build", "twine", "torch", "numpy"} <= names
+
+
+def test_every_exact_version_has_the_digests_of_its_files() -> None:
+    """But for torch and what its build for GPUs pulls, which come from an index of their own."""
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", text("constraints.txt"), re.MULTILINE))
+    ours = {name: version for name, version in pins.items() if not ELSEWHERE.fullmatch(name)}
+    entries = text("hashes.txt").replace(" \\\n", " ").splitlines()[1:]
+    hashed = {}
+    for entry in entries:
+        pin, *digests = entry.split()
+        assert digests
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in digests)
+        name, _, version = pin.partition("==")
+        hashed[name] = version
+    assert hashed == ours
+
+
+def test_hosted_tests_take_nothing_that_can_change_under_its_name() -> None:
+    """Actions are pinned by commit, packages by digest, and no name is served by two indexes."""
+    workflow = text(".github/workflows/test.yml")
+    used = re.findall(r"uses: (\S+)", workflow)
+    assert len(used) > 3
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", each) for each in used)
+    assert "--require-hashes" in workflow
+    assert "--require-hashes" in text(".ci/run")
+    assert "EXTRA_INDEX" not in workflow

@@ -1,4 +1,4 @@
-"""A process that makes tokens of a text and ends: `python -P -m executor.data.encoder`.
+"""A process that makes tokens of a text and ends: `python -m executor.data.encoder`.
 
 The library of tokenizers is written in Rust: a file that it fails at may end in a panic, which is
 no `Exception` and is printed on stderr, or may end the process; and a short file may ask for any

@@ -16,6 +16,7 @@ from executor.errors import LaunchError, TextError
 from executor.launching.sentences import first_sentence, signal_name
 from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
+from topologies.interpreter import child_environment
 
 FILE = UserFile("tokenizer", TextError, most_bytes=1 << 28)
 MOST_BYTES = 1 << 26  # every rank holds the whole text with its tokens, some 100 bytes for each
@@ -57,8 +58,8 @@ def tokenized(text: Text, name: str, tokenizer: str) -> Tokens:
 def _encoded(file: bytes, text: bytes) -> subprocess.CompletedProcess[bytes]:
     """How the library's process ended; a Rust panic's words are on a stderr that nobody reads."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "executor.data.encoder"],
-        env={**os.environ, "TOKENIZERS_PARALLELISM": "false"},
+        [sys.executable, "-m", "executor.data.encoder"],
+        env={**os.environ, **child_environment(), "TOKENIZERS_PARALLELISM": "false"},
         input=len(file).to_bytes(SIZE_BYTES, "little") + file + text,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
