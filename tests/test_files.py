@@ -26,6 +26,7 @@ READERS = {
     "simulator/child_process.py": "what the system says of a process",
     "topologies/files/kept_values.py": "what it kept itself, with a digest",
     "topologies/kept_results.py": "the package's own code",
+    "validation/jobs/log_text.py": "logs line by line, on a descriptor of the reader's",
     "validation/jobs/trace_events.py": "traces event by event, on a descriptor of the reader's",
 }
 WRITERS = {

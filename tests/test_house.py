@@ -19,6 +19,7 @@ ALLOWED = {
     "workload": [
         "topologies.errors",
         "topologies.exit_status",
+        "topologies.files.budget",
         "topologies.files.printable",
         "topologies.files.reading",
         "topologies.files.units",

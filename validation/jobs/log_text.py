@@ -23,7 +23,7 @@ PACKED_BLOCK = 2**16
 MOST_TEXT = 256 * 2**20
 # Lines that a log of any size may have, of blocks that hold a mark, and the mean length of all
 # further ones.
-FREE_LINES, LINE_BYTES, RECORD_BYTES = 300_000, 48, 16
+FREE_LINES, LINE_BYTES, RECORD_BYTES = 250_000, 48, 16
 MOST_LINE = 10_000  # characters of a line that are looked at
 GZIP = b"\x1f\x8b"
 GZIP_BITS = 16 + zlib.MAX_WBITS  # of zlib: with gzip's own head

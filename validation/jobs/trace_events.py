@@ -25,7 +25,7 @@ from validation.jobs.errors import LogError
 from validation.jobs.log_text import GZIP, most_unpacked
 
 BLOCK = 2**20  # bytes that are read at once
-MOST_VALUE = 4 * 2**20  # characters of one event: as Python objects, some 40 bytes each
+MOST_VALUE = 2 * 2**20  # characters of one event: as Python objects, some 40 bytes each
 MOST_TEXT = 8 * 2**30  # bytes of a trace; some minutes
 MOST_BESIDE = 2**21  # brackets beside the events
 MOST_EVENTS = 10_000_000  # some 2 GB

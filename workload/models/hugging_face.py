@@ -17,13 +17,22 @@ from topologies.files.reading import shipped_toml
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.models.configs.experts import experts_of
-from workload.models.configs.family import BLOCKS, family_of, of_language, with_pattern
+from workload.models.configs.family import (
+    BLOCKS,
+    LETTERS,
+    PATTERN,
+    family_of,
+    of_language,
+    with_pattern,
+)
+from workload.models.configs.kinds import check_kinds
 from workload.models.described import Described, Note
 from workload.models.field_limits import MOST
 from workload.models.fields import KINDS
-from workload.models.rope_scaling import text_of_config
+from workload.models.rope_scaling import NUMBERS, SCALINGS, rope_type, text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")
+OF_PLAIN = ("rope_theta", "partial_rotary_factor")  # of a table that scales nothing
 MAY_BE_NONE = ("dense_layers",)
 ATTENTION = ("full_attention", "sliding_attention")  # in `layer_types`
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -49,12 +58,16 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     document = with_pattern(document)
     family = family_of(document, origin, tables)
     config = _Config(origin, family, tables["families"][family], _with_rope_base(document))
+    check_kinds(document, tables["kinds"], config.table, origin)
     config.check()
-    gpt = GPT(
-        name=shown(printable(name) or family),
-        source=f"a config.json of Hugging Face, family {family}",
-        **config.fields(),
-    )
+    try:
+        gpt = GPT(
+            name=shown(printable(name) or family),
+            source=f"a config.json of Hugging Face, family {family}",
+            **config.fields(),
+        )
+    except ModelError as error:
+        raise ModelError(f"{error}{config.keys_in(str(error))}") from None
     gpt = replace(gpt, biases=gpt.biases or config.has_all_biases)
     notes = tuple(config.notes(gpt, tables["without_effect"]))
     if left_out:
@@ -87,6 +100,13 @@ class _Config:
         """The key that the config has a field under, or the usual one if it has none."""
         keys: list[str] = self.table["keys"][field]
         return next((key for key in keys if key in self.document), keys[0])
+
+    def keys_in(self, sentence: str) -> str:
+        """The end of a sentence on fields: the config's keys of them, where they differ."""
+        fields = [field for field in self.table["keys"] if f"{field}=" in sentence]
+        named = {self.key_of(field): field for field in fields}
+        keys = [f"{key} is {field}" for key, field in named.items() if key not in sentence]
+        return f" ({self.origin}: {', '.join(keys)})" if keys else ""
 
     def fields(self) -> dict[str, Any]:
         """The fields of the model."""
@@ -160,10 +180,21 @@ class _Config:
         for each, allowed in self.table.get("only", {}).items():
             if self.get(each) not in allowed:
                 self._wrong(each, self.get(each), f"is not modelled; {_shown(allowed[0])} is")
+        if "pattern" in self.table["keys"]:
+            self._check_blocks(self.document.get(BLOCKS) or [])
         types = self.document.get("layer_types") or []
         for each in types if isinstance(types, list) else [types]:
             if each not in ATTENTION:
                 self._wrong("layer_types", each, "is not modelled")
+
+    def _check_blocks(self, words: list[Any]) -> None:
+        """Refuse words of a hybrid's layers that are none, or not what the letters say."""
+        for word in words:
+            if not isinstance(word, str) or word not in LETTERS:
+                self._wrong(BLOCKS, word, f"is none of {', '.join(LETTERS)}")
+        letters = "".join(LETTERS[word] for word in words)
+        if words and letters != self.get(PATTERN):
+            self._wrong(PATTERN, self.get(PATTERN), f"is not what {BLOCKS} says, {shown(letters)}")
 
     def _wrong(self, key: str, value: Any, what: str) -> NoReturn:
         raise ModelError(f"{self.origin}: {key} = {_shown(value)} {what}")
@@ -221,6 +252,12 @@ class _Config:
             words = f"{key} = {gpt.balance_loss:g}: a loss of uneven use over each {over}, as "
             words += "Megatron-Core adds it and transformers with output_router_logits alone"
             yield Note(f"{words}; give --model-set balance_loss=0 for none", "balance_loss")
+        for key in SCALINGS:
+            table = self.document.get(key) or {}
+            method = rope_type(table)
+            plain = method == "default" or (not method and not set(table) - {*OF_PLAIN})
+            if not plain and method not in NUMBERS:
+                yield Note(f"{key} = {shown(table)}: rotary positions are taken as plain ones")
         rates = {key: rate for key, rate in self._dropouts.items() if rate}
         if rates and not gpt.dropout:
             given = ", ".join(f"{key} = {rate}" for key, rate in rates.items())

@@ -30,6 +30,7 @@ NUMBERS: Mapping[str, tuple[str, ...]] = {
 COMPUTED = ("attention_factor",)  # from the factor, where it is not given
 MAY_BE_ZERO = ("truncate", "mscale_all_dim")
 MOST = 1e9
+SCALINGS = ("rope_scaling", "rope_parameters")  # keys of a config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def text_of_config(document: Mapping[str, Any], origin: str, *, latent: bool) ->
     """The field's text for what a config says of RoPE; "none" where it is plain or of a method that
     is not known. `latent` says that the attention is. A ModelError names what a known method
     lacks."""
-    for name in ("rope_scaling", "rope_parameters"):
+    for name in SCALINGS:
         table = document.get(name)
         method = rope_type(table)
         if not isinstance(table, dict) or method not in NUMBERS:
@@ -157,7 +158,8 @@ def rope_type(table: Any) -> str:
     """The method that a table of a config names."""
     if not isinstance(table, dict):
         return "" if table is None else shown(table)
-    return str(table.get("rope_type", table.get("type", "")))
+    method = table.get("rope_type", table.get("type", ""))
+    return method if isinstance(method, str) else shown(method)
 
 
 def _of_table(

@@ -189,11 +189,11 @@ def test_deepseeks_loss_of_uneven_use_is_over_what_its_config_says(
     ("changes", "sentence"),
     [
         ({"router_aux_loss_coef": -1}, "router_aux_loss_coef = -1 must be a number of at least 0"),
-        ({"router_aux_loss_coef": True}, "router_aux_loss_coef = True must be a number"),
+        ({"router_aux_loss_coef": True}, "router_aux_loss_coef = true must be a number"),
         ({"router_aux_loss_coef": "x"}, "router_aux_loss_coef = x must be a number"),
         ({"mlp_only_layers": [3]}, "experts are at no equal distances"),
         ({"mlp_only_layers": list(range(48))}, "experts are at no equal distances"),
-        ({"mlp_only_layers": "all"}, "mlp_only_layers = all must be a list of layers"),
+        ({"mlp_only_layers": "all"}, "mlp_only_layers = all must be a list"),
         ({"decoder_sparse_step": 0}, "decoder_sparse_step = 0 must be a whole number of layers"),
         ({"norm_topk_prob": 1}, "norm_topk_prob = 1 must be true or false"),
         ({"num_experts_per_tok": 200}, "topk=200 must be at most experts=128"),
@@ -384,7 +384,7 @@ EXPERTS = "is refused: the layers of experts of this family are not read"
         ({"attention_bias": "no"}, "attention_bias = no must be true or false"),
         (
             {"attention_dropout": "0.1"},
-            "attention_dropout = 0.1 must be a number from 0 to below 1",
+            "attention_dropout = 0.1 must be a number",
         ),
     ],
 )
@@ -396,8 +396,8 @@ def test_what_cannot_be_carried_over_is_refused_by_name(changes: dict[str, Any],
 
 def test_text_in_a_config_is_only_text() -> None:
     text = "__import__('os').abort()"
-    for key in ("model_type", "hidden_act", "num_hidden_layers", "rope_theta"):
+    for key in ("model_type", "hidden_act", "num_hidden_layers", "rope_theta", "rope_scaling"):
         with pytest.raises(ModelError):
             described("llama-3.1-8b", {key: text})
-    found = described("llama-3.1-8b", {"auto_map": {"AutoConfig": text}, "rope_scaling": text})
+    found = described("llama-3.1-8b", {"auto_map": {"AutoConfig": text}})
     assert notes(found, sequence=1) == ["not read: auto_map"]

@@ -164,7 +164,7 @@ def test_layers_of_a_hybrid_may_be_given_by_their_words(tmp_path: Path) -> None:
     found = described(config, tmp_path)
     assert found.gpt.parameters == 8_100_852_736
     assert not any("layers_block_type" in note.text for note in found.notes)
-    with pytest.raises(ModelError, match="num_hidden_layers = null must be"):
+    with pytest.raises(ModelError, match="layers_block_type = x is none of"):
         described({"model_type": "nemotron_h", "layers_block_type": ["x"] * 52}, tmp_path)
 
 

@@ -45,7 +45,7 @@ def of_language(
 def with_pattern(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config with the letters of a hybrid's layers where it has their words."""
     words = document.get(BLOCKS)
-    if document.get(PATTERN) or not isinstance(words, list):
+    if document.get(PATTERN) or not isinstance(words, list) or not words:
         return document
     if any(not isinstance(word, str) or word not in LETTERS for word in words):
         return document

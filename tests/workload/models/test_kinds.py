@@ -1,0 +1,108 @@
+"""Nonsense for every key of a `config.json` that a family has: refused by its key or its field, or
+said, or of the key's own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from topologies.files.reading import shipped_toml
+from workload.errors import ModelError
+from workload.models.configs.kinds import KINDS
+from workload.models.fields import KINDS as FIELDS
+from workload.models.hugging_face import model_from_config
+
+TABLES = shipped_toml("workload", "models/hugging_face.toml")
+VALUES: tuple[Any, ...] = (
+    9,
+    -3,
+    2.5,
+    float("inf"),
+    float("nan"),
+    True,
+    "text",
+    [1],
+    {"a": 1},
+    "",
+    [],
+    {},
+    10**30,
+)
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "nemotron_h": {"hybrid_override_pattern": "M-M*", "num_hidden_layers": 4},
+    "deepseek_v2": {"num_experts_per_tok": 6},
+}
+OF_FIELDS = {"str": "text", "bool": "switch", "int": "count", "float": "number"}
+OF_PYTHON = {str: "text", list: "list", bool: "switch", int: "count", float: "number"}
+
+
+def keys_of(family: dict[str, Any]) -> list[str]:
+    """The keys that a family's config may have, but for those without effect."""
+    of_tables = chain(*(family[name] for name in ("absent", "biases")), family.get("only", {}))
+    return sorted(
+        {
+            *chain(*family["keys"].values()),
+            *of_tables,
+            *family["dropouts"],
+            *family.get("said", {}),
+            family["activation"]["key"],
+            *chain(*TABLES["kinds"].values()),
+        }
+        - {"model_type", "partial_rotary_factor"}
+    )
+
+
+def kind_of(family: dict[str, Any], key: str) -> str:
+    """The kind that a key's values should have, if that is known."""
+    if key in family["absent"]:
+        return OF_PYTHON[type(family["absent"][key])]
+    for field, keys in family["keys"].items():
+        if key in keys:
+            return OF_FIELDS[FIELDS[field]]
+    return next((kind for kind, keys in TABLES["kinds"].items() if key in keys), "")
+
+
+def silent(name: str, key: str, value: Any) -> bool:
+    """Whether a value of another kind than its key's is taken, and nothing is said."""
+    family = TABLES["families"][name]
+    kind = kind_of(family, key)
+    document = {"model_type": name, **NEEDED.get(name, {})}
+    try:
+        found = model_from_config({**document, key: value}, "c.json", name="m")
+    except ModelError as error:
+        if kind and KINDS[kind][1](value):
+            return False
+        fields = [field for field, keys in family["keys"].items() if key in keys]
+        assert any(word in str(error) for word in (key, *fields, "router_groups", "shared_ffn"))
+        return False
+    if kind and KINDS[kind][1](value):
+        return False
+    before = model_from_config(document, "c.json", name="m")
+    is_said = any(key in note.text for note in found.notes)
+    return not is_said and (bool(kind) or found.gpt == before.gpt)
+
+
+@pytest.mark.parametrize("name", TABLES["families"])
+def test_a_value_of_another_kind_is_refused_or_said(name: str) -> None:
+    keys = keys_of(TABLES["families"][name])
+    found = [(key, value) for key in keys for value in VALUES if silent(name, key, value)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"rope_type": "dynamic", "factor": 2.0}, True),
+        ({"rope_type": 9}, True),
+        ({"factor": 8.0}, True),
+        ({"rope_type": "default", "rope_theta": 1e4}, False),
+        ({}, False),
+        ({"rope_type": "linear", "factor": 2.0}, False),
+    ],
+)
+def test_a_scaling_that_is_not_read_is_said(table: dict[str, Any], said: bool) -> None:
+    found = model_from_config({"model_type": "llama", "rope_scaling": table}, "c", name="m")
+    assert any("rope_scaling" in note.text for note in found.notes) == said

@@ -1,0 +1,48 @@
+"""Of which kind the values of a `config.json` are: what is of another is refused by its key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from topologies.files.printable import shown
+from workload.errors import ModelError
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "text": ("text", lambda value: isinstance(value, str)),
+    "list": ("a list", lambda value: isinstance(value, list)),
+    "table": ("a table", lambda value: isinstance(value, dict)),
+    "switch": ("true or false", lambda value: isinstance(value, bool)),
+    "count": ("a whole number of at least 0", _is_count),
+    "number": ("a number", _is_number),
+}
+_OF_PYTHON = {str: "text", list: "list", bool: "switch", int: "count", float: "number"}
+
+
+def check_kinds(
+    document: Mapping[str, Any],
+    kinds: Mapping[str, list[str]],
+    family: Mapping[str, Any],
+    origin: str,
+) -> None:
+    """Refuse with a ModelError a value of another kind than its key has in the `family`, by what
+    stands for it where it is absent, or else by `kinds`; null is of every kind."""
+    known = {key: kind for kind, keys in kinds.items() for key in keys}
+    known |= {key: _OF_PYTHON[type(value)] for key, value in family["absent"].items()}
+    for key, value in document.items():
+        if value is None or key not in known:
+            continue
+        words, is_one = KINDS[known[key]]
+        if not is_one(value):
+            said = str(value).lower() if isinstance(value, bool) else shown(value)
+            raise ModelError(f"{origin}: {key} = {said} must be {words}")
