@@ -16,7 +16,11 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-MEMORY_GIB, TORCH_GIB = 3.0, 16.0  # of addresses: an idle child has under 1, torch maps several
+MEMORY_GIB, TORCH_GIB, COSTLY_GIB = (
+    3.0,
+    16.0,
+    1.5,
+)  # of addresses: an idle child has under 1, torch maps several
 LIMIT_S = 60.0  # of a processor
 IDLE_S = 30.0
 MOST_SERVED = 150

@@ -37,7 +37,7 @@ WEIGHTS = {
         "models": 4,
     },
     **{"search": 3, "why": 2, "validate": 5, "run": 2, "words": 2},
-    **{"import": 8, "export": 5, "compare": 6, "sbatch": 4},
+    **{"import": 8, "export": 5, "compare": 6, "sbatch": 4, "costly": 2},
     **{"recipe": 5, "config": 5, "titan": 4, "stacks": 4, "routing": 3, "plan_run": 4, "gzip": 3},
     **{"http": 8},
     **stored.KINDS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from tests.simgpt.fuzz.costly import COSTLY, command
 from tests.simgpt.fuzz.damage import as_bytes, chewed, mutated
 from tests.simgpt.fuzz.pieces import Pieces
 from tests.simgpt.fuzz.values import EVIL, WEIRD
@@ -120,6 +121,14 @@ class Foreign(Pieces):
         self.files[name] = self._content(name, LOGS.get(name) or json.dumps(TRACE))
         args = ["compare", name, *self.asked(), *self.out()]
         return args + (["--warm-up", rng.choice(["0", "1", "99", "-1"])] if self.odds(0.3) else [])
+
+    def _costly(self) -> list[str]:
+        """A file that asks for much work, whole or its beginning."""
+        name = self.rng.choice(list(COSTLY))
+        content = COSTLY[name]()
+        share = 1.0 if self.odds(0.5) else self.rng.random()
+        self.files[name] = content[: max(int(len(content) * share), 1)]
+        return command(name)
 
     def _sbatch(self) -> list[str]:
         args = ["sbatch", *self.asked(), *self.out()]

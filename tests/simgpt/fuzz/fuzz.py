@@ -16,12 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.simgpt.fuzz.child import KEPT, LIMIT_S, MEMORY_GIB, TORCH_GIB, Child, Said
+from tests.simgpt.fuzz.child import COSTLY_GIB, KEPT, LIMIT_S, MEMORY_GIB, TORCH_GIB, Child, Said
 from tests.simgpt.fuzz.draw import TORCH, Draw
 from tests.simgpt.fuzz.judge import wrong_with
 from tests.simgpt.fuzz.page import Page
 from topologies.files.cache_folder import VARIABLE
 
+ALONE = {
+    **dict.fromkeys(TORCH, TORCH_GIB),
+    "costly": COSTLY_GIB,
+}  # kinds that have a child of their own
 BIG = b"# " + b"x" * 100_000_000
 
 
@@ -84,13 +88,13 @@ def fuzz(
 
 
 def _asked(child: Child, draw: Draw, folder: Path) -> Said:
-    if draw.kind not in TORCH:
+    if draw.kind not in ALONE:
         return child.ask(folder, draw.args)
-    with_torch = Child(TORCH_GIB)
+    own = Child(ALONE[draw.kind])
     try:
-        return with_torch.ask(folder, draw.args)
+        return own.ask(folder, draw.args)
     finally:
-        with_torch.end()
+        own.end()
 
 
 def lay(folder: Path, files: Mapping[str, bytes | str]) -> None:
