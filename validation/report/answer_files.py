@@ -20,6 +20,7 @@ class ReportError(SimgptError):
 
 ANSWER = UserFile("answer", ReportError, ANSWER_BYTES)
 ROWS = UserFile("rows of a sweep", ReportError, 4 * ANSWER_BYTES, 4 * MOST_VALUES)
+LONGEST_ROW = 2**20  # characters
 MOST_ROWS = 100_000  # as many points as a study has at most
 
 
@@ -35,6 +36,8 @@ def lines_of(path: Path) -> tuple[list[str], str]:
         raise ReportError(f"{path_shown(path)} has more than {MOST_ROWS:,} rows")
     ROWS.check_values(text, path_shown(path))
     *lines, torn = text.split("\n")  # a reason may have other line ends
+    if max(map(len, [*lines, torn])) > LONGEST_ROW:
+        raise ReportError(f"{path_shown(path)} has a row of more than {LONGEST_ROW:,} characters")
     return lines, torn
 
 

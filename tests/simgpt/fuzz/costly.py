@@ -91,6 +91,7 @@ COSTLY: Mapping[str, Callable[[], bytes]] = {
     "config-layers.json": _config(EXPERTS, num_hidden_layers=500_000_000),
     "config-dense.json": _config(EXPERTS, num_hidden_layers=10_000, mlp_only_layers=[1] * 100_000),
     "config-step.json": _config(EXPERTS, num_hidden_layers=10**12, decoder_sparse_step=10**12),
+    "rows.jsonl": lambda: b'{"a":[' + b'{"a":1},' * 5_000_000 + b"1]}\n",
     "short.log": lambda: b"abc\n" * (60 * 2**20),
     "returns.log": lambda: b"loss\r" * (50 * 2**20),
     "answer.log": lambda: b'{"steps_s":[' + b"{}," * (20 * 2**20) + b"1]}",
@@ -108,6 +109,8 @@ def command(name: str) -> list[str]:
     asked = ["-m", "dgx-h100", "-n", "8", "--batch", "16"]
     if name.startswith("config"):
         return ["predict", name, *asked]
+    if name.endswith(".jsonl"):
+        return ["report", name, "-o", "page.html"]
     if ".log" in name or name.endswith((".json", ".gz")):
         return ["compare", name, "tiny-2m", *asked]
     return ["import", name, "-m", "perlmutter"]
