@@ -41,6 +41,7 @@ EAGER_NORM = Habits(
 HALF = 2  # bytes of an element: all tables are fp16 or bf16
 LARGE_FLOPS = 1e9
 MOST_DIGITS = 9  # of a side of a matmul
+SHORTEST_S, LONGEST_S = 1e-12, 86_400.0  # no kernel takes less, none as long
 FORWARD, BACKWARD = "forward", "backward"
 
 
@@ -229,6 +230,7 @@ def _seconds(row: Mapping[str, str], column: str, place: str) -> float:
         value = float(row[column])
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise KernelsError(f"{place}: {column} = {row[column]!r} must be seconds above 0")
+    if not SHORTEST_S <= value < LONGEST_S:
+        wanted = f"seconds, of {SHORTEST_S:g} or more and below a day"
+        raise KernelsError(f"{place}: {column} = {row[column]!r} must be {wanted}")
     return value

@@ -12,7 +12,12 @@ from simulator.costs.published import half_matmul
 from tests.blocks import BLOCK
 from tests.validation.test_kernels import table
 from topologies.machine_files import load_machine
-from validation.kernel_validation import KernelGroup, interpolated_errors, validate_kernels
+from validation.kernel_validation import (
+    KernelGroup,
+    KernelsError,
+    interpolated_errors,
+    validate_kernels,
+)
 from workload.op import Op
 
 MACHINE = load_machine("dgx-a100")
@@ -60,6 +65,14 @@ def test_linears_are_small_below_a_gflop_and_no_further(tmp_path: Path) -> None:
     rows = [f"A100,linear,{m},1000,1000,,,,,1e-3," for m in (499, 500, 4000)]
     found = groups(tmp_path, *rows)
     assert (found["linear"].rows, found["linear below 1 GFLOP"].rows) == (2, 1)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "5e-324", "1e-13", "86400", "1e300"])
+def test_times_that_no_kernel_takes_are_refused_with_their_line(
+    seconds: str, tmp_path: Path
+) -> None:
+    with pytest.raises(KernelsError, match="line 2: seconds"):
+        groups(tmp_path, f"A100,linear,1024,1024,1024,,,,,{seconds},")
 
 
 def test_attention_is_predicted_without_a_mask(tmp_path: Path) -> None:

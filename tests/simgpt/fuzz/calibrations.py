@@ -65,13 +65,18 @@ class Calibrations(Pieces):
         for _ in range(rng.choice([0, 1, 1, 1, 2, 4])):
             tables = document["profile"][rng.choice(["kernels", "collectives"])]
             table = tables[rng.choice(list(tables))]
-            row, value = rng.choice(table["rows"]), rng.choice(CELLS)
+            rows = table["rows"] or [[]]
+            if not isinstance(rows, list) or not all(
+                isinstance(each, list) and each for each in rows
+            ):
+                continue  # damaged by a draw before
+            row, value = rng.choice(rows), rng.choice(CELLS)
             if self.odds(0.8):
                 row[rng.randrange(len(row))] = value
             elif self.odds(0.5):  # a whole column, so that nothing sound is left of it
                 at = rng.randrange(len(row))
-                for each in table["rows"]:
-                    each[at] = value
+                for each in rows:
+                    each[at % len(each)] = value
             else:
                 table[rng.choice(["columns", "rows"])] = rng.choice([*WEIRD, [row], row])
         if self.odds(0.2):
