@@ -17,7 +17,7 @@ from tests.simgpt.fuzz.draw import Draw
 from tests.simgpt.fuzz.values import MARK
 
 GOOD = (0, 2, 3, 4, 5)
-NOT_FINITE = 6  # weights that were drawn, under a digest that is right
+TRAINED, NOT_FINITE = ("checkpoint", "weights"), 6  # a loss of weights that were drawn
 LONGEST_SENTENCE = 2100
 CONTROL = re.compile(
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
@@ -33,7 +33,7 @@ def wrong_with(draw: Draw, said: Said, folder: Path) -> str:
 
 def _wrongs(draw: Draw, said: Said, folder: Path) -> Iterator[str]:
     yield said.raised
-    if said.status not in (GOOD if draw.kind != "checkpoint" else (*GOOD, NOT_FINITE)):
+    if said.status not in (*GOOD, *((NOT_FINITE,) if draw.kind in TRAINED else ())):
         yield f"status {said.status}: {(said.err or said.out)[-160:].strip()!r}"
     yield _words(draw, said, folder)
     answers = "--json" in draw.args and not {"-o", "--help", "--version"} & set(draw.args)
