@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
+from simgpt.commands.prediction_text import anchoring
 from topologies.files.units import format_energy
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
@@ -107,6 +108,7 @@ class Found:
         best = "the best plans" if self.state.is_optimal else "the best plans so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]
         parts += self._table(f"{best} in {self.objective}", rows)
+        parts += anchoring(self.state.found[0]) if self.state.found else []
         parts += [self._range_words()] if self.state.found else []
         parts += mfu_words(each.as_dict() for each in self.state.found)
         parts += [tables.paragraph(self._decided())] if self.difference is not None else []

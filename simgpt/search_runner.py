@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simgpt.interrupts import Patience
     from simulator.predict import Prediction
     from simulator.search import Progress, SearchProblem
+    from simulator.uncertainty.anchors import QuestionAnchors
     from topologies.machine import Machine
 
 FRONT = 4  # plans with less memory than the best one
@@ -27,7 +28,9 @@ FRONT = 4  # plans with less memory than the best one
 class Searches:
     """How to search: for the `top` plans that are best in an `objective` on a machine whose ranks
     are placed by a `policy`, with so many `workers` (None: one for each core), or `exhaustive`ly.
-    A best plan that can miss the best there is by no more than a share `gap` is good enough."""
+    A best plan that can miss the best there is by no more than a share `gap` is good enough. The
+    search itself is blind; its plans are scaled by `anchors` afterwards, all of one question by the
+    same factor, which leaves their order as it is."""
 
     machine: Machine
     policy: str
@@ -37,6 +40,20 @@ class Searches:
     workers: int | None
     exhaustive: bool
     gap: float
+    anchors: QuestionAnchors
+
+    def anchored(self, prediction: Prediction) -> Prediction:
+        """A plan's prediction scaled by the anchors of its question, as all plans of that are."""
+        by = self.anchors.of(prediction.place)
+        return prediction if by is None else prediction.scaled(by)
+
+    def anchored_state(self, state: Progress) -> Progress:
+        """A search's state with its plans anchored, and the bound on the others likewise."""
+        found = tuple(map(self.anchored, state.found))
+        anchoring = found[0].anchoring if found else None
+        factor = 1.0 if anchoring is None else anchoring.factor
+        bound, best = state.bound * factor, state.best * factor
+        return replace(state, found=found, bound=bound, best=best)
 
     def answer(self, problem: SearchProblem, *, alone: bool = True) -> Progress | None:
         """How far a search came: to its end, or as far as somebody waited; None if nowhere. One of
@@ -140,6 +157,7 @@ class Searches:
             else:
                 found += last.found
         found.sort(key=lambda each: each.devices)
+        found = list(map(self.anchored, found))
         return [each for each in found if not any(_is_beaten(each, by) for by in found)]
 
     def families(self, problem: SearchProblem) -> dict[str, Prediction | None]:

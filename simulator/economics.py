@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from topologies.machine import Machine
@@ -61,6 +61,16 @@ class Cost:
     def power_w(self) -> float | None:
         """What the job draws on average."""
         return None if self.energy_j_per_step is None else self.energy_j_per_step / self.step_s
+
+    def scaled(self, factor: float) -> Cost:
+        """The cost of a step that takes so many times as long, at the same power."""
+        energy, of_devices = self.energy_j_per_step, self.devices_energy_j_per_step
+        return replace(
+            self,
+            step_s=self.step_s * factor,
+            energy_j_per_step=None if energy is None else energy * factor,
+            devices_energy_j_per_step=None if of_devices is None else of_devices * factor,
+        )
 
     def training(self, tokens: float, tokens_per_step: int) -> Training:
         """The cost of training on that many tokens."""

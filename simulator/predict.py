@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.step_memory import Memory, memory_of
+from simulator.uncertainty.anchors import Anchor, Anchoring, Place, anchoring_of, place_of
 from simulator.uncertainty.difference import DifferenceError, difference_error
 from simulator.uncertainty.step_range import StepRange, run_of_plan, step_range
 from topologies.machine import Machine
@@ -78,10 +79,42 @@ class Prediction:
     tuning: Tuning | None = None
     timeline: Timeline | None = None
     load: ExpertLoad | None = None
+    anchoring: Anchoring | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where the step lies among others, by which anchors are near or far."""
+        return place_of(self.gpt, self.plan, self.stack, self.device)
+
+    def anchored(self, anchors: Sequence[Anchor]) -> Prediction:
+        """The step scaled by measured steps that are like it, as far as there are any."""
+        return self.scaled(anchoring_of(self.place, anchors))
+
+    def scaled(self, by: Anchoring) -> Prediction:
+        """The step scaled by what anchors make of it, or of a step of the same question."""
+        factor, load, tuning = by.factor, self.load, self.tuning
+        if load is not None:
+            load = replace(load, balanced_step_s=load.balanced_step_s * factor)
+        if tuning is not None:
+            saved_s = (tuning.compute_s * factor, tuning.step_s * factor)
+            tuning = replace(tuning, compute_s=saved_s[0], step_s=saved_s[1])
+        return replace(
+            self,
+            step_s=self.step_s * factor,
+            breakdown_s={part: seconds * factor for part, seconds in self.breakdown_s.items()},
+            model_flops_per_s_per_device=self.model_flops_per_s_per_device / factor,
+            hardware_flops_per_s_per_device=self.hardware_flops_per_s_per_device / factor,
+            cost=self.cost.scaled(factor),
+            load=load,
+            tuning=tuning,
+            anchoring=by,
+        )
 
     @property
     def range(self) -> StepRange:
         """What the step takes in eight of ten cases."""
+        if self.anchoring is not None and self.anchoring.used:
+            return self.anchoring.range_of(self.step_s)
         how = self.stack, self.device, self.plan
         experts = bool(self.gpt.experts)
         found = step_range(self.step_s, *how, experts=experts)
@@ -162,6 +195,7 @@ class Prediction:
             **({"routing_assumed": BALANCED} if assumes_balance(self.gpt) else {}),
             **({"dropped": dropped} if dropped else {}),
             **({"fp8": True} if self.stack.fp8 else {}),
+            **({"anchor": self.anchoring.as_dict()} if self.anchoring is not None else {}),
         }
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 Text = str | PathLike[str]
 Settings = Mapping[str, Any] | Sequence[str] | str  # key=value, several times
 Plan = Text | Mapping[str, Any]
+Anchors = Text | Sequence[Text]
 Swept = Mapping[str, Sequence[Any]] | Sequence[str] | str
 
 
@@ -46,6 +47,7 @@ class PredictOptions(Step, Noise, total=False):
     tokens: float | str
     engine: Literal["compiled", "simpy"]
     trace: Text
+    anchor: Anchors
 
 
 class PlanRunOptions(Step, Noise, total=False):
@@ -72,12 +74,14 @@ class SweptOptions(Step, total=False):
     """The options of `simgpt predict` that go with `--sweep`."""
 
     tokens: float | str
+    anchor: Anchors
 
 
 class WhyOptions(Step, Noise, total=False):
     """The options of `simgpt why`."""
 
     all_numbers: bool
+    anchor: Anchors
     plan_importance: bool
     roofline: Text
 
@@ -106,6 +110,7 @@ class SearchOptions(TypedDict, total=False):
     time_limit: float
     gap: float | str
     workers: int
+    anchor: Anchors
 
 
 class SweepOptions(TypedDict, total=False):
@@ -123,6 +128,7 @@ class SweepOptions(TypedDict, total=False):
     timeout: float
     sort: Literal["throughput", "time", "node-hours", "energy", "memory", "study"]
     limit: int
+    anchor: Anchors
 
 
 class ValidateOptions(TypedDict, total=False):

@@ -10,6 +10,7 @@ import click
 
 from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
+from simgpt.anchors import anchor_option, anchored, anchors_of
 from simgpt.arguments.machine import segments_record, settings_options
 from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
@@ -83,6 +84,7 @@ ENGINES = ("compiled", "simpy")
     type=options.NewFile(),
     help="Write the step's timeline for ui.perfetto.dev.",
 )
+@anchor_option
 @noise_options.noise_options
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
@@ -120,6 +122,7 @@ def answered(
 
     if how["routing"] and how["compute"] == "measured":
         raise click.UsageError("--compute measured runs ops of even rows; give no --routing")
+    _check_anchors(how)
     question = question_of(model, machine, how)
     job, built, placed = question.job, question.machine, question.placement
     costs = costs_of(how["compute"], job.gpt, job.plan)
@@ -127,6 +130,7 @@ def answered(
     prediction = question.predicted(
         timeline=how["trace"] is not None, tabled=how["compute"] == "profile", **costs
     )
+    prediction = anchored(question, prediction, how["anchors"])
     reach = reach_of(prediction, built, placed)
     remedy = remedy_of(prediction, question, is_timed=not costs)
     racks = segments_record(built, prediction.devices)
@@ -139,6 +143,16 @@ def answered(
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
     return text, record, prediction
+
+
+def _check_anchors(how: Mapping[str, Any]) -> None:
+    """Refuse what shows times of single ops, or draws others, beside a scaled step."""
+    others = {"--trace": how["trace"] is not None, "--compute": how["compute"] != "machine"}
+    for option, given in others.items():
+        if given and how["anchors"]:
+            raise click.UsageError(f"--anchor cannot be combined with {option}")
+    if how["anchors"]:
+        noise_options.refuse(how, "--anchor")
 
 
 def _record(
@@ -185,7 +199,7 @@ def _sweep(
     if how["engine"] is not None:
         raise click.UsageError("--sweep takes its engine from SIMGPT_ENGINE, as its workers do")
     study = study_of_words(model, machine, how)
-    inputs = inputs_of(study)
+    inputs = inputs_of(study, anchors_of(how["anchors"]))
     with Ticker() as ticker:
         rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
         best_first = ranked(rows, "throughput")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simulator.economics import Cost, Training
     from simulator.predict import Prediction
     from simulator.stacks.job import Job
+    from simulator.uncertainty.anchors import Used
     from topologies.hardware.run_to_run import Band
 
 PARTS = {
@@ -61,12 +62,36 @@ def describe(
             *([tables.table([where, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts(prediction), first=LABELS),
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
+            *anchoring(prediction),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
             *run_to_run(prediction, runs),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
+
+
+def anchoring(prediction: Prediction) -> list[str]:
+    """A paragraph for each anchor that was given: how far it moved the step, or why not."""
+    found = prediction.anchoring
+    if found is None:
+        return []
+    lines = [f"not anchored to {name}: {why}" for name, why in found.unused.items()]
+    if found.used:
+        blind = tables.seconds(prediction.step_s / found.factor)
+        names = ", ".join(_anchor(each) for each in found.used)
+        lines = [f"anchored: {blind} times {found.factor:.3f}, from {names}", *lines]
+    return [tables.paragraph(line, indent="  ") for line in lines]
+
+
+def _anchor(used: Used) -> str:
+    anchor, distance = used.anchor, used.distance
+    beside = f"measured {tables.seconds(anchor.measured_s)}"
+    told = f"predicted {tables.seconds(anchor.predicted_s)}"
+    differs = f"; {', '.join(distance.differs)}" if distance.differs else ""
+    far = f"{distance.total:.1f} doublings away" if distance.differs else "the same question"
+    ran = f", {anchor.software}" if anchor.software else ""
+    return f"{anchor.name} ({beside}, {told}{ran}; {far}{differs})"
 
 
 def run_to_run(prediction: Prediction, runs: Band | None) -> list[str]:

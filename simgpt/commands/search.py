@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from simgpt import options
+from simgpt.anchors import anchor_files_option, anchors_of
 from simgpt.arguments.machine import (
     assumed_of_parts,
     in_segments,
@@ -145,6 +146,7 @@ class Share(click.ParamType[float]):
     type=click.IntRange(1, MOST_WORKERS),
     help="Processes.  [default: one for each core]",
 )
+@anchor_files_option
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
     """Find the plan with the fastest step of all that fit.
@@ -205,9 +207,14 @@ def _nothing_found(patience: Patience, limit_s: float | None) -> NoReturn:
 def _answered(
     problem: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
 ) -> tuple[Progress, dict[str, list[Prediction]], dict[str, Prediction | None]]:
-    """How far the search came, and those along its fronts and in the families of plans."""
+    """How far the search came, and those along its fronts and in the families of plans, all of them
+    anchored."""
+    from simulator.uncertainty.anchors import QuestionAnchors
+
     same = ("objective", "top", "workers", "exhaustive", "gap")
-    searches = Searches(machine, how["placement"], patience, **{key: how[key] for key in same})
+    anchors = QuestionAnchors(anchors_of(how["anchors"]))
+    given = {key: how[key] for key in same}
+    searches = Searches(machine, how["placement"], patience, **given, anchors=anchors)
     state = searches.answer(problem)
     if state is None:
         _nothing_found(patience, how["limit_s"])
@@ -215,7 +222,9 @@ def _answered(
     memory = searches.memory_front(problem, state) if how["memory_front"] else []
     devices = searches.devices_front(problem, state, others) if others else []
     families = searches.families(problem) if how["families"] else {}
-    return state, {"memory_front": memory, "devices_front": devices}, families
+    known = {name: each and searches.anchored(each) for name, each in families.items()}
+    fronts = {"memory_front": list(map(searches.anchored, memory)), "devices_front": devices}
+    return searches.anchored_state(state), fronts, known
 
 
 def _batch(gpt: GPT, how: dict[str, Any]) -> int:
@@ -229,12 +238,12 @@ def _alone(how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
     others = [
         *("exhaustive", "memory_front", "families", "also_devices", "split_sequences", "also"),
-        *("limit_s", "workers", "gap"),
+        *("limit_s", "workers", "gap", "anchors"),
     ]
     if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
         raise click.UsageError(
             "--rank-by axonn goes with none of --exhaustive, --memory-front, --families, "
-            "--also-devices, --split-sequences, --also, --time-limit, --workers, --gap, "
+            "--also-devices, --split-sequences, --also, --time-limit, --workers, --gap, --anchor, "
             "--objective and --stack"
         )
 

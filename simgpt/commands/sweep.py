@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.anchors import anchor_files_option, anchors_of
 from simgpt.invocation import asked_of_study
 from simgpt.progress import Ticker
 from topologies.exit_status import ExitStatus
@@ -52,6 +53,7 @@ SHOWN = 20
     help="What makes the best row: model FLOP/s per device, unless it is a scaling study.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help=f"Rows to show (a table of {SHOWN}).")
+@anchor_files_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None:
     """Predict every point of a study file (docs/studies.md), into a folder.
@@ -73,7 +75,7 @@ def command(study: Path, output: Path | None, as_json: bool, **how: Any) -> None
 
     workers = _workers(how)
     given = read_study(study)
-    inputs = inputs_of(given)
+    inputs = inputs_of(given, anchors_of(how["anchors"]))
     folder = Path(f"{study.stem}-results") if output is None else output
     with Ticker() as ticker:
         words = f"sweeping {given.title}"

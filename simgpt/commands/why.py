@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import noise_options, options, roofline_text, tables
+from simgpt.anchors import anchor_option, anchored
 from simgpt.commands.predict import comment, remedy_of
-from simgpt.commands.prediction_text import headline, run_to_run
+from simgpt.commands.prediction_text import anchoring, headline, run_to_run
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
@@ -47,6 +48,7 @@ BESIDE_THE_RANGE = (
     type=options.NewFile(".png", ".svg", ".pdf"),
     help="Print what each kind of op reaches of the device's rates, and draw it into a file.",
 )
+@anchor_option
 @noise_options.noise_options
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
@@ -64,6 +66,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.explain.why import why
 
     options.check_apart(output, how["roofline"], "--roofline")
+    if how["anchors"]:
+        noise_options.refuse(how, "--anchor")
+        if how["roofline"] is not None:
+            raise click.UsageError("--anchor cannot be combined with --roofline")
     question = question_of(model, machine, how)
     prediction = question.predicted()
     with Ticker() as ticker:
@@ -71,6 +77,9 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         found = why(prediction, question.machine, question.placement, ticker, pure=pure)
     further, fields = _further(question, prediction, how)
     drawn = noise_options.answered(how, prediction, question.machine, question.placement, {})
+    anchored_step = anchored(question, prediction, how["anchors"])
+    if anchored_step.anchoring is not None:
+        prediction, found = anchored_step, found.scaled(anchored_step.anchoring)
     remedy = remedy_of(prediction, question)
     runs = question.machine.band("step", prediction.cost.nodes)
     record = {
@@ -104,6 +113,7 @@ def describe(found: Why, job: Job | None = None, remedy: str = "", runs: Band | 
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             headline(prediction, job, f": {tables.seconds(prediction.step_s)} a step"),
             tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
+            *anchoring(prediction),
             *run_to_run(prediction, runs),
             tables.paragraph(found.sentence),
             _shares(found),

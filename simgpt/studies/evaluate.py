@@ -72,7 +72,9 @@ class Evaluator:
         return row
 
     def _predict(self, row: Row, point: Point) -> None:
-        prediction = self._prediction(point)
+        prediction = self.prediction(point)
+        if self._inputs.anchors:
+            prediction = prediction.anchored(self._inputs.anchors)
         row["prediction"] = prediction.as_dict()
         if "tokens" in point:
             training = prediction.cost.training(point["tokens"], prediction.tokens_per_step)
@@ -80,7 +82,8 @@ class Evaluator:
         if not prediction.memory.fits:
             row |= {"status": "infeasible", "reason": does_not_fit(prediction)}
 
-    def _prediction(self, point: Point) -> Prediction:
+    def prediction(self, point: Point) -> Prediction:
+        """What is predicted for a point, or a SimgptError."""
         gpt = with_fields(self._inputs.models[point["model"]], keys_of(point, "model"))
         if "routing" in point:
             document = self._inputs.routings[point["routing"]]

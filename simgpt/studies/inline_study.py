@@ -15,9 +15,10 @@ OPEN, CLOSE = "[(", "])"
 
 
 def study_of_words(model: str, machine: str, how: Mapping[str, Any]) -> Study:
-    """The study of `predict` with `--sweep`, from its options by their names."""
+    """The study of a command that is told of a step as `predict` is, from its options by their
+    names; with `swept` values, as of `--sweep`."""
     names = ("devices", "batch", "batch_tokens", "placement", "tokens", "stack", "routing")
-    given = {name: how[name] for name in names if how[name] is not None}
+    given = {name: how[name] for name in names if how.get(name) is not None}
     settings = {f"machine.{key}": value for key, value in settings_of(how["settings"]).items()}
     fields = {f"model.{key}": value for key, value in fields_of(how["model_fields"]).items()}
     document = {
@@ -26,7 +27,7 @@ def study_of_words(model: str, machine: str, how: Mapping[str, Any]) -> Study:
         "machine": machine,
         "plan": plan_table(how["plan"]),
         "set": settings | fields,
-        "sweep": swept_words(how["swept"]),
+        "sweep": swept_words(how.get("swept", ())),
     }
     return study_of(document, title=f"{model} on {machine}", folder=Path())
 

@@ -17,6 +17,7 @@ from simgpt.options import machine_of
 from simgpt.studies.study import Study
 from simgpt.studies.study_keys import keys_of
 from simulator.stacks import EXECUTOR, Stack, load_stack
+from simulator.uncertainty.anchors import Anchor
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting
 from workload.expert_loads.histogram_file import FILE
@@ -28,8 +29,8 @@ PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is ma
 
 @dataclass(frozen=True)
 class Inputs:
-    """Models, machines, stacks and what files of `routing` say, by the names that points give;
-    `digests` tells two such sets apart.
+    """Models, machines, stacks and what files of `routing` say, by the names that points give, and
+    measured steps that scale predictions; `digests` tells two such sets apart.
 
     `code` is the digest of the packages that predict: workers whose own differs are refused.
     """
@@ -40,10 +41,12 @@ class Inputs:
     digests: tuple[tuple[str, str], ...]
     code: str
     routings: Mapping[str, Any] = field(compare=False, default_factory=dict)
+    anchors: tuple[Anchor, ...] = ()
 
 
-def inputs_of(study: Study) -> Inputs:
-    """The models and machines of a study, after a look at what it sets of the machines."""
+def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
+    """The models and machines of a study, after a look at what it sets of the machines, and the
+    anchors of its predictions."""
     models = {name: _model(name, study) for name in _names(study, "model")}
     machines = {name: _machine(name, study.folder) for name in _names(study, "machine")}
     _check_settings(study, machines)
@@ -53,7 +56,8 @@ def inputs_of(study: Study) -> Inputs:
     digests += [(f"stack {name}", _digest(asdict(each))) for name, each in stacks.items()]
     routings = {name: FILE.document(study.folder / name) for name in _given(study, "routing")}
     digests += [(f"routing {name}", _digest(each)) for name, each in routings.items()]
-    return Inputs(models, machines, stacks, tuple(digests), code_digest(), routings)
+    digests += [(f"anchor {each.name}", _digest(asdict(each))) for each in anchors]
+    return Inputs(models, machines, stacks, tuple(digests), code_digest(), routings, anchors)
 
 
 @cache

@@ -10,7 +10,7 @@ slot by slot; for any other step the shares are those of the breakdown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.attribution.critical_path import (
     OF_HOST,
@@ -55,6 +55,11 @@ class TimeShares:
     def step_s(self) -> float:
         """The step that they are shares of."""
         return sum(self.seconds.values())
+
+    def scaled(self, factor: float) -> TimeShares:
+        """The same shares of a step that takes so many times as long."""
+        seconds = {cause: each * factor for cause, each in self.seconds.items()}
+        return replace(self, seconds=seconds)
 
 
 def shares_of(

@@ -7,7 +7,7 @@ changed plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from simulator.explain.sensitivity import Elasticity, MachineParameter, elastici
 from simulator.explain.what_if import WhatIf, neighbours, twice_as_good
 from simulator.predict import Prediction, predict
 from simulator.ranks.fabric import MachineFabric
+from simulator.uncertainty.anchors import Anchoring
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement
@@ -48,6 +49,17 @@ class Why:
     unfit: int
     tuner: str
     budget: ErrorBudget
+
+    def scaled(self, by: Anchoring) -> Why:
+        """The same explanation of the step scaled by what anchors make of it, as are the times that
+        it is compared with."""
+        return replace(
+            self,
+            prediction=self.prediction.scaled(by),
+            shares=self.shares.scaled(by.factor),
+            better=tuple(each.scaled(by.factor) for each in self.better),
+            plans=tuple(each.scaled(by.factor) for each in self.plans),
+        )
 
     @property
     def bends(self) -> list[str]:
@@ -95,7 +107,8 @@ class Why:
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in JSON; shares are of the step."""
-        step_s = self.shares.step_s
+        step_s, anchoring = self.shares.step_s, self.prediction.anchoring
+        factor = 1.0 if anchoring is None else anchoring.factor
         return {
             "sentence": self.sentence,
             "path": [
@@ -110,7 +123,7 @@ class Why:
             ],
             "along": self.shares.along,
             "path_basis": self.shares.basis,
-            "longest_ops": [_op_record(piece) for piece in self.longest],
+            "longest_ops": [_op_record(piece, factor) for piece in self.longest],
             "error_budget": self.budget.as_dict(),
             "sensitivity": [each.as_dict() for each in self.elasticities],
             "better_machines": [each.as_dict() for each in self.better],
@@ -238,13 +251,13 @@ def _and(parts: list[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
-def _op_record(piece: PathPiece) -> dict[str, Any]:
+def _op_record(piece: PathPiece, factor: float) -> dict[str, Any]:
     return {
         "op": piece.op.name,
         "cause": str(cause_of(piece.op)),
         "rank": piece.rank,
-        "start_s": to_seconds(piece.start_ticks),
-        "seconds": to_seconds(piece.ticks),
+        "start_s": to_seconds(piece.start_ticks) * factor,
+        "seconds": to_seconds(piece.ticks) * factor,
         "bytes": piece.op.nbytes,
     }
 

@@ -13,6 +13,7 @@ from simgpt.search_output import Found, _group, variants
 from simgpt.search_runner import Searches
 from simulator.predict import Prediction, predict
 from simulator.search import Progress, SearchProblem
+from simulator.uncertainty.anchors import QuestionAnchors
 from topologies.errors import MachineError
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
@@ -38,7 +39,8 @@ def state(*found: Prediction, bound: float = 0.0, is_optimal: bool = False) -> P
 
 
 def searches(gap: float = 0.0) -> Searches:
-    return Searches(FRONTIER, "scheduler", Patience(), "time", 1, 1, False, gap)
+    blind = QuestionAnchors(())
+    return Searches(FRONTIER, "scheduler", Patience(), "time", 1, 1, False, gap, blind)
 
 
 def test_a_search_ends_once_the_best_may_miss_the_optimum_by_no_more_than_the_gap() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from simgpt.invocation import asked
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
 if TYPE_CHECKING:
+    from simulator.predict import Prediction
     from validation.jobs.anatomy import Anatomy
     from validation.jobs.comparison import JobComparison
 
@@ -28,6 +29,16 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
     type=click.IntRange(0, 10**6),
     help="Steps after each start to leave out; default: 5, of a trace 0.",
 )
+@click.option(
+    "--save",
+    type=options.NewFile(".toml"),
+    help="Write the measured step as an anchor, for --anchor of predict, search, sweep and why.",
+)
+@click.option(
+    "--software",
+    metavar="TEXT",
+    help="With --save: releases and settings that ran, kept beside the step.",
+)
 @options.answer_options
 def command(
     log: Path, model: str, machine: str, as_json: bool, output: Path | None, **how: Any
@@ -41,27 +52,54 @@ def command(
 
     LOG is the output of Megatron-LM or torchtitan, JSON lines of steps, what `simgpt run --json`
     wrote, or a trace of torch.profiler (.json or .json.gz); which of them is seen from its content.
-    The step is predicted as `simgpt predict` does, with the same options.
+    The step is predicted as `simgpt predict` does, with the same options. With --save the measured
+    step becomes an anchor, a file by which other answers are scaled.
     """
+    options.check_apart(output, how["save"], "--save")
+    if how["software"] is not None and how["save"] is None:
+        raise click.UsageError("--software needs --save")
+    question = question_of(model, machine, how)
+    found = compared(question, question.predicted(), log, how["warm_up"])
+    record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
+    options.answer(describe(found, log), record, as_json=as_json, output=output)
+    if (path := how["save"]) is not None:
+        _save(found, model, machine, how, log)
+        options.wrote([path], f"{path}; simgpt predict … --anchor {path} scales by it")
+
+
+def _save(
+    found: JobComparison, model: str, machine: str, how: Mapping[str, Any], log: Path
+) -> None:
+    """Write the anchor of a compared job, which must be of the question as far as it says."""
+    from simgpt.anchors import AnchorError, anchor_text
+
+    if found.differences:
+        raise AnchorError(f"no anchor is written: {'; '.join(found.differences)}")
+    software = how["software"] or ""
+    text = anchor_text(found, model, machine, how, log=log, file=how["save"], software=software)
+    options.write(how["save"], text)
+
+
+def compared(
+    question: StepQuestion, prediction: Prediction, log: Path, warm_up: int | None = None
+) -> JobComparison:
+    """A job's log or trace beside the prediction of a question, which need not be that of the
+    job."""
     from validation.jobs.comparison import JobComparison
     from validation.jobs.measured_job import statistics
     from validation.jobs.reading import read_job
 
-    question = question_of(model, machine, how)
     plan = question.plan
-    tokens = plan.batch * question.gpt.sequence / plan.grid.ranks
-    job, rank = read_job(log, tokens)
+    job, rank = read_job(log, plan.batch * question.gpt.sequence / plan.grid.ranks)
     told, remarks = (None, []) if job.anatomy is None else _anatomy(question, rank)
-    found = JobComparison(
+    return JobComparison(
         job=replace(job, remarks=(*job.remarks, *remarks)),
-        steps=statistics(job, how["warm_up"]),
-        prediction=question.predicted(),
+        steps=statistics(job, warm_up),
+        prediction=prediction,
         anatomy=told,
         batch=plan.batch,
         sizes=_sizes(question),
     )
-    record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
-    options.answer(describe(found, log), record, as_json=as_json, output=output)
 
 
 command = asked_as_predict(command)

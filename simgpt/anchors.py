@@ -1,0 +1,211 @@
+"""Anchors of a question: files of a measured step, and logs of the question's own run.
+
+An anchor's file is a point of a study (docs/studies.md) and a table `[measured]`; `simgpt compare
+--save` writes it. The step is predicted anew whenever the file is read, so that a file stays right
+when predictions change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.uncertainty.anchors import Anchor
+from topologies.errors import SimgptError
+from topologies.files.printable import MOST_WORD, path_shown, shown
+from topologies.files.reading import UserFile
+from topologies.files.units import Unit, format_quantity, quantity
+
+if TYPE_CHECKING:
+    from simgpt.step_options import StepQuestion
+    from simgpt.studies.study import Study
+    from simulator.predict import Prediction
+    from validation.jobs.comparison import JobComparison
+
+MEASURED = "measured"
+KEYS = ("step", "steps", "peak", "peak_of", "software", "log")
+PEAKS = ("allocated", "reserved", "nvidia-smi")
+NAMED = ("model", "machine", "stack", "routing")  # keys that may name a file
+MOST_S, MOST_BYTES = 86400.0, 2.0**50  # of a step, of a device
+
+
+class AnchorError(SimgptError):
+    """A file of a measured step that cannot be read as such, or says nothing of a question."""
+
+
+_FILE = UserFile("anchor", AnchorError)
+anchor_option = click.option(
+    "--anchor",
+    "anchors",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="A measured step that scales the answer: a file of simgpt compare --save, or the log of "
+    "this very run. Several may be given.",
+)
+anchor_files_option = click.option(
+    "--anchor",
+    "anchors",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A measured step that scales the answers: a file of simgpt compare --save. Several may be "
+    "given.",
+)
+
+
+@dataclass(frozen=True)
+class AnchorFile:
+    """What an anchor's file says: its question, as a study of one point, the measured step, and the
+    software that ran."""
+
+    name: str
+    study: Study
+    step_s: float
+    software: str
+
+    def anchor(self) -> Anchor:
+        """The anchor, its step predicted."""
+        from simgpt.studies.evaluate import Evaluator
+        from simgpt.studies.inputs import inputs_of
+
+        (point,) = self.study.points()
+        try:
+            prediction = Evaluator(inputs_of(self.study)).prediction(point)
+        except SimgptError as error:
+            raise AnchorError(f"{self.name}: {error}") from None
+        return _anchor(self.name, prediction, self.step_s, self.software)
+
+
+def read_anchor(path: Path) -> AnchorFile:
+    """The anchor that a TOML file describes."""
+    from simgpt.studies.study import study_of
+    from simgpt.studies.study_keys import PLAIN
+
+    name = path_shown(path)
+    document = dict(_FILE.parsed(_FILE.text(path), name, toml=True))
+    measured = document.pop(MEASURED, None)
+    if not isinstance(measured, dict):
+        raise AnchorError(f"{name} has no table [{MEASURED}]; simgpt compare --save writes anchors")
+    for key in measured:
+        if key not in KEYS:
+            raise AnchorError(f"{name}: unknown key {MEASURED}.{key}; known: {', '.join(KEYS)}")
+    for key in document:
+        if key not in (*PLAIN, "set"):
+            raise AnchorError(f"{name}: unknown key {key!r}; known: {', '.join((*PLAIN, 'set'))}")
+    study = study_of(document, title=name, folder=path.parent)
+    software = shown(measured.get("software", ""), MOST_WORD) if "software" in measured else ""
+    step_s = _measured(measured, name, "step", "s", MOST_S)
+    if "peak" in measured or "peak_of" in measured:
+        _measured(measured, name, "peak", "bytes", MOST_BYTES)
+        if measured.get("peak_of") not in PEAKS:
+            raise AnchorError(f"{name}: {MEASURED}.peak_of must be one of {', '.join(PEAKS)}")
+    return AnchorFile(name, study, step_s, software)
+
+
+def _measured(measured: Mapping[str, Any], name: str, key: str, unit: Unit, most: float) -> float:
+    """A measured quantity, above 0 and below what none ever is."""
+    try:
+        found = quantity(measured.get(key), unit)
+    except SimgptError as error:
+        raise AnchorError(f"{name}: {MEASURED}.{key}: {error}") from None
+    if not 0 < found < most:
+        below = format_quantity(most, unit)
+        raise AnchorError(f"{name}: {MEASURED}.{key} must be above 0 and below {below}")
+    return found
+
+
+def anchors_of(paths: Sequence[Path]) -> tuple[Anchor, ...]:
+    """The anchors of some files."""
+    for path in paths:
+        if path.suffix != ".toml":
+            raise AnchorError(
+                f"{path_shown(path)} is no anchor's file, which ends in .toml; simgpt compare LOG "
+                "MODEL … --save FILE.toml writes that of a log"
+            )
+    _check_twice(paths)
+    return tuple(read_anchor(path).anchor() for path in paths)
+
+
+def anchored(question: StepQuestion, prediction: Prediction, paths: Sequence[Path]) -> Prediction:
+    """A prediction of a question, anchored to files and to logs of that question's run."""
+    if not paths:
+        return prediction
+    _check_twice(paths)
+    files = [path for path in paths if path.suffix == ".toml"]
+    found = [read_anchor(path).anchor() for path in files]
+    found += [_of_log(question, prediction, path) for path in paths if path not in files]
+    return prediction.anchored(found)
+
+
+def _check_twice(paths: Sequence[Path]) -> None:
+    for at, path in enumerate(paths):
+        if path in paths[:at]:
+            raise AnchorError(f"--anchor {path_shown(path)} stands twice")
+
+
+def _of_log(question: StepQuestion, prediction: Prediction, path: Path) -> Anchor:
+    """The anchor of a log, which must be of the question's own run as far as it says."""
+    from simgpt.commands.jobs.compare import compared
+
+    found = compared(question, prediction, path)
+    name = path_shown(path)
+    if found.differences:
+        raise AnchorError(
+            f"{name} is not of this question: {'; '.join(found.differences)}. simgpt compare "
+            f"{name} MODEL … --save FILE.toml writes the anchor of its own"
+        )
+    return _anchor(name, prediction, found.steps.median_s, "")
+
+
+def _anchor(name: str, prediction: Prediction, measured_s: float, software: str) -> Anchor:
+    return Anchor(name, prediction.place, measured_s, prediction.step_s, software)
+
+
+def anchor_text(
+    found: JobComparison,
+    model: str,
+    machine: str,
+    how: Mapping[str, Any],
+    *,
+    log: Path,
+    file: Path,
+    software: str,
+) -> str:
+    """The anchor's file of a compared job, in TOML; files that it names are named from its own
+    folder."""
+    from simgpt.studies.inline_study import study_of_words
+    from topologies.files.toml_text import toml_text
+
+    study = study_of_words(model, machine, how)
+    (point,) = study.points()
+    top = {key: value for key, value in point.items() if "." not in key}
+    if top.get("placement") == "scheduler":  # as without it
+        del top["placement"]
+    top |= {key: _from(file.parent, top[key]) for key in NAMED if key in top}
+    fixed = {key: value for key, value in point.items() if "." in key}
+    measured: dict[str, Any] = {
+        "step": format_quantity(found.steps.median_s, "s", digits=6),
+        "steps": found.steps.steps,
+    }
+    if found.job.peak_bytes is not None:
+        measured |= {"peak": format_quantity(found.job.peak_bytes, "bytes", digits=5, binary=True)}
+        measured |= {"peak_of": found.job.peak_of}
+    measured |= {"software": software} if software else {}
+    measured["log"] = path_shown(log)
+    document = {**top, **({"set": fixed} if fixed else {}), MEASURED: measured}
+    return toml_text(document) + "\n"
+
+
+def _from(folder: Path, name: str) -> str:
+    """The name of a model or machine, or the path of its file from a folder."""
+    stem, colon, variant = name.rpartition(":")
+    path, rest = (stem, colon + variant) if stem.endswith((".toml", ".json")) else (name, "")
+    if not path.endswith((".toml", ".json")):
+        return name
+    return os.path.relpath(path, folder) + rest
