@@ -28,6 +28,7 @@ Comparison = Literal[
     "memory",
     "goodput",
     "moe",
+    "anchored",
 ]
 
 

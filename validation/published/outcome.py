@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.uncertainty.anchors import Place
 from validation.published.runs import PublishedRun
 
 PREDICTED, NO_MEASUREMENT = "predicted", "no measurement"
@@ -23,7 +24,8 @@ class Outcome:
     times the factor of the row's stack. `error_part` is the part that the error most likely sits
     in, `off_s` by how many seconds each part is likely too long; error_attribution.py has the rule.
     `fits` is whether the plan fits into a device, `fits_as_read` whether it did before what was
-    changed because it ran, and `peak_bytes` the plan's peak there.
+    changed because it ran, and `peak_bytes` the plan's peak there. `place` says how near it is to
+    other rows.
     """
 
     run: PublishedRun
@@ -45,6 +47,7 @@ class Outcome:
     error_part: str = ""
     error_known_by: str = ""
     off_s: Mapping[str, float] = field(default_factory=dict)
+    place: Place | None = None
 
     @property
     def error(self) -> float | None:

@@ -18,6 +18,7 @@ from simulator.child_process import end_with_the_parent, spawning
 from simulator.predict import predict
 from simulator.stacks import Stack
 from simulator.stacks.job import Job
+from simulator.uncertainty.anchors import Place
 from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
@@ -69,6 +70,7 @@ class PredictedRow:
     fits: bool = True
     refusal: str = ""
     peak_bytes: int | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def _outcome(run: PublishedRun, ready: Prepared | Failure, answer: PredictedRow 
         fits_as_read=answer.fits and case.fits,
         peak_bytes=answer.peak_bytes,
         breakdown_s=parts,
+        place=answer.place,
     )
 
 
@@ -278,5 +281,11 @@ def predicted(task: Task) -> PredictedRow:
     parts, within = tuple(found.breakdown_s.items()), found.range
     memory = found.memory
     return PredictedRow(
-        found.step_s, within.low_s, within.high_s, parts, memory.fits, peak_bytes=memory.peak_bytes
+        found.step_s,
+        within.low_s,
+        within.high_s,
+        parts,
+        memory.fits,
+        peak_bytes=memory.peak_bytes,
+        place=found.place,
     )

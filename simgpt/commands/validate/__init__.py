@@ -11,6 +11,7 @@ import click
 
 from simgpt import options, tables
 from simgpt.commands.validate import (
+    anchored,
     device,
     engine,
     goodput,
@@ -44,6 +45,7 @@ command.add_command(network.command)
 command.add_command(device.command)
 command.add_command(published.command)
 command.add_command(moe.command)
+command.add_command(anchored.command)
 command.add_command(seeds.command)
 command.add_command(kernels.command)
 command.add_command(engine.command)

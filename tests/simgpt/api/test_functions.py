@@ -186,7 +186,7 @@ except simgpt.SimgptError as refused:
 
 
 def test_an_unknown_comparison_is_refused() -> None:
-    with pytest.raises(api.SimgptError, match=r"validate knows no 'hosts'; known: device"):
+    with pytest.raises(api.SimgptError, match=r"validate knows no 'hosts'; known: anchored"):
         api.validate("hosts")  # type: ignore[arg-type]
 
 

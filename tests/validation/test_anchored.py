@@ -1,0 +1,112 @@
+"""Published rows anchored to each other, on rows whose figures are worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+
+from simulator.uncertainty.anchors import WORDS, Bin, Place
+from tests.simgpt.face import simgpt
+from validation.published.anchored import compare_anchored, table_of, table_text
+from validation.published.outcome import PREDICTED, Outcome, held_out
+from validation.published.runs import PublishedRun
+
+HERE = Place(
+    stack="megatron-core",
+    stack_family="megatron",
+    device="h100",
+    experts=False,
+    devices=64,
+    parameters=8 * 10**9,
+    sequence=4096,
+    precision="bf16 none",
+    degrees=(2, 1, 1, 1, 1, 1),
+    words=("",) * len(WORDS),
+)
+BINS = (Bin("dense", 1.0, -0.05, 0.05, 9, 3),)
+SEEN = [f"row-{n}" for n in range(60) if not held_out(f"row-{n}")]
+UNSEEN = next(f"row-{n}" for n in range(60) if held_out(f"row-{n}"))
+
+
+def row(name: str, over: float, *, source: str = "a", **change: object) -> Outcome:
+    """A row that is predicted to take 10 s, and took so many times as long; the formula says
+    5 s."""
+    place = HERE._replace(**change)  # type: ignore[arg-type]
+    return Outcome(
+        PublishedRun({"id": name, "source": source}),
+        PREDICTED,
+        stack=place.stack,
+        measured_s=10 * over,
+        predicted_s=10.0,
+        low_s=9.0,
+        high_s=11.0,
+        formula_s=5.0,
+        place=place,
+    )
+
+
+def test_a_row_is_anchored_to_the_nearest_different_row_of_its_source() -> None:
+    """The second is the first's repetition, and too near; at 128 devices the weight is 4/5."""
+    first, same, other, foreign = (
+        row(SEEN[0], 1.2),
+        row(SEEN[1], 1.3),
+        row(SEEN[2], 1.1, devices=128),
+        row(SEEN[3], 9.0, source="b", devices=128),
+    )
+    found = compare_anchored([first, same, other, foreign], BINS)
+    rows = {each.outcome.run.id: each for each in found.one}
+    assert set(rows) == {SEEN[0], SEEN[1], SEEN[2]}
+    assert [each.anchor.name for each in rows[SEEN[0]].used] == [SEEN[2]]
+    assert rows[SEEN[0]].anchored_s == pytest.approx(10 * 1.1**0.8)
+    assert rows[SEEN[0]].error == pytest.approx(1.1**0.8 / 1.2 - 1)
+    # The formula is anchored alike: 5 s times (11 s / 5 s) to the power of 4/5.
+    assert rows[SEEN[0]].formula_s == pytest.approx(5 * (11 / 5) ** 0.8)
+
+
+def test_ranges_hold_as_many_steps_as_lie_within_them() -> None:
+    """Of two rows anchored to each other both are off by 1.04/1.2^0.8 or the like; the range goes
+    from 0.951 to 1.051."""
+    found = compare_anchored([row(SEEN[0], 1.0), row(SEEN[1], 1.04, devices=128)], BINS)
+    score = found.score
+    assert (score.rows, score.within) == (2, 1.0)
+    assert score.half_width == pytest.approx((math.exp(0.05) - math.exp(-0.05)) / 2)
+    assert score.blind_half_width == pytest.approx(0.1)
+    assert score.blind == pytest.approx((0 + (1 - 1 / 1.04)) / 2)
+
+
+def test_rows_that_are_held_out_anchor_nothing() -> None:
+    found = compare_anchored([row(SEEN[0], 1.2), row(UNSEEN, 1.1, devices=128)], BINS)
+    assert [each.outcome.run.id for each in found.one] == [UNSEEN]
+
+
+def test_the_table_weighs_sources_alike_and_never_narrows_with_distance() -> None:
+    """Five pairs of one source are off by 4 %, one pair of another by 20 %: each source has half of
+    the weight, so a tenth of it lies below the least of either."""
+    rows = [
+        row(SEEN[number], 1.04 if number % 2 else 1.0, devices=64 << (number % 2))
+        for number in range(10)
+    ]
+    rows += [
+        row(SEEN[10], 1.2, source="b"),
+        row(SEEN[11], 1.0, source="b", devices=256),
+    ]
+    bins = table_of(rows)
+    assert [each.doublings for each in bins] == sorted(each.doublings for each in bins)
+    assert all(one.low >= other.low for one, other in pairwise(bins))
+    assert all(one.high <= other.high for one, other in pairwise(bins))
+    assert bins[-1].high >= math.log(1.2)
+    assert table_text(bins).splitlines()[0] == "kind,doublings,low,high,pairs,sources"
+
+
+def test_rows_of_a_file_are_anchored_by_the_command() -> None:
+    said = simgpt("validate", "anchored", "--source", "Narayanan", "--json")
+    found = json.loads(said.out)
+    assert said.status == 0
+    assert {row["source"] for row in found["rows"]} == set(found["by_source"])
+    for each in found["rows"]:
+        assert each["doublings"] >= 1
+        error = each["anchored_step_s"] / each["measured_step_s"] - 1
+        assert each["anchored_error"] == pytest.approx(error)
