@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.uncertainty.anchors import Anchor
 from topologies.errors import SimgptError
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from simgpt.step_options import StepQuestion
     from simgpt.studies.study import Study
     from simulator.predict import Prediction
+    from simulator.uncertainty.anchors import Anchor
     from validation.jobs.comparison import JobComparison
 
 MEASURED = "measured"
@@ -164,6 +164,8 @@ def _of_log(question: StepQuestion, prediction: Prediction, path: Path) -> Ancho
 
 
 def _anchor(name: str, prediction: Prediction, measured_s: float, software: str) -> Anchor:
+    from simulator.uncertainty.anchors import Anchor
+
     return Anchor(name, prediction.place, measured_s, prediction.step_s, software)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
-from simgpt.commands.prediction_text import anchoring
 from topologies.files.units import format_energy
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
@@ -91,6 +90,7 @@ class Found:
 
     def describe(self) -> str:
         """The answer as a person reads it."""
+        from simgpt.commands.prediction_text import anchoring
         from simulator.answer_words import EVENLY, assumes_balance, mfu_words
 
         problem = self.problem

@@ -51,7 +51,10 @@ def test_the_json_has_a_group_for_each_device_and_op(tmp_path: Path) -> None:
     ("row", "sentence"),
     [
         ("A100,linear,x,1,1,,,,,1,", "kernels.csv, line 2: M = 'x' must be a whole number of 1 "),
-        ("A100,linear,1,1,1,,,,,0,", "kernels.csv, line 2: seconds = '0' must be seconds above 0"),
+        (
+            "A100,linear,1,1,1,,,,,0,",
+            "kernels.csv, line 2: seconds = '0' must be seconds, of 1e-12 or more",
+        ),
         ("A100,conv,1,1,1,,,,,1,", "kernels.csv, line 2: op = 'conv' is not known; known: linear"),
     ],
 )
