@@ -110,17 +110,47 @@ def test_the_json_has_means_by_source_over_scored_rows_alone(small: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("row", "sentence"),
+    ("row", "why"),
     [
-        ({"layers": "many"}, "x, line 2: layers = 'many' must be a whole number of 1 or more, or "),
-        ({"nic_gbps": "-1"}, "x, line 2: nic_gbps = '-1' must be a number of 0 or more, or empty"),
-        ({"id": ""}, "x, line 2: id is empty; every row needs a name of its own"),
+        ({"layers": "many"}, "layers = 'many' must be a whole number of 1 or more"),
+        ({"gpus_total": "1e400"}, "gpus_total = '1e400' must be a whole number of 1 or more"),
+        ({"nic_gbps": "-1"}, "nic_gbps = '-1' must be a number of 0 or more"),
+        ({"measured_step_s": "nan"}, "measured_step_s = 'nan' must be a number above 0"),
+        ({"tp": "2.5", "pp": "x"}, "tp = '2.5' must be"),
     ],
 )
-def test_a_cell_that_does_not_fit_is_refused(row: dict[str, str], sentence: str) -> None:
-    with pytest.raises(RunsError) as error:
-        runs_of(table(row), "x")
-    assert str(error.value).startswith(sentence)
+def test_a_cell_that_cannot_be_read_refuses_its_row_and_leaves_the_others(
+    row: dict[str, str], why: str
+) -> None:
+    found = runs_of(table(row, {"id": "a-2"}), "x")
+    assert [bool(run.refusal) for run in found] == [True, False]
+    assert found[0].refusal.startswith(why)
+    outcomes = predict_runs(found, lambda _: None)
+    assert [outcome.predicted_s is None for outcome in outcomes] == [True, False]
+    assert outcomes[0].reason == found[0].refusal
+
+
+@pytest.mark.parametrize("recipe", ["nvfp4", "mxfp8"])
+def test_a_precision_may_be_a_recipe_of_narrow_formats(recipe: str) -> None:
+    (row,) = runs_of(table({"precision": recipe}), "x")
+    assert row.refusal == ""
+    plan = case_of(row).job.plan
+    assert (plan.precision, plan.recipe) == ("bf16", recipe)
+
+
+def test_a_heads_width_is_read_from_its_column_or_from_the_notes() -> None:
+    """Heads would have 64, a sixteenth of the hidden size."""
+    widths = [
+        case(head_width="128").asked.head_width,
+        case(notes="head_dim 128").asked.head_width,
+        case(head_width="128", notes="head_dim 96").asked.head_width,
+    ]
+    assert widths == [128, 128, 128]
+
+
+def test_a_row_without_a_name_is_refused_with_its_file() -> None:
+    with pytest.raises(RunsError, match="x, line 2: id is empty"):
+        runs_of(table({"id": ""}), "x")
 
 
 def test_files_without_rows_columns_or_a_name_of_their_own_are_refused(tmp_path: Path) -> None:

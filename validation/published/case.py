@@ -20,7 +20,7 @@ from validation.moe.expert_columns import (
 )
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
-from validation.published.runs import PublishedRun
+from validation.published.runs import NARROW, PublishedRun
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
@@ -119,11 +119,12 @@ def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
     vocab = run.whole("vocab")
     if vocab is None:
         remarks.append(f"vocabulary unknown, taken as {default}")
-    width = re.search(r"head_dim (\d+)", run.text("notes"))
+    noted = re.search(r"head_dim (\d+)", run.text("notes"))
+    width = run.whole("head_width") or (int(noted[1]) if noted else 0)
     kv_heads = run.whole("kv_heads") or heads
     own = own_fields(run)
-    if width and int(width[1]) * heads != hidden:
-        own["head_width"] = int(width[1])
+    if width and width * heads != hidden:
+        own["head_width"] = width
     return GPT(
         name=run.text("model") or run.id,
         layers=layers,
@@ -216,6 +217,8 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
         keys |= {"precision": "fp32", "gradients": "fp32"}
     if run.text("precision") == "fp8":
         keys["precision"] = "fp8"
+    if run.text("precision") in NARROW:
+        keys["recipe"] = run.text("precision")
     return keys | recipe_words(run)
 
 

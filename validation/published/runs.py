@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
+from workload.recipes.table import RECIPES
 from workload.recomputation.parts import PARTS, RECOMPUTES
 
 NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq_len")
@@ -19,17 +20,18 @@ WHOLE = (
     "gpus_total", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "seq_len",
     "vocab", "global_batch_seqs", "micro_batch", "tp", "pp", "vpp", "cp", "dp", "gx", "gy", "gz",
     "zero_stage", "nics_per_node", "ep", "etp", "experts", "topk", "expert_ffn", "moe_layers",
-    "shared_experts",
+    "shared_experts", "head_width",
 )  # fmt: skip
 REAL = (
     *("measured_step_s", "measured_tflops_per_gpu", "measured_mfu", "nic_gbps", "peak_mem_GiB"),
     "tokens_per_s_per_gpu",
 )
+NARROW = tuple(each.name for each in RECIPES)  # precisions that are a recipe of narrow formats
 MOST = 1e12
 OF_NONE = ("zero_stage", "nics_per_node", "nic_gbps", "shared_experts", "moe_layers", "experts")
 UNSUPPORTED = "unsupported"  # a column that says why a row cannot be predicted
 WORDS = {
-    "precision": ("bf16", "fp16", "fp8", "fp32"),
+    "precision": ("bf16", "fp16", "fp8", "fp32", *NARROW),
     "recompute": RECOMPUTES,
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
@@ -142,7 +144,8 @@ def runs_of(
     meant: Callable[[dict[str, str]], dict[str, str]] = _as_it_stands,
 ) -> list[PublishedRun]:
     """The runs in the lines of a CSV file; `origin` names it in errors, `names` has the columns'
-    names here by those of the file, and `meant` gives a row's cells as they are to be read."""
+    names here by those of the file, and `meant` gives a row's cells as they are to be read. A row
+    with a cell that cannot be read has that as its refusal."""
     try:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
@@ -157,8 +160,12 @@ def runs_of(
     for line, row in enumerate(rows, start=2):
         place = f"{origin}, line {line}"
         given = {names.get(name, name): (cell or "").strip() for name, cell in row.items() if name}
-        _check(given, place)
-        cells = meant(given)
+        if not given["id"]:
+            raise RunsError(f"{place}: id is empty; every row needs a name of its own")
+        wrong = _wrong_cells(given)
+        cells = meant(given | dict.fromkeys(wrong, ""))
+        if wrong:
+            cells |= {UNSUPPORTED: "; ".join(wrong.values())}
         if cells["id"] in seen:
             raise RunsError(f"{place}: id {cells['id']!r} stands in line {seen[cells['id']]} too")
         seen[cells["id"]] = line
@@ -166,12 +173,14 @@ def runs_of(
     return runs
 
 
-def _check(cells: Mapping[str, str], place: str) -> None:
-    if not cells["id"]:
-        raise RunsError(f"{place}: id is empty; every row needs a name of its own")
+def _wrong_cells(cells: Mapping[str, str]) -> dict[str, str]:
+    """The cells that hold no number where one belongs, by column with what is wrong: such a row is
+    not predicted, and the others are."""
+    found = {}
     for column in (*WHOLE, *REAL):
-        if cells.get(column):
-            _check_number(column, cells[column], place, whole=column in WHOLE)
+        if cells.get(column) and (why := _wrong(column, cells[column], whole=column in WHOLE)):
+            found[column] = why
+    return found
 
 
 def _is_of_parts_or_layers(recompute: str) -> bool:
@@ -180,13 +189,15 @@ def _is_of_parts_or_layers(recompute: str) -> bool:
     return layers is not None or set(recompute.split("+")) <= set(PARTS)
 
 
-def _check_number(column: str, text: str, place: str, *, whole: bool) -> None:
+def _wrong(column: str, text: str, *, whole: bool) -> str:
+    """Why a cell holds no number of its column; "" if it does."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     least = 0 if column in OF_NONE else 1e-12
-    if not least <= value <= MOST or (whole and value != int(value)):
-        kind = "a whole number" if whole else "a number"
-        bound = "of 0 or more" if not least else "of 1 or more" if whole else "above 0"
-        raise RunsError(f"{place}: {column} = {text!r} must be {kind} {bound}, or empty")
+    if least <= value <= MOST and (not whole or value == int(value)):
+        return ""
+    kind = "a whole number" if whole else "a number"
+    bound = "of 0 or more" if not least else "of 1 or more" if whole else "above 0"
+    return f"{column} = {text!r} must be {kind} {bound}, or empty"
