@@ -97,7 +97,8 @@ def test_a_point_tells_of_its_plan_and_its_range(opened: Any) -> None:
     found = opened.find_elements("css selector", ".scatter circle")[0]
     opened.execute_script("arguments[0].scrollIntoView({block: 'center'});", found)
     ActionChains(opened, duration=20).move_to_element(found).perform()
-    told = opened.find_element("css selector", ".scatter .tip").text
+    # In one go: another movement of the mouse may replace the element meanwhile.
+    told = opened.execute_script("return document.querySelector('.scatter .tip').innerText")
     assert "x=1, y=1, z=" in told
     assert "8 of 10 such steps: " in told
     assert "MiB" in told
