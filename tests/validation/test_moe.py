@@ -22,7 +22,7 @@ from validation.published.case import NoCaseError, case_of
 from validation.published.dialect import says
 from validation.published.outcome import held_out
 from validation.published.run_machine import machine_of
-from validation.published.runs import PublishedRun, RunsError
+from validation.published.runs import PublishedRun
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
@@ -144,7 +144,7 @@ def test_hybrids_of_the_recipes_have_two_depths_that_share_a_module(
     ],
 )
 def test_what_simgpt_does_not_have_is_said_by_name(cells: dict[str, str], reason: str) -> None:
-    assert run(**cells).refusal == reason
+    assert run(**cells).refusal.startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,8 @@ def test_scalings_of_fp8_count_as_fp8_with_a_remark(precision: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["ep", "moe_ffn", "shared_experts", "gpus_per_node", "step_s"])
-def test_a_cell_that_is_no_number_is_refused_where_it_enters(column: str) -> None:
-    with pytest.raises(RunsError, match=r"line 2: .* = 'many' must be "):
-        run(gpu="GB200", **{column: "many"})
+def test_a_row_with_a_cell_that_is_no_number_is_refused_where_it_enters(column: str) -> None:
+    assert " = 'many' must be " in run(gpu="GB200", **{column: "many"}).refusal
 
 
 @pytest.mark.parametrize(
