@@ -8,10 +8,10 @@ when predictions change.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from simulator.uncertainty.anchors import Anchor
     from validation.jobs.comparison import JobComparison
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 MEASURED = "measured"
 KEYS = ("step", "steps", "peak", "peak_of", "software", "log")
 PEAKS = ("allocated", "reserved", "nvidia-smi")
@@ -39,24 +40,22 @@ class AnchorError(SimgptError):
 
 
 _FILE = UserFile("anchor", AnchorError)
-anchor_option = click.option(
-    "--anchor",
-    "anchors",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="A measured step that scales the answer: a file of simgpt compare --save, or the log of "
-    "this very run. Several may be given.",
-)
-anchor_files_option = click.option(
-    "--anchor",
-    "anchors",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A measured step that scales the answers: a file of simgpt compare --save. Several may be "
-    "given.",
-)
+
+
+def _option(metavar: str, scaled: str, also: str = "") -> Callable[[Command], Command]:
+    return click.option(
+        "--anchor",
+        "anchors",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar=metavar,
+        help=f"A measured step that scales {scaled}: a file of simgpt compare --save{also}. "
+        "Several may be given.",
+    )
+
+
+anchor_option = _option("RUN", "the answer", ", or the log of this very run")
+anchor_files_option = _option("FILE", "the answers")
 
 
 @dataclass(frozen=True)

@@ -218,13 +218,14 @@ def _answered(
     state = searches.answer(problem)
     if state is None:
         _nothing_found(patience, how["limit_s"])
+    best = searches.anchored_state(state)  # first: the best plan decides for all of its question
     others = how["also_devices"]
     memory = searches.memory_front(problem, state) if how["memory_front"] else []
     devices = searches.devices_front(problem, state, others) if others else []
     families = searches.families(problem) if how["families"] else {}
     known = {name: each and searches.anchored(each) for name, each in families.items()}
     fronts = {"memory_front": list(map(searches.anchored, memory)), "devices_front": devices}
-    return searches.anchored_state(state), fronts, known
+    return best, fronts, known
 
 
 def _batch(gpt: GPT, how: dict[str, Any]) -> int:

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 import simgpt as api
+from simgpt.search_runner import Searches
+from simulator.predict import Prediction, predict
+from simulator.search import SearchProblem
+from simulator.stacks.job import job_of
 from tests.simgpt.face import simgpt
+from topologies.machine_files import load_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = str(ROOT / "docs/samples/megatron-lm-invented.log")
@@ -85,6 +90,34 @@ def test_a_search_finds_the_same_plans_and_scales_all_of_them_alike(anchor: str)
     best = found["plans"][0]
     again = ("--plan", best["plan_string"], "--batch", "256", "--anchor", anchor)
     assert answer("predict", *QUESTION, *again)["step_s"] == pytest.approx(best["step_s"])
+
+
+def test_families_of_plans_do_not_decide_which_anchor_a_search_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two anchors with unlike plans the one nearer to the best plan counts more, whatever other
+    plans are searched beside it."""
+
+    def families(_: Searches, problem: SearchProblem) -> dict[str, Prediction]:
+        plan = "tp=8,sp=true,dp=rest,mbs=1"
+        job = job_of(problem.gpt, plan, problem.stack, devices=64, batch=256)
+        machine = load_machine("8x8xH100,8xNDR")
+        return {"tensor": predict(job.gpt, job.plan, machine, stack=job.stack)}
+
+    monkeypatch.setattr(Searches, "families", families)
+    files = []
+    for plan, step in (("tp=1,dp=rest,mbs=1", "3 s"), ("tp=8,sp=true,dp=rest,mbs=1", "9 s")):
+        path = tmp_path / f"{step[0]}.toml"
+        head = 'model = "llama-3.1-8b"\nmachine = "8x8xH100,8xNDR"\nstack = "megatron-core"\n'
+        sizes = f'devices = 64\nbatch = 256\nplan = "{plan}"\n'
+        path.write_text(f'{head}{sizes}[measured]\nstep = "{step}"\n', encoding="utf-8")
+        files += ["--anchor", str(path)]
+    words = ("search", *QUESTION, "--batch", "256", "--top", "1", "--workers", "1", *files)
+    plain, beside = answer(*words), answer(*words, "--families")
+    assert beside["plans"][0]["step_s"] == plain["plans"][0]["step_s"]
+    again = ("--plan", plain["plans"][0]["plan_string"], "--batch", "256", *files)
+    told = answer("predict", *QUESTION, *again)["step_s"]
+    assert told == pytest.approx(plain["plans"][0]["step_s"])
 
 
 def test_why_scales_times_and_leaves_shares_as_they_are(anchor: str) -> None:

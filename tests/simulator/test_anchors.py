@@ -116,6 +116,12 @@ def test_every_difference_is_said_with_both_values() -> None:
         assert any(words in each for each in found.differs)
 
 
+def test_parameters_that_a_plan_pads_make_no_other_question() -> None:
+    padded = HERE._replace(parameters=HERE.parameters + 10**7)
+    assert padded.question == HERE.question
+    assert distance(HERE, padded).differs == ()
+
+
 def test_all_plans_of_a_question_share_what_anchors_make_of_the_first() -> None:
     """The second plan alone would take the other anchor's factor."""
     other = HERE._replace(degrees=(64, 1, 1, 1, 1, 1))

@@ -8,24 +8,13 @@ from itertools import pairwise
 
 import pytest
 
-from simulator.uncertainty.anchors import WORDS, Bin, Place
+from simulator.uncertainty.anchors import Bin
 from tests.simgpt.face import simgpt
+from tests.simulator.test_anchors import HERE
 from validation.published.anchored import compare_anchored, table_of, table_text
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.runs import PublishedRun
 
-HERE = Place(
-    stack="megatron-core",
-    stack_family="megatron",
-    device="h100",
-    experts=False,
-    devices=64,
-    parameters=8 * 10**9,
-    sequence=4096,
-    precision="bf16 none",
-    degrees=(2, 1, 1, 1, 1, 1),
-    words=("",) * len(WORDS),
-)
 BINS = (Bin("dense", 1.0, -0.05, 0.05, 9, 3),)
 SEEN = [f"row-{n}" for n in range(60) if not held_out(f"row-{n}")]
 UNSEEN = next(f"row-{n}" for n in range(60) if held_out(f"row-{n}"))
