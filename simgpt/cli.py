@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import signal
 import sys
@@ -20,6 +21,11 @@ from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
 from topologies.session import Session, gc_paused
 
+# What a system says when it has no more memory, disk, descriptors or processes, or a broken disk.
+RAN_OUT = (
+    *(errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOBUFS),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO),
+)
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
     "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
@@ -133,9 +139,19 @@ def main() -> None:
     except MemoryError:
         _fail("this machine has too little memory for that", ExitStatus.MACHINE_FAILED)
     except (ImportError, OSError, SystemError) as error:
+        if not _is_of_the_machine(error):
+            raise
         _fail(f"this machine failed: {type(error).__name__}: {error}", ExitStatus.MACHINE_FAILED)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", ExitStatus.SIGNALLED + signal.SIGINT)
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Whether a library or the system ran out of something; all else is a bug of simgpt, whose
+    traceback is wanted."""
+    if isinstance(error, OSError):
+        return error.errno in RAN_OUT
+    return not isinstance(error, ModuleNotFoundError)
 
 
 def _fail(words: str, status: int) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import re
 import signal
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from executor.errors import LaunchError
 from executor.launching.blame import Death, Origin
 from executor.launching.launch_env import RankInfo
-from simgpt.cli import COMMANDS
+from simgpt.cli import COMMANDS, main
 from simgpt.running.launched import join
 from simgpt.studies import evaluate
 from tests.simgpt.face import simgpt
@@ -151,3 +152,30 @@ def test_an_error_of_pythons_own_in_a_rank_ends_it_with_1_and_simgpt_with_5(
     error = Death(0, ExitStatus.BUG, Origin.OWN, "rank 0 stopped").error()
     assert isinstance(error, LaunchError)
     assert error.exit_code == ExitStatus.MACHINE_FAILED
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError(errno.ENOSPC, "no space"), 5),
+        (OSError(errno.EMFILE, "too many"), 5),
+        (ImportError("failed to map segment from shared object"), 5),
+        (SystemError("error return without exception set"), 5),
+        (FileNotFoundError(errno.ENOENT, "a file of ours"), None),
+        (ModuleNotFoundError("No module named 'simgpt.nothing'"), None),
+    ],
+)
+def test_a_bug_of_ours_is_not_put_down_to_the_machine(
+    error: Exception, status: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a status it is raised on, with its traceback, which Python ends with 1."""
+
+    def fail(**_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr("simgpt.cli.cli.main", fail)
+    if status is None:
+        with pytest.raises(type(error)):
+            main()
+        return
+    assert simgpt("machines").status == status
