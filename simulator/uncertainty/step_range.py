@@ -5,13 +5,17 @@ validation.published.residuals`) the logarithm of measured over predicted step i
 the more, the more they are like the prediction: by stack, device, number of devices and kind of
 plan; a run at distance d counts e^-d, and all runs of one source together as much as the nearest of
 them, so that a source of hundreds of runs does not decide alone. The range goes from the tenth to
-the ninetieth percentile of what they say, widened by `WIDENING`. Models with experts have runs of
-their own, of few sources, and a widening of their own.
+the ninetieth percentile of what they say, widened by `WIDENING`. A prediction that is far from all
+runs gets a wider range: residuals count in units of a spread of 1 + `SPREAD` * d, d being how far a
+run lies from the nearest of another source. Models with experts have runs of their own, of few
+sources, and a widening of their own.
 
 Source: weighted conformal prediction (Barber et al., Conformal prediction beyond exchangeability,
-arXiv 2202.13415, section 3), with the widening that makes eight of ten right when the runs of a
-source are predicted from those of all others. The distances among themselves were set beforehand;
-their scale, of five tried, and the widening were chosen on these very runs.
+arXiv 2202.13415, section 3) of normalised residuals (Lei et al., Distribution-free predictive
+inference for regression, arXiv 1604.04173, section 5.2), with the widening that makes eight of ten
+right when the runs of a source are predicted from those of all others. The distances among
+themselves were set beforehand; their scale, of five tried, the spread, of four, and the widening
+were chosen on published runs, of which these are a part.
 """
 
 from __future__ import annotations
@@ -35,11 +39,12 @@ from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 
 SHARE = 0.8  # of the steps that fall into the range
-WIDENING = 1.2  # python -m validation.published.residuals --coverage
-WIDENING_OF_EXPERTS = 2.1  # simgpt validate moe
+WIDENING = 1.13  # python -m validation.published.residuals --coverage
+WIDENING_OF_EXPERTS = 1.98  # simgpt validate moe
 OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
 OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices
+SPREAD = 0.5  # of a residual's spread at distance 0, for each unit of distance
 OTHER_KIND = 0.3  # with or without tensor parallelism, with or without a pipeline
 DENSE, OF_EXPERTS = "residuals", "residuals_of_experts"  # tables that come with the package
 OF_MODELS = " of models with experts"  # in words on runs of the second
@@ -65,7 +70,8 @@ class Run(NamedTuple):
 class PublishedRow(NamedTuple):
     """A published run, and the logarithm of its measured over its predicted step. Rows with the
     same `question` differ in the plan and the batch alone, those with the same `plan` in neither;
-    `predicted_s` is the predicted time of one sequence, or NaN where the batch is not known."""
+    `predicted_s` is the predicted time of one sequence, or NaN where the batch is not known, and
+    `apart` the distance to the nearest run of another source."""
 
     source: str
     run: Run
@@ -74,6 +80,7 @@ class PublishedRow(NamedTuple):
     plan: int
     predicted_s: float
     recipe: str = NO_RECIPE
+    apart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,10 @@ class StepRange:
 
 
 class PublishedResiduals:
-    """The runs that are known, and what they took over what was predicted, as a logarithm."""
+    """The runs that are known, and what they took over what was predicted, as a logarithm.
+
+    `apart` is the distance of each run to the nearest of another source; without it all are 0.
+    """
 
     def __init__(
         self,
@@ -102,19 +112,24 @@ class PublishedResiduals:
         sources: Sequence[str],
         residuals: Sequence[float],
         widening: float = WIDENING,
+        apart: Sequence[float] = (),
     ) -> None:
         self.widening = widening
-        order = np.argsort(np.array(residuals), kind="stable")
+        spread = _spread(np.array(apart or [0.0] * len(runs)))
+        units = np.array(residuals, dtype=np.float64) / spread
+        order = np.argsort(units, kind="stable")
         columns = zip(*(runs[at] for at in order.tolist()), strict=True)
         self._runs = Run(*map(np.array, columns))
         self._sources = np.array([sources[at] for at in order.tolist()])
-        self._residuals = np.array(residuals, dtype=np.float64)[order]
+        self._units, self._spread = units[order], spread[order]
 
     @property
     def rows(self) -> list[tuple[str, Run, float]]:
         """Source, run and logarithm of measured over predicted of each, the least first."""
         runs = map(Run._make, zip(*(column.tolist() for column in self._runs), strict=True))
-        return list(zip(self._sources.tolist(), runs, self._residuals.tolist(), strict=True))
+        residuals = (self._units * self._spread).tolist()
+        found = zip(self._sources.tolist(), runs, residuals, strict=True)
+        return sorted(found, key=lambda each: each[2])
 
     @cached_property
     def _source_number(self) -> NDArray[np.int64]:
@@ -131,6 +146,11 @@ class PublishedResiduals:
         kind = (other.tensor != run.tensor) | (other.pipeline != run.pipeline)
         return np.asarray(far + OTHER_KIND * kind)
 
+    def apart(self, run: Run, *, without: str = "") -> float:
+        """How far a run is from the nearest of all sources but one; 0 where there is none."""
+        counted = self._sources != without
+        return float(self.distances(run)[counted].min(initial=math.inf)) if counted.any() else 0.0
+
     def range_of(
         self, step_s: float, run: Run, *, without: str = "", share: float = SHARE, of: str = ""
     ) -> StepRange:
@@ -138,18 +158,23 @@ class PublishedResiduals:
         all sources but one; `of` says of what kind of models they are."""
         far = self.distances(run)
         weights = weights_of(far, self._source_number, self._sources != without)
-        low, high = (
-            quantile(self._residuals, weights, q) for q in ((1 - share) / 2, (1 + share) / 2)
-        )
+        wide = self.widening * _spread(self.apart(run, without=without))
+        ends = (1 - share) / 2, (1 + share) / 2
+        low, high = (wide * quantile(self._units, weights, end) for end in ends)
         near = (far <= NEAR) & (self._sources != without)
         alike, sources = int(near.sum()), len(set(self._sources[near].tolist()))
         return StepRange(
-            step_s * math.exp(self.widening * min(low, 0.0)),
-            step_s * math.exp(self.widening * max(high, 0.0)),
+            step_s * math.exp(min(low, 0.0)),
+            step_s * math.exp(max(high, 0.0)),
             alike,
             sources,
             _words(run, alike, sources, of),
         )
+
+
+def _spread(apart: Any) -> Any:
+    """The spread of residuals at a distance from all runs, or at several, over that at none."""
+    return 1 + SPREAD * apart
 
 
 def weights_of(far: Reals, source_number: NDArray[np.int64], counted: NDArray[np.bool_]) -> Reals:
@@ -232,6 +257,7 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
             int(row["plan"]),
             float(row["predicted_s"] or "nan"),
             row["recipe"],
+            float(row["apart"]),
         )
         for row in csv.DictReader(lines)
     )
@@ -240,6 +266,7 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
 @session_cached(2)
 def published_residuals(table: str = DENSE) -> PublishedResiduals:
     """Those that come with the package."""
-    sources, runs, residuals, *_ = zip(*published_runs(table), strict=True)
+    rows = published_runs(table)
+    sources, runs, residuals, *_ = zip(*rows, strict=True)
     widening = WIDENING_OF_EXPERTS if table == OF_EXPERTS else WIDENING
-    return PublishedResiduals(runs, sources, residuals, widening)
+    return PublishedResiduals(runs, sources, residuals, widening, [row.apart for row in rows])

@@ -12,6 +12,7 @@ from simulator.uncertainty.step_range import (
     DENSE,
     OF_EXPERTS,
     SHARE,
+    SPREAD,
     WIDENING,
     PublishedResiduals,
     Run,
@@ -61,6 +62,23 @@ def test_runs_that_are_far_count_less() -> None:
     known = PublishedResiduals([HERE, far], ["a", "b"], [0.05, 0.9])
     assert distance(HERE, far) == 2.5
     assert known.range_of(1.0, HERE).high_s == pytest.approx(math.exp(WIDENING * 0.05))
+
+
+def test_the_range_widens_with_the_distance_to_the_nearest_run() -> None:
+    """At a distance of 2.5 from the one run a residual spreads 1 + SPREAD * 2.5 as far."""
+    far = HERE._replace(stack="x", stack_family="x", gpu="y", gpu_family="y")
+    known = PublishedResiduals([HERE], ["a"], [0.1])
+    near_s, far_s = (known.range_of(1.0, run).high_s for run in (HERE, far))
+    assert near_s == pytest.approx(math.exp(WIDENING * 0.1))
+    assert far_s == pytest.approx(math.exp(WIDENING * 0.1 * (1 + SPREAD * 2.5)))
+
+
+def test_what_a_run_took_counts_by_how_far_from_other_sources_it_was_itself() -> None:
+    """A residual of 0.1 at distance 1 of all others is one of 0.1 / (1 + SPREAD) at none."""
+    known = PublishedResiduals([HERE], ["a"], [0.1], apart=[1.0])
+    assert known.range_of(1.0, HERE).high_s == pytest.approx(
+        math.exp(WIDENING * 0.1 / (1 + SPREAD))
+    )
 
 
 def test_a_source_that_is_left_out_does_not_count() -> None:

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from simulator.uncertainty.ranking import TimedPlan
 from validation.moe.comparison import MoeComparison
 from validation.published.comparison import Comparison, error_score
+from validation.published.coverage import RangedRow
 from validation.published.outcome import PREDICTED, Outcome, held_out
 from validation.published.runs import PublishedRun
+from validation.published.scores import (
+    Change,
+    PairOrder,
+    SourceError,
+    StoredRunError,
+    changes,
+    pair_order,
+    source_errors,
+    stored_errors,
+    weighted_error,
+)
 
 IDS = [f"row-{number}" for number in range(100)]
 APART = [name for name in IDS if held_out(name)]
@@ -87,3 +103,60 @@ def test_rows_that_would_not_fit_are_named() -> None:
     rows = outcome("a", 0.1), replace(outcome("b", 0.1), fits=False)
     report = Comparison(rows, None, None)
     assert report.not_fitting == ["b"]
+
+
+def test_a_run_of_a_quarter_and_one_of_four_times_the_predicted_step_are_equally_wrong() -> None:
+    found = source_errors([outcome("a", 3.0), outcome("b", -0.75, source="B")])
+    assert found == {"A": SourceError(1, math.log(4)), "B": SourceError(1, math.log(4))}
+
+
+def test_sources_weigh_by_the_root_of_their_rows() -> None:
+    """One row off by ln 2 and four exact ones: 1 * ln 2 / (1 + 2)."""
+    rows = [outcome("a", 1.0), *(outcome(f"b{n}", 0.0, source="B") for n in range(4))]
+    assert weighted_error(source_errors(rows)) == pytest.approx(math.log(2) / 3)
+
+
+def plans(*times: tuple[float, float], question: str = "q") -> list[TimedPlan]:
+    return [TimedPlan(question, number, each) for number, each in enumerate(times)]
+
+
+def test_only_pairs_of_plans_5_to_20_percent_apart_are_ordered() -> None:
+    """Of measured 1.00, 1.10 and 1.30 the pairs (1, 1.1) and (1.1, 1.3) are 10 and 18 % apart, the
+    pair (1, 1.3) is 30; the second is predicted the wrong way round."""
+    found = pair_order(plans((1.0, 1.00), (1.3, 1.10), (1.2, 1.30)))
+    assert found == PairOrder(pairs=2, questions=1, share=0.5)
+
+
+def test_questions_count_alike_and_equal_predictions_half() -> None:
+    right = plans((1.0, 1.0), (1.1, 1.1))
+    tied = plans((1.0, 1.0), (1.0, 1.1), question="other")
+    assert pair_order([*right, *tied]) == PairOrder(2, 2, 0.75)
+    assert pair_order(plans((1.0, 1.0), (2.0, 1.04))) is None
+
+
+def test_a_change_counts_rows_that_both_comparisons_score(tmp_path: Path) -> None:
+    stored = tmp_path / "before.json"
+    rows = [
+        {"id": "a", "predicted_step_s": 20.0, "measured_step_s": 10.0},
+        {"id": "gone", "predicted_step_s": 1.0, "measured_step_s": 1.0},
+        {"id": "refused", "predicted_step_s": None, "measured_step_s": 1.0},
+    ]
+    stored.write_text(json.dumps({"rows": rows}))
+    found = changes([outcome("a", 0.0), outcome("new", 0.5)], stored_errors(stored))
+    assert found == {"A": Change(1, math.log(2), 0.0)}
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"rows": 3}'])
+def test_what_is_no_stored_comparison_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(StoredRunError, match="rows"):
+        stored_errors(path)
+
+
+def test_the_interval_score_is_the_width_and_ten_times_what_lies_outside() -> None:
+    """Gneiting and Raftery's section 6.2 at alpha = 0.2."""
+    inside, outside = (RangedRow("a", x, -0.1, 0.2, apart=0.0) for x in (0.0, 0.25))
+    assert inside.interval_score == pytest.approx(0.3)
+    assert outside.interval_score == pytest.approx(0.3 + 10 * 0.05)
+    assert (inside.within, outside.within) == (True, False)

@@ -26,10 +26,11 @@ from validation.published.coverage import Coverage, coverage
 from validation.published.error_attribution import with_anatomy
 from validation.published.measured_step import measured_s, unscored
 from validation.published.outcome import Outcome
-from validation.published.plan_ranking import rankings
+from validation.published.plan_ranking import rankings, timed_plans
 from validation.published.predicting import predict_runs
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun, RunsError, read_runs
+from validation.published.scores import PairOrder, pair_order, source_errors, weighted_error
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -69,6 +70,16 @@ class Comparison:
     outcomes: tuple[Outcome, ...]
     ranking: Rankings | None
     formula_ranking: Rankings | None
+
+    @property
+    def weighted_error(self) -> float | None:
+        """The mean over sources of |ln(predicted / measured)|, weighed by the root of the rows."""
+        return weighted_error(source_errors(self.outcomes))
+
+    @property
+    def pair_order(self) -> PairOrder | None:
+        """How many pairs of plans that differ by 5 to 20 % are in the right order."""
+        return pair_order(timed_plans(self.outcomes))
 
     @property
     def all(self) -> ErrorScore:
@@ -113,6 +124,8 @@ class Comparison:
         measures = ("mape", "calibrated_mape", "formula_mape")
         return {
             **self.all.as_dict(),
+            "weighted_log_error": self.weighted_error,
+            "pairs_in_order": None if self.pair_order is None else self.pair_order._asdict(),
             "rows": [each.as_dict() for each in self.outcomes],
             "scored": self.all.rows,
             "not_fitting": self.not_fitting,

@@ -13,6 +13,11 @@ SAME = ("source", "machine", "gpu", "framework", "model", "gpus_total", "seq_len
 
 def rankings(outcomes: Sequence[Outcome], *, formula: bool = False) -> Rankings | None:
     """Over scored rows that agree in all but the plan and the batch; time counts per sequence."""
+    return rankings_of(timed_plans(outcomes, formula=formula))
+
+
+def timed_plans(outcomes: Sequence[Outcome], *, formula: bool = False) -> list[TimedPlan]:
+    """The scored rows whose batch is known, with their times per sequence."""
     runs: list[TimedPlan] = []
     for each in outcomes:
         predicted = each.formula_s if formula else each.predicted_s
@@ -20,7 +25,7 @@ def rankings(outcomes: Sequence[Outcome], *, formula: bool = False) -> Rankings 
         if each.scored and predicted and each.measured_s and batch:
             times = (predicted / batch, each.measured_s / batch)
             runs.append(TimedPlan(question_of(each), plan_of(each), times))
-    return rankings_of(runs)
+    return runs
 
 
 def question_of(outcome: Outcome) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from simulator.uncertainty.step_range import SHARE, Run
+from simulator.uncertainty.step_range import SHARE, PublishedResiduals, Run
 from topologies.session import in_session
 from validation.moe.comparison import validate_moe
 from validation.published.comparison import validate_published
@@ -22,7 +22,7 @@ from validation.published.outcome import Outcome
 from validation.published.plan_ranking import plan_of, question_of
 from workload.recipes.table import NO_RECIPE
 
-COLUMNS = ("source", *Run._fields, "residual", "question", "plan", "predicted_s", "recipe")
+COLUMNS = ("source", *Run._fields, "residual", "question", "plan", "predicted_s", "recipe", "apart")
 DIGITS = 4
 
 
@@ -31,24 +31,30 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
     Runs with the same number under `question` differ in their plans and batches alone, those with
     the same under `plan` in neither, but in the release for instance; `predicted_s` is the
-    predicted time of one sequence, empty where the batch is not known; `recipe` is the plan's.
+    predicted time of one sequence, empty where the batch is not known; `recipe` is the plan's, and
+    `apart` the distance to the nearest run of another source.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     questions: dict[tuple[str, ...], int] = {}
     plans: dict[tuple[int, str], int] = {}
-    for each in outcomes:
-        if each.scored and not each.held_out:
-            run, batch = run_of(each), each.run.whole("global_batch_seqs")
-            words = [*run[:5], *("yes" if flag else "no" for flag in run[5:])]
-            question = questions.setdefault(question_of(each), len(questions))
-            plan = plans.setdefault((question, plan_of(each)), len(plans))
-            assert each.predicted_s is not None
-            sequence_s = f"{each.predicted_s / batch:.{DIGITS}g}" if batch else ""
-            residual = f"{residual_of(each):.{DIGITS}f}"
-            row = [each.run.source, *words, residual, question, plan, sequence_s]
-            writer.writerow([*row, recipe_of(each)])
+    kept = [each for each in outcomes if each.scored and not each.held_out]
+    if not kept:
+        return text.getvalue()
+    runs = [run_of(each) for each in kept]
+    known = PublishedResiduals(runs, [each.run.source for each in kept], [0.0] * len(kept))
+    for each, run in zip(kept, runs, strict=True):
+        batch = each.run.whole("global_batch_seqs")
+        apart = f"{known.apart(run, without=each.run.source):.{DIGITS}g}"
+        words = [*run[:5], *("yes" if flag else "no" for flag in run[5:])]
+        question = questions.setdefault(question_of(each), len(questions))
+        plan = plans.setdefault((question, plan_of(each)), len(plans))
+        assert each.predicted_s is not None
+        sequence_s = f"{each.predicted_s / batch:.{DIGITS}g}" if batch else ""
+        residual = f"{residual_of(each):.{DIGITS}f}"
+        row = [each.run.source, *words, residual, question, plan, sequence_s]
+        writer.writerow([*row, recipe_of(each), apart])
     return text.getvalue()
 
 

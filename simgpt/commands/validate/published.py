@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.commands.validate.first_lines import (
+    anchored_errors,
+    changes_table,
+    distances_table,
+    first_lines,
+    stored,
+)
 from simgpt.commands.validate.ranking_line import ranges_line, ranking_line
 from simgpt.progress import Ticker
 
@@ -37,12 +44,18 @@ NAME = 44  # characters of a source that its row in a table shows
     is_flag=True,
     help="Predict each source again with the constants that the others give.",
 )
+@click.option(
+    "--against",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A comparison written by --json before: print how each source's error changed.",
+)
 @options.answer_options
 def command(
     data: Path | None,
     sources: tuple[str, ...],
     commands: bool,
     unseen: bool,
+    against: Path | None,
     as_json: bool,
     output: Path | None,
 ) -> None:
@@ -56,9 +69,11 @@ def command(
     Of the stacks' constants two were chosen on a part of the rows, the pace that stacks share and
     the host's time of one (simulator/stacks/usual.toml); nothing else is fitted to step times. The
     file's columns are described in validation/data/published_runs.md; columns that are not known
-    are kept. With --source each row is shown with where its time goes, and with the part in which
-    its error most likely sits: from a trace, or by regression of the source's errors on the parts'
-    shares (the rule, and where it names none: validation/published/error_attribution.py). Beside
+    are kept. First comes the error that counts: the mean over sources of
+    |ln(predicted / measured)|, each weighed by the root of its rows. With --source each row is
+    shown with where its time goes, and with the part in which its error most likely sits: from a
+    trace, or by regression of the source's errors on the parts' shares (the rule, and where it
+    names none: validation/published/error_attribution.py). Beside
     our error stand that of the calibrated prediction (times one factor for each machine and
     software stack, fitted on the stack's other rows) and that of a formula: one constant
     utilisation for each family of GPUs, and the pipeline's bubble.
@@ -69,12 +84,16 @@ def command(
         return print_commands(read_runs(data), sources, as_json=as_json, output=output)
     if unseen and sources:
         raise click.UsageError("--leave-source-out takes every source; leave out --source")
+    before = stored(against)
     report, left_out = _compared(data, sources, unseen=unseen)
-    parts = [_rows(report.outcomes)] if sources else []
+    anchored = anchored_errors(report.outcomes)
+    parts = [first_lines(report, anchored)]
+    parts += [_rows(report.outcomes)] if sources else []
     parts += [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
     parts += [_unseen(report, left_out)] if unseen else []
+    parts += [changes_table(report.outcomes, before)]
     text = "\n\n".join(part for part in parts if part)
-    record = report.as_dict()
+    record = report.as_dict() | {"anchored": anchored}
     record |= _unseen_record(report, left_out) if unseen else {}
     options.answer(text, record, as_json=as_json, output=output)
 
@@ -202,6 +221,7 @@ def _remarks(report: Comparison) -> Iterator[str]:
     found = report.coverage
     if found.sources:
         yield ranges_line(found)
+        yield distances_table(found)
     if report.not_fitting:
         yield (
             f"{tables.several(len(report.not_fitting), 'row')} would not fit into a device, though "
