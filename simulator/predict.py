@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from simulator.pipeline import simulate_pipeline
 from simulator.ranks.classes import Fabric
 from simulator.ranks.fabric import fabric_of
 from simulator.result import StepResult
+from simulator.stacks.logged import Logged, logged
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.step_memory import Memory, memory_of
 from simulator.uncertainty.anchors import Anchor, Anchoring, Place, anchoring_of, place_of
@@ -166,6 +167,11 @@ class Prediction:
         """Hardware FLOP/s as a share of the peak."""
         return self.hardware_flops_per_s_per_device / self.peak_flops_per_s
 
+    @property
+    def logged(self) -> Logged | None:
+        """The utilisation as the stack's own log counts it, where that is known."""
+        return logged(self)
+
     def as_dict(self) -> dict[str, Any]:
         """The prediction as it stands in JSON."""
         dropped = mean_dropped(self.gpt, self.plan)
@@ -179,6 +185,7 @@ class Prediction:
             "mfu": self.mfu,
             "mfu_causal": self.mfu_causal,
             "hfu": self.hfu,
+            **({"logged": asdict(log)} if (log := self.logged) is not None else {}),
             "memory": self.memory.as_dict(),
             "breakdown_s": dict(self.breakdown_s),
             "cost": self.cost.as_dict(),

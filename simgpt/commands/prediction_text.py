@@ -9,6 +9,7 @@ from simgpt import tables
 from simulator.answer_words import EVENLY, assumes_balance
 from simulator.economics import NO_POWER
 from simulator.predict import is_much_masked
+from simulator.stacks.logged import CAUSAL, FULL, HARDWARE
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
@@ -149,16 +150,26 @@ def _verdict(prediction: Prediction) -> str:
 
 
 def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
-    """Shares of the peak: where matmuls have a peak of their own, which one is meant; and what is
-    left without what a causal mask leaves out, where that is much."""
-    is_narrow = prediction.stack.linears(prediction.plan)
-    yield (
-        f"MFU (peak of {prediction.plan.precision})" if is_narrow else "MFU",
-        tables.percent(prediction.mfu),
-    )
-    if is_much_masked(prediction.mfu, prediction.mfu_causal):
-        yield "MFU (causal attention)", tables.percent(prediction.mfu_causal)
-    yield "HFU (recomputation counted)", tables.percent(prediction.hfu)
+    """Shares of the peak, where linears have a higher one of which: of model FLOPs with all of
+    attention, without what a causal mask leaves out of it, and with what is recomputed. The one
+    that the stack's log prints comes first, with its FLOP/s; where it is not known, the second only
+    if it is much less."""
+    log, shown = prediction.logged, {}
+    shares = {FULL: prediction.mfu, CAUSAL: prediction.mfu_causal, HARDWARE: prediction.hfu}
+    if log is None or log.counts == HARDWARE:
+        much = is_much_masked(prediction.mfu, prediction.mfu_causal)
+        shown = {FULL: "MFU", **({CAUSAL: "MFU (causal attention)"} if much else {})}
+    elif log.counts == CAUSAL:
+        shown = {CAUSAL: "MFU (causal, as in the log)", FULL: "MFU (full attention)"}
+    else:
+        shown = {FULL: "MFU (full, as in the log)", CAUSAL: "MFU (causal attention)"}
+    printed = "as in the log" if log is not None and log.counts == HARDWARE else ""
+    shown[HARDWARE] = f"HFU ({printed or 'recomputation counted'})"
+    of = f" of the peak of {prediction.plan.precision}"
+    narrow = of if prediction.stack.linears(prediction.plan) else ""
+    for counts, label in shown.items():
+        rate = tables.rate(log.flops_per_s) if log is not None and log.counts == counts else ""
+        yield label, f"{tables.percent(shares[counts])}{narrow}{rate and f', {rate}'}"
 
 
 def _load_facts(prediction: Prediction) -> list[tuple[str, str]]:

@@ -60,6 +60,7 @@ class Stack:
     own_kernels: Mapping[str, Any] = field(default_factory=dict)
     can: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
+    log: Mapping[str, str] = field(default_factory=dict)
     fp8: bool = False
     tabled: bool = False
 

@@ -70,6 +70,7 @@ def _read(name_or_path: str) -> Stack:
         own_kernels=document["kernels"],
         can=document["can"],
         memory=document["memory"],
+        log=document["log"],
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.costs.graph_scopes import SCOPES
 from simulator.stacks.exchange import EXCHANGES
+from simulator.stacks.logged import COUNTS as COUNTS_OF_LOGS
 from simulator.stacks.runs import SOME_LAYERS
 from simulator.stacks.stack import StackError
 from simulator.stacks.where import WHEN, WHERE, is_bound
@@ -238,6 +239,9 @@ MEMORY: dict[str, Rule] = {
     "reduce_bucket_size": ELEMENTS,
 }
 MEMORY_BY_NAME: dict[str, Rule] = {"libraries": SIZE}
+LOG: dict[str, Rule] = {
+    "flops": (COUNTS_OF_LOGS.__contains__, f"one of {', '.join(COUNTS_OF_LOGS)}")
+}
 SELECTIVES = (SELECTIVE, PER_OP)
 UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
 PLANNED = tuple(key for key in KEYS if key not in UNPLANNED)
@@ -247,6 +251,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "kernels": (*KERNELS, *BY_NAME, "softmax"),
     "can": tuple(CAN),
     "memory": (*MEMORY, *MEMORY_BY_NAME),
+    "log": tuple(LOG),
 }
 TEXTS = ("base", "title", "source", "family")
 
@@ -267,6 +272,7 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
         (CAN, {}, "can"),
         (KERNELS, BY_NAME, "kernels"),
         (MEMORY, MEMORY_BY_NAME, "memory"),
+        (LOG, {}, "log"),
     ):
         _check_table(document.get(key, {}), rules, named, f"{origin}: {key}")
     if "softmax" in kernels:

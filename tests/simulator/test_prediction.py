@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from simulator.predict import Prediction, predict
+from simulator.stacks import load_stack
 from topologies.errors import MachineError
 from topologies.machine_files import load_machine
 from topologies.placement import Placement, contiguous
@@ -139,6 +140,31 @@ def test_mfu_of_causal_attention_leaves_out_what_no_query_sees() -> None:
     left_out = flops / (found.step_s * found.devices * found.peak_flops_per_s)
     assert found.mfu - found.mfu_causal == pytest.approx(left_out)
     assert found.as_dict()["mfu_causal"] == found.mfu_causal
+
+
+@pytest.mark.parametrize(
+    ("stack", "counts"),
+    [
+        ("megatron-core", "causal"),
+        ("nemo-2024", "full"),
+        ("torchtitan", "full"),
+        ("megatron-deepspeed", "hardware"),
+    ],
+)
+def test_utilisation_is_said_as_the_log_of_the_stack_counts_it(stack: str, counts: str) -> None:
+    """With every layer recomputed the three differ."""
+    plan = parse_plan("x=1,y=1,z=1,data=8,micro_batch=1,recompute=full", batch=8)
+    gpt, machine = find_model("gpt-5b"), load_machine("dgx-a100")
+    found = predict(gpt, plan, machine, stack=load_stack(stack))
+    shares = {"causal": found.mfu_causal, "full": found.mfu, "hardware": found.hfu}
+    assert len(set(shares.values())) == 3
+    rate = shares[counts] * found.peak_flops_per_s
+    said = {"share": shares[counts], "flops_per_s": pytest.approx(rate), "counts": counts}
+    assert found.as_dict()["logged"] == said
+
+
+def test_where_no_log_is_known_none_is_said() -> None:
+    assert predicted("gpt-5b").logged is None
 
 
 def test_a_model_that_is_too_large_does_not_fit() -> None:

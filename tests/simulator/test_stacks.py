@@ -358,6 +358,13 @@ def test_memory_of_a_stack_is_checked(tmp_path: Path) -> None:
             load_stack(str(file))
 
 
+def test_what_the_log_of_a_stack_counts_is_checked(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('title = "t"\nsource = "s"\n[log]\nflops = "half"\n')
+    with pytest.raises(StackError, match="log.flops must be one of causal, full, hardware"):
+        load_stack(str(file))
+
+
 def test_a_device_of_another_name_is_known_by_the_one_that_it_is_like() -> None:
     h200 = load_machine("8x8xH200")
     renamed = with_settings(h200, {"device.name": "ours"})

@@ -1,0 +1,37 @@
+"""How a stack's own log counts the FLOP/s that it prints, so that an answer can be held against it.
+
+Each stack's file names its source under `[log]`: what `flops` says is one of the keys here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.predict import Prediction
+
+CAUSAL, FULL, HARDWARE = "causal", "full", "hardware"
+COUNTS = (CAUSAL, FULL, HARDWARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What a log would print of a step: the share of the peak, the FLOP/s of a device, and what
+    counts, one of `COUNTS`."""
+
+    share: float
+    flops_per_s: float
+    counts: str
+
+
+def logged(prediction: Prediction) -> Logged | None:
+    """The utilisation of a prediction as its stack's log counts it; None where that is not known:
+    causal leaves out of attention what its mask does, full counts all of it, and hardware what is
+    recomputed too."""
+    counts = prediction.stack.log.get("flops")
+    if counts is None:
+        return None
+    shares = {CAUSAL: prediction.mfu_causal, FULL: prediction.mfu, HARDWARE: prediction.hfu}
+    share = shares[counts]
+    return Logged(share, share * prediction.peak_flops_per_s, counts)
