@@ -11,6 +11,7 @@ import click
 from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
 from simgpt.anchors import anchor_option, anchored, anchors_of
+from simgpt.api.collected import collecting
 from simgpt.arguments.machine import segments_record, settings_options
 from simgpt.arguments.model import model_set_option, routing_option
 from simgpt.commands.prediction_text import describe, describe_training
@@ -20,6 +21,7 @@ from topologies.session import gc_paused
 
 if TYPE_CHECKING:
     from simgpt.step_options import StepQuestion
+    from simulator.explain.assumed import Granted
     from simulator.predict import Prediction
     from topologies.hardware.run_to_run import Band
     from topologies.machine import Machine
@@ -133,16 +135,33 @@ def answered(
     prediction = anchored(question, prediction, how["anchors"])
     reach = reach_of(prediction, built, placed)
     remedy = remedy_of(prediction, question, is_timed=not costs)
+    granted = _granted(prediction, model, machine, how)
     racks = segments_record(built, prediction.devices)
     runs = built.band("step", prediction.cost.nodes)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
+    record |= granted.as_dict()
     noise = noise_options.answered(how, prediction, built, placed, costs)
     record |= asked(model, machine, how, prediction.stack, axes=reach, **racks) | noise.record
-    text = describe(prediction, how["placement"], reach, job, remedy, runs=runs) + noise.text
+    text = describe(prediction, how["placement"], reach, job, remedy, runs=runs, granted=granted)
+    text += noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
         record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
     return text, record, prediction
+
+
+def _granted(prediction: Prediction, model: str, machine: str, how: Mapping[str, Any]) -> Granted:
+    """What the answer takes for granted, and for a person the same question's steps otherwise,
+    which take a prediction each."""
+    from simgpt.step_options import question_of
+    from simulator.explain.assumed import granted
+
+    def under(stack: str) -> Prediction:
+        other = question_of(model, machine, {**how, "stack": stack}, tells=False)
+        return other.predicted(tabled=how["compute"] == "profile")
+
+    is_asked = collecting() is None and how["compute"] != "measured" and not how["anchors"]
+    return granted(prediction, under if is_asked else None)
 
 
 def _check_anchors(how: Mapping[str, Any]) -> None:

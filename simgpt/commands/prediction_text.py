@@ -17,6 +17,7 @@ from workload.plan_text import ALIASES
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
+    from simulator.explain.assumed import Granted, Otherwise
     from simulator.predict import Prediction
     from simulator.stacks.job import Job
     from simulator.uncertainty.anchors import Used
@@ -44,9 +45,11 @@ def describe(
     remedy: str = "",
     *,
     runs: Band | None = None,
+    granted: Granted | None = None,
 ) -> str:
-    """The prediction as a person reads it, with what was assumed of the job, a `remedy` where
-    the plan does not fit, and the band of such `runs`; `placed` is the placement asked for."""
+    """The prediction as a person reads it, with what was assumed of the job and taken for
+    `granted`, a `remedy` where the plan does not fit, and the band of such `runs`; `placed` is the
+    placement asked for."""
     memory, within, where = prediction.memory, prediction.range, f"placement {placed}"
     parts = [
         (name, tables.seconds(value), tables.percent(value / prediction.step_s))
@@ -65,6 +68,7 @@ def describe(
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             *anchoring(prediction),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
+            *taken_for_granted(granted),
             *run_to_run(prediction, runs),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
@@ -93,6 +97,21 @@ def _anchor(used: Used) -> str:
     far = f"{distance.total:.1f} doublings away" if distance.differs else "the same question"
     ran = f", {anchor.software}" if anchor.software else ""
     return f"{anchor.name} ({beside}, {told}{ran}; {far}{differs})"
+
+
+def taken_for_granted(found: Granted | None) -> list[str]:
+    """A paragraph on what is assumed of the software, and the step otherwise; none without."""
+    if found is None or not (found.assumed or found.otherwise):
+        return []
+    others = [f"{each.words} {_span(each)}" for each in found.otherwise or ()]
+    text = "; ".join([f"assumed: {', '.join(found.assumed) or 'this stack'}", *others])
+    return [tables.paragraph(text, indent="  ")]
+
+
+def _span(other: Otherwise) -> str:
+    if other.low_s == other.high_s:
+        return tables.seconds(other.low_s)
+    return tables.between(other.low_s, other.high_s)
 
 
 def run_to_run(prediction: Prediction, runs: Band | None) -> list[str]:

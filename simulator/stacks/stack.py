@@ -61,6 +61,7 @@ class Stack:
     can: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, str] = field(default_factory=dict)
+    otherwise: Mapping[str, str] = field(default_factory=dict)
     fp8: bool = False
     tabled: bool = False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.stacks.stack import EXECUTOR, Stack, StackError
-from simulator.stacks.stack_schema import TABLES, TEXTS, check_document
+from simulator.stacks.stack_schema import OTHERWISE, TABLES, TEXTS, check_document
 from simulator.stacks.where import above
 from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
@@ -71,7 +71,18 @@ def _read(name_or_path: str) -> Stack:
         can=document["can"],
         memory=document["memory"],
         log=document["log"],
+        otherwise=_checked(name, document[OTHERWISE]),
     )
+
+
+def _checked(name: str, others: Mapping[str, str]) -> Mapping[str, str]:
+    """What a stack's file names otherwise; a StackError where that is no stack of ours."""
+    for words, other in others.items():
+        if other not in stack_names():
+            raise StackError(
+                f'{name}: otherwise."{words}" must name a stack that comes with simgpt'
+            )
+    return others
 
 
 def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
@@ -90,6 +101,7 @@ def _whole(name: str, bases: tuple[str, ...]) -> dict[str, Any]:
     family = own.get("family", under.get("family"))
     tables = {table: {**under.get(table, {}), **own.get(table, {})} for table in TABLES}
     tables["plan"] = above(under.get("plan", {}), own.get("plan", {}))
+    tables[OTHERWISE] = dict(own.get(OTHERWISE, {}))
     return {**{word: own.get(word) for word in TEXTS}, **tables, "family": family}
 
 

@@ -253,6 +253,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "memory": (*MEMORY, *MEMORY_BY_NAME),
     "log": tuple(LOG),
 }
+OTHERWISE = "otherwise"  # a table of free keys
 TEXTS = ("base", "title", "source", "family")
 
 
@@ -261,6 +262,8 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
     for key, table in document.items():
         if key in TEXTS:
             _check(table, (_is_word, "text"), f"{origin}: {key}")
+        elif key == OTHERWISE:
+            _check(table, (_table_of(_is_word), "a table of stacks' names"), f"{origin}: {key}")
         elif key not in TABLES or not isinstance(table, Mapping):
             raise StackError(f"{origin}: {key} is no table of a stack; {', '.join(TABLES)} are")
         else:

@@ -361,7 +361,7 @@ def test_memory_of_a_stack_is_checked(tmp_path: Path) -> None:
 def test_what_the_log_of_a_stack_counts_is_checked(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('title = "t"\nsource = "s"\n[log]\nflops = "half"\n')
-    with pytest.raises(StackError, match="log.flops must be one of causal, full, hardware"):
+    with pytest.raises(StackError, match=r"log\.flops must be one of causal, full, hardware"):
         load_stack(str(file))
 
 
