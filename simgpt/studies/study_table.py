@@ -82,7 +82,34 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     more = f"; {left:,} more rows are not shown; --json has all" if left else ""
     best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
     peaks = mfu_words(row["prediction"] for row in figured)
-    return "\n\n".join([*parts, counts + more + best, *peaks, *_decided(good, order)])
+    tail = [counts + more + best, *peaks, *_anchored(figured), *_decided(good, order)]
+    return "\n\n".join([*parts, *tail])
+
+
+def _anchored(rows: Sequence[Row]) -> list[str]:
+    """How far anchors moved the steps of the rows shown, and which of them moved none."""
+    known = [row["prediction"]["anchor"] for row in rows if row["prediction"].get("anchor")]
+    if not known:
+        return []
+    moved = [each for each in known if each["used"]]
+    names = dict.fromkeys(used["anchor"] for each in moved for used in each["used"])
+    none = {
+        name: why for each in known for name, why in each["unused"].items() if name not in names
+    }
+    lines = [f"not anchored to {name}: {why}" for name, why in none.items()]
+    if moved:
+        factors = [each["factor"] for each in moved]
+        span = " to ".join(dict.fromkeys(f"{f(factors):.3f}" for f in (min, max)))
+        doublings = [each["used"][0]["doublings"] for each in moved]
+        far = " to ".join(dict.fromkeys(f"{f(doublings):.1f}" for f in (min, max)))
+        rest = len(known) - len(moved)
+        but = f", but for {tables.several(rest, 'row')}" if rest else ""
+        lines.insert(
+            0,
+            f"anchored: steps times {span}{but}, from {', '.join(names)}; the nearest {far} "
+            "doublings away",
+        )
+    return [tables.paragraph(line) for line in lines]
 
 
 def undecided(rows: Sequence[Row], order: str) -> tuple[float | None, list[int]]:

@@ -289,3 +289,14 @@ def test_the_sample_of_the_documentation_is_what_compare_saves(
     saved = path.read_text(encoding="utf-8")
     assert saved == (ROOT / log).with_suffix(".toml").read_text(encoding="utf-8")
     assert saved in (ROOT / "docs/compare.md").read_text(encoding="utf-8")
+
+
+def test_a_sweep_says_how_far_which_anchor_moved_its_steps(anchor: str) -> None:
+    """Twice and four times the devices are one and two doublings away."""
+    asked = ("llama-3.1-8b", "-m", "16x8xH100,8xNDR", "--stack", "megatron-core", *PLAN)
+    more = ("--batch", "256", "--sweep", "devices=64,128", "--anchor", anchor)
+    said = " ".join(simgpt("predict", *asked, *more).out.split())
+    rows = answer("predict", *asked, *more)["rows"]
+    factors = sorted(row["prediction"]["anchor"]["factor"] for row in rows)
+    span = f"steps times {factors[0]:.3f} to {factors[1]:.3f}, from {anchor}"
+    assert f"{span}; the nearest 0.0 to 1.0 doublings away" in said
