@@ -53,6 +53,7 @@ WORDS = (
 )  # fmt: skip
 TABLE = "anchored"
 DENSE, OF_EXPERTS = "dense", "experts"
+SAME_PLAN = " with the same plan"  # behind either, of bins whose pairs differ in the question alone
 
 
 class Place(NamedTuple):
@@ -262,7 +263,7 @@ def anchoring_of(
     if not used:
         return Anchoring(1.0, NO_SPAN, (), words)
     bins = anchored_bins() if of is None else of
-    span = span_at(bins, used[0].distance.total, experts=place.experts)
+    span = span_at(bins, used[0].distance, experts=place.experts)
     return Anchoring(math.exp(correction(used)), span, tuple(used), words)
 
 
@@ -294,8 +295,8 @@ def correction(used: Sequence[Used]) -> float:
 
 class Bin(NamedTuple):
     """Published rows whose nearest anchor lies so many doublings away, of models with experts or
-    without: the tenth and ninetieth percentile of the logarithm of measured over anchored step,
-    each source weighed alike, how many pairs and how many sources."""
+    without, and with any plan or the same: the tenth and ninetieth percentile of the logarithm of
+    measured over anchored step, each source weighed alike, how many pairs and how many sources."""
 
     kind: str
     doublings: float
@@ -305,17 +306,19 @@ class Bin(NamedTuple):
     sources: int
 
 
-def span_at(bins: Sequence[Bin], doublings: float, *, experts: bool) -> Span:
-    """The range of a step whose nearest anchor lies so many doublings away."""
-    kind = OF_EXPERTS if experts else DENSE
-    own = [each for each in bins if each.kind == kind]
+def span_at(bins: Sequence[Bin], far: Distance, *, experts: bool) -> Span:
+    """The range of a step whose nearest anchor lies that far away: of pairs with the same plan, if
+    that is so here and there are such bins."""
+    kind, doublings = OF_EXPERTS if experts else DENSE, far.total
+    of_plan = [each for each in bins if each.kind == kind + SAME_PLAN and not far.plan]
+    own = of_plan or [each for each in bins if each.kind == kind]
     at = [each.doublings for each in own]
     low = float(np.interp(doublings, at, [each.low for each in own]))
     high = float(np.interp(doublings, at, [each.high for each in own]))
     nearest = min(own, key=lambda each: abs(each.doublings - doublings))
     words = (
-        f"{nearest.pairs:,} published runs anchored to others about {nearest.doublings:g} "
-        f"doublings away, of {nearest.sources} sources"
+        f"{nearest.pairs:,} published runs anchored to others{SAME_PLAN if of_plan else ''} about "
+        f"{nearest.doublings:g} doublings away, of {nearest.sources} sources"
     )
     ends = math.exp(min(low, 0.0)), math.exp(max(high, 0.0))
     return Span(*ends, nearest.pairs, nearest.sources, words)

@@ -13,6 +13,7 @@ from simulator.predict import Prediction, predict
 from simulator.uncertainty.anchors import (
     Anchor,
     Bin,
+    Distance,
     Place,
     QuestionAnchors,
     anchoring_of,
@@ -139,12 +140,20 @@ def test_all_plans_of_a_question_share_what_anchors_make_of_the_first() -> None:
 )
 def test_the_range_never_narrows_with_distance(one: float, other: float) -> None:
     near, far = sorted((one, other))
-    spans = [span_at(BINS, each, experts=False) for each in (near, far)]
+    spans = [span_at(BINS, Distance(each, 0, ()), experts=False) for each in (near, far)]
     assert spans[1].low <= spans[0].low <= 1 <= spans[0].high <= spans[1].high
 
 
+def test_an_anchor_with_the_same_plan_gives_the_narrower_range_of_such_pairs() -> None:
+    bins = (*BINS, Bin("dense with the same plan", 1.0, -0.02, 0.03, 30, 5))
+    same, other = (span_at(bins, Distance(1.0, plan, ()), experts=False) for plan in (0, 1))
+    assert (same.high, other.high) == pytest.approx((math.exp(0.03), math.exp(0.05)))
+    assert "with the same plan" in same.words
+    assert "with the same plan" not in other.words
+
+
 def test_models_with_experts_have_ranges_of_their_own() -> None:
-    assert span_at(BINS, 1.0, experts=True).high == pytest.approx(math.exp(0.5))
+    assert span_at(BINS, Distance(1.0, 0, ()), experts=True).high == pytest.approx(math.exp(0.5))
 
 
 @pytest.fixture(scope="module")

@@ -84,10 +84,23 @@ def test_the_table_weighs_sources_alike_and_never_narrows_with_distance() -> Non
     ]
     bins = table_of(rows)
     assert [each.doublings for each in bins] == sorted(each.doublings for each in bins)
-    assert all(one.low >= other.low for one, other in pairwise(bins))
-    assert all(one.high <= other.high for one, other in pairwise(bins))
+    assert all(one.low >= other.low and one.high <= other.high for one, other in pairwise(bins))
     assert bins[-1].high >= math.log(1.2)
     assert table_text(bins).splitlines()[0] == "kind,doublings,low,high,pairs,sources"
+
+
+def test_pairs_with_the_same_plan_have_bins_of_their_own_where_sources_are_enough() -> None:
+    """Of three sources the pair of each differs in the devices alone; a fourth's in the plan."""
+    rows = []
+    for number, source in enumerate("abc"):
+        pair = SEEN[2 * number : 2 * number + 2]
+        rows += [row(pair[0], 1.0, source=source), row(pair[1], 1.05, source=source, devices=128)]
+    tp = (4, 1, 1, 1, 1, 1)
+    rows += [row(SEEN[6], 1.0, source="d"), row(SEEN[7], 1.5, source="d", degrees=tp)]
+    same = [each for each in table_of(rows) if "same plan" in each.kind]
+    assert [(each.doublings, each.pairs, each.sources) for each in same] == [(1.0, 6, 3)]
+    assert same[0].high < 0.1
+    assert not any("same plan" in each.kind for each in table_of(rows[2:]))
 
 
 def test_rows_of_a_file_are_anchored_by_the_command() -> None:

@@ -24,6 +24,7 @@ from simulator.uncertainty.anchors import (
     DENSE,
     MOST,
     OF_EXPERTS,
+    SAME_PLAN,
     Anchor,
     Bin,
     Used,
@@ -40,6 +41,7 @@ from validation.published.runs import RunsError
 
 DIFFERENT = 1.0  # doublings from which on two rows are different configurations
 AT = (1.0, 2.0, 3.0, 4.0, 6.0)  # doublings of the table of ranges
+FEWEST = 3  # sources of the pairs with the same plan
 DIGITS = 4
 
 
@@ -248,7 +250,7 @@ def _anchored(outcome: Outcome, near: Sequence[_Near], bins: Sequence[Bin]) -> A
     assert outcome.place is not None and outcome.measured_s and outcome.predicted_s
     used = tuple(each.used for each in near)
     anchored_s = outcome.predicted_s * math.exp(correction(used))
-    span = span_at(bins, used[0].distance.total, experts=outcome.place.experts)
+    span = span_at(bins, used[0].distance, experts=outcome.place.experts)
     return AnchoredRow(
         outcome,
         used,
@@ -269,31 +271,45 @@ def _formula_s(outcome: Outcome, near: _Near) -> float | None:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> list[Bin]:
-    """The ranges of anchored steps of some rows by distance. A nearer bin is never wider than one
+    """The ranges of anchored steps of some rows by distance, and of those whose nearest anchor has
+    the same plan where they are of at least `FEWEST` sources. A nearer bin is never wider than one
     farther away: where few pairs say otherwise, the farther one is taken as wide."""
-    found = []
+    found: list[Bin] = []
     for kind in (DENSE, OF_EXPERTS):
         experts = kind == OF_EXPERTS
         rows = [each for each in outcomes if each.place and each.place.experts == experts]
         rows = [each for each in rows if not each.held_out]
-        low = high = 0.0
-        for least in AT:
-            own = _residuals(rows, least)
-            if own:
-                tenth, ninetieth = (_percentile(own, q) for q in ((1 - SHARE) / 2, (1 + SHARE) / 2))
-                low, high = min(low, tenth), max(high, ninetieth)
-                pairs, sources = len(own), len({source for source, _ in own})
-                found.append(Bin(kind, least, low, high, pairs, sources))
+        found += _bins(kind, rows, 1, lambda used: True)
+        found += _bins(kind + SAME_PLAN, rows, FEWEST, lambda used: not used[0].distance.plan)
     return found
 
 
-def _residuals(rows: Sequence[Outcome], least: float) -> list[tuple[str, float]]:
+def _bins(
+    kind: str,
+    rows: Sequence[Outcome],
+    fewest: int,
+    counts: Callable[[Sequence[Used]], bool],
+) -> Iterator[Bin]:
+    """A kind's bins of rows whose anchors count, from the sources that there must be at least."""
+    low = high = 0.0
+    for least in AT:
+        own = _residuals(rows, least, counts)
+        sources = len({source for source, _ in own})
+        if sources >= fewest:
+            tenth, ninetieth = (_percentile(own, q) for q in ((1 - SHARE) / 2, (1 + SHARE) / 2))
+            low, high = min(low, tenth), max(high, ninetieth)
+            yield Bin(kind, least, low, high, len(own), sources)
+
+
+def _residuals(
+    rows: Sequence[Outcome], least: float, counts: Callable[[Sequence[Used]], bool]
+) -> list[tuple[str, float]]:
     """Source and logarithm of measured over anchored step of rows whose nearest anchors from a
-    distance on lie less than a doubling farther."""
+    distance on lie less than a doubling farther, and count."""
     found = []
     for outcome, near in _neighbours(rows, least):
         used = tuple(each.used for each in near)
-        if used[0].distance.total < least + 1:
+        if used[0].distance.total < least + 1 and counts(used):
             assert outcome.measured_s and outcome.predicted_s
             residual = math.log(outcome.measured_s / outcome.predicted_s) - correction(used)
             found.append((outcome.run.source, residual))
