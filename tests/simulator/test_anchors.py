@@ -146,7 +146,8 @@ def test_the_range_never_narrows_with_distance(one: float, other: float) -> None
 
 def test_an_anchor_with_the_same_plan_gives_the_narrower_range_of_such_pairs() -> None:
     bins = (*BINS, Bin("dense with the same plan", 1.0, -0.02, 0.03, 30, 5))
-    same, other = (span_at(bins, Distance(1.0, plan, ()), experts=False) for plan in (0, 1))
+    far = Distance(1.0, 0.0, ()), Distance(0.0, 1.0, ())
+    same, other = (span_at(bins, each, experts=False) for each in far)
     assert (same.high, other.high) == pytest.approx((math.exp(0.03), math.exp(0.05)))
     assert "with the same plan" in same.words
     assert "with the same plan" not in other.words
