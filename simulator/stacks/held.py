@@ -17,4 +17,5 @@ def held_of(memory: Mapping[str, Any]) -> Held:
         bucket=int(memory.get("reduce_bucket_size", 0)),
         frees_gradients=bool(memory.get("frees_gradients", False)),
         temporaries=int(memory.get("update_temporaries", 0)),
+        loss_bytes=int(memory.get("loss_bytes", 0)),
     )

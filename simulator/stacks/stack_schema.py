@@ -235,6 +235,7 @@ MEMORY: dict[str, Rule] = {
     "step_copies": SWITCH,
     "frees_gradients": SWITCH,
     "update_temporaries": COUNT,
+    "loss_bytes": COUNT,
     "sub_group_size": ELEMENTS,
     "reduce_bucket_size": ELEMENTS,
 }

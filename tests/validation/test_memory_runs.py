@@ -68,31 +68,16 @@ def test_copies_of_the_distributed_optimizer_are_runs_of_data_that_shard() -> No
     assert (plan.zero, plan.data, plan.shard) == (1, 4, 2)
 
 
-def test_auto_attention_counts_as_fused_whatever_the_image() -> None:
-    notes = "[env:lts] [first recorded 2025-10-12] NVTE_ALLOW_NONDETERMINISTIC_ALGO=0"
-    assert changed(notes=notes).job.plan.attention == "flash"
-    assert changed(attention_backend="unfused").job.plan.attention == "unfused"
-
-
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ({"experts": "8"}, "experts whose matmuls are not grouped"),
         ({"experts": "8", "moe_grouped_gemm": "1", "dispatcher": "flex"}, "dispatcher flex"),
-        (
-            {
-                "experts": "8",
-                "moe_grouped_gemm": "1",
-                "dispatcher": "alltoall",
-                "notes": ";mtp-num-layers=1;",
-            },
-            "modules for further tokens beside experts",
-        ),
         ({"mla": "1", "notes": " q-lora-rank=192;"}, "latent attention without --kv-lora-rank"),
         ({"precision": "fp32+fp8(e4m3)"}, "precision fp32"),
         ({"optimizer": "muon|dist=1"}, "optimizer muon"),
-        ({"recompute": "selective/modules=moe_act"}, "recomputation of selective"),
-        ({"notes": ";cross-entropy-loss-fusion=True;"}, "--cross-entropy-loss-fusion"),
+        ({"recompute": "full/uniform/layers=2"}, "recomputation of full/uniform/layers=2"),
+        ({"notes": ";cross-entropy-fusion-impl=te;"}, "--cross-entropy-fusion-impl te"),
+        ({"gpus": "", "notes": ""}, "a number of GPUs that is not stated"),
     ],
 )
 def test_what_no_plan_stands_for_is_refused_by_name(cells: dict[str, str], words: str) -> None:
@@ -186,11 +171,11 @@ def test_seven_billion_parameters_come_out_within_three_percent(tmp_path: Path) 
 
 
 def test_the_command_prints_rows_verdicts_and_what_was_refused(tmp_path: Path) -> None:
-    file = some_golden(tmp_path, "mcore-429", "mcore-308")
+    file = some_golden(tmp_path, "mcore-429", "mcore-371")
     shown = CliRunner().invoke(cli, ["validate", "memory", "--data", str(file), "--rows"])
     assert shown.exit_code == 0
     assert "mcore-429" in shown.output
-    assert "1 refused: --cross-entropy-loss-fusion" in shown.output
+    assert "1 refused: --defer-embedding-wgrad-compute" in shown.output
     assert "verdicts that would be wrong" in shown.output
 
 
@@ -202,10 +187,10 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_golden_rows_are_six_percent_off_and_verdicts_as_often_wrong_as_said() -> None:
+def test_golden_rows_are_four_percent_off_and_verdicts_no_more_often_wrong_than_said() -> None:
     found = validate_memory()
-    golden = found.sources["Megatron-LM, tests of its CI"]
-    assert len(golden) > 250
-    assert sum(abs(each.error) for each in golden) / len(golden) < 0.06
-    assert round(1 / found.wrong(SURE)) == 7
-    assert round(1 / found.with_experts.wrong(SURE_OF_EXPERTS)) == 6
+    golden = [row for row in found.rows if row.source.startswith("Megatron-LM, tests of its CI")]
+    assert len(golden) > 330
+    assert sum(abs(each.error) for each in golden) / len(golden) < 0.04
+    assert round(1 / found.wrong(SURE)) >= 7
+    assert round(1 / found.with_experts.wrong(SURE_OF_EXPERTS)) >= 6

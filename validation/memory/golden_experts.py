@@ -2,7 +2,11 @@
 
 Source: github.com/NVIDIA/Megatron-LM, megatron/training/arguments.py: without --moe-ffn-hidden-size
 an expert is as wide as --ffn-hidden-size, without --expert-tensor-parallel-size it is split as all
-linears are. Sinkhorn's assignment is taken for a choice by scores, whose rows are as many.
+linears are. Sinkhorn's assignment is taken for a choice by scores, whose rows are as many. Without
+--moe-grouped-gemm each expert's linears run by themselves on views of the same rows, and what they
+give is joined (megatron/core/transformer/moe/experts.py, SequentialMLP): what is kept is as large
+as with grouped ones; their biases, under 1 % of the states, are left out. "flex" with deepep or
+hybridep sends a token once to a node.
 """
 
 from __future__ import annotations
@@ -11,27 +15,25 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workload.dispatchers.table import ALL_GATHER
+from validation.memory.golden_flags import argument
+from workload.dispatchers.table import ALL_GATHER, ONCE
 
 Whole = Callable[[str, int], int]  # the number in a column, or the one that stands for none
 COLUMNS = (
     "topk", "moe_ffn", "shared_expert_ffn", "ep", "etp", "dispatcher", "moe_grouped_gemm",
 )  # fmt: skip
-PATTERN = re.compile(r";moe-layer-freq=\(\[0\]\*(\d{1,4})\+\[1\]\*\d+\)")
+PATTERN = re.compile(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d+\)")
 REFUSED_FLAGS = {
-    ";mtp-num-layers=": "modules for further tokens beside experts",
     ";moe-expert-capacity-factor=": "a capacity of experts",
     "cuda-graph-scope": "graphs of parts of layers",
 }
-DISPATCHERS = {"allgather": ALL_GATHER, "alltoall": ""}
+DISPATCHERS = {"allgather": ALL_GATHER, "alltoall": "", "flex:deepep": ONCE, "flex:hybridep": ONCE}
 
 
 def refusal(cells: Mapping[str, str]) -> str | None:
     """What of a row with experts no plan stands for, if anything."""
     if lacking := [column for column in COLUMNS if column not in cells]:
         return f"experts without the column {lacking[0]}"
-    if cells["moe_grouped_gemm"] != "1":
-        return "experts whose matmuls are not grouped"
     if cells["dispatcher"] not in DISPATCHERS:
         return f"dispatcher {cells['dispatcher']}"
     return next((said for flag, said in REFUSED_FLAGS.items() if flag in cells["notes"]), None)
@@ -39,8 +41,10 @@ def refusal(cells: Mapping[str, str]) -> str | None:
 
 def fields_of(cells: Mapping[str, str], whole: Whole) -> dict[str, Any]:
     """The fields of a model with experts."""
-    pattern, topk = PATTERN.search(cells["notes"]), whole("topk", 0)
+    pattern, topk = PATTERN.fullmatch(argument(cells, "moe-layer-freq") or ""), whole("topk", 0)
+    plain = {} if cells["moe_grouped_gemm"] == "1" else {"biases": False}
     return {
+        **plain,
         "experts": whole("experts", 0),
         "topk": topk,
         "expert_ffn": whole("moe_ffn", 0) or whole("ffn", 0),

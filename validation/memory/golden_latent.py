@@ -8,9 +8,9 @@ transformer_config.py (MLATransformerConfig), where --qk-head-dim is a head with
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
+
+from validation.memory.golden_flags import Cells, number
 
 FLAGS = {
     "q_rank": "q-lora-rank",
@@ -21,18 +21,13 @@ FLAGS = {
 }
 
 
-def refusal(cells: Mapping[str, str]) -> str | None:
+def refusal(cells: Cells) -> str | None:
     """Why a row's latent attention cannot be read, if so."""
-    lacking = [flag for flag in FLAGS.values() if _value(cells, flag) is None]
+    lacking = [flag for flag in FLAGS.values() if number(cells, flag) is None]
     return f"latent attention without --{lacking[0]}" if lacking else None
 
 
-def fields_of(cells: Mapping[str, str]) -> dict[str, Any]:
+def fields_of(cells: Cells) -> dict[str, Any]:
     """The fields of a model with latent attention."""
-    widths = {field: _value(cells, flag) for field, flag in FLAGS.items()}
+    widths = {field: number(cells, flag) for field, flag in FLAGS.items()}
     return {**widths, "kv_heads": 0, "biases": False, "positions": "rope"}
-
-
-def _value(cells: Mapping[str, str], flag: str) -> int | None:
-    found = re.search(rf"[ ;]{flag}=(\d{{1,6}})(?:;|$)", cells["notes"])
-    return int(found[1]) if found else None

@@ -7,7 +7,8 @@ the golden values recorded for it (`max_memory_allocated` of the last rank, step
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
+from simulator.stacks.stack import Stack
 from topologies.build import Parts, build_machine
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.machine import Machine
 from topologies.session import session_cached
-from validation.memory import golden_experts, golden_latent
+from validation.memory import golden_experts, golden_latent, golden_recompute, golden_stages
+from validation.memory.golden_attention import attention
+from validation.memory.golden_flags import is_set, number
 from workload.gpt import GPT
 
 NEEDED = (
@@ -84,19 +88,7 @@ class GoldenRun:
     @cached_property
     def job(self) -> Job:
         """The model and plan; a NotExpressibleError says what of them is not ours."""
-        refused = golden_latent.refusal(self.cells) if self._has("mla") else None
-        if refused is None and self.has_experts:
-            refused = golden_experts.refusal(self.cells)
-        if refused is None:
-            noted = (words for flag, words in REFUSED_FLAGS.items() if flag in self.cells["notes"])
-            refused = next(noted, None)
-        if refused is None and self.cells["precision"] not in PRECISIONS:
-            refused = f"precision {self.cells['precision']}"
-        if refused is None and not self.cells["optimizer"].startswith(OPTIMIZERS):
-            refused = f"optimizer {self.cells['optimizer'].partition('|')[0]}"
-        if refused is None and self.cells["recompute"] != "none":
-            refused = f"recomputation of {self.cells['recompute']}"
-        if refused is not None:
+        if refused := next(filter(None, self._refusals()), None):
             raise NotExpressibleError(refused)
         gpt, words = self.gpt, self.words
         if self._has("mla"):
@@ -105,12 +97,46 @@ class GoldenRun:
             gpt = replace(gpt, **golden_experts.fields_of(self.cells, self._whole))
             words |= golden_experts.words_of(self.cells, self._whole)
         return job_of(
-            gpt,
-            words,
-            load_stack(STACK),
-            devices=self._whole("gpus"),
-            batch=self._whole("global_batch"),
+            gpt, words, self._stack, devices=self._devices, batch=self._whole("global_batch")
         )
+
+    def _refusals(self) -> Iterator[str | None]:
+        """What of the row no plan stands for, if anything."""
+        cells, optimizer = self.cells, self.cells["optimizer"]
+        if self._has("mla"):
+            yield golden_latent.refusal(cells)
+        if self.has_experts:
+            yield golden_experts.refusal(cells)
+        yield from (words for flag, words in REFUSED_FLAGS.items() if flag in cells["notes"])
+        if cells["precision"] not in PRECISIONS:
+            yield f"precision {cells['precision']}"
+        if not optimizer.startswith(OPTIMIZERS):
+            yield f"optimizer {optimizer.partition('|')[0]}"
+        if golden_recompute.recomputes(cells) is None:
+            yield f"recomputation of {cells['recompute']}"
+        yield golden_stages.refusal(cells, *self._split)
+        if not self._devices:
+            yield "a number of GPUs that is not stated"
+
+    @property
+    def _split(self) -> tuple[int, int, int]:
+        return self._whole("layers"), self._whole("pp"), self._whole("vpp", 1)
+
+    @property
+    def _devices(self) -> int:
+        """On how many GPUs it ran, 0 where nothing says. Some recipes are not public, and who
+        gathered the rows inferred it from the bytes between steps."""
+        notes = self.cells["notes"]
+        inferred = re.search(r"inferred, not stated: memory implies (\d{1,6})\]", notes)
+        return self._whole("gpus") or (int(inferred[1]) if inferred else 0)
+
+    @property
+    def _stack(self) -> Stack:
+        """Megatron-Core, where asked for with a fused loss."""
+        stack = load_stack(STACK)
+        if not is_set(self.cells, FUSED_LOSS):
+            return stack
+        return replace(stack, memory={**stack.memory, "loss_bytes": BYTES_OF_FUSED_LOSS})
 
     @property
     def has_experts(self) -> bool:
@@ -138,6 +164,7 @@ class GoldenRun:
             activation="swiglu" if self._has("swiglu") else "gelu",
             norm="rmsnorm" if self.cells["norm"] == "RMSNorm" else "layernorm",
             positions="rope" if self.cells["position"] == "rope" else "learned",
+            mtp_layers=number(self.cells, "mtp-num-layers") or 0,
             tied=self._has("tied"),
             biases=self._has("bias"),
             dropout=0.0 if "hidden-dropout=0.0" in self.cells["notes"] else DROPOUT,
@@ -158,27 +185,22 @@ class GoldenRun:
         words["zero"] = 3 if self.cells["fsdp"] != "none" else int(chosen.get("dist", 0))
         copies = int(chosen.get("instances", 1))
         if copies > 1:
-            words["shard"] = self._whole("gpus") // (x * pipe * cp * copies)
+            words["shard"] = self._devices // (x * pipe * cp * copies)
         words["sequence_parallel"] = self._has("sequence_parallel") and x > 1
-        words["attention"] = self._attention()
+        words["attention"] = attention(self.cells)
+        words["recompute"] = golden_recompute.recomputes(self.cells)
         reduced = chosen.get("overlap_grad_reduce") == "1"
         words["overlap"] = (
             "oar",
             *(["dp"] if reduced else []),
             *(["pp"] if interleave > 1 else []),
         )
+        words |= golden_stages.words_of(self.cells, *self._split)
         if "fp8" in self.cells["precision"]:
             words["precision"] = "fp8"
         if self.cells["precision"] == "fp16":  # summed in fp32 only where that is asked for
             words["gradients"] = "bf16"
         return words
-
-    def _attention(self) -> str:
-        """`auto` leaves it to Transformer Engine, which mostly takes a fused kernel; where it does
-        not, as in old images asked for deterministic kernels, the peak is predicted too low."""
-        given = self.cells["attention_backend"]
-        is_local = self.cells["transformer_impl"] == "local"
-        return "unfused" if given == "unfused" or (is_local and "flash" not in given) else "flash"
 
     @property
     def machine(self) -> Machine:
@@ -187,7 +209,7 @@ class GoldenRun:
         if gpu not in NODES:
             raise NotExpressibleError(f"GPU {gpu}")
         each, name, rate = NODES[gpu]
-        nodes = -(-self._whole("gpus") // each)
+        nodes = -(-self._devices // each)
         return _built(Parts(name, nodes, each, each, rate, "infiniband", f"CI with {gpu}"))
 
 
@@ -195,9 +217,15 @@ MUON = "muon|dist=0"  # each rank has all states of its parameters, as with zero
 OPTIMIZERS = ("adam", MUON)
 REFUSED_FLAGS = {
     "DISTILL_CONFIG": "distillation: a teacher beside the model",
-    ";cross-entropy-loss-fusion=True": "--cross-entropy-loss-fusion",
+    ";cross-entropy-fusion-impl=te": "--cross-entropy-fusion-impl te",
     ";defer-embedding-wgrad-compute=True": "--defer-embedding-wgrad-compute",
 }
+FUSED_LOSS = "cross-entropy-loss-fusion"
+# The compiled loss writes probabilities beside the fp32 logits, not over them: 4 bytes for each of
+# these (NVIDIA/Megatron-LM@d98e8a6, megatron/core/fusions/fused_cross_entropy.py: PyTorch compiles
+# the in-place steps of calculate_predicted_logits and calculate_gradients to ones out of place).
+# Transformer Engine's, --cross-entropy-fusion-impl te, is another kernel.
+BYTES_OF_FUSED_LOSS = 4
 PRECISIONS = ("bf16", "fp16", "bf16+fp8(hybrid,tensorwise,param_gather)")
 
 

@@ -21,7 +21,8 @@ class Held:
     gradients on their way to the ranks that keep them (DeepSpeed). With `frees_gradients` there are
     none between an update and the first gradients of the next step (PyTorch's optimizers set them
     to None). The update makes so many fp32 `temporaries`, each as large as what it updates at a
-    time (the roots of PyTorch's AdamW, unless it is fused).
+    time (the roots of PyTorch's AdamW, unless it is fused). The loss makes copies of logits of so
+    many `loss_bytes` for each beside those of the program (`workload/held/loss.py`).
 
     Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
     (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad) and
@@ -39,6 +40,7 @@ class Held:
     bucket: int = 0
     frees_gradients: bool = False
     temporaries: int = 0
+    loss_bytes: int = 0
 
     def copies_gradients(self, plan: Plan, *, wide: bool) -> bool:
         """Whether the update works on copies of gradients, which are summed in fp32 if `wide`.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.held.buckets import with_buckets
+from workload.held.loss import with_copies_of_logits
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
@@ -75,7 +76,7 @@ def lower_slots(
     every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts
-    every = with_buckets(b, every)
+    every = with_copies_of_logits(b, with_buckets(b, every))
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 
