@@ -18,4 +18,8 @@ def held_of(memory: Mapping[str, Any]) -> Held:
         frees_gradients=bool(memory.get("frees_gradients", False)),
         temporaries=int(memory.get("update_temporaries", 0)),
         loss_bytes=int(memory.get("loss_bytes", 0)),
+        inner_activations=tuple(memory.get("inner_activations", ())),
+        gradients_until_end=bool(memory.get("gradients_until_end", False)),
+        gradient_buckets=bool(memory.get("gradient_buckets", False)),
+        fp8_weights=bool(memory.get("fp8_weights", False)),
     )

@@ -236,6 +236,10 @@ MEMORY: dict[str, Rule] = {
     "frees_gradients": SWITCH,
     "update_temporaries": COUNT,
     "loss_bytes": COUNT,
+    "inner_activations": WORDS,
+    "gradients_until_end": SWITCH,
+    "gradient_buckets": SWITCH,
+    "fp8_weights": SWITCH,
     "sub_group_size": ELEMENTS,
     "reduce_bucket_size": ELEMENTS,
 }

@@ -108,7 +108,7 @@ class GoldenRun:
         if self.has_experts:
             yield golden_experts.refusal(cells)
         yield from (words for flag, words in REFUSED_FLAGS.items() if flag in cells["notes"])
-        if cells["precision"] not in PRECISIONS:
+        if not PRECISIONS.fullmatch(cells["precision"]):
             yield f"precision {cells['precision']}"
         if not optimizer.startswith(OPTIMIZERS):
             yield f"optimizer {optimizer.partition('|')[0]}"
@@ -132,11 +132,13 @@ class GoldenRun:
 
     @property
     def _stack(self) -> Stack:
-        """Megatron-Core, where asked for with a fused loss."""
-        stack = load_stack(STACK)
-        if not is_set(self.cells, FUSED_LOSS):
-            return stack
-        return replace(stack, memory={**stack.memory, "loss_bytes": BYTES_OF_FUSED_LOSS})
+        """Megatron-Core, where asked for with a fused loss and with parameters in fp8."""
+        stack, more = load_stack(STACK), dict[str, Any]()
+        if is_set(self.cells, FUSED_LOSS):
+            more["loss_bytes"] = BYTES_OF_FUSED_LOSS
+        if "param_gather" in self.cells["precision"]:
+            more["fp8_weights"] = False
+        return replace(stack, memory={**stack.memory, **more})
 
     @property
     def has_experts(self) -> bool:
@@ -226,7 +228,9 @@ FUSED_LOSS = "cross-entropy-loss-fusion"
 # the in-place steps of calculate_predicted_logits and calculate_gradients to ones out of place).
 # Transformer Engine's, --cross-entropy-fusion-impl te, is another kernel.
 BYTES_OF_FUSED_LOSS = 4
-PRECISIONS = ("bf16", "fp16", "bf16+fp8(hybrid,tensorwise,param_gather)")
+PRECISIONS = re.compile(
+    r"bf16|fp16|bf16\+fp8\((?:hybrid|e4m3),(?:delayed|tensorwise)(,param_gather)?\)"
+)
 
 
 @session_cached(16)

@@ -122,7 +122,7 @@ def _asked_of_golden(run: GoldenRun) -> Asked:
 
 
 def _asked_of_published(run: PublishedRun) -> Asked:
-    return Asked(case_of(run).job, machine_of(run), None)
+    return Asked(case_of(run).job, machine_of(run), measure_of(run).get("stage"))
 
 
 def answer(asked: Asked) -> Answer:

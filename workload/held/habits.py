@@ -22,7 +22,11 @@ class Held:
     none between an update and the first gradients of the next step (PyTorch's optimizers set them
     to None). The update makes so many fp32 `temporaries`, each as large as what it updates at a
     time (the roots of PyTorch's AdamW, unless it is fused). The loss makes copies of logits of so
-    many `loss_bytes` for each beside those of the program (`workload/held/loss.py`).
+    many `loss_bytes` for each beside those of the program (`workload/held/loss.py`). Of activations
+    of the kinds `inner_activations` what their first kernel gives is kept, and with
+    `gradients_until_end` gradients of weights until a backward pass ends; with `gradient_buckets`
+    they are there once more, and with `fp8_weights` copies of weights in fp8
+    (`workload/held/kept.py`).
 
     Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
     (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad) and
@@ -41,6 +45,10 @@ class Held:
     frees_gradients: bool = False
     temporaries: int = 0
     loss_bytes: int = 0
+    inner_activations: tuple[str, ...] = ()
+    gradients_until_end: bool = False
+    gradient_buckets: bool = False
+    fp8_weights: bool = False
 
     def copies_gradients(self, plan: Plan, *, wide: bool) -> bool:
         """Whether the update works on copies of gradients, which are summed in fp32 if `wide`.

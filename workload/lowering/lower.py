@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.held.buckets import with_buckets
+from workload.held.kept import with_kept
 from workload.held.loss import with_copies_of_logits
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
@@ -76,7 +77,8 @@ def lower_slots(
     every = in_recipe(b, every)
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts
-    every = with_copies_of_logits(b, with_buckets(b, every))
+    every = with_kept(b, with_buckets(b, every), transposes=habits.fp8_transposes)
+    every = with_copies_of_logits(b, every)
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 
