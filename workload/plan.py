@@ -41,9 +41,11 @@ class Plan:
     With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
-    give ("per_op"), or layers whole: "full", or "full:N" for the first N layers of a chunk. With
-    `matmul_forms` "tuned" each matmul runs in the form that is fastest on the machine, on operands
-    transposed for it if need be.
+    give ("per_op"), or layers whole: "full", or "full:N" for the first N layers of a chunk. The
+    classifier and its `loss` take a micro-batch's rows in `loss_chunks` chunks, each with its
+    gradients; a "fused" loss makes that of logits in place of these. With `matmul_forms` "tuned"
+    each matmul runs in the form that is fastest on the machine, on operands transposed for it if
+    need be.
     `precision` is that of all but the layers' linears, which multiply by the `recipe`, if there is
     one (`workload/recipes/table.py`).
     `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
@@ -83,6 +85,8 @@ class Plan:
     attention: str = "flash"
     matmul_forms: str = "plain"
     recompute: str = "none"
+    loss: str = "plain"
+    loss_chunks: int = 1
     overlap: tuple[str, ...] = OVERLAPS
     precision: str = "bf16"
     recipe: str = "none"

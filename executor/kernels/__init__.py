@@ -9,6 +9,7 @@ import torch
 
 from executor.kernels import (
     balance,
+    chunked_loss,
     clamped,
     dense,
     dropout,
@@ -142,6 +143,9 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "loss_sums": vocabulary.loss_sums,
         "loss_mean": vocabulary.loss_mean,
         "loss_grad": vocabulary.loss_grad,
+        "take_chunk": chunked_loss.take_chunk,
+        "put_chunk": chunked_loss.put_chunk,
+        "fused_loss": chunked_loss.fused_loss,
         "next_targets": vocabulary.next_targets,
         "goldfish": goldfish.goldfish,
         "kept_mean": goldfish.kept_mean,

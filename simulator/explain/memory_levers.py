@@ -22,8 +22,9 @@ Change = dict[str, Any]
 Lever = list[Change]
 OF_ACTIVATIONS = {  # which leave states as they are
     *("recompute", "micro_batch", "sequence_parallel", "context"),
-    *("interleave", "schedule", "attention"),
+    *("interleave", "schedule", "attention", "loss_chunks"),
 }
+CHUNKS = (2, 4, 8)  # of the loss
 DEGREES = ("pipe", "x", "y")  # which split all that a device has
 
 
@@ -63,6 +64,8 @@ def _of_switches(plan: Plan, stack: Stack) -> Iterator[Lever]:
         yield [{"sequence_parallel": True}]
     if plan.attention == "unfused" and stack.plan.get("attention") != "unfused":
         yield [{"attention": "flash"}]
+    if plan.loss == "plain" and plan.loss_chunks == 1:
+        yield [{"loss_chunks": count} for count in CHUNKS]
     if plan.schedule != "1f1b" and plan.pipe > 1:
         yield [{"schedule": "1f1b"}]
     if not plan.reshard:

@@ -45,7 +45,10 @@ SORTS = {
     "convolutions": ["ssd_conv", "ssd_conv_grad"],
     "dropout": ["dropout", "dropout_grad"],
     "gradient accumulation": ["accumulate"],
-    "loss": ["loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish", "next_targets"],
+    "loss": [
+        *("loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish", "next_targets"),
+        *("fused_loss", "take_chunk", "put_chunk"),
+    ],
     "embedding": ["embedding", "embedding_grad", "position", "position_grad"],
 }
 SORT_OF = {kind: sort for sort, kinds in SORTS.items() for kind in kinds}

@@ -38,6 +38,8 @@ REFUSED = {
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
     "context_latents": "compare plans by predict --sweep",
+    "loss": "how many chunks a fused one has follows from the plan: compare plans by predict "
+    "--sweep, or search with loss_chunks alone",
 }
 NOT_IN_FP8 = (
     "a search cannot keep precision=fp8, since which rows a stack gathers in fp8 depends on the "

@@ -280,11 +280,14 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
     for micro_batch in problem.choices("micro_batch", divisors(per_rank)):
         if per_rank % micro_batch or not schedules(problem, pipe, per_rank // micro_batch):
             continue
-        splits = micro_batch * problem.gpt.sequence // context % x == 0 and y == 1
+        rows = micro_batch * problem.gpt.sequence // context
+        if rows % problem.fixed.get("loss_chunks", 1):
+            continue
+        splits = rows % x == 0 and y == 1
         if splits not in known:
-            rows = [False, True] if splits and x > 1 else [False]
-            rows = [p for p in problem.choices("sequence_parallel", rows) if splits or not p]
-            every = product(zeros, kinds, [(p, *split) for p in rows for split in experts[p]])
+            by_rows = [False, True] if splits and x > 1 else [False]
+            by_rows = [p for p in problem.choices("sequence_parallel", by_rows) if splits or not p]
+            every = product(zeros, kinds, [(p, *split) for p in by_rows for split in experts[p]])
             known[splits] = that_run(problem, grid, [(*some, *rest) for *some, rest in every])
         if len(rest := known[splits]):
             first = np.broadcast_to(np.array([*grid, micro_batch]), (len(rest), len(grid) + 1))

@@ -103,6 +103,7 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
     yield LLAMA, replace(plain, x=2, sequence_parallel=True), False, 0
     yield SMALL, replace(plain, x=2, sequence_parallel=True), False, 0
     yield SMALL, replace(plain, pipe=2), False, 0
+    yield SMALL, replace(plain, loss="fused"), False, 0
     yield SMALL, replace(plain, x=2, data=2, micro_batch=1, optimizer="muon"), False, 0
     yield SMALL, replace(plain, data=2, micro_batch=1, optimizer="fedkseed-step"), False, 0
     for rule, sequences in (("sgd", 2), ("sgd-momentum", 2), ("lomo", 4)):

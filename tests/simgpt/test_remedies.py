@@ -57,6 +57,13 @@ def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(
     assert not fits(alone.replace("dp=rest", f"cp={fewer},dp=rest"), sequence)
 
 
+def test_a_loss_is_cut_into_the_fewest_chunks_that_are_enough_where_logits_are_too_large() -> None:
+    asked = *("predict", "llama-3-8b", "-m", "1x8xA100-40", "-n", "8", "--batch", "32"), "--plan"
+    plan = "fsdp=true,dp=rest,mbs=4,recompute=full"
+    assert "it fits with loss_chunks=2 (" in simgpt(*asked, plan, "--stack", "fsdp").err
+    assert "loss_chunks" not in simgpt(*asked, plan, "--stack", "megatron-core").err
+
+
 def test_only_what_divides_sequence_and_ranks_is_named() -> None:
     """24 ranks of data are split by 3, and 32 are not; 2*3 divides 9 * 2**15 tokens."""
     plan = "tp=2,dp=rest,mbs=1,sp=true,zero=1"

@@ -35,6 +35,7 @@ def check(gpt: GPT, plan: Plan) -> None:
     if plan.sequence_parallel:
         rows = plan.micro_batch * gpt.sequence // plan.context
         _divides("x", x, {"the rows of a micro-batch": rows})
+    _check_loss(gpt, plan)
     dense_layers = gpt.layers - moe.layers_with_experts(gpt)
     if why := recomputation_refusal(gpt, dense_layers, plan.recompute):
         raise PlanCannotRunError(f"recompute={plan.recompute} {why}")
@@ -56,6 +57,24 @@ def check(gpt: GPT, plan: Plan) -> None:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
+        )
+
+
+def _check_loss(gpt: GPT, plan: Plan) -> None:
+    """Refuse a loss in chunks that are not equal, or that no kernel makes."""
+    if plan.loss_chunks > 1:
+        rows = plan.micro_batch * gpt.sequence // plan.context
+        _divides("loss_chunks", plan.loss_chunks, {"the rows of a micro-batch": rows})
+    said = f"loss_chunks={plan.loss_chunks}" if plan.loss_chunks > 1 else f"loss={plan.loss}"
+    if gpt.mtp_layers and said != "loss=plain":
+        raise PlanCannotRunError(
+            f"{said} is of one loss a micro-batch, and {gpt.name} has mtp_layers="
+            f"{gpt.mtp_layers}; leave it out"
+        )
+    if plan.loss == "fused" and plan.x * plan.y > 1:
+        raise PlanCannotRunError(
+            f"loss=fused is one kernel over a token's whole vocabulary, which x={plan.x} and "
+            f"y={plan.y} split; take x=1 and y=1, or loss_chunks alone"
         )
 
 

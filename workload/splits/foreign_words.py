@@ -42,6 +42,7 @@ _BY_KEY = {
     "schedule": ("pipeline_schedule", "pipeline_parallel_schedule", "pp_schedule"),
     "precision": ("dtype", "torch_dtype", "compute_dtype", "mixed_precision", "fp8_format"),
     "gradients": ("grad_dtype", "reduce_dtype", "gradient_dtype", "main_grads_dtype", "grad_type"),
+    "loss_chunks": ("num_output_chunks", "num_chunks"),
     "context_kind": ("cp_comm_type", "context_parallel_rotate_method"),
     "dispatcher": ("moe_token_dispatcher_type", "moe_dispatcher", "token_dispatcher"),
     "recipe": ("fp8_recipe",),
@@ -55,6 +56,10 @@ _BY_KEY = {
     "recompute=selective": ("recompute_activations",),
     "gradients=fp32": ("accumulate_allreduce_grads_in_fp32", "grad_reduce_in_fp32"),
     "gradients=bf16": ("grad_reduce_in_bf16",),
+    "loss=fused": (
+        *("use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_kernel"),
+        *("fused_linear_cross_entropy", "liger_fused_linear_cross_entropy"),
+    ),
     "overlap=dp": ("overlap_grad_reduce", "overlap_comm", "overlap_param_gather"),
     "offload=optimizer": ("cpu_offload", "optimizer_offload", "offload_optimizer"),
 }

@@ -21,6 +21,7 @@ CHOICES = {
     "moments": ("fp32", "bf16"),
     "optimizer": NAMES,
     "offload": ("none", "optimizer"),
+    "loss": ("plain", "fused"),
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
     "recipe": RECIPE_NAMES,
@@ -31,7 +32,7 @@ PRECISIONS = CHOICES["precision"]
 OR_RECIPE = f"or for linears alone recipe= with one of {', '.join(RECIPE_NAMES[1:])}"
 COUNTS = (
     *(*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"),
-    *("shard", "expert_tensor"),
+    *("shard", "expert_tensor", "loss_chunks"),
 )
 # Fields of which some values are wrong whatever the others are, in the order in which one is named.
 ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero")

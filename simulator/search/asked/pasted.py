@@ -15,6 +15,8 @@ ANYWAY: Mapping[str, Any] = {
     "ends_as_layers": False,
     "context_latents": False,
     "context_heads": 1,
+    "loss": "plain",
+    "loss_chunks": 1,
 }
 
 

@@ -155,10 +155,11 @@ class RelaxedShapes:
 
 
 def is_relaxed(problem: SearchProblem) -> bool:
-    """Whether relaxed shapes bound those of a problem. Casts of a recipe, what is offloaded, and
-    the busiest rank of experts' uneven loads follow from more than these have."""
+    """Whether relaxed shapes bound those of a problem. Casts of a recipe, what is offloaded, chunks
+    of a loss, and the busiest rank of experts' uneven loads follow from more than these have."""
     plain = problem.fixed.get("recipe", NO_RECIPE) == NO_RECIPE
     kept = problem.fixed.get("offload", "none") == "none"
+    kept = kept and problem.fixed.get("loss_chunks", 1) == 1
     return plain and kept and not isinstance(problem.gpt, RoutedGPT)
 
 

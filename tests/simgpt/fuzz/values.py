@@ -68,6 +68,7 @@ COUNT, SMALL, SWITCH = "count", "small", "switch"
 PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("x", "y", "z", "data", "pipe", "interleave", "micro_batch", "batch"), COUNT),
     **dict.fromkeys(("expert", "expert_tensor", "context", "context_heads"), COUNT),
+    "loss_chunks": COUNT,
     **dict.fromkeys(("nope", "X"), COUNT),
     **dict.fromkeys(("zero", "shard"), SMALL),
     **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
@@ -92,6 +93,7 @@ PLAN_KEYS: dict[str, Any] = {
     "gradients": ["bf16", "fp32", "x"],
     "moments": ["bf16", "fp32", "fp8", "x"],
     "offload": ["optimizer", "none", "x"],
+    "loss": ["fused", "plain", "x"],
     "matmul_forms": ["tuned", "plain", "x"],
     "order": ["x-y-z-data-pipe", "pipe-data-z-y-x", "x-x", "x", "-"],
 }

@@ -21,6 +21,7 @@ UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take
 FIELDS: dict[str, list[Any]] = {
     "reshard": [True, False],
     "offload": ["none", "optimizer"],
+    "loss_chunks": [4, 48],
     "optimizer": ["adamw", "sgd-momentum", "muon"],
     "attention": ["flash", "unfused"],
     "gradients": ["fp32", "bf16"],

@@ -14,9 +14,9 @@ from workload.layout import Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import dropout, goldfish, norm
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.layers.further import cross_entropy
 from workload.lowering.layers.linear import add_gradient, gather, matmul, weight_gradient
 from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHER, Part
-from workload.rules import zeroth_order
 
 Kept = tuple[tuple[str, str] | None, str]
 BEHIND = "targets.behind"
@@ -135,7 +135,8 @@ def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Names of what the head's forward leaves behind for its backward."""
+    """Names of what the head's forward leaves behind for its backward: gradients of the logits or,
+    of a loss in chunks, the classifier's gradients, of its input in `d_input`."""
 
     source: str
     stats: str
@@ -145,6 +146,7 @@ class Head:
     norm_of: str = "norm"
     further: int = 0
     targets: str = ""
+    d_input: str = ""
 
 
 def head(b: Builder, source: str, *, norm_of: str = "norm", further: int = 0) -> Head:
@@ -153,12 +155,16 @@ def head(b: Builder, source: str, *, norm_of: str = "norm", further: int = 0) ->
     normed, stats = norm.forward(b, "norm", norm_of, source)
     whole = merge_columns(b, "head", rows.gather(b, "head.rows", normed))
     weight = gather(b, "head", _table(b), tile(b))
+    targets, mask = _targets(b, further)
+    if cross_entropy.is_in_chunks(b):
+        of = cross_entropy.Classifier(whole, _table(b), weight, tile(b))
+        d_input = cross_entropy.in_chunks(b, of, (targets, mask))
+        return Head(source, stats, "", "", "", norm_of, d_input=d_input)
     vocab = tile(b)[0]
     logits = b.tensor("head.o", (b.rows, vocab))
     matmul(b, "head.matmul", [whole, weight], logits, "NT", (b.rows, vocab, b.gpt.hidden))
     kept = normed if rows.parts(b) > 1 else whole
-    targets, mask = _targets(b, further)
-    d_logits = _loss(b, logits, (targets, mask), further)
+    d_logits = cross_entropy.loss(b, logits, (targets, mask), further)
     return Head(source, stats, kept, weight, d_logits, norm_of, further, targets)
 
 
@@ -167,51 +173,29 @@ def head_backward(b: Builder, kept: Head, *, gathered: bool) -> str:
 
     `gathered` says that the table's tile is still at hand.
     """
-    vocab = tile(b)[0]
-    source = rows.gather(b, "head.grad.source", kept.rows, SOURCE_GATHER)
-    weight = kept.weight if gathered else gather(b, "head.grad", _table(b), tile(b))
-    d = b.tensor("head.di", (b.rows, b.gpt.hidden))
-    shape = (b.rows, b.gpt.hidden, vocab)
-    matmul(b, "head.grad.input", [kept.d_logits, weight], d, "NN", shape, INPUT_GRAD)
-    d = rows.reduce(b, "head.grad.reduce", d, *b.shards_of("vocabulary"), purpose=INPUT_GRAD_REDUCE)
-    first = b.block.micro_batch == 0 and not kept.further
-    weight_gradient(b, "head", _table(b), (kept.d_logits, source), tile(b), first=first)
+    reduced = INPUT_GRAD_REDUCE
+    over = b.shards_of("vocabulary")
+    if kept.d_input:
+        d = rows.reduce(b, "head.grad.reduce", kept.d_input, *over, purpose=reduced)
+    else:
+        source = rows.gather(b, "head.grad.source", kept.rows, SOURCE_GATHER)
+        d = _input_gradient(b, kept, gathered=gathered)
+        d = rows.reduce(b, "head.grad.reduce", d, *over, purpose=reduced)
+        first = b.block.micro_batch == 0 and not kept.further
+        weight_gradient(b, "head", _table(b), (kept.d_logits, source), tile(b), first=first)
     d = take_columns(b, "head.grad.columns", d, "head.di.part")
     norm.backward(b, "norm", kept.norm_of, (kept.source, kept.stats), d)
     return d
 
 
-def _loss(b: Builder, logits: str, told: tuple[str, list[str]], further: int) -> str:
-    """Emit cross-entropy over the split vocabulary and its gradient; returns the latter's name.
-    `told` are the targets and which of them count. That of a `further` token is weighed, and added
-    to that of the next.
-
-    Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
-    exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
-    """
-    targets, kept = told
-    weight = b.gpt.mtp_loss / b.gpt.mtp_layers if further else 1.0
-    how: dict[str, Any] = {"masked": True, "weight": weight} if further else {}
-    vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
-    if b.dtype == "bf16":
-        wide = b.tensor("loss.logits", b.buffers[logits].shape, b.wide)
-        b.op("loss.cast", "cast", [logits], [wide])
-        logits = wide
-    top = b.tensor("loss.max", (b.rows,), b.wide, role="workspace")
-    b.op("loss.maximum", "loss_maximum", [logits], [top], **vocab)
-    b.all_reduce("loss.maximum.reduce", top, *b.shards_of("vocabulary"), reduction="max")
-    sums = b.tensor("loss.sums", (2, b.rows), b.wide, role="workspace")
-    reads = [logits, top, targets]
-    b.op("loss.exponentials", "loss_sums", reads, [sums, logits], **vocab)
-    b.all_reduce("loss.exponentials.reduce", sums, *b.shards_of("vocabulary"))
-    tokens, (total, first) = b.plan.batch * b.gpt.sequence, _total(b)
-    first = first and not further
-    reads = [sums, *kept, *([] if first else [total])]
-    b.op("loss.mean", "loss_mean", reads, [total], tokens=tokens, first=first, **how)
-    grad = b.tensor("loss.grad", b.buffers[logits].shape)
-    reads = [logits, sums, targets, *kept]
-    b.op("loss.grad", "loss_grad", reads, [grad], tokens=tokens, **vocab, **how)
-    return grad
+def _input_gradient(b: Builder, kept: Head, *, gathered: bool) -> str:
+    """Emit the gradient of the classifier's input, from that of the logits; returns its name."""
+    vocab = tile(b)[0]
+    weight = kept.weight if gathered else gather(b, "head.grad", _table(b), tile(b))
+    d = b.tensor("head.di", (b.rows, b.gpt.hidden))
+    shape = (b.rows, b.gpt.hidden, vocab)
+    matmul(b, "head.grad.input", [kept.d_logits, weight], d, "NN", shape, INPUT_GRAD)
+    return d
 
 
 def _targets(b: Builder, further: int) -> tuple[str, list[str]]:
@@ -236,14 +220,6 @@ def _behind(b: Builder) -> list[str]:
         return []
     shape = (b.plan.micro_batch, goldfish.CHUNKS, b.gpt.mtp_layers)
     return [b.inputs(BEHIND, shape, b.grid.parts_of("vocabulary"))]
-
-
-def _total(b: Builder) -> tuple[str, bool]:
-    """What a micro-batch's loss is added to, and whether it is the first one."""
-    m = b.block.micro_batch
-    if b.rule.zeroth_order:
-        return zeroth_order.loss_of(b, m), m in (0, b.plan.micro_batches)
-    return goldfish.total(b), m == 0
 
 
 def merge_columns(b: Builder, label: str, part: str) -> str:

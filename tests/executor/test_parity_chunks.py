@@ -1,0 +1,58 @@
+"""The loss in chunks, and fused with its gradient, against the plain model: losses and weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from executor.kernels.chunked_loss import fused_loss
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
+from tests.executor.test_parity import TINY, check
+from tests.executor.test_parity_experts import plan_of
+from workload.gpt import GPT
+from workload.op import Op
+from workload.passes.table import OVERLAPS
+from workload.plan import Plan
+
+UNTIED = replace(TINY, tied=False)
+GOLDFISH = replace(TINY, goldfish_k=3, goldfish_h=2)
+
+
+def plans() -> list[Plan]:
+    """Chunks with every axis, with gradients that are reduced at once and at the step's end, and
+    with stages that run forward passes ahead."""
+    return [
+        plan_of(x=2, data=2, loss_chunks=4, sequence_parallel=True, zero=2, overlap=OVERLAPS),
+        plan_of(y=2, z=2, loss_chunks=2, recompute="full"),
+        plan_of(pipe=2, data=2, loss_chunks=8, micro_batches=2, schedule="zb-h1"),
+        plan_of(context=2, data=2, loss_chunks=2, zero=3, micro_batches=2),
+        plan_of(pipe=2, z=2, loss="fused", micro_batches=2, schedule="gpipe"),
+        plan_of(data=4, loss="fused", loss_chunks=2, zero=3, overlap=OVERLAPS),
+    ]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [TINY, UNTIED, GOLDFISH], ids=["tied", "untied", "goldfish"])
+def test_a_loss_in_chunks_trains_as_the_plain_model_does(gpt: GPT) -> None:
+    check(4, gpt, plans())
+
+
+def test_a_fused_loss_is_pytorchs_and_leaves_nothing_in_padded_columns() -> None:
+    plan = plan_of()
+    at = RankContext(
+        grid=plan.grid, rank=0, device=torch.device("cpu"), adamw=AdamW(lr=1.0, clip=1.0), seed=0
+    )
+    logits = torch.randn(6, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    targets, total = torch.tensor([0, 3, 9, 9, 1, 5]), torch.zeros(1, dtype=torch.float64)
+    plain = logits[:, :10].clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(plain, targets, reduction="sum") / 8
+    (grad,) = torch.autograd.grad(expected, plain)
+    how = {"tokens": 8, "vocab": 10, "first": False}
+    op = Op("loss", "fused_loss", (), (), attributes=how)
+    fused_loss(op, [logits, targets, total], [logits, total], at)
+    assert float(total) == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(logits[:, :10], grad, rtol=1e-12, atol=1e-15)
+    assert not logits[:, 10:].any()
