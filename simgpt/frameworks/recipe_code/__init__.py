@@ -1,0 +1,1 @@
+"""Recipes written in Python, evaluated over their syntax tree: nothing of them is run."""

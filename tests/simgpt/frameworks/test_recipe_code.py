@@ -1,0 +1,210 @@
+"""The evaluator of recipes: what a recipe's text determines, what it does not, and its bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.recipe_code.checkout import Checkout
+from simgpt.frameworks.recipe_code.evaluator import Evaluator, evaluated_call
+from simgpt.frameworks.recipe_code.values import RecipeError, Thing
+
+
+def evaluated(tmp_path: Path, body: str, **modules: str) -> Any:
+    """What the function `recipe` of a module with this text returns."""
+    (tmp_path / "job.py").write_text(dedent(body))
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(dedent(text))
+    ev = Evaluator(Checkout(tmp_path, ("",)), {"major": 9})
+    return evaluated_call(ev, "job", "recipe", [], {})
+
+
+def test_a_replaced_dataclass_keeps_what_is_not_replaced(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        from dataclasses import dataclass, replace
+        @dataclass
+        class Plan:
+            tp: int = 1
+            pp: int = 1
+            @property
+            def split(self):
+                return self.tp * self.pp
+        BASE = Plan(pp=4)
+        WIDE = replace(BASE, tp=2)
+        def recipe():
+            return [WIDE.tp, WIDE.split, BASE.split]
+        """,
+    )
+    assert found == [2, 8, 4]
+
+
+def test_names_come_from_other_modules_and_from_names_put_together(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        import importlib
+        from plans import base as plan
+        def recipe(model="llama", gpu="h100"):
+            module = importlib.import_module("plans")
+            return getattr(module, f"{model}_{gpu}".upper()), plan(3)["h100"][1]
+        """,
+        plans="LLAMA_H100 = 7\ndef base(n):\n    return {'h100': (1, n), 'b200': (2, n)}\n",
+    )
+    assert found == (7, 3)
+
+
+def test_functions_change_the_object_that_they_are_given(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        from elsewhere import Config
+        def common(cfg, overlap=False):
+            cfg.model.recompute = None
+            if overlap:
+                cfg.comm.overlap = True
+        def recipe(gpu="gb200"):
+            cfg = Config(model=Config(recompute="full"), comm=Config(overlap=False))
+            common(cfg, overlap=gpu in ("gb200", "gb300"))
+            return cfg.model.recompute, cfg.comm.overlap
+        """,
+    )
+    assert found == (None, True)
+
+
+def test_a_branch_that_cannot_be_told_leaves_unknown_what_it_decides_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        import elsewhere
+        def recipe():
+            cfg = elsewhere.Config(a=1, b=1, c=1)
+            if elsewhere.measured():
+                cfg.a = 2
+                cfg.b = 3
+            else:
+                cfg.a = 2
+            return cfg
+        """,
+    )
+    assert found.fields["a"] == 2
+    assert found.fields["c"] == 1
+    unknown = found.fields["b"]
+    assert isinstance(unknown, Thing)
+    assert unknown.is_unknown
+    assert str(unknown.place) == "job.py:5"
+
+
+def test_a_way_that_returns_early_skips_what_follows_only_for_itself(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        import elsewhere
+        def dispatch(cfg, backend):
+            if elsewhere.experts() == 0:
+                return
+            cfg.backend = backend
+            cfg.sure = True
+        def recipe():
+            cfg = elsewhere.Config(backend="deepep", sure=True)
+            dispatch(cfg, "hybridep")
+            return cfg
+        """,
+    )
+    assert isinstance(found.fields["backend"], Thing)
+    assert found.fields["sure"] is True
+
+
+def test_a_way_that_raises_is_not_the_one_that_was_taken(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        import elsewhere
+        def recipe():
+            cfg = elsewhere.Config(a=1)
+            if elsewhere.version() > 3:
+                cfg.a = 2
+            else:
+                cfg.a = 5
+                raise ValueError("too old")
+            return cfg.a
+        """,
+    )
+    assert found == 2
+
+
+def test_attributes_set_of_an_unknown_object_are_known(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        """
+        import elsewhere
+        def recipe():
+            model = elsewhere.load("model")
+            model.tp = 4
+            return model
+        """,
+    )
+    assert found.is_unknown
+    assert found.fields == {"tp": 4}
+
+
+def test_the_main_part_of_a_script_is_not_followed(tmp_path: Path) -> None:
+    found = evaluated(
+        tmp_path,
+        "SEEN = []\ndef recipe():\n    return SEEN\n"
+        "if __name__ == '__main__':\n    SEEN.append(1)\n",
+    )
+    assert found == []
+
+
+def test_what_a_recipe_refuses_is_said_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"no such size.*job\.py:3"):
+        evaluated(
+            tmp_path,
+            "def recipe(size='9b'):\n  if size != '8b':\n    raise ValueError('no such size')\n",
+        )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def recipe():\n    return recipe()\n",
+        "def recipe():\n    return [0] * 10**9\n",
+        "def recipe():\n    return 9 ** 60 * 9 ** 60\n",
+        "def recipe():\n    x = 'a' * 9999\n    return x + x\n",
+        "def recipe():\n    x = 0\n    while True:\n        x = [i for i in range(9000)]\n",
+        "def recipe():\n    return " + "[" * 60 + "]" * 60 + "\nX = " + "-" * 900 + "1\n",
+        "import m\ndef recipe():\n"
+        + "    if m.f():\n        if m.g():\n            return 1\n" * 30,
+    ],
+    ids=["recursion", "list", "number", "text", "loop", "nesting", "ways"],
+)
+def test_work_is_bounded(tmp_path: Path, body: str) -> None:
+    with pytest.raises(RecipeError):
+        evaluated(tmp_path, body)
+
+
+def test_a_link_out_of_the_checkout_is_no_module_of_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.py"
+    outside.write_text("TP = 8\n")
+    inside = tmp_path / "checkout"
+    inside.mkdir()
+    (inside / "plans.py").symlink_to(outside)
+    assert Checkout(inside, ("",)).find("plans") is None
+    assert Checkout(inside, ("",)).find("..outside") is None
+
+
+def test_nothing_of_a_recipe_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    evaluated(
+        tmp_path,
+        f"import os\nopen({str(mark)!r}, 'w').write('x')\nos.mkdir({str(mark)!r})\n"
+        "def recipe():\n    return 1\n",
+    )
+    assert not mark.exists()

@@ -1,0 +1,189 @@
+"""Recipes in the layout of each release of Megatron-Bridge, written here in a few lines each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from simgpt.frameworks.recipe_code.facts import facts
+from simgpt.frameworks.recipe_code.recipe import named_recipe
+from simgpt.frameworks.recipe_code.values import RecipeError
+
+COMMON = """
+from dataclasses import dataclass
+from typing import Optional, List
+from elsewhere.core import OptimizerConfig, DistributedDataParallelConfig, TransformerConfig
+@dataclass
+class Provider(TransformerConfig):
+    seq_length: int = 4096
+    num_moe_experts: Optional[int] = 128
+    moe_token_dispatcher_type: str = "alltoall"
+@dataclass
+class Train:
+    global_batch_size: int = 512
+    micro_batch_size: int = 1
+@dataclass
+class Overlap:
+    tp_comm_overlap: bool = True
+    overlap_moe_expert_parallel_comm: bool = False
+    delay_wgrad_compute: bool = False
+@dataclass
+class Precision:
+    grad_reduce_in_fp32: bool = True
+@dataclass
+class Container:
+    model: object
+    train: object
+    optimizer: object
+    ddp: object
+    comm_overlap: object
+    mixed_precision: object
+def library():
+    return Container(model=Provider(), train=Train(), optimizer=OptimizerConfig(),
+                     ddp=DistributedDataParallelConfig(), comm_overlap=Overlap(),
+                     mixed_precision=Precision())
+"""
+FLAT = """
+from megatron.bridge.library import library
+def moe_30b_pretrain_64gpu_gb200_fp8mx_config():
+    cfg = library()
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.moe_token_dispatcher_type = "flex"
+    cfg.model.moe_flex_dispatcher_backend = "hybridep"
+    cfg.model.cuda_graph_impl = "transformer_engine"
+    cfg.model.cuda_graph_scope = ["attn", "moe_router"]
+    cfg.model.recompute_modules = ["moe_act"]
+    cfg.comm_overlap.overlap_moe_expert_parallel_comm = True
+    cfg.mixed_precision.grad_reduce_in_fp32 = False
+    return cfg
+"""
+VARIANTS = """
+from megatron.bridge.library import library
+from utils.overrides import set_plan
+from . import plans
+def moe_30b_pretrain_config_h100(precision="bf16", mock=True, config_variant="v1"):
+    cfg = library()
+    name = f"moe_30b_pretrain_config_h100_{precision}_{config_variant}".upper()
+    set_plan(cfg, getattr(plans, name))
+    return cfg
+"""
+PLANS = """
+from dataclasses import replace
+from utils.utils import Plan
+BASE = Plan(num_gpus=16, graphs=["full_iteration"])
+MOE_30B_PRETRAIN_CONFIG_H100_BF16_V1 = BASE
+MOE_30B_PRETRAIN_CONFIG_H100_BF16_V2 = replace(BASE, num_gpus=32, gbs=1024, modules=["layernorm"])
+"""
+UTILS = """
+from dataclasses import dataclass
+@dataclass
+class Plan:
+    num_gpus: int = 1
+    gbs: int = 512
+    graphs: list = None
+    modules: list = None
+"""
+OVERRIDES = """
+def set_plan(cfg, plan):
+    cfg.train.global_batch_size = plan.gbs
+    if plan.graphs is not None:
+        cfg.model.cuda_graph_impl = "local"
+        cfg.model.cuda_graph_scope = plan.graphs
+    if plan.modules is not None:
+        cfg.model.recompute_granularity = "selective"
+        cfg.model.recompute_modules = plan.modules
+def set_post_overrides(recipe, family, model, gpu, num_gpus, dtype, task, user_gbs=None,
+                       config_variant="v1"):
+    if dtype == "bf16" and recipe.optimizer.optimizer == "adam":
+        recipe.optimizer.use_precision_aware_optimizer = True
+        recipe.optimizer.exp_avg_dtype = "bfloat16"
+    if user_gbs is None and num_gpus != 32:
+        recipe.train.global_batch_size = num_gpus * 32
+    return recipe
+"""
+
+
+def _write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".py").write_text(dedent(text))
+    return folder
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    """A checkout in the layout of v0.6."""
+    return _write(
+        tmp_path,
+        src__megatron__bridge__library=COMMON,
+        src__megatron__bridge__perf_recipes__moe__gb200__moe=FLAT,
+    )
+
+
+@pytest.fixture
+def variants(tmp_path: Path) -> Path:
+    """A checkout in the layout of v0.3 to v0.5."""
+    base = "scripts__performance__"
+    return _write(
+        tmp_path,
+        src__megatron__bridge__library=COMMON,
+        **{
+            f"{base}configs__moe__moe_llm_pretrain": VARIANTS,
+            f"{base}configs__moe__plans": PLANS,
+            f"{base}utils__utils": UTILS,
+            f"{base}utils__overrides": OVERRIDES,
+        },
+    )
+
+
+def test_a_flat_recipe_gives_its_facts(flat: Path) -> None:
+    found = facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))
+    assert found["devices"] == "64"
+    assert found["precision"] == "fp8_mx"
+    assert (found["tp"], found["pp"], found["gbs"]) == ("2", "1", "512")
+    assert found["graphs"] == "attn+moe_router"
+    assert found["dispatcher"] == "hybridep"
+    assert found["overlap"] == "a2a"
+    assert found["gradients"] == "bf16"
+    assert found["moments"] == "fp32"  # Megatron-Core's default
+    assert found["unresolved"] == ""
+
+
+def test_modules_count_only_where_recomputation_is_selective(flat: Path, variants: Path) -> None:
+    assert facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))["recompute"] == "none"
+
+
+def test_a_variant_takes_its_own_plan_and_what_the_launcher_adds(variants: Path) -> None:
+    first = facts(named_recipe(variants, "moe_30b_pretrain_h100_bf16_v1"))
+    second = facts(named_recipe(variants, "moe_30b_pretrain_h100_bf16_v2"))
+    assert (first["devices"], second["devices"]) == ("16", "32")
+    assert (first["recompute"], second["recompute"]) == ("none", "layernorm")
+    assert first["graphs"] == second["graphs"] == "full_iteration"
+    assert (first["gbs"], second["gbs"]) == ("512", "1024")
+    assert second["moments"] == "bf16"
+
+
+def test_another_number_of_devices_is_asked_of_the_launcher(variants: Path) -> None:
+    assert facts(named_recipe(variants, "moe_30b_pretrain_h100_bf16_v2", 8))["gbs"] == "256"
+
+
+def test_a_setting_that_cannot_be_told_is_named_with_its_line(flat: Path) -> None:
+    path = flat / "src/megatron/bridge/perf_recipes/moe/gb200/moe.py"
+    path.write_text(path.read_text().replace('= "hybridep"', "= elsewhere.best()"))
+    found = facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))
+    assert found["dispatcher"] == ""
+    assert found["unresolved"].startswith("model.moe_flex_dispatcher_backend@")
+    assert found["unresolved"].endswith("gb200/moe.py:7")
+
+
+def test_an_unknown_recipe_is_refused_with_names_like_it(variants: Path) -> None:
+    with pytest.raises(RecipeError, match="moe_30b_pretrain_h100_bf16_v1"):
+        named_recipe(variants, "moe_30b_pretrain_h100_fp8_cs_v1")
+
+
+def test_a_folder_without_recipes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no performance recipes"):
+        named_recipe(tmp_path, "anything")

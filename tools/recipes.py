@@ -1,0 +1,72 @@
+"""`python -m tools.recipes REPOSITORY RELEASE=TAG …`: write validation/data/recipes.csv from tags
+of a clone of Megatron-Bridge.
+
+Each tag's files are unpacked by git into a folder of their own, and their recipes evaluated over
+their syntax trees (simgpt/frameworks/recipe_code); nothing of them is run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from simgpt.frameworks.recipe_code.checkout import Checkout
+from simgpt.frameworks.recipe_code.facts import COLUMNS, facts
+from simgpt.frameworks.recipe_code.layouts import RecipeKey, recipes_of
+from simgpt.frameworks.recipe_code.recipe import evaluate_recipe
+from simgpt.frameworks.recipe_code.values import RecipeError
+
+TABLE = Path(__file__).parent.parent / "validation" / "data" / "recipes.csv"
+FOLDERS = ("scripts/performance", "src/megatron/bridge")
+OF_TEXT = "pretrain"  # the task of the published tables
+LEFT_OUT = ("_vl_", "wan_")  # models of images, which the tables do not have
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the table; a RecipeError names a tag that has no recipes."""
+    repository, *releases = arguments
+    lines = []
+    for each in releases:
+        release, _, tag = each.partition("=")
+        with tempfile.TemporaryDirectory() as folder:
+            _unpack(Path(repository), tag, Path(folder))
+            lines += list(rows_of(Path(folder), release, tag))
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ("release", "tag", *COLUMNS), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    sys.stdout.write(f"{len(lines)} recipes of {len(releases)} releases\n")
+
+
+def rows_of(folder: Path, release: str, tag: str) -> Iterator[dict[str, str]]:
+    """The facts of each recipe for pre-training a language model of a checkout."""
+    checkout = Checkout(folder)
+    keys = [key for key in recipes_of(checkout) if _is_wanted(key)]
+    for key in sorted(keys, key=lambda each: each.name):
+        try:
+            found = facts(evaluate_recipe(checkout, key))
+        except RecipeError as error:
+            sys.stderr.write(f"{tag} {key.name}: {error}\n")
+            continue
+        yield {"release": release, "tag": tag, **found}
+
+
+def _is_wanted(key: RecipeKey) -> bool:
+    return key.task == OF_TEXT and not any(part in f"_{key.model}_" for part in LEFT_OUT)
+
+
+def _unpack(repository: Path, tag: str, folder: Path) -> None:
+    command = ["git", "-C", str(repository), "archive", tag, *FOLDERS]
+    done = subprocess.run(command, check=True, capture_output=True)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
