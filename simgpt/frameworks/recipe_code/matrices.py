@@ -32,9 +32,9 @@ def plans_of(checkout: Checkout, base: Path) -> Iterator[tuple[str, str, str, in
     for path in sorted(base.glob("*/*.yaml"))[:200]:
         match = _FILE.fullmatch(path.parts[-1])
         matrix = document_of(checkout, path).get("perf_matrix") if match else None
-        for gpu, blocks in (matrix or {}).items():
-            for block, plans in (blocks or {}).items():
-                if (devices := _DEVICES.fullmatch(block)) and isinstance(plans, Mapping) and match:
+        for gpu, sizes in (matrix or {}).items():
+            for count, plans in (sizes or {}).items():
+                if (devices := _DEVICES.fullmatch(count)) and isinstance(plans, Mapping) and match:
                     for precision in [each for each in PRECISIONS if each in plans]:
                         shown = checkout.shown(path)
                         yield match["model"], gpu, precision, int(devices[1]), shown
