@@ -1,11 +1,14 @@
 """The nearest setting of a job's plan that fits into its devices' memory.
 
-What a plan leaves in memory is lessened step by step: by recomputation, of ever more layers, then
-from the beginning with the optimizer's states sharded over data.
+What a plan leaves in memory is lessened step by step: by the stack's selective recomputation, by
+that of the fewest whole layers that are enough, then from the beginning with the optimizer's states
+sharded over data. A plan that is known to have run is believed as it is read while its predicted
+peak exceeds the memory by no more than predictions of memory may be wrong by.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -21,13 +24,21 @@ from workload.passes.stack import Habits
 from workload.plan import Plan
 
 Change = Mapping[str, Any]
+# By how much a predicted peak may exceed the memory before the reading of a run that ran is
+# doubted: between how far predicted peaks are off the allocator's, 5 %, and off what devices held,
+# 20 % (docs/accuracy.md, "What runs out of memory, and peaks").
+DOUBTED = 1.15
 
 
 def does_fit(job: Job, machine: Machine) -> bool:
     """Whether the fullest stage of the job's plan fits into what a device has for tensors."""
-    room = room_for_tensors(machine, job.stack)
+    return share_of_memory(job, machine) <= 1
+
+
+def share_of_memory(job: Job, machine: Machine) -> float:
+    """The peak of the fullest stage of the job's plan over what a device has for tensors."""
     own = habits_in_memory(job.stack, job.plan)
-    return plan_bytes(job.gpt, job.plan, own) <= room
+    return plan_bytes(job.gpt, job.plan, own) / room_for_tensors(machine, job.stack)
 
 
 def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
@@ -39,18 +50,28 @@ def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
     return Habits(fp8=stack.fp8, messages=messages, once_a_step=once, held=held)
 
 
-def nearest_changes(job: Job) -> Iterator[Change]:
-    """Changes of a plan that lessen its memory, the mildest first."""
+def nearest_changes(job: Job) -> Iterator[tuple[Change, ...]]:
+    """Changes of a plan that lessen its memory, the mildest first, in rows that lessen it by ever
+    more: of each row the first that is enough is wanted."""
+    rows = _recomputed_more(job)
+    yield from rows
+    if job.plan.zero == 0 and job.plan.data > 1:
+        yield ({"zero": 1},)
+        yield from (tuple({"zero": 1, **change} for change in row) for row in rows)
+
+
+def _recomputed_more(job: Job) -> list[tuple[Change, ...]]:
+    """What may be recomputed besides: selectively, or the first layers of each chunk whole."""
     plan = job.plan
     layers = max(job.gpt.layers // (plan.pipe * plan.interleave), 1)
-    some = [f"full:{1 << n}" for n in range(layers.bit_length()) if 1 << n < layers]
-    mildest = job.stack.recompute("selective")
-    more = [mildest, *some, "full"] if plan.recompute == "none" else ["full"]
-    more = [] if plan.recompute == "full" else more
-    yield from ({"recompute": word} for word in more)
-    if plan.zero == 0 and plan.data > 1:
-        yield {"zero": 1}
-        yield from ({"zero": 1, "recompute": word} for word in more)
+    if plan.recompute == "full":
+        return []
+    again = int(plan.recompute.split(":")[1]) if ":" in plan.recompute else 0
+    whole = [f"full:{count}" for count in range(again + 1, layers)]
+    rows: list[tuple[Change, ...]] = [tuple({"recompute": word} for word in [*whole, "full"])]
+    if plan.recompute == "none":
+        rows.insert(0, ({"recompute": job.stack.recompute("selective")},))
+    return rows
 
 
 def changed_job(job: Job, change: Change) -> Job | None:
@@ -68,10 +89,12 @@ def fitting_change(job: Job, machine: Machine) -> Change | None:
     change of these is enough."""
     if does_fit(job, machine):
         return {}
-    for change in nearest_changes(job):
-        other = changed_job(job, change)
-        if other is not None and does_fit(other, machine):
-            return change
+    for row in nearest_changes(job):
+        jobs = [(change, changed_job(job, change)) for change in row]
+        run = [(change, other) for change, other in jobs if other is not None]
+        enough = bisect_left(run, True, key=lambda each: does_fit(each[1], machine))
+        if enough < len(run):
+            return run[enough][0]
     return None
 
 

@@ -19,27 +19,26 @@ def job(text: str, stack: str = "megatron-core") -> Job:
     return job_of(GPT_5B, f"dp=rest,{text}", load_stack(stack), devices=8, batch=64)
 
 
+def texts(asked: Job) -> list[list[str]]:
+    return [[text_of_change(change) for change in row] for row in nearest_changes(asked)]
+
+
 def test_changes_come_from_the_mildest_to_the_strongest() -> None:
-    plain = [text_of_change(change) for change in nearest_changes(job("mbs=2,zero=0"))]
-    again = ["selective", "full:1", "full:2", "full:4", "full:8", "full:16", "full"]
-    assert plain == [
-        *(f"recompute={word}" for word in again),
-        "zero=1",
-        *(f"zero=1,recompute={word}" for word in again),
+    whole = [*(f"recompute=full:{count}" for count in range(1, 24)), "recompute=full"]
+    assert texts(job("mbs=2,zero=0")) == [
+        ["recompute=selective"],
+        whole,
+        ["zero=1"],
+        ["zero=1,recompute=selective"],
+        [f"zero=1,{word}" for word in whole],
     ]
-    full = [
-        text_of_change(change) for change in nearest_changes(job("mbs=2,zero=0,recompute=full"))
-    ]
-    assert full == ["zero=1"]
-    sharded = [
-        text_of_change(change) for change in nearest_changes(job("mbs=2,recompute=selective"))
-    ]
-    assert sharded == ["recompute=full"]
+    assert texts(job("mbs=2,zero=0,recompute=full")) == [["zero=1"]]
+    assert texts(job("mbs=2,recompute=selective")) == [whole]
+    assert texts(job("mbs=2,recompute=full:21")) == [whole[21:]]
 
 
 def test_selective_recomputation_is_the_stacks_own() -> None:
-    changes = [text_of_change(change) for change in nearest_changes(job("mbs=1", "torchtitan"))]
-    assert changes[0] == "recompute=per_op"
+    assert texts(job("mbs=1", "torchtitan"))[0] == ["recompute=per_op"]
 
 
 def test_what_a_stack_holds_besides_counts() -> None:
@@ -56,16 +55,13 @@ def test_a_plan_that_fits_is_left_as_it_is() -> None:
     assert fitting_change(job("mbs=1"), H100) == {}
 
 
-def test_the_first_change_that_is_enough_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-
+def test_the_fewest_layers_that_are_enough_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fits(other: Job, _: object) -> bool:
-        tried.append(other.plan.recompute)
-        return other.plan.recompute == "full:2"
+        first, _, count = other.plan.recompute.partition(":")
+        return first == "full" and int(count or 24) >= 11
 
     monkeypatch.setattr(nearest_fit, "does_fit", fits)
-    assert fitting_change(job("mbs=2"), H100) == {"recompute": "full:2"}
-    assert tried == ["none", "selective", "full:1", "full:2"]
+    assert fitting_change(job("mbs=2"), H100) == {"recompute": "full:11"}
 
 
 def test_where_nothing_is_enough_there_is_no_change() -> None:

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.explain.nearest_fit import does_fit, fitting_change, text_of_change
+from simulator.explain.nearest_fit import (
+    DOUBTED,
+    fitting_change,
+    share_of_memory,
+    text_of_change,
+)
 from simulator.stacks.job import Job, job_of
 from topologies.errors import SimgptError
 from topologies.machine import Machine
@@ -97,19 +102,21 @@ def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
 
 
 def _case_as_published(run: PublishedRun) -> Case:
+    """What a row says. A run that ran is believed unless its plan is predicted to need far more
+    memory than there is: then the nearest plan that fits stands for it."""
     dialect = dialect_of(run)
     remarks: list[str] = []
     gpt = _gpt(run, dialect, remarks)
     words, scale = _plan_words(run, dialect, gpt, remarks)
     job = job_of(gpt, words, dialect.stack)
-    fits = does_fit(job, machine_of(run))
-    ran = run.text("status") != OUT_OF_MEMORY
-    if not fits and ran and (change := fitting_change(job, machine_of(run))):
+    share = share_of_memory(job, machine_of(run))
+    doubted = share > DOUBTED and run.text("status") != OUT_OF_MEMORY
+    if doubted and (change := fitting_change(job, machine_of(run))):
         remarks.append(f"it ran, but does not fit as it is read: {text_of_change(change)}")
         words |= change
         job = job_of(gpt, words, dialect.stack)
     gpt = dialect.stack.model(gpt, job.plan.x)
-    return Case(gpt, words, job, scale, (*remarks, *job.remarks), fits=fits)
+    return Case(gpt, words, job, scale, (*remarks, *job.remarks), fits=share <= 1)
 
 
 def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
