@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.stacks import load_stack
+from tests.validation.test_moe import run as moe_run
 from tests.validation.test_published import case
+from topologies.machine_files import load_machine
 from validation.published import case as cases
 
 COMPILED = {"activation": "swiglu", "tp": "1", "pp": "1", "dp": "8"}
@@ -19,3 +22,63 @@ def test_a_run_that_ran_is_doubted_only_where_it_needs_far_more_memory(
     found = case(recompute="none")
     assert found.job.plan.recompute == read
     assert not found.fits
+
+
+@pytest.mark.parametrize(
+    ("notes", "shard"), [("HSDP, torch.compile", 8), ("HSDP replicate 4 x shard 4", 4), ("FSDP", 0)]
+)
+def test_hybrid_sharding_is_within_nodes_unless_it_says_otherwise(notes: str, shard: int) -> None:
+    cells = COMPILED | {"gpus_total": "16", "dp": "16", "framework": "fms-fsdp", "notes": notes}
+    assert case(**cells).job.plan.shard == shard
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "stack"),
+    [
+        ("torchtitan", "torch.compile=no; x", "torchtitan-eager"),
+        ("torchtitan", "local batch 1; eager, selective op AC", "torchtitan-eager"),
+        ("torchtitan", "torch.compile=yes; x", "torchtitan"),
+        ("fms-fsdp (PyTorch FSDP)", "FSDP, no compile", "fsdp-eager"),
+        ("fms-fsdp (PyTorch FSDP)", "FSDP, torch.compile", "fsdp"),
+    ],
+)
+def test_notes_say_whether_modules_were_compiled(framework: str, notes: str, stack: str) -> None:
+    assert case(**COMPILED, framework=framework, notes=notes).job.stack.name == stack
+
+
+def test_norms_that_are_not_compiled_move_more_bytes() -> None:
+    machine = load_machine("dgx-a100")
+    found = {
+        name: case(**COMPILED, framework="fms-fsdp", notes=name).job
+        for name in ("torch.compile", "no compile")
+    }
+    passes = {
+        name: dict(job.stack.kernels(job.gpt, job.plan, machine).habits.passes)
+        for name, job in found.items()
+    }
+    assert passes["no compile"]["rmsnorm"] == 9.0
+    assert "rmsnorm" not in passes["torch.compile"]
+
+
+@pytest.mark.parametrize("name", ["fsdp", "llm-foundry", "accelerate"])
+def test_fsdp_reduces_gradients_beside_the_backward_pass(name: str) -> None:
+    assert set(load_stack(name).plan_defaults(1)["overlap"]) == {"dp", "ors", "oag"}
+
+
+def test_the_launchers_table_of_175b_is_older_than_its_selective_recomputation() -> None:
+    cells = {
+        **{"source": "NVIDIA NeMo-Megatron-Launcher 23.03 README", "framework": "NeMo Megatron"},
+        **{"recompute": "selective", "sequence_parallel": "yes", "model": "GPT3-175B"},
+    }
+    old, other = (
+        case(**cells, table_or_figure=table).job.plan
+        for table in ("Training performance tables", "another")
+    )
+    assert (old.recompute, old.sequence_parallel) == ("full", False)
+    assert (other.recompute, other.sequence_parallel) == ("selective", True)
+
+
+def test_experts_of_torchtitan_are_gated_and_whole_on_their_ranks() -> None:
+    found = moe_run(framework="torchtitan")
+    assert found.text("activation") == "swiglu"
+    assert found.text("etp") == "1"

@@ -215,11 +215,8 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
             keys[key] = run.text(key)
     keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
     keys |= dialect.noted
-    shard = re.search(r"zero1 group =? ?(\d+)|shard (\d+)", run.text("notes"))
-    if shard and keys["zero"]:
-        keys["shard"] = int(shard[1] or shard[2])
-        if keys["shard"] == (run.whole("dp") or 0):
-            keys["shard"] = 0
+    if keys["zero"] and (shard := _shard(run)):
+        keys["shard"] = 0 if shard == (run.whole("dp") or 0) else shard
     if run.text("precision") == "fp32":
         keys |= {"precision": "fp32", "gradients": "fp32"}
     if run.text("precision") == "fp8":
@@ -227,6 +224,16 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
     if run.text("precision") in NARROW:
         keys["recipe"] = run.text("precision")
     return keys | recipe_words(run)
+
+
+def _shard(run: PublishedRun) -> int:
+    """The ranks that ZeRO shards over, as the notes say it; 0 where they do not. Hybrid sharding
+    without a number is within nodes (PyTorch's HYBRID_SHARD, pytorch/pytorch,
+    torch/distributed/fsdp/api.py, ShardingStrategy)."""
+    notes = run.text("notes")
+    if said := re.search(r"zero1 group =? ?(\d+)|shard (\d+)", notes):
+        return int(said[1] or said[2])
+    return run.whole("gpus_per_node") or 0 if re.search(r"\bHSDP\b", notes) else 0
 
 
 def _stage_layers(layers: int, chunks: int) -> dict[str, Any]:

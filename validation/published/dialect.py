@@ -33,7 +33,7 @@ def dialect_of(run: PublishedRun) -> Dialect:
     """The first dialect whose words the row has, and its notes."""
     document = dialects()
     chosen: Mapping[str, Any] = next(filter(lambda d: _speaks(d, run), document["dialect"]), {})
-    notes = [note for note in document["note"] if note["has"] in run.text("notes")]
+    notes = [note for note in document["note"] if _is_noted(note, run)]
     layers = [document["defaults"], _of_activation(run), chosen, *notes]
     model = _merged([layer.get("model", {}) for layer in layers])
     noted = _merged([note.get("plan", {}) for note in notes])
@@ -56,6 +56,13 @@ def _of_activation(run: PublishedRun) -> Mapping[str, Any]:
     if run.text("activation") == "squared-relu":
         return {"model": {"positions": "rope", "biases": False}}
     return {}
+
+
+def _is_noted(note: Mapping[str, Any], run: PublishedRun) -> bool:
+    """Whether a row's notes have a note's words, and its columns those that the note asks for."""
+    when = note.get("when", {}).items()
+    said = all(says(run.text(column).lower(), words) for column, words in when)
+    return said and note.get("has", "") in run.text("notes")
 
 
 def _speaks(dialect: Mapping[str, Any], run: PublishedRun) -> bool:
