@@ -8,14 +8,13 @@ import pytest
 
 from tests.validation.test_published import case, run
 from validation.published.baselines import (
-    Ideal,
     Reached,
     calibrated,
     ideal_of,
     mean_error,
     with_formula,
 )
-from validation.published.outcome import PREDICTED, Outcome
+from validation.published.outcome import PREDICTED, Ideal, Outcome
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
 
@@ -25,7 +24,9 @@ BATCH, GPUS, A100 = 16, 8, 312e12
 def ideal(**cells: str) -> Ideal:
     """That of a row of 16 sequences on 8 GPUs: 4 micro-batches in 2 stages, unless it says more."""
     row = run(**cells)
-    return ideal_of(case(**cells), machine_of(row), row.text("gpu"), BATCH, GPUS)
+    found = ideal_of(row, case(**cells), machine_of(row))
+    assert found is not None
+    return found
 
 
 def test_the_ideal_step_is_the_models_flops_at_the_peak_and_the_pipelines_bubble() -> None:
@@ -56,7 +57,8 @@ def outcome(name: str, source: str = "A", **how: float | None) -> Outcome:
 
 def formula_s(family: str, *reached: Reached) -> float | None:
     every = {f"{number}": each for number, each in enumerate(reached)}
-    (found,) = with_formula([outcome("a")], {"a": Ideal(family, 3.0)}, every)
+    row = replace(outcome("a"), ideal=Ideal(family, 3.0))
+    (found,) = with_formula([row], every)
     return found.formula_s
 
 

@@ -37,12 +37,12 @@ def unnamed(job: Job) -> tuple[object, ...]:
 @pytest.mark.slow
 def test_every_run_with_a_plan_is_a_command_that_asks_for_the_validated_job() -> None:
     """A prediction follows from model, plan, stack, machine and placement, which are compared."""
-    assert asked_alike(read_runs()) == 705
+    assert asked_alike(read_runs()) == 1100
 
 
 @pytest.mark.slow
 def test_so_is_every_run_of_a_model_with_experts() -> None:
-    assert asked_alike([each for each in read_moe_runs() if has_experts(each)]) == 168
+    assert asked_alike([each for each in read_moe_runs() if has_experts(each)]) == 306
 
 
 def test_runs_of_models_with_experts_have_their_commands_printed() -> None:
@@ -91,6 +91,12 @@ def row_id() -> str:
         and each.text("gpus_total") == "512"
         and each.text("cp") == "2"
     )
+
+
+def test_a_run_on_an_unknown_gpu_leaves_the_others_their_commands() -> None:
+    lines = list(commands([run(gpu="TPUv4"), run()]))
+    assert lines[0].startswith('# a-1: gpu "TPUv4" is not known')
+    assert lines[1].startswith("simgpt predict ")
 
 
 def test_a_run_without_a_command_says_why() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from concurrent.futures import Future
@@ -28,11 +29,12 @@ from validation.published.predicting import (
     predicted,
     processes,
 )
-from validation.published.runs import PublishedRun, RunsError, read_runs, runs_of
+from validation.published.runs import RUNS, SWEEPS, PublishedRun, RunsError, read_runs, runs_of
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
+SWEPT = ("nanotron-sweep-", "hagemann-")
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "machine": "Mine", "gpu": "A100-SXM4-80GB"},
     **{"gpus_total": "8", "gpus_per_node": "8", "framework": "Megatron-LM", "model": "GPT"},
@@ -298,8 +300,24 @@ def test_regret_is_what_our_pick_takes_longer_than_the_best() -> None:
 
 def test_the_shipped_rows_can_all_be_read_and_a_tenth_is_held_out() -> None:
     runs = read_runs()
-    assert len(runs) == 724
-    assert 0.05 < sum(held_out(each.id) for each in runs) / 724 < 0.15
+    assert len(runs) == 1123
+    assert 0.05 < sum(held_out(each.id) for each in runs) / len(runs) < 0.15
+
+
+def test_of_two_sweeps_the_table_has_one_row_of_eight_and_the_other_file_the_rest() -> None:
+    """Those drawn by their ids, of plain training steps; the sweeps have 1,097 rows."""
+    table, rest = (
+        [each for each in read_runs(None, name) if each.id.startswith(SWEPT)]
+        for name in (RUNS, SWEEPS)
+    )
+    assert len(table) + len(rest) == 1097
+    assert all(map(is_drawn, table))
+    assert not any(map(is_drawn, rest))
+
+
+def is_drawn(run: PublishedRun) -> bool:
+    digest = hashlib.sha256(f"drawn:{run.id}".encode()).hexdigest()
+    return int(digest, 16) % 8 == 0 and "NON-STANDARD" not in run.text("notes")
 
 
 def test_after_an_error_what_has_not_begun_is_not_done() -> None:

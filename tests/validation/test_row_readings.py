@@ -7,8 +7,10 @@ import pytest
 from simulator.stacks import load_stack
 from tests.validation.test_moe import run as moe_run
 from tests.validation.test_published import case
+from tests.validation.test_published import run as row
 from topologies.machine_files import load_machine
 from validation.published import case as cases
+from validation.published.measured_step import unscored
 
 COMPILED = {"activation": "swiglu", "tp": "1", "pp": "1", "dp": "8"}
 
@@ -82,3 +84,15 @@ def test_experts_of_torchtitan_are_gated_and_whole_on_their_ranks() -> None:
     found = moe_run(framework="torchtitan")
     assert found.text("activation") == "swiglu"
     assert found.text("etp") == "1"
+
+
+@pytest.mark.parametrize(
+    ("reached", "counts"), [("27.1", True), ("14", True), ("13", False), ("", True)]
+)
+def test_a_job_that_measured_another_network_than_its_fabric_is_not_scored(
+    reached: str, counts: bool
+) -> None:
+    """On 16 nodes of the slower state all-gathers reach 27 GB/s."""
+    notes = f"network before the job: all-reduce 50.1, all-gather {reached}, reduce-scatter 26"
+    cells = {"gpus_total": "128", "fabric": "efa-slow", "notes": notes if reached else ""}
+    assert (unscored(row(**cells)) == "") is counts

@@ -10,17 +10,10 @@ from simulator.costs.analytic import peak_flops_per_s
 from topologies.build import family_of
 from topologies.machine import Machine
 from validation.published.case import Case
-from validation.published.outcome import Outcome
+from validation.published.outcome import Ideal, Outcome
+from validation.published.runs import PublishedRun
 
 FP8_OVER_BF16 = 2.0  # peaks of Hopper's tensor cores, the only ones here that know fp8
-
-
-@dataclass(frozen=True, slots=True)
-class Ideal:
-    """A row's step at the peak of all its devices, its pipeline's bubble included."""
-
-    family: str
-    step_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +25,16 @@ class Reached:
     share: float
 
 
-def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> Ideal:
+def ideal_of(run: PublishedRun, case: Case, machine: Machine) -> Ideal | None:
     """The step if every device multiplied matrices at its peak all the time, that of fp8 for a row
-    in fp8, whose runs are a family of their own.
+    in fp8, whose runs are a family of their own; None without a batch or a number of GPUs.
 
     Hardware FLOPs over the peak, times one plus the bubble (p - 1)/(v m) of p stages, v chunks and
     m micro-batches. Source: Narayanan et al. (SC21), section 2.2.
     """
+    batch, gpus = run.whole("global_batch_seqs"), run.whole("gpus_total")
+    if not batch or not gpus:
+        return None
     plan, gpt, fp8 = case.job.plan, case.asked, case.job.stack.fp8
     full = plan.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
@@ -46,12 +42,10 @@ def ideal_of(case: Case, machine: Machine, gpu: str, batch: int, gpus: int) -> I
     dtype = "fp8" if fp8 else "bf16"
     device_peak = peak_flops_per_s(machine, "bf16")
     peak = gpus * device_peak * (FP8_OVER_BF16 if fp8 else 1.0)
-    return Ideal(f"{family_of(gpu)} {dtype}", flops / peak * (1 + bubble))
+    return Ideal(f"{family_of(run.text('gpu'))} {dtype}", flops / peak * (1 + bubble))
 
 
-def with_formula(
-    outcomes: Sequence[Outcome], ideals: Mapping[str, Ideal], all_runs: Mapping[str, Reached]
-) -> list[Outcome]:
+def with_formula(outcomes: Sequence[Outcome], all_runs: Mapping[str, Reached]) -> list[Outcome]:
     """The outcomes with the formula's step: the ideal one over the utilisation of the GPU's family,
     that of all other sources, or of all families if no other source has it.
 
@@ -60,7 +54,7 @@ def with_formula(
     """
     found = []
     for each in outcomes:
-        ideal = ideals.get(each.run.id)
+        ideal = each.ideal
         apart = [row for row in all_runs.values() if row.source != each.run.source]
         alike = [row for row in apart if ideal and row.family == ideal.family]
         share = _median_share(alike or apart) if ideal else None

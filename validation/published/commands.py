@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
+from topologies.errors import SimgptError
 from topologies.parts_text import parts_text
-from validation.published.case import Case, NoCaseError, case_of
+from validation.published.case import Case, case_of
 from validation.published.run_machine import parts_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
@@ -23,12 +24,12 @@ class NoCommandError(Exception):
 def command_of(run: PublishedRun) -> list[str]:
     """The words of the command that predicts a run; a NoCommandError where there is none."""
     try:
-        case = case_of(run)
-    except NoCaseError as error:
+        case, parts = case_of(run), parts_of(run)
+    except SimgptError as error:
         raise NoCommandError(str(error)) from None
     if case.scale != 1:
         raise NoCommandError("its batch is no whole number of micro-batches for every rank")
-    words = ["simgpt", "predict", model_text(case.asked), "-m", parts_text(parts_of(run))]
+    words = ["simgpt", "predict", model_text(case.asked), "-m", parts_text(parts)]
     words += ["-n", run.text("gpus_total"), "--stack", case.job.stack.name]
     return [*words, "--plan", plan_text(case)]
 

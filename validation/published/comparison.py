@@ -14,7 +14,6 @@ from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
 from validation.published.baselines import (
-    Ideal,
     Reached,
     calibrated,
     ideal_of,
@@ -25,11 +24,11 @@ from validation.published.case import case_of
 from validation.published.coverage import Coverage, coverage
 from validation.published.error_attribution import with_anatomy
 from validation.published.measured_step import measured_s, unscored
-from validation.published.outcome import Outcome
+from validation.published.outcome import Ideal, Outcome
 from validation.published.plan_ranking import rankings, timed_plans
 from validation.published.predicting import predict_runs
 from validation.published.run_machine import machine_of
-from validation.published.runs import PublishedRun, RunsError, read_runs
+from validation.published.runs import RUNS, PublishedRun, RunsError, read_runs
 from validation.published.scores import PairOrder, pair_order, source_errors, weighted_error
 from workload.gpt import GPT
 from workload.plan import Plan
@@ -162,24 +161,25 @@ def validate_published(
     path: Path | None = None,
     sources: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
+    shipped: str = RUNS,
 ) -> Comparison:
-    """Predict every row of a file, or those whose source or id has one of the given words in it.
+    """Predict every row of a file, or those whose source or id has one of the given words in it;
+    without a file those of a table that comes with simgpt.
 
     The formula's utilisations are those of all rows of the file, whatever is chosen; factors of
     stacks are fitted on the chosen rows.
     """
-    chosen, runs = chosen_runs(path, sources)
+    chosen, runs = chosen_runs(path, sources, shipped)
     outcomes = predict_runs(chosen, progress, _best_plan)
-    ideals, reached = _ideals(runs)
-    outcomes = with_anatomy(calibrated(with_formula(outcomes, ideals, reached)))
+    outcomes = with_anatomy(calibrated(with_formula(outcomes, _reached(runs, outcomes))))
     return Comparison(tuple(outcomes), rankings(outcomes), rankings(outcomes, formula=True))
 
 
 def chosen_runs(
-    path: Path | None, sources: Sequence[str]
+    path: Path | None, sources: Sequence[str], shipped: str = RUNS
 ) -> tuple[list[PublishedRun], list[PublishedRun]]:
     """The rows of a file with one of the given words in their source or id, and all of its rows."""
-    runs = read_runs(path)
+    runs = read_runs(path, shipped)
     return chosen_of(runs, sources), runs
 
 
@@ -206,21 +206,23 @@ def _is_chosen(run: PublishedRun, sources: Sequence[str]) -> bool:
     return not sources or any(source.lower() in place for source in sources)
 
 
-def _ideals(runs: Sequence[PublishedRun]) -> tuple[dict[str, Ideal], dict[str, Reached]]:
-    """The formula's ideal of every row that has one, and what share of it scored rows reached."""
-    ideals: dict[str, Ideal] = {}
-    reached: dict[str, Reached] = {}
+def _reached(runs: Sequence[PublishedRun], outcomes: Sequence[Outcome]) -> dict[str, Reached]:
+    """What share of its ideal every scored row of a file reached that has one."""
+    predicted = {each.run.id: (each.ideal, each.measured_s) for each in outcomes}
+    found: dict[str, Reached] = {}
     for run in runs:
-        batch, gpus = run.whole("global_batch_seqs"), run.whole("gpus_total")
-        if not batch or not gpus:
+        if unscored(run):
             continue
-        try:
-            case, machine = case_of(run), machine_of(run)
-            ideal = ideal_of(case, machine, run.text("gpu"), batch, gpus)
-            measured = measured_s(run, case.asked, machine)
-        except SimgptError:
-            continue
-        ideals[run.id] = ideal
-        if measured and not unscored(run):
-            reached[run.id] = Reached(run.source, ideal.family, ideal.step_s / measured)
-    return ideals, reached
+        ideal, measured = predicted[run.id] if run.id in predicted else _unpredicted(run)
+        if ideal and measured:
+            found[run.id] = Reached(run.source, ideal.family, ideal.step_s / measured)
+    return found
+
+
+def _unpredicted(run: PublishedRun) -> tuple[Ideal | None, float | None]:
+    """The ideal and the measured step of a row that is not predicted now."""
+    try:
+        case, machine = case_of(run), machine_of(run)
+        return ideal_of(run, case, machine), measured_s(run, case.asked, machine)
+    except SimgptError:
+        return None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,7 @@ from topologies.machine import Machine
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 
+MEASURED = re.compile(r"network [^:;]*before [^:;]*: all-reduce [\d.]+, all-gather ([\d.]+)")
 SEEDS = "plan not published; predicted by simgpt validate seeds"
 
 
@@ -45,7 +47,19 @@ def unscored(run: PublishedRun) -> str:
     table = _unscored()
     if run.id in table["rows"]:
         return str(table["rows"][run.id])
-    return next((str(why) for tag, why in table["notes"].items() if tag in run.text("notes")), "")
+    tags = (str(why) for tag, why in table["notes"].items() if tag in run.text("notes"))
+    return next(tags, "") or _with_another_network(run)
+
+
+def _with_another_network(run: PublishedRun) -> str:
+    """Why the network that a row's job measured before it began is not the row's fabric, if so."""
+    network = _unscored()["network"]
+    nodes = (run.whole("gpus_total") or 0) // (run.whole("gpus_per_node") or 1)
+    usual = network["all_gather"].get(run.text("fabric"), {}).get(str(nodes))
+    found = MEASURED.search(run.text("notes"))
+    if usual is None or found is None or float(found[1]) >= network["least"] * usual:
+        return ""
+    return f"the job measured {found[1]} GB/s before it began, of {usual:g} that its fabric reaches"
 
 
 def settled_elsewhere(run: PublishedRun) -> str:

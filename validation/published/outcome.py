@@ -16,16 +16,25 @@ SEED = 1  # of the tenth of the rows that is held out
 
 
 @dataclass(frozen=True, slots=True)
+class Ideal:
+    """A row's step at the peak of all its devices, its pipeline's bubble included, and the family
+    of GPUs and dtype that share a utilisation."""
+
+    family: str
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """A row with what we predict for it; `unscored` says why its error counts nowhere.
 
     Eight of ten steps should take from `low_s` to `high_s`; `breakdown_s` is the prediction's,
-    `formula_s` what the formula that a simulator has to beat says, `calibrated_s` the prediction
-    times the factor of the row's stack. `error_part` is the part that the error most likely sits
-    in, `off_s` by how many seconds each part is likely too long; error_attribution.py has the rule.
-    `fits` is whether the plan fits into a device, `fits_as_read` whether it did before what was
-    changed because it ran, and `peak_bytes` the plan's peak there. `place` says how near it is to
-    other rows.
+    `formula_s` what the formula that a simulator has to beat says, `ideal` what its utilisation is
+    a share of, `calibrated_s` the prediction times the factor of the row's stack. `error_part` is
+    the part that the error most likely sits in, `off_s` by how many seconds each part is likely too
+    long; error_attribution.py has the rule. `fits` is whether the plan fits into a device,
+    `fits_as_read` whether it did before what was changed because it ran, and `peak_bytes` the
+    plan's peak there. `place` says how near it is to other rows.
     """
 
     run: PublishedRun
@@ -37,6 +46,7 @@ class Outcome:
     predicted_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    ideal: Ideal | None = None
     formula_s: float | None = None
     calibrated_s: float | None = None
     unscored: str = ""

@@ -24,6 +24,7 @@ from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.placement import scheduler
 from topologies.session import Session, begin_worker, gc_paused
+from validation.published.baselines import ideal_of
 from validation.published.case import (
     NO_PLAN,
     UNSUPPORTED,
@@ -164,6 +165,7 @@ def _outcome(run: PublishedRun, ready: Prepared | Failure, answer: PredictedRow 
         predicted_s=answer.step_s * case.scale,
         low_s=answer.low_s * case.scale,
         high_s=answer.high_s * case.scale,
+        ideal=None if case.searched else ideal_of(run, case, machine),
         unscored=unscored(run),
         fits=answer.fits,
         fits_as_read=answer.fits and case.fits,

@@ -15,6 +15,8 @@ from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from workload.recipes.table import RECIPES
 from workload.recomputation.parts import PARTS, RECOMPUTES
 
+# The table of published runs, and the rest of two sweeps of plans of which it has one row of eight.
+RUNS, SWEEPS = "published_runs.csv", "published_sweeps.csv"
 NEEDED = ("id", "source", "gpu", "gpus_total", "layers", "hidden", "heads", "seq_len")
 WHOLE = (
     "gpus_total", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn_hidden", "seq_len",
@@ -128,9 +130,9 @@ def lines_of(path: Path | None, shipped: str) -> tuple[list[str], str]:
     return _FILE.lines(path), path.name
 
 
-def read_runs(path: Path | None = None) -> list[PublishedRun]:
-    """The runs of a file; without a file, those that come with simgpt."""
-    return runs_of(*lines_of(path, "published_runs.csv"))
+def read_runs(path: Path | None = None, shipped: str = RUNS) -> list[PublishedRun]:
+    """The runs of a file; without a file, those of a table that comes with simgpt."""
+    return runs_of(*lines_of(path, shipped))
 
 
 def _as_it_stands(cells: dict[str, str]) -> dict[str, str]:

@@ -34,6 +34,11 @@ NAME = 44  # characters of a source that its row in a table shows
     type=click.Path(dir_okay=False, path_type=Path),
     help="A CSV file of runs; without it, those that come with simgpt.",
 )
+@click.option(
+    "--sweeps",
+    is_flag=True,
+    help="Instead the other rows of two sweeps of plans, of which those have one in eight.",
+)
 @click.option("--source", "sources", multiple=True, help="Only sources or ids with this in them.")
 @click.option(
     "--commands", is_flag=True, help="Print the simgpt predict of each run; predict nothing."
@@ -52,6 +57,7 @@ NAME = 44  # characters of a source that its row in a table shows
 @options.answer_options
 def command(
     data: Path | None,
+    sweeps: bool,
     sources: tuple[str, ...],
     commands: bool,
     unseen: bool,
@@ -78,14 +84,17 @@ def command(
     software stack, fitted on the stack's other rows) and that of a formula: one constant
     utilisation for each family of GPUs, and the pipeline's bubble.
     """
-    if commands:
-        from validation.published.runs import read_runs
+    from validation.published.runs import RUNS, SWEEPS, read_runs
 
-        return print_commands(read_runs(data), sources, as_json=as_json, output=output)
+    if sweeps and data is not None:
+        raise click.UsageError("--sweeps names the rows; leave out --data")
+    shipped = SWEEPS if sweeps else RUNS
+    if commands:
+        return print_commands(read_runs(data, shipped), sources, as_json=as_json, output=output)
     if unseen and sources:
         raise click.UsageError("--leave-source-out takes every source; leave out --source")
     before = stored(against)
-    report, left_out = _compared(data, sources, unseen=unseen)
+    report, left_out = _compared(data, sources, shipped, unseen=unseen)
     anchored = anchored_errors(report.outcomes)
     parts = [first_lines(report, anchored)]
     parts += [_rows(report.outcomes)] if sources else []
@@ -99,14 +108,14 @@ def command(
 
 
 def _compared(
-    data: Path | None, sources: tuple[str, ...], *, unseen: bool
+    data: Path | None, sources: tuple[str, ...], shipped: str, *, unseen: bool
 ) -> tuple[Comparison, dict[str, float]]:
     """The comparison, and if asked for each source's error with the constants of the others."""
     from validation.leave_source_out import leave_source_out
     from validation.published import validate_published
 
     with Ticker() as ticker:
-        report = validate_published(data, sources, ticker)
+        report = validate_published(data, sources, ticker, shipped)
         return report, leave_source_out(report, ticker) if unseen else {}
 
 
