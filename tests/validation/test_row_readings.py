@@ -10,7 +10,10 @@ from tests.validation.test_published import case
 from tests.validation.test_published import run as row
 from topologies.machine_files import load_machine
 from validation.published import case as cases
-from validation.published.measured_step import unscored
+from validation.published.case import case_of
+from validation.published.dialect import dialect_of
+from validation.published.measured_step import measured_s, unscored
+from validation.published.run_machine import machine_of
 
 COMPILED = {"activation": "swiglu", "tp": "1", "pp": "1", "dp": "8"}
 
@@ -96,3 +99,33 @@ def test_a_job_that_measured_another_network_than_its_fabric_is_not_scored(
     notes = f"network before the job: all-reduce 50.1, all-gather {reached}, reduce-scatter 26"
     cells = {"gpus_total": "128", "fabric": "efa-slow", "notes": notes if reached else ""}
     assert (unscored(row(**cells)) == "") is counts
+
+
+@pytest.mark.parametrize(
+    ("cells", "stack"),
+    [
+        ({"framework": "Megatron-Core (ModelZoo)"}, "nemo"),
+        ({"framework": "Megatron-Core (ModelZoo)", "dispatcher": "DeepEP"}, "nemo-deepep"),
+        (
+            {"framework": "Megatron-Core (report)", "dispatcher": "HybridEP", "gpu": "GB200"}
+            | {"model": "DeepSeek-V3 671B", "gpus_per_node": "4"},
+            "nemo-deepep-attn-graphs",
+        ),
+        ({"framework": "Megatron-LM", "dispatcher": "DeepEP"}, "megatron-core-deepep"),
+    ],
+)
+def test_nvidias_own_scripts_of_megatron_core_are_read_as_its_recipes(
+    cells: dict[str, str], stack: str
+) -> None:
+    assert dialect_of(moe_run(**cells)).stack.name == stack
+
+
+def test_tflops_of_the_modelzoo_count_half_of_attentions_square() -> None:
+    """A step that was worked out with all of it is worked out again, and stays unscored."""
+    cells = {"framework": "Megatron-Core (ModelZoo)", "step_s": "9.9", "tflops_per_gpu": "100"}
+    found = moe_run(**cells, notes="[plan:partial] attention counted in full")
+    gpt = case_of(found).asked
+    square = 12 * gpt.layers * gpt.sequence * gpt.heads * gpt.width
+    flops = gpt.model_flops(16) - 16 * gpt.sequence * square / 2
+    assert measured_s(found, gpt, machine_of(found)) == pytest.approx(flops / 8e14)
+    assert unscored(found)
