@@ -194,6 +194,7 @@ def test_one_pace_stands_for_all_runs_but_those_of_the_gpus_vendor() -> None:
     paces = {name: load_stack(name).own_kernels["pace"] for name in stack_names()[1:]}
     own = {"megatron-lm-2021", "megatron-lm-2021-ddp", "megatron-lm-2022", "nemo", "nemo-2023"}
     own |= {
+        "automodel",
         "nemo-2024",
         "nemo-deepep",
         "nemo-unfused",

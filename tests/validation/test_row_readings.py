@@ -129,3 +129,16 @@ def test_tflops_of_the_modelzoo_count_half_of_attentions_square() -> None:
     flops = gpt.model_flops(16) - 16 * gpt.sequence * square / 2
     assert measured_s(found, gpt, machine_of(found)) == pytest.approx(flops / 8e14)
     assert unscored(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "recompute"), [("Qwen3-30B-A3B", "full"), ("GPT OSS 20B", "none")]
+)
+def test_automodel_shards_keeps_weights_whole_and_recomputes_but_gpt_oss(
+    model: str, recompute: str
+) -> None:
+    cells = {"framework": "NeMo AutoModel (PyTorch FSDP2)", "zero_stage": "3", "recompute": ""}
+    found = case_of(moe_run(**cells, model=model, dispatcher="DeepEP")).job
+    plan = found.plan
+    assert (found.stack.name, plan.zero, plan.reshard) == ("automodel", 3, False)
+    assert (plan.gradients, plan.moments, plan.recompute) == ("bf16", "bf16", recompute)
