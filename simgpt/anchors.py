@@ -205,8 +205,7 @@ def anchor_text(
 
 def _from(folder: Path, name: str) -> str:
     """The name of a model or machine, or the path of its file from a folder."""
-    stem, colon, variant = name.rpartition(":")
-    path, rest = (stem, colon + variant) if stem.endswith((".toml", ".json")) else (name, "")
+    path, colon, variant = name.partition(":")
     if not path.endswith((".toml", ".json")):
         return name
-    return os.path.relpath(path, folder) + rest
+    return os.path.relpath(path, folder) + colon + variant

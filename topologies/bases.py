@@ -16,6 +16,7 @@ from typing import Any
 
 from topologies.build import device_facts, gpu_of, spread
 from topologies.collectives.nccl_tuner import NONE
+from topologies.environments import ENVIRONMENTS
 from topologies.errors import MachineError
 from topologies.files.facts import Fact, read_facts
 from topologies.files.keys import MOST_COUNT
@@ -94,13 +95,14 @@ def _taken_out(document: Mapping[str, Any], origin: str) -> tuple[dict[str, Any]
 
 def _machine_at(name: str, path: Path, around: tuple[Path, ...]) -> Machine:
     """The machine that a file names as its base: a file lies beside it."""
-    stem, _, after = name.rpartition(":")
-    is_file = any(each.endswith((".toml", ".json")) for each in (name, stem if after else name))
+    is_file = name.partition(":")[0].endswith((".toml", ".json"))
     return load_machine(str(path.parent / name) if is_file else name, around)
 
 
 def _machine_with(library: str) -> str:
     """The machine whose library is named: by the machine, or by the library's tuner."""
+    if library.rpartition(":")[2] in ENVIRONMENTS:
+        raise MachineError(f'software = "{library}" is a library; give the environment with -m')
     if library in machine_names() or not re.fullmatch(r"[a-z0-9-]+", library):
         return library
     tuners = {load_machine(name).software.tuner: name for name in reversed(machine_names())}

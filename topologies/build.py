@@ -66,9 +66,8 @@ def build_machine(parts: Parts, variant: str = "") -> Machine:
         raise MachineError(
             f'fabric "{parts.fabric}" is not known; try {", ".join(fabrics())} or none'
         )
-    like = _like(gpu, parts, variant)
-    if (named := _named(parts)) is not None:
-        like = named
+    named = _named(parts, variant)
+    like = _like(gpu, parts, variant) if named is None else named
     facts = {fact.key: fact for fact in like.entries}
     facts = with_device(facts, gpu, like.full_name)
     if named is None:
@@ -83,7 +82,7 @@ def _like(gpu: Mapping[str, Any], parts: Parts, variant: str) -> Machine:
     if not variant:
         return load_machine(name)
     fabric = parts.fabric if parts.fabric != "none" else ""
-    own = name in fabrics()[fabric or "infiniband"]["machines"] and _named(parts) is None
+    own = name in fabrics()[fabric or "infiniband"]["machines"]
     if not own and variant != variant_names(name)[0]:
         raise MachineError(
             f'these parts have no variant "{shown(variant)}": only those with the network of '
@@ -99,8 +98,8 @@ def _template(gpu: Mapping[str, Any], devices: int) -> str:
     return str(sizes[min(sizes, key=lambda size: (abs(math.log(size / wanted)), -size))])
 
 
-def _named(parts: Parts) -> Machine | None:
-    """The shipped machine that the parts name, if it has them all."""
+def _named(parts: Parts, variant: str) -> Machine | None:
+    """The shipped machine that the parts name, in a variant, if it has them all."""
     name = parts.name.lower().removesuffix("-g")
     if name not in machine_names():
         return None
@@ -114,7 +113,9 @@ def _named(parts: Parts) -> Machine | None:
         and parts.fabric in ("", *(f for f in fabrics() if name in fabrics()[f]["machines"]))
         and family_of(parts.gpu) in machine.device.name.lower()
     )
-    return machine if has_all else None
+    if not has_all:
+        return None
+    return load_machine(f"{name}:{variant}") if variant else machine
 
 
 def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from topologies.environments import ENVIRONMENTS, in_environment
 from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.reading import UserFile
@@ -40,7 +41,8 @@ def variant_names(name: str) -> list[str]:
 def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
     """Loads a machine by its name, from a TOML or JSON file, or by its parts.
 
-    A variant of its software follows after a colon; without it, the first of the file is taken.
+    A variant of its software follows after a colon; without it, the first of the file is taken. An
+    environment of the job, such as `no-gdr`, follows after another (topologies/environments.py).
     Parts are a text such as `64x8xH100,8xNDR`, which `parse_parts` explains; a machine of parts
     that say no name is called by them. A file that has a `base` is read by `derived`; `above` are
     the files that build on this one.
@@ -49,6 +51,8 @@ def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
     8
     """
     before, _, after = name_or_path.rpartition(":")
+    if before and after in ENVIRONMENTS:
+        return in_environment(load_machine(before, above), after)
     name, variant = (before, after) if before else (name_or_path, "")
     path = Path(name)
     if path.suffix not in (".toml", ".json"):

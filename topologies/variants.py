@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from topologies.environments import ENVIRONMENTS
 from topologies.errors import MachineError
 from topologies.files.facts import ABOUT
 from topologies.files.schema import nearest
@@ -17,6 +18,8 @@ def variants_in(document: Mapping[str, Any]) -> list[str]:
     variants = document.get("variants", {})
     if not isinstance(variants, Mapping):
         raise MachineError("variants must be tables by name: write [variants.NAME.software]")
+    if taken := sorted(set(variants) & set(ENVIRONMENTS)):
+        raise MachineError(f"variants.{taken[0]} is the name of an environment; choose another")
     return list(variants)
 
 
@@ -31,7 +34,8 @@ def as_variant(document: Mapping[str, Any], variant: str, origin: str) -> dict[s
     """
     known = variants_in(document)
     if variant and variant not in known:
-        others = f"known: {', '.join(known)}{nearest(variant, known)}" if known else "it has none"
+        every = [*known, *ENVIRONMENTS]
+        others = f"known: {', '.join(every)}{nearest(variant, every)}"
         raise MachineError(f'{origin} has no variant "{variant}"; {others}')
     rest = {key: value for key, value in document.items() if key != "variants"}
     if not known:

@@ -1,4 +1,8 @@
-"""AxoNN's published bandwidths of groups beside those of our graph, nothing fitted to them."""
+"""AxoNN's published bandwidths of groups beside those of our graph, nothing fitted to them.
+
+Those on Frontier were measured with GPUDirect off (data/axonn_groups.toml says how that is known),
+and so are rates of `frontier:no-gdr`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from topologies.files.reading import shipped_toml
 from topologies.machine import Machine
 from topologies.placement import contiguous
 from topologies.routing.rings import rings
+
+MEASURED_ON = ("perlmutter", "frontier:no-gdr")  # machines, in the environment of the authors' jobs
 
 
 @dataclass(frozen=True, slots=True)

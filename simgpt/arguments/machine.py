@@ -108,7 +108,7 @@ def assumed_of_parts(name: str, machine: Machine) -> list[str]:
     try:
         parts = parse_parts(name)
     except MachineError:  # with a variant of the library after its last colon
-        parts = parse_parts(name.rpartition(":")[0])
+        parts = parse_parts(name.partition(":")[0])
     found = []
     if not (parts.nics_per_node and parts.nic_bits_per_s):
         nics = machine.node.nics

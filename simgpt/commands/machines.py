@@ -35,8 +35,9 @@ def command(
 
     simgpt machines 64x8xH100,8xNDR --toml -o mine.toml
 
-    NAME may name a software variant, as in frontier:rccl-default, or be a machine's own file or its
-    parts. A file printed by --toml has every value, with its source, and can be changed.
+    NAME may name a software variant, as in frontier:rccl-default, and GPUDirect off, as in
+    frontier:no-gdr; or be a machine's own file or its parts. A file printed by --toml has every
+    value, with its source, and can be changed.
     """
     if as_toml and (name is None or as_json):
         raise click.UsageError("--toml needs the NAME of a machine, and goes without --json")

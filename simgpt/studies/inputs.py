@@ -98,8 +98,7 @@ def _model(name: str, study: Study) -> GPT:
 
 def _machine(name: str, folder: Path) -> Machine:
     """A machine by name, or from a file that lies beside the study."""
-    stem = name.rpartition(":")[0] or name
-    is_file = stem.endswith((".toml", ".json")) or name.endswith((".toml", ".json"))
+    is_file = name.partition(":")[0].endswith((".toml", ".json"))
     return machine_of(str(folder / name) if is_file else name)
 
 

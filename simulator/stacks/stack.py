@@ -249,7 +249,15 @@ class Stack:
         return (0, 0) if found is None else (found[0], found[1])
 
 
-SWITCHES = ("early_stop", "gathers_ahead", "coalesced", "context_steps", "fp8_pads", "once_a_step")
+SWITCHES = (
+    "early_stop",
+    "gathers_ahead",
+    "coalesced",
+    "one_by_one",
+    "context_steps",
+    "fp8_pads",
+    "once_a_step",
+)
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone
 DIRECTIONS = {False: (), True: (FORWARD, BACKWARD), FORWARD: (FORWARD,)}  # of cut messages
 EXECUTOR = Stack(

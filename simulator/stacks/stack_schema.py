@@ -198,6 +198,7 @@ KERNELS: dict[str, Rule] = {
     "early_stop": SWITCH,
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
+    "one_by_one": SWITCH,
     "context_steps": SWITCH,
     "fp8_pads": SWITCH,
     "once_a_step": SWITCH,

@@ -72,9 +72,9 @@ def test_an_unknown_variant_is_answered_with_the_known_ones(mine: Path) -> None:
     with pytest.raises(MachineError) as error:
         load_machine(f"{mine}:tunde")
     assert str(error.value) == (
-        'mine.toml has no variant "tunde"; known: plain, tuned; nearest: tuned'
+        'mine.toml has no variant "tunde"; known: plain, tuned, no-gdr; nearest: tuned'
     )
-    with pytest.raises(MachineError, match='host has no variant "gloo"; it has none'):
+    with pytest.raises(MachineError, match='host has no variant "gloo"; known: no-gdr'):
         load_machine("host:gloo")
 
 

@@ -287,6 +287,7 @@ EVERY = Habits(
     fp8_casts=(4, 1),
     gathers_ahead=True,
     coalesced=True,
+    one_by_one=True,
     copies=(("attention", (1, 2)),),
     passes=(("layernorm", 2.33),),
     payloads=(("all_reduce", 0.5),),

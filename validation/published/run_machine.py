@@ -1,10 +1,19 @@
-"""The machine that a published run ran on: one of ours by its name, or built from its columns."""
+"""The machine that a published run ran on: one of ours by its name, or built from its columns; in
+the environment that its notes tell of, by the rules of data/environments.toml."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
 from topologies.build import Parts, build_machine, gpu_of
+from topologies.environments import in_environment
+from topologies.files.reading import shipped_toml
 from topologies.hardware.segments import segments_of
 from topologies.machine import Machine
+from topologies.machine_files import machine_names, variant_names
 from topologies.session import session_cached
 from validation.published.runs import PublishedRun
 
@@ -13,7 +22,36 @@ SHIPPED_AS = {"JUPITER": "jupiter-booster"}  # machines that are called otherwis
 
 def machine_of(run: PublishedRun) -> Machine:
     """The machine of a row, with as many nodes as it needs."""
-    return _built(parts_of(run))
+    return _built(parts_of(run), *environment_of(run))
+
+
+def environment_of(run: PublishedRun) -> tuple[str, tuple[str, ...]]:
+    """The variant of its machine's software that a row ran with, "" for the usual one, and the
+    environments of its job."""
+    met = [rule for rule in _rules() if _is_met(rule, run)]
+    variants = [rule["variant"] for rule in met if rule.get("variant") in _variants_of(run)]
+    found = dict.fromkeys(rule["environment"] for rule in met if "environment" in rule)
+    return (variants or [""])[0], tuple(found)
+
+
+@cache
+def _rules() -> list[Mapping[str, Any]]:
+    return list(shipped_toml("validation", "data/environments.toml")["rule"])
+
+
+def _is_met(rule: Mapping[str, Any], run: PublishedRun) -> bool:
+    def noted(pattern: str) -> bool:
+        return re.search(pattern, run.text("notes"), re.IGNORECASE) is not None
+
+    columns = rule.get("columns", {}).items()
+    has_words = all(word in run.text(name).lower() for name, word in columns)
+    return has_words and noted(rule.get("notes", "")) and not noted(rule.get("unless", "(?!)"))
+
+
+def _variants_of(run: PublishedRun) -> list[str]:
+    """The variants of the machine that a row names; none of a machine that is built."""
+    name = parts_of(run).name.lower()
+    return variant_names(name) if name in machine_names() else []
 
 
 def parts_of(run: PublishedRun) -> Parts:
@@ -38,5 +76,9 @@ def _tray(gpu: str, per_node: int) -> int:
 
 
 @session_cached(256)
-def _built(parts: Parts) -> Machine:
-    return build_machine(parts)
+def _built(parts: Parts, variant: str, environments: tuple[str, ...]) -> Machine:
+    machine = build_machine(parts, variant)
+    for name in environments:
+        if machine.node.nics.count:
+            machine = in_environment(machine, name)
+    return machine

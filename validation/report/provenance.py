@@ -99,7 +99,7 @@ def shown(value: Any) -> str:
 
 def file_of(name: str) -> Path | None:
     """The file that the name of a model or a machine stands for; a variant may follow it."""
-    path = Path(name.rpartition(":")[0] or name)
+    path = Path(name.partition(":")[0])
     return path if path.suffix in FILES else None
 
 
@@ -113,8 +113,8 @@ def named(name: str, given: str) -> str:
     path = file_of(given)
     if path is None:
         return given
-    before, colon, variant = given.rpartition(":")
-    file = path.name + (colon + variant if before else "")
+    _, colon, variant = given.partition(":")
+    file = path.name + colon + variant
     return file if name.partition(":")[0] == path.stem else f"{name} ({file})"
 
 

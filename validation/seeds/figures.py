@@ -7,11 +7,19 @@ Shares are in per cent. The FLOPs of AxoNN and of Megatron count recomputation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from simulator.predict import Prediction
+from simulator.uncertainty.step_range import (
+    FEW,
+    PublishedResiduals,
+    StepRange,
+    published_residuals,
+    run_of_plan,
+    table_of,
+)
 from validation.seeds.candidates import Candidates
 
 TOKENS = 2e12  # of AxoNN's times to solution
@@ -20,11 +28,16 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A predicted figure, and from where to where it may lie."""
+    """A predicted figure, and from where to where it may lie, if anything says so."""
 
     predicted: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+
+
+def _about(predicted: float, values: Sequence[float]) -> Range:
+    """The range of some values, if they are more than the predicted one alone."""
+    return Range(predicted, min(values), max(values)) if len(values) > 1 else Range(predicted)
 
 
 def _flops(run: Prediction) -> float:
@@ -68,17 +81,28 @@ BY_TIME = {"hfu": -1, "flops": -1, "days": 1}  # how a figure grows with the ste
 
 def of_one(kind: str, run: Candidates) -> Range:
     """A figure of one run: the fastest candidate's, with the range of its step where the figure
-    follows from that, and those of all that are possible."""
+    follows from that and runs of the same software give one, and those of all that are possible."""
     figure, best = OF_ONE[kind], run.best
     predicted = figure(best)
-    values = [predicted, *map(figure, run.possible)]
-    if kind in BY_TIME:
-        within = best.range
+    values = [predicted, *(figure(each) for each in run.possible if each is not best)]
+    if kind in BY_TIME and (within := range_of_software(best)):
         values += [
             predicted * (step_s / best.step_s) ** BY_TIME[kind]
             for step_s in (within.low_s, within.high_s)
         ]
-    return Range(predicted, min(values), max(values))
+    return _about(predicted, values)
+
+
+def range_of_software(found: Prediction) -> StepRange | None:
+    """The range of a predicted step from published runs of the same software alone, by its stack's
+    family; None where there are fewer than `FEW` of them."""
+    table = published_residuals(table_of(experts=found.gpt.experts > 0))
+    run = run_of_plan(found.stack, found.device, found.plan)
+    rows = [row for row in table.rows if row[1].stack_family == run.stack_family]
+    if len(rows) < FEW:
+        return None
+    sources, runs, residuals = zip(*rows, strict=True)
+    return PublishedResiduals(runs, sources, residuals).range_of(found.step_s, run)
 
 
 def of_two(kind: str, run: Candidates, base: Candidates, *, paired: bool) -> Range:

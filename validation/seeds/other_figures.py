@@ -10,7 +10,7 @@ from simulator.search.baselines import by_axonn
 from simulator.search.problem import SearchProblem
 from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
-from validation.axonn_groups import axonn_group_bandwidths
+from validation.axonn_groups import MEASURED_ON, axonn_group_bandwidths
 from validation.published.predicting import predict_runs
 from validation.published.runs import read_runs
 from validation.seeds.figures import Range
@@ -41,25 +41,22 @@ def top_ten(row: Mapping[str, Any]) -> Range:
 def groups() -> Iterator[Figure]:
     """The published bandwidths of groups beside what we predict for large collectives; up to what
     links and NICs allow."""
-    for name in ("perlmutter", "frontier"):
-        for each in axonn_group_bandwidths(load_machine(name)):
+    for machine in map(load_machine, MEASURED_ON):
+        for each in axonn_group_bandwidths(machine):
             ours, nominal = each.reached_bytes_per_s / 1e9, each.nominal_bytes_per_s / 1e9
-            id = f"axonn-group-{name}-{each.size}-ranks-{each.inner}-apart"
+            id = f"axonn-group-{machine.name}-{each.size}-ranks-{each.inner}-apart"
             yield id, each.published_bytes_per_s / 1e9, Range(ours, ours, nominal), {}
 
 
 def traced(row: Mapping[str, Any]) -> Iterator[Figure]:
     """A published run by the path of `simgpt validate published`: its step, and the parts of which
-    the time on the devices is known."""
+    the time on the devices is known; no range, as AxoNN has no other published runs."""
     (run,) = [run for run in read_runs() if run.id == row["run"]]
     (outcome,) = predict_runs([run], lambda _: None)
     assert outcome.predicted_s is not None, "the rows with a trace have whole plans"
     assert outcome.measured_s is not None, "and a measured step"
-    low, high = outcome.low_s or 0.0, outcome.high_s or 0.0
-    whole = Range(outcome.predicted_s, low, high)
+    whole = Range(outcome.predicted_s)
     yield f"{row['id']}-step", outcome.measured_s, whole, outcome.breakdown_s
     measured = shipped_toml("validation", "data/traces.toml")["seconds"][run.id]
     for part, seconds in measured.items():
-        ours = outcome.breakdown_s.get(part, 0.0)
-        scale = (low / outcome.predicted_s, high / outcome.predicted_s)
-        yield f"{row['id']}-{part}", seconds, Range(ours, ours * scale[0], ours * scale[1]), {}
+        yield f"{row['id']}-{part}", seconds, Range(outcome.breakdown_s.get(part, 0.0)), {}

@@ -25,17 +25,18 @@ class SeedsError(SimgptError):
 class SeedRow:
     """A published figure beside ours, all in `unit`.
 
-    `certainty` says how sure the published figure is ("read", "quoted", "derived", "memory"),
-    `step` is the prediction of the candidate that the figure is of, where it is the figure of a
-    step, `candidates` how many there are, and `breakdown_s` where the step goes: these parts, and
-    no factor, explain a difference.
+    `certainty` says how sure the published figure is ("read", "quoted", "derived", "memory"; "none"
+    of a rung of the ladder of which nothing is published), `low` and `high` are None where nothing
+    gives a range, `step` is the prediction of the candidate that the figure is of, where it is the
+    figure of a step, `candidates` how many there are, and `breakdown_s` where the step goes: these
+    parts, and no factor, explain a difference.
     """
 
     id: str
-    published: float
+    published: float | None
     predicted: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     unit: str
     certainty: str
     source: str
@@ -44,15 +45,18 @@ class SeedRow:
     step: Prediction | None = None
 
     @property
-    def within(self) -> bool:
-        """Whether the published figure lies in the predicted range."""
+    def within(self) -> bool | None:
+        """Whether the published figure lies in the predicted range; None without one of both."""
+        if self.published is None or self.low is None or self.high is None:
+            return None
         return self.low <= self.published <= self.high
 
     @property
     def error(self) -> float | None:
         """Relative error of the predicted step where its share of the peak is published, which goes
         as one over the step."""
-        return self.published / self.predicted - 1 if self.unit == STEP_UNIT else None
+        known = self.unit == STEP_UNIT and self.published is not None
+        return self.published / self.predicted - 1 if known and self.published else None
 
     def as_dict(self) -> dict[str, Any]:
         """The row as it stands in JSON; of a figure of a step with the plan that is predicted, and
@@ -72,7 +76,7 @@ class SeedRow:
             "plan_string": str(self.step.plan),
             "stack": self.step.stack.name,
         }
-        if self.error is None:
+        if self.error is None or self.published is None:
             return found
         measured_s = self.step.step_s * self.predicted / self.published
         return found | {
@@ -105,7 +109,7 @@ def validate_seeds(
 
 def _rows(kind: str, unit: str, row: Mapping[str, Any], runs: SeedRuns) -> Iterator[SeedRow]:
     if kind in OF_ONE or kind in OF_TWO:
-        about = _row(row, unit, row["id"], row["published"], _range(kind, row, runs))
+        about = _row(row, unit, row["id"], row.get("published"), _range(kind, row, runs))
         yield _of_step(about, runs[row["run"]])
     elif kind == "top-ten":
         yield _row(row, unit, row["id"], row["published"], top_ten(row))
@@ -114,10 +118,12 @@ def _rows(kind: str, unit: str, row: Mapping[str, Any], runs: SeedRuns) -> Itera
             yield replace(_row(row, unit, name, published, found), breakdown_s=parts)
 
 
-def _row(row: Mapping[str, Any], unit: str, name: str, published: float, found: Range) -> SeedRow:
+def _row(
+    row: Mapping[str, Any], unit: str, name: str, published: float | None, found: Range
+) -> SeedRow:
     return SeedRow(
         id=name,
-        published=float(published),
+        published=None if published is None else float(published),
         predicted=found.predicted,
         low=found.low,
         high=found.high,

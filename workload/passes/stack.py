@@ -20,6 +20,7 @@ from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
 from workload.passes.kinds_in_steps import in_kernels
 from workload.passes.moving import as_sent
+from workload.passes.one_by_one import one_by_one
 from workload.passes.reduce_scatters import in_dtype_of_sums
 
 SUMS, TRAINING = "gradients", "training"  # dtypes in which gradients are reduced
@@ -45,7 +46,8 @@ class Habits:
     (`workload/pipeline/message_order.py`), or is "".
     With `gathers_ahead` weights of the forward pass alone are gathered one linear ahead; `copies`
     has what goes through memory around ops besides (`workload/passes/copies.py`).
-    With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective.
+    With `coalesced` gradients of all parts are summed, and parameters gathered, in one collective;
+    with `one_by_one` gradients of each parameter in a collective of their own.
     With `context_steps` gathered keys are attended to in the steps of a ring
     (`workload/passes/context_steps.py`). With `own_rows` ranks that split experts send their own
     rows to these (`workload/passes/exchanges/own_rows.py`). With `early_stop` a recomputed layer
@@ -74,6 +76,7 @@ class Habits:
     early_stop: bool = False
     gathers_ahead: bool = False
     coalesced: bool = False
+    one_by_one: bool = False
     copies: tuple[tuple[str, Rates], ...] = ()
     context_steps: bool = False
     own_rows: bool = False
@@ -164,6 +167,15 @@ HABITS = (
         scope="ops",
         matters=lambda habits: habits.coalesced,
         rewrites=lambda ops, _, __: (coalesced(ops), {}),
+    ),
+    HabitPass(
+        name="one_by_one",
+        words="gradients of each parameter summed over copies in a collective of their own",
+        source="axonn-ai/axonn@660a224, axonn/intra_layer/__init__.py, "
+        "sync_gradients_data_parallel: a blocking all-reduce for each parameter",
+        scope="ops",
+        matters=lambda habits: habits.one_by_one,
+        rewrites=lambda ops, buffers, _: (one_by_one(ops, buffers), {}),
     ),
     HabitPass(
         name="context_steps",

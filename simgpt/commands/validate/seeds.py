@@ -33,8 +33,8 @@ def command(words: tuple[str, ...], as_json: bool, output: Path | None) -> None:
 
     What a paper says of a run stands as published; what it does not say is a set of candidates, of
     which the fastest that fits is predicted. The range holds the others that may have run, and the
-    range of the prediction itself. validation/data/seeds.toml has that rule, the candidates, and
-    each published figure's source.
+    range of the prediction itself where published runs of the same software give one.
+    validation/data/seeds.toml has that rule, the candidates, and each published figure's source.
     """
     from validation.host_validation import mape
     from validation.seeds import validate_seeds
@@ -54,17 +54,23 @@ def _described(rows: Sequence[SeedRow], error: float | None) -> str:
             row.id,
             row.certainty,
             row.unit,
-            *(f"{value:,.4g}" for value in (row.published, row.predicted, row.low, row.high)),
+            *map(_number, (row.published, row.predicted, row.low, row.high)),
         )
         for row in rows
     ]
-    within = sum(row.within for row in rows)
-    said = f"{within} of {tables.several(len(rows), 'published figure')} within the range"
+    known = [row.within for row in rows if row.within is not None]
+    said = f"{sum(known)} of {tables.several(len(known), 'published figure')} within the range"
+    without = sum(row.within is None and row.published is not None for row in rows)
+    said += f"; {without} without a range" if without else ""
     if error is not None:
         steps = sum(row.error is not None for row in rows)
         mean = tables.percent(error)
         said += f"\nmean absolute error {mean} over {tables.several(steps, 'published step')}"
     return "\n\n".join([tables.table(columns, shown, left=3), *_steps(rows), said])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"
 
 
 def _steps(rows: Sequence[SeedRow]) -> list[str]:
