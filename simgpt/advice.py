@@ -25,12 +25,16 @@ PREDICTED, NAMED = 12, 5  # changes that are enough: how many are timed, and sai
 
 
 def does_not_fit(prediction: Prediction) -> str:
-    """By how much a plan misses the device's memory."""
-    return f"does not fit by {tables.gib(_over(prediction))} per device"
+    """By how much a plan misses the largest peak that fits, or how likely one fits that is
+    tight."""
+    memory, over = prediction.memory, tables.gib(_over(prediction))
+    if memory.fits:
+        return f"{memory.words}, and with {over} less per device it would be sure to"
+    return f"{memory.verdict} by {over} per device"
 
 
 def _over(prediction: Prediction) -> int:
-    return prediction.memory.peak_bytes - prediction.memory.capacity_bytes
+    return -prediction.memory.spare_bytes
 
 
 def what_fits(prediction: Prediction, machine: Machine, predicted: Predicted | None = None) -> str:
@@ -107,7 +111,7 @@ def _ranked(
     if predicted is None:
         return [_words(change) for change in changes]
     found = [(predicted(_changed(prediction, change)), change) for change in changes]
-    timed = [(after.step_s, change) for after, change in found if after.memory.fits]
+    timed = [(after.step_s, change) for after, change in found if after.memory.is_sure]
     timed.sort(key=lambda each: each[0])
     return [_timed_words(change, time_s) for time_s, change in timed]
 
@@ -149,7 +153,7 @@ def _at_once(prediction: Prediction, every: Change, predicted: Predicted | None)
     if predicted is None or not _runs(prediction, every):
         return words if _fits(prediction, every) else ""
     changed = predicted(_changed(prediction, every))
-    return _timed_words(every, changed.step_s, " together") if changed.memory.fits else ""
+    return _timed_words(every, changed.step_s, " together") if changed.memory.is_sure else ""
 
 
 def starved(plan: Plan) -> str:
@@ -171,7 +175,7 @@ def _may_be_enough(prediction: Prediction, change: Change) -> bool:
     from simulator.explain.memory_levers import least_bytes
 
     memory = prediction.memory
-    return least_bytes(memory, prediction.plan, change) <= memory.capacity_bytes
+    return least_bytes(memory, prediction.plan, change) <= memory.sure_bytes
 
 
 def _timed_words(change: Change, step_s: float, end: str = "") -> str:
@@ -204,9 +208,8 @@ def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:
     """By how much every plan misses the device's memory, whether plans that split sequences may
     fit, and on how many devices some may."""
     from simulator.search.warm_start import enough_devices, split_sequences_may_fit
-    from simulator.step_memory import room_for_tensors
 
-    over = state.least_bytes - room_for_tensors(machine, problem.stack)
+    over = state.least_bytes - problem.room_bytes(machine)
     if over <= 0:
         return ""
     ways = ["with --split-sequences"] if split_sequences_may_fit(problem, machine) else []

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 MEASURED = "measured"
 KEYS = ("step", "steps", "peak", "peak_of", "software", "log")
-PEAKS = ("allocated", "reserved", "nvidia-smi")
 NAMED = ("model", "machine", "stack", "routing")  # keys that may name a file
 MOST_S, MOST_BYTES = 86400.0, 2.0**50  # of a step, of a device
 
@@ -60,13 +59,14 @@ anchor_files_option = _option("FILE", "the answers")
 
 @dataclass(frozen=True)
 class AnchorFile:
-    """What an anchor's file says: its question, as a study of one point, the measured step, and the
-    software that ran."""
+    """What an anchor's file says: its question, as a study of one point, the measured step, the
+    software that ran, and the measured peak of memory and of what it is, if there is one."""
 
     name: str
     study: Study
     step_s: float
     software: str
+    peak: tuple[str, float] | None = None
 
     def anchor(self) -> Anchor:
         """The anchor, its step predicted."""
@@ -78,7 +78,7 @@ class AnchorFile:
             prediction = Evaluator(inputs_of(self.study)).prediction(point)
         except SimgptError as error:
             raise AnchorError(f"{self.name}: {error}") from None
-        return _anchor(self.name, prediction, self.step_s, self.software)
+        return _anchor(self.name, prediction, self.step_s, self.software, self.peak)
 
 
 def read_anchor(path: Path) -> AnchorFile:
@@ -100,11 +100,19 @@ def read_anchor(path: Path) -> AnchorFile:
     study = study_of(document, title=name, folder=path.parent)
     software = shown(measured.get("software", ""), MOST_WORD) if "software" in measured else ""
     step_s = _measured(measured, name, "step", "s", MOST_S)
-    if "peak" in measured or "peak_of" in measured:
-        _measured(measured, name, "peak", "bytes", MOST_BYTES)
-        if measured.get("peak_of") not in PEAKS:
-            raise AnchorError(f"{name}: {MEASURED}.peak_of must be one of {', '.join(PEAKS)}")
-    return AnchorFile(name, study, step_s, software)
+    return AnchorFile(name, study, step_s, software, _peak(measured, name))
+
+
+def _peak(measured: Mapping[str, Any], name: str) -> tuple[str, float] | None:
+    """The measured peak and of what it is; None where there is none."""
+    from simulator.uncertainty.anchored_memory import MEASURES
+
+    if "peak" not in measured and "peak_of" not in measured:
+        return None
+    peak_bytes = _measured(measured, name, "peak", "bytes", MOST_BYTES)
+    if measured.get("peak_of") not in MEASURES:
+        raise AnchorError(f"{name}: {MEASURED}.peak_of must be one of {', '.join(MEASURES)}")
+    return str(measured["peak_of"]), peak_bytes
 
 
 def _measured(measured: Mapping[str, Any], name: str, key: str, unit: Unit, most: float) -> float:
@@ -159,13 +167,23 @@ def _of_log(question: StepQuestion, prediction: Prediction, path: Path) -> Ancho
             f"{name} is not of this question: {'; '.join(found.differences)}. simgpt compare "
             f"{name} MODEL … --save FILE.toml writes the anchor of its own"
         )
-    return _anchor(name, prediction, found.steps.median_s, "")
+    job = found.job
+    peak = None if job.peak_bytes is None else (job.peak_of, float(job.peak_bytes))
+    return _anchor(name, prediction, found.steps.median_s, "", peak)
 
 
-def _anchor(name: str, prediction: Prediction, measured_s: float, software: str) -> Anchor:
+def _anchor(
+    name: str,
+    prediction: Prediction,
+    measured_s: float,
+    software: str,
+    peak: tuple[str, float] | None,
+) -> Anchor:
+    from simulator.uncertainty.anchored_memory import anchor_peak
     from simulator.uncertainty.anchors import Anchor
 
-    return Anchor(name, prediction.place, measured_s, prediction.step_s, software)
+    own = None if peak is None else anchor_peak(prediction.memory, *peak)
+    return Anchor(name, prediction.place, measured_s, prediction.step_s, software, own)
 
 
 def anchor_text(

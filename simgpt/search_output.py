@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
+from simulator.uncertainty.fitting import words_of
 from topologies.files.units import format_energy
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
@@ -74,6 +75,8 @@ class Found:
             "plans_unpredicted": state.unpredicted,
             "unpredicted_reason": state.reason or None,
             "optimal": state.is_optimal,
+            "p_fits": self.problem.p_fits,
+            "room_bytes": self.problem.room_bytes(self.machine),
             "bound": state.bound if state.found and state.bound else None,
             "gap": state.gap,
             "certificate": f"{self._counts()}: {self._end()}",
@@ -109,7 +112,7 @@ class Found:
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]
         parts += self._table(f"{best} in {self.objective}", rows)
         parts += anchoring(self.state.found[0]) if self.state.found else []
-        parts += [self._range_words()] if self.state.found else []
+        parts += [self._range_words(), self._spare_words()] if self.state.found else []
         parts += mfu_words(each.as_dict() for each in self.state.found)
         parts += [tables.paragraph(self._decided())] if self.difference is not None else []
         for name, front in self.fronts.items():
@@ -133,6 +136,18 @@ class Found:
     def _range_words(self) -> str:
         """Where the range of the best plan's step comes from."""
         words = f"8 of 10 steps of the best plan: {self.state.found[0].range.words}"
+        return tables.paragraph(words, indent="  ")
+
+    def _spare_words(self) -> str:
+        """How likely the best plan fits, and what it leaves to spare."""
+        memory = self.state.found[0].memory
+        room = memory.room.most_bytes(self.problem.p_fits)
+        least = tables.percent(self.problem.p_fits)
+        words = (
+            f"memory of the best plan: {words_of(memory.p_fits)}, and it has "
+            f"{tables.gib(room - memory.peak_bytes)} to spare up to {tables.gib(room)}, with which "
+            f"{least} of such runs fit"
+        )
         return tables.paragraph(words, indent="  ")
 
     def _decided(self) -> str:

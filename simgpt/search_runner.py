@@ -47,6 +47,22 @@ class Searches:
         by = self.anchors.of(prediction.place)
         return prediction if by is None else prediction.scaled(by)
 
+    def anchored_problem(self, problem: SearchProblem) -> SearchProblem:
+        """A problem with the room that measured peaks leave for its plans, where anchors have any:
+        for all of them the same (`MemoryAnchoring.room`)."""
+        from simulator.step_memory import room_for
+        from simulator.uncertainty.anchors import place_of
+        from workload.plan import Plan
+
+        kept = {key: problem.fixed[key] for key in ("precision", "recipe") if key in problem.fixed}
+        plan = Plan(data=problem.devices, batch=problem.devices, micro_batch=1, **kept)
+        place = place_of(problem.gpt, plan, problem.stack, self.machine.device.known_as)
+        by = self.anchors.memory_of(place)
+        if by is None:
+            return problem
+        room = room_for(self.machine, problem.stack, experts=bool(problem.gpt.experts))
+        return replace(problem, room=by.room(room))
+
     def anchored_state(self, state: Progress) -> Progress:
         """A search's state with its plans anchored, and the bound on the others likewise."""
         found = tuple(map(self.anchored, state.found))
@@ -73,6 +89,7 @@ class Searches:
         from topologies.placement_names import parse_placement
 
         machine = with_room(self.machine, problem.devices)
+        problem = self.anchored_problem(problem)
         placed = parse_placement(self.policy, machine, problem.devices)
         if self.exhaustive and capacity_bytes is None:
             return exhaustive(

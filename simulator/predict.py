@@ -92,7 +92,7 @@ class Prediction:
         return self.scaled(anchoring_of(self.place, anchors))
 
     def scaled(self, by: Anchoring) -> Prediction:
-        """The step scaled by what anchors make of it, or of a step of the same question."""
+        """The step and its memory as anchors make them, or those of the same question."""
         factor, load, tuning = by.factor, self.load, self.tuning
         if load is not None:
             load = replace(load, balanced_step_s=load.balanced_step_s * factor)
@@ -108,6 +108,7 @@ class Prediction:
             cost=self.cost.scaled(factor),
             load=load,
             tuning=tuning,
+            memory=self.memory if by.memory is None else by.memory.of(self.memory),
             anchoring=by,
         )
 
@@ -332,7 +333,7 @@ def _prediction(
         model_flops_per_s_per_device=model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
         peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
-        memory=memory_of(step, machine, stack),
+        memory=memory_of(step, machine, stack, experts=bool(gpt.experts)),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),

@@ -1,24 +1,56 @@
-"""One device's memory in a step: what the program holds, and what there is for it."""
+"""One device's memory in a step: what the program holds, what there is for it, and whether it
+fits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.result import StepResult
 from simulator.stacks.stack import EXECUTOR, Stack
+from simulator.uncertainty.fitting import (
+    DOES_NOT_FIT,
+    EXACT,
+    FITS,
+    SURE,
+    UNLIKELY,
+    PeakErrors,
+    kind_of,
+    peak_errors,
+    verdict_of,
+    words_of,
+)
 from topologies.machine import Machine
 from workload.op import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one device has for the tensors of a job, and how far off its predicted peak may be.
+
+    `capacity_bytes` is the device's memory less what is known to lie beside tensors: the machine's
+    reserve (the driver's context, communicators) and workspaces of the stack's libraries.
+    """
+
+    capacity_bytes: int
+    errors: PeakErrors = EXACT
+
+    def p_fits(self, peak_bytes: int) -> float:
+        """The probability that a run with such a predicted peak fits."""
+        return self.errors.p_fits(peak_bytes, self.capacity_bytes)
+
+    def most_bytes(self, p: float = SURE) -> int:
+        """The largest predicted peak of a run that fits with that probability."""
+        return self.errors.most_bytes(self.capacity_bytes, p)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """One device's memory at the op where most is in use; `parts` by what it is for.
 
-    `capacity_bytes` is what the device has for tensors: its memory less the reserve of the machine
-    (driver, communicators), less `library_bytes` (workspaces of the stack's libraries) and what the
-    stack's allocator cannot use. `host_bytes` of a rank lie in the host's memory instead;
+    `capacity_bytes` and `errors` are those of the job's `Room`; `library_bytes` are the workspaces
+    of the stack's libraries. `host_bytes` of a rank lie in the host's memory instead;
     `stage_peak_bytes` has the peak of each stage of a pipeline. `resident_bytes` of the peak are
     there all the time, tokens left out, where there is no pipeline: no other way to recompute
     lessens these, nor do more and smaller micro-batches.
@@ -33,11 +65,57 @@ class Memory:
     library_bytes: int = 0
     stage_peak_bytes: tuple[int, ...] = ()
     resident_bytes: int = 0
+    errors: PeakErrors = field(default=EXACT, repr=False)
+
+    @property
+    def room(self) -> Room:
+        """What the device has for the job's tensors."""
+        return Room(self.capacity_bytes, self.errors)
+
+    @property
+    def p_fits(self) -> float:
+        """The probability that the run fits."""
+        return self.room.p_fits(self.peak_bytes)
+
+    @property
+    def sure_bytes(self) -> int:
+        """The largest peak of a run of this kind that fits: with P >= 0.9."""
+        return self.room.most_bytes(SURE)
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest peak of a run of this kind that may fit: with P > 0.1."""
+        return self.room.most_bytes(UNLIKELY)
+
+    @property
+    def verdict(self) -> str:
+        """`fits`, `tight` or `does not fit`."""
+        return verdict_of(self.peak_bytes, self.sure_bytes, self.most_bytes)
 
     @property
     def fits(self) -> bool:
-        """Whether the device has that much for tensors."""
-        return self.peak_bytes <= self.capacity_bytes
+        """Whether the run may fit: its verdict is another than `does not fit`."""
+        return self.verdict != DOES_NOT_FIT
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the run fits: its verdict is `fits`."""
+        return self.verdict == FITS
+
+    def is_as_sure_as(self, other: Memory) -> bool:
+        """Whether the run fits, or is no less likely to than the other one."""
+        return self.is_sure or (self.fits and self.p_fits >= other.p_fits)
+
+    @property
+    def words(self) -> str:
+        """The verdict, and how many such runs fit: `tight: 7 of 10 such runs fit`."""
+        return f"{self.verdict}: {words_of(self.p_fits)}"
+
+    @property
+    def spare_bytes(self) -> int:
+        """How much larger the peak might be for the run to fit still; below 0 how much too large
+        it is for that."""
+        return self.sure_bytes - self.peak_bytes
 
     @property
     def reserve_bytes(self) -> int:
@@ -50,6 +128,10 @@ class Memory:
             "peak_bytes": self.peak_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.fits,
+            "verdict": self.verdict,
+            "p_fits": self.p_fits,
+            "sure_bytes": self.sure_bytes,
+            "most_bytes": self.most_bytes,
             "parts": dict(self.parts),
             "op": self.op,
             "host_bytes": self.host_bytes,
@@ -60,12 +142,13 @@ class Memory:
         }
 
 
-def memory_of(step: StepResult, machine: Machine, stack: Stack) -> Memory:
-    """The memory of a simulated step on a machine's device, under a stack."""
-    fullest = step.memory
+def memory_of(step: StepResult, machine: Machine, stack: Stack, *, experts: bool) -> Memory:
+    """The memory of a simulated step on a machine's device, under a stack, of a model with
+    `experts` or without."""
+    fullest, room = step.memory, room_for(machine, stack, experts=experts)
     return Memory(
         peak_bytes=fullest.total_bytes,
-        capacity_bytes=room_for_tensors(machine, stack),
+        capacity_bytes=room.capacity_bytes,
         parts={role: n for role, n in fullest.parts.items() if role != HOST},
         op=fullest.op,
         host_bytes=fullest.parts[HOST],
@@ -73,10 +156,12 @@ def memory_of(step: StepResult, machine: Machine, stack: Stack) -> Memory:
         library_bytes=stack.library_bytes(machine),
         stage_peak_bytes=tuple(use.total_bytes for use in step.stage_memory),
         resident_bytes=step.resident_bytes,
+        errors=room.errors,
     )
 
 
-def room_for_tensors(machine: Machine, stack: Stack = EXECUTOR) -> int:
-    """What a device has for a program's tensors under a stack."""
+def room_for(machine: Machine, stack: Stack = EXECUTOR, *, experts: bool = False) -> Room:
+    """What a machine's device has for the tensors of a stack's jobs, of models with `experts` or
+    without."""
     usable = machine.device.usable_bytes - stack.library_bytes(machine)
-    return int(usable * (1 - stack.fragmentation))
+    return Room(int(usable), peak_errors(kind_of(stack, experts=experts)))

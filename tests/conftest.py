@@ -84,3 +84,11 @@ def forked_ranks() -> Iterator[None]:
 def figures_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of reports have no outlines of their figures, which are made all the same."""
     monkeypatch.setattr("validation.report.page.as_svg", lambda *_: "<svg></svg>")
+
+
+@pytest.fixture
+def exact_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world in which runs need just their predicted peak: what fits is known to the byte."""
+    from simulator.uncertainty.fitting import EXACT
+
+    monkeypatch.setattr("simulator.step_memory.peak_errors", lambda _: EXACT)

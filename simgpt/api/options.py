@@ -109,6 +109,7 @@ class SearchOptions(TypedDict, total=False):
     rank_by: Literal["time", "axonn"]
     time_limit: float
     gap: float | str
+    fits: float | str
     workers: int
     anchor: Anchors
 

@@ -80,24 +80,35 @@ class Prediction(Result):
 
     @property
     def memory(self) -> dict[str, Any]:
-        """`peak_bytes` and `capacity_bytes` of a device, parts of the peak, and more."""
+        """`peak_bytes` and `capacity_bytes` of a device, parts of the peak, the `verdict` (fits,
+        tight, does not fit), the probability `p_fits` behind it, and more."""
         return dict(self._record["memory"])
 
     @property
     def fits(self) -> bool:
-        """Whether the peak of memory is within what a device has for tensors."""
+        """Whether the run may fit into memory: its verdict is another than `does not fit`."""
         return bool(self._record["memory"]["fits"])
+
+    @property
+    def verdict(self) -> str:
+        """`fits`, where 9 of 10 comparable runs would, `does not fit`, where 9 of 10 would not, or
+        `tight`."""
+        return str(self._record["memory"]["verdict"])
+
+    @property
+    def p_fits(self) -> float:
+        """The probability that the run fits into memory, from peaks of comparable runs."""
+        return float(self._record["memory"]["p_fits"])
 
     def plot(self) -> Figure:
         """A bar of what the step consists of."""
         return bars([self._record])
 
     def _short(self) -> str:
-        fits = "fits" if self.fits else "does not fit"
         where = f"{tables.several(self.devices, 'device')} of {self.machine}"
         return (
             f"{self.model} on {where}: {tables.seconds(self.step_s)} a step, "
-            f"MFU {tables.percent(self.mfu)}, {fits}"
+            f"MFU {tables.percent(self.mfu)}, {self.verdict}"
         )
 
     def _table(self) -> tuple[Sequence[str], Cells]:

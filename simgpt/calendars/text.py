@@ -169,6 +169,8 @@ def record_of(planned: Planned, start: datetime) -> dict[str, Any]:
         **prediction.range.as_dict(),
         "run_to_run": planned.band and planned.band.as_dict(planned.step_s),
         "fits": prediction.memory.fits,
+        "verdict": prediction.memory.verdict,
+        "p_fits": prediction.memory.p_fits,
         "start": start.strftime(DATE),
         **found.as_dict(),
         **ends_of(planned, start),

@@ -101,7 +101,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     with its real shapes (kept in ~/.cache/simgpt), and the machine's file says what connects them.
     With --compute profile, matmuls come from tables measured on A100, H100 or GH200.
 
-    A plan that does not fit into memory is answered in full, and then ends with status 3.
+    A plan fits if 9 of 10 comparable runs would (P >= 0.9), and does not if 9 of 10 would not;
+    between it is tight. One that does not fit is answered in full, and then ends with status 3.
     """
     if how["swept"]:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
@@ -184,20 +185,22 @@ def _record(
 
 
 def remedy_of(prediction: Prediction, question: StepQuestion, *, is_timed: bool = True) -> str:
-    """By how much a plan does not fit and what to change about it; nothing of one that fits. The
-    changes stand in the order of the predicted steps where it `is_timed`; measured times of ops
-    are those of the one plan, and so go without."""
-    if prediction.memory.fits:
+    """By how much a plan does not fit, or is tight, and what to change; nothing of one that fits.
+    The changes stand in the order of the predicted steps where it `is_timed`; measured times of
+    ops are those of the one plan, and so go without."""
+    if prediction.memory.is_sure:
         return ""
     return what_fits(prediction, question.machine, question.changed if is_timed else None)
 
 
 def comment(prediction: Prediction, remedy: str) -> None:
-    """Say what to change about a plan that mostly waits or does not fit; the latter ends with 3."""
+    """Say what to change about a plan that mostly waits, is tight or does not fit; the last ends
+    with 3."""
     if few := starved(prediction.plan):
         options.note(few)
     if remedy:
         options.note(remedy)
+    if not prediction.memory.fits:
         raise SystemExit(ExitStatus.CANNOT_RUN)
 
 

@@ -10,6 +10,7 @@ from simulator.answer_words import EVENLY, assumes_balance
 from simulator.economics import NO_POWER
 from simulator.predict import is_much_masked
 from simulator.stacks.logged import CAUSAL, FULL, HARDWARE
+from simulator.uncertainty.fitting import words_of
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from simulator.explain.assumed import Granted, Otherwise
     from simulator.predict import Prediction
     from simulator.stacks.job import Job
+    from simulator.uncertainty.anchored_memory import MemoryAnchoring
     from simulator.uncertainty.anchors import Used
     from topologies.hardware.run_to_run import Band
 
@@ -30,9 +32,6 @@ PARTS = {
 }
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
-# Shares of the memory for tensors: of verdicts on such margins one of seven is wrong, and one of
-# six on models with experts (simgpt validate memory; tests/validation/test_memory_runs.py).
-SURE, SURE_OF_EXPERTS = 0.05, 0.1
 LABELS = 30  # characters of the tables' first column
 FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
@@ -86,7 +85,27 @@ def anchoring(prediction: Prediction) -> list[str]:
         blind = tables.seconds(prediction.step_s / found.factor)
         names = ", ".join(_anchor(each) for each in found.used)
         lines = [f"anchored: {blind} times {found.factor:.3f}, from {names}", *lines]
+    if found.memory is not None:
+        lines.append(_anchored_memory(found.memory))
     return [tables.paragraph(line, indent="  ") for line in lines]
+
+
+def _anchored_memory(by: MemoryAnchoring) -> str:
+    """How far anchors moved the memory, and from which peaks."""
+    moved = []
+    if by.factor != 1:
+        moved.append(f"activations times {by.factor:.3f}")
+    if by.beside_bytes:
+        more = "more" if by.beside_bytes > 0 else "less"
+        moved.append(f"{tables.gib(abs(by.beside_bytes))} {more} beside tensors")
+    peaks = ", ".join(
+        f"{each.name} ({each.peak.measure}: measured {tables.gib(each.peak.measured_bytes)}, "
+        f"predicted {tables.gib(each.peak.predicted_bytes)}"
+        f"{'; too far off, kept within limits' if each.peak.is_kept else ''})"
+        for each in by.peaks
+    )
+    narrower = f"P(fits) by {tables.percent(by.weight)} from runs with a measured neighbour"
+    return f"memory anchored: {' and '.join(moved) or 'as predicted'}, from {peaks}; {narrower}"
 
 
 def _anchor(used: Used) -> str:
@@ -152,20 +171,18 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
         ("peak memory per device", tables.gib(memory.peak_bytes)),
         ("memory for tensors", tables.gib(memory.capacity_bytes)),
         ("memory reserve", tables.gib(memory.reserve_bytes)),
-        ("fits", _verdict(prediction)),
+        ("fits", verdict(prediction)),
         *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
         *cost_facts(prediction.cost),
     ]
 
 
-def _verdict(prediction: Prediction) -> str:
-    """Whether the plan fits, and by how much where predicted peaks are off by more."""
+def verdict(prediction: Prediction) -> str:
+    """Whether the plan fits, how many such runs do, and what is to spare."""
     memory = prediction.memory
-    if not memory.fits:
-        return "no"
-    left = 1 - memory.peak_bytes / memory.capacity_bytes
-    sure = SURE_OF_EXPERTS if prediction.gpt.experts else SURE
-    return "yes" if left >= sure else f"yes, by {tables.percent(left)}: peaks may be off by more"
+    if memory.is_sure:
+        return f"yes: {words_of(memory.p_fits)}, {tables.gib(memory.spare_bytes)} to spare"
+    return memory.words if memory.fits else f"no: {words_of(memory.p_fits)}"
 
 
 def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:

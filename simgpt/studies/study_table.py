@@ -12,6 +12,7 @@ from simgpt.studies.evaluate import Row
 from simgpt.studies.study import Study
 from simulator.answer_words import EVENLY, mfu_words
 from simulator.uncertainty.difference import DifferenceError
+from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, TIGHT
 from topologies.files.units import J_PER_MWH, format_energy
 from validation.report.findings import MEASURES
 from workload.plan import text_of
@@ -167,7 +168,7 @@ def _good(study: Study, rows: Sequence[Row]) -> str:
     """The rows that are predicted, with the energy where some of them have one; where they are too
     wide, figures are left out, which is said of those that no others imply."""
     figures = _figures(study, any(row.get("published") for row in rows))
-    if any(row["status"] != "ok" for row in rows):
+    if any(_verdict(row) != FITS for row in rows):
         at = 1 + next(n for n, (name, _) in enumerate(figures) if name == "memory")
         figures.insert(at, ("fits", _fits))
     if all(_energy(row) == "-" for row in rows):
@@ -222,8 +223,16 @@ def _figures(study: Study, published: bool) -> list[Figure]:
 
 def _fits(row: Row) -> str:
     memory = row["prediction"]["memory"]
-    over = memory["peak_bytes"] - memory["capacity_bytes"]
-    return f"no, by {tables.gib(over)}" if over > 0 else "yes"
+    if _verdict(row) == TIGHT:
+        return f"{TIGHT}, {round(10 * memory['p_fits'])} of 10"
+    over = tables.gib(memory["peak_bytes"] - memory.get("sure_bytes", memory["capacity_bytes"]))
+    return f"no, by {over}" if _verdict(row) == DOES_NOT_FIT else "yes"
+
+
+def _verdict(row: Row) -> str:
+    """The verdict on a row's memory; rows of older journals know two."""
+    memory = row["prediction"]["memory"]
+    return str(memory.get("verdict", FITS if memory["fits"] else DOES_NOT_FIT))
 
 
 def _tokens_per_s(row: Row) -> str:

@@ -36,8 +36,8 @@ def can_run(prediction: Prediction, change: Change) -> bool:
 
 
 def fits(prediction: Prediction, change: Change) -> bool:
-    """Whether a plan can be changed so and then fits."""
-    room = prediction.memory.capacity_bytes
+    """Whether a plan can be changed so and then fits: with P >= 0.9."""
+    room = prediction.memory.sure_bytes
     return can_run(prediction, change) and peak_bytes(prediction, change) <= room
 
 

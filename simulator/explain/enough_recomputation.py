@@ -30,7 +30,7 @@ class EnoughRecomputation:
     def changes(self) -> list[Change]:
         """The least costly parts of layers that are enough, and the fewest whole layers; one of
         the two alone where it is estimated to take far less time."""
-        if self._least_bytes > self.prediction.memory.capacity_bytes:
+        if self._least_bytes > self.prediction.memory.sure_bytes:
             return []
         parts, layers = self._likely(of_layers=False), self._likely(of_layers=True)
         if parts and layers:
@@ -59,7 +59,7 @@ class EnoughRecomputation:
             for each in self._every
             if each.of_layers is of_layers and whole is not None
             if estimated_bytes(each, whole, asked.plan, asked.gpt.layers, **peaks)
-            <= memory.capacity_bytes
+            <= memory.sure_bytes
         ]
 
     def _first(self, those: Sequence[Recomputation]) -> list[Change]:
@@ -78,7 +78,7 @@ class EnoughRecomputation:
     def _fits(self, change: Change) -> bool:
         if self.predicted is None or not can_run(self.prediction, change):
             return fits(self.prediction, change)
-        return self.predicted(replace(self.prediction.plan, **change)).memory.fits
+        return self.predicted(replace(self.prediction.plan, **change)).memory.is_sure
 
     def _change(self, what: Recomputation) -> Change:
         return self.whole | {"recompute": what.words}

@@ -1,4 +1,5 @@
-"""The nearest setting of a job's plan that fits into its devices' memory.
+"""The nearest setting of a job's plan that may fit into its devices' memory: whose verdict is
+another than `does not fit` (`simulator/step_memory.py`).
 
 What a plan leaves in memory is lessened step by step: by the stack's selective recomputation, by
 that of the fewest whole layers that are enough, then from the beginning with the optimizer's states
@@ -17,7 +18,8 @@ from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import Stack
 from simulator.stacks.held import held_of
 from simulator.stacks.job import Job
-from simulator.step_memory import room_for_tensors
+from simulator.step_memory import room_for
+from simulator.uncertainty.fitting import UNLIKELY
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from workload.passes.stack import Habits
@@ -31,14 +33,17 @@ DOUBTED = 1.15
 
 
 def does_fit(job: Job, machine: Machine) -> bool:
-    """Whether the fullest stage of the job's plan fits into what a device has for tensors."""
-    return share_of_memory(job, machine) <= 1
+    """Whether the fullest stage of the job's plan may fit: with P > 0.1."""
+    room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
+    own = habits_in_memory(job.stack, job.plan)
+    return plan_bytes(job.gpt, job.plan, own) <= room.most_bytes(UNLIKELY)
 
 
 def share_of_memory(job: Job, machine: Machine) -> float:
     """The peak of the fullest stage of the job's plan over what a device has for tensors."""
+    room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
     own = habits_in_memory(job.stack, job.plan)
-    return plan_bytes(job.gpt, job.plan, own) / room_for_tensors(machine, job.stack)
+    return plan_bytes(job.gpt, job.plan, own) / room.capacity_bytes
 
 
 def habits_in_memory(stack: Stack, plan: Plan) -> Habits:

@@ -147,7 +147,7 @@ def _simulated(
             one = predict(gpt, plans[number], machine, placement=placement, stack=stack)
         except MachineError:
             continue
-        found += [one] if one.memory.fits else []
+        found += [one] if one.memory.is_sure else []
     return found, len(drawn)
 
 

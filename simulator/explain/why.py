@@ -229,7 +229,7 @@ def _plans(
     for words, plan in neighbours(prediction.gpt, prediction.plan, prediction.stack):
         progress(f"the plan with {words}")
         other = _again(prediction, plan, machine, placement)
-        if other.memory.fits:
+        if other.memory.is_as_sure_as(prediction.memory):
             found.append(WhatIf(words, other.step_s, prediction.step_s, plan, other.stack))
         else:
             unfit += 1

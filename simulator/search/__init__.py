@@ -22,7 +22,6 @@ from simulator.search.space import spaces_of
 from simulator.search.workers import WorkerSetup
 from simulator.stacks.searched import fastest_kernels
 from simulator.stacks.stack import EXECUTOR, Stack
-from simulator.step_memory import room_for_tensors
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -45,11 +44,12 @@ def search(
     capacity_bytes: int | None = None,
     objective: str = "time",
 ) -> Iterator[Progress]:
-    """Search for the `top` best plans that fit into a device, state by state; the last state is
-    the answer, optimal unless nobody waited for it. `objective` is what they are best in.
+    """Search for the `top` best plans that fit into a device, with the problem's probability, state
+    by state; the last state is the answer, optimal unless nobody waited for it. `objective` is what
+    they are best in.
 
     With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
-    device's memory if given. A PlanCannotRunError says why there is no legal plan.
+    largest peak that fits if given. A PlanCannotRunError says why there is no legal plan.
     """
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
     check_measured(machine, kernels)
@@ -59,7 +59,7 @@ def search(
     costs = compute_costs(growing, fabric.ranks_per_node, problem.devices, kernels)
     # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
     spaces = spaces_of(replace(problem, habits=replace(kernels.habits, own_rows=False)))
-    room = room_for_tensors(machine, problem.stack) if capacity_bytes is None else capacity_bytes
+    room = problem.room_bytes(machine) if capacity_bytes is None else capacity_bytes
     machinery = Machinery(costs, fabric, room)
     goal = Objective(objective, machine, problem.devices)
     simulate = partial(_simulated, problem, machine, placement)

@@ -53,7 +53,7 @@ def exhaustive(
     found: list[Prediction] = []
     plans = sum(space.plans for space in spaces)
     state = Progress(plans, 0, 0, 0.0, math.inf, (), False)
-    every = chain.from_iterable(map(every_plan, spaces))
+    every, room = chain.from_iterable(map(every_plan, spaces)), problem.room_bytes(machine)
     for number, plan in enumerate(every, start=1):
         gpt = stack.model(problem.gpt, plan.x)
         try:
@@ -63,9 +63,10 @@ def exhaustive(
             reason = state.reason or str(error)
             state = replace(state, fitting=fitting, unpredicted=refused, reason=reason)
         else:
-            if prediction.memory.fits:
+            is_enough = prediction.memory.peak_bytes <= room
+            if is_enough:
                 found = sorted([*found, prediction], key=goal.place)[:top]
-            fitting = state.fitting + prediction.memory.fits
+            fitting = state.fitting + is_enough
             state = replace(state, fitting=fitting, simulated=state.simulated + 1)
         values = [goal.shown(goal.of(each)) for each in found] or [math.inf]
         state = replace(state, best=values[0], found=tuple(found))
@@ -114,7 +115,7 @@ def by_axonn(
             continue
         gpt, stack = problem.stack.model(problem.gpt, plan.x), problem.stack
         prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
-        if prediction.memory.fits:
+        if prediction.memory.peak_bytes <= problem.room_bytes(machine):
             seen.add(plan.grid)
             ranked.append(Ranked(seconds, prediction))
     if not ranked:

@@ -18,6 +18,8 @@ from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.stacks.searched import allowed, kept
 from simulator.stacks.stack import EXECUTOR, Stack
+from simulator.step_memory import Room, room_for
+from simulator.uncertainty.fitting import LEAST, MOST, SURE
 from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
@@ -68,7 +70,8 @@ class SearchProblem:
     has choices that are tried where they are asked for (`asked/choices.py`). `stack` says what
     plans can be, `habits` what its programs are bounded with. A part of a problem may have plans
     alone that split sequences over `least_context` ranks or more, experts over
-    `least_expert`, or that all have the overlaps `beside`.
+    `least_expert`, or that all have the overlaps `beside`. Plans must fit into a device's memory
+    with a probability of `p_fits`; `room` is what there is for tensors where measured peaks say so.
     """
 
     gpt: GPT
@@ -84,8 +87,15 @@ class SearchProblem:
     least_expert: int = 1
     stack: Stack = EXECUTOR
     habits: Habits = NO_HABITS
+    p_fits: float = SURE
+    room: Room | None = None
 
     def __post_init__(self) -> None:
+        if not LEAST <= self.p_fits <= MOST:
+            raise PlanError(
+                f"plans cannot be asked to fit with a probability of {self.p_fits:g}; take "
+                f"{LEAST:g} to {MOST:g}"
+            )
         dispatcher = self.stack.plan.get("dispatcher", "usual")
         told = that_tell_apart(self.fixed, self.gpt, self.batch, dispatcher)
         object.__setattr__(self, "fixed", told)
@@ -118,6 +128,11 @@ class SearchProblem:
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
+
+    def room_bytes(self, machine: Machine) -> int:
+        """The largest peak of a plan that fits into a machine's device: for all plans the same."""
+        room = self.room or room_for(machine, self.stack, experts=bool(self.gpt.experts))
+        return room.most_bytes(self.p_fits)
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""

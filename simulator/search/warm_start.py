@@ -9,7 +9,6 @@ import numpy as np
 from simulator.search.problem import SHAPE, SearchProblem
 from simulator.search.root_nodes import WORTH, may_fit
 from simulator.search.space import Space, space_of, spaces_of
-from simulator.step_memory import room_for_tensors
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.grid import USUAL
@@ -82,7 +81,7 @@ def _may_fit(problem: SearchProblem, machine: Machine) -> bool:
     """Whether the bound on memory leaves room for some plan."""
     zero = {"zero": max(problem.stack.can["zero"])}
     also = {key: words for key, words in problem.also.items() if key not in (*FRUGAL, "recompute")}
-    room = room_for_tensors(machine, problem.stack)
+    room = problem.room_bytes(machine)
     for least in LEAST[: 1 if "recompute" in problem.fixed else None]:
         fixed = FRUGAL | least | zero | dict(problem.fixed)
         try:

@@ -123,11 +123,6 @@ class Stack:
             each for each in self.dispatchers if each in tried and each not in WITHOUT_BOUNDS
         )
 
-    @property
-    def fragmentation(self) -> float:
-        """The share of a device's memory that the stack's allocator cannot use."""
-        return float(self.memory.get("fragmentation", 0.0))
-
     def library_bytes(self, machine: Machine) -> int:
         """Workspaces that the stack's libraries take of the memory for tensors."""
         held = of_gpu(self.memory.get("libraries", {}), _gpu(machine))

@@ -63,10 +63,6 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, Mapping | list)
 
 
-def _is_share(value: Any) -> bool:
-    return value == 0 or (_is_number(value) and value < 1)
-
-
 def _list_of(known: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(known, value))
 
@@ -142,7 +138,6 @@ DURATION: Rule = (_is_duration, 'a duration such as "75 us"')
 SHARES: Rule = (_table_of(_is_fraction), "a table of shares above 0 and no more than 1")
 TIMES: Rule = (_table_of(_is_duration), 'a table of durations such as "0.2 ns"')
 SIZE: Rule = (_is_size, 'a size such as "64 MiB"')
-SHARE: Rule = (_is_share, "a share of 0 or more and below 1")
 VALUES: Rule = (
     lambda value: isinstance(value, list) and bool(value) and not any(map(_is_table, value)),
     "a list of values of the plan's key",
@@ -231,7 +226,6 @@ NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, wh
 SOFTMAX: dict[str, Rule] = {"multiple": COUNT, "longest": COUNT}
 SOFTMAX_BY_NAME: dict[str, Rule] = {"fused": NUMBER, "steps": NUMBER, "launches": COUNT}
 MEMORY: dict[str, Rule] = {
-    "fragmentation": SHARE,
     "sharded_masters": SWITCH,
     "step_copies": SWITCH,
     "frees_gradients": SWITCH,

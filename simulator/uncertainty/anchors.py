@@ -30,6 +30,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.stacks.stack import Stack
+from simulator.uncertainty.anchored_memory import (
+    AnchorPeak,
+    MemoryAnchoring,
+    WeighedPeak,
+    memory_anchoring,
+)
 from simulator.uncertainty.step_range import StepRange, gpu_names
 from topologies.files.reading import shipped_text
 from topologies.session import session_cached
@@ -170,13 +176,14 @@ def _doublings(one: int, other: int) -> float:
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """A measured step and what is predicted for it; `name` is that of its file, `software` what the
-    file says of releases and settings."""
+    file says of releases and settings, `peak` its measured memory."""
 
     name: str
     place: Place
     measured_s: float
     predicted_s: float
     software: str = ""
+    peak: AnchorPeak | None = None
 
     @property
     def residual(self) -> float:
@@ -221,12 +228,14 @@ NO_SPAN = Span(1.0, 1.0, 0, 0, "")
 @dataclass(frozen=True, slots=True)
 class Anchoring:
     """What anchors make of a step: the `factor` that it is multiplied by, the `span` of its range,
-    the anchors used, and by name why others were not."""
+    the anchors used, and by name why others were not; and what they make of its memory, where they
+    say theirs."""
 
     factor: float
     span: Span
     used: tuple[Used, ...]
     unused: Mapping[str, str]
+    memory: MemoryAnchoring | None = None
 
     def range_of(self, step_s: float) -> StepRange:
         """The range of an anchored step."""
@@ -240,6 +249,7 @@ class Anchoring:
             "factor": self.factor,
             "used": [each.as_dict() for each in self.used],
             "unused": dict(self.unused),
+            "memory": None if self.memory is None else self.memory.as_dict(),
         }
 
 
@@ -264,7 +274,17 @@ def anchoring_of(
         return Anchoring(1.0, NO_SPAN, (), words)
     bins = anchored_bins() if of is None else of
     span = span_at(bins, used[0].distance, experts=place.experts)
-    return Anchoring(math.exp(correction(used)), span, tuple(used), words)
+    memory = memory_anchoring([*_peaks(used)])
+    return Anchoring(math.exp(correction(used)), span, tuple(used), words, memory)
+
+
+def _peaks(used: Sequence[Used]) -> Iterator[WeighedPeak]:
+    """The peaks of some anchors, weighed as their steps are."""
+    for each in used:
+        if each.anchor.peak is not None:
+            weight = each.distance.weight
+            share = weight / 2**each.distance.total
+            yield WeighedPeak(each.anchor.name, each.anchor.peak, weight, share)
 
 
 class QuestionAnchors:
@@ -274,6 +294,11 @@ class QuestionAnchors:
     def __init__(self, anchors: Sequence[Anchor]) -> None:
         self._anchors = tuple(anchors)
         self._known: dict[tuple[Any, ...], Anchoring] = {}
+
+    def memory_of(self, place: Place) -> MemoryAnchoring | None:
+        """What anchors make of the memory of a question, of which no plan is known yet; None where
+        none of them says its own."""
+        return anchoring_of(place, self._anchors).memory
 
     def of(self, place: Place) -> Anchoring | None:
         """What anchors make of a plan; None where no anchors are given."""

@@ -13,12 +13,14 @@ from simgpt.advice import NAMED, PREDICTED, what_fits
 from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
+from simulator.uncertainty.fitting import EXACT
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 from topologies.placement import with_room
 from workload.gpt import find_model
 from workload.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("exact_peaks")
 LLAMA = (
     *("predict", "llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--stack", "megatron-core"),
     *("--model-set", "layers=4", "--batch", "64"),
@@ -135,7 +137,7 @@ def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
     job = mixtral(text, layers=8)
     before = predicted(job, job.plan)
     room = before.memory.peak_bytes - short_bytes
-    small = replace(before, memory=replace(before.memory, capacity_bytes=room))
+    small = replace(before, memory=replace(before.memory, capacity_bytes=room, errors=EXACT))
     said = what_fits(small, H100)
     changes = said.partition("it fits with ")[2].split(", or ")
     assert changes[0] == f"recompute={parts}"
@@ -155,9 +157,9 @@ def test_what_is_offered_is_the_fastest_of_a_few_changes_simulated_once_each() -
     def other(plan: Plan) -> Prediction:
         asked.append(plan)
         found = predicted(job, plan)
-        return replace(found, memory=replace(found.memory, capacity_bytes=room))
+        return replace(found, memory=replace(found.memory, capacity_bytes=room, errors=EXACT))
 
-    small = replace(before, memory=replace(before.memory, capacity_bytes=room))
+    small = replace(before, memory=replace(before.memory, capacity_bytes=room, errors=EXACT))
     said = what_fits(small, H100, other)
     offers = said.partition("it fits with ")[2].split(", or ")
     assert len(asked) == len(set(asked)) <= PREDICTED

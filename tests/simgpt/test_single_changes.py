@@ -13,6 +13,7 @@ from simgpt.advice import what_fits
 from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from simulator.uncertainty.fitting import EXACT
 from topologies.errors import SimgptError
 from topologies.machine_files import load_machine
 from topologies.placement import with_room
@@ -58,7 +59,7 @@ class Question:
         return self.with_room(predict(gpt, plan, MACHINE, stack=self.stack))
 
     def with_room(self, prediction: Prediction) -> Prediction:
-        memory = replace(prediction.memory, capacity_bytes=self.room)
+        memory = replace(prediction.memory, capacity_bytes=self.room, errors=EXACT)
         return replace(prediction, memory=memory)
 
     def enough(self) -> Iterator[tuple[float, str]]:

@@ -15,6 +15,9 @@ GPT_5B = find_model("gpt-5b")
 H100 = load_machine("dgx-h100")
 
 
+pytestmark = pytest.mark.usefixtures("exact_peaks")
+
+
 def job(text: str, stack: str = "megatron-core") -> Job:
     return job_of(GPT_5B, f"dp=rest,{text}", load_stack(stack), devices=8, batch=64)
 

@@ -13,7 +13,8 @@ from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import SAID, Job, job_of
 from simulator.stacks.searched import kept
-from simulator.step_memory import room_for_tensors
+from simulator.step_memory import room_for
+from simulator.uncertainty.fitting import UNLIKELY
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
@@ -174,8 +175,9 @@ def test_what_fits_of_a_pipeline_counts_one_copy_of_its_weights(batch: int) -> N
     own = plan_bytes(found.gpt, found.plan, habits_in_memory(found.stack, found.plan))
     step = predict(found.gpt, found.plan, machine, stack=found.stack)
     assert own == step.memory.peak_bytes
-    for room, fits in ((own * 1.01, True), (own * 0.99, False)):
-        lacking = (room - step.memory.capacity_bytes) / (1 - found.stack.fragmentation)
+    capacity = step.memory.capacity_bytes
+    for most, fits in ((own * 1.01, True), (own * 0.99, False)):
+        lacking = capacity * (most / step.memory.room.most_bytes(UNLIKELY)) - capacity
         memory = f"{step.memory.device_bytes + lacking:.0f} B"
         changed = with_settings("dgx-h100", {"device.memory": memory})
         assert does_fit(found, changed) is fits
@@ -323,8 +325,8 @@ def test_a_stack_takes_memory_from_tensors() -> None:
     assert MEGATRON.library_bytes(a100) == int(20.25 * 2**20)
     assert MEGATRON.library_bytes(frontier) == EXECUTOR.library_bytes(h100) == 0
     usable = (81559 - 1024) * 2**20
-    assert room_for_tensors(h100) == usable
-    assert room_for_tensors(h100, MEGATRON) == int((usable - 96 * 2**20) * 0.98)
+    assert room_for(h100).capacity_bytes == usable
+    assert room_for(h100, MEGATRON).capacity_bytes == usable - 96 * 2**20
 
 
 def test_the_reserve_is_what_the_device_has_beyond_the_capacity() -> None:
@@ -332,7 +334,7 @@ def test_the_reserve_is_what_the_device_has_beyond_the_capacity() -> None:
     machine = load_machine("dgx-h100")
     memory = predict(found.gpt, found.plan, machine, stack=found.stack).memory
     assert memory.device_bytes == 81559 * 2**20
-    assert memory.reserve_bytes == memory.device_bytes - room_for_tensors(machine, MEGATRON)
+    assert memory.reserve_bytes == memory.device_bytes - room_for(machine, MEGATRON).capacity_bytes
     assert memory.stage_peak_bytes == (memory.peak_bytes,)
     assert memory.as_dict()["reserve_bytes"] == memory.reserve_bytes
 
@@ -349,7 +351,7 @@ def test_a_pipeline_says_the_peak_of_each_stage() -> None:
 def test_memory_of_a_stack_is_checked(tmp_path: Path) -> None:
     about = 'title = "t"\nsource = "s"\n[memory]\n'
     for line, words in (
-        ("fragmentation = 1.5", "fragmentation must be a share of 0 or more and below 1"),
+        ("fragmentation = 0.02", "memory.fragmentation is not a key of a stack"),
         ('libraries = {h100 = "64"}', 'libraries.h100 must be a size such as "64 MiB"'),
         ("reserved = 1", "memory.reserved is not a key of a stack"),
     ):

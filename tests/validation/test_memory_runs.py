@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from simgpt.cli import cli
-from simgpt.commands.prediction_text import SURE, SURE_OF_EXPERTS
+from simulator.uncertainty.fitting import Kind
 from topologies.errors import SimgptError
 from validation.memory.golden_runs import (
     MORE_OF_CUBLAS,
@@ -121,15 +120,20 @@ def test_measures_are_allocated_reserved_and_of_the_device() -> None:
 def test_each_source_says_what_it_measures() -> None:
     measures = {run.id: run.measure for run in questions(None)}
     assert measures["titan-001"] == RESERVED
-    assert measures["jupiter-002"] == DEVICE
+    assert measures["jupiter-002"] == measures["primus-moe-010"] == DEVICE
+    assert measures["nanotron-004"] == RESERVED  # its authors' table of all runs has 53.46 as such
     assert measures["zb-001"] == measures["mcore-008"] == ALLOCATED
     bytes_of = {run.id: run.measured_bytes for run in questions(None)}
     assert bytes_of["zb-001"] == 30 * 10**9
     assert bytes_of["lumi-001"] == int(32.9 * 2**30)
 
 
-def row(predicted: int, question: str = "", unused: float = 0.0) -> MemoryRow:
-    return MemoryRow("r", "s", "p", question or str(predicted), "allocated", predicted, 100, unused)
+def row(
+    predicted: int, question: str = "", unused: float = 0.0, *, experts: bool = False
+) -> MemoryRow:
+    kind = Kind("a stack", "a family", experts=experts)
+    own = question or str(predicted)
+    return MemoryRow("r", "s", "p", own, "allocated", predicted, 100, unused, kind)
 
 
 def test_a_verdict_is_wrong_where_the_error_is_larger_than_the_margin() -> None:
@@ -138,7 +142,7 @@ def test_a_verdict_is_wrong_where_the_error_is_larger_than_the_margin() -> None:
     assert found.wrong(0.02) == 3 / 8
     assert found.wrong(0.10) == 1 / 8
     assert found.mape == pytest.approx((3 + 3 + 12 + 0) / 400)
-    some = MemoryValidation((replace(row(112), experts=True), row(100)), {})
+    some = MemoryValidation((row(112, experts=True), row(100)), {})
     assert (some.wrong(0.1), some.with_experts.wrong(0.1)) == (1 / 4, 1 / 2)
     assert some.as_dict()["wrong_verdicts_of_experts"]["0.2"] == 0
 
@@ -187,10 +191,10 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_golden_rows_are_four_percent_off_and_verdicts_no_more_often_wrong_than_said() -> None:
+def test_golden_rows_are_four_percent_off_and_few_verdicts_at_a_margin_wrong() -> None:
     found = validate_memory()
     golden = [row for row in found.rows if row.source.startswith("Megatron-LM, tests of its CI")]
     assert len(golden) > 330
     assert sum(abs(each.error) for each in golden) / len(golden) < 0.04
-    assert round(1 / found.wrong(SURE)) >= 7
-    assert round(1 / found.with_experts.wrong(SURE_OF_EXPERTS)) >= 6
+    assert found.wrong(0.05) < 1 / 6
+    assert found.with_experts.wrong(0.1) < 1 / 5

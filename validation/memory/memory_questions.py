@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from simulator.predict import predict
+from simulator.explain.nearest_fit import habits_in_memory
+from simulator.search.bounds.peak_memory import stage_bytes
 from simulator.stacks.job import Job
-from simulator.step_memory import Memory
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_toml
 from topologies.files.units import quantity
 from topologies.machine import Machine
-from topologies.placement import scheduler
 from validation.memory.caching_allocator import allocator_after
 from validation.memory.golden_runs import GoldenRun, golden_runs, is_golden
-from validation.published.case import case_of
+from validation.moe.rows import SHIPPED, moe_runs_of, read_moe_runs
+from validation.published.case import case_as_read
 from validation.published.run_machine import machine_of
-from validation.published.runs import PublishedRun, read_runs
+from validation.published.runs import PublishedRun, lines_of, read_runs
 from workload.lowering import lower
 from workload.plan import Plan
 
@@ -66,11 +67,12 @@ class MeasuredRun:
 class Answer:
     """A question's answer: tensors and libraries' workspaces at the peak, what the caching
     allocator reserves for each byte that it gives out, less one, and what the device holds besides
-    (driver and communicators)."""
+    (driver and communicators); `library_bytes` of the peak are the workspaces."""
 
     peak_bytes: int
     unused: float
     outside_bytes: int
+    library_bytes: int = 0
 
     def of(self, measure: str, more_bytes: int = 0) -> int:
         """The bytes that a measure shows."""
@@ -80,10 +82,23 @@ class Answer:
         reserved = int(allocated * (1 + self.unused))
         return reserved if measure == RESERVED else reserved + self.outside_bytes
 
+    def need(self, measure: str, measured_bytes: int, more_bytes: int = 0) -> float:
+        """The logarithm of what the run needed of the memory for tensors (`Room`) over the peak of
+        tensors that is predicted. Of what was allocated the allocator reserves more by its own
+        rules; of what was reserved, or held by the device, it might have done with less."""
+        reserved = float(measured_bytes)
+        if measure == ALLOCATED:
+            reserved *= 1 + self.unused
+        elif measure == DEVICE:
+            reserved -= self.outside_bytes
+        least = 1.0  # byte: what is left of a small run whose surroundings are larger than assumed
+        needed = max(reserved - self.library_bytes - more_bytes, least)
+        return math.log(needed / (self.peak_bytes - self.library_bytes))
+
 
 def questions(path: Path | None) -> Iterator[MeasuredRun]:
-    """The measured runs of a file; without one, of both that come with simgpt."""
-    golden = path is None or _is_golden(path)
+    """The measured runs of a file; without one, of those that come with simgpt."""
+    golden = path is None or is_golden(header_of(path))
     if golden:
         for run in golden_runs(path):
             of_run = partial(_asked_of_golden, run)
@@ -91,18 +106,28 @@ def questions(path: Path | None) -> Iterator[MeasuredRun]:
             source = GOLDEN_EXPERTS if run.has_experts else GOLDEN
             yield MeasuredRun(run.id, source, ALLOCATED, measured, of_run, run.library_bytes)
     if path is None or not golden:
-        for published in read_runs(path):
+        for published in published_in(path):
             peak = published.real("peak_mem_GiB")
             if peak:
                 measure = measure_of(published)
                 measured = int(peak * quantity(measure.get("unit", "1 GiB"), "bytes"))
-                ask = partial(_asked_of_published, published)
+                stage = 0 if measure.get("stage") == "first" else None
+                ask = partial(_asked_of_published, published, stage)
                 name, source = published.id, published.source
                 yield MeasuredRun(name, source, measure["kind"], measured, ask)
 
 
-def _is_golden(path: Path) -> bool:
-    return is_golden(next(iter(csv.reader(_FILE.lines(path))), []))
+def header_of(path: Path) -> list[str]:
+    """The columns of a user's file."""
+    return next(csv.reader(_FILE.lines(path)), [])
+
+
+def published_in(path: Path | None) -> list[PublishedRun]:
+    """The published runs of a file with the columns of published_runs.csv or of moe_cp_runs.csv;
+    without one, of both that come with simgpt."""
+    if path is None:
+        return [*read_runs(), *moe_runs_of(*lines_of(None, SHIPPED))]
+    return read_moe_runs(path) if "moe_layers" in header_of(path) else read_runs(path)
 
 
 def measure_of(run: PublishedRun) -> dict[str, Any]:
@@ -121,28 +146,28 @@ def _asked_of_golden(run: GoldenRun) -> Asked:
     return Asked(job, run.machine, job.plan.pipe - 1)
 
 
-def _asked_of_published(run: PublishedRun) -> Asked:
-    return Asked(case_of(run).job, machine_of(run), measure_of(run).get("stage"))
+def _asked_of_published(run: PublishedRun, stage: int | None) -> Asked:
+    return Asked(case_as_read(run).job, machine_of(run), stage)
 
 
 def answer(asked: Asked) -> Answer:
     """Predict the peak of what is asked, and play the allocator's part."""
     job, machine = asked.job, asked.machine
-    placed = scheduler(machine, job.plan.grid.ranks)
-    memory = predict(job.gpt, job.plan, machine, placement=placed, stack=job.stack).memory
-    stage = _fullest(memory) if asked.stage is None else asked.stage
+    stages = range(job.plan.pipe) if asked.stage is None else (asked.stage,)
+    own = habits_in_memory(job.stack, job.plan)
+    peak_bytes, stage = max(
+        (stage_bytes(job.gpt, job.plan, own, stage), -stage) for stage in stages
+    )
+    stage, library_bytes = -stage, job.stack.library_bytes(machine)
     habits = job.stack.kernels(job.gpt, job.plan, machine).habits
     program = lower(job.gpt, _few_micro_batches(job.plan), stage, habits=habits)
     allocator = allocator_after(program)
     return Answer(
-        memory.stage_peak_bytes[stage] + memory.library_bytes,
+        peak_bytes + library_bytes,
         allocator.most_reserved / allocator.most_allocated - 1,
         int(machine.device.reserve_bytes),
+        library_bytes,
     )
-
-
-def _fullest(memory: Memory) -> int:
-    return max(range(len(memory.stage_peak_bytes)), key=lambda at: memory.stage_peak_bytes[at])
 
 
 def _few_micro_batches(plan: Plan) -> Plan:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.uncertainty.fitting import Kind, kind_of
 from topologies.errors import SimgptError
 from topologies.session import Session
 from validation.memory.memory_questions import Answer, answer, questions
@@ -22,7 +23,8 @@ class MemoryRow:
 
     `measure` says of what: "allocated", "reserved" or "device" (`memory_questions.py`). `unused` is
     what the caching allocator reserves beyond what it gives out, as a share of the latter.
-    `question` is equal for runs that are predicted alike.
+    `question` is equal for runs that are predicted alike. `need` is the logarithm of what the run
+    needed over its predicted peak (`Answer.need`), `kind` that of its job.
     """
 
     id: str
@@ -33,7 +35,13 @@ class MemoryRow:
     predicted_bytes: int
     measured_bytes: int
     unused: float
-    experts: bool = False
+    kind: Kind
+    need: float = 0.0
+
+    @property
+    def experts(self) -> bool:
+        """Whether the model has experts."""
+        return self.kind.experts
 
     @property
     def error(self) -> float:
@@ -166,7 +174,8 @@ def validate_memory(
                     predicted_bytes=found.of(run.measure, run.more_bytes),
                     measured_bytes=run.measured_bytes,
                     unused=found.unused,
-                    experts=bool(asked.job.gpt.experts),
+                    kind=kind_of(asked.job.stack, experts=bool(asked.job.gpt.experts)),
+                    need=found.need(run.measure, run.measured_bytes, run.more_bytes),
                 )
             )
     return MemoryValidation(tuple(rows), dict(refused))

@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.explain.nearest_fit import (
     DOUBTED,
+    does_fit,
     fitting_change,
     share_of_memory,
     text_of_change,
@@ -101,22 +102,28 @@ def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
     return fixed | {key: size for key, size in known.items() if size} | keys
 
 
-def _case_as_published(run: PublishedRun) -> Case:
-    """What a row says. A run that ran is believed unless its plan is predicted to need far more
-    memory than there is: then the nearest plan that fits stands for it."""
+def case_as_read(run: PublishedRun) -> Case:
+    """The case of a row as it is read, whether it fits into memory or not."""
     dialect = dialect_of(run)
     remarks: list[str] = []
     gpt = _gpt(run, dialect, remarks)
     words, scale = _plan_words(run, dialect, gpt, remarks)
-    job = job_of(gpt, words, dialect.stack)
-    share = share_of_memory(job, machine_of(run))
-    doubted = share > DOUBTED and run.text("status") != OUT_OF_MEMORY
-    if doubted and (change := fitting_change(job, machine_of(run))):
+    return Case(gpt, words, job_of(gpt, words, dialect.stack), scale, tuple(remarks))
+
+
+def _case_as_published(run: PublishedRun) -> Case:
+    """What a row says. A run that ran is believed unless its plan is predicted to need far more
+    memory than there is: then the nearest plan that fits stands for it."""
+    read, machine = case_as_read(run), machine_of(run)
+    words, job, remarks = read.words, read.job, list(read.remarks)
+    doubted = share_of_memory(job, machine) > DOUBTED and run.text("status") != OUT_OF_MEMORY
+    if doubted and (change := fitting_change(job, machine)):
         remarks.append(f"it ran, but does not fit as it is read: {text_of_change(change)}")
-        words |= change
-        job = job_of(gpt, words, dialect.stack)
-    gpt = dialect.stack.model(gpt, job.plan.x)
-    return Case(gpt, words, job, scale, (*remarks, *job.remarks), fits=share <= 1)
+        words = {**words, **change}
+        job = job_of(read.asked, words, dialect_of(run).stack)
+    gpt = dialect_of(run).stack.model(read.asked, job.plan.x)
+    fits = does_fit(read.job, machine)
+    return Case(gpt, words, job, read.scale, (*remarks, *job.remarks), fits=fits)
 
 
 def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:

@@ -53,6 +53,11 @@ class Reader:
         value = self._value(key)
         return value if isinstance(value, str) else self._refuse(key, "text")
 
+    def word(self, key: str, known: Sequence[str]) -> str:
+        """One of some words."""
+        value = self.text(key)
+        return value if value in known else self._refuse(key, f"one of {', '.join(known)}")
+
     def whole(self, key: str) -> int:
         """A whole number above 0."""
         value = self._value(key)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from simulator.economics import NO_POWER
 from simulator.predict import is_much_masked
+from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, TIGHT
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from validation.report.figures.scaling_figures import seconds
 from validation.report.page import PageTable
@@ -16,12 +17,12 @@ from validation.report.words import gib, hours, percent
 MOST_ROWS = 1000
 RANGE = "8 of 10 such steps"
 DAY_S = 86_400
+SHORT = {FITS: "yes", TIGHT: "tight", DOES_NOT_FIT: "no"}  # verdicts in a column
 Column = tuple[str, Callable[[Answer], str]]
 
 
 def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
     """What stands under the answer; with `step`, the step's time too."""
-    fits = "fits" if answer.fits else "does not fit"
     own = [("one step", seconds(answer.step_s))] if step else []
     own += [(RANGE, range_words(answer))] if answer.range_s else []
     rate = format_quantity(answer.flops_per_s / answer.devices, "FLOP/s")
@@ -33,7 +34,7 @@ def facts_of(answer: Answer, *, step: bool) -> list[tuple[str, str]]:
         *_causal(answer),
         ("HFU, recomputation counted", percent(answer.hfu)),
         ("peak memory per device", gib(answer.peak_bytes)),
-        ("memory for tensors", f"{gib(answer.capacity_bytes)}: {fits}"),
+        ("memory for tensors", f"{gib(answer.capacity_bytes)}: {answer.verdict}"),
         ("tokens a step", _tokens(answer.tokens_per_s * answer.step_s)),
         *_costs(answer),
         *_training(answer),
@@ -175,7 +176,7 @@ def _numbers(found: Sequence[Answer]) -> list[Column]:
         ("HFU", lambda a: percent(a.hfu)),
         *(efficiency if any(a.efficiency is not None for a in found) else []),
         ("peak memory", lambda a: gib(a.peak_bytes)),
-        ("fits", lambda a: "yes" if a.fits else "no"),
+        ("fits", lambda a: SHORT[a.verdict]),
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.answer_words import BALANCED, peak_of_mfu
+from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, VERDICTS
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
 
@@ -63,16 +64,25 @@ class Answer:
     mfu_peak: str = ""
     is_balanced: bool = False
     basis: str = ""
+    verdict: str = ""
 
     @property
     def fits(self) -> bool:
-        """Whether it fits into memory."""
-        return self.peak_bytes <= self.capacity_bytes
+        """Whether it may fit into memory."""
+        return self.verdict != DOES_NOT_FIT
 
     @property
     def command(self) -> str:
         """The command that gives this answer."""
         return self.asked.words(self.devices, self.plan, self.batch, self.training.get("tokens"))
+
+
+def _verdict(memory: Reader) -> str:
+    """The verdict on the memory; answers of older versions have none, and say two things."""
+    if "verdict" not in memory.document:
+        fits = memory.whole("peak_bytes") <= memory.whole("capacity_bytes")
+        return FITS if fits else DOES_NOT_FIT
+    return memory.word("verdict", VERDICTS)
 
 
 def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> Answer:
@@ -107,6 +117,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         range_s=_range(of) if document.get("low_step_s") is not None else None,
         mfu_causal=of.number("mfu_causal") if "mfu_causal" in document else None,
         basis=_basis(document.get("range")),
+        verdict=_verdict(memory),
         is_balanced=document.get("routing_assumed") == BALANCED,
         mfu_peak=peak_of_mfu({**document, "fp8": asked.fp8}),
     )

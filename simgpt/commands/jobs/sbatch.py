@@ -198,6 +198,7 @@ def _about(prediction: Prediction, steps: int) -> list[str]:
         f"batch of {tables.several(prediction.plan.batch, 'sequence')}",
         f"predicted: {step} a step (8 of 10 such steps: {span}), "
         f"{tables.gib(memory.peak_bytes)} of {tables.gib(memory.capacity_bytes)} per device",
+        *([] if memory.is_sure else [memory.words]),
         f"8 of 10 such steps: {within.words}",
         f"{tables.several(steps, 'step')}: {tables.seconds(all_s)}, "
         f"{tables.hours(steps * prediction.cost.node_s_per_step)} node-hours",

@@ -143,7 +143,7 @@ def _remarks(asked: Asked, job: Job, prediction: Prediction) -> list[str]:
     texts = [*described.notes_on(job.gpt, given), *job.remarks, starved(prediction.plan)]
     if assumes_balance(job.gpt):
         texts.append(EVENLY)
-    if not prediction.memory.fits:
+    if not prediction.memory.is_sure:
         texts.append(does_not_fit(prediction))
     return [text for text in texts if text]
 

@@ -68,10 +68,11 @@ class Found:
 
 
 def best_neighbours(asked: Asked) -> Found:
-    """The neighbours that fit and have the most tokens per second, at most `BEST` of them."""
+    """The neighbours that fit, or are no less likely to than the plan, and have the most tokens per
+    second, at most `BEST` of them."""
     before = asked.question().predicted()
     tried, cut = _tried(asked, neighbours(before.plan))
-    fits = [choice for choice in tried if choice.prediction.memory.fits]
+    fits = [choice for choice in tried if choice.prediction.memory.is_as_sure_as(before.memory)]
     fits.sort(key=lambda choice: -choice.prediction.tokens_per_s)
     better = sum(each.prediction.tokens_per_s > before.tokens_per_s for each in fits)
     said = f"of {tables.several(len(tried), 'neighbour')} that can run, {len(fits)} fit"
@@ -83,7 +84,7 @@ def best_neighbours(asked: Asked) -> Found:
 def fitting(asked: Asked) -> Found:
     """The first of `remedies` with which the plan fits."""
     before = asked.question().predicted()
-    if before.memory.fits:
+    if before.memory.is_sure:
         return Found(before, (), "the plan fits as it is")
     end, tried = time.monotonic() + LIMIT_S, 0
     for change in remedies(before.plan):
@@ -92,7 +93,7 @@ def fitting(asked: Asked) -> Found:
         if (choice := _choice(asked, change)) is None:
             continue
         tried += 1
-        if choice.prediction.memory.fits:
+        if choice.prediction.memory.is_sure:
             return Found(before, (choice,), f"it fits with {_words(before.plan, change)}")
     plans = tables.several(tried, "changed plan")
     return Found(before, (), f"{does_not_fit(before)}, and neither does any of {plans}")

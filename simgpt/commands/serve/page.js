@@ -134,10 +134,12 @@ function show(answer) {
   at("within").textContent = `8 of 10: ${within}`;
   at("tokens").textContent = facts["tokens/s"];
   at("mfu").textContent = shown.mfu;
-  at("fits").textContent = facts.fits;
-  at("fits").className = facts.fits;
+  const verdict = prediction.memory.verdict;
+  at("fits").textContent = { fits: "yes", tight: "tight" }[verdict] || "no";
+  at("fits").className = at("fits").textContent;
+  at("fits").title = facts.fits;
   at("room").textContent = `${shown.peak} of ${shown.capacity}`;
-  at("fit").disabled = prediction.memory.fits;
+  at("fit").disabled = verdict === "fits";
   at("data").textContent = prediction.plan.data;
   drawRange(
     at("range"), prediction.low_step_s, prediction.step_s, prediction.high_step_s,

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from simulator.engine.whole_step import step_bytes
+from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.pipeline.steady_rounds import folded_plan
@@ -43,17 +44,33 @@ def plan_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
 def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int = NEVER) -> int:
     """The peak of a pipeline's worst stage: that follows from the order of slots alone. Where some
     stage needs more than there is `room` for, that of the first such stage."""
-    stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
-    no_ticks = [[0] * len(order) for order in stage_orders.orders]
-    messages = order_of_messages(habits.messages, plan)
-    pipe = stage_orders.timed(no_ticks, [(0, 0)] * plan.pipe, messages)
+    stage_orders, pipe = _in_flight(gpt, plan, habits)
     most = 0
     for stage in _fullest_first(stage_orders):
-        kind, parts = stage_orders.kind(stage), stage_orders.parts_of(stage)
-        most = max(most, stage_peak(kind, parts, pipe, stage, plan.micro_batches).total_bytes)
+        most = max(most, _bytes_of_stage(stage_orders, pipe, stage))
         if most > room:
             break
     return most
+
+
+def stage_bytes(gpt: GPT, plan: Plan, habits: Habits, stage: int) -> int:
+    """The peak of one of a plan's stages."""
+    if plan.pipe == 1:
+        return step_bytes(gpt, plan, habits)
+    return _bytes_of_stage(*_in_flight(gpt, plan, habits), stage)
+
+
+def _in_flight(gpt: GPT, plan: Plan, habits: Habits) -> tuple[StageOrders, SlotSchedule]:
+    """A plan's stages and the order of their slots, which no time changes."""
+    stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
+    no_ticks = [[0] * len(order) for order in stage_orders.orders]
+    messages = order_of_messages(habits.messages, plan)
+    return stage_orders, stage_orders.timed(no_ticks, [(0, 0)] * plan.pipe, messages)
+
+
+def _bytes_of_stage(orders: StageOrders, pipe: SlotSchedule, stage: int) -> int:
+    kind, parts = orders.kind(stage), orders.parts_of(stage)
+    return stage_peak(kind, parts, pipe, stage, orders.plan.micro_batches).total_bytes
 
 
 def _without_messages(plan: Plan) -> Plan:

@@ -106,6 +106,7 @@ class Draw(Frameworks, Requests, Stored, Calibrations, Caches, Tokenizers):
             "--rank-by": ["axonn"],
             "--also-devices": ["4,8", "0", "", "1,1", "9" * 5000, "10000000"],
             "--gap": ["2%", "nan", "1", "-0"],
+            "--fits": ["0.5", "99%", "0", "1"],
             "--memory-front": [""],
             "--exhaustive": [""],
         }.items():

@@ -34,7 +34,7 @@ STACK = {
     "plan": {"overlap": ["oar", "dp"], "zero": 1},
     "kernels": {"pace": 0.94},
     "vocabulary": {"multiple": 128},
-    "memory": {"fragmentation": 0.02},
+    "memory": {"step_copies": True},
 }
 LLAMA = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu"},
