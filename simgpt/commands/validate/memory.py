@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,13 @@ import click
 
 from simgpt import options, tables
 from simgpt.progress import Ticker
+from simulator.uncertainty.fitting import VERDICTS
 
 if TYPE_CHECKING:
-    from validation.memory import MemoryValidation
+    from validation.memory import MemoryValidation, VerdictValidation
     from validation.memory.memory_validation import MemoryRow
 
-NAME = 44  # characters of a source that its row in a table shows
+NAME, WIDE = 44, 60  # characters of a source that its row in a table shows
 
 
 @click.command("memory")
@@ -27,7 +28,7 @@ NAME = 44  # characters of a source that its row in a table shows
 @click.option("--rows", is_flag=True, help="Show each row.")
 @options.answer_options
 def command(data: Path | None, rows: bool, as_json: bool, output: Path | None) -> None:
-    """Predict the peak of memory of measured runs.
+    """Predict the peak of memory of measured runs, and whether runs fit.
 
     \b
     simgpt validate memory
@@ -38,17 +39,59 @@ def command(data: Path | None, rows: bool, as_json: bool, output: Path | None) -
     is the most that PyTorch's allocator gave out, the most that it reserved, or all that the device
     held (validation/data/memory_measures.toml); predictions are in the same terms. Runs that no
     plan of simgpt stands for are counted by their reason.
+
+    Verdicts are those on all runs, with a peak or without, and on runs that ran out of memory, each
+    as it is read, with P(fits) from the peaks of other sources.
     """
-    from validation.memory import validate_memory
+    from validation.memory import validate_memory, validate_verdicts
 
     with Ticker() as ticker:
         found = validate_memory(data, ticker)
+        verdicts = validate_verdicts(data, ticker)
     parts = [_rows(found.rows)] if rows else []
     if found.rows:
         parts += [_sources(found), "\n".join(_remarks(found))]
-    refused = [f"{count:,} refused: {reason}" for reason, count in found.refused.items()]
-    text = "\n\n".join([*parts, "\n".join(refused)]).strip()
-    options.answer(text, found.as_dict(), as_json=as_json, output=output)
+    parts += ["\n".join(_refused(found.refused))]
+    if verdicts.rows:
+        parts += [_verdicts(verdicts), _reliability(verdicts)]
+    parts += [_unread(verdicts)] if data is None or not found.rows else []
+    text = "\n\n".join(part for part in parts if part)
+    record = found.as_dict() | {"verdicts": verdicts.as_dict()}
+    options.answer(text, record, as_json=as_json, output=output)
+
+
+def _refused(reasons: Mapping[str, int]) -> list[str]:
+    return [f"{count:,} refused: {reason}" for reason, count in reasons.items()]
+
+
+def _unread(found: VerdictValidation) -> str:
+    """How many runs have no verdict; their reasons stand in JSON."""
+    count = sum(found.refused.values())
+    return f"{tables.several(count, 'run')} without a verdict: --json says why" if count else ""
+
+
+def _verdicts(found: VerdictValidation) -> str:
+    shown = [
+        (
+            name[:WIDE],
+            f"{each.rows:,}",
+            tables.percent(each.fits),
+            tables.percent(each.tight),
+            tables.percent(each.does_not_fit),
+        )
+        for name, each in found.tallies().items()
+    ]
+    return tables.table(["verdicts", "runs", *VERDICTS], shown)
+
+
+def _reliability(found: VerdictValidation) -> str:
+    shown = [
+        (f"{low:g} to {high:g}", f"{ran:,}", f"{failed:,}")
+        for low, high, ran, failed in found.reliability()
+        if ran or failed
+    ]
+    table = tables.table(["P(fits)", "ran", "out of memory"], shown)
+    return f"{table}\n\nBrier score {found.brier:.3f}, both outcomes weighed alike (a coin: 0.25)"
 
 
 def _sources(found: MemoryValidation) -> str:

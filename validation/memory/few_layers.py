@@ -1,0 +1,55 @@
+"""A lower bound on the peak of a deep model's plan, from models with fewer layers.
+
+A stage's peak is the most of what it holds at each of its moments, and at each moment what it holds
+grows by the same bytes with each further layer of a chunk. So the peak is a convex function of the
+layers of a chunk, and the line through the peaks of two small models is at no larger one above it.
+Where even that many bytes are far too many, the plan itself need not be lowered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.explain.nearest_fit import habits_in_memory
+from simulator.search.bounds.peak_memory import plan_bytes
+from simulator.stacks.job import Job
+from workload.gpt import GPT
+from workload.plan import Plan
+
+FEW = 3  # layers of the chunk with fewest in the smaller of the two models
+
+
+def job_bytes(job: Job) -> int:
+    """The peak of the fullest stage of a job's plan."""
+    return plan_bytes(job.gpt, job.plan, habits_in_memory(job.stack, job.plan))
+
+
+def least_bytes(job: Job) -> int:
+    """No more than that, and soon known; 0 where no smaller model tells."""
+    gpt, plan = job.gpt, job.plan
+    habits = habits_in_memory(job.stack, plan)
+    less = _fewest(gpt, plan) - FEW
+    if plan.pipe == 1 or less < 2 or not _is_even(gpt) or habits.held.updates_in_groups(gpt, plan):
+        return 0
+    small, large = (plan_bytes(*_with_less(gpt, plan, by), habits) for by in (less, less - 1))
+    return small + less * (large - small)
+
+
+def _is_even(gpt: GPT) -> bool:
+    """Whether all layers are alike."""
+    return not (gpt.experts or gpt.mtp_layers or gpt.pattern or gpt.global_every)
+
+
+def _fewest(gpt: GPT, plan: Plan) -> int:
+    """The layers of the chunk with fewest."""
+    if plan.stage_layers:
+        return min(plan.stage_layers)
+    ends = 2 if plan.ends_as_layers else 0
+    return (gpt.layers + ends) // (plan.pipe * plan.interleave) - ends // 2
+
+
+def _with_less(gpt: GPT, plan: Plan, by: int) -> tuple[GPT, Plan]:
+    """A model and a plan of which each chunk has so many layers less."""
+    each = tuple(layers - by for layers in plan.stage_layers)
+    shorter = replace(gpt, layers=gpt.layers - by * plan.pipe * plan.interleave)
+    return shorter, replace(plan, stage_layers=each)
