@@ -29,7 +29,7 @@ def does_not_fit(prediction: Prediction) -> str:
     tight."""
     memory, over = prediction.memory, tables.gib(_over(prediction))
     if memory.fits:
-        return f"{memory.words}, and with {over} less per device it would be sure to"
+        return f"is {memory.words}, and with {over} less per device it would be sure to"
     return f"{memory.verdict} by {over} per device"
 
 

@@ -185,7 +185,7 @@ def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does()
     mildest = next(
         change
         for change in remedies(before.plan)
-        if asked_of(question).changed(change).question().predicted().memory.fits
+        if asked_of(question).changed(change).question().predicted().memory.is_sure
     )
     assert choice["change"] == {key: str(value).lower() for key, value in mildest.items()}
     assert found["sentence"].startswith("it fits with ")
