@@ -111,8 +111,7 @@ def questions(path: Path | None) -> Iterator[MeasuredRun]:
             if peak:
                 measure = measure_of(published)
                 measured = int(peak * quantity(measure.get("unit", "1 GiB"), "bytes"))
-                stage = 0 if measure.get("stage") == "first" else None
-                ask = partial(_asked_of_published, published, stage)
+                ask = partial(_asked_of_published, published)
                 name, source = published.id, published.source
                 yield MeasuredRun(name, source, measure["kind"], measured, ask)
 
@@ -146,8 +145,8 @@ def _asked_of_golden(run: GoldenRun) -> Asked:
     return Asked(job, run.machine, job.plan.pipe - 1)
 
 
-def _asked_of_published(run: PublishedRun, stage: int | None) -> Asked:
-    return Asked(case_as_read(run).job, machine_of(run), stage)
+def _asked_of_published(run: PublishedRun) -> Asked:
+    return Asked(case_as_read(run).job, machine_of(run), measure_of(run).get("stage"))
 
 
 def answer(asked: Asked) -> Answer:
