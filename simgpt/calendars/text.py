@@ -76,6 +76,7 @@ def _head(planned: Planned) -> str:
             plan_lines(prediction),
             f"{tables.several(planned.steps, 'step')} of {tables.seconds(planned.step_s)} "
             f"(8 of 10: {span}), {prediction.tokens_per_step:,} tokens each",
+            *([] if prediction.memory.is_sure else [f"memory: {prediction.memory.words}"]),
         ]
     )
 

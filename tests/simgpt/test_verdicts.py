@@ -64,6 +64,22 @@ def test_a_row_of_a_sweep_that_is_tight_is_ok_and_says_so() -> None:
     assert "tight" in said.out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sbatch", "--steps", "10"),
+        ("plan-run", "--tokens", "1B", "--mtbf", "400d"),
+        ("why",),
+    ],
+)
+def test_every_command_answers_a_tight_plan_and_says_so(words: tuple[str, ...]) -> None:
+    command, *more = words
+    said = simgpt(command, *ASKED, *PLAN, *with_memory("tight"), *more)
+    assert said.status == 0, said.err
+    assert "tight: " in said.out
+    assert "of 10 such runs fit" in said.out
+
+
 def test_a_search_takes_plans_that_fit_with_the_probability_that_is_asked_for() -> None:
     found = {
         p: api.search("gpt-5b", "perlmutter", plan="pipe=1,y=1", devices=8, batch=64, top=1, fits=p)
