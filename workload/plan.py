@@ -217,9 +217,9 @@ class Plan:
                 f"not {every}; schedule={fewer} runs fewer"
             )
         in_v = self.schedule in V_SHAPED
-        if self.interleave > 1 and not in_v and self.micro_batches % self.pipe:
+        if self.interleave > 1 and not in_v and self.micro_batches < self.pipe:
             raise PlanCannotRunError(
-                f"interleave={self.interleave} wants micro-batches in multiples of "
+                f"interleave={self.interleave} wants at least as many micro-batches as "
                 f"pipe={self.pipe}, not {self.micro_batches}"
             )
 
@@ -246,6 +246,12 @@ class Plan:
     def micro_batches(self) -> int:
         """How many micro-batches a rank runs in one step, in each direction if there are two."""
         return self.batch // (self.cells * self.micro_batch)
+
+    @property
+    def has_even_turns(self) -> bool:
+        """Whether chunks that take turns get as many micro-batches each as there are stages."""
+        turns = self.interleave > 1 and self.schedule not in V_SHAPED
+        return not turns or self.micro_batches % self.pipe == 0
 
     @property
     def passes(self) -> int:

@@ -74,7 +74,7 @@ def shares_of(
         return TimeShares(_sorted(ticks), _basis(prediction, sum(ticks.values())), path)
     unit = plan.pipe if plan.interleave > 1 else 1  # whole rounds of chunks in turns
     count = -(-(2 * plan.pipe + 2) // unit) * unit
-    while count < plan.micro_batches and each * count <= MOST_OPS:
+    while plan.has_even_turns and count < plan.micro_batches and each * count <= MOST_OPS:
         few = [
             ticks_by_cause(
                 _path(prediction.gpt, plan.with_micro_batches(n), costs, fabric, (forms, habits))

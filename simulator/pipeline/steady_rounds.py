@@ -35,9 +35,10 @@ def grown(plan: Plan, small: Plan) -> Plan:
 def _shortened(plan: Plan, rounds: int) -> Plan:
     """With so many rounds, or as it is. All of GPipe's forwards come before its backwards, and the
     first pass over the batch before the second, so these have no steady state; those of
-    schedules in a V and of paired passes are not used."""
+    schedules in a V, of paired passes and of uneven turns are not used."""
     count = rounds * _round(plan)
     whole = plan.schedule in ("gpipe", *OPPOSED) or plan.passes > 1 or plan.in_pairs
+    whole = whole or not plan.has_even_turns
     if whole or count >= plan.micro_batches:
         return plan
     return plan.with_micro_batches(count)

@@ -49,6 +49,7 @@ RECEIVE, ARRIVED, SEND, SENT = "receive", "arrived", "send", "sent"
 AHEAD, AWAITED, DEEPSPEED, MEGATRON = "ahead", "awaited", "deepspeed", "megatron"
 INTERLEAVED, OVERLAPPED = "megatron-interleaved", "megatron-overlapped"
 HABITS = ("", DEEPSPEED, MEGATRON)  # of stacks
+NOTHING = -1  # the place of no slot
 
 
 class MessageStep(NamedTuple):
@@ -88,9 +89,12 @@ class StageLine:
 
     def gaps(self, how: str) -> Gaps:
         """The steps in the gap before each slot, and behind the last one."""
+        gaps = _ORDERS[how](self)
+        if how in (INTERLEAVED, OVERLAPPED):
+            gaps = _as_made(self, gaps)
         return [
             [step for step in gap if (self.receives if step.comes else self.sends)[step.place]]
-            for gap in _ORDERS[how](self)
+            for gap in gaps
         ]
 
     @property
@@ -119,6 +123,12 @@ def order_of_messages(habit: str, plan: Plan) -> str:
         raise PlanCannotRunError(
             "overlap=a2a with pipe > 1 runs a forward and a backward pass at a time, which "
             "DeepSpeed's pipeline engine does not; leave a2a out or take another stack"
+        )
+    if not plan.has_even_turns and (habit != MEGATRON or plan.in_pairs):
+        raise PlanCannotRunError(
+            f"interleave={plan.interleave} wants micro-batches in multiples of pipe={plan.pipe}, "
+            f"not {plan.micro_batches}; Megatron-Core's schedule alone runs others, without pairs "
+            "of passes (overlap=a2a)"
         )
     if habit == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
         if plan.interleave == 1:
@@ -249,6 +259,40 @@ def _outside_pairs(line: StageLine) -> tuple[Gaps, int, range]:
     if 2 * ahead == last:
         gaps[ahead] = [*_awaited_sends(ahead - 1), *_awaited_receives(ahead)]
     return gaps, ahead, range(ahead, last - ahead, 2)
+
+
+def _as_made(line: StageLine, gaps: Gaps) -> Gaps:
+    """The steps with what the ring's two ends receive from each other in the place of what the
+    next pass needs: what the other end made as many passes before as there are stages. It is the
+    same where each chunk gets as many micro-batches in turn as there are stages; where it gets
+    more, a message waits here for its pass. Orders of a few sampled micro-batches stay as they are.
+
+    Source: NVIDIA/Megatron-LM@d98e8a6, megatron/core/pipeline_parallel/schedules.py,
+    forward_backward_pipelining_with_interleaving, recv_tensor_from_previous_stage.
+    """
+    chunks = max(slot.chunk for slot in line.order) + 1
+    count = max(slot.micro_batch for slot in line.order) + 1
+    if len(line.order) < 2 * chunks * count:
+        return gaps
+    received = dict[int, int]()
+    for work, end, step in ((FORWARD, 0, 1), (BACKWARD, line.stages - 1, -1)):
+        if line.stage != end:
+            continue
+        places = [at for at, slot in enumerate(line.order) if slot.work == work]
+        of = {(line.order[at].chunk, line.order[at].micro_batch): at for at in places}
+        for number, at in enumerate(places):
+            made = line.order[places[number - line.stages]] if number >= line.stages else None
+            own = made is not None and 0 <= made.chunk + step < chunks
+            received[at] = of[made.chunk + step, made.micro_batch] if own and made else NOTHING
+    return [
+        [
+            step._replace(place=place)
+            for step in gap
+            if (place := received.get(step.place, step.place) if step.comes else step.place)
+            != NOTHING
+        ]
+        for gap in gaps
+    ]
 
 
 def _together(sent: Sequence[int], received: Sequence[int]) -> list[MessageStep]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from workload.pipeline.in_flight import played
 from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, SILENT, WEIGHT, Slot
 from workload.pipeline.v_shape import dual_pipe, dual_pipe_v, zero_bubble_v
-from workload.pipeline.warm_up import warm_up
+from workload.pipeline.warm_up import in_turn, warm_up
 
 __all__ = [
     "BACKWARD",
@@ -74,15 +74,18 @@ def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> It
 
 
 def _interleaved(stage: int, stages: int, count: int, chunks: int, more: int) -> Iterator[Slot]:
-    """1F1B over virtual stages: each chunk in turn gets as many micro-batches as there are stages.
+    """1F1B over virtual stages: each chunk in turn gets as many micro-batches as there are stages,
+    or a few more (`in_turn`); in the last turn those that are left.
 
     Source: Narayanan et al. (SC21), section 2.2; the warm-up as in Megatron-LM's schedules.py.
     """
     total, ahead = count * chunks, warm_up(stage, stages, count, chunks, more)
+    each = in_turn(stages, count)
 
     def place(number: int) -> tuple[int, int]:
-        turn, within = divmod(number, stages * chunks)
-        return within // stages, turn * stages + within % stages
+        turn, within = divmod(number, each * chunks)
+        chunk, m = divmod(within, min(each, count - turn * each))
+        return chunk, turn * each + m
 
     for number in range(total + ahead):
         if number < total:
