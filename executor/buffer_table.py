@@ -144,7 +144,7 @@ class BufferTable:
     def _empty(self, buffer: Buffer) -> torch.Tensor:
         dtype = DTYPES[buffer.dtype]
         if buffer.role == HOST:
-            self.host_bytes += buffer.nbytes
+            self.host_bytes += buffer.nbytes if buffer.persistent else 0
             pinned = self._device.type == "cuda"
             return torch.empty(buffer.shape, dtype=dtype, pin_memory=pinned)
         return torch.empty(buffer.shape, dtype=dtype, device=self._device)

@@ -37,7 +37,8 @@ class Plan:
     where such a run must hold all experts.
     `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
     training sums gradients, `moments` that of AdamW's two moments, `optimizer` the update rule, of
-    which `workload/rules/table.py` says what each does, `offload` what lives in the host's memory.
+    which `workload/rules/table.py` says what each does, `offload` what lives in the host's memory:
+    the rule's states ("optimizer"), or these, which the host's processors update ("update").
     With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
@@ -125,6 +126,11 @@ class Plan:
             raise PlanError(
                 "moments=bf16 are those of optimizer=adamw beside fp32 master copies, in "
                 f"precision=bf16, not of optimizer={self.optimizer} in {self.precision}"
+            )
+        if self.offload == "update" and self.optimizer != "adamw":
+            raise PlanError(
+                "offload=update runs optimizer=adamw on the host, not optimizer="
+                f"{self.optimizer}; offload=optimizer brings its states to the device"
             )
         if self.sequence_parallel and self.y > 1:
             raise PlanError(

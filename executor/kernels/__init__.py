@@ -153,6 +153,7 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "clip_scale": optimizer.clip_scale,
         "scale": optimizer.scale,
         "adamw": optimizer.adamw,
+        "host_adamw": optimizer.adamw,
         "sgd": sgd.sgd,
         "lomo": sgd.lomo,
         "muon_momentum": muon.momentum,

@@ -65,6 +65,15 @@ def _refusal(backend: str, gpt: GPT, plan: Plan, device: str) -> str:
     return ""
 
 
+def check_offload(plan: Plan, device: str) -> None:
+    """Refuse an update on the host of a run on GPUs, whose kernels are the devices'."""
+    if plan.offload == "update" and device != "cpu":
+        raise LaunchError(
+            "offload=update updates on the host's processors, which a run does on CPUs alone: take "
+            "--device cpu, or offload=optimizer, which brings states to the GPU"
+        )
+
+
 def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int) -> None:
     """Refuse graphs where a step does not only read its tensors, number and learning rate anew."""
     why = ""

@@ -29,9 +29,16 @@ PARTS = {
     **{name: name for name in ("compute", "optimizer", "idle")},
     "pipe": "waiting for other stages",
     "host": "waiting for the host",
+    "host_adamw": "the update on the host",
+    "to_host": "copies to the host",
+    "to_device": "copies from the host",
 }
 OF_DEVICES = "of the devices alone, the nodes' not known"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
+ON_HOST = (
+    "the update runs on the host, at a rate of its processors that is assumed unless the machine's "
+    "file has node.host.update"
+)
 LABELS = 30  # characters of the tables' first column
 FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
@@ -65,6 +72,7 @@ def describe(
             *([tables.table([where, ""], reached, first=LABELS)] if reached else []),
             tables.table([], facts(prediction), first=LABELS),
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
+            *([tables.paragraph(ON_HOST, indent="  ")] if _is_on_host(prediction) else []),
             *anchoring(prediction),
             tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
             *taken_for_granted(granted),
@@ -73,6 +81,10 @@ def describe(
             tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
+
+
+def _is_on_host(prediction: Prediction) -> bool:
+    return prediction.plan.offload == "update"
 
 
 def anchoring(prediction: Prediction) -> list[str]:

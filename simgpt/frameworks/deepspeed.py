@@ -14,6 +14,7 @@ from typing import Any
 from simgpt.frameworks.reading import FrameworkError, Reading
 
 Z = "zero_optimization."
+OFFLOAD = Z + "offload_optimizer."
 HALVES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 HELD = {"reduce_bucket_size": (1, 500_000_000), "sub_group_size": (3, 1_000_000_000)}
@@ -53,6 +54,7 @@ def read(reading: Reading, devices: int | None) -> None:
     if within > 1 and stage == 3:
         fields["shard"] = within
     _read_held(reading, stage)
+    _read_offload(reading)
     _read_precision(reading, half=any(name in filled_in for name in HALVES))
 
 
@@ -77,6 +79,21 @@ def _read_held(reading: Reading, stage: int) -> None:
     for name, (first, usual) in HELD.items():
         if reading.number(Z + name, usual) != usual and stage >= first:
             reading.differs(Z + name, ASSUMED[Z + name])
+
+
+def _read_offload(reading: Reading) -> None:
+    """What lives in the host's memory: states, which are updated there.
+
+    Source: deepspeedai/DeepSpeed, runtime/zero/offload_config.py; `cpu_offload` is of before 0.4.
+    """
+    device = reading.word(OFFLOAD + "device", "none", ("none", "cpu", "nvme"))
+    older = reading.switch(Z + "cpu_offload")
+    if device == "nvme":
+        reading.refuse(OFFLOAD + "device", "states on NVMe are not modelled; cpu is offload=update")
+    elif device == "cpu" or older:
+        reading.fields["offload"] = "update"
+    if reading.real(OFFLOAD + "ratio", 1.0, least=0, most=1) < 1:
+        reading.refuse(OFFLOAD + "ratio", "the update runs on the host as a whole, or not at all")
 
 
 def _read_batch(reading: Reading, devices: int | None) -> None:
@@ -123,6 +140,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings[Z + "overlap_comm"] = bool(fields["overlap"])
     if fields["shard"]:
         settings[Z + "mics_shard_size"] = fields["shard"]
+    if fields["offload"] == "update":
+        settings[OFFLOAD + "device"] = "cpu"
     if fields["precision"] == "bf16":
         settings |= {"bf16.enabled": True, DTYPE: fields["gradients"]}
     return settings

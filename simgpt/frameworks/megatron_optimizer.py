@@ -21,6 +21,7 @@ DTYPES = ("exp-avg-dtype", "exp-avg-sq-dtype", "main-grads-dtype", "main-params-
 FP32 = ("fp32", "float32", "torch.float32")
 STEPS, DUPLICATED = 5, "duplicated"
 AWARE = "use-precision-aware-optimizer"
+OFFLOAD, FRACTION = "optimizer-cpu-offload", "optimizer-offload-fraction"
 MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
 WIDE, HALF = ("fp32", "float32", "torch.float32"), ("bf16", "bfloat16", "torch.bfloat16")
 
@@ -33,6 +34,7 @@ def read(reading: Reading) -> None:
     optimizer = reading.text("optimizer", ADAM[0])
     if optimizer not in (*ADAM, MUON, DIST_MUON):
         reading.differs("optimizer", "AdamW")
+    _read_offload(reading)
     _read_moments(reading, adam=optimizer not in (MUON, DIST_MUON))
     if optimizer not in (MUON, DIST_MUON):
         return
@@ -57,6 +59,20 @@ def read(reading: Reading) -> None:
             reading.differs(flag, why)
 
 
+def _read_offload(reading: Reading) -> None:
+    """Read whether the update runs on the host: all of it, as is the default of the fraction.
+
+    Source: NVIDIA/Megatron-LM@d98e8a6, megatron/training/arguments.py.
+    """
+    fraction = reading.real(FRACTION, 1.0, least=0, most=1)
+    if not reading.switch(OFFLOAD) or not fraction:
+        return
+    if fraction < 1:
+        reading.refuse(FRACTION, "the update runs on the host as a whole, or not at all")
+    elif reading.fields.get("optimizer", "adamw") == "adamw":
+        reading.fields["offload"] = "update"
+
+
 def _read_moments(reading: Reading, *, adam: bool) -> None:
     """Read AdamW's moments: both in bf16, or else both are fp32 here."""
     aware = reading.switch(AWARE)
@@ -70,9 +86,13 @@ def _read_moments(reading: Reading, *, adam: bool) -> None:
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an update rule that is not the usual one, and of moments in bf16."""
+    """The arguments of an update rule that is not the usual one, of moments in bf16, and of one
+    that runs on the host, which wants the precision-aware optimizer."""
     if fields["optimizer"] == MUON:
         return {"optimizer": DIST_MUON if fields["zero"] else MUON}
-    if fields["moments"] != HALF[0]:
-        return {}
-    return {AWARE: True, **dict.fromkeys(MOMENTS, HALF[0])}
+    settings: dict[str, Any] = {}
+    if fields["offload"] == "update":
+        settings |= {OFFLOAD: True, FRACTION: 1.0, AWARE: True}
+    if fields["moments"] == HALF[0]:
+        settings |= {AWARE: True, **dict.fromkeys(MOMENTS, HALF[0])}
+    return settings

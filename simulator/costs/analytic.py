@@ -11,7 +11,7 @@ from typing import Protocol
 
 from simulator.costs import scans
 from simulator.costs.attention import HEAD, PACKED, WINDOW, attention_s
-from simulator.costs.calibrated import COPIES, CalibratedCosts
+from simulator.costs.calibrated import COPIES, ON_HOST, CalibratedCosts
 from simulator.costs.graph_scopes import issued
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
@@ -71,7 +71,9 @@ def compute_costs(
     slowest included, so nothing is added to them for the spread of a fleet.
     """
     if machine.profile is not None and machine.profile.kernels:
-        return CalibratedCosts(machine.profile, ranks_per_node, machine.node.host.bytes_per_s)
+        host = machine.node.host
+        rates = host.bytes_per_s, host.update_bytes_per_s
+        return CalibratedCosts(machine.profile, ranks_per_node, *rates)
     return AnalyticCosts(machine, devices, kernels)
 
 
@@ -92,6 +94,7 @@ class AnalyticCosts:
         self._machine = machine
         self._kernels = kernels
         self._slowest = machine.device.slowest_of(devices)
+        self._updating = min(devices, machine.devices_per_node)  # which share a host's processors
         own = kernels.attention  # of other kernels than the machine's, whose shapes are not theirs
         self._attending = (
             replace(machine.device, attention=Attention(*own)) if own else machine.device
@@ -124,6 +127,8 @@ class AnalyticCosts:
             return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
+        if op.kind == ON_HOST:
+            return op.nbytes * self._updating / self._machine.node.host.update_bytes_per_s
         if op.kind in self._shares:
             return self._moved_s(op)
         return memory_bound_s(self._machine.device, op, self._kernels.tuned_norms)

@@ -13,6 +13,7 @@ from itertools import product
 from math import exp, log, prod
 
 from topologies.errors import MachineError
+from topologies.hardware.node import ASSUMED_UPDATE
 from topologies.hardware.profile import MeasuredTable, Profile
 from workload.op import ATTENTIONS, BUSIEST, FORMS, MATMULS, Op
 
@@ -41,6 +42,7 @@ ALIKE = {  # for kinds that were not measured, the one that does the same to as 
     "weighted_clamped_swiglu_grad": "weighted_swiglu_grad",
 }
 COPIES = ("to_device", "to_host")
+ON_HOST = "host_adamw"  # an update by the host's processors
 Point = tuple[float, float, float]
 
 
@@ -52,8 +54,15 @@ class CalibratedCosts:
     `host_bytes_per_s`.
     """
 
-    def __init__(self, profile: Profile, ranks: int, host_bytes_per_s: float) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        ranks: int,
+        host_bytes_per_s: float,
+        update_bytes_per_s: float = ASSUMED_UPDATE,
+    ) -> None:
         self._host_bytes_per_s = host_bytes_per_s
+        self._update_bytes_per_s = update_bytes_per_s / ranks
         self._host = profile.host
         tables = {kind: _nearest_ranks(table, ranks) for kind, table in profile.kernels.items()}
         self._grids: dict[str, dict[str, _Grid]] = {}
@@ -88,6 +97,8 @@ class CalibratedCosts:
             return self._matmul_s(op)
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
+        if op.kind == ON_HOST:
+            return op.nbytes / self._update_bytes_per_s
         if op.kind in ATTENTIONS:
             kernel = self._measured(op.dtype, op.kernel) or op.kind
             return self._curve_of(kernel, op.dtype).seconds(_attention_work(op))

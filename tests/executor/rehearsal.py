@@ -96,6 +96,7 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
     yield SMALL, plain, False, 0
     yield LLAMA, replace(plain, recompute="full"), False, 0
     yield BLOOM, replace(plain, offload="optimizer"), False, 0
+    yield BLOOM, replace(plain, offload="update"), False, 0
     yield DROPPING, replace(plain, attention="unfused"), False, 0
     yield SMALL, replace(plain, matmul_forms="tuned"), True, 0
     yield SMALL, replace(plain, x=2, y=2, z=2, micro_batch=1), False, 0

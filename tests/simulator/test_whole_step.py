@@ -59,6 +59,7 @@ SHARDINGS = (
     "zero=3,shard=2,reshard=false",
     "reshard=false",
     "offload=optimizer",
+    "zero=2,offload=update",
     "zero=1,offload=optimizer",
     "zero=1,optimizer=muon",
 )

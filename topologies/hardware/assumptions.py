@@ -24,6 +24,7 @@ ASSUMED = {
     "device.variability": "0: one run is as the other",
     "device.power": "unknown: no energy is predicted",
     "device.power.waiting": "devices that wait in collectives draw as idle ones",
+    "node.host.update": "56 GB/s a node: the host updates as those of eight A100 do",
     "interconnect.background": "0: no other jobs are on the network",
     "software.tuner": "none: the cheapest algorithm is taken",
     "software.pair_share": "efficiency_within, for groups of two devices too",

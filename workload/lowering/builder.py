@@ -52,7 +52,7 @@ class Builder(OpWriter):
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
         self.moments = "bf16" if plan.moments == "bf16" else self.wide
         self.rule = rule_of(plan.optimizer)
-        self.kept = HOST if plan.offload == "optimizer" else "optimizer"
+        self.kept = "optimizer" if plan.offload == "none" else HOST
         self.copies = ways(plan.schedule)  # of each parameter, on as many stages
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from workload.lowering import host_update
 from workload.lowering.builder import Builder
 from workload.lowering.parameter import Parameter
 from workload.op import HOST, Buffer, Part
@@ -21,6 +22,9 @@ Owned = list[Parameter]
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners = by_owner(b)
+    if b.plan.offload == "update":
+        host_update.emit(b, owners, _clip)
+        return
     if b.plan.offload == "optimizer":
         _update_away(b, owners)
         return
@@ -65,7 +69,7 @@ def _hold(b: Builder, start: int, parameters: Owned) -> None:
 
 def _copies_gradients(b: Builder) -> bool:
     """Whether the update works on copies of gradients; those in the host's memory need none."""
-    here = b.plan.offload != "optimizer"
+    here = b.plan.offload == "none"
     return here and b.held.copies_gradients(b.plan, wide=b.summed == b.wide)
 
 

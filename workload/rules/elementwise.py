@@ -43,6 +43,13 @@ def elementwise(
         **how,
     )
     updated = [copy or part for copy, part in zip(copied, trained, strict=True)]
+    gather_parts(b, owner, parameters, updated)
+
+
+def gather_parts(
+    b: Builder, owner: Part, parameters: Sequence[Parameter], updated: Sequence[str]
+) -> None:
+    """Emit the gathers of an owner's parameters that ranks updated a part each of, from these."""
     pairs = [(p, part) for p, part in zip(parameters, updated, strict=True) if p.apart]
     for sharding in dict.fromkeys(p.sharding for p, _ in pairs):
         parts = [part for p, part in pairs if p.sharding == sharding]

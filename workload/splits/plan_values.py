@@ -20,7 +20,7 @@ CHOICES = {
     "gradients": ("fp32", "bf16"),
     "moments": ("fp32", "bf16"),
     "optimizer": NAMES,
-    "offload": ("none", "optimizer"),
+    "offload": ("none", "optimizer", "update"),
     "loss": ("plain", "fused"),
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),

@@ -68,7 +68,7 @@ def test_an_imported_plan_that_does_not_fit_is_predicted_and_ends_with_3(tmp_pat
         ((str(SCRIPT),), "--predict needs the machine: give -m"),
         (("{part}", "-m", "frontier"), "the files do not say it all; give -n"),
         (("{bare}", "-m", "frontier", "-n", "8"), "the files do not say it all; give --model"),
-        ((str(FILES / "offload.yaml"), "-m", "frontier", "-n", "8"), "refused: --optimizer-cpu"),
+        ((str(FILES / "offload.yaml"), "-m", "frontier", "-n", "8"), "refused: --cpu-offl"),
     ],
 )
 def test_what_cannot_be_predicted_right_away_is_refused_by_name(
@@ -88,13 +88,12 @@ def test_a_refused_file_is_said_whole_in_json_and_ends_as_refused_input_does() -
     said = simgpt("import", str(FILES / "offload.yaml"), "-n", "8", "--json")
     assert said.status == 2
     assert said.err == (
-        "simgpt: refused: --optimizer-cpu-offload: an optimizer that runs on the host is not "
-        "modelled (and 1 other setting)\n"
+        "simgpt: refused: --cpu-offloading-num-layers 2: activations in the host's memory are not "
+        "modelled\n"
     )
     record = json.loads(said.out)
     assert record["predict"] is None
     assert [each["name"] for each in record["refused"]] == [
-        "--optimizer-cpu-offload",
         "--cpu-offloading-num-layers",
     ]
     assert "--log-interval 1" in record["without_effect"]

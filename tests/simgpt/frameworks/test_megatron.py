@@ -115,6 +115,9 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
         ({"swiglu": True, "activation_func_fp8_input_store": True}, "fp8_swiglu_input", True),
         ({"use_distributed_optimizer": True, "use_precision_aware_optimizer": True,
           "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, "moments", "bf16"),
+        ({"use_distributed_optimizer": True, "use_precision_aware_optimizer": True,
+          "optimizer_cpu_offload": True, "overlap_cpu_optimizer_d2h_h2d": True}, "offload",
+         "update"),
     ],
 )  # fmt: skip
 def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value: object) -> None:
@@ -124,6 +127,13 @@ def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value
 
 def said(**settings: Any) -> dict[str, str]:
     return {each.name: each.why for each in asked(**settings).changes}
+
+
+def test_an_update_of_a_fraction_on_the_host_is_refused_by_name() -> None:
+    offload = {"use_distributed_optimizer": True, "optimizer_cpu_offload": True}
+    refused = asked(**offload, optimizer_offload_fraction=0.5).refused
+    assert [each.name for each in refused] == ["--optimizer-offload-fraction"]
+    assert "offload" not in asked(**offload, optimizer_offload_fraction=0.0).plan
 
 
 def test_moments_that_are_not_both_in_bf16_are_taken_as_fp32_and_said() -> None:

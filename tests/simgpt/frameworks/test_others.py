@@ -334,12 +334,32 @@ def test_ranks_that_share_deepspeeds_batch_are_those_of_data_alone(
     assert alone.devices == 8 * tensor
 
 
-def test_deepspeeds_offload_is_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stage", "words", "offload", "refused"),
+    [
+        (2, {"offload_optimizer": {"device": "cpu", "pin_memory": True}}, "update", []),
+        (3, {"offload_optimizer": {"device": "cpu", "ratio": 1.0}}, "update", []),
+        (1, {"cpu_offload": True}, "update", []),
+        (2, {"offload_optimizer": {"device": "none"}}, None, []),
+        (0, {"offload_optimizer": {"device": "cpu"}}, None, []),
+        (3, {"offload_optimizer": {"device": "nvme"}}, None, ["offload_optimizer.device"]),
+        (
+            3,
+            {"offload_optimizer": {"device": "cpu", "ratio": 0.4}},
+            "update",
+            ["offload_optimizer.ratio"],
+        ),
+        (3, {"offload_param": {"device": "cpu"}}, None, ["offload_param.device"]),
+    ],
+)
+def test_deepspeeds_offload_is_an_update_on_the_host_or_refused_by_name(
+    tmp_path: Path, stage: int, words: dict[str, Any], offload: str | None, refused: list[str]
+) -> None:
     path = tmp_path / "ds.json"
-    offload = {"device": "cpu", "pin_memory": True}
-    path.write_text(json.dumps({"zero_optimization": {"stage": 2, "offload_optimizer": offload}}))
-    refused = imported([path], model="gpt2").refused
-    assert [each.name for each in refused] == ["zero_optimization.offload_optimizer.device"]
+    path.write_text(json.dumps({"zero_optimization": {"stage": stage, **words}}))
+    question = imported([path], model="gpt2")
+    assert question.plan.get("offload") == offload
+    assert [each.name for each in question.refused] == [f"zero_optimization.{r}" for r in refused]
 
 
 def test_a_megatron_script_with_deepspeeds_json_is_megatron_deepspeed(tmp_path: Path) -> None:

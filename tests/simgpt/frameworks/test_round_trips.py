@@ -119,6 +119,8 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
         del words["gradients"]
     elif zero:
         words["moments"] = draw(st.sampled_from(["fp32", "bf16"]))
+    if zero == 1:
+        words["offload"] = draw(st.sampled_from(["none", "update"]))
     words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-context-pipe-data"]))
     return words
 
@@ -180,10 +182,13 @@ def test_torchtitans_toml_comes_back(plan: dict[str, Any], tmp_path: Path) -> No
     gradients=st.sampled_from(["fp32", "bf16"]),
     beside=st.booleans(),
     shard=st.sampled_from([0, 2]),
+    offload=st.sampled_from(["none", "update"]),
 )
 def test_deepspeeds_json_comes_back(tmp_path: Path, *, beside: bool, **words: Any) -> None:
     if words["zero"] < 3:
         del words["shard"]
+    if words["zero"] < 1:
+        del words["offload"]
     found = {0: "none", 1: "dp", 2: "ors+dp", 3: "ors+oag"}[words["zero"]]
     plan = words | {"overlap": found if beside else "none"}
     asked = Asked(find_model("llama-3.1-8b"), plan, None, batch_of(words))

@@ -92,7 +92,7 @@ PLAN_KEYS: dict[str, Any] = {
     "attention": ["flash", "unfused", "x"],
     "gradients": ["bf16", "fp32", "x"],
     "moments": ["bf16", "fp32", "fp8", "x"],
-    "offload": ["optimizer", "none", "x"],
+    "offload": ["optimizer", "update", "none", "x"],
     "loss": ["fused", "plain", "x"],
     "matmul_forms": ["tuned", "plain", "x"],
     "order": ["x-y-z-data-pipe", "pipe-data-z-y-x", "x-x", "x", "-"],

@@ -20,7 +20,7 @@ MACHINES["busy"] = with_settings(MACHINES["frontier"], {"network.background": "0
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take minutes
 FIELDS: dict[str, list[Any]] = {
     "reshard": [True, False],
-    "offload": ["none", "optimizer"],
+    "offload": ["none", "optimizer", "update"],
     "loss_chunks": [4, 48],
     "optimizer": ["adamw", "sgd-momentum", "muon"],
     "attention": ["flash", "unfused"],

@@ -1,0 +1,29 @@
+"""An update that runs on the host, against the plain model: same losses and weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.executor.test_parity import TINY, check
+from tests.executor.test_parity_experts import DEEPSEEK, plan_of
+from workload.passes.table import OVERLAPS
+
+
+@pytest.mark.distributed
+def test_an_update_on_the_host_trains_as_the_plain_model_does() -> None:
+    plans = [
+        plan_of(data=2, offload="update", zero=2, overlap=OVERLAPS),
+        plan_of(z=2, offload="update", micro_batches=2),
+        plan_of(data=2, offload="update", zero=3, overlap=()),
+        plan_of(x=2, offload="update", zero=1),
+    ]
+    check(2, TINY, plans)
+
+
+@pytest.mark.distributed
+def test_experts_and_stages_are_updated_on_the_host_too() -> None:
+    plans = [
+        plan_of(data=2, expert=2, offload="update", zero=1),
+        plan_of(pipe=2, offload="update", micro_batches=2),
+    ]
+    check(2, DEEPSEEK, plans)
