@@ -37,6 +37,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
     type=click.Choice(FRAMEWORKS),
     help="Whose words these are; else they are known by what they say.",
 )
+@click.option("--recipe", help="A performance recipe of the checkout of Megatron-Bridge in FILES.")
 @click.option("-m", "--machine", help=f"{options.MACHINE_HELP} For the command that is printed.")
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices, where the files do not say.")
 @click.option("--model", help="A MODEL, where the files do not describe one.")
@@ -61,9 +62,11 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     simgpt import pretrain_gpt.sh -m frontier --predict
     simgpt import model_config.yaml --from megatron -n 8 --json
     simgpt import ds_config.json --model llama-3.1-8b -n 64
+    simgpt import Megatron-Bridge --recipe qwen3_30b_a3b_pretrain_8gpu_b200_bf16
 
     Read are scripts and YAML of Megatron-LM's arguments, torchtitan's TOML, DeepSpeed's JSON, and
-    recipes of Megatron-Bridge and NeMo in YAML or JSON. Nothing in a file is executed. What simgpt
+    recipes of Megatron-Bridge and NeMo in YAML or JSON; of a checkout of Megatron-Bridge (v0.1 to
+    v0.6) the recipe that --recipe names. Nothing in a file is executed. What simgpt
     does not carry over is listed, with what it assumes instead.
     """
     from simgpt.frameworks.importing import imported
@@ -79,6 +82,7 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
         defined=_definitions(how["definitions"]),
         room=_room(machine),
         instead=_instead(how["stack"], how["batch"], how["batch_tokens"]),
+        recipe=how["recipe"],
     )
     text = describe(question, machine, verbose=how["verbose"])
     answer = record(question, machine) | ran()

@@ -22,6 +22,7 @@ from simgpt.frameworks.files import (
 from simgpt.frameworks.identity.sizes import check_sizes
 from simgpt.frameworks.question import AS_SAID, Instead, Question, checked, in_place, question_of
 from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
+from simgpt.frameworks.recipe_file import read_recipe
 from simgpt.frameworks.recipes import arguments_of, release_of
 from simgpt.frameworks.rendering import exported_from
 from topologies.files.printable import path_shown
@@ -58,14 +59,21 @@ def imported(
     defined: Mapping[str, str] | None = None,
     room: tuple[int, int] | None = None,
     instead: Instead = AS_SAID,
+    recipe: str | None = None,
 ) -> Question:
     """The question that files of a framework ask; without `framework` each file is known by what it
-    says. `model` is a MODEL for files that say nothing of one, `changed` are fields of it,
-    `defined` variables of a script's surroundings, `room` the nodes of the user's machine and the
-    devices of each, taken where a launcher does not say on how many nodes it starts; `instead` is
-    taken in place of what files say."""
-    described = read_files(paths, framework, defined or {})
-    instead = replace(instead, exported_from=exported_from(paths))
+    says, and with `recipe` the path is a checkout that has a recipe of that name. `model` is a
+    MODEL for files that say nothing of one, `changed` are fields of it, `defined` variables of a
+    script's surroundings, `room` the nodes of the user's machine and the devices of each, taken
+    where a launcher does not say on how many nodes it starts; `instead` is taken in place of what
+    files say."""
+    if recipe is not None:
+        described, preset, otherwise = _of_checkout(paths, framework, recipe, devices)
+        changed = changed or {} if model else {**otherwise, **(changed or {})}
+        model = model or preset
+    else:
+        described = read_files(paths, framework, defined or {})
+        instead = replace(instead, exported_from=exported_from(paths))
     try:
         question = question_from(
             described,
@@ -85,6 +93,16 @@ def imported(
     names = [name for each in described for name in each.settings]
     check_sizes(origin, question, names, given=instead.batch is not None)
     return question
+
+
+def _of_checkout(
+    paths: Sequence[Path], framework: str | None, recipe: str, devices: int | None
+) -> tuple[list[Described], str | None, dict[str, Any]]:
+    """What a recipe of a checkout says, the preset that it builds on, and what of it is another."""
+    if len(paths) > 1 or framework not in (None, BRIDGE):
+        raise FrameworkError("--recipe is of one checkout of Megatron-Bridge")
+    described, preset, otherwise = read_recipe(paths[0], recipe, devices)
+    return [described], preset, otherwise
 
 
 def question_from(

@@ -3,8 +3,8 @@ checkout.
 
 Source: NVIDIA/Megatron-LM core_v0.14.0 to core_v0.16.0, megatron/core/distributed/
 distributed_data_parallel_config.py, megatron/core/optimizer/optimizer_config.py,
-megatron/core/transformer/transformer_config.py and megatron/core/model_parallel_config.py. Of the
-model's configuration only fields stand here that no checkpoint's configuration sets
+megatron/core/transformer/transformer_config.py and megatron/core/model_parallel_config.py. Of
+models that a checkpoint describes only fields stand here that no checkpoint's configuration sets
 (src/megatron/bridge/models of NVIDIA-NeMo/Megatron-Bridge v0.2.0 to v0.6.0).
 """
 
@@ -15,29 +15,36 @@ from typing import Any
 
 from simgpt.frameworks.recipe_code.values import External
 
-MODEL = "TransformerConfig"
+OF_CHECKPOINTS = "the model of a checkpoint"
 _FP32 = External("torch.float32")
+_OF_MODELS: Mapping[str, Any] = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "virtual_pipeline_model_parallel_size": None,
+    "pipeline_model_parallel_layout": None,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "expert_tensor_parallel_size": None,
+    "sequence_parallel": False,
+    "recompute_granularity": None,
+    "recompute_method": None,
+    "recompute_num_layers": None,
+    "recompute_modules": None,
+    "cuda_graph_impl": "none",
+    "cuda_graph_scope": "full",
+    "enable_cuda_graph": False,
+    "moe_enable_deepep": False,
+    "moe_flex_dispatcher_backend": "deepep",
+    "moe_expert_capacity_factor": None,
+    "cpu_offloading_num_layers": 0,
+}
 CORE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    MODEL: {
-        "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": 1,
-        "virtual_pipeline_model_parallel_size": None,
-        "pipeline_model_parallel_layout": None,
-        "context_parallel_size": 1,
-        "expert_model_parallel_size": 1,
-        "expert_tensor_parallel_size": None,
-        "sequence_parallel": False,
-        "recompute_granularity": None,
-        "recompute_method": None,
-        "recompute_num_layers": None,
-        "recompute_modules": None,
-        "cuda_graph_impl": "none",
-        "cuda_graph_scope": "full",
-        "enable_cuda_graph": False,
-        "moe_enable_deepep": False,
-        "moe_flex_dispatcher_backend": "deepep",
-        "moe_expert_capacity_factor": None,
-        "cpu_offloading_num_layers": 0,
+    OF_CHECKPOINTS: _OF_MODELS,
+    "TransformerConfig": {
+        **_OF_MODELS,
+        "num_moe_experts": None,
+        "moe_token_dispatcher_type": "allgather",
+        "mtp_num_layers": None,
     },
     "DistributedDataParallelConfig": {
         "grad_reduce_in_fp32": False,

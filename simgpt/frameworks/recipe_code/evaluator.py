@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from simgpt.frameworks.recipe_code import statements
 from simgpt.frameworks.recipe_code.builtins import BUILTINS, PROVIDER, known_external
 from simgpt.frameworks.recipe_code.checkout import Checkout
-from simgpt.frameworks.recipe_code.core_defaults import CORE_DEFAULTS, MODEL
+from simgpt.frameworks.recipe_code.core_defaults import CORE_DEFAULTS, OF_CHECKPOINTS
 from simgpt.frameworks.recipe_code.expressions import evaluate
 from simgpt.frameworks.recipe_code.journal import Container, Journal
 from simgpt.frameworks.recipe_code.methods import method_of
@@ -157,7 +157,7 @@ class Evaluator:
         found = self._from_classes(thing, name, place) if thing.cls else None
         if found is not None:
             return found[0]
-        own = MODEL if thing.label.startswith(PROVIDER) else thing.label
+        own = OF_CHECKPOINTS if thing.label.startswith(PROVIDER) else thing.label
         for kind in [own, *(self._bases_outside(thing.cls) if thing.cls else ())]:
             if name in CORE_DEFAULTS.get(kind, {}):
                 return CORE_DEFAULTS[kind][name]
@@ -275,12 +275,12 @@ class Evaluator:
                 method = Function(node, each.scope, thing, is_bound=True)
                 self._call_function(method, given, named, place)
                 return thing
-        names = self._field_names(cls)
+        names = self.field_names(cls)
         thing.fields.update(zip(names, given, strict=False))
         thing.fields.update(named)
         return thing
 
-    def _field_names(self, cls: Class) -> list[str]:
+    def field_names(self, cls: Class) -> list[str]:
         """The fields of a dataclass in their order, bases first."""
         found: list[str] = []
         for each in reversed(self.classes(cls)):

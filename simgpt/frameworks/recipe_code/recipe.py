@@ -94,6 +94,7 @@ def evaluate_recipe(checkout: Checkout, key: RecipeKey, devices: int | None = No
     """A recipe's settings on a number of devices, its own where none is given."""
     ev = Evaluator(checkout, DEVICES.get(key.gpu), facts_of)
     config, count = evaluated(ev, key, devices)
+    _read_model(ev, config.fields.get("model"))
     for name in NEEDED:
         _read(ev, config, name.split("."))
     settings: dict[str, Any] = {}
@@ -105,6 +106,19 @@ def evaluate_recipe(checkout: Checkout, key: RecipeKey, devices: int | None = No
             settings[path] = value
     unresolved += [Unresolved("", why, place) for place, why in ev.notes]
     return Recipe(key, count, settings, tuple(unresolved), ev.model_name)
+
+
+def _read_model(ev: Evaluator, model: Any) -> None:
+    """Look up all fields that the classes of a model give, where the checkout describes it."""
+    if not isinstance(model, Thing) or model.cls is None:
+        return
+    for name in (*ev.field_names(model.cls), "num_moe_experts"):
+        if name not in model.fields:
+            value = ev.attribute(model, name, model.place)
+            if isinstance(value, Thing) and value.is_unknown:
+                model.fields.pop(name, None)
+            else:
+                model.fields[name] = value
 
 
 def _read(ev: Evaluator, thing: Any, names: list[str]) -> None:

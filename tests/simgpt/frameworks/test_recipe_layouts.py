@@ -7,6 +7,8 @@ from textwrap import dedent
 
 import pytest
 
+from simgpt.frameworks.importing import imported
+from simgpt.frameworks.reading import FrameworkError
 from simgpt.frameworks.recipe_code.facts import facts
 from simgpt.frameworks.recipe_code.recipe import named_recipe
 from simgpt.frameworks.recipe_code.values import RecipeError
@@ -50,10 +52,11 @@ from megatron.bridge.library import library
 def moe_30b_pretrain_64gpu_gb200_fp8mx_config():
     cfg = library()
     cfg.model.tensor_model_parallel_size = 2
+    cfg.model.expert_model_parallel_size = 8
     cfg.model.moe_token_dispatcher_type = "flex"
     cfg.model.moe_flex_dispatcher_backend = "hybridep"
     cfg.model.cuda_graph_impl = "transformer_engine"
-    cfg.model.cuda_graph_scope = ["attn", "moe_router"]
+    cfg.model.cuda_graph_scope = ["attn", "moe_router", "moe_preprocess"]
     cfg.model.recompute_modules = ["moe_act"]
     cfg.comm_overlap.overlap_moe_expert_parallel_comm = True
     cfg.mixed_precision.grad_reduce_in_fp32 = False
@@ -144,7 +147,7 @@ def test_a_flat_recipe_gives_its_facts(flat: Path) -> None:
     assert found["devices"] == "64"
     assert found["precision"] == "fp8_mx"
     assert (found["tp"], found["pp"], found["gbs"]) == ("2", "1", "512")
-    assert found["graphs"] == "attn+moe_router"
+    assert found["graphs"] == "attn+moe_router+moe_preprocess"
     assert found["dispatcher"] == "hybridep"
     assert found["overlap"] == "a2a"
     assert found["gradients"] == "bf16"
@@ -176,7 +179,7 @@ def test_a_setting_that_cannot_be_told_is_named_with_its_line(flat: Path) -> Non
     found = facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))
     assert found["dispatcher"] == ""
     assert found["unresolved"].startswith("model.moe_flex_dispatcher_backend@")
-    assert found["unresolved"].endswith("gb200/moe.py:7")
+    assert found["unresolved"].endswith("gb200/moe.py:8")
 
 
 def test_an_unknown_recipe_is_refused_with_names_like_it(variants: Path) -> None:
@@ -187,3 +190,40 @@ def test_an_unknown_recipe_is_refused_with_names_like_it(variants: Path) -> None
 def test_a_folder_without_recipes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no performance recipes"):
         named_recipe(tmp_path, "anything")
+
+
+def test_a_recipe_is_imported_as_the_question_that_it_asks(flat: Path) -> None:
+    question = imported([flat], recipe="moe_30b_pretrain_64gpu_gb200_fp8mx", model="qwen3-30b-a3b")
+    assert question.devices == 64
+    assert question.batch == 512
+    assert question.stack == "nemo-deepep-attn-graphs"
+    assert question.plan["x"] == 2
+    assert question.plan["gradients"] == "bf16"
+    assert "a2a" in str(question.plan["overlap"])
+
+
+def test_the_preset_of_the_checkpoint_is_the_model_with_the_recipes_sequence(flat: Path) -> None:
+    path = flat / "src/megatron/bridge/library.py"
+    bridge = "class AutoBridge:\n    pass\n"
+    made = 'AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").to_megatron_provider()'
+    path.write_text(bridge + path.read_text().replace("model=Provider()", f"model={made}"))
+    recipe = flat / "src/megatron/bridge/perf_recipes/moe/gb200/moe.py"
+    text = recipe.read_text()
+    recipe.write_text(text.replace("    return", "    cfg.model.seq_length = 2048\n    return"))
+    question = imported([flat], recipe="moe_30b_pretrain_64gpu_gb200_fp8mx")
+    assert question.model == "qwen3-30b-a3b"
+    assert question.model_set == {"sequence": 2048}
+
+
+def test_what_the_recipe_leaves_open_stands_among_what_is_not_carried_over(flat: Path) -> None:
+    path = flat / "src/megatron/bridge/perf_recipes/moe/gb200/moe.py"
+    path.write_text(path.read_text().replace('"transformer_engine"', "elsewhere.best()"))
+    question = imported([flat], recipe="moe_30b_pretrain_64gpu_gb200_fp8mx", model="qwen3-30b-a3b")
+    told = {each.name: each.value for each in question.changes}
+    assert told["model.cuda_graph_impl"].endswith("gb200/moe.py:9")
+
+
+def test_a_recipe_is_of_one_checkout_of_its_own_framework(flat: Path) -> None:
+    for paths, framework in (([flat, flat], None), ([flat], "torchtitan")):
+        with pytest.raises(FrameworkError, match="--recipe"):
+            imported(paths, framework, recipe="moe_30b_pretrain_64gpu_gb200_fp8mx")

@@ -1,0 +1,76 @@
+"""A performance recipe of a checkout of Megatron-Bridge as settings, for `import --recipe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simgpt.frameworks.files import BRIDGE, Described
+from simgpt.frameworks.reading import FrameworkError, Remark
+from simgpt.frameworks.recipe_code.recipe import NEEDED, Recipe, named_recipe
+from simgpt.frameworks.recipe_code.values import RecipeError
+from topologies.errors import SimgptError
+from workload.gpt import find_model
+
+LAYOUT = "model.pipeline_model_parallel_layout"
+LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}  # as Megatron-Core reads them
+NO_PART = ("env_vars",)  # of what surrounds the process
+UNTOLD = "the recipe's text does not determine it"
+
+
+OF_MODEL = {"sequence": "model.seq_length", "mtp_layers": "model.mtp_num_layers"}
+
+
+def read_recipe(
+    folder: Path, name: str, devices: int | None
+) -> tuple[Described, str | None, dict[str, Any]]:
+    """What a recipe of a checkout says, the preset of the checkpoint that it builds on (None where
+    there is none), and the fields of it that the recipe has otherwise; a FrameworkError says why it
+    cannot be read."""
+    try:
+        found = named_recipe(folder, name, devices)
+    except RecipeError as error:
+        raise FrameworkError(str(error)) from None
+    settings = {
+        key: _meant(key, value)
+        for key, value in found.settings.items()
+        if not key.startswith(NO_PART) and value is not None
+    }
+    preset = _preset(found.model)
+    described = Described(BRIDGE, settings, found.devices, _untold(found))
+    return described, preset, _otherwise(preset, found) if preset else {}
+
+
+def _otherwise(preset: str, recipe: Recipe) -> dict[str, Any]:
+    """Fields that the recipe sets to something else than the preset has."""
+    gpt = find_model(preset)
+    told = {field: recipe.get(name) for field, name in OF_MODEL.items()}
+    return {
+        field: value
+        for field, value in told.items()
+        if isinstance(value, int) and value != getattr(gpt, field)
+    }
+
+
+def _meant(name: str, value: Any) -> Any:
+    """A setting as its YAML has it: the layout of a pipeline in Megatron-Core's letters.
+
+    >>> _meant(LAYOUT, [["embedding", "decoder"], ["decoder", "loss"]])
+    'Et|tL'
+    """
+    if name != LAYOUT or not isinstance(value, list):
+        return value
+    return "|".join("".join(LETTERS.get(part, "t") for part in chunk) for chunk in value)
+
+
+def _untold(recipe: Recipe) -> tuple[Remark, ...]:
+    """What bears on a step and cannot be told, each with its file and line."""
+    lines = [each for each in recipe.unresolved if each.name in NEEDED]
+    return tuple(Remark(each.name, f"{each.place}", UNTOLD) for each in lines)
+
+
+def _preset(checkpoint: str) -> str | None:
+    try:
+        return find_model(checkpoint).name if checkpoint else None
+    except SimgptError:
+        return None
