@@ -142,3 +142,21 @@ def test_automodel_shards_keeps_weights_whole_and_recomputes_but_gpt_oss(
     plan = found.plan
     assert (found.stack.name, plan.zero, plan.reshard) == ("automodel", 3, False)
     assert (plan.gradients, plan.moments, plan.recompute) == ("bf16", "bf16", recompute)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stack", "passes"),
+    [
+        ("flash_attention2 + RMS kernel", "aleph-alpha", None),
+        ("flash_attention2", "aleph-alpha-torch-norm", 9.0),
+        ("flash_attentionv1.0.8", "aleph-alpha-flash-1", 9.0),
+    ],
+)
+def test_aleph_alphas_norms_and_attention_are_those_of_the_kernel_that_notes_name(
+    kernel: str, stack: str, passes: float | None
+) -> None:
+    job = case(**COMPILED, framework="Aleph Alpha in-house", notes=f'kernel "{kernel}"').job
+    kernels = job.stack.kernels(job.gpt, job.plan, load_machine("dgx-a100"))
+    assert job.stack.name == stack
+    assert dict(kernels.habits.passes).get("rmsnorm") == passes
+    assert (kernels.attention is not None) == (stack == "aleph-alpha-flash-1")
