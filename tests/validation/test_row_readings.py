@@ -160,3 +160,12 @@ def test_aleph_alphas_norms_and_attention_are_those_of_the_kernel_that_notes_nam
     assert job.stack.name == stack
     assert dict(kernels.habits.passes).get("rmsnorm") == passes
     assert (kernels.attention is not None) == (stack == "aleph-alpha-flash-1")
+
+
+def test_nanotron_counts_the_classifier_among_the_layers_of_its_stages() -> None:
+    """A layer costs 16 h^2, the classifier of 64 h words as much as 4; a stage's share is 3."""
+    cells = COMPILED | {"pp": "4", "dp": "2", "layers": "8", "vocab": "65536", "activation": "gelu"}
+    even, uneven = (
+        case(**cells, framework=name).job.plan.stage_layers for name in ("InternEvo", "nanotron")
+    )
+    assert (even, uneven) == ((), (4, 3, 1, 0))

@@ -27,6 +27,7 @@ from validation.moe.expert_columns import (
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import NARROW, PublishedRun
+from validation.published.stage_split import layers_by_cost
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
@@ -194,6 +195,8 @@ def _plan_words(
         remarks.append(f"{per_cell:g} sequences of a rank are not a multiple of {micro}")
     keys = _plan_keys(run, dialect, gpt, degrees["x"])
     interleave = run.whole("vpp") or 1
+    if dialect.split_by_cost and pipe > 1:
+        keys["stage_layers"] = layers_by_cost(gpt, pipe)
     if "stage_layers" not in keys and (uneven := _stage_layers(gpt.layers, pipe * interleave)):
         keys |= uneven
     if keys.get("ends_as_layers") and (gpt.layers + 2) % (pipe * interleave):
