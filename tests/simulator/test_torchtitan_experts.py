@@ -1,0 +1,49 @@
+"""Experts under torchtitan: rows are weighed in fp32 behind them, and hosts issue their ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.stacks import load_stack
+from simulator.stacks.job import Job, job_of
+from topologies.machine_files import load_machine
+from workload.gpt import GPT
+from workload.lowering import lower
+
+ROWS, TOKENS, WIDE = 2 * 256, 256, 128
+SIZES: dict[str, Any] = {
+    **{"layers": 1, "hidden": WIDE, "heads": 4, "ffn": 256, "sequence": TOKENS, "vocab": 512},
+}
+EXPERTS: dict[str, Any] = {
+    "experts": 8,
+    "topk": 2,
+    "expert_ffn": 64,
+    "activation": "swiglu",
+    "norm": "rmsnorm",
+}
+
+
+def job(**model: Any) -> Job:
+    gpt = GPT(name="small", **SIZES, **model)
+    words = "dp=4,mbs=1,ep=4" if model else "dp=4,mbs=1"
+    return job_of(gpt, words, load_stack("torchtitan"), batch=4)
+
+
+def test_what_comes_back_is_written_cast_multiplied_and_summed_in_fp32() -> None:
+    """Bytes beside those of the kernels that move rows; a token is sent to two experts."""
+    asked = job(**EXPERTS)
+    habits = asked.stack.kernels(asked.gpt, asked.plan, load_machine("dgx-h100")).habits
+    moved = {op.label: op.nbytes for op in lower(asked.gpt, asked.plan, habits=habits).ops}
+    copies = {name: count for name, count in moved.items() if name.endswith(".copies")}
+    assert copies["combine.sum_rows.copies"] == WIDE * (14 * ROWS + 8 * TOKENS)
+    assert copies["combine.grad.take_rows.copies"] == WIDE * (10 * TOKENS + 14 * ROWS)
+    assert copies["dispatch.sort.sort_rows.copies"] == WIDE * 4 * ROWS
+
+
+@pytest.mark.parametrize(("model", "bound"), [(EXPERTS, True), ({}, False)])
+def test_a_host_binds_models_with_experts_alone(model: dict[str, Any], bound: bool) -> None:
+    asked = job(**model)
+    kernels = asked.stack.kernels(asked.gpt, asked.plan, load_machine("jupiter-booster"))
+    assert (kernels.host_s > 0) is bound
