@@ -38,11 +38,19 @@ def test_parts_read_back_from_their_text_with_what_is_unset_unset(parts: Parts) 
 
 
 def test_the_rows_of_published_runs_have_the_same_machines_from_their_text() -> None:
-    rows = {parts_of(run) for run in read_runs() if run.text("gpu")}
+    rows = {parts_of(run) for run in read_runs() if is_known(run.text("gpu"))}
     assert len(rows) > 100
     for parts in rows:
         own, read = build_machine(parts), load_machine(parts_text(parts))
         assert (own, own.entries) == (read, read.entries)
+
+
+def is_known(gpu: str) -> bool:
+    """Whether rows with it have machines; some of the published runs are on others."""
+    try:
+        return bool(gpu_of(gpu))
+    except MachineError:
+        return False
 
 
 def test_counts_of_nodes_devices_and_nics_come_in_this_order() -> None:
