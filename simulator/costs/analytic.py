@@ -120,7 +120,9 @@ class AnalyticCosts:
         if op.kind == LAUNCHES:
             return float(op.attributes["count"]) * device.launch_s
         if op.kind in ATTENTIONS:
-            return attention_s(self._attending, self._peak(op.dtype), op)
+            return attention_s(
+                self._attending, self._peak(op.dtype), op, halves=self._kernels.halves
+            )
         if op.kind in scans.KINDS:
             return scans.seconds(device, self._sustained(op.dtype), op)
         if op.kind == scans.NORM_GRAD and (known := scans.norm_grad_s(device, op)) is not None:

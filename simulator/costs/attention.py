@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 
 from topologies.hardware.attention import Pass, Shape
 from topologies.hardware.device import Device
@@ -20,10 +21,47 @@ CAUSAL = 0.5
 HEAD = 128  # columns of the heads whose share of the peak a machine's file gives
 STEP, WIDEST = 32, 256
 WINDOW, PACKED = "window", "documents"
+REFERENCE = 8192  # tokens at which stacks give the shares of the peak of their own kernels
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
 
 
-def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = True) -> float:
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """How a kernel of a software stack speeds up with the sequence: at so many tokens half of its
+    time is what it loses, forward and backward, under a causal mask and without one. The stack's
+    shares of the peak are those of `REFERENCE` tokens under the mask.
+
+    Source: benchmarks/fit_attention_lengths.py, cuDNN 9.19 on an H200.
+    """
+
+    masked: tuple[float, float]
+    unmasked: tuple[float, float]
+
+    def slowdown(self, op: Op) -> float:
+        """A sequence's time over that at the stack's share.
+
+        >>> halves = Halves((8192, 8192), (0, 0))
+        >>> halves.slowdown(Op("a", "attention", (), (), attributes={"sequence": 4096}))
+        1.5
+        >>> unmasked = {"sequence": 4096, MASKED: False}
+        >>> halves.slowdown(Op("a", "attention", (), (), attributes=unmasked))
+        0.5
+        """
+        if "sequence" not in op.attributes or WINDOW in op.attributes or PACKED in op.attributes:
+            return 1.0
+        way = op.kind == "attention_grad"
+        own = (self.masked if op.attributes.get(MASKED, True) else self.unmasked)[way]
+        loss = own / int(op.attributes["sequence"])
+        return (1 + loss) / (1 + self.masked[way] / REFERENCE)
+
+
+def attention_s(
+    device: Device,
+    peak_flops_per_s: float,
+    op: Op,
+    causal: bool = True,
+    halves: Halves | None = None,
+) -> float:
     """Fused attention: its FLOPs at the kernel's share of the peak.
 
     An op counts the whole square, or of a window as many keys for each query, forward once and
@@ -32,6 +70,7 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
     values are as wide as keys. Where they are not, the mean of both widths counts. At the later
     steps of a ring (`workload/lowering/layers/context_parallel.py`) half of the square is left too,
     none of it under the mask. Where ranks have different documents the busiest one's FLOPs count.
+    `halves` say how the rate of a kernel without a shape goes with the sequence.
     Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of
     keys shared by several of queries, the order in which a kernel starts its blocks, and kernels
     that take values of another width only with zeros behind them.
@@ -45,6 +84,7 @@ def attention_s(device: Device, peak_flops_per_s: float, op: Op, causal: bool = 
         work, rate = work * backward_over_forward(op) / 2, attention.backward
     if shape is None or sequence is None:
         square = worked_share(op, 0) if causal else 1.0
+        square *= halves.slowdown(op) if halves else 1.0
         return device.launch_s + square * work / (peak_flops_per_s * rate)
     own, sequence = shape.backward if backward else shape.forward, int(sequence)
     counted = op.flops / ((4 if backward else 2) * keys_of(op) * sum(widths))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.costs.attention import Halves
 from workload.passes.stack import NO_HABITS, Habits
 
 
@@ -19,10 +20,10 @@ class Kernels:
     `tuned_norms` are the widths for which it has norms of their own; of other widths they are
     general ones, and none are where it is empty.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;
-    None: those of the machine's file. `pace` is the rate of a
-    framework's compute over that of its kernels one by one: what gaps between them and kernels that
-    are not ours cost. With `tabled` matmuls are interpolated in what was measured on the device and
-    published. `graphs` are the parts of layers that are captured in CUDA graphs
+    None: those of the machine's file. `halves` say how these go with the sequence. `pace` is the
+    rate of a framework's compute over that of its kernels one by one: what gaps between them and
+    kernels that are not ours cost. With `tabled` matmuls are interpolated in what was measured on
+    the device and published. `graphs` are the parts of layers that are captured in CUDA graphs
     (`simulator/costs/graph_scopes.py`).
     """
 
@@ -31,6 +32,7 @@ class Kernels:
     narrow_host_of_expert_s: float = 0.0
     graphs: tuple[str, ...] = ()
     attention: tuple[float, float] | None = None
+    halves: Halves | None = None
     pace: float = 1.0
     memory_shares: tuple[tuple[str, float], ...] = ()
     place_s: tuple[tuple[str, float], ...] = ()

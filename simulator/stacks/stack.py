@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from simulator.costs.attention import Halves
 from simulator.costs.kernels import Kernels
 from simulator.stacks.apart import Apart
 from simulator.stacks.effects import has_effect
@@ -182,6 +183,7 @@ class Stack:
             **host_times(own, gpu, experts=bool(gpt.experts)),
             graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
+            halves=None if shares is None else self._halves(gpu),
             pace=float(own.get("pace", 1.0)),
             memory_shares=self._memory_shares(gpu),
             place_s=self._place_s(gpu),
@@ -226,6 +228,16 @@ class Stack:
         if "exchange_kernels" not in self.own_kernels or not sends_once(plan, exchange):
             return None
         return exchange_kernels(gpt, plan, machine, self.of_exchanges(machine))
+
+    def _halves(self, gpu: tuple[str, ...]) -> Halves | None:
+        found = [
+            of_gpu(self.own_kernels.get(key, {}), gpu)
+            for key in ("attention_half", "attention_half_unmasked")
+        ]
+        if None in found:
+            return None
+        masked, unmasked = ((float(each[0]), float(each[1])) for each in found)
+        return Halves(masked, unmasked)
 
     def _memory_shares(self, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
         found = of_gpu(self.own_kernels.get("memory_shares", {}), gpu)

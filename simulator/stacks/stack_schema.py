@@ -210,6 +210,8 @@ BY_NAME: dict[str, Rule] = {
     "host": DURATION,
     "host_with_experts": DURATION,
     "attention": RATES,
+    "attention_half": RATES,
+    "attention_half_unmasked": RATES,
     "passes": NUMBER,
     "launches": COUNT,
     "payloads": NUMBER,

@@ -25,6 +25,7 @@ from validation.published.predicting import predict_runs
 from validation.published.runs import PublishedRun
 
 GIB = 2**30
+LONG_TOKENS = 32768  # of a sequence: from here on a context counts as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,17 @@ class WithExperts:
     mean_of_sources: float | None
     held_out_rows: int
     held_out_mape: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """Errors of scored steps of sequences of `LONG_TOKENS` tokens and more that are split over
+    devices, of those not held out: how many sources and rows, the median and the mean error."""
+
+    sources: int
+    rows: int
+    median_error: float | None
+    mape: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,19 @@ class MoeComparison:
         )
 
     @property
+    def long_context(self) -> LongContext:
+        """The errors of long sequences alone."""
+        own = [each for each in self.outcomes if each.scored and is_long(each.run)]
+        own = [each for each in own if not each.held_out and each.error is not None]
+        errors = errors_of(own)
+        return LongContext(
+            sources=len(by_source(own)),
+            rows=len(own),
+            median_error=statistics.median(map(abs, errors)) if errors else None,
+            mape=mean_error(errors),
+        )
+
+    @property
     def coverage(self) -> Coverage:
         """How many steps of such models are in their ranges, without the rows held out."""
         own = [each for each in self.outcomes if has_experts(each.run) and not each.held_out]
@@ -142,6 +167,7 @@ class MoeComparison:
             "mean_of_sources_developed": self.mean_of_sources,
             "mean_of_sources_calibrated": self.mean_of_sources_calibrated,
             "with_experts": asdict(self.with_experts),
+            "long_context": asdict(self.long_context),
             "coverage": self.coverage.as_dict(),
             "verdicts": asdict(self.verdicts),
             "peak_mape": mean_error(map(peak_error, self.peaks())),
@@ -166,6 +192,11 @@ def peak_error(outcome: Outcome) -> float:
     measured = outcome.run.real("peak_mem_GiB")
     assert measured and outcome.peak_bytes
     return outcome.peak_bytes / GIB / measured - 1
+
+
+def is_long(run: PublishedRun) -> bool:
+    """Whether a row's sequences are long and split over devices."""
+    return (run.whole("seq_len") or 0) >= LONG_TOKENS and (run.whole("cp") or 1) > 1
 
 
 def has_experts(run: PublishedRun) -> bool:

@@ -1,5 +1,5 @@
-"""The rows of moe_cp_runs.csv as published runs: their columns under the names of
-published_runs.csv, and what data/moe.toml says that they mean."""
+"""The rows of moe_cp_runs.csv and long_context.csv as published runs: their columns under the names
+of published_runs.csv, and what data/moe.toml says that they mean."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from workload.gpt import GPT, find_model
 from workload.recomputation.parts import CORE, PARTS, SELECTIVE
 
 SHIPPED = "moe_cp_runs.csv"
+LONG = "long_context.csv"  # sequences of 32,768 tokens and more, split over devices
 REMARKS = "remarks"  # a column that readings add
 ATTENTION = ("mla", "mha", "gqa", "mamba", "compressed sparse")  # kinds that readings speak of
 FROM_PRESET = {  # columns and the model's fields that fill them
@@ -29,11 +30,12 @@ Cells = dict[str, str]
 
 def read_moe_runs(path: Path | None = None) -> list[PublishedRun]:
     """The runs of a file; without a file those that come with simgpt, and behind them the published
-    runs whose sequences are split over devices."""
-    runs = moe_runs_of(*lines_of(path, SHIPPED))
+    runs whose sequences are split over devices. A run that stands in two files counts once."""
     if path is not None:
-        return runs
-    return [*runs, *(run for run in read_runs() if (run.whole("cp") or 1) > 1)]
+        return moe_runs_of(*lines_of(path, SHIPPED))
+    runs = [run for name in (SHIPPED, LONG) for run in moe_runs_of(*lines_of(None, name))]
+    runs += (run for run in read_runs() if (run.whole("cp") or 1) > 1)
+    return list({run.id: run for run in reversed(runs)}.values())[::-1]
 
 
 def moe_runs_of(lines: Iterable[str], origin: str) -> list[PublishedRun]:

@@ -164,6 +164,8 @@ def _remarks(report: MoeComparison) -> Iterator[str]:
         f"{tables.several(rest.rows, 'row')}"
     )
     yield _experts_alone(report)
+    if report.long_context.rows:
+        yield _long_context(report)
     if (found := report.coverage).sources:
         yield ranges_line(found)
     yield (
@@ -187,6 +189,17 @@ def _experts_alone(report: MoeComparison) -> str:
         f"models with experts alone: {_percent(own.mean_of_sources)}, the mean of "
         f"{tables.several(own.sources, 'source')} with {tables.several(own.rows, 'row')}; held "
         f"out: {_percent(own.held_out_mape)} over {tables.several(own.held_out_rows, 'row')}"
+    )
+
+
+def _long_context(report: MoeComparison) -> str:
+    from validation.moe.comparison import LONG_TOKENS
+
+    own = report.long_context
+    return (
+        f"sequences of {LONG_TOKENS:,} tokens and more, split over devices: median error "
+        f"{_percent(own.median_error)}, mean {_percent(own.mape)}, over "
+        f"{tables.several(own.rows, 'row')} of {tables.several(own.sources, 'source')}"
     )
 
 

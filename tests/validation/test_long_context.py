@@ -1,0 +1,62 @@
+"""Long sequences that are split over devices: what their rows mean, and how far off they are."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+
+import pytest
+
+from topologies.files.reading import shipped_text
+from validation.moe.comparison import MoeComparison, is_long, validate_moe
+from validation.moe.rows import LONG, SHIPPED, read_moe_runs
+from validation.published.case import case_of
+from validation.published.measured_step import measured_s
+from validation.published.run_machine import machine_of
+from validation.published.runs import read_runs
+
+RUNS = {run.id: run for run in read_moe_runs()}
+
+
+def ids_of(name: str) -> set[str]:
+    text = shipped_text("validation", f"data/{name}")
+    return {row["id"] for row in csv.DictReader(StringIO(text))}
+
+
+def test_every_row_is_of_a_long_sequence_that_is_split_and_says_where_it_was_read() -> None:
+    rows = [RUNS[name] for name in sorted(ids_of(LONG))]
+    assert len(rows) >= 20 and all(map(is_long, rows))
+    assert all(run.text("provenance") and run.text("notes").startswith("[") for run in rows)
+
+
+def test_a_run_that_stands_in_two_files_counts_once() -> None:
+    every = [run.id for run in read_moe_runs()]
+    assert len(every) == len(set(every))
+    split = {run.id for run in read_runs() if (run.whole("cp") or 1) > 1}
+    assert set(every) == ids_of(SHIPPED) | ids_of(LONG) | split
+
+
+def test_megatron_core_s_own_flops_count_half_of_attention_s_square() -> None:
+    """Of 131,072 tokens with 94 layers of 64 heads of 128 columns attention's square is 12 x 94 x
+    131,072 x 8,192 = 1.21 TFLOP a token, of which half count, and all else is 0.13."""
+    run = RUNS["modelzoo-012"]
+    gpt = case_of(run).asked
+    square = 12 * 94 * 131072 * 8192
+    token = gpt.model_flops(1) / gpt.sequence - square / 2
+    expected = token * 131072 * 256 / (389e12 * 256)
+    assert measured_s(run, gpt, machine_of(run)) == pytest.approx(expected)
+    assert 240 < expected < 255  # not the 452 s of the whole square
+
+
+def test_long_runs_of_experts_that_ran_fit_as_their_command_says() -> None:
+    run = RUNS["modelzoo-012"]
+    case = case_of(run)
+    assert case.fits and case.job.plan.recompute == "layernorm+moe"
+    assert case.job.stack.name == "megatron-core-deepep"
+
+
+@pytest.mark.parametrize("kind", ["nemo-long-h100", "modelzoo-0"])
+def test_the_median_error_of_a_kind_is_below_an_eighth(kind: str) -> None:
+    report: MoeComparison = validate_moe(sources=[kind])
+    found = report.long_context
+    assert found.rows >= 5 and found.median_error is not None and found.median_error < 0.125
