@@ -57,8 +57,10 @@ def test_every_figure_is_of_the_ranks_where_the_plan_has_them(found: Why, tight:
 
 
 def test_plans_that_do_not_fit_are_counted_and_not_recommended(found: Why, tight: Machine) -> None:
+    """Nor those that are less likely to fit than the plan, where neither surely does."""
+    own = predicted(tight).memory
     fits = {
-        words: predict(TINY, plan, tight, placement=APART).memory.fits
+        words: predict(TINY, plan, tight, placement=APART).memory.is_as_sure_as(own)
         for words, plan in neighbours(TINY, PLAN)
     }
     assert {each.words for each in found.plans} == {words for words in fits if fits[words]}
