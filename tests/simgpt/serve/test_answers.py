@@ -178,7 +178,7 @@ def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
 
 def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does() -> None:
     question = {**SMALLER, "plan": "data=rest,micro_batch=1"}
-    assert not answered("predict", question)["prediction"]["memory"]["fits"]
+    assert answered("predict", question)["prediction"]["memory"]["verdict"] != "fits"
     found = answered("fit", question)
     (choice,) = found["choices"]
     before = asked_of(question).question().predicted()
