@@ -42,7 +42,7 @@ FOUND = VerdictValidation(
 
 def test_verdicts_are_counted_by_what_happened() -> None:
     found = FOUND.tallies()
-    ran, ample, failed = found["ran"], found["ran, peak below 85 % of memory"], found["s (ran)"]
+    ran, ample, failed = found["ran"], found["ran, peak below 85 % of memory"], found["ran: s"]
     assert (ran.rows, ran.fits, ran.tight, ran.does_not_fit) == pytest.approx(
         (3, 1 / 3, 1 / 3, 1 / 3)
     )

@@ -123,7 +123,7 @@ class VerdictValidation:
         }
         for row in self.rows:
             what = "ran" if row.ran else "out of memory"
-            found.setdefault(f"{row.source} ({what})", []).append(row)
+            found.setdefault(f"{what}: {row.source}", []).append(row)
         return {name: tally(rows) for name, rows in found.items() if rows}
 
     @property
