@@ -52,6 +52,7 @@ def test_a_plan_that_does_not_fit_comes_last_though_it_would_be_the_fastest() ->
         assert [each["id"] for each in ranked(rows, order)] == [2, 1, 0]
 
 
+@pytest.mark.usefixtures("exact_peaks")
 def test_rows_that_do_not_fit_show_their_figures_below_those_that_fit() -> None:
     said = simgpt(
         *("predict", "llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--plan", "dp=rest"),
