@@ -9,6 +9,7 @@ import pytest
 from simulator.economics import NO_POWER
 from tests.validation.test_headline import RATE, RECORD, made
 from validation.overlay import PublishedStep
+from validation.report.answer_files import ReportError
 from validation.report.answers import Pair
 from validation.report.facts import facts_of, table_of
 from validation.report.sections import _published, measured
@@ -22,7 +23,7 @@ def test_every_figure_stands_beside_its_own_name() -> None:
     """Two seconds at 500 tokens/s, 3 TFLOP/s on each of 32 devices."""
     found = made(
         step_s=2.0, tokens_per_s=500.0, mfu=0.25, mfu_causal=0.25, hfu=0.5, **{RATE: 3e12},
-        memory={**RECORD["memory"], "peak_bytes": 3 * 2**30, "capacity_bytes": 4 * 2**30},
+        memory={"peak_bytes": 3 * 2**30, "capacity_bytes": 4 * 2**30},
         cost={**RECORD["cost"], "node_s_per_step": 2 * HOUR_S, "energy_j_per_step": 1.5e5},
     )  # fmt: skip
     assert facts_of(found, step=True) == [
@@ -37,6 +38,19 @@ def test_every_figure_stands_beside_its_own_name() -> None:
         ("node-hours a step", "2.00"),
         ("energy a step", "150 kJ"),
     ]
+
+
+@pytest.mark.parametrize("verdict", ["fits", "tight", "does not fit"])
+def test_the_verdict_is_that_of_the_answer_whatever_its_bytes(verdict: str) -> None:
+    memory = {**RECORD["memory"], "peak_bytes": 2**30, "capacity_bytes": 2**30}
+    found = made(memory=memory | {"verdict": verdict})
+    assert ("memory for tensors", f"1.00 GiB: {verdict}") in facts_of(found, step=False)
+    assert found.fits is (verdict != "does not fit")
+
+
+def test_a_verdict_that_is_none_is_refused() -> None:
+    with pytest.raises(ReportError, match="verdict"):
+        made(memory={**RECORD["memory"], "verdict": "perhaps"})
 
 
 @pytest.mark.parametrize(("causal", "said"), [(0.19, ["19.0 %"]), (0.21, []), (None, [])])
