@@ -22,4 +22,5 @@ def held_of(memory: Mapping[str, Any]) -> Held:
         gradients_until_end=bool(memory.get("gradients_until_end", False)),
         gradient_buckets=bool(memory.get("gradient_buckets", False)),
         fp8_weights=bool(memory.get("fp8_weights", False)),
+        keeps_unread=bool(memory.get("keeps_unread", False)),
     )

@@ -237,6 +237,7 @@ MEMORY: dict[str, Rule] = {
     "gradients_until_end": SWITCH,
     "gradient_buckets": SWITCH,
     "fp8_weights": SWITCH,
+    "keeps_unread": SWITCH,
     "sub_group_size": ELEMENTS,
     "reduce_bucket_size": ELEMENTS,
 }

@@ -110,3 +110,12 @@ def test_a_loss_holds_its_copies_of_logits_up_to_their_gradient(nbytes: int) -> 
     at = next(n for n, op in enumerate(program.ops) if op.kind == "loss_grad")
     usual = held_in(of_stack(plan), "workspace")[at]
     assert held_in(program, "workspace")[at] - usual == nbytes * TOKENS * LAMA.vocab
+
+
+def test_recomputation_per_op_keeps_what_nothing_reads_without_a_compiler() -> None:
+    """Of four linears that are kept nothing reads the last one's output: 16 rows by 32 columns."""
+    plan = plan_of("zero=0,recompute=per_op")
+    less, more = (
+        max(held_in(of_stack(plan, keeps_unread=each), "activations")) for each in (False, True)
+    )
+    assert more - less == LAMA.layers * TOKENS * LAMA.hidden * 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from validation.memory import golden_flags, golden_recompute
-from validation.memory.golden_runs import GoldenRun, golden_runs
+from validation.memory.golden_runs import GoldenRun, NotExpressibleError, golden_runs
 from validation.memory.memory_questions import answer, questions
 
 OF_7B = next(run.cells for run in golden_runs() if run.id == "mcore-008")
@@ -95,6 +95,21 @@ def test_a_number_of_gpus_is_the_one_stated_or_inferred() -> None:
     inferred = "[gpus:release recipe not public, inferred, not stated: memory implies 64] "
     assert changed(gpus="", global_batch="64", notes=inferred).job.plan.grid.ranks == 64
     assert changed(notes=inferred).job.plan.grid.ranks == 8
+
+
+def test_precisions_in_fp8_are_those_of_the_stack_or_of_a_recipe() -> None:
+    tensorwise = changed(precision="bf16+fp8(hybrid,tensorwise)").job
+    assert (tensorwise.stack.fp8, tensorwise.plan.recipe) == (True, "none")
+    assert tensorwise.stack.memory["fp8_weights"]
+    gathered = changed(precision="bf16+fp8(hybrid,tensorwise,param_gather)").job
+    assert not gathered.stack.memory["fp8_weights"]
+    blocks = changed(precision="bf16+fp8(hybrid,blockwise)").job
+    assert (blocks.stack.fp8, blocks.plan.recipe) == (False, "fp8-blockwise")
+
+
+def test_graphs_are_refused() -> None:
+    with pytest.raises(NotExpressibleError, match="CUDA graphs"):
+        _ = changed(cuda_graph="transformer_engine:attn mlp").job
 
 
 def test_modules_for_further_tokens_are_the_models() -> None:

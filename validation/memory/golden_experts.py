@@ -25,7 +25,6 @@ COLUMNS = (
 PATTERN = re.compile(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d+\)")
 REFUSED_FLAGS = {
     ";moe-expert-capacity-factor=": "a capacity of experts",
-    "cuda-graph-scope": "graphs of parts of layers",
 }
 DISPATCHERS = {"allgather": ALL_GATHER, "alltoall": "", "flex:deepep": ONCE, "flex:hybridep": ONCE}
 

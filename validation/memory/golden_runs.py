@@ -108,6 +108,8 @@ class GoldenRun:
         if self.has_experts:
             yield golden_experts.refusal(cells)
         yield from (words for flag, words in REFUSED_FLAGS.items() if flag in cells["notes"])
+        if cells.get("cuda_graph", "none") not in ("", "none"):
+            yield "CUDA graphs"
         if not PRECISIONS.fullmatch(cells["precision"]):
             yield f"precision {cells['precision']}"
         if not optimizer.startswith(OPTIMIZERS):
@@ -199,7 +201,9 @@ class GoldenRun:
         )
         words |= golden_stages.words_of(self.cells, *self._split)
         if "fp8" in self.cells["precision"]:
-            words["precision"] = "fp8"
+            words["precision"] = (
+                "fp8-blockwise" if "blockwise" in self.cells["precision"] else "fp8"
+            )
         if self.cells["precision"] == "fp16":  # summed in fp32 only where that is asked for
             words["gradients"] = "bf16"
         return words
@@ -229,7 +233,7 @@ FUSED_LOSS = "cross-entropy-loss-fusion"
 # Transformer Engine's, --cross-entropy-fusion-impl te, is another kernel.
 BYTES_OF_FUSED_LOSS = 4
 PRECISIONS = re.compile(
-    r"bf16|fp16|bf16\+fp8\((?:hybrid|e4m3),(?:delayed|tensorwise)(,param_gather)?\)"
+    r"bf16|fp16|bf16\+fp8\((?:hybrid|e4m3),(?:(?:delayed|tensorwise)(?:,param_gather)?|blockwise)\)"
 )
 
 

@@ -26,7 +26,8 @@ class Held:
     of the kinds `inner_activations` what their first kernel gives is kept, and with
     `gradients_until_end` gradients of weights until a backward pass ends; with `gradient_buckets`
     they are there once more, and with `fp8_weights` copies of weights in fp8
-    (`workload/held/kept.py`).
+    (`workload/held/kept.py`). With `keeps_unread` layers that run again per op keep also outputs
+    that nothing reads (PyTorch without a compiler).
 
     Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
     (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad) and
@@ -49,6 +50,7 @@ class Held:
     gradients_until_end: bool = False
     gradient_buckets: bool = False
     fp8_weights: bool = False
+    keeps_unread: bool = False
 
     def copies_gradients(self, plan: Plan, *, wide: bool) -> bool:
         """Whether the update works on copies of gradients, which are summed in fp32 if `wide`.

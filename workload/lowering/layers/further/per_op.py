@@ -9,9 +9,10 @@ not run again.
 
 Source: pytorch/torchtitan@b5bcd76, torchtitan/distributed/activation_checkpoint.py (SelectiveAC);
 pytorch/pytorch, torch/_functorch/partitioners.py (get_default_op_list).
-Not modelled: a router's choices and largest values, which are kept too and small; outputs that
-nothing reads, which PyTorch keeps where it does not compile. Of products in fp8 torchtitan's
-releases keep none or all; here it is half, as in bf16: its runs of 2024 take as much as in bf16.
+Outputs that nothing reads are kept too where PyTorch does not compile (`Held.keeps_unread`).
+Not modelled: a router's choices and largest values, which are kept too and small. Of products in
+fp8 torchtitan's releases keep none or all; here it is half, as in bf16: its runs of 2024 take as
+much as in bf16.
 """
 
 from __future__ import annotations
@@ -73,7 +74,12 @@ def again(b: Builder, start: int, kept: Mapping[str, Outputs]) -> None:
             result.append(op if reads == op.reads else altered(op, reads=reads))
     backward = [op for op in result if not op.is_recomputed]
     needed = {name for op in backward for name in op.reads}
-    b.ops[start:] = [*needed_for(needed, [op for op in result if op.is_recomputed]), *backward]
+    made = needed_for(needed, [op for op in result if op.is_recomputed])
+    if b.held.keeps_unread:
+        read = {name for op in (*made, *backward) for name in op.reads}
+        unread = [name for own in kept.values() for name in own.names if name not in read]
+        backward[-1] = altered(backward[-1], reads=(*backward[-1].reads, *unread))
+    b.ops[start:] = [*made, *backward]
 
 
 def _bands(b: Builder) -> dict[str, tuple[int, ...]]:
