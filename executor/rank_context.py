@@ -17,6 +17,8 @@ from workload.op import Part
 DTYPES = {
     "fp8": torch.uint8,  # which of the formats of a byte, the ops say
     "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "uint16": torch.uint16,
     "fp32": torch.float32,
     "fp64": torch.float64,
     "int64": torch.int64,

@@ -31,7 +31,16 @@ LONGEST = "longest"  # and how many times its mean block of queries the longest 
 KERNELS = "kernels"  # of an op that one call issues, how many there are on the device
 QUERIES = "queries"  # rows of all heads of a rank, where an op's FLOPs do not say
 FORMS = ("NN", "NT", "TN")
-ITEM_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4, "fp64": 8, "int64": 8, "uint8": 1}
+ITEM_BYTES = {
+    "fp8": 1,
+    "uint8": 1,
+    "bf16": 2,
+    "fp16": 2,
+    "uint16": 2,
+    "fp32": 4,
+    "fp64": 8,
+    "int64": 8,
+}
 ACROSS_STAGES = frozenset(("pipe", "ends", "opposite"))  # axes of ranks of several stages
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]

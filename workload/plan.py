@@ -14,7 +14,7 @@ from workload.pipeline.schedule import TURNS_LATE, TWO_WAY, V_SHAPED, ways
 from workload.recipes.table import recipe_refusal
 from workload.rules.table import rule_of
 from workload.splits import context as contexts
-from workload.splits import experts
+from workload.splits import experts, states
 from workload.splits.plan_values import ALONE, check_value
 
 
@@ -36,9 +36,10 @@ class Plan:
     3 also parameters; with `shard` only over that many neighbours on data, in copies over the rest,
     where such a run must hold all experts.
     `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
-    training sums gradients, `moments` that of AdamW's two moments, `optimizer` the update rule, of
-    which `workload/rules/table.py` says what each does, `offload` what lives in the host's memory:
-    the rule's states ("optimizer"), or these, which the host's processors update ("update").
+    training sums gradients, `moments` that of AdamW's two moments, `master` that of the weights'
+    master copies (`workload/splits/states.py`), `optimizer` the update rule, of which
+    `workload/rules/table.py` says what each does, `offload` what lives in the host's memory: the
+    rule's states ("optimizer"), or these, which the host's processors update ("update").
     With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
@@ -80,6 +81,7 @@ class Plan:
     reshard: bool = True
     gradients: str = "fp32"
     moments: str = "fp32"
+    master: str = "fp32"
     optimizer: str = "adamw"
     offload: str = "none"
     sequence_parallel: bool = False
@@ -122,11 +124,7 @@ class Plan:
             raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
         if self.gradients == "bf16" and self.precision != "bf16":
             raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
-        if self.moments == "bf16" and (self.precision, self.optimizer) != ("bf16", "adamw"):
-            raise PlanError(
-                "moments=bf16 are those of optimizer=adamw beside fp32 master copies, in "
-                f"precision=bf16, not of optimizer={self.optimizer} in {self.precision}"
-            )
+        states.check(self)
         if self.offload == "update" and self.optimizer != "adamw":
             raise PlanError(
                 "offload=update runs optimizer=adamw on the host, not optimizer="

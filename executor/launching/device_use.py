@@ -65,8 +65,14 @@ def _refusal(backend: str, gpt: GPT, plan: Plan, device: str) -> str:
     return ""
 
 
-def check_offload(plan: Plan, device: str) -> None:
-    """Refuse an update on the host of a run on GPUs, whose kernels are the devices'."""
+def check_update(plan: Plan, device: str) -> None:
+    """Refuse states that no kernel updates, and an update on the host of a run on GPUs, whose
+    kernels are the devices'."""
+    for key, able in (("moments", ("fp32", "bf16")), ("master", ("fp32",))):
+        if (value := getattr(plan, key)) not in able:
+            raise LaunchError(
+                f"{key}={value} has no kernel of an update; a run has {key}={' or '.join(able)}"
+            )
     if plan.offload == "update" and device != "cpu":
         raise LaunchError(
             "offload=update updates on the host's processors, which a run does on CPUs alone: take "

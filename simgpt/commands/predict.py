@@ -248,8 +248,10 @@ def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
     """The seconds of the plan's distinct ops on the device at hand, measured where not yet kept."""
     from executor.calibrating.calibrate import measured_ops
+    from executor.launching.device_use import check_update
     from simgpt.progress import Ticker
 
+    check_update(plan, "cpu")
     with Ticker() as progress:
         return measured_ops(gpt, plan, threads=1, progress=progress, announce=options.note)
 

@@ -4,7 +4,8 @@ Source: NVIDIA/Megatron-LM, megatron/core/optimizer: muon.py (every matrix but t
 fused linear is one but for queries, keys and values, tensor-parallel ranks iterate as
 --muon-tp-mode says) and layer_wise_optimizer.py (dist_muon: each rank has the states of some
 parameters whole, and updates these for all); optimizer_config.py (moments in other dtypes are those
-of the precision-aware optimizer alone); megatron/training/arguments.py.
+of the precision-aware optimizer alone, which keeps remainders of bf16 weights with Transformer
+Engine from 2.1 on, but not by the other recipes of 8 bits); megatron/training/arguments.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ FP32 = ("fp32", "float32", "torch.float32")
 STEPS, DUPLICATED = 5, "duplicated"
 AWARE = "use-precision-aware-optimizer"
 OFFLOAD, FRACTION = "optimizer-cpu-offload", "optimizer-offload-fraction"
+MAIN = "main-params-dtype"
 MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
 WIDE, HALF = ("fp32", "float32", "torch.float32"), ("bf16", "bfloat16", "torch.bfloat16")
 
@@ -74,15 +76,28 @@ def _read_offload(reading: Reading) -> None:
 
 
 def _read_moments(reading: Reading, *, adam: bool) -> None:
-    """Read AdamW's moments: both in bf16, or else both are fp32 here."""
-    aware = reading.switch(AWARE)
+    """Read in which dtypes the precision-aware optimizer keeps moments and master copies: of two
+    moments the wider one. Beside bf16 weights it keeps the other 16 bits of fp32 ones alone."""
+    aware = reading.switch(AWARE) and adam
     given = [reading.text(name, WIDE[0]) for name in MOMENTS]
-    if aware and adam and all(each in HALF for each in given):
-        reading.fields["moments"] = HALF[0]
+    masters = reading.text(MAIN, WIDE[0])
+    if not aware:
         return
+    known = {**dict.fromkeys(WIDE, "fp32"), **dict.fromkeys((*HALF, "fp16"), "bf16"), "fp8": "fp8"}
+    for name, value in zip((*MOMENTS, MAIN), (*given, masters), strict=True):
+        if value not in known or (name == MAIN and known[value] == "fp8"):
+            reading.refuse(name, f"it is none of {', '.join(dict.fromkeys(known.values()))}")
+            return
+    own = min((known[value] for value in given), key=list(dict.fromkeys(known.values())).index)
     for name, value in zip(MOMENTS, given, strict=True):
-        if value not in WIDE:
-            reading.differs(name, "both moments are fp32, as simgpt has bf16 for both alone")
+        if known[value] != own:
+            reading.differs(name, f"both moments are in {own}")
+    if own != "fp32":
+        reading.fields["moments"] = own
+    fields = reading.fields
+    in_half = fields.get("precision", "") != "fp32" and "offload" not in fields
+    if in_half and fields["zero"] == 1 and fields.get("recipe", "") in ("", "fp8-delayed"):
+        fields["master"] = "fp16" if masters == "fp16" else "remainders"
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,6 +108,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if fields["offload"] == "update":
         settings |= {OFFLOAD: True, FRACTION: 1.0, AWARE: True}
-    if fields["moments"] == HALF[0]:
-        settings |= {AWARE: True, **dict.fromkeys(MOMENTS, HALF[0])}
+    if fields["moments"] != WIDE[0] or fields["master"] != WIDE[0]:
+        settings |= {AWARE: True, **dict.fromkeys(MOMENTS, fields["moments"])}
+    if fields["master"] == "fp16":
+        settings[MAIN] = "fp16"
     return settings

@@ -48,7 +48,8 @@ FIELDS = (
 )  # fmt: skip
 KEPT = (
     "overlap", "order", "attention", "gradients", "precision", "recipe", "offload", "optimizer",
-    "fp8_dispatch", "moments", "fp8_swiglu_input", "loss_chunks",
+    "fp8_dispatch", "moments", "master", "fp8_swiglu_input",
+    "loss_chunks",
 )  # fmt: skip
 PLANS = 150  # that fit and are simulated
 TRIED = 3 * PLANS

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from executor.errors import LaunchError
+from executor.launching.device_use import check_update
 from simulator.search.bounds.peak_memory import pipeline_bytes
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
@@ -31,6 +33,7 @@ LAMA = GPT(
 MIXED = replace(
     LAMA, name="mixed", experts=4, topk=2, expert_ffn=128, dense_layers=1, shared_ffn=128
 )
+RESTS = ("optimizer=sgd", "optimizer=muon", "precision=fp32")
 DEEPSEEK = (
     "pp=16,schedule=dualpipe,ep=64,data=128,mbs=1,recipe=fp8-blockwise,fp8_dispatch=true,zero=1,"
     "recompute=layernorm+mla_up_proj+moe_act,overlap=all+a2a,dispatcher=once_per_node,"
@@ -50,10 +53,54 @@ def test_moments_in_bf16_are_two_bytes_each_beside_masters_of_four() -> None:
     assert bytes_of == {"fp32": 12 * LAMA.parameters, "bf16": 8 * LAMA.parameters}
 
 
-@pytest.mark.parametrize("rest", ["optimizer=sgd", "optimizer=muon", "precision=fp32"])
-def test_moments_in_bf16_are_refused_where_there_are_none_or_no_masters(rest: str) -> None:
-    with pytest.raises(PlanError, match="moments=bf16"):
-        plan_of(f"moments=bf16,{rest}")
+MATRICES = 2 * (4 * 32 * 32 + 3 * 32 * 256) + 64 * 32  # of two layers, and a table
+NORMS = 5 * 32
+TENSORS = 2 * (4 + 2) + 1 + 1  # matrices and norms of layers, the last norm, the table
+
+
+@pytest.mark.parametrize(
+    ("words", "nbytes"),
+    [
+        ("moments=fp8", (4 + 2) * (MATRICES + NORMS) + 2 * 4 * TENSORS),
+        ("moments=int8", 4 * (MATRICES + NORMS) + 2 * MATRICES + 2 * MATRICES // 64 + 8 * NORMS),
+        ("master=remainders", (2 + 8) * (MATRICES + NORMS)),
+        ("master=fp16,moments=bf16", 6 * (MATRICES + NORMS)),
+        ("master=remainders,moments=bf16", 6 * (MATRICES + NORMS)),
+    ],
+)
+def test_states_of_8_and_16_bits_have_their_bytes_and_scales(words: str, nbytes: int) -> None:
+    assert LAMA.parameters == MATRICES + NORMS
+    program = lower(LAMA, plan_of(words))
+    assert program.levels[ROLES.index("optimizer")][0] == nbytes
+    (update, *_) = (op for op in program.ops if op.kind == "adamw" and op.part.is_layer)
+    scales = {name for name in (*update.reads, *update.writes) if name.endswith(".scale")}
+    assert bool(scales) == ("8" in words)
+    for _ in range(2):
+        assert tuple(lower_again(LAMA, plan_of(words)).ops) == program.ops
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"moments={kind},{rest}" for kind in ("bf16", "int8") for rest in RESTS),
+        *(f"master=remainders,{rest}" for rest in RESTS),
+        *(f"moments=int8,offload={where}" for where in ("optimizer", "update")),
+        "master=fp16,offload=update",
+    ],
+)
+def test_states_are_refused_by_name_where_there_are_none_or_elsewhere(words: str) -> None:
+    with pytest.raises(PlanError, match=words.partition(",")[0]):
+        plan_of(words)
+
+
+@pytest.mark.parametrize("words", ["moments=fp8", "moments=int8", "master=remainders"])
+def test_a_run_refuses_states_that_no_kernel_updates(words: str) -> None:
+    check_update(plan_of("moments=bf16"), "cpu")
+    with pytest.raises(LaunchError, match=words):
+        check_update(plan_of(words), "cpu")
+    check_update(plan_of("offload=update"), "cpu")
+    with pytest.raises(LaunchError, match="offload=update"):
+        check_update(plan_of("offload=update"), "cuda")
 
 
 def test_what_swiglu_reads_is_kept_in_a_byte_with_a_scale_for_128_values() -> None:

@@ -23,6 +23,7 @@ from workload.op import (
 from workload.pipeline.schedule import ways
 from workload.plan import Plan
 from workload.rules.table import rule_of
+from workload.splits import states
 
 
 class Builder(OpWriter):
@@ -50,7 +51,7 @@ class Builder(OpWriter):
         self.rows = plan.micro_batch * self.tokens
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
-        self.moments = "bf16" if plan.moments == "bf16" else self.wide
+        self.masters = states.master_dtype(plan, self.wide)
         self.rule = rule_of(plan.optimizer)
         self.kept = "optimizer" if plan.offload == "none" else HOST
         self.copies = ways(plan.schedule)  # of each parameter, on as many stages
@@ -101,10 +102,20 @@ class Builder(OpWriter):
         reduced = own.reduced if summed == kept else f"{own.reduced}.shard"
         trained = f"{name}.master" if master else name
         own = replace(own, reduced=reduced, trained=trained, apart=apart, terms=terms)
-        for dtype, states in ((self.moments, own.update.states), (self.wide, ["master"] * master)):
-            self._held(mine, [f"{name}.{each}" for each in states], kept, dtype, self.kept)
+        moments = states.moment_dtype(self.plan, self.wide, sharded=sharded)
+        self._held(mine, [f"{name}.{each}" for each in own.update.states], kept, moments, self.kept)
+        self._held(mine, [f"{name}.master"] * master, kept, self.masters, self.kept)
+        self._scales_of(own)
         self.parameters[name] = own
         return name
+
+    def _scales_of(self, own: Parameter) -> None:
+        """Declare the scales of a parameter's moments, if these are of 8 bits."""
+        for each in own.update.states:
+            of = self.buffers[f"{own.name}.{each}"]
+            if count := states.scales(self.plan, of.elements, sharded=own.sharded):
+                scale = replace(of, name=f"{of.name}.scale", shape=(count,), dtype=self.wide)
+                self.add(scale)
 
     def _cut(self, layout: Layout, how: Sharding, *, sharded: bool) -> Iterator[Layout]:
         """The layouts of a parameter, of its gradient and of its states."""

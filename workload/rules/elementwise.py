@@ -31,11 +31,12 @@ def elementwise(
     trained = [at_hand(b, p.trained) for p in parameters]
     copied = [_copy(b, p) for p in parameters]
     copies = [name for name in copied if name]
+    scales = [name for state in kept if (name := f"{state}.scale") in b.buffers]
     b.op(
         kind,
         kind,
-        [*reads, *kept, *trained, *(name for name in copies if b.buffers[name].persistent)],
-        [*kept, *trained, *copies],
+        [*reads, *kept, *trained, *(n for n in copies if b.buffers[n].persistent), *scales],
+        [*kept, *trained, *copies, *scales],
         parameters=tuple(p.name for p in parameters),
         decays=tuple(p.decays for p in parameters),
         copied=tuple(map(bool, copied)),

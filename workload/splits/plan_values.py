@@ -12,13 +12,15 @@ from workload.pipeline.schedule import STRAIGHT, TWO_WAY, V_SHAPED
 from workload.recipes.table import RECIPE_NAMES
 from workload.recomputation.parts import text_refusal
 from workload.rules.table import NAMES
+from workload.splits.states import MASTERS, MOMENTS
 
 CHOICES = {
     "context_kind": ("ring", "all_gather", "ulysses"),
     "schedule": (*STRAIGHT, *V_SHAPED, *TWO_WAY),
     "attention": ("flash", "unfused"),
     "gradients": ("fp32", "bf16"),
-    "moments": ("fp32", "bf16"),
+    "moments": tuple(MOMENTS),
+    "master": tuple(MASTERS),
     "optimizer": NAMES,
     "offload": ("none", "optimizer", "update"),
     "loss": ("plain", "fused"),

@@ -136,11 +136,36 @@ def test_an_update_of_a_fraction_on_the_host_is_refused_by_name() -> None:
     assert "offload" not in asked(**offload, optimizer_offload_fraction=0.0).plan
 
 
-def test_moments_that_are_not_both_in_bf16_are_taken_as_fp32_and_said() -> None:
-    aware = {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True}
-    assert "--exp-avg-dtype" in said(**aware, exp_avg_dtype="bf16")
-    assert "--exp-avg-sq-dtype" in said(**aware, exp_avg_sq_dtype="fp8")
-    assert not [name for name in said(**aware) if "exp-avg" in name or "aware" in name]
+AWARE = {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "moments", "master"),
+    [
+        ({}, None, "remainders"),
+        ({"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, "bf16", "remainders"),
+        ({"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp8"}, "fp8", "remainders"),
+        ({"exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "fp16"}, "bf16", "remainders"),
+        ({"main_params_dtype": "fp16"}, None, "fp16"),
+        ({"optimizer_cpu_offload": True}, None, None),
+        ({"fp8_format": "hybrid", "fp8_recipe": "mxfp8"}, None, None),
+        ({"use_precision_aware_optimizer": False, "exp_avg_dtype": "bf16"}, None, None),
+        ({"bf16": False}, None, None),
+    ],
+)
+def test_the_precision_aware_optimizer_has_dtypes_of_its_own(
+    settings: dict[str, Any], moments: str | None, master: str | None
+) -> None:
+    plan = asked(**{**AWARE, **settings}).plan
+    assert (plan.get("moments"), plan.get("master")) == (moments, master)
+
+
+def test_moments_of_two_dtypes_are_taken_as_the_wider_one_and_said() -> None:
+    assert "--exp-avg-dtype" in said(**AWARE, exp_avg_dtype="bf16")
+    assert "--exp-avg-sq-dtype" in said(**AWARE, exp_avg_sq_dtype="fp8")
+    assert not [name for name in said(**AWARE) if "exp-avg" in name or "aware" in name]
+    refused = asked(**AWARE, exp_avg_dtype="fp4").refused
+    assert [each.name for each in refused] == ["--exp-avg-dtype"]
 
 
 def test_what_muon_does_otherwise_in_megatron_is_said() -> None:

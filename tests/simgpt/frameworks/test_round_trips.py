@@ -118,9 +118,15 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
     if words["precision"] == "fp32":
         del words["gradients"]
     elif zero:
-        words["moments"] = draw(st.sampled_from(["fp32", "bf16"]))
-    if zero == 1:
-        words["offload"] = draw(st.sampled_from(["none", "update"]))
+        words["moments"] = draw(st.sampled_from(["fp32", "bf16", "fp8"]))
+    if zero == 1 and words["precision"] == "bf16":
+        aware = words["moments"] != "fp32"
+        masters = ["remainders", "fp16"] if aware else ["fp32", "remainders", "fp16"]
+        words["master"] = draw(st.sampled_from(masters))
+        if words["master"] == "fp32":
+            words["offload"] = draw(st.sampled_from(["none", "update"]))
+    elif zero == 1:
+        words["moments"] = "fp32"
     words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-context-pipe-data"]))
     return words
 

@@ -22,6 +22,8 @@ FIELDS: dict[str, list[Any]] = {
     "reshard": [True, False],
     "offload": ["none", "optimizer", "update"],
     "loss_chunks": [4, 48],
+    "moments": ["bf16", "fp8", "int8"],
+    "master": ["remainders"],
     "optimizer": ["adamw", "sgd-momentum", "muon"],
     "attention": ["flash", "unfused"],
     "gradients": ["fp32", "bf16"],
@@ -95,6 +97,10 @@ def spaces(
     fixed = {key: draw(st.sampled_from(FIELDS[key])) for key in sorted(keys)}
     if fixed.get("precision") == "fp32":
         fixed.pop("gradients", None)
+    if {"moments", "master"} & keys or fixed.get("offload") == "update":
+        fixed = {key: fixed[key] for key in fixed if key not in ("precision", "optimizer")}
+    if {"moments", "master"} & keys:
+        fixed.pop("offload", None)
     gpt, batch = draw(gpts), draw(st.sampled_from([8, 24, 64, 128]))
     splits, count = draw(st.booleans()), draw(st.sampled_from(devices))
     problem = SearchProblem(gpt, count, batch, fixed, splits_sequences=splits)

@@ -1,0 +1,68 @@
+"""In what dtypes AdamW's moments and master copies are kept, and which plans can have them.
+
+Moments in `int8` are those of bitsandbytes and torchao: a byte each with a scale in fp32 for each
+256 of them, and fp32 for norms, biases and learned positions, which are small. In `fp8` they are
+those of Transformer Engine's FusedAdam: a byte each with one scale a tensor. Master copies of
+`remainders` have the 16 bits that a bf16 weight lacks of its fp32 value, so that both together are
+that value, and `fp16` has 2 bytes with one scale a tensor.
+
+Sources: Dettmers et al. (2110.02861), section 2; bitsandbytes, optim/adamw.py (AdamW8bit:
+block-wise by 256, 8 bits from 4,096 elements on); pytorch/ao, optim/subclass_8bit.py (256);
+NVIDIA/Megatron-LM@d98e8a6, core/optimizer/optimizer_config.py (exp_avg_dtype, main_params_dtype,
+store_param_remainders); NVIDIA/TransformerEngine, pytorch/optimizers/fused_adam.py. Not modelled:
+matrices of fewer than 4,096 elements, which stay in fp32 there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workload.errors import PlanError
+
+if TYPE_CHECKING:
+    from workload.plan import Plan
+
+MOMENTS = {"fp32": "", "bf16": "bf16", "fp8": "fp8", "int8": "uint8"}  # dtypes of buffers
+MASTERS = {"fp32": "", "remainders": "uint16", "fp16": "fp16"}
+BLOCK = 256  # moments that share a scale
+NARROW = ("fp8", "int8")  # moments that have scales
+
+
+def check(plan: Plan) -> None:
+    """Refuse with a PlanError dtypes of states that no update has."""
+    said = [
+        f"{key}={value}"
+        for key, value in (("moments", plan.moments), ("master", plan.master))
+        if value != "fp32"
+    ]
+    if said and (plan.precision, plan.optimizer) != ("bf16", "adamw"):
+        what = "moments" if plan.moments != "fp32" else "copies"
+        raise PlanError(
+            f"{said[0]} are {what} of optimizer=adamw in precision=bf16, not of "
+            f"optimizer={plan.optimizer} in {plan.precision}"
+        )
+    kept = [each for each in said if each != "moments=bf16"]
+    if kept and plan.offload != "none":
+        raise PlanError(
+            f"{kept[0]} are states on the device, and offload={plan.offload} has none there; "
+            "leave one of both out"
+        )
+
+
+def moment_dtype(plan: Plan, wide: str, *, sharded: bool) -> str:
+    """The dtype of a buffer of moments: of those that are not `sharded`, small ones."""
+    if plan.moments == "int8" and not sharded:
+        return wide
+    return MOMENTS[plan.moments] or wide
+
+
+def master_dtype(plan: Plan, wide: str) -> str:
+    """The dtype of a buffer of master copies."""
+    return MASTERS[plan.master] or wide
+
+
+def scales(plan: Plan, elements: int, *, sharded: bool) -> int:
+    """How many scales so many moments have."""
+    if plan.moments == "fp8":
+        return 1
+    return -(-elements // BLOCK) if plan.moments == "int8" and sharded else 0
