@@ -39,7 +39,8 @@ class Plan:
     training sums gradients, `moments` that of AdamW's two moments, `master` that of the weights'
     master copies (`workload/splits/states.py`), `optimizer` the update rule, of which
     `workload/rules/table.py` says what each does, `offload` what lives in the host's memory: the
-    rule's states ("optimizer"), or these, which the host's processors update ("update").
+    rule's states ("optimizer"), or these, which the host's processors update ("update"); or what
+    layers keep for their backward passes ("activations").
     With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
@@ -130,11 +131,25 @@ class Plan:
                 "offload=update runs optimizer=adamw on the host, not optimizer="
                 f"{self.optimizer}; offload=optimizer brings its states to the device"
             )
+        if self.offload == "activations" and (why := self._keeps_activations()):
+            raise PlanError(f"offload=activations {why}")
         if self.sequence_parallel and self.y > 1:
             raise PlanError(
                 f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "
                 "and its norms by columns already"
             )
+
+    def _keeps_activations(self) -> str:
+        """Why activations do not go to the host and back; "" if they may."""
+        if self.pipe > 1:
+            return (
+                f"copies them between a micro-batch's passes on one stage, not on pipe={self.pipe}"
+            )
+        if {"a2a", "wgrad"} & {*self.overlap}:
+            return "has each layer's passes as a whole, which overlap=a2a and wgrad cut"
+        if self.passes > 1:
+            return f"needs backward passes, and optimizer={self.optimizer} has none"
+        return ""
 
     @property
     def in_pairs(self) -> bool:

@@ -65,9 +65,9 @@ def _refusal(backend: str, gpt: GPT, plan: Plan, device: str) -> str:
     return ""
 
 
-def check_update(plan: Plan, device: str) -> None:
-    """Refuse states that no kernel updates, and an update on the host of a run on GPUs, whose
-    kernels are the devices'."""
+def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
+    """Refuse states that no kernel updates, an update on the host of a run on GPUs, whose kernels
+    are the devices', and activations on the host of which data decides how many there are."""
     for key, able in (("moments", ("fp32", "bf16")), ("master", ("fp32",))):
         if (value := getattr(plan, key)) not in able:
             raise LaunchError(
@@ -77,6 +77,11 @@ def check_update(plan: Plan, device: str) -> None:
         raise LaunchError(
             "offload=update updates on the host's processors, which a run does on CPUs alone: take "
             "--device cpu, or offload=optimizer, which brings states to the GPU"
+        )
+    if plan.offload == "activations" and gpt.experts:
+        raise LaunchError(
+            "offload=activations copies rows whose number is known before a step, and "
+            f"{gpt.name} has experts; a run has offload=none"
         )
 
 

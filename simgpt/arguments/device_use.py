@@ -49,12 +49,12 @@ def device_use_of(how: dict[str, Any]) -> DeviceUse:
 def check_device_use(job: Job, *, traced: bool) -> None:
     """Refuse what the run's devices, where they are known by now, cannot do."""
     from executor.errors import LaunchError
-    from executor.launching.device_use import NUMA, attention_of, check_graphs, check_update
+    from executor.launching.device_use import NUMA, attention_of, check_graphs, check_host_use
 
     use = job.device_use
     # With a launcher each rank sees its own GPUs; of these only what is known to be a CPU is not.
     device = "cpu" if job.device == "cpu" else "cuda"
-    check_update(job.plan, device)
+    check_host_use(job.gpt, job.plan, device)
     if use.bind == NUMA and device == "cpu":
         raise LaunchError("--bind numa binds ranks to their GPUs' sockets, and this run has no GPU")
     if use.cuda_graphs:

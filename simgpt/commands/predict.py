@@ -248,10 +248,10 @@ def costs_of(compute: str, gpt: GPT, plan: Plan) -> dict[str, Any]:
 def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
     """The seconds of the plan's distinct ops on the device at hand, measured where not yet kept."""
     from executor.calibrating.calibrate import measured_ops
-    from executor.launching.device_use import check_update
+    from executor.launching.device_use import check_host_use
     from simgpt.progress import Ticker
 
-    check_update(plan, "cpu")
+    check_host_use(gpt, plan, "cpu")
     with Ticker() as progress:
         return measured_ops(gpt, plan, threads=1, progress=progress, announce=options.note)
 

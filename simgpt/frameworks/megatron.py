@@ -20,6 +20,7 @@ from simgpt.frameworks.layers import (
     fsdp,
     fusions,
     latent,
+    offloaded,
     quantised,
     recomputed,
     rotary,
@@ -69,6 +70,7 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_state(reading, devices)
     _read_overlaps(reading)
     recomputed.read(reading)
+    offloaded.read(reading)
     backend = reading.word("attention-backend", "auto", BACKENDS)
     kind = reading.word("transformer-impl", "", IMPLEMENTATIONS)
     flash, local = reading.switch("use-flash-attn"), kind == IMPLEMENTATIONS[0]
@@ -267,7 +269,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings["grad-reduce-in-bf16"] = True
     flags = fields["table"]["beyond"]
     settings |= {flags[each]: True for each in fields["beyond"] if each in flags}
-    settings |= megatron_optimizer.written(fields)
+    settings |= megatron_optimizer.written(fields) | offloaded.written(fields)
     return settings | _written_state(fields) | fsdp.written(fields) | recomputed.written(fields)
 
 

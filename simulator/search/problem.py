@@ -25,6 +25,7 @@ from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES
+from workload.passes.activations import ACTIVATIONS
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
@@ -125,6 +126,11 @@ class SearchProblem:
             raise PlanError(
                 f"a search cannot keep optimizer={rule.name}, since its bounds are those of steps "
                 "with backward passes; compare plans by predict --sweep"
+            )
+        if self.fixed.get("offload") == ACTIVATIONS:
+            raise PlanError(
+                "a search cannot keep offload=activations, of whose copies no bounds are known: "
+                "compare plans by predict --sweep"
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":
             raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")

@@ -27,3 +27,15 @@ def test_experts_and_stages_are_updated_on_the_host_too() -> None:
         plan_of(pipe=2, offload="update", micro_batches=2),
     ]
     check(2, DEEPSEEK, plans)
+
+
+@pytest.mark.distributed
+def test_activations_that_went_to_the_host_train_as_the_plain_model_does() -> None:
+    of = {"offload": "activations"}
+    plans = [
+        plan_of(**of, x=2, sequence_parallel=True, recompute="selective"),
+        plan_of(**of, data=2, zero=3, overlap=OVERLAPS, micro_batches=2),
+        plan_of(**of, z=2, recompute="full", overlap=()),
+        plan_of(**of, context=2, overlap=OVERLAPS),
+    ]
+    check(2, TINY, plans)

@@ -60,6 +60,7 @@ SHARDINGS = (
     "reshard=false",
     "offload=optimizer",
     "zero=2,offload=update",
+    "offload=activations",
     "zero=1,offload=optimizer",
     "zero=1,optimizer=muon",
 )

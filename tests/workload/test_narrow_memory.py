@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from executor.errors import LaunchError
-from executor.launching.device_use import check_update
+from executor.launching.device_use import check_host_use
 from simulator.search.bounds.peak_memory import pipeline_bytes
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
@@ -95,12 +95,12 @@ def test_states_are_refused_by_name_where_there_are_none_or_elsewhere(words: str
 
 @pytest.mark.parametrize("words", ["moments=fp8", "moments=int8", "master=remainders"])
 def test_a_run_refuses_states_that_no_kernel_updates(words: str) -> None:
-    check_update(plan_of("moments=bf16"), "cpu")
+    check_host_use(LAMA, plan_of("moments=bf16"), "cpu")
     with pytest.raises(LaunchError, match=words):
-        check_update(plan_of(words), "cpu")
-    check_update(plan_of("offload=update"), "cpu")
+        check_host_use(LAMA, plan_of(words), "cpu")
+    check_host_use(LAMA, plan_of("offload=update"), "cpu")
     with pytest.raises(LaunchError, match="offload=update"):
-        check_update(plan_of("offload=update"), "cuda")
+        check_host_use(LAMA, plan_of("offload=update"), "cuda")
 
 
 def test_what_swiglu_reads_is_kept_in_a_byte_with_a_scale_for_128_values() -> None:

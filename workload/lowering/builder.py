@@ -53,7 +53,7 @@ class Builder(OpWriter):
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
         self.masters = states.master_dtype(plan, self.wide)
         self.rule = rule_of(plan.optimizer)
-        self.kept = "optimizer" if plan.offload == "none" else HOST
+        self.kept = HOST if plan.offload in states.ON_HOST else "optimizer"
         self.copies = ways(plan.schedule)  # of each parameter, on as many stages
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}

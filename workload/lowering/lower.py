@@ -18,6 +18,7 @@ from workload.lowering.layers.further import mtp
 from workload.lowering.layers.mixture import balance
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op, layer_part
+from workload.passes.activations import ACTIVATIONS, on_host
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 from workload.passes.table import overlap_slot, overlap_step
@@ -79,6 +80,9 @@ def lower_slots(
     b.buffers |= casts
     every = with_kept(b, with_buckets(b, every), transposes=habits.fp8_transposes)
     every = with_copies_of_logits(b, every)
+    if plan.offload == ACTIVATIONS:
+        every, copies = on_host(every, b.buffers)
+        b.buffers |= copies
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
 
 

@@ -15,6 +15,7 @@ from workload.lowering.parameter import Parameter
 from workload.op import HOST, Buffer, Part
 from workload.rules.elementwise import at_hand
 from workload.rules.zeroth_order import SLOPES
+from workload.splits.states import ON_HOST
 
 Owned = list[Parameter]
 
@@ -69,7 +70,7 @@ def _hold(b: Builder, start: int, parameters: Owned) -> None:
 
 def _copies_gradients(b: Builder) -> bool:
     """Whether the update works on copies of gradients; those in the host's memory need none."""
-    here = b.plan.offload == "none"
+    here = b.plan.offload not in ON_HOST
     return here and b.held.copies_gradients(b.plan, wide=b.summed == b.wide)
 
 

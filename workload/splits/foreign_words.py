@@ -61,7 +61,12 @@ _BY_KEY = {
         *("fused_linear_cross_entropy", "liger_fused_linear_cross_entropy"),
     ),
     "overlap=dp": ("overlap_grad_reduce", "overlap_comm", "overlap_param_gather"),
-    "offload=optimizer": ("cpu_offload", "optimizer_offload", "offload_optimizer"),
+    "offload=update": (
+        *("cpu_offload", "optimizer_offload", "offload_optimizer", "optimizer_cpu_offload"),
+    ),
+    "offload=activations": (
+        *("activation_offloading", "enable_activation_offloading", "offload_activations"),
+    ),
 }
 _FIELDS = {
     "sequence": (

@@ -22,7 +22,7 @@ CHOICES = {
     "moments": tuple(MOMENTS),
     "master": tuple(MASTERS),
     "optimizer": NAMES,
-    "offload": ("none", "optimizer", "update"),
+    "offload": ("none", "optimizer", "update", "activations"),
     "loss": ("plain", "fused"),
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOMENTS = {"fp32": "", "bf16": "bf16", "fp8": "fp8", "int8": "uint8"}  # dtypes of buffers
 MASTERS = {"fp32": "", "remainders": "uint16", "fp16": "fp16"}
 BLOCK = 256  # moments that share a scale
-NARROW = ("fp8", "int8")  # moments that have scales
+ON_HOST = ("optimizer", "update")  # values of `offload` with which states are in the host's memory
 
 
 def check(plan: Plan) -> None:
@@ -42,7 +42,7 @@ def check(plan: Plan) -> None:
             f"optimizer={plan.optimizer} in {plan.precision}"
         )
     kept = [each for each in said if each != "moments=bf16"]
-    if kept and plan.offload != "none":
+    if kept and plan.offload in ON_HOST:
         raise PlanError(
             f"{kept[0]} are states on the device, and offload={plan.offload} has none there; "
             "leave one of both out"

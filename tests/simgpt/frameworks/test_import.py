@@ -88,8 +88,8 @@ def test_a_refused_file_is_said_whole_in_json_and_ends_as_refused_input_does() -
     said = simgpt("import", str(FILES / "offload.yaml"), "-n", "8", "--json")
     assert said.status == 2
     assert said.err == (
-        "simgpt: refused: --cpu-offloading-num-layers 2: activations in the host's memory are not "
-        "modelled\n"
+        "simgpt: refused: --cpu-offloading-num-layers 2: activations of all layers but the last go "
+        "to the host, or none\n"
     )
     record = json.loads(said.out)
     assert record["predict"] is None

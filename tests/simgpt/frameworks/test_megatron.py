@@ -118,6 +118,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
         ({"use_distributed_optimizer": True, "use_precision_aware_optimizer": True,
           "optimizer_cpu_offload": True, "overlap_cpu_optimizer_d2h_h2d": True}, "offload",
          "update"),
+        ({"num_layers": 8, "cpu_offloading_num_layers": 7}, "offload", "activations"),
     ],
 )  # fmt: skip
 def test_arguments_become_a_plans_keys(settings: dict[str, Any], key: str, value: object) -> None:

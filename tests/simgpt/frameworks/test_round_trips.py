@@ -127,6 +127,8 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
             words["offload"] = draw(st.sampled_from(["none", "update"]))
     elif zero == 1:
         words["moments"] = "fp32"
+    if "offload" not in words and words["pipe"] == 1 and words["recompute"] == "none":
+        words["offload"] = draw(st.sampled_from(["none", "activations"]))
     words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-context-pipe-data"]))
     return words
 
