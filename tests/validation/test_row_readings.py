@@ -10,6 +10,7 @@ from tests.validation.test_published import case
 from tests.validation.test_published import run as row
 from topologies.machine_files import load_machine
 from validation.published import case as cases
+from validation.published import comparison
 from validation.published.case import case_of
 from validation.published.dialect import dialect_of
 from validation.published.measured_step import measured_s, unscored
@@ -169,3 +170,10 @@ def test_nanotron_counts_the_classifier_among_the_layers_of_its_stages() -> None
         case(**cells, framework=name).job.plan.stage_layers for name in ("InternEvo", "nanotron")
     )
     assert (even, uneven) == ((), (4, 3, 1, 0))
+
+
+def test_the_formula_asks_no_memory_of_rows_that_are_not_predicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cases, "share_of_memory", lambda *_: pytest.fail("counted"))
+    assert comparison._unpredicted(row(measured_step_s="2"))[1] == 2.0

@@ -104,12 +104,15 @@ def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
 
 
 def case_as_read(run: PublishedRun) -> Case:
-    """The case of a row as it is read, whether it fits into memory or not."""
+    """The case of a row as it is read, whether it fits into memory or not: what its plan needs of
+    memory, which takes seconds to count, is not asked."""
     dialect = dialect_of(run)
     remarks: list[str] = []
     gpt = _gpt(run, dialect, remarks)
     words, scale = _plan_words(run, dialect, gpt, remarks)
-    return Case(gpt, words, job_of(gpt, words, dialect.stack), scale, tuple(remarks))
+    job = job_of(gpt, words, dialect.stack)
+    gpt = dialect.stack.model(gpt, job.plan.x)
+    return Case(gpt, words, job, scale, tuple(remarks))
 
 
 def _case_as_published(run: PublishedRun) -> Case:
@@ -122,9 +125,8 @@ def _case_as_published(run: PublishedRun) -> Case:
         remarks.append(f"it ran, but does not fit as it is read: {text_of_change(change)}")
         words = {**words, **change}
         job = job_of(read.asked, words, dialect_of(run).stack)
-    gpt = dialect_of(run).stack.model(read.asked, job.plan.x)
     fits = does_fit(read.job, machine)
-    return Case(gpt, words, job, read.scale, (*remarks, *job.remarks), fits=fits)
+    return Case(read.asked, words, job, read.scale, (*remarks, *job.remarks), fits=fits)
 
 
 def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:

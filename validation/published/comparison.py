@@ -20,7 +20,7 @@ from validation.published.baselines import (
     mean_error,
     with_formula,
 )
-from validation.published.case import case_of
+from validation.published.case import case_as_read
 from validation.published.coverage import Coverage, coverage
 from validation.published.error_attribution import with_anatomy
 from validation.published.measured_step import measured_s, unscored
@@ -222,7 +222,7 @@ def _reached(runs: Sequence[PublishedRun], outcomes: Sequence[Outcome]) -> dict[
 def _unpredicted(run: PublishedRun) -> tuple[Ideal | None, float | None]:
     """The ideal and the measured step of a row that is not predicted now."""
     try:
-        case, machine = case_of(run), machine_of(run)
+        case, machine = case_as_read(run), machine_of(run)
         return ideal_of(run, case, machine), measured_s(run, case.asked, machine)
     except SimgptError:
         return None, None
