@@ -97,7 +97,11 @@ def assert_all_come_back(
             steps = [predict(each.gpt, each.plan, machine, stack=each.stack) for each in jobs]
             assert steps[1].step_s == pytest.approx(steps[0].step_s, rel=1e-9)
         written += 1
-    assert written or "dispatcher" in load_stack(stack).plan  # of experts alone
+    own = load_stack(stack).plan
+    whole = not own.get(
+        "reshard", True
+    )  # weights that stay whole, which Megatron has no setting for
+    assert written or whole or "dispatcher" in own  # of experts alone
 
 
 @pytest.mark.parametrize("stack", stack_names())
