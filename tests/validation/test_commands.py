@@ -42,7 +42,7 @@ def test_every_run_with_a_plan_is_a_command_that_asks_for_the_validated_job() ->
 
 @pytest.mark.slow
 def test_so_is_every_run_of_a_model_with_experts() -> None:
-    assert asked_alike([each for each in read_moe_runs() if has_experts(each)]) == 306
+    assert asked_alike([each for each in read_moe_runs() if has_experts(each)]) == 308
 
 
 def test_runs_of_models_with_experts_have_their_commands_printed() -> None:
