@@ -53,6 +53,12 @@ def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
     before, _, after = name_or_path.rpartition(":")
     if before and after in ENVIRONMENTS:
         return in_environment(load_machine(before, above), after)
+    machine, _, environment = before.rpartition(":")
+    if machine and environment in ENVIRONMENTS:
+        raise MachineError(
+            f"{environment} stands before a variant in {name_or_path}; write "
+            f"{machine}:{after}:{environment}"
+        )
     name, variant = (before, after) if before else (name_or_path, "")
     path = Path(name)
     if path.suffix not in (".toml", ".json"):

@@ -189,3 +189,14 @@ def test_all_to_alls_on_blackwell_reach_what_a_rack_of_gb200_does(gpu: str) -> N
 def test_an_h100_without_a_switch_of_its_own_has_no_nvls() -> None:
     assert build_machine(Parts("H100-PCIe", 2)).software.nvls is None
     assert build_machine(Parts("H100", 2)).software.nvls is not None
+
+
+def test_a_power_limit_slows_attention_as_it_slows_matmuls() -> None:
+    usual, limited = (build_machine(Parts(gpu, 1)).device for gpu in ("h100", "h100-hbm2e"))
+    slower = (500 / 700) ** (1 / 3)
+    rates = [
+        (limited.matmul.sustained, usual.matmul.sustained),
+        (limited.attention.forward, usual.attention.forward),
+        (limited.attention.backward, usual.attention.backward),
+    ]
+    assert [own / full for own, full in rates] == pytest.approx([slower] * 3, rel=2e-3)

@@ -64,6 +64,7 @@ def test_what_the_default_s_runs_were_like_is_not_said_of_an_environment() -> No
         ("host:no-gdr", "host has no NICs"),
         ("frontier:no-gdr:no-gdr", "in the environment no-gdr already"),
         ("frontier:nogdr", 'no variant "nogdr"; known: .*no-gdr; nearest: no-gdr'),
+        ("frontier:no-gdr:rccl-early", "write frontier:rccl-early:no-gdr"),
         ("no-such:no-gdr", 'no machine is called "no-such"'),
     ],
 )
