@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.executor.test_parity import TINY, check
@@ -31,7 +33,7 @@ def test_experts_and_stages_are_updated_on_the_host_too() -> None:
 
 @pytest.mark.distributed
 def test_activations_that_went_to_the_host_train_as_the_plain_model_does() -> None:
-    of = {"offload": "activations"}
+    of: dict[str, Any] = {"offload": "activations"}
     plans = [
         plan_of(**of, x=2, sequence_parallel=True, recompute="selective"),
         plan_of(**of, data=2, zero=3, overlap=OVERLAPS, micro_batches=2),

@@ -375,7 +375,7 @@ def test_a_small_file_as_people_read_it(tmp_path: Path) -> None:
         {},
         {"id": "a-2", "ep": "4", "dispatcher": "DeepEP", "step_s": "0.06", "peak_mem_GiB": ""},
         {"id": "a-3", "ep": "2", "step_s": "0.07"},
-        {"id": "a-4", "layers": "1600", "moe_layers": "1600", "status": "oom", "step_s": ""},
+        {"id": "a-4", "layers": "2400", "moe_layers": "2400", "status": "oom", "step_s": ""},
         {"id": "a-5", "status": "oom", "step_s": ""},
         {"id": "b-1", "source": "B. Author", "attention": "compressed sparse"},
         {"id": "b-2", "source": "B. Author", "step_s": "", "tflops_per_gpu": "90"},
