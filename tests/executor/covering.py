@@ -46,7 +46,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "zero": (0, 1, 2, 3),
     "shard": (0, 2),
     "reshard": (True, False),
-    "offload": ("none", "optimizer", "update", "activations"),
+    "offload": ("none", "optimizer", "update"),
     "sequence_parallel": (False, True),
     "attention": ("flash", "unfused"),
     "recompute": ("none", "selective", "full", "full:1"),
