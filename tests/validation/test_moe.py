@@ -27,6 +27,7 @@ from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
 BRIDGE = "NVIDIA Megatron-Bridge performance summary"
+OF_RECIPES = {"source": BRIDGE, "framework": "Megatron-Bridge", "table_or_figure": "26.04"}
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "table_or_figure": "1", "machine": "Mine"},
     **{
@@ -222,8 +223,8 @@ def test_latent_attention_on_blackwell_in_2025_has_no_fused_kernel(gpu: str, fla
 @pytest.mark.parametrize(
     ("cells", "mtp", "capacity"),
     [
-        ({"source": BRIDGE, "model": "DeepSeekV3"}, 1, 0.0),
-        ({"source": BRIDGE, "model": "DeepSeekV3 (w/o MTP)"}, 0, 0.0),
+        (OF_RECIPES | {"model": "DeepSeekV3", "gpu": "GB200"}, 1, 0.0),
+        (OF_RECIPES | {"model": "DeepSeekV3 (w/o MTP)", "gpu": "GB200"}, 0, 0.0),
         ({"source": BRIDGE, "model": "Qwen3", "routing": "token drop"}, 0, 1.0),
         ({"source": "NVIDIA DGX Cloud", "model": "DeepSeek-V3 671B"}, 1, 1.0),
     ],
@@ -237,9 +238,18 @@ def test_a_second_token_and_dropped_ones_are_those_of_the_recipe(
 
 def test_the_last_chunk_of_a_recipe_has_what_is_left() -> None:
     """61 layers on 16 chunks: 4 on each but the last, which has one; on 2 each has half."""
-    shape = {"source": BRIDGE, "model": "DeepSeekV3", "layers": "61", "moe_layers": "58"}
+    shape = {**OF_RECIPES, "model": "DeepSeekV3", "gpu": "GB200", "layers": "61"}
+    shape |= {"moe_layers": "58"}
     plan = case_of(run(**shape, pp="4", vpp="4", dp="2", ep="2")).job.plan
     assert plan.stage_layers == (*(4,) * 15, 1)
+
+
+def test_layers_of_chunks_are_those_that_are_told_where_there_are_as_many() -> None:
+    cells = {"layers": "8", "moe_layers": "8", "pp": "2", "vpp": "2", "dp": "4", "ep": "4"}
+    told = case_of(run(**cells, stage_layers="3,2,2,1")).job.plan
+    other = case_of(run(**cells, stage_layers="5,3")).job.plan
+    assert told.stage_layers == (3, 2, 2, 1)
+    assert not other.stage_layers
 
 
 def test_a_worked_example_says_its_batch_by_its_step_and_its_tokens() -> None:
@@ -295,11 +305,11 @@ def test_experts_are_balanced_by_the_losses_of_the_recipes(model: str, loss: flo
 
 
 def test_gradients_are_summed_as_the_recipes_say() -> None:
-    source = "NVIDIA Megatron-Bridge performance summary"
-    read = (case_of(run(source=name)).job.plan.gradients for name in (source, "another"))
-    assert [*read] == ["bf16", "fp32"]
-    muon = case_of(run(source=source, model="Kimi_K2", notes="Muon optimizer"))
-    assert (muon.job.plan.optimizer, muon.job.plan.gradients) == ("muon", "fp32")
+    of_recipe = run(**OF_RECIPES, model="Qwen3_30B_a3B", gpu="GB200")
+    assert case_of(of_recipe).job.plan.gradients == "bf16"
+    assert case_of(run(source="another")).job.plan.gradients == "fp32"
+    muon = case_of(run(**OF_RECIPES, model="Kimi_K2", gpu="GB200", ep="1"))
+    assert (muon.job.plan.optimizer, muon.job.plan.gradients) == ("muon", "bf16")
 
 
 def test_latent_attention_is_read_with_its_ranks() -> None:
@@ -469,14 +479,18 @@ def test_a_row_has_the_overlaps_of_exchanges_that_it_or_its_recipe_names(
         ({"model": "DeepSeekV3", "gpu": "B200", "table_or_figure": "26.04"}, "mla_up_proj"),
         ({"model": "DeepSeekV3 (w/o MTP)", "gpu": "GB300", "table_or_figure": "25.11"}, "moe_act"),
         ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "bf16"}, "layernorm+moe_act"),
-        ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "mxfp8"}, ""),
-        ({"model": "Qwen3_30B_a3B", "gpu": "B200", "table_or_figure": "26.04"}, ""),
+        ({"model": "GPT OSS 120B", "gpu": "GB200", "precision": "mxfp8"}, "none"),
+        ({"model": "Qwen3_30B_a3B", "gpu": "B200", "table_or_figure": "26.04"}, "none"),
+        (
+            {"model": "Nemotron_3_Nano", "gpu": "H100", "precision": "fp8"},
+            "core_attn+layernorm+moe",
+        ),
     ],
 )
 def test_what_a_recipe_recomputes_is_that_of_its_release(
     cells: dict[str, str], recomputed: str
 ) -> None:
-    row = run(source=BRIDGE, framework="Megatron-Bridge", **{"recompute": "", **cells})
+    row = run(**{**OF_RECIPES, "table_or_figure": "26.06", "recompute": "", **cells})
     assert row.text("recompute") == recomputed
 
 
@@ -487,7 +501,7 @@ def test_what_a_recipe_recomputes_is_that_of_its_release(
 def test_exchanges_lie_beside_another_micro_batch_where_a_releases_recipe_of_qwen3_has_them(
     release: str, gpu: str, overlap: str
 ) -> None:
-    row = run(
-        source=BRIDGE, model="Qwen3_235B_a22B", gpu=gpu, table_or_figure=release, precision="mxfp8"
-    )
+    sizes = {"gpus_total": "256", "global_batch_seqs": "8192", "ep": "32", "precision": "mxfp8"}
+    sizes |= {"model": "Qwen3_235B_a22B", "gpu": gpu, "table_or_figure": release}
+    row = run(**{**OF_RECIPES, **sizes})
     assert row.text("overlap") == overlap

@@ -59,11 +59,15 @@ def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:
 def recipe_words(run: PublishedRun) -> dict[str, Any]:
     """The plan's words that a recipe gives: of its precision, and of layers that do not divide.
 
-    With a short last chunk all others have as many layers as would hold the model's, and it has
-    what is left, since it has the classifier too.
+    A recipe's layers of each chunk count where the row has as many chunks. With a short last chunk
+    all others have as many layers as would hold the model's, and it has what is left, since it has
+    the classifier too.
     """
     found: dict[str, Any] = {RECIPE: run.text(RECIPE)} if run.text(RECIPE) else {}
     layers, chunks = run.whole("layers") or 0, (run.whole("pp") or 1) * (run.whole("vpp") or 1)
+    told = tuple(int(each) for each in run.text("stage_layers").split(",") if each)
+    if len(told) == chunks and sum(told) == layers and min(told) > 0:
+        return found | {"stage_layers": told}
     each = math.ceil(layers / chunks)
     if run.text(LAST_CHUNK) == SHORT and 0 < (left := layers - each * (chunks - 1)) < each:
         found["stage_layers"] = (*(each,) * (chunks - 1), left)

@@ -11,9 +11,9 @@ from typing import Any
 
 from topologies.files.reading import shipped_toml
 from validation.published.dialect import says
+from validation.published.recipes import REMARK, recomputed, with_recipe
 from validation.published.runs import UNSUPPORTED, PublishedRun, lines_of, read_runs, runs_of
 from workload.gpt import GPT, find_model
-from workload.recomputation.parts import CORE, PARTS, SELECTIVE
 
 SHIPPED = "moe_cp_runs.csv"
 LONG = "long_context.csv"  # sequences of 32,768 tokens and more, split over devices
@@ -45,29 +45,16 @@ def moe_runs_of(lines: Iterable[str], origin: str) -> list[PublishedRun]:
 
 def _meant(cells: Cells) -> Cells:
     """A row's cells, under our columns' names, with what its readings add."""
-    found = cells | {"recompute": recomputed(cells.get("recompute", ""))}
+    found = with_recipe(cells | {"recompute": recomputed(cells.get("recompute", ""))})
     if (kind := found.get("attention", "")) and not any(word in kind.lower() for word in ATTENTION):
         found[UNSUPPORTED] = f"{kind} attention"
-    remarks: list[str] = []
+    remarks = [found[REMARK]] if found.get(REMARK) else []
     for reading in _table()["reading"]:
         if all(says(found.get(name, "").lower(), word) for name, word in reading["when"].items()):
             _read(reading, found)
             remarks += [reading["remark"]] if "remark" in reading else []
     _count_experts(found)
     return found | {REMARKS: "; ".join(remarks)}
-
-
-def recomputed(cell: str) -> str:
-    """Megatron-Core's modules, as they are listed in publications, as a plan's parts; any other
-    cell as it stands.
-
-    >>> recomputed("selective: mlp,mla_up_proj"), recomputed("core_attn"), recomputed("full")
-    ('mla_up_proj+mlp', 'selective', 'full')
-    """
-    named = set(re.split(r"[,+\s]+", cell.lower().removeprefix("selective:").strip()))
-    if not named <= set(PARTS):
-        return cell
-    return SELECTIVE if named == {CORE} else "+".join(part for part in PARTS if part in named)
 
 
 def _read(reading: Mapping[str, Any], cells: Cells) -> None:

@@ -225,6 +225,8 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
     for key in ("gradients", "optimizer"):
         if run.text(key):
             keys[key] = run.text(key)
+    if run.text("moments") and run.text("precision") == "bf16":  # elsewhere no plan has others
+        keys["moments"] = run.text("moments")
     keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
     keys |= dialect.noted
     if keys["zero"] and (shard := _shard(run)):

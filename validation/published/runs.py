@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
+from validation.published.recipes import with_recipe
 from workload.recipes.table import RECIPES
 from workload.recomputation.parts import PARTS, RECOMPUTES
 
@@ -38,6 +39,7 @@ WORDS = {
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),
     "gradients": ("fp32", "bf16"),
+    "moments": ("fp32", "bf16"),
     "optimizer": ("adamw", "muon"),
 }
 # How a date is written, the surest first: of the run, of a release (23.03), of a preprint, a year.
@@ -132,7 +134,7 @@ def lines_of(path: Path | None, shipped: str) -> tuple[list[str], str]:
 
 def read_runs(path: Path | None = None, shipped: str = RUNS) -> list[PublishedRun]:
     """The runs of a file; without a file, those of a table that comes with simgpt."""
-    return runs_of(*lines_of(path, shipped))
+    return runs_of(*lines_of(path, shipped), meant=with_recipe)
 
 
 def _as_it_stands(cells: dict[str, str]) -> dict[str, str]:

@@ -35,11 +35,12 @@ TYPES = {
     "dict": dict, "set": set,
 }  # fmt: skip
 # Fields of Megatron-Core's TransformerConfig, which the providers of all models have
-# (megatron/core/transformer/transformer_config.py of core_v0.14.0 to core_v0.16.0).
+# (megatron/core/transformer/transformer_config.py of core_v0.14.0 to core_v0.19.0); recipes that
+# ask for a later one are of releases that have it (docs/releases/software-versions.md).
 OF_EVERY_MODEL = (
     *("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "apply_rope_fusion"),
     *("cross_entropy_fusion_impl", "cuda_graph_scope", "cuda_graph_impl", "recompute_modules"),
-    *("use_transformer_engine_op_fuser",),
+    *("use_transformer_engine_op_fuser", "cuda_graph_modules"),  # the latter of core_v0.18.0 on
 )
 PROVIDER = "the model"
 
@@ -78,7 +79,7 @@ def _hasattr(ev: Evaluation, place: Place, given: list[Any], named: dict[str, An
     if isinstance(owner, Thing):
         if name in owner.fields and not _is_unset(owner.fields[name]):
             return True
-        if owner.label.startswith(PROVIDER) and name in OF_EVERY_MODEL:
+        if name in OF_EVERY_MODEL and _is_model(ev, owner):
             return True
         if owner.cls and any(each.definition(name) for each in ev.classes(owner.cls)):
             return True
@@ -88,6 +89,13 @@ def _hasattr(ev: Evaluation, place: Place, given: list[Any], named: dict[str, An
     except RaisedError:
         return False
     return not (isinstance(found, Thing) and found.is_unknown)
+
+
+def _is_model(ev: Evaluation, owner: Thing) -> bool:
+    """Whether an object is a model's configuration: of a checkpoint, or of a class that derives
+    from Megatron-Core's."""
+    bases = ev.bases_outside(owner.cls) if owner.cls else []
+    return owner.label.startswith(PROVIDER) or "TransformerConfig" in bases
 
 
 def _is_unset(value: Any) -> bool:

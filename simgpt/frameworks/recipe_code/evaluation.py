@@ -40,5 +40,8 @@ class Evaluation(Protocol):
     def classes(self, cls: Class) -> list[Class]:
         """A class and its bases that are in the checkout."""
 
+    def bases_outside(self, cls: Class) -> list[str]:
+        """Names of the bases of a class that are not in the checkout."""
+
     def call(self, called: Any, given: list[Any], named: dict[str, Any], place: Place) -> Any:
         """What a call gives."""

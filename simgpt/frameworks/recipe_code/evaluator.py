@@ -158,14 +158,14 @@ class Evaluator:
         if found is not None:
             return found[0]
         own = OF_CHECKPOINTS if thing.label.startswith(PROVIDER) else thing.label
-        for kind in [own, *(self._bases_outside(thing.cls) if thing.cls else ())]:
+        for kind in [own, *(self.bases_outside(thing.cls) if thing.cls else ())]:
             if name in CORE_DEFAULTS.get(kind, {}):
                 return CORE_DEFAULTS[kind][name]
         child = unknown(f"{name} of {thing.label}", thing.place if thing.is_unknown else place)
         self.journal.settle(thing.fields, name, child)
         return child
 
-    def _bases_outside(self, cls: Class) -> list[str]:
+    def bases_outside(self, cls: Class) -> list[str]:
         """Names of the bases that are not in the checkout."""
         bases = [base for each in self.classes(cls) for base in each.bases]
         return [base.last for base in bases if isinstance(base, External)]

@@ -76,22 +76,27 @@ def _switch(recipe: Recipe, name: str) -> str:
 
 def _graphs(recipe: Recipe) -> str:
     """What CUDA graphs capture: parts of layers, `full_iteration`, `layer` or `none`; an empty
-    scope is whole layers."""
+    scope is whole layers. Later releases name the parts as modules."""
     if recipe.get("model.enable_cuda_graph"):
         return "layer"
     implementation = recipe.get("model.cuda_graph_impl")
-    scope = recipe.get("model.cuda_graph_scope") or []
+    untold = {each.name for each in recipe.unresolved}
+    scope = recipe.get("model.cuda_graph_modules") or recipe.get("model.cuda_graph_scope") or []
     parts = scope.split(",") if isinstance(scope, str) else list(scope)
     if implementation == "full_iteration" or "full_iteration" in parts:
         return "full_iteration"
     if implementation in (None, "none"):
-        unsaid = "model.cuda_graph_impl" in {each.name for each in recipe.unresolved}
-        return "" if unsaid else "none"
+        return "" if "model.cuda_graph_impl" in untold else "none"
+    if not parts and untold & {"model.cuda_graph_modules", "model.cuda_graph_scope"}:
+        return ""
+    parts = [] if parts == ["full"] else parts
     return "+".join(map(str, parts)) or "layer"
 
 
 def _dispatcher(recipe: Recipe) -> str:
-    """How tokens reach their experts: alltoall, allgather, deepep or hybridep."""
+    """How tokens reach their experts: alltoall, allgather, deepep or hybridep; "" without any."""
+    if recipe.get("model.num_moe_experts", "") is None:
+        return ""
     kind = recipe.get("model.moe_token_dispatcher_type")
     if kind == "flex" and recipe.get("model.moe_enable_deepep"):  # of v0.1
         return "deepep"
