@@ -52,7 +52,7 @@ def test_long_runs_of_experts_that_ran_fit_as_their_command_says() -> None:
     run = RUNS["modelzoo-012"]
     case = case_of(run)
     assert case.fits and case.job.plan.recompute == "layernorm+moe"
-    assert case.job.stack.name == "megatron-core-deepep"
+    assert case.job.stack.name == "nemo-deepep"
 
 
 @pytest.mark.parametrize("kind", ["nemo-long-h100", "modelzoo-0"])
