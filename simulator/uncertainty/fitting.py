@@ -3,7 +3,9 @@
 A run needs more or less than the predicted peak: a model of tensors misses some, and PyTorch's
 caching allocator cannot use all that it reserves. `peaks.csv` (written by `python -m
 validation.memory.peaks`) has the logarithm of needed over predicted bytes for each published run
-that says its peak, in the terms in which it was measured. A run whose predicted peak is
+that says its peak, in the terms in which it was measured. Only peaks of what the allocator gave out
+say what a run needs: what it had reserved, or what the device held, is more by what the allocator
+keeps for later and gives back where memory runs out. A run whose predicted peak is
 `peak_bytes` fits if its own such number is below ln(capacity / peak), where the capacity is the
 device's memory less what is known to lie beside tensors: the driver's context and communicators
 (the machine's reserve) and the libraries' workspaces. So
@@ -49,6 +51,7 @@ LEAST, MOST = 0.01, 0.99  # P(fits) that can be asked for: beyond, few peaks say
 BLUR = 0.08  # scale of the distribution that each peak is blurred by, in logarithms
 OTHER_STACK, OTHER_STACK_FAMILY, OTHER_MODEL = 1.0, 2.0, 0.5  # distances
 TABLE = "peaks"
+ALLOCATED = "allocated"  # the measure of a peak that a run cannot do without
 GRID = tuple(round(-1.5 + 0.01 * n, 2) for n in range(301))  # logarithms at which F is kept
 Reals = NDArray[np.float64]
 
@@ -68,11 +71,13 @@ def kind_of(stack: Stack, *, experts: bool) -> Kind:
 
 
 class MeasuredPeak(NamedTuple):
-    """A published run with its peak: the logarithm of needed over predicted bytes."""
+    """A published run with its peak: the logarithm of needed over predicted bytes, and what was
+    measured."""
 
     source: str
     kind: Kind
     need: float
+    measure: str = ALLOCATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +152,15 @@ class MeasuredPeaks:
         )
 
     def errors_within_a_source(self) -> PeakErrors:
-        """The distribution for a job of which another run of the same source is measured, in each
-        other's terms: from the differences of each run to the median of the others of its source,
-        every source weighed alike."""
+        """The distribution for a job of which another run of the same source and kind is measured,
+        in each other's terms: from the differences of each run to the median of the others of its
+        source and kind, each of these weighed alike."""
+        groups: dict[tuple[str, Kind], list[float]] = {}
+        for row in self.rows:
+            groups.setdefault((row.source, row.kind), []).append(row.need)
         needs, weights = [], []
-        for number in range(int(self._source_number.max()) + 1):
-            own = self._needs[self._source_number == number]
-            if len(own) < 2:
-                continue
-            for at in range(len(own)):
+        for own in groups.values():
+            for at in range(len(own) if len(own) > 1 else 0):
                 needs.append(own[at] - float(np.median(np.delete(own, at))))
                 weights.append(1 / len(own))
         return distribution(needs, np.array(weights), self.blur)
@@ -176,13 +181,18 @@ def peak_errors(kind: Kind) -> PeakErrors:
 @session_cached(1)
 def peak_errors_within_a_source() -> PeakErrors:
     """F for jobs of which another run is measured."""
-    return measured_peaks().errors_within_a_source()
+    return MeasuredPeaks(shipped_peaks()).errors_within_a_source()
 
 
 @session_cached(1)
 def measured_peaks() -> MeasuredPeaks:
-    """Those that come with the package."""
-    return MeasuredPeaks(peaks_of(shipped_text("simulator", f"uncertainty/{TABLE}.csv")))
+    """Those that come with the package and say what a run needs."""
+    return MeasuredPeaks([row for row in shipped_peaks() if row.measure == ALLOCATED])
+
+
+def shipped_peaks() -> list[MeasuredPeak]:
+    """All that come with the package."""
+    return peaks_of(shipped_text("simulator", f"uncertainty/{TABLE}.csv"))
 
 
 def peaks_of(text: str) -> list[MeasuredPeak]:
@@ -193,6 +203,7 @@ def peaks_of(text: str) -> list[MeasuredPeak]:
             row["source"],
             Kind(row["stack"], row["stack_family"], row["experts"] == "yes"),
             float(row["need"]),
+            row["measure"],
         )
         for row in rows
     ]

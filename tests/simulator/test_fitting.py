@@ -19,7 +19,9 @@ from simulator.uncertainty.fitting import (
     MeasuredPeaks,
     PeakErrors,
     kind_of,
+    measured_peaks,
     peak_errors,
+    shipped_peaks,
     verdict_of,
 )
 
@@ -122,3 +124,9 @@ def test_shipped_peaks_say_more_of_a_stack_that_was_measured() -> None:
         return found.quantile(SURE) - found.quantile(UNLIKELY)
 
     assert 0 < width("megatron-core") < width("axonn")
+
+
+def test_only_what_the_allocator_gave_out_says_what_a_run_needs() -> None:
+    """What was reserved, or held by the device, bounds it from above."""
+    kept = {row.measure for row in measured_peaks().rows}
+    assert kept == {"allocated"} < {row.measure for row in shipped_peaks()}
