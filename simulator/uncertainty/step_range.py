@@ -39,12 +39,12 @@ from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 
 SHARE = 0.8  # of the steps that fall into the range
-WIDENING = 1.13  # python -m validation.published.residuals --coverage
-WIDENING_OF_EXPERTS = 1.98  # simgpt validate moe
+WIDENING = 1.03  # python -m validation.published.residuals --coverage
+WIDENING_OF_EXPERTS = 0.9  # simgpt validate moe
 OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
 OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices
-SPREAD = 0.5  # of a residual's spread at distance 0, for each unit of distance
+SPREAD = 0.25  # of a residual's spread at distance 0, for each unit of distance
 OTHER_KIND = 0.3  # with or without tensor parallelism, with or without a pipeline
 DENSE, OF_EXPERTS = "residuals", "residuals_of_experts"  # tables that come with the package
 OF_MODELS = " of models with experts"  # in words on runs of the second

@@ -45,6 +45,14 @@ def test_left_out_gpudirect_counts_on_slingshot_alone_and_variants_where_they_ar
     assert machine_of(off).full_name == "jupiter-booster:no-gdr"
 
 
+def test_the_jobs_of_a_source_may_have_switched_gpudirect_off() -> None:
+    """As their YAML does, which no note says."""
+    like = row("JUPITER", "torch.compile=yes", "infiniband").columns
+    named = {name: f"OpenEuroLLM oellm-autoexp JUPITER, {name}" for name in ("Qwen3 30B", "dense")}
+    found = {n: environment_of(PublishedRun({**like, "source": s}))[1] for n, s in named.items()}
+    assert found == {"Qwen3 30B": ("no-gdr",), "dense": ()}
+
+
 def test_axonn_s_runs_of_20b_are_within_15_percent_on_both_machines() -> None:
     """8.2 s on 256 A100; 26.6 s on 512 GCDs without GPUDirect, with libfabric's own settings."""
     assert machine_of(ROWS["axonn-008"]).variant == "rccl-default:no-gdr"
