@@ -26,7 +26,7 @@ small GPT trained on two ranks here, its steps beside their prediction from a ca
 Next:
   $(BIN)/simgpt search gpt-5b -m perlmutter -n 64 --batch 256
   $(BIN)/simgpt why gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
-  $(BIN)/simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 --stack megatron-core --plan tp=4,pp=4,dp=rest,mbs=1,sp=true --batch 1024
+  $(BIN)/simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 --stack megatron-core --plan tp=8,pp=4,dp=rest,mbs=1,sp=true --batch 1024
 endef
 export SHOWN
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
-from simulator.uncertainty.fitting import words_of
 from topologies.files.units import format_energy
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
@@ -140,6 +139,8 @@ class Found:
 
     def _spare_words(self) -> str:
         """How likely the best plan fits, and what it leaves to spare."""
+        from simulator.uncertainty.fitting import words_of
+
         memory = self.state.found[0].memory
         room = memory.room.most_bytes(self.problem.p_fits)
         least = tables.percent(self.problem.p_fits)

@@ -146,6 +146,8 @@ class ValidateOptions(TypedDict, total=False):
     only: str | Sequence[str]
     commands: bool
     leave_source_out: bool
+    against: Text
+    sweeps: bool
     plans: int
     seed: int
     rows: bool

@@ -108,7 +108,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
     with gc_paused():
-        text, record, prediction = answered(model, machine, how)
+        text, record, prediction = answered(model, machine, how, told=not as_json)
     options.answer(text, record, as_json=as_json, output=output)
     if how["trace"] is not None:
         write_trace(prediction, how["trace"])
@@ -116,10 +116,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
 
 def answered(
-    model: str, machine: str, how: Mapping[str, Any]
+    model: str, machine: str, how: Mapping[str, Any], *, told: bool = True
 ) -> tuple[str, dict[str, Any], Prediction]:
     """The answer to the arguments and options of `simgpt predict`: its text, its JSON record and
-    the prediction. It needs click's context, in which the engine that was asked for serves."""
+    the prediction. It needs click's context, in which the engine that was asked for serves. Steps
+    otherwise are predicted only where the text is `told` to a person."""
     from simgpt.step_options import question_of
     from simulator.engine.engines import engine_name, using
 
@@ -136,7 +137,7 @@ def answered(
     prediction = anchored(question, prediction, how["anchors"])
     reach = reach_of(prediction, built, placed)
     remedy = remedy_of(prediction, question, is_timed=not costs)
-    granted = _granted(prediction, model, machine, how)
+    granted = _granted(prediction, model, machine, how, told=told)
     racks = segments_record(built, prediction.devices)
     runs = built.band("step", prediction.cost.nodes)
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
@@ -151,8 +152,10 @@ def answered(
     return text, record, prediction
 
 
-def _granted(prediction: Prediction, model: str, machine: str, how: Mapping[str, Any]) -> Granted:
-    """What the answer takes for granted, and for a person the same question's steps otherwise,
+def _granted(
+    prediction: Prediction, model: str, machine: str, how: Mapping[str, Any], *, told: bool
+) -> Granted:
+    """What the answer takes for granted, and where it is told the same question's steps otherwise,
     which take a prediction each."""
     from simgpt.step_options import question_of
     from simulator.explain.assumed import granted
@@ -161,7 +164,7 @@ def _granted(prediction: Prediction, model: str, machine: str, how: Mapping[str,
         other = question_of(model, machine, {**how, "stack": stack}, tells=False)
         return other.predicted(tabled=how["compute"] == "profile")
 
-    is_asked = collecting() is None and how["compute"] != "measured" and not how["anchors"]
+    is_asked = told and collecting() is None and how["compute"] != "measured" and not how["anchors"]
     return granted(prediction, under if is_asked else None)
 
 

@@ -23,7 +23,6 @@ from simgpt.interrupts import Patience
 from simgpt.invocation import asked
 from simgpt.search_output import Found, describe_ranking
 from simgpt.search_runner import Searches
-from simulator.uncertainty.fitting import SURE
 from topologies.exit_status import ExitStatus
 
 if TYPE_CHECKING:
@@ -67,6 +66,13 @@ class Share(click.ParamType[float]):
         if not 0 <= share < 1:
             self.fail(f"{value} is no share below one, as in 2% or 0.02", param, ctx)
         return share
+
+
+def _sure() -> float:
+    """The probability from which on an answer says that a plan fits."""
+    from simulator.uncertainty.fitting import SURE
+
+    return SURE
 
 
 @click.command("search")
@@ -146,8 +152,8 @@ class Share(click.ParamType[float]):
     "--fits",
     "p_fits",
     type=Share(),
-    default=SURE,
-    show_default=True,
+    default=_sure,
+    show_default="0.9",
     help="With which probability plans must fit into memory, 0.01 to 0.99 or 1% to 99%.",
 )
 @click.option(

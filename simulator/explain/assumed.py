@@ -35,10 +35,6 @@ class Otherwise:
     low_s: float
     high_s: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
-        return {"words": self.words, "low_step_s": self.low_s, "high_step_s": self.high_s}
-
 
 @dataclass(frozen=True, slots=True)
 class Granted:
@@ -49,9 +45,8 @@ class Granted:
     otherwise: tuple[Otherwise, ...] | None
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
-        others = None if self.otherwise is None else [each.as_dict() for each in self.otherwise]
-        return {"assumed": list(self.assumed), "otherwise": others}
+        """As it stands in JSON: what is assumed, which takes no further prediction."""
+        return {"assumed": list(self.assumed)}
 
 
 def granted(prediction: Prediction, under: Callable[[str], Prediction] | None) -> Granted:

@@ -100,17 +100,17 @@ class SearchProblem:
         dispatcher = self.stack.plan.get("dispatcher", "usual")
         told = that_tell_apart(self.fixed, self.gpt, self.batch, dispatcher)
         object.__setattr__(self, "fixed", told)
+        if FP8 in (self.fixed.get("precision"), *self.several.get("precision", ())):
+            raise PlanError(NOT_IN_FP8)
+        for key in ALONE:
+            if key in self.fixed:
+                check_value(key, self.fixed[key])
         for key, instead in REFUSED.items():
             if key in self.fixed:
                 raise PlanError(f"a search cannot keep {key}; {instead}")
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}: {why}")
-        if FP8 in (self.fixed.get("precision"), *self.several.get("precision", ())):
-            raise PlanError(NOT_IN_FP8)
-        for key in ALONE:
-            if key in self.fixed:
-                check_value(key, self.fixed[key])
         choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         asked = self.fixed.get("dispatcher"), *self.several.get("dispatcher", ())
         dispatchers.check([each for each in asked if each], self.gpt, self.stack)

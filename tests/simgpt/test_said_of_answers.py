@@ -25,7 +25,7 @@ def test_a_plan_that_fits_by_less_than_peaks_are_off_is_said_to_be_tight() -> No
 
     assert re.fullmatch(r"tight: [2-8] of 10 such runs fit", fits(half))
     assert re.fullmatch(
-        r"yes: 90 of 100 such runs fit, .* to spare", fits(told["sure_bytes"] / 1.01)
+        r"yes: 9[0-2] of 100 such runs fit, .* to spare", fits(told["sure_bytes"] / 1.01)
     )
 
 
@@ -34,14 +34,15 @@ def test_a_plan_that_fits_by_less_than_peaks_are_off_is_said_to_be_tight() -> No
     [
         ("tiny-mixtral-2m", "mxfp8", True),
         ("tiny-mixtral-2m", "nvfp4", False),
-        ("tiny-2m", "nvfp4", True),
+        ("tiny-2m", "mxfp8", True),
+        ("tiny-2m", "nvfp4", False),
         ("tiny-2m", "none", False),
     ],
 )
 def test_a_range_says_that_no_published_run_has_a_recipe(
     model: str, recipe: str, is_said: bool
 ) -> None:
-    """Of models with experts runs in nvfp4 are published; the ranges of others come from none."""
+    """Of models of either kind runs in nvfp4 are published."""
     asked = ("-m", "1x8xB200", "-n", "8", "--batch", "8", "--json", "--plan")
     found = json.loads(simgpt("predict", model, *asked, f"data=8,recipe={recipe}").out)
     words = f"none of any published run with recipe={recipe}"

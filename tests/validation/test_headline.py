@@ -23,7 +23,8 @@ def made(**changes: Any) -> Answer:
 
 
 def too_large(**changes: Any) -> Answer:
-    return made(**changes, memory={**RECORD["memory"], "peak_bytes": 2**50})
+    memory = {**RECORD["memory"], "peak_bytes": 2**50, "verdict": "does not fit"}
+    return made(**changes, memory=memory)
 
 
 def test_the_best_is_of_most_flops_per_device_and_not_of_the_largest_job() -> None:

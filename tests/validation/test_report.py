@@ -137,7 +137,7 @@ def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path
 def test_a_report_is_about_the_step_of_most_flops_per_device_that_fits(tmp_path: Path) -> None:
     rate = "model_flops_per_s_per_device"
     slow, fast = answer(), answer("data=rest")
-    huge = {**fast, rate: 1e15, "memory": {**fast["memory"], "peak_bytes": 2**50}}
+    huge = {**fast, rate: 1e15, "memory": {**fast["memory"], "verdict": "does not fit"}}
     found = read_answers([written(tmp_path, "r.jsonl", *({"prediction": r} for r in
                          (slow, fast, huge)))])  # fmt: skip
     head = headline(found, {})

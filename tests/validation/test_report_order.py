@@ -42,7 +42,7 @@ def row(number: int, rate: float, fits: bool = True, **scaling: Any) -> dict[str
             "step_s": 1 / rate,
             "breakdown_s": {"compute": 1 / rate},
             "plan_string": f"x=1,z={number},recompute={recompute}",
-            "memory": {**PLAIN["memory"], "peak_bytes": 1 if fits else 2**50},
+            "memory": {**PLAIN["memory"], "verdict": "fits" if fits else "does not fit"},
         },
         **({"scaling": scaling} if scaling else {}),
     }

@@ -13,6 +13,7 @@ from tests.executor.covering import Case, case, covering
 from tests.executor.test_parity_experts import MIXTRAL
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.lowering.host_update import UPDATE
 from workload.op import COMPUTE
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -20,7 +21,7 @@ from workload.program import Program
 
 
 def races(program: Program) -> list[tuple[str, str]]:
-    """Two ops of one stream other than compute, the first of which writes what the second reads or
+    """Two ops of one stream other than compute and the host's own, which are in order, the first of which writes what the second reads or
     writes, with no wait for the first before the second is issued."""
     awaited: dict[str, int] = {}
     writers: dict[tuple[str, str], int] = {}
@@ -29,7 +30,7 @@ def races(program: Program) -> list[tuple[str, str]]:
         for other in program.waits[index]:
             stream = program.ops[other].stream
             awaited[stream] = max(awaited.get(stream, -1), other)
-        if op.stream == COMPUTE:
+        if op.stream in (COMPUTE, UPDATE):
             continue
         for name in (*op.reads, *op.writes):
             first = writers.get((op.stream, name), -1)

@@ -41,8 +41,8 @@ def weighted_error(errors: Mapping[str, SourceError]) -> float | None:
     Rows of one source share much of their error, so a source of a hundred rows says more than one
     of a single row, but not a hundred times as much.
 
-    >>> weighted_error({"a": SourceError(1, 0.4), "b": SourceError(9, 0.1)})
-    0.175
+    >>> weighted_error({"a": SourceError(1, 0.5), "b": SourceError(9, 0.25)})
+    0.3125
     """
     if not errors:
         return None

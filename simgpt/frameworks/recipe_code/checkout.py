@@ -9,10 +9,12 @@ from pathlib import Path
 
 from simgpt.frameworks.recipe_code.values import RecipeError
 from topologies.files.printable import path_shown
+from topologies.files.reading import UserFile
 
 ROOTS = ("src", "scripts/performance", "")  # where imports of the recipes' own modules start
-MOST_BYTES = 2_000_000  # of one module
+MOST_BYTES = 2 * 2**20  # of one module
 MOST_MODULES = 400
+_FILE = UserFile("recipe module", RecipeError, MOST_BYTES)
 PART = 80  # characters of one part of a module's name
 
 
@@ -58,15 +60,11 @@ class Checkout:
 
     def _parse(self, path: Path) -> ast.Module:
         shown = self.shown(path)
+        text = _FILE.text(path)
         try:
-            if path.stat().st_size > MOST_BYTES:
-                raise RecipeError(f"{shown} has more than {MOST_BYTES:,} bytes")
-            text = path.read_text(encoding="utf-8")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return ast.parse(text)
-        except (OSError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{shown} cannot be read: {error}") from None
         except SyntaxError as error:
             raise RecipeError(f"{shown}, line {error.lineno}, is not Python") from None
         except (RecursionError, MemoryError, ValueError):

@@ -37,7 +37,7 @@ class Journal:
             if isinstance(copy := copy_of(container, mark), dict):
                 copy[key] = value
 
-    def open(self) -> None:
+    def begin(self) -> None:
         """Set a mark."""
         self._marks.append([])
 

@@ -95,10 +95,10 @@ def _both(
     def join(name: str, first: Any, second: Any) -> Any:
         return unknown(f"{test.label} decides {name}", test.place)
 
-    ev.journal.open()
+    ev.journal.begin()
     first, refused = _way(ev, one, scope)
     after = ev.journal.undo()
-    ev.journal.open()
+    ev.journal.begin()
     second, refused_too = _way(ev, other, scope)
     written = ev.journal.close()
     if refused and refused_too:

@@ -23,7 +23,8 @@ GPT_4 = GPT(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, voc
 
 
 def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
-    """Every combination of fields that `Plan` and the lowering admit, by trying all of them."""
+    """Every combination of fields that `Plan` and the lowering admit, by trying all of them; but
+    chunks of stages only with whole turns of micro-batches, as a search tries them."""
     found = set()
     sizes = divisors(devices)
     for x, y, z, pipe in product(sizes, repeat=4):
@@ -42,7 +43,8 @@ def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
                 check(gpt, plan)
             except (PlanError, PlanCannotRunError):
                 continue
-            found.add(plan)
+            if chunks == 1 or plan.micro_batches % pipe == 0:
+                found.add(plan)
     return found
 
 
