@@ -153,8 +153,8 @@ def _sure() -> float:
     "p_fits",
     type=Share(),
     default=_sure,
-    show_default="0.9",
-    help="With which probability plans must fit into memory, 0.01 to 0.99 or 1% to 99%.",
+    help="With which probability plans must fit into memory, 0.01 to 0.99 or 1% to 99%; 0.9 unless "
+    "given.",
 )
 @click.option(
     "--workers",

@@ -90,12 +90,12 @@ def test_experts_of_torchtitan_are_gated_and_whole_on_their_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reached", "counts"), [("27.1", True), ("14", True), ("13", False), ("", True)]
+    ("reached", "counts"), [("120", True), ("64", True), ("63", False), ("27.1", False), ("", True)]
 )
-def test_a_job_that_measured_another_network_than_its_fabric_is_not_scored(
+def test_a_job_whose_network_was_not_well_before_it_began_is_not_scored(
     reached: str, counts: bool
 ) -> None:
-    """On 16 nodes of the slower state all-gathers reach 27 GB/s."""
+    """On 16 nodes of the playbook's network all-gathers reach 127 GB/s where it is well."""
     notes = f"network before the job: all-reduce 50.1, all-gather {reached}, reduce-scatter 26"
     cells = {"gpus_total": "128", "fabric": "efa-slow", "notes": notes if reached else ""}
     assert (unscored(row(**cells)) == "") is counts

@@ -21,8 +21,8 @@ from workload.program import Program
 
 
 def races(program: Program) -> list[tuple[str, str]]:
-    """Two ops of one stream other than compute and the host's own, which are in order, the first of which writes what the second reads or
-    writes, with no wait for the first before the second is issued."""
+    """Two ops of one stream, the first of which writes what the second reads or writes, with no
+    wait for the first before the second is issued. Compute and the host's own are in order."""
     awaited: dict[str, int] = {}
     writers: dict[tuple[str, str], int] = {}
     found = []

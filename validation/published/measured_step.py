@@ -52,10 +52,11 @@ def unscored(run: PublishedRun) -> str:
 
 
 def _with_another_network(run: PublishedRun) -> str:
-    """Why the network that a row's job measured before it began is not the row's fabric, if so."""
+    """Why the network that a row's job measured before it began was not well, if so."""
     network = _unscored()["network"]
     nodes = (run.whole("gpus_total") or 0) // (run.whole("gpus_per_node") or 1)
-    usual = network["all_gather"].get(run.text("fabric"), {}).get(str(nodes))
+    known = run.text("fabric") in network["fabrics"]
+    usual = network["all_gather"].get(str(nodes)) if known else None
     found = MEASURED.search(run.text("notes"))
     if usual is None or found is None or float(found[1]) >= network["least"] * usual:
         return ""
