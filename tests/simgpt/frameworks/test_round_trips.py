@@ -139,6 +139,8 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
 def test_megatrons_arguments_come_back(
     gpt: GPT, plan: dict[str, Any], framework: str, tmp_path: Path
 ) -> None:
+    if framework == "megatron-bridge" and plan.get("offload") == "activations":
+        plan |= {"offload": "none"}  # of whose activations Bridge has no setting
     asked = Asked(gpt, plan, None, batch_of(plan))
     assert_same(asked, there_and_back(asked, framework, tmp_path))
 
@@ -150,6 +152,8 @@ def test_megatrons_arguments_come_back(
 def test_three_hundred_plans_of_megatron_come_back(
     gpt: GPT, plan: dict[str, Any], framework: str, tmp_path: Path
 ) -> None:
+    if framework == "megatron-bridge" and plan.get("offload") == "activations":
+        plan |= {"offload": "none"}  # of whose activations Bridge has no setting
     asked = Asked(gpt, plan, None, batch_of(plan))
     assert_same(asked, there_and_back(asked, framework, tmp_path))
 
