@@ -25,9 +25,12 @@ class ExitStatus(IntEnum):
         "simgpt itself failed, which is a bug; or nobody reads its answer on, as `| head -1`",
     )
     WRONG_INPUT = 2, "the input is wrong: an option, a file, or what they say together"
-    CANNOT_RUN = 3, (
-        "the plan cannot run: it divides nothing, or does not fit (a tight plan may run, and is no "
-        "error); of a search, no plan"
+    CANNOT_RUN = (
+        3,
+        (
+            "the plan cannot run: it divides nothing, or does not fit (a tight plan may run, and is no "
+            "error); of a search, no plan"
+        ),
     )
     OUTSIDE_TOLERANCE = 4, "a validation is outside its tolerance"
     MACHINE_FAILED = (
