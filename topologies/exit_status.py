@@ -28,8 +28,8 @@ class ExitStatus(IntEnum):
     CANNOT_RUN = (
         3,
         (
-            "the plan cannot run: it divides nothing, or does not fit (a tight plan may run, and is no "
-            "error); of a search, no plan"
+            "the plan cannot run: it divides nothing, or does not fit (a tight plan may run, "
+            "and is no error); of a search, no plan"
         ),
     )
     OUTSIDE_TOLERANCE = 4, "a validation is outside its tolerance"

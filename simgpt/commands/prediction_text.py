@@ -135,8 +135,9 @@ def taken_for_granted(found: Granted | None) -> list[str]:
     if found is None or not (found.assumed or found.otherwise):
         return []
     others = [f"{each.words} {_span(each)}" for each in found.otherwise or ()]
-    text = "; ".join([f"assumed: {', '.join(found.assumed) or 'this stack'}", *others])
-    return [tables.paragraph(text, indent="  ")]
+    told = [f"assumed: {', '.join(found.assumed)}"] if found.assumed else []
+    text = "; ".join([*told, *others])
+    return [tables.paragraph(text if told else f"otherwise: {text}", indent="  ")]
 
 
 def _span(other: Otherwise) -> str:
