@@ -132,8 +132,8 @@ def anchors_of(paths: Sequence[Path]) -> tuple[Anchor, ...]:
     for path in paths:
         if path.suffix != ".toml":
             raise AnchorError(
-                f"{path_shown(path)} is no anchor's file, which ends in .toml; simgpt compare LOG "
-                "MODEL … --save FILE.toml writes that of a log"
+                f"{path_shown(path)} is not an anchor, whose file ends in .toml; simgpt compare "
+                "LOG MODEL … --save FILE.toml writes one from a log"
             )
     _check_twice(paths)
     return tuple(read_anchor(path).anchor() for path in paths)

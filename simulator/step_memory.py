@@ -113,8 +113,8 @@ class Memory:
 
     @property
     def spare_bytes(self) -> int:
-        """How much larger the peak might be for the run to fit still; below 0 how much too large
-        it is for that."""
+        """By how much the peak may grow before the verdict is no longer `fits`; negative where
+        it is too large already."""
         return self.sure_bytes - self.peak_bytes
 
     @property

@@ -69,13 +69,15 @@ ENVIRONMENTS: Mapping[str, Callable[[Machine], Fact]] = MappingProxyType(
 def in_environment(machine: Machine, name: str) -> Machine:
     """The machine as jobs with these settings find it.
 
-    A MachineError says so where it has no NICs, where tables measured on it decide, or where it is
-    in that environment already. What its runs were like (`run_to_run`) is not known of this one.
+    Raises a MachineError if it has no NICs, has measured tables of collectives, or is in that
+    environment already. The machine's `run_to_run` noise is dropped: it was measured without it.
     """
     if not machine.node.nics.count:
         raise MachineError(f"{machine.name} has no NICs, so {name} means nothing there")
     if machine.profile is not None and machine.profile.collectives:
-        raise MachineError(f"{machine.name} was calibrated: its measured tables hold as they were")
+        raise MachineError(
+            f"{machine.name} has measured tables of collectives, which {name} cannot change"
+        )
     if name in machine.variant.split(":"):
         raise MachineError(f"{machine.full_name} is in the environment {name} already")
     variant = ":".join(filter(None, (machine.variant, name)))

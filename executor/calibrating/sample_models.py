@@ -51,6 +51,7 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         cells += _of_routers(llama, plain, exchanged)
         cells += [(each, plain) for each in _of_other_mlps(llama)]
         one = replace(plain, batch=micro_batch)
+        cells += [(llama, replace(one, loss_chunks=2)), (llama, replace(one, loss="fused"))]
         cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
     return cells
 

@@ -80,8 +80,8 @@ def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
         )
     if plan.offload == "activations" and gpt.experts:
         raise LaunchError(
-            "offload=activations copies rows whose number is known before a step, and "
-            f"{gpt.name} has experts; a run has offload=none"
+            "offload=activations needs tensors of fixed size, and the rows of an expert of "
+            f"{gpt.name} vary by step; take offload=none for a run"
         )
 
 

@@ -24,9 +24,9 @@ OF_MODEL = {"sequence": "model.seq_length", "mtp_layers": "model.mtp_num_layers"
 def read_recipe(
     folder: Path, name: str, devices: int | None
 ) -> tuple[Described, str | None, dict[str, Any]]:
-    """What a recipe of a checkout says, the preset of the checkpoint that it builds on (None where
-    there is none), and the fields of it that the recipe has otherwise; a FrameworkError says why it
-    cannot be read."""
+    """The settings of a recipe of a checkout; the preset of the model that it trains (None where
+    none is known); and the preset's fields that the recipe sets to other values. Raises a
+    FrameworkError where the recipe cannot be read."""
     try:
         found = named_recipe(folder, name, devices)
     except RecipeError as error:

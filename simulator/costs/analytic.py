@@ -11,13 +11,14 @@ from typing import Protocol
 
 from simulator.costs import scans
 from simulator.costs.attention import HEAD, PACKED, WINDOW, attention_s
-from simulator.costs.calibrated import COPIES, ON_HOST, CalibratedCosts
+from simulator.costs.calibrated import COPIES, CalibratedCosts
 from simulator.costs.graph_scopes import issued
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
+from workload.lowering.host_update import UPDATE
 from workload.models.field_limits import GATED
 from workload.op import ATTENTIONS, BUSIEST, CAUSAL, KERNELS, LONGEST, PLACES, QUERIES, Op
 
@@ -129,7 +130,7 @@ class AnalyticCosts:
             return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
-        if op.kind == ON_HOST:
+        if op.kind == UPDATE:
             return op.nbytes * self._updating / self._machine.node.host.update_bytes_per_s
         if op.kind in self._shares:
             return self._moved_s(op)

@@ -15,6 +15,7 @@ from math import exp, log, prod
 from topologies.errors import MachineError
 from topologies.hardware.node import ASSUMED_UPDATE
 from topologies.hardware.profile import MeasuredTable, Profile
+from workload.lowering.host_update import UPDATE
 from workload.op import ATTENTIONS, BUSIEST, FORMS, MATMULS, Op
 
 FALLBACK = "pointwise"
@@ -42,7 +43,6 @@ ALIKE = {  # for kinds that were not measured, the one that does the same to as 
     "weighted_clamped_swiglu_grad": "weighted_swiglu_grad",
 }
 COPIES = ("to_device", "to_host")
-ON_HOST = "host_adamw"  # an update by the host's processors
 Point = tuple[float, float, float]
 
 
@@ -97,7 +97,7 @@ class CalibratedCosts:
             return self._matmul_s(op)
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
-        if op.kind == ON_HOST:
+        if op.kind == UPDATE:
             return op.nbytes / self._update_bytes_per_s
         if op.kind in ATTENTIONS:
             kernel = self._measured(op.dtype, op.kernel) or op.kind

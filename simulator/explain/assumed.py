@@ -5,8 +5,8 @@ may not know of a job: CUDA graphs, the dispatcher of experts, the release. Rout
 where no histogram says otherwise; steps with the routing of real training took `REAL_ROUTING`
 times as long in published comparisons.
 
-Source: PrimeIntellect-ai/prime-rl (+40 % over balanced routing) and InternLM/xtuner, pull request
-2050 (+43 to +87 %, 8 H200, DeepEP), as their own benchmarks report.
+Source: PrimeIntellect-ai/prime-rl (+40 % over balanced routing) and InternLM/xtuner (+43 to +87 %,
+8 H200, DeepEP), read second-hand; pytorch/torchtitan, issue 3434: twice (982 over 478 ms).
 """
 
 from __future__ import annotations

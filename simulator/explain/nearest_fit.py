@@ -1,10 +1,10 @@
-"""The nearest setting of a job's plan that may fit into its devices' memory: whose verdict is
-another than `does not fit` (`simulator/step_memory.py`).
+"""The mildest change of a job's plan with which it may fit into its devices' memory: with which its
+verdict is `fits` or `tight` (`simulator/step_memory.py`).
 
-What a plan leaves in memory is lessened step by step: by the stack's selective recomputation, by
-that of the fewest whole layers that are enough, then from the beginning with the optimizer's states
-sharded over data. A plan that is known to have run is believed as it is read while its predicted
-peak exceeds the memory by no more than predictions of memory may be wrong by.
+Changes are tried in this order: the stack's selective recomputation, recomputation of as few whole
+layers as are enough, then both again with the optimizer's states sharded over data. The plan of a
+run that is known to have run is taken as read unless its predicted peak exceeds the memory by more
+than `DOUBTED`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from workload.passes.stack import Habits
 from workload.plan import Plan
 
 Change = Mapping[str, Any]
-# By how much a predicted peak may exceed the memory before the reading of a run that ran is
-# doubted: between how far predicted peaks are off the allocator's, 5 %, and off what devices held,
-# 20 % (docs/accuracy.md, "What runs out of memory, and peaks").
+# Predicted peak over memory above which the reading of a run that ran is doubted. Predicted peaks
+# are 5 % off allocated ones and 20 % off what devices held; this lies between the two
+# (docs/accuracy.md, "What runs out of memory, and peaks").
 DOUBTED = 1.15
 
 
@@ -56,8 +56,8 @@ def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
 
 
 def nearest_changes(job: Job) -> Iterator[tuple[Change, ...]]:
-    """Changes of a plan that lessen its memory, the mildest first, in rows that lessen it by ever
-    more: of each row the first that is enough is wanted."""
+    """Rows of changes that reduce a plan's memory, the mildest row first. Within a row each change
+    reduces it more than the one before, so the first that is enough can be found by bisection."""
     rows = _recomputed_more(job)
     yield from rows
     if job.plan.zero == 0 and job.plan.data > 1:

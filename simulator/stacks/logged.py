@@ -26,9 +26,9 @@ class Logged:
 
 
 def logged(prediction: Prediction) -> Logged | None:
-    """The utilisation of a prediction as its stack's log counts it; None where that is not known:
-    causal leaves out of attention what its mask does, full counts all of it, and hardware what is
-    recomputed too."""
+    """The utilisation of a prediction as its stack's log counts it; None where the stack's file
+    does not say how. `causal` counts the unmasked half of attention, `full` all of it, and
+    `hardware` recomputation as well."""
     counts = prediction.stack.log.get("flops")
     if counts is None:
         return None

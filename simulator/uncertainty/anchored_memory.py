@@ -1,16 +1,16 @@
 """Measured peaks that anchor the predicted memory of others like them.
 
-What was measured says which part was missed. The most that was *allocated* is tensors and the
-workspaces of libraries: what it is more than predicted multiplies the activations, since the bytes
-of parameters, gradients and optimizer states are counted. What was *reserved* of the device, or
-what the device held in all (`nvidia-smi`), is more by what lies beside tensors: an additive term,
-which leaves that much less for tensors. Both count by the anchor's weight, which falls with its
-distance as for times (`anchors.py`): a factor to its power, bytes times it. A factor is kept within
-`FACTORS` and bytes within `BESIDE` of the device's memory, beyond which the anchor is more likely
-to be misread than the model wrong.
+The kind of measure decides what is corrected. An *allocated* peak is tensors and the workspaces of
+libraries, so its difference from the prediction becomes a factor on activations: the bytes of
+parameters, gradients and optimizer states are counted exactly. A *reserved* peak, or all that the
+device held (`nvidia-smi`), includes what lies beside tensors, so its difference is subtracted from
+the capacity for tensors. The anchor's weight, which falls with distance as for times
+(`anchors.py`), is the exponent of the factor and multiplies the bytes. The factor is limited to
+`FACTORS` and the bytes to `BESIDE` of the device's memory: beyond these the anchor is more likely
+to be misread than the model to be wrong.
 
-P(fits) of an anchored run is the mixture of both distributions of `fitting.py`: with the weight as
-its probability that of a run of which another of the same source is measured, else the blind one.
+P(fits) of an anchored run mixes two distributions of `fitting.py`: with the anchor's weight that of
+runs of which another run of the same source was measured, and for the rest the unanchored one.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class MemoryAnchoring:
         )
 
     def room(self, room: Room) -> Room:
-        """What there is for plans of which only the predicted peak is known: a factor above 1 may
-        be on all of it, and one below 1 on none."""
+        """The room for plans of which only the predicted peak is known, on the safe side: a factor
+        above 1 is applied to the whole peak, one below 1 to none of it."""
         capacity = int((room.capacity_bytes - self.beside_bytes) / max(self.factor, 1.0))
         return replace(room, capacity_bytes=capacity, errors=self._narrowed(room.errors))
 

@@ -1,10 +1,10 @@
 """Measured steps that anchor the predictions of others like them.
 
-An anchor is a step that was measured and is predicted. What it took over its prediction, the
-software's release, a library's settings or the network's state, it mostly shares with steps that
-are alike, so a prediction near an anchor is multiplied by the anchor's measured over its predicted
-step, to the power of a weight: 1 for the anchor's own question, 0 where the two lie `FARTHEST`
-doublings apart. Of several anchors the `MOST` nearest count, each half as much for a doubling more.
+An anchor is a step that was measured and is predicted. Why the two differ (the software's release,
+a library's settings, the network's state) mostly holds for similar steps too. So a prediction near
+an anchor is multiplied by the anchor's measured over its predicted step, to the power of a weight:
+1 for the anchor's own question, 0 where the two lie `FARTHEST` doublings apart. Of several anchors
+the `MOST` nearest count, and the share of each halves with every doubling of distance.
 
 Two steps are compared if they train the same kind of model (dense or with experts) with stacks of
 one family on the same device. Their distance counts doublings: of the devices, of the active
@@ -351,7 +351,7 @@ def span_at(bins: Sequence[Bin], far: Distance, *, experts: bool) -> Span:
 
 @session_cached(1)
 def anchored_bins() -> tuple[Bin, ...]:
-    """Those that come with the package."""
+    """The bins of the shipped table."""
     lines = shipped_text("simulator", f"uncertainty/{TABLE}.csv").splitlines()
     return tuple(
         Bin(

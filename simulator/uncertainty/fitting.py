@@ -3,30 +3,29 @@
 A run needs more or less than the predicted peak: a model of tensors misses some, and PyTorch's
 caching allocator cannot use all that it reserves. `peaks.csv` (written by `python -m
 validation.memory.peaks`) has the logarithm of needed over predicted bytes for each published run
-that says its peak, in the terms in which it was measured. Only peaks of what the allocator gave out
-say what a run needs: what it had reserved, or what the device held, is more by what the allocator
-keeps for later and gives back where memory runs out. A run whose predicted peak is
-`peak_bytes` fits if its own such number is below ln(capacity / peak), where the capacity is the
-device's memory less what is known to lie beside tensors: the driver's context and communicators
-(the machine's reserve) and the libraries' workspaces. So
+that says its peak, in the terms in which it was measured. Only allocated peaks count here: reserved
+bytes, and bytes that the device held, include a cache that the allocator gives back when memory
+runs out. A run whose predicted peak is `peak_bytes` fits if its logarithm of needed over predicted
+bytes is below ln(capacity / peak). The capacity is the device's memory less what is known to lie
+beside tensors: the driver's context and communicators (the machine's reserve) and the libraries'
+workspaces. So
 
     P(fits) = F(ln(capacity / peak)),
 
-F the distribution of these numbers. It falls with the peak, and the largest peak with P >= p is
-capacity * exp(-quantile(p)): for a search a limit in bytes.
+F the distribution of these logarithms. P(fits) falls with the peak, and the largest peak with
+P >= p is capacity * exp(-quantile(p)): for a search a limit in bytes.
 
-Runs count by how like they are: at distance d e^-d, by stack and by kind of model, and all of one
-source together as much as the nearest of them, as in `step_range.py`. Each is blurred by Student's
-t distribution with two degrees of freedom, whose tails fall with the square alone, since among the
-peaks that will be predicted some are misread. Nothing here is fitted to runs out of memory.
+A run at distance d (by stack and by kind of model) counts e^-d, and all runs of one source
+together count as much as the nearest of them, as in `step_range.py`. Each is blurred by Student's t
+distribution with two degrees of freedom, which has heavy tails because some published peaks are
+misread. Nothing here is fitted to runs that ran out of memory.
 
 Source of the weights: weighted conformal prediction (Barber et al., Conformal prediction beyond
-exchangeability, arXiv 2202.13415, section 3). The distances are the ones of 24 under which
-the peaks of each source are likeliest, predicted from those of all others, and the blur is the
-narrowest of seven that is within 0.05 of the likeliest (`python -m validation.memory.peaks
---likelihood`).
-Not modelled: that a published peak is that of a run that fitted, so that those that needed more
-than there was are missing.
+exchangeability, arXiv 2202.13415, section 3). Of 24 sets of distances these give the highest mean
+log-likelihood of each source's peaks, predicted from those of all others; of seven blurs this is
+the narrowest within 0.05 of the highest (`python -m validation.memory.peaks --likelihood`).
+Not modelled: survivorship. Only runs that fitted have published peaks, so those that needed more
+memory than there was are missing.
 """
 
 from __future__ import annotations
@@ -152,9 +151,9 @@ class MeasuredPeaks:
         )
 
     def errors_within_a_source(self) -> PeakErrors:
-        """The distribution for a job of which another run of the same source and kind is measured,
-        in each other's terms: from the differences of each run to the median of the others of its
-        source and kind, each of these weighed alike."""
+        """The distribution for a job of which a run of the same source and kind was measured: of
+        each run's difference from the median of the others of its source and kind, with equal
+        weight for each group of runs."""
         groups: dict[tuple[str, Kind], list[float]] = {}
         for row in self.rows:
             groups.setdefault((row.source, row.kind), []).append(row.need)
@@ -186,12 +185,12 @@ def peak_errors_within_a_source() -> PeakErrors:
 
 @session_cached(1)
 def measured_peaks() -> MeasuredPeaks:
-    """Those that come with the package and say what a run needs."""
+    """The shipped runs whose allocated peak was measured."""
     return MeasuredPeaks([row for row in shipped_peaks() if row.measure == ALLOCATED])
 
 
 def shipped_peaks() -> list[MeasuredPeak]:
-    """All that come with the package."""
+    """All shipped runs with a measured peak, whatever it measures."""
     return peaks_of(shipped_text("simulator", f"uncertainty/{TABLE}.csv"))
 
 

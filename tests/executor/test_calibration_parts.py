@@ -31,11 +31,9 @@ from workload.plan_text import parse_plan
 CPU = torch.device("cpu")
 
 
-# Matmuls have a grid of their own, copies to the host its link; recipes are emulated here. A loss
-# in chunks and an update on the host run, but a prediction from a calibration refuses them.
-OF_CHUNKS = {"fused_loss", "put_chunk", "take_chunk"}
+# Matmuls have a grid of their own, copies to the host its link; recipes are emulated here. An
+# update on the host runs, but a prediction from a calibration refuses it.
 OF_NO_SAMPLE = {"fence", "grouped_matmul", "stacked_matmul", "to_device", "to_host", "host_adamw"}
-OF_NO_SAMPLE |= OF_CHUNKS
 OF_RECIPES = {"amax", "quantise", "update_scales", "quantise_rows", "dequantise_rows"}
 
 

@@ -87,3 +87,11 @@ def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch
     assert said.status == 3
     assert "installed without a C compiler" in said.err
     assert json.loads(simgpt(*asked, "--json").out)["engine"] == "simpy"
+
+
+def test_commands_of_published_runs_are_compared_with_nothing(tmp_path: Path) -> None:
+    stored = tmp_path / "before.json"
+    stored.write_text("{}", encoding="utf-8")
+    said = simgpt("validate", "published", "--commands", "--against", str(stored))
+    assert said.status == 2
+    assert "leave out --against" in said.err

@@ -1,9 +1,9 @@
 """A lower bound on the peak of a deep model's plan, from models with fewer layers.
 
-A stage's peak is the most of what it holds at each of its moments, and at each moment what it holds
-grows by the same bytes with each further layer of a chunk. So the peak is a convex function of the
-layers of a chunk, and the line through the peaks of two small models is at no larger one above it.
-Where even that many bytes are far too many, the plan itself need not be lowered.
+A stage's peak is the maximum over its moments of the bytes held, and at each moment every further
+layer of a chunk adds the same number of bytes. So the peak is a convex function of the layers of a
+chunk, and the line through the peaks of two small models is a lower bound for every larger one.
+Where even this bound is far above the memory, the plan itself need not be lowered.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 `--attention-backend auto` leaves it to Transformer Engine, which takes a fused kernel where it has
 one. Version 1.2 has none that is deterministic on an A100: with NVTE_ALLOW_NONDETERMINISTIC_ALGO=0
-it leaves out FlashAttention 2, and cuDNN's attention of more than 512 tokens on all but sm90. It is
-that of the image with long-term support, nvcr.io/nvidia/pytorch:24.01-py3, up to 6 November 2025,
-when its successor came, 25.09, with Transformer Engine 2.9.
+it leaves out FlashAttention 2, and cuDNN's attention of more than 512 tokens on all but sm90. The
+image with long-term support had version 1.2 (nvcr.io/nvidia/pytorch:24.01-py3) up to 6 November
+2025, when 25.09 with Transformer Engine 2.9 replaced it.
 Sources: NVIDIA/TransformerEngine v1.2, transformer_engine/pytorch/attention.py, DotProductAttention
 (its __init__, and "Filter: determinism" in forward); NVIDIA/Megatron-LM@08a0a19,
 .gitlab/stages/01.build.yml, and @23a1dca, docker/.ngc_version.lts; NVIDIA's release notes of image

@@ -1,9 +1,9 @@
 """How a golden run splits its layers over the stages of a pipeline.
 
 Source: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_block.py, get_num_layers_to_build:
-a first or last stage with layers of its own leaves the rest to the others evenly, the layers of a
-stage are split evenly over its chunks, and embedding and loss that are accounted for stand for a
-layer of the first and of the last chunk.
+where the first or last stage has its own number of layers, the others share the rest evenly; a
+stage's layers are split evenly over its chunks; and an embedding or a loss that is accounted for in
+the split counts as one layer of the first or last chunk.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ def refusal(cells: Cells, layers: int, pipe: int, chunks: int) -> str | None:
     ends = is_set(cells, EMBEDDING) + is_set(cells, LOSS)
     if first is None and last is None:
         uneven = ends == 1 and (layers + 1) % (pipe * chunks)
-        return "layers and an end that do not divide over stages" if uneven else None
+        return (
+            "layers, with the embedding or loss as one more, that do not divide over stages"
+            if uneven
+            else None
+        )
     even = left == 0 if not between else left % between == 0
     own = [each for each in (first, last, left // between if between else 0) if each is not None]
     if left < 0 or not even or any(each % chunks for each in own):
-        return "first and last stages whose layers leave others uneven"
+        return "first and last stages whose layers leave the other stages uneven"
     return None
 
 

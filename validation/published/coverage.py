@@ -20,7 +20,7 @@ from simulator.uncertainty.step_range import (
 from validation.published.outcome import Outcome
 
 BINS = (0.0, 0.5, 1.0, 1.5, math.inf)  # of distances (step_range.py)
-MISSED = 2 / (1 - SHARE)  # what a logarithm outside counts, over one of width
+MISSED = 2 / (1 - SHARE)  # penalty of a distance outside, relative to width
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class RangedRow:
 
     @property
     def interval_score(self) -> float:
-        """The width of the range, and what lies outside at `MISSED` times its length; the less, the
-        better (Gneiting and Raftery, Strictly proper scoring rules, JASA 102, 2007, section 6.2),
-        in logarithms."""
+        """The range's width plus `MISSED` times the distance of the residual outside it, in
+        logarithms; less is better (Gneiting and Raftery, Strictly proper scoring rules, JASA 102,
+        2007, section 6.2)."""
         outside = max(self.low - self.residual, self.residual - self.high, 0.0)
         return self.high - self.low + MISSED * outside
 

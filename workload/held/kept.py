@@ -1,11 +1,11 @@
 """What frameworks keep for the backward pass that the program makes again or drops at once.
 
-An activation in several kernels keeps what the first one gives: SwiGLU in PyTorch the SiLU of its
-gate, experts' GELU that scores weigh in another kernel the GELU (autograd of a product keeps both
-factors). Gradients that are added to their sums behind a backward pass, not within it, are there
-until it ends; and PyTorch's DistributedDataParallel has them once more in its buckets. Where
-weights are in 16 bits and linears multiply in fp8, the weights' fp8 copies stay from one
-micro-batch to the next, and of each a transposed one where matmuls want that.
+An activation that runs as several kernels keeps the first one's output, since autograd of a
+product keeps both factors: the SiLU of the gate for PyTorch's SwiGLU, the GELU for experts whose
+scores are multiplied in by another kernel. Gradients that are accumulated after a backward pass,
+not within it, stay until it ends; PyTorch's DistributedDataParallel has them once more in its
+buckets. Where weights are in 16 bits and linears multiply in fp8, fp8 copies of the weights stay
+from one micro-batch to the next, with a transposed copy of each where matmuls need one.
 Sources: pytorch/pytorch, tools/autograd/derivatives.yaml, mul and silu; NVIDIA/Megatron-LM@93ebf8d,
 megatron/core/transformer/moe/experts.py, bias_act_func: no fused kernel weighs a GELU;
 huggingface/nanotron@c252843, src/nanotron/nn/activations.py and models/llama.py, GLUActivation, and

@@ -20,8 +20,8 @@ WIDE = "fp32"
 
 
 def with_copies_of_logits(b: Builder, ops: Sequence[Op]) -> list[Op]:
-    """The ops, of which the loss writes copies of so many bytes for a logit and its gradient reads
-    them."""
+    """The ops, with copies of `loss_bytes` for each logit that the loss writes and its gradient
+    reads."""
     if not b.held.loss_bytes or b.dtype == b.wide:
         return list(ops)
     result, made = list(ops), tuple[str, ...]()

@@ -68,8 +68,8 @@ def _check_loss(gpt: GPT, plan: Plan) -> None:
     said = f"loss_chunks={plan.loss_chunks}" if plan.loss_chunks > 1 else f"loss={plan.loss}"
     if gpt.mtp_layers and said != "loss=plain":
         raise PlanCannotRunError(
-            f"{said} is of one loss a micro-batch, and {gpt.name} has mtp_layers="
-            f"{gpt.mtp_layers}; leave it out"
+            f"{said} does not support multi-token prediction, and {gpt.name} has mtp_layers="
+            f"{gpt.mtp_layers}; leave {said} out"
         )
     if plan.loss == "fused" and plan.x * plan.y > 1:
         raise PlanCannotRunError(

@@ -1,9 +1,10 @@
 """An update that runs on the host: gradients go to its memory, where AdamW's states and master
 copies are and its processors update them, and the updated weights come back.
 
-Owner by owner gradients are clipped on the device, in fp32, and copied, beside the updates of
-owners before; an owner's weights come back before the next update begins. No more than two owners'
-clipped gradients are on their way. Parts of weights are gathered behind all that is copied.
+The update runs owner by owner. An owner's gradients are clipped on the device, in fp32, and copied
+while the host updates the owners before it; its weights come back before the next owner's update
+begins. At most two owners' clipped gradients are in flight. Where each rank updates a part of the
+weights, these are gathered after all copies.
 
 Sources: Ren et al., ZeRO-Offload (2101.06840), section 4; deepspeedai/DeepSpeed@edaa722,
 runtime/zero/stage_1_and_2.py (async_inplace_copy_grad_to_fp32_buffer_from_gpu: gradients are made
@@ -46,7 +47,7 @@ def emit(b: Builder, owners: dict[Part, Owned], clip: Clip) -> None:
 
 def _sent(b: Builder, owner: Part, parameters: Owned, grads: list[str]) -> list[str]:
     """Emit the copy of gradients, and of what is trained where it has no copy on the host; returns
-    the copies' names. `sent`, of no bytes, is what waits for it can name."""
+    the copies' names. The empty buffer `sent` is written last, for later ops to wait on."""
     trained = [p.trained for p in parameters if _is_here(b, p)]
     copies = [_on_host(b, name, f"{name}.host") for name in (*grads, *trained)]
     sent = b.tensor(f"{owner}.sent", (0,), b.wide, role="workspace")

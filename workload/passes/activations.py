@@ -2,11 +2,11 @@
 ops of a program: `offload=activations`.
 
 What a layer's backward pass reads of its forward pass, its input included, is copied to the host
-behind the layer's forward pass, on a stream of its own, and back before it is needed, while the
-backward pass of the layer behind it runs. Compute waits for a layer's copy at the end of the next
-layer's forward pass, so that no more than two layers' activations stand on the device; the last
-layer's, which are needed at once, stay there. What a recomputation keeps is what it reads: with
-`recompute=full` a layer's input alone.
+after that forward pass, and back while the backward pass of the next layer runs, which comes
+first; each direction has its own stream. Compute waits for a layer's copy at the end of the next
+layer's forward pass, so that at most two layers' activations are on the device. Those of the last
+layer, which are needed at once, stay on the device. Under recomputation only what it starts from is
+copied: with `recompute=full` a layer's input.
 
 Sources: NVIDIA/TransformerEngine, pytorch/cpu_offload.py (`cpu_offloading_num_layers`, fewer than
 there are layers; two streams); pytorch/torchtune, training/_activation_offloading.py (a stream of

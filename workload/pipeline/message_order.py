@@ -126,9 +126,9 @@ def order_of_messages(habit: str, plan: Plan) -> str:
         )
     if not plan.has_even_turns and (habit != MEGATRON or plan.in_pairs):
         raise PlanCannotRunError(
-            f"interleave={plan.interleave} wants micro-batches in multiples of pipe={plan.pipe}, "
-            f"not {plan.micro_batches}; Megatron-Core's schedule alone runs others, without pairs "
-            "of passes (overlap=a2a)"
+            f"interleave={plan.interleave} needs micro-batches in multiples of pipe={plan.pipe}, "
+            f"not {plan.micro_batches}; only Megatron-Core's schedule without overlap=a2a runs "
+            "other numbers"
         )
     if habit == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
         if plan.interleave == 1:

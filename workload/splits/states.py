@@ -36,16 +36,15 @@ def check(plan: Plan) -> None:
         if value != "fp32"
     ]
     if said and (plan.precision, plan.optimizer) != ("bf16", "adamw"):
-        what = "moments" if plan.moments != "fp32" else "copies"
         raise PlanError(
-            f"{said[0]} are {what} of optimizer=adamw in precision=bf16, not of "
-            f"optimizer={plan.optimizer} in {plan.precision}"
+            f"{said[0]} needs optimizer=adamw and precision=bf16, not "
+            f"optimizer={plan.optimizer} and precision={plan.precision}"
         )
     kept = [each for each in said if each != "moments=bf16"]
     if kept and plan.offload in ON_HOST:
         raise PlanError(
-            f"{kept[0]} are states on the device, and offload={plan.offload} has none there; "
-            "leave one of both out"
+            f"{kept[0]} is supported only for states on the device, and offload={plan.offload} "
+            "keeps them on the host; leave one of the two out"
         )
 
 

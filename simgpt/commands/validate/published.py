@@ -89,6 +89,8 @@ def command(
     if sweeps and data is not None:
         raise click.UsageError("--sweeps names the rows; leave out --data")
     shipped = SWEEPS if sweeps else RUNS
+    if commands and against is not None:
+        raise click.UsageError("--commands predicts nothing; leave out --against")
     if commands:
         return print_commands(read_runs(data, shipped), sources, as_json=as_json, output=output)
     if unseen and sources:

@@ -23,7 +23,7 @@ class Checkout:
 
     def __init__(self, folder: Path, roots: Sequence[str] = ROOTS) -> None:
         if not folder.is_dir():
-            raise RecipeError(f"{path_shown(folder)} is no folder with a checkout")
+            raise RecipeError(f"{path_shown(folder)} is not a folder with a checkout")
         self.folder = folder.resolve()
         self.roots = tuple(self.folder / root for root in roots)
         self._parsed: dict[Path, ast.Module] = {}

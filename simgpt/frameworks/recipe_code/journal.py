@@ -1,5 +1,5 @@
-"""Two ways through a recipe, where a condition cannot be told: both are followed from one state,
-and what they leave different is unknown.
+"""Both branches of a condition whose value is not known: each is evaluated from the same state,
+and what they leave different becomes unknown.
 
 Containers (names of a scope, attributes of an object, lists, dictionaries) are copied before they
 are first written; after the first way they are put back, after the second the two are joined.

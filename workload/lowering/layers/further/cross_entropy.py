@@ -49,8 +49,8 @@ def is_in_chunks(b: Builder) -> bool:
 
 
 def chunk_rows(rows: int, vocab: int, hidden: int) -> int:
-    """Rows of a chunk of a fused loss: the power of two by which a chunk's logits take about what
-    the classifier's input does. The last chunk may have fewer.
+    """Rows of a chunk of a fused loss: a power of two, so that a chunk's logits are about as large
+    as the classifier's whole input. The last chunk may have fewer.
 
     Source: linkedin/Liger-Kernel@ead96b6, ops/fused_linear_cross_entropy.py (inc_factor,
     chunk_size).
@@ -64,8 +64,8 @@ def chunk_rows(rows: int, vocab: int, hidden: int) -> int:
 
 def in_chunks(b: Builder, of: Classifier, told: Told) -> str:
     """Emit classifier, loss and gradients chunk by chunk; returns the gradient of the classifier's
-    input, of which each rank has the part of its vocabulary. Rules that compare losses alone have
-    no gradients."""
+    input, to which each rank adds the part of its vocabulary. Zeroth-order rules, which only
+    compare losses, have no gradients."""
     trains, total = not b.rule.zeroth_order, ""
     d = b.tensor("head.di", (b.rows, b.gpt.hidden)) if trains else ""
     for number, (start, count) in enumerate(_chunks(b, of)):
@@ -138,8 +138,8 @@ def _summed_weight_gradient(
 
 def loss(b: Builder, logits: str, told: Told, further: int, chunk: int | None = None) -> str:
     """Emit cross-entropy over the split vocabulary and its gradient, of all rows or of a `chunk`;
-    returns the latter's name. `told` are the targets and which of them count. That of a `further`
-    token is weighed, and added to that of the next.
+    returns the gradient's name. `told` are the targets and which of them count. The loss of a
+    `further` token (multi-token prediction) is weighted and added to that of the next token.
 
     Source: Shoeybi et al. (Megatron-LM, 1909.08053), section 3: maximum first, then the sum of
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
