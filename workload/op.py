@@ -21,7 +21,9 @@ THERE, BACK = "there", "back"
 NONE = -1  # no micro-batch, layer or chunk
 TURNED = "turned"  # of a message's attributes: between chunks that stand the other way round
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
+COLLECTIVES = (
+    *("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", RING_SHIFT),
+)
 MESSAGES = SEND, RECV = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 MATMULS = ("matmul", "batched_matmul", "grouped_matmul", "stacked_matmul")
@@ -186,9 +188,10 @@ class Op:
     """One thing that a rank does in a step.
 
     A collective or message has `axes` (its group) and its payload in `nbytes`: the gathered size of
-    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce, all that a rank sends
-    in an all-to-all (of which one of p equal parts, along dimension 0, stays with it), the message;
-    in a ring shift each member sends its buffer to the next one and gets that of the one before.
+    an all-gather, the input of a reduce-scatter, the buffer of an all-reduce or broadcast, all that
+    a rank sends in an all-to-all (of which one of p equal parts, along dimension 0, stays with it),
+    the message; in a ring shift each member sends its buffer to the next one and gets that of the
+    one before.
     Any other op has the memory traffic in `nbytes` (each operand once) and, if it multiplies
     matrices, `flops`. `replicas` ranks of the grid compute the very same thing. An op that names a
     buffer both in `reads` and in `writes` works in place. `block` is the run of ops it is issued

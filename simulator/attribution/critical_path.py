@@ -27,6 +27,7 @@ COLLECTIVE_WORDS = {
     "all_gather": "all-gathers",
     "reduce_scatter": "reduce-scatters",
     "all_reduce": "all-reduces",
+    "broadcast": "broadcasts",
     "all_to_all": "all-to-alls",
     "ring_shift": "ring shifts",
     "send": "messages",

@@ -261,6 +261,7 @@ SWITCHES = (
     "gathers_ahead",
     "coalesced",
     "one_by_one",
+    "whole_owners",
     "context_steps",
     "fp8_pads",
     "once_a_step",

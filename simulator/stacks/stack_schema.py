@@ -194,6 +194,7 @@ KERNELS: dict[str, Rule] = {
     "gathers_ahead": SWITCH,
     "coalesced": SWITCH,
     "one_by_one": SWITCH,
+    "whole_owners": SWITCH,
     "context_steps": SWITCH,
     "fp8_pads": SWITCH,
     "once_a_step": SWITCH,

@@ -120,7 +120,9 @@ def test_a_message_takes_one_hop_or_one_step() -> None:
 
 
 def test_a_broadcast_along_the_ring_moves_the_buffer_past_everyone() -> None:
-    assert algorithms.chain(S, TWO_NODES) == [Phase(8e6, 100e9, True, 1, 6, 1e6, 40e-6)]
+    assert algorithms.chain(S, TWO_NODES) == [Phase(8e6, 100e9, True, 1, 6, 4 << 20, 40e-6)]
+    (short,) = algorithms.chain(1e6, TWO_NODES)
+    assert short.chunk_bytes == 1e6
 
 
 @pytest.mark.parametrize(("overlap", "expected_us"), [(1.0, 7.0), (2.0, 5.0)])

@@ -273,3 +273,15 @@ def test_shares_of_pairs_that_are_none_are_refused(rows: str) -> None:
         MachineError, match=r"software\.pair_share = .* wants rows of \[links, share\]"
     ):
         with_settings(FRONTIER, {"software.pair_share": rows})
+
+
+def test_a_broadcast_is_passed_on_slot_by_slot_along_the_ring() -> None:
+    """4 MiB at a time, each step as long as one of the library's own ring of that chunk: of 1,023
+    steps the last device waits for all, however long the buffer is."""
+    curve = Curve(0.0, 1.0, 1.0, hop_small_s=1e-6, step_small_s=1e-6, step_large_s=20e-6)
+    software = dataclasses.replace(PERLMUTTER.software, all_reduce=curve)
+    machine = dataclasses.replace(PERLMUTTER, software=software)
+    ring = Ring(1024, 128, 8, 50e9, 300e9)
+    few, many = (collective_seconds(machine, "broadcast", size, ring) for size in (8e6, 64e6))
+    assert few > 896 * 19e-6
+    assert many - few < 56e6 / 50e9

@@ -288,6 +288,7 @@ EVERY = Habits(
     gathers_ahead=True,
     coalesced=True,
     one_by_one=True,
+    whole_owners=True,
     copies=(("attention", (1, 2)),),
     passes=(("layernorm", 2.33),),
     payloads=(("all_reduce", 0.5),),

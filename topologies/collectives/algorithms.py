@@ -23,6 +23,10 @@ from dataclasses import dataclass, replace
 from topologies.hardware.software import Curve
 from topologies.routing.rings import Ring
 
+# Eight channels with a buffer of 4 MiB in eight slots each: NVIDIA/nccl, src/init.cc
+# (DEFAULT_BUFFSIZE), src/include/device.h (NCCL_STEPS); as many channels as in tuners.toml.
+SLOTS_BYTES = 8 * (4 << 20) / 8
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -219,14 +223,17 @@ def nvls(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> lis
 
 def chain(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:
     """A broadcast along the ring, pipelined: all of S passes every device, on the links inside
-    nodes as in `ring`.
+    nodes as in `ring`. A device passes a slot of each channel's buffer on when it is full, so that
+    a step takes what one with chunks of `SLOTS_BYTES` takes, however many ranks there are.
 
-    Source: NCCL's broadcast. Not modelled: the root's head start.
+    Source: NVIDIA/nccl, src/device/broadcast.h and src/include/collectives.h
+    (BROADCAST_CHUNKSTEPS, BROADCAST_SLICESTEPS: 1). Not modelled: the root's head start.
     """
     p, nodes = group.ring.ranks, group.ring.nodes
     rate, across = group.ring.bytes_per_s, nodes > 1
     inside_s = _beside_nics(size_bytes, group, links_share)
-    return [Phase(size_bytes, rate, across, nodes - 1, p - nodes, size_bytes / p, inside_s)]
+    chunk = min(size_bytes, SLOTS_BYTES)
+    return [Phase(size_bytes, rate, across, nodes - 1, p - nodes, chunk, inside_s)]
 
 
 def pairwise(size_bytes: float, group: DeviceGroup, links_share: float = 1.0) -> list[Phase]:

@@ -219,7 +219,8 @@ def _curve(software: Software, kind: Kind, name: str, group: DeviceGroup) -> Cur
         return software.tree
     if kind == "broadcast":
         own = software.broadcast
-        borrowed = software.all_gather if name == "ring" else software.tree
+        along = software.all_reduce or software.all_gather  # whose steps were measured with chunks
+        borrowed = along if name == "ring" else software.tree
         return borrowed if own is None else own
     own_curve: Curve | None = getattr(software, kind)
     curve = software.all_gather if own_curve is None else own_curve

@@ -22,6 +22,7 @@ from workload.passes.kinds_in_steps import in_kernels
 from workload.passes.moving import as_sent
 from workload.passes.one_by_one import one_by_one
 from workload.passes.reduce_scatters import in_dtype_of_sums
+from workload.passes.whole_owners import by_whole_owners
 
 SUMS, TRAINING = "gradients", "training"  # dtypes in which gradients are reduced
 Shares = tuple[tuple[str, float], ...]
@@ -77,6 +78,7 @@ class Habits:
     gathers_ahead: bool = False
     coalesced: bool = False
     one_by_one: bool = False
+    whole_owners: bool = False
     copies: tuple[tuple[str, Rates], ...] = ()
     context_steps: bool = False
     own_rows: bool = False
@@ -176,6 +178,15 @@ HABITS = (
         scope="ops",
         matters=lambda habits: habits.one_by_one,
         rewrites=lambda ops, buffers, _: (one_by_one(ops, buffers), {}),
+    ),
+    HabitPass(
+        name="whole_owners",
+        words="every parameter updated whole by one rank, which broadcasts it",
+        source="InternLM/InternEvo@c628a8c, internlm/solver/optimizer/hybrid_zero_optim.py, "
+        "broadcast_params",
+        scope="ops",
+        matters=lambda habits: habits.whole_owners,
+        rewrites=lambda ops, buffers, _: (by_whole_owners(ops, buffers), {}),
     ),
     HabitPass(
         name="context_steps",

@@ -212,7 +212,7 @@ def input_columns(space: Space, rows: Indices, inputs: int) -> list[Counts]:
 def within_parts(habits: Habits) -> Habits:
     """Those that change no op of one part of the model by what another part has. Copies around ops
     only add to these, and are left out."""
-    return replace(habits, coalesced=False, gathers_ahead=False, copies=())
+    return replace(habits, coalesced=False, whole_owners=False, gathers_ahead=False, copies=())
 
 
 def of_rows(habits: Habits, space: Space, rows: Indices) -> Habits:
@@ -228,7 +228,8 @@ def is_left_out(op: Op, habits: Habits) -> bool:
     pipelines perform once a step is left out too."""
     if habits.once_a_step and op.purpose in (WEIGHT_GATHER, GRAD_SCATTER):
         return True
-    if habits.coalesced and op.purpose in (BUCKET_SCATTER, PARAMETER_GATHER):
+    merged = habits.coalesced or habits.whole_owners
+    if merged and op.purpose in (BUCKET_SCATTER, PARAMETER_GATHER):
         return True
     return habits.gathers_ahead and op.purpose == WEIGHT_GATHER and op.block.phase == FORWARD
 

@@ -1,0 +1,37 @@
+"""Every parameter whole on one of the ranks that share an update, in place of a part on each.
+
+Gradients are then summed on all ranks, and each owner broadcasts what it has updated, one parameter
+after the other.
+
+Source: InternLM/InternEvo@c628a8c, internlm/solver/optimizer/hybrid_zero_optim.py,
+_partition_param_list and broadcast_params; reduce_tensor without a destination in
+_reduce_and_copy. Not modelled: an owner of several parameters sends them as one, which matters
+where there are fewer ranks than parameters; gate and up projections, and norms, are parameters of
+their own there; the update takes the mean owner's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op
+
+
+def by_whole_owners(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
+    """The ops with all-reduces of gradients in place of reduce-scatters, and a broadcast of each
+    parameter in place of gathers of several."""
+    return [each for op in ops for each in _of_owners(op, buffers)]
+
+
+def _of_owners(op: Op, buffers: Mapping[str, Buffer]) -> Iterator[Op]:
+    if op.purpose == BUCKET_SCATTER:
+        yield replace(op, kind="all_reduce")
+    elif op.purpose == PARAMETER_GATHER:
+        for number, (part, whole) in enumerate(zip(op.reads, op.writes, strict=True)):
+            end = f".{number + 1}" if number else ""
+            own = replace(op, kind="broadcast", reads=(part,), writes=(whole,))
+            own = replace(own, nbytes=buffers[whole].nbytes)
+            yield replace(own, name=op.name + end, label=op.label + end)
+    else:
+        yield op
