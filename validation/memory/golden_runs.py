@@ -135,9 +135,8 @@ class GoldenRun:
     @property
     def _stack(self) -> Stack:
         """Megatron-Core, where asked for with a fused loss and with parameters in fp8."""
-        stack, more = load_stack(STACK), dict[str, Any]()
-        if is_set(self.cells, FUSED_LOSS):
-            more["loss_bytes"] = BYTES_OF_FUSED_LOSS
+        fused = is_set(self.cells, FUSED_LOSS)
+        stack, more = load_stack(WITH_FUSED_LOSS if fused else STACK), dict[str, Any]()
         if "param_gather" in self.cells["precision"]:
             more["fp8_weights"] = False
         return replace(stack, memory={**stack.memory, **more})
@@ -227,11 +226,8 @@ REFUSED_FLAGS = {
     ";defer-embedding-wgrad-compute=True": "--defer-embedding-wgrad-compute",
 }
 FUSED_LOSS = "cross-entropy-loss-fusion"
-# The compiled loss writes probabilities beside the fp32 logits, not over them: 4 bytes for each of
-# these (NVIDIA/Megatron-LM@d98e8a6, megatron/core/fusions/fused_cross_entropy.py: PyTorch compiles
-# the in-place steps of calculate_predicted_logits and calculate_gradients to ones out of place).
 # Transformer Engine's, --cross-entropy-fusion-impl te, is another kernel.
-BYTES_OF_FUSED_LOSS = 4
+WITH_FUSED_LOSS = "megatron-core-fused-loss"
 PRECISIONS = re.compile(
     r"bf16|fp16|bf16\+fp8\((?:hybrid|e4m3),(?:(?:delayed|tensorwise)(?:,param_gather)?|blockwise)\)"
 )

@@ -73,10 +73,14 @@ def read(reading: Reading) -> None:
         return
     stacks = _stacks(reading, experts=experts)
     nearest = min(stacks, key=lambda name: stacks[name].unlike(asked))
-    if (experts or by_usage) and stacks[nearest] == asked:
+    paced = _pace(nearest) != _pace(taken)
+    has_all = stacks[nearest] == asked and (experts or not captures)
+    if (experts or by_usage or not paced) and has_all:
         if not by_usage or nearest != taken:
-            spelled = ", ".join(map(reading.spelled, (said if by_usage else fused) + captures))
-            words = f"has what {spelled} turn on, at the pace of NVIDIA's own runs"
+            on = (said if by_usage else fused) + captures
+            spelled = ", ".join(map(reading.spelled, on))
+            words = f"has what {spelled} {'turn' if len(on) > 1 else 'turns'} on"
+            words += ", at the pace of NVIDIA's own runs" if paced else ""
             reading.stack_words = f"{words}; --stack names another" if by_usage else words
         reading.stack = nearest
         return
@@ -108,6 +112,10 @@ def _say(
     for name in sorted(has.fused - asked.fused):
         if reading.text(name):
             reading.differs(name, f"the stack {own} has it fused")
+
+
+def _pace(stack: str) -> Any:
+    return load_stack(stack).own_kernels.get("pace")
 
 
 def _of_stack(reading: Reading, name: str, *, experts: bool) -> TurnedOn:

@@ -26,6 +26,7 @@ ALL = {
 SCOPED = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "moe_router moe_preprocess"}
 WAITS = "layers wait for a host that is slower than the device"
 STACKS = [name for name in table_of(MEGATRON)["with_fusions"] if "full" not in name]
+TOLD = {name for name in STACKS if "nemo" in name or "fused" in name}  # by what is turned on
 __all__ = ["session"]  # the fixture
 
 
@@ -41,7 +42,7 @@ def test_a_stack_with_fused_kernels_and_graphs_comes_back(
     again = imported([path], framework, devices=found.devices)
     assert again.stack == stack
     assert again.changes == ()
-    assert bool(again.stack_words) == ("nemo" in stack or framework == BRIDGE)
+    assert bool(again.stack_words) == (stack in TOLD or framework == BRIDGE)
 
 
 def test_what_nemo_with_graphs_is_told_by() -> None:
@@ -114,8 +115,8 @@ def test_what_a_script_turns_on_is_the_stack_that_has_it(
             {"moe_permute_fusion": True, "cross_entropy_loss_fusion": True},
             "megatron-core",
             {
-                "--moe-permute-fusion": "the stack nemo has it, and --moe-router-fusion",
-                "--cross-entropy-loss-fusion": "the stack nemo has it, and --moe-router-fusion",
+                "--moe-permute-fusion": "taken and put together by several kernels each",
+                "--cross-entropy-loss-fusion": "the stack megatron-core-fused-loss has it",
             },
         ),
         (
@@ -139,7 +140,7 @@ def test_what_a_script_turns_on_is_the_stack_that_has_it(
             {"num_experts": None, "cross_entropy_loss_fusion": True, "enable_cuda_graph": True},
             "megatron-core",
             {
-                "--cross-entropy-loss-fusion": "several kernels; the stack nemo has it",
+                "--cross-entropy-loss-fusion": "the stack megatron-core-fused-loss has it",
                 "--enable-cuda-graph": "kernels are launched one by one; where there are experts,",
             },
         ),
@@ -160,3 +161,11 @@ def test_import_says_why_it_is_the_stack(tmp_path: Path) -> None:
     path.write_text(rendered(exported(question, MEGATRON, "nemo")) + "\n", encoding="utf-8")
     shown = simgpt("import", str(path), "--from", "megatron", "-n", "8").out
     assert "nemo: has what --moe-permute-fusion, --moe-router-fusion," in shown
+
+
+@pytest.mark.parametrize("experts", [8, None])
+def test_a_fused_loss_alone_is_a_stack_of_its_own(experts: int | None) -> None:
+    """Of models without experts as well, as nothing else differs, its pace included."""
+    question = asked(num_experts=experts, cross_entropy_loss_fusion=True)
+    assert (question.stack, changed(question)) == ("megatron-core-fused-loss", {})
+    assert question.stack_words == "has what --cross-entropy-loss-fusion turns on"
