@@ -20,7 +20,18 @@ from topologies.hardware.device import Device
 from topologies.machine import Machine
 from workload.lowering.host_update import UPDATE
 from workload.models.field_limits import GATED
-from workload.op import ATTENTIONS, BUSIEST, CAUSAL, KERNELS, LONGEST, PLACES, QUERIES, Op
+from workload.op import (
+    ATTENTIONS,
+    BUSIEST,
+    CAUSAL,
+    COUNTED,
+    ELEMENTS,
+    KERNELS,
+    LONGEST,
+    PLACES,
+    QUERIES,
+    Op,
+)
 
 BATCHED, GROUPED, STACKED = "batched_matmul", "grouped_matmul", "stacked_matmul"
 PRODUCTS = ("matmul", BATCHED, GROUPED, STACKED)
@@ -31,6 +42,7 @@ UNSAID = (
     *(("count", 1), ("width", HEAD), ("value_width", 0)),
     *(("sequence", 0), (WINDOW, 0), (CAUSAL, True), ("columns", 0)),
     *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0), (KERNELS, 0), (PLACES, 0)),
+    *((ELEMENTS, 0), (COUNTED, "")),
 )
 LAUNCHES = "launches"  # kernels whose bytes are those of another op
 FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
@@ -101,6 +113,7 @@ class AnalyticCosts:
             replace(machine.device, attention=Attention(*own)) if own else machine.device
         )
         self._shares, self._place_s = dict(kernels.memory_shares), dict(kernels.place_s)
+        self._element_s = dict(kernels.element_s)
         self._known: dict[tuple[object, ...], float] = {}
 
     def seconds(self, op: Op) -> float:
@@ -111,8 +124,14 @@ class AnalyticCosts:
         asked = tuple(op.attributes.get(key, unsaid) for key, unsaid in UNSAID)
         key = (op.kind, op.dtype, shape, op.nbytes, op.flops, op.launches, asked)
         if key not in self._known:
-            self._known[key] = self._seconds(op) / self._kernels.pace
+            by_bytes_s = self._seconds(op) / self._kernels.pace
+            self._known[key] = max(by_bytes_s, self._by_elements_s(op))
         return self._known[key]
+
+    def _by_elements_s(self, op: Op) -> float:
+        """How long kernels take that a time for each element binds, not bytes."""
+        elements = float(op.attributes.get(ELEMENTS, 0))
+        return elements * self._element_s[op.attributes[COUNTED]] if elements else 0.0
 
     def _seconds(self, op: Op) -> float:
         device = self._machine.device

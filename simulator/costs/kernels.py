@@ -17,6 +17,7 @@ class Kernels:
     expert, `narrow_host_of_expert_s` for a matmul of fewer than 16 bits.
     `memory_shares` has, for a kind of op, the share of the memory's bandwidth that its kernel
     reaches in place of the device's, `place_s` how long it takes for each place that it looks at.
+    `element_s` has, by names of ops, how long their kernels take for each element at least.
     `tuned_norms` are the widths for which it has norms of their own; of other widths they are
     general ones, and none are where it is empty.
     `attention` has the shares of the peak that its fused attention reaches, forward and backward;
@@ -36,6 +37,7 @@ class Kernels:
     pace: float = 1.0
     memory_shares: tuple[tuple[str, float], ...] = ()
     place_s: tuple[tuple[str, float], ...] = ()
+    element_s: tuple[tuple[str, float], ...] = ()
     tuned_norms: tuple[int, ...] = ()
     tabled: bool = False
     habits: Habits = NO_HABITS

@@ -17,11 +17,13 @@ import numpy as np
 from topologies.files.units import quantity
 from topologies.machine import Machine
 from topologies.session import session_cached
+from workload.dispatchers.table import ALL_GATHER, USUAL
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
-from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
 from workload.models import moe
+from workload.op import ITEM_BYTES
 from workload.passes.exchanges.kernels import ExchangeKernels, Reached
+from workload.passes.exchanges.own_rows import PLACES
 from workload.plan import Plan
 
 EACH, ONCE, OWN = EXCHANGES = "each", "once", "own"
@@ -38,6 +40,41 @@ def sends_own_rows(plan: Plan, exchange: str) -> bool:
     """Whether ranks of x that have parts of the same experts send their own rows to these
     (`workload/passes/exchanges/own_rows.py`), on a stack whose own exchange is this."""
     return exchange == OWN and not sends_once(plan, exchange)
+
+
+def gathered_payloads(gpt: GPT, plan: Plan) -> dict[str, float]:
+    """By labels, how many bytes Megatron-Core's all-gather dispatcher sends for each of the
+    program's, whose scores are in fp32.
+
+    Scores, 4 bytes, and choices, one, are gathered for all experts of a token, not for its own
+    alone (`scores_of_all`); what experts make of a token is summed over ranks in the dtype of
+    scores, and its gradient gathered so. Source: NVIDIA/Megatron-LM, core_v0.12.0 to core_v0.16.0,
+    megatron/core/transformer/moe/token_dispatcher.py, MoEAllGatherTokenDispatcher, which casts to
+    the dtype of its local_probs. Not modelled: scores in the dtype of training, which is
+    Megatron-Core's default; recipes and its guide to experts set --moe-router-dtype fp32.
+    """
+    if plan.dispatcher != ALL_GATHER or plan.expert == 1:
+        return {}
+    every = gpt.experts / gpt.topk
+    wide = ITEM_BYTES["fp32"] / ITEM_BYTES[plan.precision]
+    shares = {
+        "dispatch.scores.gather": every,
+        "dispatch.scores.grad.scatter": every,
+        "dispatch.chosen.gather": every / ITEM_BYTES["int64"],
+        "combine.scatter": wide,
+        "combine.grad.tokens.gather": wide,
+    }
+    over_x = {label: each for each, labels in PLACES.items() for label in labels}
+    return shares | {over_x[label]: share for label, share in shares.items()}
+
+
+def gathered_copies(plan: Plan) -> dict[str, tuple[int, int]]:
+    """By labels, the bytes for an element read, and written, of the casts around these sums."""
+    if plan.dispatcher != ALL_GATHER or plan.expert == 1 or plan.precision == "fp32":
+        return {}
+    cast = ITEM_BYTES[plan.precision] + ITEM_BYTES["fp32"]
+    own_and_all = {"combine.grad.tokens.gather": (cast, cast)}
+    return {"combine.sum_rows": (0, cast), "combine.scatter": (0, cast)} | own_and_all
 
 
 def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:

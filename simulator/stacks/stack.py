@@ -13,6 +13,8 @@ from simulator.stacks.apart import Apart
 from simulator.stacks.effects import has_effect
 from simulator.stacks.exchange import (
     exchange_kernels,
+    gathered_copies,
+    gathered_payloads,
     sends_once,
     sends_own_rows,
     share_sent_once,
@@ -173,11 +175,14 @@ class Stack:
         """The stack's kernels for a plan on a machine: by GPU, or else by family of GPUs."""
         gpu, own = _gpu(machine), self.own_kernels
         shares = of_gpu(own.get("attention", {}), gpu)
-        copies = own.get("copies", {})
+        copies, element_s = dict(own.get("copies", {})), self._times("element_times", gpu)
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
         exchange = str(own.get("exchange", ""))
         if sends_once(plan, exchange):
             payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
+        if own.get("scores_of_all", False):
+            payloads |= gathered_payloads(gpt, plan)
+            copies |= gathered_copies(plan)
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
             **host_times(own, gpu, experts=bool(gpt.experts)),
@@ -186,7 +191,8 @@ class Stack:
             halves=None if shares is None else self._halves(gpu),
             pace=float(own.get("pace", 1.0)),
             memory_shares=self._memory_shares(gpu),
-            place_s=self._place_s(gpu),
+            place_s=self._times("place_times", gpu),
+            element_s=element_s,
             tuned_norms=tuple(own.get("tuned_norms", ())),
             tabled=self.tabled,
             habits=Habits(
@@ -206,6 +212,7 @@ class Stack:
                 **switches,
                 held=held_of(self.memory),
                 copies=tuple((key, (each[0], each[1])) for key, each in copies.items()),
+                counted=tuple(name for name, _ in element_s),
             ),
         )
         unfused = plan.attention == "unfused" and "softmax" in own
@@ -243,8 +250,9 @@ class Stack:
         found = of_gpu(self.own_kernels.get("memory_shares", {}), gpu)
         return () if found is None else tuple(found.items())
 
-    def _place_s(self, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
-        found = of_gpu(self.own_kernels.get("place_times", {}), gpu) or {}
+    def _times(self, key: str, gpu: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+        """What a table of durations has for such GPUs, in seconds."""
+        found = of_gpu(self.own_kernels.get(key, {}), gpu) or {}
         return tuple((kind, quantity(each, "s")) for kind, each in found.items())
 
     def with_hosts(self, factor: float) -> Stack:

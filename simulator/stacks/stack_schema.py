@@ -198,6 +198,7 @@ KERNELS: dict[str, Rule] = {
     "context_steps": SWITCH,
     "fp8_pads": SWITCH,
     "once_a_step": SWITCH,
+    "scores_of_all": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
     "tuned_norms": WIDTHS,
@@ -223,6 +224,7 @@ BY_NAME: dict[str, Rule] = {
     "copies": COUNTS,
     "memory_shares": SHARES,
     "place_times": TIMES,
+    "element_times": TIMES,
     "exchange_kernels": (_is_exchange, f"a table of {', '.join(EXCHANGE_KERNELS)}"),
 }
 NAMES = {"payloads": COLLECTIVES, "fp8_payloads": COLLECTIVES}  # of BY_NAME, where few are known

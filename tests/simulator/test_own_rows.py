@@ -52,9 +52,26 @@ def test_each_rank_sends_a_quarter_of_the_rows_and_gathers_those_of_all_four(
     assert changed == exchanged | {*labels, "experts.grad.reduce"}
 
 
-@pytest.mark.parametrize(
-    "fields", [{"sequence_parallel": False}, {"expert_tensor": 1}, {"dispatcher": "all_gather"}]
-)
+def test_gathered_tokens_come_to_a_node_once_and_are_gathered_over_x_there() -> None:
+    """Of 8 x 4,096 tokens, 4,096 columns in bf16, ranks of one x gather a quarter from each other,
+    and ranks of x the whole behind that; sums, and their gradients, are in fp32, the dtype of
+    scores, and scores are those of all 8 experts, not of 2."""
+    plan = replace(PLAN, dispatcher="all_gather")
+    found = {op.label: op.nbytes for op in ops_of(plan).values()}
+    plain = {op.label: op.nbytes for op in ops_of(plan, EACH).values()}
+    whole = 8 * 4096 * 4096 * 2
+    assert plain["dispatch.tokens.gather"] == plain["dispatch.grad.scatter"] == whole
+    wide = ("combine.scatter", "combine.grad.tokens.gather", "dispatch.tokens.gather")
+    assert [found[label] for label in wide] == [whole * 2 // 4, whole * 2 // 4, whole // 4]
+    over_x = ("experts.rows.gather", "experts.reduce", "combine.grad.rows.gather")
+    assert [found[label] for label in over_x] == [whole, whole * 2, whole * 2]
+    assert (found["dispatch.grad.scatter"], found["experts.grad.reduce"]) == (whole // 4, whole)
+    assert found["dispatch.scores.gather"] == 8 * 1024 * 8 * 4
+    assert found["experts.scores.gather"] == 8 * 4096 * 8 * 4
+    assert found["dispatch.chosen.gather"] == 8 * 1024 * 8  # whether each expert is chosen: a byte
+
+
+@pytest.mark.parametrize("fields", [{"sequence_parallel": False}, {"expert_tensor": 1}])
 def test_where_ranks_of_x_have_no_rows_of_their_own_for_the_same_experts_nothing_changes(
     fields: dict[str, object],
 ) -> None:

@@ -301,6 +301,7 @@ EVERY = Habits(
     context_steps=True,
     fp8_pads=True,
     exchange_kernels=ExchangeKernels(0.5),
+    counted=("sum_rows", "add"),
 )
 
 

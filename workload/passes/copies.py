@@ -8,14 +8,16 @@ ahead is not awaited early.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from workload.naming import op_name
 from workload.op import COMPUTE, FORWARD, WEIGHT_GATHER, Buffer, Op
 from workload.passes.weight_gathers import gather_ahead
 
 Rates = tuple[int, int]  # bytes for an element that is read, and for one that is written
+T = TypeVar("T")
 
 
 def forward_gathers_ahead(ops: Sequence[Op]) -> list[Op]:
@@ -40,7 +42,7 @@ def copied_around(
     for op in ops:
         result += [waiting.pop(name) for name in dict.fromkeys(op.reads) if name in waiting]
         result.append(op)
-        asked = _rates(op, rates)
+        asked = said_of(op, rates)
         if asked is None:
             continue
         copies = _copies(op, asked, buffers)
@@ -51,13 +53,19 @@ def copied_around(
     return [*result, *waiting.values()]
 
 
-def _rates(op: Op, rates: Mapping[str, Rates]) -> Rates | None:
+def said_of(op: Op, table: Mapping[str, T]) -> T | None:
     """What a stack says of an op: by its label, or by its purpose or kind; of one phase before what
     it says of all."""
+    name = name_of(op, table)
+    return None if name is None else table[name]
+
+
+def name_of(op: Op, known: Container[str]) -> str | None:
+    """The name under which a stack knows an op; None if it does not."""
     for name in (op.label, op.purpose or op.kind):
         for key in (f"{op.block.phase}.{name}", name):
-            if key in rates:
-                return rates[key]
+            if key in known:
+                return key
     return None
 
 

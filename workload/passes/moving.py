@@ -14,14 +14,16 @@ def on_own_stream(op: Op) -> Op:
 
 
 def as_sent(ops: Sequence[Op], payloads: Mapping[str, float]) -> list[Op]:
-    """Collectives with the bytes that a stack sends, by their kinds for each of the program's; what
-    fp8 gathers is of the right size, and keys and values are sent as they are."""
+    """Collectives with the bytes that a stack sends for each of the program's, by their labels or
+    else by their kinds; what fp8 gathers is of the right size, and keys and values are sent as they
+    are."""
 
     def whole(op: Op) -> Op:
+        share = payloads.get(op.label, payloads.get(op.kind))
         as_it_is = op.kind == "all_gather" and op.dtype == "fp8"
-        if op.kind not in payloads or as_it_is or op.purpose == KEYS_EXCHANGE:
+        if share is None or as_it_is or op.purpose == KEYS_EXCHANGE:
             return op
-        return altered(op, nbytes=scaled(op.nbytes, payloads[op.kind]))
+        return altered(op, nbytes=scaled(op.nbytes, share))
 
     return [whole(op) for op in ops]
 

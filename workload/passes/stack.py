@@ -15,6 +15,7 @@ from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
+from workload.passes.elements import with_elements
 from workload.passes.exchanges.kernels import ExchangeKernels, by_exchange_kernels
 from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
@@ -61,7 +62,8 @@ class Habits:
     reduced: SUMS, as they are summed, or TRAINING, as they are computed. With `once_a_step` stages
     of pipelines sum gradients whole, which data reduces behind the last micro-batch, whatever
     ZeRO shards, and gather weights once that they keep after the forward pass; others stay
-    whole from a backward pass to the next forward pass.
+    whole from a backward pass to the next forward pass. `counted` names ops that take a time for
+    each element (`workload/passes/elements.py`).
     """
 
     fused: tuple[str, ...] = ()
@@ -87,6 +89,7 @@ class Habits:
     held: Held = NOTHING_HELD
     reduce_dtype: str = TRAINING
     once_a_step: bool = False
+    counted: tuple[str, ...] = ()
 
 
 NO_HABITS = Habits()
@@ -251,6 +254,14 @@ HABITS = (
         scope="ops",
         matters=lambda habits: habits.exchange_kernels is not None,
         rewrites=by_kernels,
+    ),
+    HabitPass(
+        name="counted",
+        words="ops whose kernels take a time for each element, as sums by atomic additions do",
+        source="pytorch/pytorch, aten/src/ATen/native/cuda/Indexing.cu and ScatterGatherKernel.cu",
+        scope="ops",
+        matters=lambda habits: bool(habits.counted),
+        rewrites=lambda ops, buffers, own: (with_elements(ops, buffers, own.counted), {}),
     ),
     HabitPass(
         name="scatter_gather",

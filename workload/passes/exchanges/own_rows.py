@@ -6,9 +6,14 @@ each token over x. A stack whose ranks send their own rows first has an all-to-a
 rows, behind which the rows of all are gathered over x, and sums over x are of rows, before these go
 back: of a token not one, but one for each of its experts. So gathers and exchanges trade places,
 and bytes: an exchange has its own part of them, a gather as many as the exchange had.
+Where tokens of all ranks are gathered in place of that, one collective goes over all ranks that
+hold experts, those of x among them: as if each rank gathered its own tokens from the others of its
+place in x first, and what came over x behind that, where the program gathers over x first; sums
+alike. So each token comes to a node from others once, not once for each of its ranks of x.
 Source: NVIDIA/Megatron-LM core_v0.12.0, transformer/moe/token_dispatcher.py,
 MoEAlltoAllTokenDispatcher: an all-to-all of expert parallelism, an all-gather of expert tensor
-parallelism behind it, and a reduce-scatter in front of the one back.
+parallelism behind it, and a reduce-scatter in front of the one back; MoEAllGatherTokenDispatcher,
+whose collectives are those of tp_ep_group.
 
 Not modelled: that ops trade places in memory too, that rows are then sorted by parts as well, and
 fewer places than tokens, whose gathers would be smaller than those of tokens.
@@ -18,17 +23,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Buffer, Identity, Op
 
 GATHER, COUNTS = "experts.rows.gather", "dispatch.counts.exchange"
-# What is gathered or summed over x, by its label, and the exchange that it trades places with.
-PLACES: Mapping[str, str] = {
-    GATHER: "dispatch.exchange",
-    "experts.reduce": "combine.exchange",
-    "combine.grad.rows.gather": "combine.grad.exchange",
-    "experts.grad.reduce": "dispatch.grad.exchange",
+# What is gathered or summed over x, by its label, and the exchanges or, of gathered tokens, the
+# collectives of experts' ranks that it trades places with.
+PLACES: Mapping[str, tuple[str, ...]] = {
+    GATHER: ("dispatch.exchange", "dispatch.tokens.gather"),
+    "experts.scores.gather": ("dispatch.scores.gather",),
+    "experts.chosen.gather": ("dispatch.chosen.gather",),
+    "experts.reduce": ("combine.exchange", "combine.scatter"),
+    "combine.grad.rows.gather": ("combine.grad.exchange", "combine.grad.tokens.gather"),
+    "experts.grad.reduce": ("dispatch.grad.exchange", "dispatch.grad.scatter"),
+    "dispatch.scores.grad.reduce": ("dispatch.scores.grad.scatter",),
 }
+COLLECTIVES = frozenset(chain.from_iterable(PLACES.values()))
 
 
 def of_own_rows(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
@@ -38,22 +49,22 @@ def of_own_rows(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
     if not gathers:
         return list(ops)
     whole, own = (buffers[name].elements for name in (gathers[0].writes[0], gathers[0].reads[0]))
-    sent = {op.identity: op.nbytes for op in ops if _exchanges_rows(op)}
+    sent = {op.identity: op.nbytes for op in ops if _is_of_experts(op)}
 
     def traded(op: Op) -> Op:
-        if _exchanges_rows(op):
+        if _is_of_experts(op):
             return replace(op, nbytes=op.nbytes * own // whole)
-        other = sent.get(_other(op)) if op.label in PLACES else None
-        return op if other is None else replace(op, nbytes=max(op.nbytes, other))
+        others = [sent[each] for each in _others(op) if each in sent]
+        return replace(op, nbytes=max(op.nbytes, *others)) if others else op
 
     return [traded(op) for op in ops]
 
 
-def _exchanges_rows(op: Op) -> bool:
+def _is_of_experts(op: Op) -> bool:
     of_rows = op.purpose in (EXPERT_DISPATCH, EXPERT_COMBINE) and op.label != COUNTS
-    return of_rows and op.kind == "all_to_all"
+    return of_rows and (op.kind == "all_to_all" or op.label in COLLECTIVES)
 
 
-def _other(op: Op) -> Identity:
-    """The exchange of the same pass that an op trades places with."""
-    return *op.identity[:-1], PLACES[op.label]
+def _others(op: Op) -> list[Identity]:
+    """The collectives of the same pass that an op may trade places with."""
+    return [(*op.identity[:-1], label) for label in PLACES.get(op.label, ())]
