@@ -105,6 +105,15 @@ def test_experts_lie_over_tensor_parallelism_unless_they_are_split() -> None:
     assert (plain.expert_tensor, plain.expert) == (0, 4)
 
 
+@pytest.mark.parametrize("tp", ["1", "2", "4"])
+def test_openeurollms_jobs_split_experts_as_all_else_and_take_flash_attention(tp: str) -> None:
+    """Their configuration leaves the expert tensor parallelism out, and names the backend."""
+    own = {"source": "OpenEuroLLM oellm-autoexp JUPITER, Qwen3 30B-A3B", "heads": "8"}
+    job = case_of(run(**own, tp=tp, dp=str(8 // int(tp)), ep=str(8 // int(tp)))).job
+    assert (job.plan.expert_tensor or job.plan.x, job.plan.x) == (int(tp), int(tp))
+    assert job.stack.name == "megatron-core-flash"
+
+
 def test_a_dispatcher_that_gathers_tokens_is_the_plans() -> None:
     plans = [case_of(run(dispatcher=word)).job.plan for word in ("AllGather", "alltoall", "")]
     assert [plan.dispatcher for plan in plans] == ["all_gather", *(plans[2].dispatcher,) * 2]
