@@ -34,6 +34,7 @@ from simulator.search.problem import (
     recomputes,
     schedules,
 )
+from simulator.stacks.stage_split import SPLIT
 from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
@@ -92,7 +93,8 @@ class Space:
         """One plan of the space."""
         fields = {**self.shape(at), **self.problem.others}
         chunks = fields["pipe"] * order.interleave
-        if self.problem.gpt.layers % chunks:
+        unlike = fields["pipe"] > 1 and SPLIT in self.problem.stack.plan  # even splits must be said
+        if self.problem.gpt.layers % chunks or unlike:
             fields["stage_layers"] = nearly_even(self.problem.gpt.layers, chunks)
         return Plan(
             **fields,

@@ -65,7 +65,7 @@ def job_of(
     beside = named_beside(words) if stack != EXECUTOR else None
     if beside is not None:
         given["overlap"] = tuple(beside)
-    read = partial(parse_plan, devices=devices, batch=batch)
+    read = partial(_read, gpt, stack, devices=devices, batch=batch)
     refusal = partial(_refusal, read, gpt, stack)
     optional = given_where(stack.plan, words).keys() - words.keys()
     given = _where_it_can(given, {key: stack.plan.get(key) for key in sorted(optional)}, refusal)
@@ -81,6 +81,13 @@ def job_of(
     mine = asked.model(gpt, plan.x)
     remarks = [] if beside is None else [remark(beside, plan)]
     return Job(mine, plan, asked, (*_remarks(gpt, mine, asked, plan), *remarks), assumed)
+
+
+def _read(
+    gpt: GPT, stack: Stack, words: Mapping[str, Any], *, devices: int | None, batch: int | None
+) -> Plan:
+    """The plan of some words, with its layers on stages as the stack has them."""
+    return stack.spread(parse_plan(words, devices=devices, batch=batch), gpt, words)
 
 
 def check_layout(text: str | Mapping[str, Any], gpt: GPT) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from simulator.stacks.exchange import (
 from simulator.stacks.held import held_of
 from simulator.stacks.host import host_times, of_gpu, with_hosts
 from simulator.stacks.runs import Runs
+from simulator.stacks.stage_split import SPLIT, spread
 from simulator.stacks.where import NOTHING, Said, defaults_of
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
@@ -75,6 +76,10 @@ class Stack:
         if "recompute" in keys:
             keys["recompute"] = self.recompute(keys["recompute"])
         return keys
+
+    def spread(self, plan: Plan, gpt: GPT, said: Container[str] = ()) -> Plan:
+        """The plan with its layers on stages as the stack has them, unless the user `said` how."""
+        return spread(plan, self.model(gpt, plan.x), str(self.plan.get(SPLIT, "")), said)
 
     def text(self, plan: Plan) -> str:
         """The plan in the one grammar, so that it is the same plan where the stack reads it: what

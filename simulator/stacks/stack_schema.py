@@ -11,7 +11,8 @@ from simulator.stacks.exchange import EXCHANGES
 from simulator.stacks.logged import COUNTS as COUNTS_OF_LOGS
 from simulator.stacks.runs import SOME_LAYERS
 from simulator.stacks.stack import StackError
-from simulator.stacks.where import WHEN, WHERE, is_bound
+from simulator.stacks.stage_split import BY_COST, SPLIT
+from simulator.stacks.where import NO_KEYS, WHEN, WHERE, is_bound
 from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
@@ -252,7 +253,7 @@ SELECTIVES = (SELECTIVE, PER_OP)
 UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
 PLANNED = tuple(key for key in KEYS if key not in UNPLANNED)
 TABLES: dict[str, tuple[str, ...]] = {
-    "plan": (*PLANNED, "selective", WHERE),
+    "plan": (*PLANNED, *NO_KEYS),
     "vocabulary": tuple(VOCABULARY),
     "kernels": (*KERNELS, *BY_NAME, "softmax"),
     "can": tuple(CAN),
@@ -298,7 +299,9 @@ def _check_plan(plan: Mapping[str, Any], origin: str) -> None:
     for key, value in plan.items():
         if key == WHERE:
             _check_where(value, f"{origin}: plan.{WHERE}")
-        elif key != "selective":
+        elif key == SPLIT:
+            _check(value, (BY_COST.__eq__, f'"{BY_COST}"'), f"{origin}: plan.{SPLIT}")
+        elif key != SELECTIVE:
             plan_value(key, value)
         elif value not in SELECTIVES:
             raise StackError(f"{origin}: plan.selective must be one of {', '.join(SELECTIVES)}")

@@ -18,6 +18,7 @@ from workload.plan import Plan
 from workload.plan_text import plan_value
 
 WHERE, WHEN = "where", "when"
+NO_KEYS = (WHERE, "selective", "split")  # of a stack's `plan`, which are no keys of a plan
 Given = Mapping[str, Any]  # a rule, or what a plan says
 Said = Given | Plan
 NOTHING: Given = MappingProxyType({})
@@ -26,7 +27,7 @@ _OF_PLANS = {each.name: each.default for each in fields(Plan) if each.default is
 
 def defaults_of(plan: Given, said: Said) -> dict[str, Any]:
     """What a stack's `plan` gives one that says this, lists as tuples."""
-    keys = {key: value for key, value in plan.items() if key not in (WHERE, "selective")}
+    keys = {key: value for key, value in plan.items() if key not in NO_KEYS}
     keys |= given_where(plan, said)
     return {key: tuple(each) if isinstance(each, list) else each for key, each in keys.items()}
 

@@ -16,6 +16,7 @@ from simulator.explain.nearest_fit import (
     text_of_change,
 )
 from simulator.stacks.job import Job, job_of
+from simulator.stacks.stage_split import SPLIT
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from validation.moe.expert_columns import (
@@ -27,7 +28,6 @@ from validation.moe.expert_columns import (
 from validation.published.dialect import Dialect, dialect_of
 from validation.published.run_machine import machine_of
 from validation.published.runs import NARROW, PublishedRun
-from validation.published.stage_split import layers_by_cost
 from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
@@ -197,9 +197,8 @@ def _plan_words(
         remarks.append(f"{per_cell:g} sequences of a rank are not a multiple of {micro}")
     keys = _plan_keys(run, dialect, gpt, degrees["x"])
     interleave = run.whole("vpp") or 1
-    if dialect.split_by_cost and pipe > 1:
-        keys["stage_layers"] = layers_by_cost(gpt, pipe)
-    if "stage_layers" not in keys and (uneven := _stage_layers(gpt.layers, pipe * interleave)):
+    uneven = _stage_layers(gpt.layers, pipe * interleave)
+    if "stage_layers" not in keys and uneven and SPLIT not in dialect.stack.plan:
         keys |= uneven
     if keys.get("ends_as_layers") and (gpt.layers + 2) % (pipe * interleave):
         keys["ends_as_layers"] = False

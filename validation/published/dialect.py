@@ -17,13 +17,11 @@ OTHER = "other"  # the stack of rows whose framework nothing is known of
 @dataclass(frozen=True)
 class Dialect:
     """What a row means where it does not say: its stack, with what its notes change of the stack's
-    plan, and keys of the model. `noted` has those of the plan, which come before its columns, and
-    `split_by_cost` says that layers are spread over stages as `stage_split.py` has it."""
+    plan, and keys of the model. `noted` has those of the plan, which come before its columns."""
 
     stack: Stack
     model: Mapping[str, Any]
     noted: Mapping[str, Any]
-    split_by_cost: bool = False
 
     @property
     def has_grid(self) -> bool:
@@ -39,8 +37,7 @@ def dialect_of(run: PublishedRun) -> Dialect:
     layers = [document["defaults"], _of_activation(run), chosen, *notes]
     model = _merged([layer.get("model", {}) for layer in layers])
     noted = _merged([note.get("plan", {}) for note in notes])
-    stack = load_stack(chosen.get("stack", OTHER))
-    return Dialect(stack, model, noted, chosen.get("split_by_cost", False))
+    return Dialect(load_stack(chosen.get("stack", OTHER)), model, noted)
 
 
 def _of_activation(run: PublishedRun) -> Mapping[str, Any]:

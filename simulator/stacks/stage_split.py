@@ -1,10 +1,27 @@
-"""How a framework spreads layers over the stages of a pipeline, where it does not do so evenly."""
+"""How a stack spreads layers over the stages of a pipeline where it does not do so evenly: the key
+`split` of its `plan`."""
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import replace
 from itertools import accumulate
 
 from workload.gpt import GPT
+from workload.plan import Plan
+
+SPLIT, BY_COST = "split", "by_cost"
+UNEVEN = ("stage_layers", "ends_as_layers")
+
+
+def spread(plan: Plan, gpt: GPT, split: str, said: Container[str]) -> Plan:
+    """The plan with the stages that a stack's `split` gives it; as it is where the user `said` how
+    layers lie, where there is one stage, and where stages have several chunks."""
+    if split != BY_COST or any(key in said for key in UNEVEN):
+        return plan
+    if plan.pipe == 1 or plan.interleave > 1:
+        return plan
+    return replace(plan, stage_layers=layers_by_cost(gpt, plan.pipe))
 
 
 def layers_by_cost(gpt: GPT, stages: int) -> tuple[int, ...]:
