@@ -99,8 +99,8 @@ def _of_checkout(
     paths: Sequence[Path], framework: str | None, recipe: str, devices: int | None
 ) -> tuple[list[Described], str | None, dict[str, Any]]:
     """What a recipe of a checkout says, the preset that it builds on, and what of it is another."""
-    if len(paths) > 1 or framework not in (None, BRIDGE):
-        raise FrameworkError("--recipe is of one checkout of Megatron-Bridge")
+    if len(paths) > 1 or framework not in (None, *RECIPES):
+        raise FrameworkError("--recipe is of one checkout of Megatron-Bridge or NeMo")
     described, preset, otherwise = read_recipe(paths[0], recipe, devices)
     return [described], preset, otherwise
 

@@ -9,7 +9,7 @@ from typing import Any
 from simgpt.frameworks.reading import FrameworkError, Reading
 from workload.errors import PlanError
 from workload.models.field_limits import MOST as MOST_OF_MODELS
-from workload.pipeline.layout import written_out
+from workload.pipeline.layout import uneven_stages, written_out
 
 ENDS = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")
 UNEVEN = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
@@ -57,10 +57,7 @@ def _read_uneven(reading: Reading, pipe: int, first: int, last: int) -> None:
         name = UNEVEN[0] if first else UNEVEN[1]
         reading.refuse(name, "with several chunks of a stage, simgpt wants the layers of each")
         return
-    between = pipe - bool(first) - bool(last)
-    left = reading.fields.get("layers", 0) - first - last
-    each = left // max(between, 1)
-    own = [first] * bool(first) + [each] * between + [last] * bool(last)
+    own = uneven_stages(reading.fields.get("layers", 0), pipe, 1, first or None, last or None)
     reading.fields["stage_layers"] = "+".join(map(str, own))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from validation.memory.golden_flags import Cells, is_set, layout, number
-from workload.pipeline.layout import layout_of
+from workload.pipeline.layout import layout_of, uneven_stages
 
 FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 EMBEDDING, LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
@@ -52,10 +52,7 @@ def words_of(cells: Cells, layers: int, pipe: int, chunks: int) -> dict[str, Any
     first, last = number(cells, FIRST), number(cells, LAST)
     ends = is_set(cells, EMBEDDING), is_set(cells, LOSS)
     if first is not None or last is not None:
-        between = pipe - (first is not None) - (last is not None)
-        each = (layers - (first or 0) - (last or 0)) // max(between, 1)
-        stages = [first] * (first is not None) + [each] * between + [last] * (last is not None)
-        return {"stage_layers": _joined([(n or 0) // chunks for n in stages] * chunks)}
+        return {"stage_layers": _joined(uneven_stages(layers, pipe, chunks, first, last))}
     if all(ends):
         return {"ends_as_layers": True}
     if any(ends):

@@ -72,3 +72,21 @@ def _repeated(budget: Budget, found: re.Match[str]) -> str:
     inner, count = (found[1], found[2]) if found[2] else (found[3], found[4])
     budget.charge(len(inner) * int(count) - len(found[0]))
     return inner * int(count)
+
+
+def uneven_stages(
+    layers: int, pipe: int, chunks: int, first: int | None, last: int | None
+) -> tuple[int, ...]:
+    """The layers of each chunk where the first or last stage has its own number of layers: the
+    others share the rest evenly, and a stage's layers are split evenly over its chunks.
+
+    Source: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_block.py,
+    get_num_layers_to_build.
+
+    >>> uneven_stages(61, 4, 1, 15, 14)
+    (15, 16, 16, 14)
+    """
+    between = pipe - (first is not None) - (last is not None)
+    each = (layers - (first or 0) - (last or 0)) // max(between, 1)
+    stages = [first] * (first is not None) + [each] * between + [last] * (last is not None)
+    return tuple([(own or 0) // chunks for own in stages] * chunks)

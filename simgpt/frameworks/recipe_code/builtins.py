@@ -13,16 +13,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from simgpt.frameworks.recipe_code import paths
+from simgpt.frameworks.recipe_code.argument_parsers import argument_parser
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
+from simgpt.frameworks.recipe_code.tables import read_table
 from simgpt.frameworks.recipe_code.values import (
     Builtin,
     Class,
     External,
     FieldSpec,
+    FilePath,
     Function,
     Module,
     Place,
     RaisedError,
+    Table,
     Thing,
     is_literal,
     unknown,
@@ -43,6 +48,10 @@ OF_EVERY_MODEL = (
     *("use_transformer_engine_op_fuser", "cuda_graph_modules"),  # the latter of core_v0.18.0 on
 )
 PROVIDER = "the model"
+CORE_BASES = {  # of transformer_config.py
+    "TransformerConfig": ("ModelParallelConfig",),
+    "MLATransformerConfig": ("TransformerConfig", "ModelParallelConfig"),
+}
 
 
 def known_external(name: str) -> Call | None:
@@ -83,6 +92,8 @@ def _hasattr(ev: Evaluation, place: Place, given: list[Any], named: dict[str, An
             return True
         if owner.cls and any(each.definition(name) for each in ev.classes(owner.cls)):
             return True
+        if owner.is_config and ev.takes(owner, name):
+            return True
         return unknown(f"whether {owner.label} has {name}", place)
     try:
         found = ev.attribute(owner, name, place)
@@ -95,7 +106,7 @@ def _is_model(ev: Evaluation, owner: Thing) -> bool:
     """Whether an object is a model's configuration: of a checkpoint, or of a class that derives
     from Megatron-Core's."""
     bases = ev.bases_outside(owner.cls) if owner.cls else []
-    return owner.label.startswith(PROVIDER) or "TransformerConfig" in bases
+    return owner.label.startswith(PROVIDER) or any(each in CORE_BASES for each in bases)
 
 
 def _is_unset(value: Any) -> bool:
@@ -133,6 +144,8 @@ def _is_a(ev: Evaluation, value: Any, kind: Any, place: Place) -> bool | None:
         return False if isinstance(kind, Class) and is_literal(value) else None
     name = kind.name if isinstance(kind, Class) else getattr(kind, "last", "")
     own = [each.name for each in ev.classes(value.cls)] if value.cls else [value.label]
+    own += ev.bases_outside(value.cls) if value.cls else []
+    own += [base for each in own for base in CORE_BASES.get(each, ())]
     if name in own:
         return True
     return False if isinstance(kind, Class) and value.cls else None
@@ -142,7 +155,7 @@ def _replace(ev: Evaluation, place: Place, given: list[Any], named: dict[str, An
     if not given or not isinstance(given[0], Thing):
         return unknown("a replace", place)
     old = given[0]
-    return Thing(old.label, place, {**old.fields, **named}, old.cls, old.why)
+    return Thing(old.label, place, {**old.fields, **named}, old.cls, old.why, old.of)
 
 
 def _deepcopy(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
@@ -155,7 +168,7 @@ def _copied(value: Any, seen: dict[Thing, Thing], depth: int) -> Any:
     if isinstance(value, Thing):
         if value in seen:
             return seen[value]
-        copy = seen[value] = Thing(value.label, value.place, {}, value.cls, value.why)
+        copy = seen[value] = Thing(value.label, value.place, {}, value.cls, value.why, value.of)
         copy.fields.update({k: _copied(v, seen, depth + 1) for k, v in value.fields.items()})
         return copy
     if isinstance(value, list):
@@ -178,15 +191,16 @@ def _import(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any
     return found
 
 
-def _join(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
-    known = all(isinstance(each, str) for each in given)
-    return "/".join(given) if known else unknown("a path", place)
-
-
 def _device(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
     if not ev.device:
         return unknown("the device", place)
     return Thing("the device", place, dict(ev.device))
+
+
+def experiment(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Thing:
+    """`nemo_run.Experiment(…)`, whose tasks are taken."""
+    add = Builtin("add", lambda at, tasks, keys: ev.taken.extend(tasks[:1]))
+    return Thing("an experiment", place, {"add": add})
 
 
 def _pretrained(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
@@ -202,6 +216,8 @@ def _plain(name: str, function: Callable[..., Any]) -> Call:
 
     def call(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
         values = [*given, *named.values()]
+        if name == "len" and len(given) == 1 and isinstance(given[0], Table):
+            return len(given[0].rows)
         if name in ("list", "tuple", "dict", "len", "sorted", "reversed", "enumerate", "zip"):
             known = not any(isinstance(each, Thing | External) for each in values)
         else:
@@ -248,7 +264,7 @@ def _name_of(ev: Evaluation, place: Place, given: list[Any], named: dict[str, An
         return str(value)
     if isinstance(value, External):
         return value.name
-    return unknown("a text", place)
+    return value.text if isinstance(value, FilePath) else unknown("a text", place)
 
 
 def _partial(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
@@ -279,7 +295,14 @@ _EXTERNAL: dict[str, Call] = {
     "copy.deepcopy": _deepcopy,
     "copy.copy": _deepcopy,
     "importlib.import_module": _import,
-    "os.path.join": _join,
+    **{"os.path.join": paths.join, "os.path.dirname": paths.folder, "pathlib.Path": paths.path},
+    **dict.fromkeys(("os.path.isfile", "os.path.exists"), paths.is_file),
+    **dict.fromkeys(("os.path.abspath", "os.path.realpath"), paths.same),
+    "argparse.ArgumentParser": argument_parser,
+    "pandas.read_csv": lambda ev, place, given, named: read_table(ev.checkout, given, place),
+    "pandas.DataFrame": lambda ev, place, given, named: Table([]),
+    "nemo_run.Experiment": experiment,
+    "nemo_run.run": lambda ev, place, given, named: ev.taken.extend(given[:1]),
     "functools.partial": _partial,
     "math.ceil": _plain("math.ceil", math.ceil),
     "torch.cuda.get_device_properties": _device,

@@ -40,6 +40,18 @@ class Checkout:
                     return path
         return None
 
+    def file(self, path: str) -> Path | None:
+        """A file by its path within the checkout; None where it has no such file."""
+        parts = path.split("/")
+        if len(parts) > 20 or any(part in ("", ".", "..") or len(part) > PART for part in parts):
+            return None
+        found = self.folder.joinpath(*parts)
+        return found if self._is_inside(found) and found.is_file() else None
+
+    def before(self, folder: str) -> Checkout:
+        """The checkout where imports look into one of its folders first."""
+        return Checkout(self.folder, (folder, *ROOTS))
+
     def is_package(self, name: str) -> bool:
         """Whether a dotted name is a folder of modules, with or without a file of its own."""
         parts = name.split(".")
@@ -49,6 +61,10 @@ class Checkout:
     def shown(self, path: Path) -> str:
         """A file's path within the checkout."""
         return path.relative_to(self.folder).as_posix()
+
+    def mentions(self, path: Path, words: str) -> bool:
+        """Whether the text of a file has some words."""
+        return words in _FILE.text(path)
 
     def tree(self, path: Path) -> ast.Module:
         """The syntax tree of a file; a RecipeError says why it has none."""

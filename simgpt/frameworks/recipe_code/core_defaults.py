@@ -1,7 +1,7 @@
 """Defaults of Megatron-Core's classes, which recipes construct and whose source is not in their
 checkout.
 
-Source: NVIDIA/Megatron-LM core_v0.14.0 to core_v0.16.0, megatron/core/distributed/
+Source: NVIDIA/Megatron-LM core_v0.12.0 to core_v0.16.0, megatron/core/distributed/
 distributed_data_parallel_config.py, megatron/core/optimizer/optimizer_config.py,
 megatron/core/transformer/transformer_config.py and megatron/core/model_parallel_config.py. Of
 models that a checkpoint describes only fields stand here that no checkpoint's configuration sets
@@ -37,15 +37,25 @@ _OF_MODELS: Mapping[str, Any] = {
     "moe_flex_dispatcher_backend": "deepep",
     "moe_expert_capacity_factor": None,
     "cpu_offloading_num_layers": 0,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+}
+_OF_DESCRIBED = {
+    **_OF_MODELS,
+    "num_moe_experts": None,
+    "moe_token_dispatcher_type": "allgather",
+    "mtp_num_layers": None,
+}
+_OF_LATENT = {
+    **_OF_DESCRIBED,
+    "multi_latent_attention": True,
+    **{"q_lora_rank": 512, "kv_lora_rank": 512},
+    **{"qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128},
 }
 CORE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     OF_CHECKPOINTS: _OF_MODELS,
-    "TransformerConfig": {
-        **_OF_MODELS,
-        "num_moe_experts": None,
-        "moe_token_dispatcher_type": "allgather",
-        "mtp_num_layers": None,
-    },
+    "TransformerConfig": _OF_DESCRIBED,
+    "MLATransformerConfig": _OF_LATENT,
     "DistributedDataParallelConfig": {
         "grad_reduce_in_fp32": False,
         "overlap_grad_reduce": False,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.journal import Container, Journal
-from simgpt.frameworks.recipe_code.values import Class, External, Module, Place, Scope
+from simgpt.frameworks.recipe_code.values import Class, External, Module, Place, Scope, Thing
 
 
 class Evaluation(Protocol):
@@ -18,6 +18,9 @@ class Evaluation(Protocol):
     models: Callable[[str], Mapping[str, Any]]
     journal: Journal
     model_name: str
+    words: dict[str, Any]
+    command: Sequence[str]
+    taken: list[Any]
 
     def step(self) -> None:
         """Count one node."""
@@ -42,6 +45,9 @@ class Evaluation(Protocol):
 
     def bases_outside(self, cls: Class) -> list[str]:
         """Names of the bases of a class that are not in the checkout."""
+
+    def takes(self, config: Thing, name: str) -> bool:
+        """Whether what a configuration calls has a parameter of a name."""
 
     def call(self, called: Any, given: list[Any], named: dict[str, Any], place: Place) -> Any:
         """What a call gives."""

@@ -10,22 +10,29 @@ object whose attributes are the keywords that it was given. Work is bounded by `
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from simgpt.frameworks.recipe_code import statements
 from simgpt.frameworks.recipe_code.builtins import BUILTINS, PROVIDER, known_external
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.core_defaults import CORE_DEFAULTS, OF_CHECKPOINTS
-from simgpt.frameworks.recipe_code.expressions import evaluate
+from simgpt.frameworks.recipe_code.expressions import evaluate, place_of
 from simgpt.frameworks.recipe_code.journal import Container, Journal
 from simgpt.frameworks.recipe_code.methods import method_of
-from simgpt.frameworks.recipe_code.parameters import bound_parameters
+from simgpt.frameworks.recipe_code.parameters import (
+    bound_parameters,
+    defaults_of,
+    parameter_names,
+)
+from simgpt.frameworks.recipe_code.paths import of_path
+from simgpt.frameworks.recipe_code.tables import method_of_table
 from simgpt.frameworks.recipe_code.values import (
     Builtin,
     Class,
     External,
     FieldSpec,
+    FilePath,
     Function,
     Imported,
     Module,
@@ -33,6 +40,7 @@ from simgpt.frameworks.recipe_code.values import (
     RaisedError,
     RecipeError,
     Scope,
+    Table,
     Thing,
     TooMuchError,
     unknown,
@@ -60,6 +68,9 @@ class Evaluator:
         self.journal = Journal()
         self.notes: list[tuple[Place, str]] = []
         self.model_name = ""
+        self.words: dict[str, Any] = {}  # of a script's options, by their names
+        self.command: Sequence[str] = ()  # a script's command line
+        self.taken: list[Any] = []  # what a script gives to run
         self._modules: dict[str, Module] = {}
         self._steps = 0
         self._depth = 0
@@ -86,16 +97,39 @@ class Evaluator:
         """A module of the checkout with its body evaluated, or the name of another one."""
         if name in self._modules:
             return self._modules[name]
+        return self._evaluated(name, {})
+
+    def main(self, name: str) -> Module | External:
+        """A module of the checkout as the one that is run."""
+        return self._evaluated(name, {"__name__": "__main__"})
+
+    def _evaluated(self, name: str, variables: dict[str, Any]) -> Module | External:
         path = self.checkout.find(name)
         if path is None and not self.checkout.is_package(name):
             return External(name)
         shown = self.checkout.shown(path) if path else name.replace(".", "/")
-        module = self._modules[name] = Module(name, shown)
+        module = self._modules[name] = Module(name, shown, variables)
         if path:
             before, self.journal = self.journal, Journal()
-            statements.run(self, self.checkout.tree(path).body, Scope(module, module.variables))
+            self._follow(module, self.checkout.tree(path).body)
             self.journal = before
         return module
+
+    def _follow(self, module: Module, body: Sequence[ast.stmt]) -> None:
+        """Follow a module's body. In one that is imported a statement that raises is left out: it
+        is about the process, as a look for a device or for a package, not about the recipe."""
+        scope = Scope(module, module.variables)
+        if "__name__" in module.variables:
+            statements.run(self, body, scope)
+            return
+        for node in body:
+            try:
+                statements.run(self, [node], scope)
+            except RaisedError as error:
+                place = place_of(scope, node)
+                self.note(place, f"a statement is left out: {error}")
+                for name in _bound_names(node):
+                    module.variables.setdefault(name, unknown(name, place))
 
     def lookup(self, name: str, scope: Scope, place: Place) -> Any:
         """The value of a name: of the function, of those around it, of the module, or built in."""
@@ -106,8 +140,8 @@ class Evaluator:
             at = at.outer
         if name in scope.module.variables:
             return self.loaded(scope.module.variables[name], place)
-        if name == "__name__":
-            return scope.module.name
+        if name in ("__name__", "__file__"):
+            return scope.module.name if name == "__name__" else scope.module.file
         if name in BUILTINS:
             return Builtin(name, lambda p, a, k: BUILTINS[name](self, p, a, k))
         return unknown(f"the name {name}", place)
@@ -140,12 +174,18 @@ class Evaluator:
             return self.external(f"{value.name}.{name}")
         if isinstance(value, Class):
             return self._of_class(value, name, place)
-        method = method_of(self, value, name)
+        if isinstance(value, FilePath):
+            method = of_path(self, value, name)
+        elif isinstance(value, Table):
+            method = method_of_table(value, name)
+        else:
+            method = method_of(self, value, name)
         return method if method is not None else unknown(f"the attribute {name}", place)
 
     def _of_module(self, module: Module, name: str, place: Place) -> Any:
-        if name in module.variables:
-            return self.loaded(module.variables[name], place)
+        own = module.variables.get(name)
+        if name in module.variables and own != Imported(module.name, name):
+            return self.loaded(own, place)
         inner = self.module(f"{module.name}.{name}")
         if isinstance(inner, Module):
             return inner
@@ -154,6 +194,11 @@ class Evaluator:
     def _of_thing(self, thing: Thing, name: str, place: Place) -> Any:
         if name in thing.fields:
             return thing.fields[name]
+        if thing.is_config:
+            if name == "__fn_or_cls__":
+                return thing.of
+            if name in (defaults := self._defaults_of(thing)):
+                return defaults[name]
         found = self._from_classes(thing, name, place) if thing.cls else None
         if found is not None:
             return found[0]
@@ -164,6 +209,29 @@ class Evaluator:
         child = unknown(f"{name} of {thing.label}", thing.place if thing.is_unknown else place)
         self.journal.settle(thing.fields, name, child)
         return child
+
+    def takes(self, config: Thing, name: str) -> bool:
+        """Whether what a configuration calls has a parameter of a name."""
+        called = self._called(config)
+        return called is not None and name in parameter_names(called)
+
+    def takes_others(self, config: Thing) -> bool:
+        """Whether a configuration may have attributes that the checkout does not name."""
+        called = self._called(config)
+        return called is None or called.node.args.kwarg is not None
+
+    def _called(self, config: Thing) -> Function | None:
+        """The function that a configuration calls, or the constructor of its class."""
+        if isinstance(config.of, Function):
+            return config.of
+        for each in self.classes(config.of) if isinstance(config.of, Class) else ():
+            if isinstance(node := each.definition("__init__"), ast.FunctionDef):
+                return Function(node, each.scope)
+        return None
+
+    def _defaults_of(self, config: Thing) -> dict[str, Any]:
+        called = self._called(config)
+        return {} if called is None else defaults_of(self, called)
 
     def bases_outside(self, cls: Class) -> list[str]:
         """Names of the bases that are not in the checkout."""
@@ -298,9 +366,8 @@ class Evaluator:
         if called.last in ("Config", "Partial", "partial") and given:  # nemo_run's, of a class
             first = given[0]
             label = getattr(first, "name", called.last).rpartition(".")[2]
-            if isinstance(first, Class):
-                return Thing(first.name, place, dict(named), first)
-            return Thing(label, place, dict(named))
+            cls = first if isinstance(first, Class) else None
+            return Thing(label, place, dict(named), cls, of=first)
         if called.last[:1].isupper():
             own = {f"argument {number}": each for number, each in enumerate(given)}
             return Thing(called.last, place, own | named)
@@ -324,6 +391,12 @@ class Evaluator:
 def _around(scope: Scope) -> Scope | None:
     """The scope around a function, where that is not the module's."""
     return scope if scope.variables is not scope.module.variables else None
+
+
+def _bound_names(node: ast.stmt) -> list[str]:
+    """Names that the assignments of a statement bind."""
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return [each.id for each in names if isinstance(each.ctx, ast.Store)]
 
 
 def _decorator(node: ast.expr) -> str:

@@ -8,12 +8,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
+from simgpt.frameworks.recipe_code.tables import both, chosen, column_of
 from simgpt.frameworks.recipe_code.values import (
+    Class,
+    Column,
     External,
+    FilePath,
     Function,
     Place,
     RaisedError,
     Scope,
+    Table,
     Thing,
     TooMuchError,
     is_literal,
@@ -188,6 +193,11 @@ def operated(kind: type[ast.AST], left: Any, right: Any, place: Place) -> Any:
     for each in (left, right):
         if isinstance(each, Thing):
             return unknown(each.label, each.place if each.is_unknown else place)
+    if isinstance(left, Column) or isinstance(right, Column):
+        mask = both(left, right) if kind is ast.BitAnd else None
+        return unknown("a column", place) if mask is None else mask
+    if isinstance(left, FilePath) and isinstance(right, str) and kind is ast.Div:
+        return FilePath(f"{left.text}/{right}")
     if kind is ast.Mod and isinstance(left, str):
         return unknown("a formatted text", place)
     if kind is ast.Pow and all(isinstance(each, int | float) for each in (left, right)):
@@ -227,6 +237,8 @@ def _compare(ev: Evaluation, node: ast.Compare, scope: Scope) -> Any:
     for kind, each in zip(node.ops, node.comparators, strict=True):
         right = evaluate(ev, each, scope)
         found = compared(type(kind), left, right, place)
+        if isinstance(found, Column):
+            return found if len(node.ops) == 1 else unknown("a chain of comparisons", place)
         if truth(found) is False:
             return False
         undecided = undecided or (found if truth(found) is None else None)
@@ -243,6 +255,10 @@ def compared(kind: type[ast.AST], left: Any, right: Any, place: Place) -> Any:
         return decided if kind is ast.Is else not decided
     if left is right and kind in (ast.Eq, ast.NotEq):
         return kind is ast.Eq
+    if isinstance(left, Column):
+        return Column([compared(kind, cell, right, place) for cell in left.cells])
+    if kind in (ast.Eq, ast.NotEq) and _are_definitions(left, right):
+        return kind is ast.NotEq
     if not is_literal(left) or not is_literal(right):
         if kind in (ast.Eq, ast.NotEq) and _is(left, right) is False and None in (left, right):
             return kind is ast.NotEq
@@ -259,6 +275,14 @@ def compared(kind: type[ast.AST], left: Any, right: Any, place: Place) -> Any:
         return bool(COMPARISONS[kind](left, right))
     except (TypeError, KeyError):
         raise RaisedError(f"{place}: values cannot be compared") from None
+
+
+def _are_definitions(left: Any, right: Any) -> bool:
+    """Whether both are classes or functions, of which one is of the checkout."""
+    own, other = Class | Function, Class | Function | External
+    return (isinstance(left, own) and isinstance(right, other)) or (
+        isinstance(right, own) and isinstance(left, other)
+    )
 
 
 def _is(left: Any, right: Any) -> bool | None:
@@ -311,6 +335,10 @@ def item_of(ev: Evaluation, value: Any, key: Any, place: Place) -> Any:
         return External(f"{value.name}.{key}") if isinstance(key, str) else value
     if isinstance(value, Thing) and isinstance(key, str):
         return ev.attribute(value, f"[{key}]", place)
+    if isinstance(value, Table) and isinstance(key, str):
+        return column_of(value, key)
+    if isinstance(value, Table) and isinstance(key, Column):
+        return chosen(value, key)
     if not hashable_literal(key) or not isinstance(value, str | list | tuple | dict):
         label = key.label if isinstance(key, Thing) else "an element"
         return unknown(label, key.place if isinstance(key, Thing) else place)

@@ -9,13 +9,17 @@ training/mixed_precision.py, `setup`, of v0.1.0rc4 to v0.6.0).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.recipe_code.core_defaults import CORE_DEFAULTS
 from simgpt.frameworks.recipe_code.recipe import NEEDED, SIZES, Recipe, plain
+from workload.pipeline.layout import uneven_stages
 
-MODEL = "model."
+LAYOUT = "model.pipeline_model_parallel_layout"
+ENDS = ("first", "last")
+SCALINGS = {
+    **{"delayed": "fp8_ds", "tensorwise": "fp8_cs", "mxfp8": "fp8_mx", "blockwise": "fp8_ss"},
+}
 NARROW = {
     "float32": "fp32",
     "bfloat16": "bf16",
@@ -44,20 +48,20 @@ def facts(recipe: Recipe) -> dict[str, str]:
     cannot be told and bears on one of them is named under `unresolved`, with its place."""
     key = recipe.key
     found: dict[str, Any] = {
-        **{"model": key.model, "task": key.task, "gpu": key.gpu, "precision": key.precision},
+        **{"model": key.model, "task": key.task, "gpu": key.gpu, "precision": _precision(recipe)},
         **{"variant": key.variant, "devices": recipe.devices},
         **{column: _whole(recipe, name) for column, name in SIZES.items()},
         "mtp": _whole(recipe, "model.mtp_num_layers"),
-        "stage_layers": _stage_layers(recipe.get("model.pipeline_model_parallel_layout")),
+        "stage_layers": _stage_layers(recipe.get(LAYOUT)) or _uneven(recipe),
         "graphs": _graphs(recipe),
         "dispatcher": _dispatcher(recipe),
         "overlap": _overlap(recipe),
         "tp_overlap": _switch(recipe, "comm_overlap.tp_comm_overlap"),
-        "recompute": recomputation(recipe.settings),
+        "recompute": recomputation(recipe),
         "offloaded": recipe.get("model.cpu_offloading_num_layers") or "",
         "gradients": _gradients(recipe),
         **_optimizer(recipe),
-        "sharding": "fsdp" if recipe.get("ddp.use_megatron_fsdp") else "optimizer",
+        "sharding": "fsdp" if _is_fsdp(recipe) else "optimizer",
         "capacity": recipe.get("model.moe_expert_capacity_factor") or "",
         "unresolved": " ".join(_unresolved(recipe)),
     }
@@ -80,14 +84,14 @@ def _graphs(recipe: Recipe) -> str:
     if recipe.get("model.enable_cuda_graph"):
         return "layer"
     implementation = recipe.get("model.cuda_graph_impl")
-    untold = {each.name for each in recipe.unresolved}
     scope = recipe.get("model.cuda_graph_modules") or recipe.get("model.cuda_graph_scope") or []
     parts = scope.split(",") if isinstance(scope, str) else list(scope)
     if implementation == "full_iteration" or "full_iteration" in parts:
         return "full_iteration"
     if implementation in (None, "none"):
-        return "" if "model.cuda_graph_impl" in untold else "none"
-    if not parts and untold & {"model.cuda_graph_modules", "model.cuda_graph_scope"}:
+        return "" if recipe.is_untold("model.cuda_graph_impl") else "none"
+    scopes = ("model.cuda_graph_modules", "model.cuda_graph_scope")
+    if not parts and any(map(recipe.is_untold, scopes)):
         return ""
     parts = [] if parts == ["full"] else parts
     return "+".join(map(str, parts)) or "layer"
@@ -113,20 +117,46 @@ def _overlap(recipe: Recipe) -> str:
     return "+".join(word for word, name in names.items() if recipe.get(name)) or "none"
 
 
-def recomputation(settings: Mapping[str, Any]) -> str:
+def recomputation(recipe: Recipe) -> str:
     """What runs again: none, full, full:LAYERS of each chunk, or the modules joined by +, which
     count only where the granularity is selective (transformer_config.py, __post_init__)."""
-    granularity = settings.get(f"{MODEL}recompute_granularity")
+    granularity = recipe.get("model.recompute_granularity")
     if granularity == "full":
-        layers = settings.get(f"{MODEL}recompute_num_layers")
-        block = settings.get(f"{MODEL}recompute_method") == "block"
+        layers = recipe.get("model.recompute_num_layers")
+        block = recipe.get("model.recompute_method") == "block"
         return f"full:{layers}" if block and layers else "full"
     if granularity != "selective":
-        return "none" if f"{MODEL}recompute_granularity" in settings else ""
-    modules = settings.get(f"{MODEL}recompute_modules")
+        return "" if recipe.is_untold("model.recompute_granularity") else "none"
+    modules = recipe.get("model.recompute_modules")
     if modules is None:
         return "core_attn"
     return "+".join(modules) or "none"
+
+
+def _is_fsdp(recipe: Recipe) -> bool:
+    """Whether Megatron-FSDP shards weights too, by Megatron-Core's switch, or by NeMo's."""
+    switches = ("ddp.use_megatron_fsdp", "ddp.use_custom_fsdp")
+    return any(map(recipe.get, switches)) or recipe.get("strategy.fsdp") == "megatron"
+
+
+def _precision(recipe: Recipe) -> str:
+    """The key's precision; where that is fp8 alone, with the scaling that the recipe has, which is
+    delayed where it names none (transformer_config.py, fp8_recipe)."""
+    own = recipe.key.precision
+    if own != "fp8":
+        return own
+    return SCALINGS.get(str(recipe.get("mixed_precision.fp8_recipe") or "delayed"), own)
+
+
+def _uneven(recipe: Recipe) -> str:
+    """The layers of each chunk where the first or the last stage has its own number."""
+    names = ("num_layers", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
+    layers, pipe, chunks = (recipe.get(f"model.{name}") for name in names)
+    first, last = (recipe.get(f"model.num_layers_in_{end}_pipeline_stage") for end in ENDS)
+    told = isinstance(layers, int) and isinstance(pipe, int) and pipe > 1
+    if not told or (first is None and last is None):
+        return ""
+    return ",".join(map(str, uneven_stages(layers, pipe, chunks or 1, first, last)))
 
 
 def _gradients(recipe: Recipe) -> str:
@@ -155,7 +185,7 @@ def _optimizer(recipe: Recipe) -> dict[str, str]:
 def _of_optimizer(recipe: Recipe, name: str) -> Any:
     """A setting of the optimizer, Megatron-Core's where unset; None if unresolved."""
     full = f"optimizer.{name}"
-    if full in recipe.settings or full in {each.name for each in recipe.unresolved}:
+    if recipe.is_untold(full) or any(each in recipe.settings for each in recipe.own_names(full)):
         return recipe.get(full)
     return plain(CORE_DEFAULTS["OptimizerConfig"][name])
 
@@ -196,4 +226,5 @@ def _unresolved(recipe: Recipe) -> list[str]:
     of its dispatcher."""
     dense = recipe.get("model.num_moe_experts", "") is None
     names = [name for name in NEEDED if not (dense and name.startswith("model.moe_"))]
-    return sorted(f"{each.name}@{each.place}" for each in recipe.unresolved if each.name in names)
+    own = {each for name in names for each in recipe.own_names(name)}
+    return sorted(f"{each.name}@{each.place}" for each in recipe.unresolved if each.name in own)

@@ -7,6 +7,7 @@
   constants MODEL_SIZE_GPU_DTYPE_BASE_CONFIG; utils/helpers.py adds the rest.
 - `matrices` (v0.1.0): one script, with YAML files of plans (matrices.py).
 - `flat` (v0.6.0): src/megatron/bridge/perf_recipes defines MODEL_TASK_NUMBERgpu_GPU_DTYPE_config.
+- `script` and `factory` are NeMo 2's (nemo.py).
 
 Source: scripts/performance/utils/utils.py and run_script.py of NVIDIA-NeMo/Megatron-Bridge at these
 tags.
@@ -17,12 +18,23 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.evaluator import Evaluator, evaluated_call, guarded
-from simgpt.frameworks.recipe_code.matrices import SCRIPT, evaluated_script, plans_of
+from simgpt.frameworks.recipe_code.keys import (
+    FACTORY,
+    FLAT,
+    MATRICES,
+    SCRIPT,
+    SIZES,
+    VARIANTS,
+    RecipeKey,
+)
+from simgpt.frameworks.recipe_code.matrices import SCRIPT as MAIN
+from simgpt.frameworks.recipe_code.matrices import evaluated_script, plans_of
+from simgpt.frameworks.recipe_code.nemo import RECIPES, evaluated_factory, recipes_of_nemo
+from simgpt.frameworks.recipe_code.nemo import evaluated_script as script_of_nemo
 from simgpt.frameworks.recipe_code.values import Place, RecipeError, Thing, unknown
 from topologies.files.printable import shown
 
@@ -44,36 +56,8 @@ _VARIANT = re.compile(
 _SIZE = re.compile(
     rf"(?P<model>\w+?)_(?P<gpu>{_GPU})(?:_(?P<task>{_TASK}))?_(?P<precision>{_DTYPE})_base_config"
 )
-FLAT, VARIANTS, SIZES, MATRICES = "flat", "variants", "sizes", "matrices"
 BASE = "scripts/performance/configs"
 PERF = "src/megatron/bridge/perf_recipes"
-
-
-@dataclass(frozen=True, slots=True)
-class RecipeKey:
-    """One recipe of a checkout: what it is of, and where. `devices` is 0 where its name does not
-    say, and `constant` the name of its plan."""
-
-    layout: str
-    model: str
-    task: str
-    gpu: str
-    precision: str
-    variant: str
-    devices: int
-    module: str
-    function: str
-    constant: str = ""
-
-    @property
-    def name(self) -> str:
-        """The name by which a user asks for it."""
-        if self.layout == MATRICES:
-            return f"{self.model}_{self.task}_{self.devices}gpu_{self.gpu}_{self.precision}"
-        if self.layout == FLAT:
-            return self.function.removesuffix("_config")
-        parts = (self.model, self.task, self.gpu, self.precision, self.variant)
-        return "_".join(part for part in parts if part)
 
 
 def recipes_of(checkout: Checkout) -> tuple[RecipeKey, ...]:
@@ -83,11 +67,11 @@ def recipes_of(checkout: Checkout) -> tuple[RecipeKey, ...]:
     elif (checkout.folder / BASE).is_dir():
         found = list(_of_scripts(checkout)) or list(_of_matrices(checkout))
     else:
-        found = []
+        found = list(recipes_of_nemo(checkout))
     if not found:
         raise RecipeError(
-            f"{shown(checkout.folder.name)} has no performance recipes of Megatron-Bridge: neither "
-            f"{PERF} (v0.6) nor {BASE} (v0.1 to v0.5)"
+            f"{shown(checkout.folder.name)} has no performance recipes: neither {PERF} of "
+            f"Megatron-Bridge v0.6 nor {BASE} of v0.1 to v0.5, nor scripts or {RECIPES} of NeMo 2"
         )
     return tuple(found)
 
@@ -168,7 +152,7 @@ def _matched(functions: dict[str, str], constants: dict[str, str]) -> Iterator[R
 def _of_matrices(checkout: Checkout) -> Iterator[RecipeKey]:
     for model, gpu, precision, devices, file in plans_of(checkout, checkout.folder / BASE):
         yield RecipeKey(
-            MATRICES, model, "pretrain", gpu, precision, "", devices, SCRIPT, "main", file
+            MATRICES, model, "pretrain", gpu, precision, "", devices, MAIN, "main", file
         )
 
 
@@ -182,10 +166,15 @@ def evaluated(ev: Evaluator, key: RecipeKey, devices: int | None) -> tuple[Thing
     if key.layout == FLAT:
         found = evaluated_call(ev, key.module, key.function, [], {})
         return _thing(found, key), devices or key.devices
+    if key.layout == SCRIPT:
+        count = devices or key.devices
+        return script_of_nemo(ev, key, count), count
+    if key.layout == FACTORY:
+        return evaluated_factory(ev, key, devices)
     if key.layout == MATRICES:
         count = devices or key.devices
         given_to = (key.model, key.gpu, key.precision, count, key.constant)
-        return guarded(lambda: evaluated_script(ev, *given_to), SCRIPT), count
+        return guarded(lambda: evaluated_script(ev, *given_to), MAIN), count
     own = _own_devices(ev, key)
     count = devices or own
     given = {"precision": key.precision}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
@@ -42,18 +43,36 @@ def bound_parameters(
     return found
 
 
+def parameter_names(called: Function) -> list[str]:
+    """The names of a function's parameters."""
+    own = called.node.args
+    return [each.arg for each in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
+
+
+def defaults_of(evaluator: Evaluation, called: Function) -> dict[str, Any]:
+    """What a function's parameters are where no argument gives them."""
+    nodes = _default_nodes(called)
+    return {name: evaluate(evaluator, node, called.scope) for name, node in nodes.items()}
+
+
+def _default_nodes(called: Function) -> dict[str, ast.expr]:
+    parameters = called.node.args
+    positional = [*parameters.posonlyargs, *parameters.args]
+    first = len(positional) - len(parameters.defaults)
+    names = [each.arg for each in positional[first:]]
+    found: dict[str, ast.expr] = dict(zip(names, parameters.defaults, strict=True))
+    for each, node in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
+        if node is not None:
+            found[each.arg] = node
+    return found
+
+
 def _fill(evaluator: Evaluation, called: Function, found: dict[str, Any], rest: Any) -> None:
     """Defaults of parameters that no argument gives; of those that an unknown one may give,
     nothing is known."""
     parameters = called.node.args
+    defaults = _default_nodes(called)
     positional = [*parameters.posonlyargs, *parameters.args]
-    first = len(positional) - len(parameters.defaults)
-    defaults = dict(
-        zip([each.arg for each in positional[first:]], parameters.defaults, strict=True)
-    )
-    for each, node in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True):
-        if node is not None:
-            defaults[each.arg] = node
     for each in (*positional, *parameters.kwonlyargs):
         if each.arg in found:
             continue

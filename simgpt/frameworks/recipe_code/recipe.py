@@ -9,7 +9,9 @@ from typing import Any
 
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.evaluator import Evaluator
-from simgpt.frameworks.recipe_code.layouts import RecipeKey, evaluated, recipes_of
+from simgpt.frameworks.recipe_code.keys import OF_NEMO, RecipeKey
+from simgpt.frameworks.recipe_code.layouts import evaluated, recipes_of
+from simgpt.frameworks.recipe_code.nemo import own_names as own_names_of_nemo
 from simgpt.frameworks.recipe_code.values import External, Place, RecipeError, Thing
 from topologies.errors import SimgptError
 from workload.gpt import find_model
@@ -38,6 +40,7 @@ NEEDED = (  # what a recipe is asked for, whether it sets it or leaves it as it 
     *("optimizer.use_precision_aware_optimizer", "optimizer.optimizer"),
     *("optimizer.main_grads_dtype", "optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype"),
     *("model.moe_expert_capacity_factor", "model.cpu_offloading_num_layers"),
+    *("model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage"),
 )
 MOST_NESTED = 4
 NEAREST = 8
@@ -73,9 +76,20 @@ class Recipe:
     unresolved: tuple[Unresolved, ...]
     model: str
 
+    def own_names(self, name: str) -> tuple[str, ...]:
+        """The recipe's names for a setting of Megatron-Bridge's, the first before the others."""
+        return own_names_of_nemo(name) if self.key.layout in OF_NEMO else (name,)
+
     def get(self, name: str, default: Any = None) -> Any:
-        """A setting, the default where it is not set; None where it is unresolved."""
-        return self.settings.get(name, default)
+        """A setting by Megatron-Bridge's name, the default where it is not set; None where it is
+        unresolved."""
+        found = [self.settings[each] for each in self.own_names(name) if each in self.settings]
+        return next((each for each in found if each is not None), None) if found else default
+
+    def is_untold(self, name: str) -> bool:
+        """Whether a setting of such a name is unresolved."""
+        untold = {each.name for each in self.unresolved}
+        return any(each in untold for each in self.own_names(name))
 
 
 def find_recipe(checkout: Checkout, name: str) -> RecipeKey:
@@ -94,9 +108,14 @@ def evaluate_recipe(checkout: Checkout, key: RecipeKey, devices: int | None = No
     """A recipe's settings on a number of devices, its own where none is given."""
     ev = Evaluator(checkout, DEVICES.get(key.gpu), facts_of)
     config, count = evaluated(ev, key, devices)
-    _read_model(ev, config.fields.get("model"))
-    for name in NEEDED:
-        _read(ev, config, name.split("."))
+    if key.layout in OF_NEMO:
+        _read_model(ev, _within(config, ["model", "config"]))
+        for name in NEEDED:
+            _read_first(ev, config, own_names_of_nemo(name))
+    else:
+        _read_model(ev, config.fields.get("model"))
+        for name in NEEDED:
+            _read(ev, config, name.split("."))
     settings: dict[str, Any] = {}
     unresolved: list[Unresolved] = []
     for path, value in _leaves(config, (), ()):
@@ -112,7 +131,9 @@ def _read_model(ev: Evaluator, model: Any) -> None:
     """Look up all fields that the classes of a model give, where the checkout describes it."""
     if not isinstance(model, Thing) or model.cls is None:
         return
-    for name in (*ev.field_names(model.cls), "num_moe_experts"):
+    is_latent = "MLATransformerConfig" in ev.bases_outside(model.cls)
+    latent = ("multi_latent_attention",) if is_latent else ()
+    for name in (*ev.field_names(model.cls), "num_moe_experts", *latent):
         if name not in model.fields:
             value = ev.attribute(model, name, model.place)
             if isinstance(value, Thing) and value.is_unknown:
@@ -121,10 +142,34 @@ def _read_model(ev: Evaluator, model: Any) -> None:
                 model.fields[name] = value
 
 
+def _within(thing: Any, names: list[str]) -> Any:
+    """An object within others by its name; of a list the object of that class."""
+    for name in names:
+        if isinstance(thing, list):
+            alike = [each for each in thing if isinstance(each, Thing) and each.label == name]
+            thing = alike[-1] if alike else None
+        else:
+            thing = thing.fields.get(name) if isinstance(thing, Thing) else None
+    return thing
+
+
+def _read_first(ev: Evaluator, config: Thing, names: tuple[str, ...]) -> None:
+    """Look up the first of several names that an object has, else the last one."""
+    for name in names:
+        *path, leaf = name.split(".")
+        thing = _within(config, path)
+        if not isinstance(thing, Thing):
+            continue
+        has = leaf in thing.fields or ev.takes(thing, leaf)
+        if has or (name == names[-1] and ev.takes_others(thing)):
+            _read(ev, config, name.split("."))
+            if _within(config, name.split(".")) is not None:
+                return
+
+
 def _read(ev: Evaluator, thing: Any, names: list[str]) -> None:
     """Look an attribute up, so that it stands among the object's own even if a class gives it."""
-    for name in names[:-1]:
-        thing = thing.fields.get(name) if isinstance(thing, Thing) else None
+    thing = _within(thing, names[:-1])
     if isinstance(thing, Thing) and names[-1] not in thing.fields:
         thing.fields[names[-1]] = ev.attribute(thing, names[-1], thing.place)
 
@@ -146,7 +191,10 @@ def _leaves(
         return
     for name, value in thing.fields.items():
         path = (*above, name)
-        if isinstance(value, Thing) and value.is_unknown and not value.fields:
+        if isinstance(value, list) and any(isinstance(each, Thing) for each in value):
+            for each in [each for each in value if isinstance(each, Thing)]:
+                yield from _leaves(each, (*path, each.label), (*around, thing))
+        elif isinstance(value, Thing) and value.is_unknown and not value.fields:
             yield ".".join(path), value
         elif isinstance(value, Thing):
             yield from _leaves(value, path, (*around, thing))

@@ -15,6 +15,7 @@ from typing import Any
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
 from simgpt.frameworks.recipe_code.expressions import (
     assign_names,
+    compared,
     evaluate,
     hashable_literal,
     operated,
@@ -274,6 +275,37 @@ def _try(ev: Evaluation, node: ast.Try, scope: Scope) -> Signal | None:
     return run(ev, node.finalbody, scope) or signal
 
 
+def _match(ev: Evaluation, node: ast.Match, scope: Scope) -> Signal | None:
+    """Follow the first case whose pattern a literal matches; others are left out, and noted."""
+    subject = evaluate(ev, node.subject, scope)
+    for case in node.cases:
+        found = _matches(ev, case.pattern, subject, scope)
+        if found and case.guard is not None:
+            found = truth(evaluate(ev, case.guard, scope))
+        if found is None:
+            ev.note(place_of(scope, case.pattern), "a match is left out that cannot be told")
+            return None
+        if found:
+            return run(ev, case.body, scope)
+    return None
+
+
+def _matches(ev: Evaluation, pattern: ast.pattern, subject: Any, scope: Scope) -> bool | None:
+    if isinstance(pattern, ast.MatchOr):
+        found = [_matches(ev, each, subject, scope) for each in pattern.patterns]
+        return True if True in found else None if None in found else False
+    if isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
+        if pattern.name is not None:
+            ev.write(scope.variables, pattern.name, subject)
+        return True
+    if isinstance(pattern, ast.MatchValue):
+        value = evaluate(ev, pattern.value, scope)
+        return truth(compared(ast.Eq, subject, value, place_of(scope, pattern)))
+    if isinstance(pattern, ast.MatchSingleton):
+        return truth(compared(ast.Is, subject, pattern.value, place_of(scope, pattern)))
+    return None
+
+
 def _with(ev: Evaluation, node: ast.With, scope: Scope) -> Signal | None:
     for each in node.items:
         value = evaluate(ev, each.context_expr, scope)
@@ -346,6 +378,7 @@ _KINDS: dict[type[ast.AST], Callable[[Evaluation, Any, Scope], Signal | None]] =
     ast.For: _for,
     ast.While: _while,
     ast.Try: _try,
+    ast.Match: _match,
     ast.With: _with,
     ast.FunctionDef: _function,
     ast.ClassDef: _class,

@@ -40,13 +40,20 @@ class Place:
 
 @dataclass(eq=False, slots=True)
 class Thing:
-    """An object; `why` says at which place it could not be told what it is ("" where it can)."""
+    """An object; `why` says at which place it could not be told what it is ("" where it can). Of a
+    configuration of a call `of` is what is called."""
 
     label: str
     place: Place
     fields: dict[str, Any] = field(default_factory=dict)
     cls: Class | None = None
     why: str = ""
+    of: Any = None
+
+    @property
+    def is_config(self) -> bool:
+        """Whether it says how to call `of`, as nemo_run's Config and Partial do."""
+        return self.of is not None
 
     @property
     def is_unknown(self) -> bool:
@@ -142,6 +149,27 @@ class Builtin:
 
     name: str
     call: Callable[[Place, list[Any], dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePath:
+    """A path within the checkout, as pathlib has it."""
+
+    text: str
+
+
+@dataclass(eq=False, slots=True)
+class Table:
+    """A table of a CSV file: rows with cells by the names of columns."""
+
+    rows: list[dict[str, Any]]
+
+
+@dataclass(eq=False, slots=True)
+class Column:
+    """A column of a table, or what holds for each row."""
+
+    cells: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
