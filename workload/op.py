@@ -48,12 +48,15 @@ ITEM_BYTES = {
 ACROSS_STAGES = frozenset(("pipe", "ends", "opposite"))  # axes of ranks of several stages
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]
+HOST_STREAM = "host_adamw"  # of what the host's processors do: the update, and what it reads
+HOST_KINDS = ("host_adamw", "host_add", "host_scale", "host_square_sum")
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
 FORWARD, RECOMPUTE, BACKWARD, WEIGHT = "forward", "recompute", "backward", "weight"
 PERTURB = "perturb"
 
 # What collectives, and some ops around them, are for: passes and bounds go by it.
+WEIGHT_FETCH = "weight_fetch"  # a rank's part of a weight, copied from the host
 WEIGHT_GATHER = "weight_gather"  # a linear's weight, or a table, made whole
 SOURCE_GATHER = "source_gather"  # rows of a linear's input, for its weight's gradient
 INPUT_GRAD = "input_grad"  # the matmul of a linear's input gradient
@@ -61,6 +64,7 @@ INPUT_GRAD_REDUCE = "input_grad_reduce"  # and its sum
 WEIGHT_GRAD = "weight_grad"  # the matmul of a weight's gradient
 GRAD_SCATTER = "grad_scatter"  # and its sum, each rank keeping a part
 ADD_SCATTERED = "add_scattered"  # the addition of that part to the gradient
+GRADIENT_SEND = "gradient_send"  # and what brings the sum to the host
 BUCKET_SCATTER = "bucket_scatter"  # gradients of many parameters, summed at the end over S
 BUCKET_REDUCE = "bucket_reduce"  # and over the copies
 LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
@@ -183,6 +187,18 @@ class Buffer:
     def nbytes(self) -> int:
         """Size in bytes."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is what a rank holds of a parameter, on the device or on the host."""
+        return self.role == "parameters" or (self.role == HOST and self.name == self.parameter)
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is a state of the update, or a master copy, on the device or on the host."""
+        others = self.parameter, f"{self.parameter}.grad"
+        kept = self.persistent and bool(self.parameter) and self.role in ("optimizer", HOST)
+        return kept and self.name not in others
 
 
 @record

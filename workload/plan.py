@@ -39,8 +39,9 @@ class Plan:
     training sums gradients, `moments` that of AdamW's two moments, `master` that of the weights'
     master copies (`workload/splits/states.py`), `optimizer` the update rule, of which
     `workload/rules/table.py` says what each does, `offload` what lives in the host's memory: the
-    rule's states ("optimizer"), or these, which the host's processors update ("update"); or what
-    layers keep for their backward passes ("activations").
+    rule's states ("optimizer"), or these, which the host's processors update ("update"), with
+    sharded parameters and gradients as well ("parameters"); or what layers keep for their backward
+    passes ("activations").
     With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
@@ -126,11 +127,6 @@ class Plan:
         if self.gradients == "bf16" and self.precision != "bf16":
             raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
         states.check(self)
-        if self.offload == "update" and self.optimizer != "adamw":
-            raise PlanError(
-                "offload=update runs optimizer=adamw on the host, not optimizer="
-                f"{self.optimizer}; offload=optimizer brings its states to the device"
-            )
         if self.offload == "activations" and (why := self._keeps_activations()):
             raise PlanError(f"offload=activations {why}")
         if self.sequence_parallel and self.y > 1:

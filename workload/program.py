@@ -101,7 +101,7 @@ class Program:
     def parameters(self) -> int:
         """Trained parameters of this stage, padding of the vocabulary included; those that several
         stages hold count in equal parts."""
-        held = (b for b in self.buffers.values() if b.role == "parameters")
+        held = (b for b in self.buffers.values() if b.is_parameter)
         ranks = self.plan.grid.ranks
         return sum(b.elements * ranks // b.replicas for b in held)
 

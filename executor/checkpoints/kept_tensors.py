@@ -17,12 +17,10 @@ from executor.buffer_table import BufferTable
 from executor.weights import cut, join
 from workload.grid import WITHIN_STAGE, Grid
 from workload.layout import Layout
-from workload.op import HOST
 from workload.pipeline.schedule import ways
 from workload.program import Program
 
 MASTER = ".master"
-STATES = ("optimizer", HOST)  # roles of buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,7 @@ def kept_of(program: Program) -> Iterator[Kept]:
         else:
             yield Kept(name, name, layout)
     for buffer in program.buffers.values():
-        is_state = buffer.persistent and buffer.parameter and buffer.role in STATES
-        if is_state and buffer.name not in masters:
+        if buffer.is_state and buffer.name not in masters:
             yield Kept(buffer.name, buffer.name, program.states[buffer.parameter])
 
 

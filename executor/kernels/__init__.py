@@ -154,6 +154,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "scale": optimizer.scale,
         "adamw": optimizer.adamw,
         "host_adamw": optimizer.adamw,
+        "host_scale": optimizer.scale,
+        "host_square_sum": optimizer.square_sum,
         "sgd": sgd.sgd,
         "lomo": sgd.lomo,
         "muon_momentum": muon.momentum,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from executor.errors import LaunchError
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.splits.states import PARAMETERS, UPDATE
 
 AUTO, FLASH, CUDNN, MATH, UNFUSED = "auto", "flash", "cudnn", "math", "unfused"
 NONE, NUMA = "none", "numa"
@@ -73,10 +74,10 @@ def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
             raise LaunchError(
                 f"{key}={value} has no kernel of an update; a run has {key}={' or '.join(able)}"
             )
-    if plan.offload == "update" and device != "cpu":
+    if plan.offload in (UPDATE, PARAMETERS) and device != "cpu":
         raise LaunchError(
-            "offload=update updates on the host's processors, which a run does on CPUs alone: take "
-            "--device cpu, or offload=optimizer, which brings states to the GPU"
+            f"offload={plan.offload} updates on the host's processors, which a run does on CPUs "
+            "alone: take --device cpu, or offload=optimizer, which brings states to the GPU"
         )
     if plan.offload == "activations" and gpt.experts:
         raise LaunchError(

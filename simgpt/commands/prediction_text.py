@@ -15,6 +15,7 @@ from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
 from workload.plan_text import ALIASES
+from workload.splits.states import PARAMETERS, UPDATE
 
 if TYPE_CHECKING:
     from simulator.economics import Cost, Training
@@ -84,7 +85,7 @@ def describe(
 
 
 def _is_on_host(prediction: Prediction) -> bool:
-    return prediction.plan.offload == "update"
+    return prediction.plan.offload in (UPDATE, PARAMETERS)
 
 
 def anchoring(prediction: Prediction) -> list[str]:

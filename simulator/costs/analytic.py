@@ -18,7 +18,6 @@ from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
-from workload.lowering.host_update import UPDATE
 from workload.models.field_limits import GATED
 from workload.op import (
     ATTENTIONS,
@@ -26,6 +25,7 @@ from workload.op import (
     CAUSAL,
     COUNTED,
     ELEMENTS,
+    HOST_KINDS,
     KERNELS,
     LONGEST,
     PLACES,
@@ -149,7 +149,7 @@ class AnalyticCosts:
             return known
         if op.kind in COPIES:
             return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
-        if op.kind == UPDATE:
+        if op.kind in HOST_KINDS:
             return op.nbytes * self._updating / self._machine.node.host.update_bytes_per_s
         if op.kind in self._shares:
             return self._moved_s(op)

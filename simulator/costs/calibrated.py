@@ -15,8 +15,7 @@ from math import exp, log, prod
 from topologies.errors import MachineError
 from topologies.hardware.node import ASSUMED_UPDATE
 from topologies.hardware.profile import MeasuredTable, Profile
-from workload.lowering.host_update import UPDATE
-from workload.op import ATTENTIONS, BUSIEST, FORMS, MATMULS, Op
+from workload.op import ATTENTIONS, BUSIEST, FORMS, HOST_KINDS, MATMULS, Op
 
 FALLBACK = "pointwise"
 TOGETHER = ("batched_matmul", "stacked_matmul")  # whose products fill the device together
@@ -97,7 +96,7 @@ class CalibratedCosts:
             return self._matmul_s(op)
         if op.kind in COPIES:
             return op.nbytes / self._host_bytes_per_s
-        if op.kind == UPDATE:
+        if op.kind in HOST_KINDS:
             return op.nbytes / self._update_bytes_per_s
         if op.kind in ATTENTIONS:
             kernel = self._measured(op.dtype, op.kernel) or op.kind

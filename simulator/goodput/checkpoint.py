@@ -8,12 +8,8 @@ from workload.gpt import GPT
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare
-from workload.op import HOST
 from workload.pipeline.stages import like_stages
 from workload.plan import Plan
-
-PARAMETERS = "parameters"
-STATES = ("optimizer", HOST)  # in the device's memory or the host's: moments, and a master copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +41,11 @@ def checkpoint_of(gpt: GPT, plan: Plan) -> Checkpoint:
         declare(builder, Chunks(builder, early_stop=False))
         count = like.count(stage)
         for buffer in builder.buffers.values():
-            if buffer.role != PARAMETERS and buffer.role not in STATES:
+            if not (buffer.is_parameter or buffer.is_state):
                 continue
             once = buffer.nbytes * ranks // buffer.replicas * count
             held += buffer.nbytes * ranks * count
-            if buffer.role == PARAMETERS:
+            if buffer.is_parameter:
                 parameters += once
             else:
                 states += once

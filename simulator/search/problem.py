@@ -31,6 +31,7 @@ from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
 from workload.rules.table import rule_of
 from workload.splits.plan_values import ALONE, CHOICES, check_value
+from workload.splits.states import PARAMETERS
 
 OF_EXPERTS = ("expert", "expert_tensor")
 SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel", *OF_EXPERTS)
@@ -127,9 +128,9 @@ class SearchProblem:
                 f"a search cannot keep optimizer={rule.name}, since its bounds are those of steps "
                 "with backward passes; compare plans by predict --sweep"
             )
-        if self.fixed.get("offload") == ACTIVATIONS:
+        if (offload := self.fixed.get("offload")) in (ACTIVATIONS, PARAMETERS):
             raise PlanError(
-                "a search cannot keep offload=activations, of whose copies no bounds are known: "
+                f"a search cannot keep offload={offload}, of whose copies no bounds are known: "
                 "compare plans by predict --sweep"
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":

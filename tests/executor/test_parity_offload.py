@@ -41,3 +41,23 @@ def test_activations_that_went_to_the_host_train_as_the_plain_model_does() -> No
         plan_of(**of, context=2, overlap=OVERLAPS),
     ]
     check(2, TINY, plans)
+
+
+@pytest.mark.distributed
+def test_parameters_of_the_host_train_as_the_plain_model_does() -> None:
+    of: dict[str, Any] = {"offload": "parameters", "zero": 3}
+    plans = [
+        plan_of(**of, data=2, overlap=OVERLAPS, micro_batches=2),
+        plan_of(**of, data=2, recompute="full", overlap=()),
+        plan_of(**of, data=2, shard=1, overlap=OVERLAPS),
+        plan_of(**of, z=2, reshard=False, micro_batches=2),
+        plan_of(**of, x=2, overlap=OVERLAPS),
+        plan_of(**of, context=2, overlap=OVERLAPS),
+    ]
+    check(2, TINY, plans)
+
+
+@pytest.mark.distributed
+def test_experts_of_the_host_train_as_the_plain_model_does() -> None:
+    of: dict[str, Any] = {"offload": "parameters", "zero": 3}
+    check(2, DEEPSEEK, [plan_of(**of, data=2), plan_of(**of, data=2, expert=2, micro_batches=2)])

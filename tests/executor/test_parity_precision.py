@@ -97,7 +97,9 @@ def test_they_are_so_under_all_of_a_few_plans(ranks: int, precision: str) -> Non
 @pytest.mark.distributed
 def test_gradients_summed_in_bf16_are_clipped_to_the_clip_all_the_same() -> None:
     plan = plan_of(2, data=2, zero=2, gradients="bf16", precision="bf16")
-    check(2, [(TINY, plan), (LLAMA, replace(plan, zero=0, offload="optimizer"))], "bf16")
+    there = replace(plan, zero=3, offload="parameters")
+    staged = replace(plan, zero=0, offload="optimizer")
+    check(2, [(TINY, plan), (LLAMA, staged), (TINY, there)], "bf16")
 
 
 @pytest.mark.distributed

@@ -98,9 +98,14 @@ def test_a_run_refuses_states_that_no_kernel_updates(words: str) -> None:
     check_host_use(LAMA, plan_of("moments=bf16"), "cpu")
     with pytest.raises(LaunchError, match=words):
         check_host_use(LAMA, plan_of(words), "cpu")
-    check_host_use(LAMA, plan_of("offload=update"), "cpu")
-    with pytest.raises(LaunchError, match="offload=update"):
-        check_host_use(LAMA, plan_of("offload=update"), "cuda")
+
+
+@pytest.mark.parametrize("offload", ["update", "parameters"])
+def test_a_run_on_gpus_refuses_an_update_on_the_host(offload: str) -> None:
+    plan = plan_of(f"zero=3,offload={offload}")
+    check_host_use(LAMA, plan, "cpu")
+    with pytest.raises(LaunchError, match=f"offload={offload}"):
+        check_host_use(LAMA, plan, "cuda")
 
 
 def test_what_swiglu_reads_is_kept_in_a_byte_with_a_scale_for_128_values() -> None:

@@ -68,6 +68,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
     optimizer: str,
 ) -> None:
     x, y, z, data = axes
+    zero = 3 if offload == "parameters" else zero
     plan = Plan(
         x=x,
         y=y,
@@ -82,7 +83,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
         shard=data // 2 if zero and data % 2 == 0 else 0,
         reshard=reshard,
         offload=offload,
-        optimizer="adamw" if offload == "update" else optimizer,
+        optimizer="adamw" if offload in ("update", "parameters") else optimizer,
         gradients="bf16" if precision == "bf16" else "fp32",
     )
     assert parse_plan(str(plan), batch=plan.batch) == plan

@@ -23,6 +23,7 @@ RESTS = (
     "zero=3",
     "zero=3,reshard=false",
     "offload=optimizer",
+    "zero=3,offload=parameters",
     "reshard=false",
     "optimizer=muon",
 )

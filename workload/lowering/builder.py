@@ -54,6 +54,8 @@ class Builder(OpWriter):
         self.masters = states.master_dtype(plan, self.wide)
         self.rule = rule_of(plan.optimizer)
         self.kept = HOST if plan.offload in states.ON_HOST else "optimizer"
+        self.away = plan.offload == states.PARAMETERS  # weights, and their gradients
+        self.sent: list[str] = []  # sums of gradients on their way to the host, not awaited
         self.copies = ways(plan.schedule)  # of each parameter, on as many stages
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
@@ -95,9 +97,11 @@ class Builder(OpWriter):
         master = master and not is_master
         self.layouts[name], self.states[name] = held, kept
         mine = name, owner, stages
-        self._held(mine, [name], held, dtype, "parameters")
+        weights, gradients = (HOST, HOST) if self.away and sharded else ("parameters", "gradients")
+        self._held(mine, [name], held, dtype, weights)
         if not (self.rule.zeroth_order or (sharded and self.rule.in_backward)):
-            self._held(mine, [f"{name}.grad"], summed, of_sum, "gradients")
+            stays = not self.held.frees_gradients
+            self._held(mine, [f"{name}.grad"], summed, of_sum, gradients, stays=stays)
         own = self._described(mine, kept, how, sharded=sharded, of_experts=of_experts)
         reduced = own.reduced if summed == kept else f"{own.reduced}.shard"
         trained = f"{name}.master" if master else name
@@ -185,13 +189,14 @@ class Builder(OpWriter):
         layout: Layout,
         dtype: str,
         role: str,
+        *,
+        stays: bool = True,
     ) -> None:
         parameter, owner, stages = mine
         shape = self._tile(layout)
         if layout.flat:
             shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
         copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages * self.copies
-        stays = role != "gradients" or not self.held.frees_gradients
         for name in names:
             self.add(Buffer(name, shape, dtype, role, stays, copies, parameter, owner))
 

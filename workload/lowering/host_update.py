@@ -1,5 +1,7 @@
 """An update that runs on the host: gradients go to its memory, where AdamW's states and master
-copies are and its processors update them, and the updated weights come back.
+copies are and its processors update them, and the updated weights come back. Nothing is copied of
+parameters that are in the host's memory themselves, with their gradients: it clips and updates them
+there.
 
 The update runs owner by owner. An owner's gradients are clipped on the device, in fp32, and copied
 while the host updates the owners before it; its weights come back before the next owner's update
@@ -20,49 +22,89 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from workload.lowering.builder import Builder
+from workload.lowering.host_parameters import is_away
 from workload.lowering.parameter import Parameter
-from workload.op import HOST, Buffer, Part
+from workload.op import HOST, HOST_STREAM, Buffer, Part
 from workload.rules.adamw import STATES
 from workload.rules.elementwise import gather_parts
 
-UPDATE = "host_adamw"  # a kind of op, and the stream of such ops
+UPDATE = "host_adamw"
 Owned = list[Parameter]
 Clip = Callable[[Builder, Part, Owned, list[str]], dict[str, str]]
 
 
 def emit(b: Builder, owners: dict[Part, Owned], clip: Clip) -> None:
     """Emit the update of all owners' parameters, whose gradients `clip` clips."""
-    names, parts = list(owners), list[tuple[Part, list[str]]]()
-    for at, owner in enumerate(names):
-        after = [f"{names[at - 2]}.sent"] if at > 1 else []
-        grads = clip(b, owner, owners[owner], after)
-        read = _sent(b, owner, owners[owner], [grads[p.name] for p in owners[owner]])
-        parts.append((owner, _updated(b, owner, owners[owner], read)))
-    back = [name for _, updated in parts for name in updated]
+    parts, sent = list[tuple[Part, list[str]]](), list[str]()
+    scale = _scale_there(b) if any(_is_there(b, p) for own in owners.values() for p in own) else ""
+    for owner, every in owners.items():
+        here = [p for p in every if not _is_there(b, p)]
+        grads = dict[str, str]()
+        if here:
+            clipped = clip(b, owner, here, sent[-2:-1])
+            copies = _sent(b, owner, here, [clipped[p.name] for p in here], sent)
+            grads = dict(zip((p.name for p in here), copies, strict=True))
+        grads |= _clipped_there(b, owner, [p for p in every if p not in here], scale)
+        parts.append((owner, _updated(b, owner, every, [grads[p.name] for p in every])))
+    back = [name for _, updated in parts for name in updated if not is_away(b, name)]
     if back:
         b.op("host.updated", "fence", back, [], nbytes=0)
     for owner, updated in parts:
         gather_parts(b, owner, owners[owner], updated)
 
 
-def _sent(b: Builder, owner: Part, parameters: Owned, grads: list[str]) -> list[str]:
+def _is_there(b: Builder, p: Parameter) -> bool:
+    """Whether a parameter is in the host's memory with its gradient."""
+    return is_away(b, p.name)
+
+
+def _scale_there(b: Builder) -> str:
+    """Emit the copy of what gradients are multiplied by to the host; returns its name there."""
+    scale = _on_host(b, "clip.scale", "clip.scale.host")
+    _move(b, None, "clip.to_host", "to_host", ["clip.scale"], [scale], "to_host")
+    return scale
+
+
+def _clipped_there(b: Builder, owner: Part, parameters: Owned, scale: str) -> dict[str, str]:
+    """Emit the clipping of gradients on the host, in place or into wide copies; returns what the
+    update takes, by parameter."""
+    if not parameters:
+        return {}
+    grads = {p.name: _wide_there(b, p) for p in parameters}
+    reads = [scale, *(p.reduced for p in parameters)]
+    b.op("clip.host", "host_scale", reads, [*grads.values()], part=owner)
+    b.ops[-1] = replace(b.ops[-1], stream=HOST_STREAM)
+    return grads
+
+
+def _wide_there(b: Builder, p: Parameter) -> str:
+    """Where the host clips a gradient that it has."""
+    if b.buffers[p.reduced].dtype == b.wide:
+        return p.reduced
+    return _on_host(b, p.reduced, f"{p.reduced}.wide", b.wide)
+
+
+def _sent(
+    b: Builder, owner: Part, parameters: Owned, grads: list[str], others: list[str]
+) -> list[str]:
     """Emit the copy of gradients, and of what is trained where it has no copy on the host; returns
-    the copies' names. The empty buffer `sent` is written last, for later ops to wait on."""
+    the copies' names. An empty buffer is written last, which joins `others` to wait on."""
     trained = [p.trained for p in parameters if _is_here(b, p)]
     copies = [_on_host(b, name, f"{name}.host") for name in (*grads, *trained)]
-    sent = b.tensor(f"{owner}.sent", (0,), b.wide, role="workspace")
-    _move(b, owner, "to_host", [*grads, *trained], [*copies, sent], "to_host")
+    others.append(b.tensor(f"{owner}.sent", (0,), b.wide, role="workspace"))
+    moved = [*grads, *trained], [*copies, others[-1]]
+    _move(b, owner, "to_host", "to_host", *moved, "to_host")
     return copies[: len(grads)]
 
 
 def _updated(b: Builder, owner: Part, parameters: Owned, grads: list[str]) -> list[str]:
-    """Emit the update on the host, and the copy of what it trained to the device; returns where
-    that is."""
+    """Emit the update on the host, and the copy of what it trained to the device, unless that is a
+    parameter of the host's memory; returns where that is."""
     states = [f"{p.name}.{state}" for state in STATES for p in parameters]
     trained = [f"{p.trained}.host" if _is_here(b, p) else p.trained for p in parameters]
-    narrow = [b.dtype == "bf16" and not _is_here(b, p) for p in parameters]
+    narrow = [b.dtype == "bf16" and p.trained != p.name and not _is_here(b, p) for p in parameters]
     copies = [
-        _on_host(b, p.trained, f"{p.name}.host_updated", b.dtype) if copied else name
+        _narrow_copy(b, p) if copied else name
         for p, name, copied in zip(parameters, trained, narrow, strict=True)
     ]
     own = [name for name, copied in zip(copies, narrow, strict=True) if copied]
@@ -76,10 +118,19 @@ def _updated(b: Builder, owner: Part, parameters: Owned, grads: list[str]) -> li
         copied=tuple(narrow),
         part=owner,
     )
-    b.ops[-1] = replace(b.ops[-1], stream=UPDATE)
+    b.ops[-1] = replace(b.ops[-1], stream=HOST_STREAM)
     back = [_back(b, p, name) for p, name in zip(parameters, copies, strict=True)]
-    _move(b, owner, "to_device", copies, back, UPDATE)
+    moved = [pair for pair in zip(copies, back, strict=True) if not is_away(b, pair[1])]
+    if moved:
+        reads, writes = ([*names] for names in zip(*moved, strict=True))
+        _move(b, owner, "to_device", "to_device", reads, writes, HOST_STREAM)
     return back
+
+
+def _narrow_copy(b: Builder, p: Parameter) -> str:
+    """Where the host writes a weight in the precision of training: the parameter, if it is there,
+    or what is copied to the device."""
+    return p.name if _is_there(b, p) else _on_host(b, p.trained, f"{p.name}.host_updated", b.dtype)
 
 
 def _is_here(b: Builder, p: Parameter) -> bool:
@@ -96,7 +147,7 @@ def _on_host(b: Builder, name: str, copy: str, dtype: str = "") -> str:
 
 
 def _back(b: Builder, p: Parameter, copy: str) -> str:
-    """Where the device gets what was trained: the parameter, or a part of it that is gathered."""
+    """Where what was trained ends: the parameter, or a part of it on the device, to be gathered."""
     if not p.apart:
         return p.name
     own = b.buffers[copy]
@@ -104,7 +155,13 @@ def _back(b: Builder, p: Parameter, copy: str) -> str:
 
 
 def _move(
-    b: Builder, owner: Part, kind: str, reads: list[str], writes: list[str], stream: str
+    b: Builder,
+    owner: Part | None,
+    label: str,
+    kind: str,
+    reads: list[str],
+    writes: list[str],
+    stream: str,
 ) -> None:
-    b.op(kind, kind, reads, writes, nbytes=sum(map(b.nbytes, reads)), part=owner)
+    b.op(label, kind, reads, writes, nbytes=sum(map(b.nbytes, reads)), part=owner)
     b.ops[-1] = replace(b.ops[-1], stream=stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workload.grid import OPPOSITE
+from workload.lowering import host_parameters
 from workload.lowering.builder import Builder
 from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
@@ -69,6 +70,8 @@ def _sum_gradients(b: Builder) -> None:
 
 
 def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
+    if b.away:  # each micro-batch's are summed over all ranks before they go to the host
+        return
     grads, reduced = [f"{p.name}.grad" for p in sharded], [p.reduced for p in sharded]
     how = sharded[0].sharding
     named = {b.sharding_of_experts: "experts.grads", b.sharding: "grads"}
@@ -117,13 +120,18 @@ def _is_partial(b: Builder, p: Parameter) -> bool:
 def _clip(b: Builder) -> None:
     """The norm counts each gradient once: copies share its square among them. A stage without
     parameters adds nothing to it."""
-    parameters = list(b.parameters.values())
+    away, here = [list[Parameter](), list[Parameter]()]
+    for p in b.parameters.values():
+        (away if host_parameters.is_away(b, p.reduced) else here).append(p)
     norm = b.tensor("norm.square", (1,), b.wide, role="workspace")
-    shares = tuple(1 / p.copies for p in parameters)
-    if parameters:
-        b.op("norm.squares", "square_sum", [p.reduced for p in parameters], [norm], shares=shares)
+    if here:
+        shares = tuple(1 / p.copies for p in here)
+        b.op("norm.squares", "square_sum", [p.reduced for p in here], [norm], shares=shares)
     else:
         b.op("norm.squares", "zero", [], [norm])
+    if away:
+        shares = tuple(1 / p.copies for p in away)
+        host_parameters.squares(b, [p.reduced for p in away], shares, norm)
     b.all_reduce("norm.reduce", norm, *b.norm_axes, *b.shards_of("layers"), purpose=NORM_REDUCE)
     scale = b.tensor("clip.scale", (1,), b.wide, role="workspace")
     b.op("clip", "clip_scale", [norm, *goldfish.of_kept(b, norm)], [scale])

@@ -15,7 +15,7 @@ from workload.lowering.parameter import Parameter
 from workload.op import HOST, Buffer, Part
 from workload.rules.elementwise import at_hand
 from workload.rules.zeroth_order import SLOPES
-from workload.splits.states import ON_HOST
+from workload.splits.states import ON_HOST, PARAMETERS, UPDATE
 
 Owned = list[Parameter]
 
@@ -23,7 +23,7 @@ Owned = list[Parameter]
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners = by_owner(b)
-    if b.plan.offload == "update":
+    if b.plan.offload in (UPDATE, PARAMETERS):
         host_update.emit(b, owners, _clip)
         return
     if b.plan.offload == "optimizer":

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from workload.naming import op_name
 from workload.op import (
     ADD_SCATTERED,
     COMPUTE,
     GRAD_SCATTER,
+    GRADIENT_SEND,
     INPUT_GRAD,
     ITEM_BYTES,
     NO_ATTRIBUTES,
@@ -45,22 +47,24 @@ def defer_reduce_scatters(ops: Sequence[Op]) -> list[Op]:
     Where no all-reduce of dI gives cover, dW is computed first so that its scatter starts earlier.
     """
     result: list[Op] = []
-    deferred: list[Op] = []
+    deferred: list[list[Op]] = []  # additions, each with the copy of its sum to the host, if any
     micro_batch = NONE
     for op in _weight_gradients_first(ops):
         current = op.block.micro_batch
         if current != micro_batch:
-            result += deferred
+            result += chain.from_iterable(deferred)
             deferred, micro_batch = [], current
         if op.purpose == GRAD_SCATTER:
             result.append(on_own_stream(op))
             while len(deferred) >= IN_FLIGHT:
-                result.append(deferred.pop(0))
+                result += deferred.pop(0)
         elif op.purpose == ADD_SCATTERED:
-            deferred.append(op)
+            deferred.append([op])
+        elif op.purpose == GRADIENT_SEND and deferred:
+            deferred[-1].append(op)
         else:
             result.append(op)
-    return result + deferred
+    return [*result, *chain.from_iterable(deferred)]
 
 
 def _weight_gradients_first(ops: Sequence[Op]) -> list[Op]:

@@ -64,6 +64,10 @@ _BY_KEY = {
     "offload=update": (
         *("cpu_offload", "optimizer_offload", "offload_optimizer", "optimizer_cpu_offload"),
     ),
+    "offload=parameters": (
+        *("offload_param", "offload_params", "fsdp_offload_params", "param_offload"),
+        *("enable_cpu_offload", "parameter_offload"),
+    ),
     "offload=activations": (
         *("activation_offloading", "enable_activation_offloading", "offload_activations"),
     ),

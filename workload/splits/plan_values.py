@@ -22,7 +22,7 @@ CHOICES = {
     "moments": tuple(MOMENTS),
     "master": tuple(MASTERS),
     "optimizer": NAMES,
-    "offload": ("none", "optimizer", "update", "activations"),
+    "offload": ("none", "optimizer", "update", "parameters", "activations"),
     "loss": ("plain", "fused"),
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 MOMENTS = {"fp32": "", "bf16": "bf16", "fp8": "fp8", "int8": "uint8"}  # dtypes of buffers
 MASTERS = {"fp32": "", "remainders": "uint16", "fp16": "fp16"}
 BLOCK = 256  # moments that share a scale
-ON_HOST = ("optimizer", "update")  # values of `offload` with which states are in the host's memory
+UPDATE, PARAMETERS = "update", "parameters"  # values of `offload` with which the host updates
+ON_HOST = ("optimizer", UPDATE, PARAMETERS)  # and with which it has the states in its memory
 
 
 def check(plan: Plan) -> None:
@@ -40,12 +41,38 @@ def check(plan: Plan) -> None:
             f"{said[0]} needs optimizer=adamw and precision=bf16, not "
             f"optimizer={plan.optimizer} and precision={plan.precision}"
         )
+    if plan.offload in (UPDATE, PARAMETERS) and plan.optimizer != "adamw":
+        raise PlanError(
+            f"offload={plan.offload} runs optimizer=adamw on the host, not optimizer="
+            f"{plan.optimizer}; offload=optimizer brings its states to the device"
+        )
+    if plan.offload == PARAMETERS and (why := _keeps_parameters(plan)):
+        raise PlanError(f"offload=parameters {why}")
     kept = [each for each in said if each != "moments=bf16"]
     if kept and plan.offload in ON_HOST:
         raise PlanError(
             f"{kept[0]} is supported only for states on the device, and offload={plan.offload} "
             "keeps them on the host; leave one of the two out"
         )
+
+
+def _keeps_parameters(plan: Plan) -> str:
+    """Why parameters do not come from the host for each pass; "" if they may."""
+    if plan.zero != 3:
+        return (
+            "keeps each rank's part of the parameters on the host and needs zero=3, not "
+            f"zero={plan.zero}; offload=update leaves parameters on the device"
+        )
+    if plan.pipe > 1:
+        return (
+            "copies parameters within the passes of one stage, and pipelines are not supported: "
+            f"take pipe=1, not {plan.pipe}"
+        )
+    if plan.recipe != "none":
+        return f"copies parameters of 16 or 32 bits and does not support recipe={plan.recipe}"
+    if {"a2a", "wgrad"} & {*plan.overlap}:
+        return "has each layer's passes as a whole, which overlap=a2a and wgrad cut"
+    return ""
 
 
 def moment_dtype(plan: Plan, wide: str, *, sharded: bool) -> str:

@@ -93,7 +93,7 @@ PLAN_KEYS: dict[str, Any] = {
     "gradients": ["bf16", "fp32", "x"],
     "moments": ["bf16", "fp32", "fp8", "int8", "x"],
     "master": ["fp32", "fp16", "remainders", "x"],
-    "offload": ["optimizer", "update", "activations", "none", "x"],
+    "offload": ["optimizer", "update", "parameters", "activations", "none", "x"],
     "loss": ["fused", "plain", "x"],
     "matmul_forms": ["tuned", "plain", "x"],
     "order": ["x-y-z-data-pipe", "pipe-data-z-y-x", "x-x", "x", "-"],

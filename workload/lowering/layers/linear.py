@@ -13,6 +13,7 @@ from typing import Any
 
 from workload.layout import NORMAL, RESIDUAL, ZEROS, Layout
 from workload.lowering.builder import Builder
+from workload.lowering.host_parameters import add_to_sum, fetched, is_away
 from workload.lowering.layers import sequence_parallel as rows
 from workload.op import (
     ADD_SCATTERED,
@@ -68,12 +69,13 @@ def declare(b: Builder, linear: Linear, owner: Part) -> None:
 
 
 def gather(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
-    """All-gather a weight tile over the axes that shard it; without any it is the parameter.
+    """All-gather a weight tile over the axes that shard it; without any it is the parameter. A part
+    in the host's memory is copied to the device before.
 
     Without `reshard` a micro-batch gathers each weight once.
     """
     axes = b.parameters[weight].sharding.parameters
-    if b.grid.size(*axes) == 1:
+    if b.grid.size(*axes) == 1 and not is_away(b, weight):
         return weight
     if b.once_a_step:
         return _gathered_for_many(b, label, weight, shape)
@@ -103,10 +105,13 @@ def _gathered_for_many(b: Builder, label: str, weight: str, shape: tuple[int, ..
 
 
 def _whole(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
-    """Emit the all-gather of a weight's tile; returns its name."""
+    """Emit what makes a weight's tile whole on the device; returns its name."""
     axes = b.parameters[weight].sharding.parameters
+    part = fetched(b, label, weight) if is_away(b, weight) else weight
+    if b.grid.size(*axes) == 1:
+        return part
     full = b.tensor(f"{label}.w.full", b.whole_tile(weight, *shape), role="gathered")
-    gathered = [weight], [full]
+    gathered = [part], [full]
     b.collective(f"{label}.gather", "all_gather", *gathered, *axes, purpose=WEIGHT_GATHER)
     return full
 
@@ -192,6 +197,12 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
         b.collective(label, "reduce_scatter", *scattered, *over, purpose=GRAD_SCATTER)
         part = shard
     purpose = ADD_SCATTERED if part != full else ""
+    if b.away:
+        if b.grid.size(*sharding.copies) > 1:
+            summed = f"{name}.grad.copies", "all_reduce", [part], [part]
+            b.collective(*summed, *sharding.copies, purpose=GRAD_SCATTER)
+        add_to_sum(b, name, parameter, part, first=first, purpose=purpose)
+        return
     if b.rule.in_backward:
         lomo.emit_in_backward(b, name, parameter, part, purpose, first=first)
         return
