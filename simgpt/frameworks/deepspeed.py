@@ -14,7 +14,8 @@ from typing import Any
 from simgpt.frameworks.reading import FrameworkError, Reading
 
 Z = "zero_optimization."
-OFFLOAD = Z + "offload_optimizer."
+OFFLOAD, WEIGHTS = Z + "offload_optimizer.", Z + "offload_param."
+PLACES = ("none", "cpu", "nvme")
 HALVES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 HELD = {"reduce_bucket_size": (1, 500_000_000), "sub_group_size": (3, 1_000_000_000)}
@@ -82,18 +83,34 @@ def _read_held(reading: Reading, stage: int) -> None:
 
 
 def _read_offload(reading: Reading) -> None:
-    """What lives in the host's memory: states, which are updated there.
+    """What lives in the host's memory: states, which are updated there, and with them parameters.
 
-    Source: deepspeedai/DeepSpeed, runtime/zero/offload_config.py; `cpu_offload` is of before 0.4.
+    Source: deepspeedai/DeepSpeed, runtime/zero/offload_config.py and config.py; `cpu_offload` and
+    `cpu_offload_param` are of before 0.4.
     """
-    device = reading.word(OFFLOAD + "device", "none", ("none", "cpu", "nvme"))
+    device = reading.word(OFFLOAD + "device", "none", PLACES)
     older = reading.switch(Z + "cpu_offload")
     if device == "nvme":
         reading.refuse(OFFLOAD + "device", "states on NVMe are not modelled; cpu is offload=update")
     elif device == "cpu" or older:
         reading.fields["offload"] = "update"
+    _read_parameters(reading)
     if reading.real(OFFLOAD + "ratio", 1.0, least=0, most=1) < 1:
         reading.refuse(OFFLOAD + "ratio", "the update runs on the host as a whole, or not at all")
+
+
+def _read_parameters(reading: Reading) -> None:
+    """Parameters in the host's memory, which stage 3 alone can have there."""
+    name, older = WEIGHTS + "device", Z + "cpu_offload_param"
+    place = reading.word(name, "none", PLACES)
+    said = name if place != "none" else older
+    if place == "nvme":
+        reading.refuse(name, "parameters on NVMe are not modelled; cpu is offload=parameters")
+    elif place == "cpu" or reading.switch(older):
+        if reading.fields.get("offload") == "update":
+            reading.fields["offload"] = "parameters"
+        else:
+            reading.refuse(said, "parameters on the host need offload_optimizer = cpu too")
 
 
 def _read_batch(reading: Reading, devices: int | None) -> None:
@@ -140,8 +157,10 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings[Z + "overlap_comm"] = bool(fields["overlap"])
     if fields["shard"]:
         settings[Z + "mics_shard_size"] = fields["shard"]
-    if fields["offload"] == "update":
+    if fields["offload"] in ("update", "parameters"):
         settings[OFFLOAD + "device"] = "cpu"
+    if fields["offload"] == "parameters":
+        settings[WEIGHTS + "device"] = "cpu"
     if fields["precision"] == "bf16":
         settings |= {"bf16.enabled": True, DTYPE: fields["gradients"]}
     return settings

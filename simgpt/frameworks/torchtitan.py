@@ -24,6 +24,7 @@ MODES = ("none", "selective", "full", "memory_budget")
 RESHARDS = ("default", "always", "never")
 EAGER = "torchtitan-eager"
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
+OFFLOAD = T + "enable_cpu_offload"
 PARTS = P + "pipeline_parallel_microbatches"  # of older releases
 HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 _EVERY = re.compile(r"[1-9]\d{0,8}")  # which of the layers run again
@@ -60,8 +61,26 @@ def read(reading: Reading, devices: int | None) -> None:
         reading.differs(T + "dtype", reading.table["changes"][T + "dtype"])
     if not reading.switch("compile.enable"):
         reading.stack = EAGER
+    _read_offload(reading)
     if reading.text("optimizer.name", "AdamW") not in ("AdamW", "Adam"):
         reading.differs("optimizer.name", "AdamW")
+
+
+def _read_offload(reading: Reading) -> None:
+    """FSDP's parameters with all that belongs to them in the host's memory; without FSDP nothing.
+
+    Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (apply_fsdp).
+    """
+    fields = reading.fields
+    if fields["zero"] != 3:
+        reading.without(OFFLOAD)
+    elif reading.switch(OFFLOAD):
+        fp8, pipe = fields.get("precision") == "fp8", fields.get("pipe", 1)
+        if fp8 or pipe > 1:
+            beside = "float8" if fp8 else f"{P}pipeline_parallel_degree = {pipe}"
+            reading.refuse(OFFLOAD, f"parameters on the host are not modelled with {beside}")
+        else:
+            fields["offload"] = "parameters"
 
 
 def _read_model(reading: Reading) -> None:
@@ -210,6 +229,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings[T + "mixed_precision_param"] = "float32" if fp32 else "bfloat16"
     reduced = "float32" if fields["gradients"] == "fp32" else "bfloat16"
     settings[T + "mixed_precision_reduce"] = reduced
+    settings |= {OFFLOAD: True} if fields["offload"] == "parameters" else {}
     settings["compile.enable"] = fields["stack"] != EAGER
     return settings | _written_recompute(fields)
 

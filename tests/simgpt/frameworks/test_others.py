@@ -215,7 +215,6 @@ def test_what_torchtitan_runs_otherwise_is_said() -> None:
         "optimizer.name",
         "parallelism.enable_async_tensor_parallel",
     ]
-    assert len(titan(training__enable_cpu_offload=True).refused) == 1
     assert titan(model__name="llama3").model == "llama-3.1-8b"
 
 
@@ -334,6 +333,27 @@ def test_ranks_that_share_deepspeeds_batch_are_those_of_data_alone(
     assert alone.devices == 8 * tensor
 
 
+STATES = {"offload_optimizer": {"device": "cpu"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "offload", "refused"),
+    [
+        ({}, "parameters", 0),
+        ({"parallelism__data_parallel_shard_degree": 1}, None, 0),
+        ({"parallelism__pipeline_parallel_degree": 2}, None, 1),
+        ({"model__converters": ["float8"]}, None, 1),
+        ({"training__enable_cpu_offload": False}, None, 0),
+    ],
+)
+def test_torchtitans_offload_is_that_of_parameters(
+    words: dict[str, Any], offload: str | None, refused: int
+) -> None:
+    question = titan(**{"training__enable_cpu_offload": True, **words})
+    assert question.plan.get("offload") == offload
+    assert len(question.refused) == refused
+
+
 @pytest.mark.parametrize(
     ("stage", "words", "offload", "refused"),
     [
@@ -349,7 +369,13 @@ def test_ranks_that_share_deepspeeds_batch_are_those_of_data_alone(
             "update",
             ["offload_optimizer.ratio"],
         ),
+        (3, {**STATES, "offload_param": {"device": "cpu", "pin_memory": True}}, "parameters", []),
+        (3, {"cpu_offload": True, "cpu_offload_param": True}, "parameters", []),
+        (2, {**STATES, "offload_param": {"device": "cpu"}}, "update", []),
+        (3, {**STATES, "offload_param": {"device": "none"}}, "update", []),
+        (3, {**STATES, "offload_param": {"device": "nvme"}}, "update", ["offload_param.device"]),
         (3, {"offload_param": {"device": "cpu"}}, None, ["offload_param.device"]),
+        (3, {"cpu_offload_param": True}, None, ["cpu_offload_param"]),
     ],
 )
 def test_deepspeeds_offload_is_an_update_on_the_host_or_refused_by_name(

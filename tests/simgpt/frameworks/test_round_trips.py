@@ -176,6 +176,8 @@ def torchtitan_plans(draw: st.DrawFn) -> dict[str, Any]:
     words["reshard"] = draw(st.booleans())
     words["sequence_parallel"] = words["x"] > 1
     words["precision"] = draw(st.sampled_from(["bf16", "fp8"]))
+    if (words["zero"], words["pipe"], words["precision"]) == (3, 1, "bf16"):
+        words["offload"] = draw(st.sampled_from(["none", "parameters"]))
     return words
 
 
@@ -194,12 +196,12 @@ def test_torchtitans_toml_comes_back(plan: dict[str, Any], tmp_path: Path) -> No
     gradients=st.sampled_from(["fp32", "bf16"]),
     beside=st.booleans(),
     shard=st.sampled_from([0, 2]),
-    offload=st.sampled_from(["none", "update"]),
+    offload=st.sampled_from(["none", "update", "parameters"]),
 )
 def test_deepspeeds_json_comes_back(tmp_path: Path, *, beside: bool, **words: Any) -> None:
     if words["zero"] < 3:
         del words["shard"]
-    if words["zero"] < 1:
+    if words["zero"] < {"none": 0, "update": 1, "parameters": 3}[words["offload"]]:
         del words["offload"]
     found = {0: "none", 1: "dp", 2: "ors+dp", 3: "ors+oag"}[words["zero"]]
     plan = words | {"overlap": found if beside else "none"}
