@@ -41,7 +41,8 @@ class Plan:
     `workload/rules/table.py` says what each does, `offload` what lives in the host's memory: the
     rule's states ("optimizer"), or these, which the host's processors update ("update"), with
     sharded parameters and gradients as well ("parameters"); or what layers keep for their backward
-    passes ("activations").
+    passes ("activations"). Of what the host updates `offload_share` is a share, of which the device
+    updates the rest.
     With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
     norms and the residual stream are split over x by rows. `recompute` runs again in the backward
     pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
@@ -86,6 +87,7 @@ class Plan:
     master: str = "fp32"
     optimizer: str = "adamw"
     offload: str = "none"
+    offload_share: float = 1.0
     sequence_parallel: bool = False
     attention: str = "flash"
     matmul_forms: str = "plain"

@@ -187,6 +187,8 @@ def plan_value(key: str, value: Any) -> Any:
         return str(value)
     if _TYPES[key] == "bool":
         return _switch(key, value)
+    if _TYPES[key] == "float":
+        return _real(key, value)
     return REST if key == "data" and value == REST else _number(key, value)
 
 
@@ -198,6 +200,12 @@ def _number(key: str, value: Any) -> int:
     if abs(number) > MOST:
         raise PlanError(f"{key}={value} must be at most {MOST:,}")
     return number
+
+
+def _real(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not re.fullmatch(r"\d{0,3}\.?\d{1,9}", str(value)):
+        raise PlanError(f"{key}={value} must be a number, as in {key}=0.5")
+    return float(value)
 
 
 def _switch(key: str, value: Any) -> bool:

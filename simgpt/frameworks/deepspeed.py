@@ -95,8 +95,24 @@ def _read_offload(reading: Reading) -> None:
     elif device == "cpu" or older:
         reading.fields["offload"] = "update"
     _read_parameters(reading)
-    if reading.real(OFFLOAD + "ratio", 1.0, least=0, most=1) < 1:
-        reading.refuse(OFFLOAD + "ratio", "the update runs on the host as a whole, or not at all")
+    _read_ratio(reading)
+
+
+def _read_ratio(reading: Reading) -> None:
+    """Which share of the update is the host's, of those that stage 3 may split.
+
+    Source: deepspeedai/DeepSpeed@edaa722, runtime/zero/stage3.py (subgroup_to_device).
+    """
+    fields, ratio = reading.fields, reading.real(OFFLOAD + "ratio", 1.0, least=0, most=1)
+    if fields["zero"] != 3 or fields.get("offload") not in ("update", "parameters"):
+        reading.without(OFFLOAD + "ratio")
+    elif ratio < 1 and fields["offload"] == "parameters":
+        why = "where parameters are on the host, it updates them all"
+        reading.refuse(OFFLOAD + "ratio", why)
+    elif not ratio:
+        reading.refuse(OFFLOAD + "ratio", "gradients that pass the host alone are not modelled")
+    elif ratio < 1:
+        fields["offload_share"] = ratio
 
 
 def _read_parameters(reading: Reading) -> None:
@@ -161,6 +177,8 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         settings[OFFLOAD + "device"] = "cpu"
     if fields["offload"] == "parameters":
         settings[WEIGHTS + "device"] = "cpu"
+    if fields["offload_share"] < 1:
+        settings[OFFLOAD + "ratio"] = fields["offload_share"]
     if fields["precision"] == "bf16":
         settings |= {"bf16.enabled": True, DTYPE: fields["gradients"]}
     return settings

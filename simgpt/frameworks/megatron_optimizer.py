@@ -62,17 +62,17 @@ def read(reading: Reading) -> None:
 
 
 def _read_offload(reading: Reading) -> None:
-    """Read whether the update runs on the host: all of it, as is the default of the fraction.
+    """Read whether the update runs on the host, and which share: all, by default.
 
     Source: NVIDIA/Megatron-LM@d98e8a6, megatron/training/arguments.py.
     """
     fraction = reading.real(FRACTION, 1.0, least=0, most=1)
     if not reading.switch(OFFLOAD) or not fraction:
         return
-    if fraction < 1:
-        reading.refuse(FRACTION, "the update runs on the host as a whole, or not at all")
-    elif reading.fields.get("optimizer", "adamw") == "adamw":
+    if reading.fields.get("optimizer", "adamw") == "adamw":
         reading.fields["offload"] = "update"
+        if fraction < 1:
+            reading.fields["offload_share"] = fraction
 
 
 def _read_moments(reading: Reading, *, adam: bool) -> None:
@@ -107,7 +107,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {"optimizer": DIST_MUON if fields["zero"] else MUON}
     settings: dict[str, Any] = {}
     if fields["offload"] == "update":
-        settings |= {OFFLOAD: True, FRACTION: 1.0, AWARE: True}
+        settings |= {OFFLOAD: True, FRACTION: fields["offload_share"], AWARE: True}
     if fields["moments"] != WIDE[0] or fields["master"] != WIDE[0]:
         settings |= {AWARE: True, **dict.fromkeys(MOMENTS, fields["moments"])}
     if fields["master"] == "fp16":

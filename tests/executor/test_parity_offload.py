@@ -17,6 +17,7 @@ def test_an_update_on_the_host_trains_as_the_plain_model_does() -> None:
         plan_of(data=2, offload="update", zero=2, overlap=OVERLAPS),
         plan_of(z=2, offload="update", micro_batches=2),
         plan_of(data=2, offload="update", zero=3, overlap=()),
+        plan_of(data=2, offload="update", offload_share=0.5, zero=1),
         plan_of(x=2, offload="update", zero=1),
     ]
     check(2, TINY, plans)

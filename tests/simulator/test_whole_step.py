@@ -60,6 +60,7 @@ SHARDINGS = (
     "reshard=false",
     "offload=optimizer",
     "zero=2,offload=update",
+    "zero=2,offload=update,offload_share=0.4",
     "zero=3,offload=parameters",
     "zero=3,shard=2,offload=parameters",
     "offload=activations",
@@ -178,6 +179,12 @@ def test_counts_and_memory_are_those_of_the_whole_program(rest: str, overlap: st
 )
 def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated(recompute: str) -> None:
     assert_equal(*both(plan_of(f"x=2,z=2,recompute={recompute}", 10), 36, 1e9))
+
+
+def test_where_the_host_updates_a_few_layers_of_many_all_are_simulated() -> None:
+    """A hundredth of few layers' parameters is in the table, of 40 layers' in the first layer."""
+    plan = plan_of("data=4,z=2,zero=2,offload=update,offload_share=0.01", 1)
+    assert_equal(*both(plan, 40, 1e9))
 
 
 def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:

@@ -33,9 +33,10 @@ Owned = list[Parameter]
 Clip = Callable[[Builder, Part, Owned, list[str]], dict[str, str]]
 
 
-def emit(b: Builder, owners: dict[Part, Owned], clip: Clip) -> None:
-    """Emit the update of all owners' parameters, whose gradients `clip` clips."""
-    parts, sent = list[tuple[Part, list[str]]](), list[str]()
+def begin(b: Builder, owners: dict[Part, Owned], clip: Clip) -> dict[str, str]:
+    """Emit the update of owners' parameters, whose gradients `clip` clips; returns where what was
+    trained of each parameter is then."""
+    found, sent = dict[str, str](), list[str]()
     scale = _scale_there(b) if any(_is_there(b, p) for own in owners.values() for p in own) else ""
     for owner, every in owners.items():
         here = [p for p in every if not _is_there(b, p)]
@@ -45,12 +46,19 @@ def emit(b: Builder, owners: dict[Part, Owned], clip: Clip) -> None:
             copies = _sent(b, owner, here, [clipped[p.name] for p in here], sent)
             grads = dict(zip((p.name for p in here), copies, strict=True))
         grads |= _clipped_there(b, owner, [p for p in every if p not in here], scale)
-        parts.append((owner, _updated(b, owner, every, [grads[p.name] for p in every])))
-    back = [name for _, updated in parts for name in updated if not is_away(b, name)]
+        updated = _updated(b, owner, every, [grads[p.name] for p in every])
+        found |= dict(zip((p.name for p in every), updated, strict=True))
+    return found
+
+
+def finish(b: Builder, owners: dict[Part, Owned], found: dict[str, str]) -> None:
+    """Emit the wait for what the host updated, and its gathers."""
+    back = [name for name in found.values() if not is_away(b, name)]
     if back:
         b.op("host.updated", "fence", back, [], nbytes=0)
-    for owner, updated in parts:
-        gather_parts(b, owner, owners[owner], updated)
+    for owner, every in owners.items():
+        own = [p for p in every if p.name in found]
+        gather_parts(b, owner, own, [found[p.name] for p in own])
 
 
 def _is_there(b: Builder, p: Parameter) -> bool:

@@ -13,6 +13,7 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
 from workload.lowering.divisibility import check
+from workload.lowering.host_share import keep_rest_here
 from workload.lowering.layers import goldfish, layer, vocabulary
 from workload.lowering.layers.further import mtp
 from workload.lowering.layers.mixture import balance
@@ -67,6 +68,7 @@ def lower_slots(
     b = Builder(gpt, plan, stage, habits.held, once_a_step=once)
     chunks = Chunks(b, early_stop=habits.early_stop, keeps=keeps)
     declare(b, chunks)
+    keep_rest_here(b)
     ops, slot_of = emitted(b, chunks, order, forms, habits)
     if b.rule.zeroth_order:
         ops = needed_for(zeroth_order.LOSSES, ops)

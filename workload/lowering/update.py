@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workload.lowering import host_update
+from workload.lowering import host_share, host_update
 from workload.lowering.builder import Builder
 from workload.lowering.parameter import Parameter
 from workload.op import HOST, Buffer, Part
@@ -24,11 +24,25 @@ def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners = by_owner(b)
     if b.plan.offload in (UPDATE, PARAMETERS):
-        host_update.emit(b, owners, _clip)
+        chosen = host_share.on_host(b)
+        parts = host_update.begin(b, _those(owners, chosen, there=True), _clip)
+        _update_here(b, _those(owners, chosen, there=False))
+        host_update.finish(b, owners, parts)
         return
     if b.plan.offload == "optimizer":
         _update_away(b, owners)
         return
+    _update_here(b, owners)
+
+
+def _those(owners: dict[Part, Owned], chosen: set[str], *, there: bool) -> dict[Part, Owned]:
+    """The parameters that the host updates, or that it does not, by their owners."""
+    found = {each: [p for p in own if (p.name in chosen) == there] for each, own in owners.items()}
+    return {each: own for each, own in found.items() if own}
+
+
+def _update_here(b: Builder, owners: dict[Part, Owned]) -> None:
+    """The update of parameters whose states are on the device."""
     for group in _groups(b, owners):
         grads, start = [_clip(b, owner, owners[owner], []) for owner in group], len(b.ops)
         for owner, own in zip(group, grads, strict=True):

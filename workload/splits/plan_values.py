@@ -37,7 +37,7 @@ COUNTS = (
     *("shard", "expert_tensor", "loss_chunks"),
 )
 # Fields of which some values are wrong whatever the others are, in the order in which one is named.
-ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero")
+ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero", "offload_share")
 
 
 def check_value(key: str, value: Any) -> None:
@@ -56,6 +56,8 @@ def check_value(key: str, value: Any) -> None:
         check_order(value)
     elif key == "recompute" and (why := text_refusal(value, MOST)):
         raise PlanError(f"{key}={value} {why}")
+    elif key == "offload_share" and not 0 < value <= 1:
+        raise PlanError(f"{key}={value:g} must be more than 0 and at most 1")
     elif key == "zero" and value not in range(4):
         raise PlanError(f"{key}={value} must be 0, 1, 2 or 3")
 

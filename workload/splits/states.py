@@ -48,6 +48,11 @@ def check(plan: Plan) -> None:
         )
     if plan.offload == PARAMETERS and (why := _keeps_parameters(plan)):
         raise PlanError(f"offload=parameters {why}")
+    if plan.offload_share < 1 and plan.offload != UPDATE:
+        raise PlanError(
+            f"offload_share={plan.offload_share:g} is a share of offload=update, and the plan has "
+            f"offload={plan.offload}"
+        )
     kept = [each for each in said if each != "moments=bf16"]
     if kept and plan.offload in ON_HOST:
         raise PlanError(

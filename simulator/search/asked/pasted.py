@@ -16,6 +16,7 @@ ANYWAY: Mapping[str, Any] = {
     "context_latents": False,
     "context_heads": 1,
     "loss": "plain",
+    "offload_share": 1.0,
     "loss_chunks": 1,
 }
 

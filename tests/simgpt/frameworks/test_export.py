@@ -65,6 +65,23 @@ def test_what_a_framework_has_no_setting_for_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    ("framework", "zero", "setting"),
+    [
+        ("megatron", 1, "--optimizer-offload-fraction 0.25"),
+        ("megatron-bridge", 1, "optimizer_offload_fraction: 0.25"),
+        ("deepspeed", 3, '"ratio": 0.25'),
+    ],
+)
+def test_the_share_of_an_update_on_the_host_is_written(
+    framework: str, zero: int, setting: str
+) -> None:
+    plan = f"data=rest,micro_batch=1,zero={zero},offload=update,offload_share=0.25"
+    said = simgpt(*LLAMA, "--plan", plan, "--to", framework)
+    assert said.status == 0, said.err
+    assert setting in said.out
+
+
+@pytest.mark.parametrize(
     ("zero", "gradients", "dtype"), [(2, "fp32", True), (3, "fp32", True), (3, "bf16", False)]
 )
 def test_what_megatrons_fsdp_requires_is_written_and_read_again(

@@ -130,10 +130,11 @@ def said(**settings: Any) -> dict[str, str]:
     return {each.name: each.why for each in asked(**settings).changes}
 
 
-def test_an_update_of_a_fraction_on_the_host_is_refused_by_name() -> None:
+def test_a_fraction_of_an_update_on_the_host_is_a_share_of_it() -> None:
     offload = {"use_distributed_optimizer": True, "optimizer_cpu_offload": True}
-    refused = asked(**offload, optimizer_offload_fraction=0.5).refused
-    assert [each.name for each in refused] == ["--optimizer-offload-fraction"]
+    plan = asked(**offload, optimizer_offload_fraction=0.5).plan
+    assert (plan["offload"], plan["offload_share"]) == ("update", 0.5)
+    assert "offload_share" not in asked(**offload).plan
     assert "offload" not in asked(**offload, optimizer_offload_fraction=0.0).plan
 
 

@@ -334,6 +334,7 @@ def test_ranks_that_share_deepspeeds_batch_are_those_of_data_alone(
 
 
 STATES = {"offload_optimizer": {"device": "cpu"}}
+PARTLY, RATIO = {"device": "cpu", "ratio": 0.4}, "offload_optimizer.ratio"
 
 
 @pytest.mark.parametrize(
@@ -363,11 +364,14 @@ def test_torchtitans_offload_is_that_of_parameters(
         (2, {"offload_optimizer": {"device": "none"}}, None, []),
         (0, {"offload_optimizer": {"device": "cpu"}}, None, []),
         (3, {"offload_optimizer": {"device": "nvme"}}, None, ["offload_optimizer.device"]),
+        (3, {"offload_optimizer": {"device": "cpu", "ratio": 0.4}}, "update", []),
+        (2, {"offload_optimizer": {"device": "cpu", "ratio": 0.4}}, "update", []),
+        (3, {"offload_optimizer": {"device": "cpu", "ratio": 0.0}}, "update", [RATIO]),
         (
             3,
-            {"offload_optimizer": {"device": "cpu", "ratio": 0.4}},
-            "update",
-            ["offload_optimizer.ratio"],
+            {**STATES, "offload_param": {"device": "cpu"}, "offload_optimizer": PARTLY},
+            "parameters",
+            [RATIO],
         ),
         (3, {**STATES, "offload_param": {"device": "cpu", "pin_memory": True}}, "parameters", []),
         (3, {"cpu_offload": True, "cpu_offload_param": True}, "parameters", []),
@@ -386,6 +390,8 @@ def test_deepspeeds_offload_is_an_update_on_the_host_or_refused_by_name(
     question = imported([path], model="gpt2")
     assert question.plan.get("offload") == offload
     assert [each.name for each in question.refused] == [f"zero_optimization.{r}" for r in refused]
+    partly = words.get("offload_optimizer", {}).get("ratio") == 0.4 and stage == 3 and not refused
+    assert question.plan.get("offload_share") == (0.4 if partly else None)
 
 
 def test_a_megatron_script_with_deepspeeds_json_is_megatron_deepspeed(tmp_path: Path) -> None:

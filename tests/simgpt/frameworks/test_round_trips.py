@@ -125,6 +125,8 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
         words["master"] = draw(st.sampled_from(masters))
         if words["master"] == "fp32":
             words["offload"] = draw(st.sampled_from(["none", "update"]))
+        if words.get("offload") == "update":
+            words["offload_share"] = draw(st.sampled_from([1.0, 0.25]))
     elif zero == 1:
         words["moments"] = "fp32"
     if "offload" not in words and words["pipe"] == 1 and words["recompute"] == "none":
@@ -197,10 +199,15 @@ def test_torchtitans_toml_comes_back(plan: dict[str, Any], tmp_path: Path) -> No
     beside=st.booleans(),
     shard=st.sampled_from([0, 2]),
     offload=st.sampled_from(["none", "update", "parameters"]),
+    share=st.sampled_from([1.0, 0.5]),
 )
-def test_deepspeeds_json_comes_back(tmp_path: Path, *, beside: bool, **words: Any) -> None:
+def test_deepspeeds_json_comes_back(
+    tmp_path: Path, *, beside: bool, share: float, **words: Any
+) -> None:
     if words["zero"] < 3:
         del words["shard"]
+    if words["zero"] == 3 and words["offload"] == "update":
+        words["offload_share"] = share
     if words["zero"] < {"none": 0, "update": 1, "parameters": 3}[words["offload"]]:
         del words["offload"]
     found = {0: "none", 1: "dp", 2: "ors+dp", 3: "ors+oag"}[words["zero"]]

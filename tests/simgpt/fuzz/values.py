@@ -94,6 +94,7 @@ PLAN_KEYS: dict[str, Any] = {
     "moments": ["bf16", "fp32", "fp8", "int8", "x"],
     "master": ["fp32", "fp16", "remainders", "x"],
     "offload": ["optimizer", "update", "parameters", "activations", "none", "x"],
+    "offload_share": [0.5, "0.25", 1, "1.0", 0, 1.5, "-1", "nan", "1e-3", True, "x"],
     "loss": ["fused", "plain", "x"],
     "matmul_forms": ["tuned", "plain", "x"],
     "order": ["x-y-z-data-pipe", "pipe-data-z-y-x", "x-x", "x", "-"],
