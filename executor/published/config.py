@@ -22,7 +22,7 @@ from executor.published.latent import NORM_EPS
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
 from workload.gpt import GPT
-from workload.models.described import Described
+from workload.models.described import BEYOND, Described
 from workload.models.hugging_face import is_config, model_from_config
 from workload.models.moe import SOFTMAX_OF_CHOSEN, has_experts, layers_with_experts
 from workload.models.rope_scaling import NUMBERS, rope_type, scaling_of, spelled_out
@@ -60,10 +60,6 @@ COMPUTED: Mapping[str, Mapping[str, tuple[tuple[Any, ...], Any]]] = {
         "output_router_logits": ((False,), False),
     },
 }
-BEYOND = {
-    "qkvo": "biases of the attention alone",
-    "mlp": "biases of the MLP alone",
-}
 CLASSES = {
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
@@ -74,6 +70,7 @@ CLASSES = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
 }
+READ_AS_LLAMA = ("mistral",)  # and never written
 OF_EXPERTS = ["experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every"]
 OF_EXPERTS += ["router", "router_scale", "router_groups", "router_topk_groups"]
 OF_LATENT = ["q_rank", "kv_rank", "rope_width", "context_width"]
@@ -99,7 +96,10 @@ def check_config(document: Document, gpt: GPT, folder: Path) -> None:
     """
     origin = path_shown(folder / CONFIG)
     described = model_from_config(document, origin, name="")
-    for what in described.beyond:
+    family = described.gpt.source.rpartition(" ")[2]
+    if family not in CLASSES and family not in READ_AS_LLAMA:
+        raise WeightsError(f"{origin}: weights of the family {family} are not read")
+    for what in [each for each in described.beyond if each != "rope"]:
         raise WeightsError(f"{origin}: the model has {BEYOND[what]}, which simgpt does not train")
     for name, theirs, ours in _fields(described.gpt, gpt):
         if theirs != ours:
@@ -108,6 +108,8 @@ def check_config(document: Document, gpt: GPT, folder: Path) -> None:
                 "config.json itself"
             )
     _check_computed(document, described, origin)
+    if "rope" in described.beyond:
+        raise WeightsError(f"{origin}: the model has {BEYOND['rope']}, which simgpt does not train")
     for note in described.notes:
         if note.above and gpt.sequence > note.above:
             raise WeightsError(

@@ -29,6 +29,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.lowering import check
+from workload.models.described import BEYOND
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
@@ -43,7 +44,6 @@ WRITERS: Mapping[str, Writer] = {
     DEEPSPEED: deepspeed.written,
     AXONN: axonn.written,
 }
-BIASES = {"qkvo": "biases of the attention's linears", "mlp": "biases of the MLP's linears"}
 ALONE = ("x", "pipe", "context", "y", "z")  # sizes that need not be written where they are 1
 
 
@@ -111,7 +111,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         notes += (f"experts={asked.gpt.experts} are told in {table['elsewhere']['model']}",)
     lacking = [each for each in asked.beyond if each not in table.get("beyond", {})]
     if lacking and framework in (MEGATRON, BRIDGE):
-        notes += tuple(f"{BIASES[each]}, which the model has, have no setting" for each in lacking)
+        notes += tuple(f"{BEYOND[each]}, which the model has, have no setting" for each in lacking)
     if framework in (MEGATRON, BRIDGE):
         notes += fusions.notes(fields) + fsdp.notes(fields)
     if framework == MEGATRON and not megatron.scales_rope(fields):

@@ -174,10 +174,11 @@ def test_a_wrong_model_gets_one_sentence(command: str, words: str) -> None:
     assert words.lower() in said.sentence.lower()
 
 
-def test_experts_are_refused_with_their_family_and_the_reason(config: str) -> None:
-    Path(config).write_text('{"model_type": "dbrx"}', encoding="utf-8")
+def test_layers_that_there_are_none_of_are_refused_by_their_name(config: str) -> None:
+    Path(config).write_text('{"model_type": "qwen3_next"}', encoding="utf-8")
     said = simgpt("predict", config, *ON)
     assert said.status == 2
     assert said.sentence.endswith(
-        "config.json: the family dbrx is refused: the layers of experts of this family are not read"
+        "config.json: the family qwen3_next is refused: it needs gated DeltaNet (linear "
+        "attention), which is not modelled"
     )

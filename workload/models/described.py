@@ -7,6 +7,19 @@ from dataclasses import dataclass
 
 from workload.gpt import GPT
 
+BEYOND = {
+    "qkvo": "biases of the attention's linears",
+    "qkv": "biases of queries, keys and values",
+    "o": "biases of the attention's output",
+    "mlp": "biases of the MLP's linears",
+    "head": "biases of the classifier",
+    "parts": "norms or biases, or an order of them, of its layers",
+    "activation": "activations that are near to simgpt's",
+    "scales": "numbers that scale or cap what passes its layers",
+    "rope": "positions that are turned in another way",
+    "squared_relu": "squared ReLUs",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -25,13 +38,14 @@ class Note:
 class Described:
     """A model and the notes on what its description says beyond it.
 
-    `beyond` names what the model itself has and `GPT` no field for: `qkvo` are biases of the
-    attention's linears alone, `mlp` those of the MLP's, `squared_relu` an activation.
+    `beyond` names what the model itself has and `GPT` no field for, by the words of `BEYOND`, and
+    `missing` is how many parameters that is, where it is counted: below 0, `gpt` has too many.
     """
 
     gpt: GPT
     notes: tuple[Note, ...] = ()
     beyond: tuple[str, ...] = ()
+    missing: int = 0
 
     def notes_on(self, gpt: GPT, given: Collection[str]) -> Iterator[str]:
         """What to say of the model once the `given` fields of it have been set."""

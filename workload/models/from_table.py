@@ -14,7 +14,8 @@ from workload.gpt import GPT
 from workload.models.field_limits import GATED
 from workload.models.packing.documents import text_of_lengths
 
-MODEL_FILE = UserFile("model", ModelError, constants=True)
+MODEL_BYTES = 8 * 2**20  # a config.json may name each linear that is not quantised
+MODEL_FILE = UserFile("model", ModelError, MODEL_BYTES, constants=True)
 
 
 def read_model(path: Path) -> GPT:

@@ -135,23 +135,48 @@ def _numbers(text: str, method: str, words: list[str]) -> Iterator[tuple[str, fl
             ) from None
 
 
-def text_of_config(document: Mapping[str, Any], origin: str, *, latent: bool) -> str:
-    """The field's text for what a config says of RoPE; "none" where it is plain or of a method that
-    is not known. `latent` says that the attention is. A ModelError names what a known method
-    lacks."""
+def text_of_config(document: Mapping[str, Any], *, latent: bool) -> str:
+    """The field's text for what a config says of RoPE; "none" where it is plain, of a method that
+    is not known, or lacks what a known method needs. `latent` says that the attention is."""
+    for name in SCALINGS:
+        table = document.get(name)
+        if isinstance(table, dict) and rope_type(table) in NUMBERS and not why_not(table, document):
+            return str(_scaling(table, document, latent=latent))
+    return PLAIN
+
+
+def why_not(table: Any, document: Mapping[str, Any]) -> str:
+    """Why a config's table of a known method cannot be computed; nothing where it can."""
+    if not isinstance(table, dict):
+        return "it must be a table" if table else ""
+    if rope_type(table) not in NUMBERS:
+        return ""
+    try:
+        _scaling(table, document, latent=True)
+    except ModelError as error:
+        return str(error)
+    except (TypeError, KeyError, ValueError, OverflowError, ZeroDivisionError):
+        return "a number is missing or none"
+    return ""
+
+
+def _scaling(table: Mapping[str, Any], document: Mapping[str, Any], *, latent: bool) -> RopeScaling:
+    given = dict(_of_table(table, rope_type(table), document))
+    given |= {} if latent else {"mscale_all_dim": 0.0}
+    return RopeScaling(method=rope_type(table), **given)
+
+
+def is_carried(document: Mapping[str, Any]) -> bool:
+    """Whether what a config says of RoPE is in the field's text: plain, or of a known method that
+    turns all of a head's elements."""
     for name in SCALINGS:
         table = document.get(name)
         method = rope_type(table)
-        if not isinstance(table, dict) or method not in NUMBERS:
-            continue
-        try:
-            given = dict(_of_table(table, method, document))
-            given |= {} if latent else {"mscale_all_dim": 0.0}
-            return str(RopeScaling(method=method, **given))
-        except (ModelError, TypeError, KeyError, ValueError) as error:
-            why = error.args[0] if isinstance(error, ModelError) else "a number is missing or none"
-            raise ModelError(f"{origin}: {name} = {shown(table)}: {why}") from None
-    return PLAIN
+        if method not in ("", "default", *NUMBERS) or why_not(table, document):
+            return False
+        if isinstance(table, dict) and table.get("partial_rotary_factor", 1) not in (1, None):
+            return False
+    return document.get("partial_rotary_factor", 1) in (1, None)
 
 
 def rope_type(table: Any) -> str:

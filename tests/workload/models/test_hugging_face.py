@@ -266,7 +266,7 @@ def test_a_key_that_is_not_read_is_said_unless_it_is_null_or_off() -> None:
     changes = {"partial_rotary_factor": 0.5, "is_causal": False, "use_mrope": False, "x": None}
     changes["num_experts"] = 0
     found = described("llama-3.1-8b", changes)
-    assert notes(found, sequence=1) == ["not read: partial_rotary_factor, is_causal"]
+    assert notes(found, sequence=1) == ["not read: is_causal"]
     on = described("llama-3.1-8b", {"use_mrope": True})
     assert notes(on, sequence=1) == ["not read: use_mrope"]
 
@@ -347,32 +347,40 @@ def test_a_model_is_called_by_its_folder_or_its_file(tmp_path: Path) -> None:
 
 
 EXPERTS = "is refused: the layers of experts of this family are not read"
+NEEDS = "is refused: it needs"
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model_type": "qwen2_moe"}, f"the family qwen2_moe {EXPERTS}"),
-        ({"model_type": "deepseek_v32"}, f"the family deepseek_v32 {EXPERTS}"),
-        ({"model_type": "llama4_text"}, f"the family llama4_text {EXPERTS}"),
+        ({"model_type": "qwen3_next"}, f"the family qwen3_next {NEEDS} gated DeltaNet"),
+        ({"model_type": "deepseek_v32"}, f"the family deepseek_v32 {NEEDS} sparse attention"),
+        ({"model_type": "kimi_linear"}, f"{NEEDS} Kimi Delta Attention (KDA)"),
+        ({"index_topk": 2048}, f"the family llama {NEEDS} sparse attention"),
+        (
+            {"model_type": "own", "linear_attn_config": {"a": 1}},
+            f"the family own {NEEDS} Kimi Delta",
+        ),
         (
             {"model_type": "mine", "n_routed_experts": 8},
-            f"mine with n_routed_experts = 8 {EXPERTS}",
+            f"the family llama with n_routed_experts = 8 {EXPERTS}",
         ),
         ({"num_local_experts": 8}, f"the family llama with num_local_experts = 8 {EXPERTS}"),
-        ({"model_type": "mamba2"}, "is refused: its state-space layers are not read"),
+        ({"model_type": "falcon_mamba"}, f"{NEEDS} Mamba, which is not modelled"),
         ({"model_type": "bert"}, "is refused: it is no decoder-only transformer"),
-        ({"model_type": "gemma3"}, "the family 'gemma3' is not read, but gpt2, llama, mistral, "),
+        (
+            {"model_type": "gemma33", "architectures": []},
+            "the family 'gemma33' is not read; the nearest that are: gemma3",
+        ),
         ({"model_type": 3}, "model_type = 3 must be text"),
         ({"model_type": "", "architectures": [1]}, "must be a list of texts"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps = small must be a number"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "a number is missing or none"),
+        ({"hidden_act": "mish"}, "hidden_act = mish is not modelled in llama; silu is"),
         (
-            {"rope_scaling": {"rope_type": "linear", "factor": -1}},
-            "factor=-1 must be above 0",
+            {"layer_types": ["linear_attention"]},
+            "layer_types = linear_attention is not modelled, which are layers of linear attention",
         ),
-        ({"hidden_act": "gelu"}, "hidden_act = gelu is not modelled in llama; silu is"),
-        ({"layer_types": ["linear_attention"]}, "layer_types = linear_attention is not modelled"),
+        ({"layer_types": ["new"]}, "layer_types = new is not modelled"),
         ({"hidden_size": None}, "hidden_size = null must be a whole number"),
         ({"hidden_size": "4096"}, "hidden_size = 4096 must be a whole number"),
         ({"hidden_size": True}, "hidden_size = true must be a whole number"),
@@ -396,8 +404,38 @@ def test_what_cannot_be_carried_over_is_refused_by_name(changes: dict[str, Any],
 
 def test_text_in_a_config_is_only_text() -> None:
     text = "__import__('os').abort()"
-    for key in ("model_type", "hidden_act", "num_hidden_layers", "rope_theta", "rope_scaling"):
+    for key in ("hidden_act", "num_hidden_layers", "rope_theta"):
         with pytest.raises(ModelError):
             described("llama-3.1-8b", {key: text})
-    found = described("llama-3.1-8b", {"auto_map": {"AutoConfig": text}})
-    assert notes(found, sequence=1) == ["not read: auto_map"]
+    with pytest.raises(ModelError):
+        described("llama-3.1-8b", {"model_type": text, "architectures": []})
+    found = described("llama-3.1-8b", {"custom": {"AutoConfig": text}})
+    assert notes(found, sequence=1) == ["not read: custom"]
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"rope_type": "llama3"}, "a number is missing or none"),
+        ({"rope_type": "linear", "factor": -1}, "factor=-1 must be above 0"),
+        ({"rope_type": "yarn", "factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0}, "beta_fast"),
+        ("text", "it must be a table"),
+    ],
+)
+def test_a_scaling_that_cannot_be_computed_is_said_and_rejects_no_file(
+    table: Any, why: str
+) -> None:
+    """As of Kimi K2, whose beta_fast and beta_slow are the same."""
+    found = described("llama-3.1-8b", {"rope_scaling": table})
+    assert found.gpt.rope_scaling == "none"
+    (said,) = notes(found, sequence=1)
+    assert why in said
+    assert said.endswith("rotary positions are taken as plain ones")
+    assert "rope" in found.beyond
+
+
+def test_what_no_time_depends_on_is_silent() -> None:
+    changes: dict[str, Any] = {"quantization_config": {"quant_method": "fp8"}}
+    changes["auto_map"] = {"AutoModel": "x"}
+    changes |= {"compression_config": {"a": 1}, "partial_rotary_factor": 0.5}
+    assert notes(described("llama-3.1-8b", changes), sequence=1) == []

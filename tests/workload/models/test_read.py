@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from topologies.files.reading import SMALL_BYTES
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model
 from workload.models.fields import field_value, model_from_text
+from workload.models.from_table import MODEL_BYTES
 from workload.models.read import described_model
 
 SHAPE = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 4, "vocab": 10}
@@ -86,7 +86,7 @@ def test_a_text_that_is_no_model(text: str, said: str) -> None:
         ('{"model_type": "llama", "vocab_size": NaN}', "vocab_size = NaN must be a whole number"),
         ('{"model_type": "llama", "vocab_size": ' + "9" * 400 + "}", "hundreds of digits"),
         ('{"model_type":' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
-        (" " * (SMALL_BYTES + 1), "is larger than 1 MiB, as no model is"),
+        (" " * (MODEL_BYTES + 1), "is larger than 8 MiB, as no model is"),
     ],
 )
 def test_a_json_file_that_is_no_model(content: str, said: str, tmp_path: Path) -> None:

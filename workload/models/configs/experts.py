@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
-from workload.models.moe import MICRO_BATCH, SEQUENCE, SOFTMAX, SOFTMAX_OF_CHOSEN, layers_of
+from workload.models.configs.config import Config, as_json
+from workload.models.moe import (
+    MICRO_BATCH,
+    ONLY_WITH_EXPERTS,
+    SEQUENCE,
+    SOFTMAX,
+    SOFTMAX_OF_CHOSEN,
+    layers_of,
+)
 
-Get = Callable[[str], Any]
+OF_EXPERTS = ("experts", *ONLY_WITH_EXPERTS)
+TYPES, SPARSE = "mlp_layer_types", "sparse"  # a word for each layer, in whichever family
+MARKS = "moe_layer_freq"  # 0 or 1 for each layer, where it is a list
 
 
-def experts_of(table: Mapping[str, str], get: Get, layers: int, origin: str) -> dict[str, Any]:
-    """The fields that a family's `table` of `hugging_face.toml` says where to find.
+def experts_of(table: dict[str, Any], config: Config, layers: int) -> dict[str, Any]:
+    """The fields that a family's `experts` in `families.toml` say where to find.
 
-    `get` gives a key's value. A ModelError names a key that is none of its kind, or layers of
-    experts that are at no equal distance.
+    A ModelError names a key that is none of its kind, or layers of experts that are at no equal
+    distance.
     """
+    get, origin = config.get, config.origin
     found: dict[str, Any] = {}
     if key := table.get("normalised"):
         if not isinstance(get(key), bool):
@@ -29,27 +39,65 @@ def experts_of(table: Mapping[str, str], get: Get, layers: int, origin: str) -> 
         if type(count) is not int or count < 0 or type(width) is not int:
             raise ModelError(f"{origin}: {key} = {shown(count)} must be a whole number")
         found["shared_ffn"] = count * width
+    found |= _places(table, config, layers)
+    return found | _groups(table, config) | _balance(table, config)
+
+
+def _places(table: dict[str, Any], config: Config, layers: int) -> dict[str, int]:
+    """Which layers have experts, where the config has more to say of it than one number."""
+    keys, marks = _marks(table, config, layers)
+    if marks is None:
+        return {}
+    found = layers_of(marks)
+    said = " and ".join(f"{key} = {shown(config.get(key))}" for key in keys)
+    if len(marks) != layers:
+        raise ModelError(f"{config.origin}: by {said} there are {len(marks)} layers, not {layers}")
+    if found is None:
+        raise ModelError(
+            f"{config.origin}: by {said} layers with experts are at no equal distances, or there "
+            "are none"
+        )
+    return dict(zip(("dense_layers", "expert_every"), found, strict=True))
+
+
+def _marks(
+    table: dict[str, Any], config: Config, layers: int
+) -> tuple[list[str], list[bool] | None]:
+    """The keys that say which layers have experts, and whether each has; None if none says it."""
+    get = config.get
+    if isinstance(types := config.document.get(TYPES), list):
+        return [TYPES], [each == SPARSE for each in types]
+    if isinstance(marks := config.document.get(MARKS), list):
+        return [MARKS], [bool(each) for each in marks]
+    if get(key := table.get("those", "")) is not None:
+        return [key], _among(config, key, layers)
     if key := table.get("step"):
-        step, dense = get(key), get(table["dense"]) or []
+        step, dense = get(key), table.get("dense", "")
         if type(step) is not int or step < 1:
-            raise ModelError(f"{origin}: {key} = {shown(step)} must be a whole number of layers")
-        if not isinstance(dense, list) or any(type(each) is not int for each in dense):
-            words = f"{table['dense']} = {shown(dense)} must be a list of layers"
-            raise ModelError(f"{origin}: {words}")
-        without = set(dense)
-        marks = layers_of([(n + 1) % step == 0 and n not in without for n in range(layers)])
-        if marks is None:
-            raise ModelError(
-                f"{origin}: by {key} = {step} and {table['dense']} = {shown(dense)} layers with "
-                "experts are at no equal distances, or there are none"
-            )
-        found |= {"dense_layers": marks[0], "expert_every": marks[1]}
-    return found | _groups(table, get, origin) | _balance(table, get, origin)
+            config.wrong(key, step, "must be a whole number of layers")
+        without = _among(config, dense, layers) if get(dense) else [False] * layers
+        keys = [key, dense] if dense else [key]
+        return keys, [(n + 1) % step == 0 and not without[n] for n in range(layers)]
+    if key := table.get("last"):
+        last = get(key)
+        if last not in (None, -1, layers - 1):
+            config.wrong(key, last, "is not modelled; -1, the last of all layers, is")
+    return [], None
 
 
-def _balance(table: Mapping[str, str], get: Get, origin: str) -> dict[str, Any]:
+def _among(config: Config, key: str, layers: int) -> list[bool]:
+    """Whether each layer is in a list of their numbers."""
+    those = config.get(key)
+    if not isinstance(those, list) or any(type(each) is not int for each in those):
+        raise ModelError(f"{config.origin}: {key} = {as_json(those)} must be a list of layers")
+    named = set(those)
+    return [n in named for n in range(layers)]
+
+
+def _balance(table: dict[str, Any], config: Config) -> dict[str, Any]:
     """The weight of the loss of uneven use, and over which tokens it is; nothing where a config
     gives none."""
+    get, origin = config.get, config.origin
     key = table.get("balance", "")
     weight = get(key) or 0.0
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < inf:
@@ -60,8 +108,9 @@ def _balance(table: Mapping[str, str], get: Get, origin: str) -> dict[str, Any]:
     return {"balance_loss": float(weight), "balance_over": over}
 
 
-def _groups(table: Mapping[str, str], get: Get, origin: str) -> dict[str, int]:
+def _groups(table: dict[str, Any], config: Config) -> dict[str, int]:
     """How many groups the experts are in, and from how many of them a token chooses."""
+    get, origin = config.get, config.origin
     keys = [table[name] for name in ("groups", "chosen_groups") if name in table]
     if not keys or ("method" in table and get(table["method"]) != table["grouped"]):
         return {}

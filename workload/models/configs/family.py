@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from itertools import chain
@@ -10,9 +11,14 @@ from typing import Any
 from topologies.files.printable import shown
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
+from workload.models.configs.families import row_of
 from workload.models.hybrids.pattern import EXPERTS
 
-LANGUAGE = ("text_config", "llm_config", "language_config")  # of models that see or hear, too
+LANGUAGE = (  # of models that see or hear, too; deeper ones below the others
+    *("text_config", "llm_config", "language_config", "language_model_config"),
+    *("thinker_config", "decoder_config"),
+)
+OTHER, TYPE = "_config", "model_type"
 SHARED = "tie_word_embeddings"  # a switch of the whole model, and of its language model
 SIZES = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -21,7 +27,10 @@ SIZES = {
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
 }
 PATTERN, BLOCKS, LAYERS = "hybrid_override_pattern", "layers_block_type", "num_hidden_layers"
-LETTERS = {"mamba": "M", "mlp": "-", "attention": "*", "moe": EXPERTS}  # of layers in a pattern
+LETTERS = {  # of layers in a pattern, by the words of transformers 4 and 5
+    **{"mamba": "M", "mlp": "-", "attention": "*", "moe": EXPERTS},
+    **{"linear_attention": "M", "full_attention": "*"},
+}
 FEWEST = 2  # of these sizes, by which a preset is known
 
 
@@ -30,16 +39,34 @@ def of_language(
 ) -> tuple[Mapping[str, Any], str, list[str]]:
     """The config of the language model, its name in sentences, and which others are left out.
 
-    Models of several senses have it one level down, unless their family is read as it is.
+    Models of several senses have it one level down or more, unless their family is read as it is.
     """
-    within = next((key for key in LANGUAGE if isinstance(document.get(key), dict)), None)
-    if within is None or document.get("model_type") in tables["families"]:
-        return document, origin, []
-    inner = dict(document[within])
-    if SHARED in document:
-        inner.setdefault(SHARED, document[SHARED])
-    left_out = [key for key, value in document.items() if isinstance(value, dict) and key != within]
-    return inner, f"{origin}, {within}", [shown(key) for key in left_out]
+    left_out: list[str] = []
+    while (within := _within(document, tables)) is not None:
+        inner = dict(document[within])
+        for key in (SHARED, *([] if {"model_type", "architectures"} & inner.keys() else [TYPE])):
+            if key in document:
+                inner.setdefault(key, document[key])
+        left_out += [each for each in _others(document, tables) if each != within]
+        document, origin = inner, f"{origin}, {within}"
+    left_out += [each for each in _others(document, tables) if each.endswith(OTHER)]
+    return document, origin, [shown(key) for key in dict.fromkeys(left_out)]
+
+
+def _within(document: Mapping[str, Any], tables: Mapping[str, Any]) -> str | None:
+    """The key under which the language model stands; None where it stands at the top."""
+    if document.get(TYPE) in tables["families"]:
+        return None
+    return next((key for key in LANGUAGE if isinstance(document.get(key), dict)), None)
+
+
+def _others(document: Mapping[str, Any], tables: Mapping[str, Any]) -> list[str]:
+    """The keys of a config's tables that have an effect and are no part of the language model."""
+    rows = tables["families"].values()
+    keys = chain(*(keys for row in rows for keys in row.get("keys", {}).values()))
+    own = {key.partition(".")[0] for key in keys if "." in key}
+    passed = {*own, *tables["without_effect"]["keys"], *chain(*tables["layers"].values())}
+    return [key for key, value in document.items() if isinstance(value, dict) and key not in passed]
 
 
 def with_pattern(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -53,42 +80,69 @@ def with_pattern(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**document, PATTERN: pattern, LAYERS: document.get(LAYERS, len(words))}
 
 
-def family_of(document: Mapping[str, Any], origin: str, tables: Mapping[str, Any]) -> str:
-    """The family of a config by its model_type, or by its class; a ModelError if it is not read,
-    which names the preset with its sizes, if there is one."""
-    classes = _classes(document, origin)
-    found = document.get("model_type") or next(
-        (
-            family
-            for family, table in tables["families"].items()
-            if set(classes) & set(table["architectures"])
-        ),
-        ", ".join(classes),
+def family_of(
+    document: Mapping[str, Any], origin: str, tables: Mapping[str, Any]
+) -> tuple[str, list[str]]:
+    """The family of a config by its model_type, or by its class, and what is to be said of that; a
+    ModelError if it is not read, which names the layers that there are none of, or the nearest
+    families, and the preset with its sizes, if there is one."""
+    rows, classes = tables["families"], _classes(document, origin)
+    of_class = next(
+        (name for name, row in rows.items() if {*classes} & {*row["architectures"]}), ""
     )
-    if not isinstance(found, str):
-        raise ModelError(f"{origin}: model_type = {shown(found)} must be text")
-    found = str(tables["same_as"].get(found, found))
-    preset = _preset(document, found)
-    for reason, families in tables["refused"].items():
-        if found in families:
-            raise ModelError(f"{origin}: the family {found} is refused: {reason}{preset}")
-    own = set(chain(*tables["families"].get(found, {}).get("keys", {}).values()))
-    experts = [key for key in tables["experts"]["keys"] if key not in own and document.get(key)]
-    if PATTERN in own and EXPERTS not in str(document.get(PATTERN)):
-        experts = []  # whose sizes such a config has all the same
+    named = document.get(TYPE) or of_class or ", ".join(classes)
+    if not isinstance(named, str):
+        raise ModelError(f"{origin}: model_type = {shown(named)} must be text")
+    found, remark = str(tables["same_as"].get(named, named)), []
+    if layers := _lacking(document, found, tables):
+        raise ModelError(
+            f"{origin}: the family {shown(named)} is refused: it needs {layers}, which is not "
+            f"modelled{_preset(document, found)}"
+        )
+    if found in tables["other"]["families"]:
+        raise ModelError(
+            f"{origin}: the family {found} is refused: it is no decoder-only transformer"
+        )
+    if found not in rows and of_class:
+        found, remark = of_class, [f"the family {shown(named)} is read as its class, {classes[0]}"]
+    if found not in rows:
+        near = difflib.get_close_matches(named, [*rows, *tables["same_as"]], n=3, cutoff=0.0)
+        rather = (
+            _preset(document, found)
+            or "; write the model's fields into a file of its own (docs/models.md)"
+        )
+        raise ModelError(
+            f"{origin}: the family {shown(named)!r} is not read; the nearest that are: "
+            f"{', '.join(near)}{_preset(document, found) or rather}"
+        )
+    row = row_of(rows, found)
+    read = {*chain(*row["keys"].values()), *row["experts"].values(), *row["ignored"]}
+    experts = [key for key in tables["experts"]["keys"] if key not in read and document.get(key)]
     if experts:
         raise ModelError(
             f"{origin}: the family {shown(found)} with {experts[0]} = "
             f"{shown(document[experts[0]])} is refused: the layers of experts of this family are "
-            f"not read{preset}"
+            f"not read{_preset(document, found)}"
         )
-    if found not in tables["families"]:
-        known = ", ".join(tables["families"])
-        rather = preset or "; write the model's fields into a file of its own (docs/models.md)"
-        raise ModelError(
-            f"{origin}: the family {shown(found)!r} is not read, but {known} are{rather}"
-        )
-    return found
+    return found, remark
+
+
+def _lacking(document: Mapping[str, Any], family: str, tables: Mapping[str, Any]) -> str:
+    """The layers of a config that there are none of, by its family or by its keys."""
+    for layers, families in tables["refused"].items():
+        if family in families:
+            return str(layers)
+    rows = tables["families"]
+    read = set(chain(*row_of(rows, family)["keys"].values())) if family in rows else set()
+    for layers, keys in tables["layers"].items():
+        if any(_is_asked(document.get(key)) and key not in read for key in keys):
+            return str(layers)
+    return ""
+
+
+def _is_asked(value: Any) -> bool:
+    """Whether a key asks for layers that are not the usual ones, which a list has as ones."""
+    return bool(value) and not (isinstance(value, list) and all(each == 1 for each in value))
 
 
 def _preset(document: Mapping[str, Any], family: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
+from workload.models.configs.families import value_of
 
 
 def _is_number(value: Any) -> bool:
@@ -39,10 +40,28 @@ def check_kinds(
     stands for it where it is absent, or else by `kinds`; null is of every kind."""
     known = {key: kind for kind, keys in kinds.items() for key in keys}
     known |= {key: _OF_PYTHON[type(value)] for key, value in family["absent"].items()}
-    for key, value in document.items():
-        if value is None or key not in known:
+    known |= dict.fromkeys(family["biases"], "switch")
+    for key, kind in known.items():
+        if (value := value_of(document, key)) is None:
             continue
-        words, is_one = KINDS[known[key]]
+        words, is_one = KINDS[kind]
         if not is_one(value):
             said = str(value).lower() if isinstance(value, bool) else shown(value)
             raise ModelError(f"{origin}: {key} = {said} must be {words}")
+
+
+def with_equal_values(document: Mapping[str, Any], row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config with one number in place of a list that has it for each layer."""
+    layers = next((document[key] for key in row["keys"]["layers"] if key in document), 0)
+    keys = {key for keys in row["keys"].values() for key in keys}
+    keys |= {row["experts"][part] for part in ("shared", "width") if part in row["experts"]}
+    lists = {key: document[key] for key in keys if isinstance(document.get(key), list)}
+    single = {key: each[0] for key, each in lists.items() if _is_one_number(each, layers)}
+    return {**document, **single}
+
+
+def _is_one_number(values: list[Any], layers: Any) -> bool:
+    """Whether a list has one number for each of all layers."""
+    return 0 < len(values) == layers and all(
+        type(each) is int and each == values[0] for each in values
+    )

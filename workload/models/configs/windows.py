@@ -1,0 +1,70 @@
+"""The sliding window of a `config.json` of Hugging Face, and which layers have it."""
+
+from __future__ import annotations
+
+from workload.errors import ModelError
+from workload.models.configs.config import Config
+
+WHOLE, WITHIN = "full_attention", "sliding_attention"  # in `layer_types`
+PATTERN_OF_WHOLE = "G"  # as EXAONE 4 writes LLLG
+
+
+def switch_of(config: Config) -> str:
+    """The key of the window's switch; "" where there is none."""
+    return str(config.row["window"].get("switch", ""))
+
+
+def window_of(config: Config) -> int:
+    """Tokens of the sliding window; 0 if there is none."""
+    window, switch = config.row["window"], switch_of(config)
+    if not window or (switch and not config.get(switch)):
+        return 0
+    tokens = config.get(window["key"])
+    if tokens is not None and (type(tokens) is not int or tokens < 1):
+        config.wrong(window["key"], tokens, "must be a whole number of tokens")
+    return tokens or 0
+
+
+def fields_of(config: Config, layers: int) -> dict[str, int]:
+    """The model's window and which layers attend to all tokens, where the config says so."""
+    window = window_of(config)
+    if not window or switch_of(config):
+        return {}
+    every = _whole_every(config, layers)
+    if every == 1:
+        return {}
+    return {"window": window} | ({"global_every": every} if every is not None else {})
+
+
+def _whole_every(config: Config, layers: int) -> int | None:
+    """Every which layer attends to all tokens, by `layer_types`, or a key of the family, or as
+    usual there; 0 where none does, None in a family where no layer does."""
+    types = config.document.get("layer_types") or []
+    usual = _usual(config)
+    if not types:
+        return usual
+    whole = [n for n, each in enumerate(types, start=1) if each == WHOLE]
+    every = (whole or [0])[0]
+    if len(types) != layers or whole != [
+        n for n in range(1, layers + 1) if every and not n % every
+    ]:
+        raise ModelError(
+            f"{config.origin}: layer_types has {len(types)} layers, of which {len(whole)} attend "
+            f"to all tokens: it should be every so manieth of {layers}"
+        )
+    return every
+
+
+def _usual(config: Config) -> int | None:
+    """What the family has without `layer_types`."""
+    window = config.row["window"]
+    for key in window.get("every", []):
+        said = config.get(key)
+        if isinstance(said, str) and said.find(PATTERN_OF_WHOLE) == len(said) - 1:
+            return len(said)
+        if said is not None and (type(said) is not int or said < 1):
+            config.wrong(key, said, "must be a whole number of layers")
+        if said is not None:
+            return int(said)
+    found: int | None = window.get("whole_every")
+    return found
