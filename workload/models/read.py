@@ -12,16 +12,18 @@ from workload.gpt import beyond_preset, find_model
 from workload.models.described import Described
 from workload.models.fields import model_from_text
 from workload.models.from_table import MODEL_FILE, model_from_table, read_model
+from workload.models.hub import hub_model, nearest_on_hub
 from workload.models.hugging_face import is_config, model_from_config
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml")  # what `simgpt import` reads
 
 
 def described_model(text: str) -> Described:
-    """The model that a text stands for: a file, fields of a model, or a preset's name.
+    """The model that a text stands for: a file, fields of a model, or a name.
 
     What ends in .toml or .json is a file: of the model's fields, or Hugging Face's `config.json`.
-    Other text with "=" in it has the fields themselves. A ModelError says what is wrong.
+    Other text with "=" in it has the fields themselves, and what is no preset may be the name of a
+    repository of the Hub whose sizes are packaged. A ModelError says what is wrong.
     """
     if text.endswith(".toml"):
         return Described(read_model(Path(text)))
@@ -37,7 +39,12 @@ def described_model(text: str) -> Described:
     if "/" in text and os.path.exists(text):
         hint = "; give its config.json" if os.path.isdir(text) else ""
         raise ModelError(f"a model's file ends in .toml or .json, unlike {path_shown(text)}{hint}")
-    preset = find_model(text)
+    try:
+        preset = find_model(text)
+    except ModelError as error:
+        if (found := hub_model(text)) is not None:
+            return found
+        raise ModelError(f"{error}{nearest_on_hub(text)}") from None
     return Described(preset, beyond=beyond_preset(preset.name))
 
 

@@ -7,11 +7,26 @@ import re
 from collections.abc import Collection
 
 WITHOUT_EFFECT = {  # on a model's shape
-    *("meta", "hf", "base", "instruct", "chat", "it", "nvidia", "thinking"),
+    *("meta", "hf", "base", "instruct", "chat", "it", "pt", "nvidia", "thinking", "sft", "dpo"),
+    *(
+        "gguf",
+        "awq",
+        "gptq",
+        "bnb",
+        "mlx",
+        "autoround",
+        "quantized",
+        "unsloth",
+        "dynamic",
+        "static",
+    ),
 }
 _NAME = re.compile(r"(?:[a-z0-9_-]+/)?([a-z0-9._ -]+)")  # an organisation may stand before it
 # What a release's name may end with: its first version, a date, a length of context, a precision.
-_ENDS = re.compile(r" (v 0 1|\d{4}|\d+ [km]|fp 8|bf 16|nvfp 4|mxfp 4)$")
+_ENDS = re.compile(
+    r" (v 0 1|\d{4}|\d+ k|[1-9] m|fp (8|16)|bf 16|(nv|mx)fp [48]|int [48]|[348] bit|[wqa] \d+|"
+    r"q \d k( [msl])?|per tensor|per channel|preview)$"
+)
 _WORD = re.compile(r"[a-z]+|\d+")
 
 
