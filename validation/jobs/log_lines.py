@@ -1,149 +1,150 @@
-"""A job's steps from the log of Megatron-LM, of what builds on it, of NeMo, or of torchtitan.
+"""A job's steps from a framework's log, by the formats of `log_formats.toml`.
 
-Sources of the formats: github.com/NVIDIA/Megatron-LM, megatron/training/training.py (training_log),
-megatron/training/utils/common_utils.py (report_memory), megatron/core/timers.py;
-github.com/microsoft/Megatron-DeepSpeed, megatron/training.py (seconds, `TFLOPs`);
-github.com/pytorch/torchtitan, torchtitan/components/metrics.py (log).
+A log is read line by line, once; of its lines those that have a mark are looked at. What is kept of
+a step is its number and what its line says of its time, which becomes seconds when all of the log
+is known, for some frameworks log rates: of the job's sequences, or of a device's tokens.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from topologies.files.budget import Budget
 from topologies.files.printable import shown
 from validation.jobs.errors import LogError
+from validation.jobs.log_formats import (
+    ALLOCATED,
+    BATCH,
+    DEVICE_TOKENS_PER_S,
+    MEMORY,
+    SAMPLES,
+    SAMPLES_PER_S,
+    SEQUENCE,
+    beside,
+    formats,
+    marks,
+)
 from validation.jobs.log_text import MOST_LINE
-from validation.jobs.logged_sizes import BATCH, DEVICES, LoggedSizes
+from validation.jobs.logged_sizes import BATCH as LOGGED_BATCH
+from validation.jobs.logged_sizes import DEVICES, STEPS, LoggedSizes
 from validation.jobs.logged_sizes import MARKS as SIZE_MARKS
-from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
-from validation.jobs.nemo_log import MARK as NEMO_MARK
-from validation.jobs.nemo_log import NemoSteps
-from validation.jobs.nemo_log import step_of as nemo_step
+from validation.jobs.logged_sizes import SEQUENCE as LOGGED_SEQUENCE
+from validation.jobs.measured_job import WARM_UP, LoggedSteps, MeasuredJob
 from validation.jobs.other_logs import INSTEAD, MOST_LOOKED, OtherLogs
+from validation.jobs.step_lines import Job, StepLines
 
-_NUMBER = r"([\d,]+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# Of torchrun (`[default7]:`) and of srun --label (`0: `), perhaps both; a time as 10:00:04 is none.
-_RANK = re.compile(
-    r"(?:\s*(?:\[[A-Za-z_-]*\d{1,7}\]:|\d{1,7}:(?=\s|\[)|(?:rank|default)\d{1,7}:))+"
-)
-# A number counts only with what follows it, since a line may be cut off within one; AMD's Primus
-# has the mean so far behind a stroke (AMD-AGI/Primus, docs/04-technical-guides). What stands before
-# a time is sought by a pattern of its own, as one for both takes the square of a line.
-_LINE = "elapsed time per iteration"
-_ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|")
-_ELAPSED = re.compile(rf"{_LINE} \((ms|s)\): {_NUMBER}(?: ?/ ?[\d,.eE+-]+)? \|")
-_RATE = re.compile(
-    rf"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs): {_NUMBER}(?: ?/ ?[\d,.eE+-]+)? \|"
-)
-_BATCH = re.compile(r"global batch size:\s*(\d{1,12}) \|")
-_ALLOCATED = re.compile(rf"\| max allocated: {_NUMBER} \|")
-_TIMER = re.compile(rf"^\s*([\w-]+) \.{{2,}}: \({_NUMBER}, {_NUMBER}\)\s*$")
-_STEP = re.compile(r"\bstep:\s*(\d{1,12})\s+loss:")
-_TOKENS = re.compile(rf"\b(?:tps|wps): {_NUMBER}\s+\S")
-_RESERVED = re.compile(rf"memory:\s*{_NUMBER}GiB")
-_TFLOPS = re.compile(rf"tflops: {_NUMBER}\s+mfu")
-MEGATRON, TORCHTITAN, NEMO = "log of Megatron-LM", "log of torchtitan", "log of NeMo"
-# One of which stands in all lines that are read.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _COLOURED = "\x1b["
-MARKS = (_LINE, NEMO_MARK, "step:", "max allocated", " ..", *SIZE_MARKS)
+# Labels of lines, perhaps several: of torchrun (`[default7]:`), of srun --label (`0: `), of pdsh
+# (`node-3: `), of mpirun --tag-output (`[1,0]<stdout>:`), of Lightning (`[rank: 0]`) and of Primus
+# (`[rank-0/8]`); a time as 10:00:04 is none.
+_RANK = re.compile(
+    r"(?:\s*(?:\[[A-Za-z_-]*\d{1,7}\]:|\d{1,7}:(?=\s|\[)|(?:rank|default)\d{1,7}:"
+    r"|[A-Za-z][\w.-]{0,60}\d: (?=\[?\d{4}-)|\[\d{1,7},\d{1,7}\]<\w+>:"
+    r"|\[rank: ?\d{1,7}\]|(?:\[[\d :.-]{8,30}\])?\[rank-\d{1,7}/\d{1,7}\]))+"
+)
+_TIME = re.compile(r"\[[\d :.-]{8,30}\]")  # within a label
+_TIMER = re.compile(r"^\s*([\w-]+) \.{2,}: \(([\d.]{1,20}), ([\d.]{1,20})\)\s*$")
+TIMERS = " .."
 MOST_STEPS, MOST_TIMERS, LONGEST_LABEL = 1_000_000, 1_000, 100
-LEAST_NUMBER, LONGEST_S = 1e-30, 1e9  # more is no step's time
-UNITS_S = {"ms": 1e-3, "s": 1.0}
-MIB, GIB, TERA = 2**20, 2**30, 1e12
+GIB = 2.0**30
+MS = 1e-3
 
 
-@dataclass
-class _Found:
-    """What a log's lines gave: for each its step, seconds (or tokens/s of a device) and FLOP/s."""
+class _Log:
+    """What the lines of a log have said so far."""
 
-    lines: list[tuple[int, float, float | None]] = field(default_factory=list)
-    peaks: list[float] = field(default_factory=list)
-    batches: dict[int, None] = field(default_factory=dict)
-    timers: dict[str, list[float]] = field(default_factory=dict)
-    reserved: list[float] = field(default_factory=list)
+    def __init__(self, name: str) -> None:
+        self.kinds = tuple(map(StepLines, formats()))
+        self.sizes = LoggedSizes()
+        self.memory: dict[str, float] = {}
+        self.timers: dict[str, list[float]] = {}
+        self.unread = ""
+        self._steps = Budget(name, "steps", MOST_STEPS, LogError)
+
+    def take(self, line: str) -> None:
+        """Take in a line that has a mark."""
+        rank, unlabelled = _split(line)
+        for kind in self.kinds:
+            broken = kind.broken
+            self._steps.charge(kind.take(unlabelled, rank))
+            if kind.broken > broken and not self.unread:
+                self.unread = line[line.find(kind.format.mark) :]
+        for mark, values in beside():
+            if mark in unlabelled:
+                for key, value in values.found(unlabelled).items():
+                    self.memory[key] = max(value, self.memory.get(key, 0.0))
+        self._take_timer(unlabelled)
+        if self.sizes.take(unlabelled):
+            for kind in self.kinds:
+                kind.another_job()
+
+    def end(self) -> None:
+        """Take in the log's end."""
+        for kind in self.kinds:
+            self._steps.charge(kind.end())
+
+    def _take_timer(self, line: str) -> None:
+        timer = _TIMER.match(line) if TIMERS in line else None
+        if timer and (timer[1] in self.timers or len(self.timers) < MOST_TIMERS):
+            self.timers.setdefault(timer[1][:LONGEST_LABEL], []).append(float(timer[3]) * MS)
 
 
-class _Kind:
-    """The steps of one kind of log, of the first rank that logged one."""
-
-    def __init__(
-        self, name: str, step_of: Callable[[str], Any], take: Callable[[str], None]
-    ) -> None:
-        self.name, self._step_of, self._take = name, step_of, take
-        self._ranks: dict[str, None] = {}
-
-    def take(self, line: str) -> bool:
-        """Take in a line; whether it has a step of this kind."""
-        if self._step_of(line) is None:
-            return False
-        rank = _rank_of(line)
-        self._ranks[rank] = None
-        if rank == next(iter(self._ranks)):
-            self._take(line)
-        return True
-
-    @property
-    def others(self) -> int:
-        """How many other ranks there are."""
-        return len(self._ranks) - 1
-
-
-def read_log(
-    lines: Callable[..., Iterable[str]], name: str, tokens_per_device: float
-) -> MeasuredJob:
+def read_log(lines: Callable[..., Iterable[str]], name: str, asked: Job) -> MeasuredJob:
     """The job of a log, of which `lines` gives those lines that may have one of some marks, or all
     of its first `most` bytes.
 
-    torchtitan logs tokens per second and device, of which `tokens_per_device` are a step. Where
-    lines of several ranks are in one log, steps are those of the first rank that logged one;
-    Megatron-LM logs steps on the last rank, and memory and arguments on the first.
+    Where a rate of sequences or tokens is logged, and the log does not say how many a step has, it
+    is what is `asked` for. Where lines of several ranks are in one log, steps are those of the
+    first rank that logged one; Megatron-LM logs steps on the last rank, and memory and arguments on
+    the first. A LogError says why there are no steps.
     """
-    megatron, titan, nemo, sizes = _Found(), _Found(), NemoSteps(), LoggedSizes()
-    of_titan = partial(_take_titan, titan, tokens_per_device)
-    kinds = (
-        _Kind(MEGATRON, _iteration, partial(_take_iteration, megatron)),
-        _Kind(NEMO, nemo_step, nemo.take),
-        _Kind(TORCHTITAN, _titan_step, of_titan),
+    log, looked_for = _Log(name), (*marks(), TIMERS, *SIZE_MARKS)
+    for line in map(_plain, lines(*looked_for)):
+        if any(map(line.__contains__, looked_for)):  # far sooner told than by one pattern of all
+            log.take(line)
+    log.end()
+    sizes = log.sizes.found()
+    for kind in log.kinds:
+        own, taken = _own(kind, sizes, asked)
+        entries, starts = kind.entries(own)
+        if entries:
+            return _job(log, kind, entries, starts, sizes, taken)
+    raise LogError(_no_steps(log, name, lines(most=MOST_LOOKED)))
+
+
+def _own(kind: StepLines, sizes: Mapping[str, int], asked: Job) -> tuple[Job, bool]:
+    """What a step of the job works on, and whether some of that is of the question, not of the
+    log."""
+    batches, sequences = kind.kept.get(BATCH, []), kind.kept.get(SEQUENCE, [])
+    batch = sizes.get(LOGGED_BATCH, batches[-1] if batches else None)
+    sequence = sizes.get(LOGGED_SEQUENCE, sequences[-1] if sequences else None)
+    devices = sizes.get(DEVICES)
+    needed = {DEVICE_TOKENS_PER_S: (batch, sequence, devices), SAMPLES_PER_S: (batch,)}
+    quantity = kind.lines[0].quantity if kind.lines else ""
+    of_samples = kind.format.clock and kind.format.counts == SAMPLES
+    taken = None in ((batch,) if of_samples else needed.get(quantity, ()))
+    own = Job(
+        batch or asked.batch, sequence or asked.sequence, devices or asked.devices, sizes.get(STEPS)
     )
-    steps = Budget(name, "steps", MOST_STEPS, LogError)
-    unread = ""
-    for line in filter(_is_marked, map(_plain, lines(*MARKS))):
-        unread = unread or line[line.find(_LINE) :] * (_LINE in line)
-        steps.charge(True in [kind.take(line) for kind in kinds])
-        unlabelled = _unlabelled(line)
-        _take_beside(megatron, unlabelled)
-        sizes.take(unlabelled)
-    for kind, found in zip(kinds, (megatron, _of_nemo(nemo), titan), strict=True):
-        if found.lines:
-            return _job(kind.name, found, kind.others, sizes.found())
-    raise LogError(_no_steps(name, unread[:80].rstrip(), lines(most=MOST_LOOKED)))
+    return own, taken
 
 
-def _no_steps(name: str, unread: str, lines: Iterable[str]) -> str:
-    """Why a log has no steps, and what would be read; `unread` is what it has of a step's time."""
-    if unread:
-        return f"{name} has no steps: what it has of a step's time is not read, as {shown(unread)}"
+def _no_steps(log: _Log, name: str, lines: Iterable[str]) -> str:
+    """Why a log has no steps, and what would be read."""
+    if log.unread:
+        told = shown(log.unread[:80].rstrip())
+        return f"{name} has no steps: what it has of a step's time is not read, as {told}"
     others = OtherLogs()
     for line in map(_plain, lines):
-        others.take(_unlabelled(line))
+        others.take(_split(line)[1])
     if (other := others.found()) is not None:
-        return f"{name} is a log of {other[0]}, which is not read: {other[1]}; {INSTEAD}"
-    return (
-        f"{name} has no steps: no line with `{_LINE} (ms):` as Megatron-LM logs them, none with "
-        "`train_step_timing in s` as NeMo does, none with `step:` and `tps:` as torchtitan does"
-    )
-
-
-def _is_marked(line: str) -> bool:
-    return any(map(line.__contains__, MARKS))  # far sooner told than by one pattern of them all
+        return f"{name} is a log of {other[0]}, which has no step: {other[1]}; {INSTEAD}"
+    known = ", ".join(each.name for each in formats())
+    return f"{name} has no steps in a format that is read: {known}"
 
 
 def _plain(line: str) -> str:
@@ -151,113 +152,79 @@ def _plain(line: str) -> str:
     return (_COLOURS.sub("", line) if _COLOURED in line else line)[:MOST_LINE]
 
 
-def _rank_of(line: str) -> str:
+def _split(line: str) -> tuple[str, str]:
+    """The label of a line's rank, and the line without it."""
     found = _RANK.match(line)
-    return found[0].strip()[:LONGEST_LABEL] if found else ""
+    if found is None:
+        return "", line
+    return _TIME.sub("", found[0]).strip()[:LONGEST_LABEL], line[found.end() :]
 
 
-def _unlabelled(line: str) -> str:
-    """A line without the label of its rank."""
-    found = _RANK.match(line)
-    return line[found.end() :] if found else line
-
-
-def _iteration(line: str) -> tuple[int, float] | None:
-    """The number of Megatron-LM's step in a line, and its seconds."""
-    if _LINE not in line or not (step := _ITERATION.search(line)):
-        return None
-    elapsed = _ELAPSED.search(line, step.end())
-    return (int(step[1]), _number(elapsed[2]) * UNITS_S[elapsed[1]]) if elapsed else None
-
-
-def _take_iteration(found: _Found, line: str) -> None:
-    """What a line of Megatron-LM's says of a step."""
-    step, rate = _iteration(line), _RATE.search(line)
-    assert step is not None
-    flops_per_s = _number(rate[1]) * TERA if rate else None
-    found.lines += [(*step, flops_per_s)] if _is_time(step[1]) else []
-    if batch := _BATCH.search(line):
-        found.batches[int(batch[1])] = None
-
-
-def _take_beside(found: _Found, line: str) -> None:
-    """What a line of any rank says of memory and timers."""
-    if peak := _ALLOCATED.search(line):
-        found.peaks.append(_number(peak[1]) * MIB)
-    elif (timer := _TIMER.match(line)) and (
-        timer[1] in found.timers or len(found.timers) < MOST_TIMERS
-    ):
-        found.timers.setdefault(timer[1], []).append(_number(timer[3]) * 1e-3)
-
-
-def _of_nemo(steps: NemoSteps) -> _Found:
-    timed = [each for each in steps.from_one() if _is_time(each[1])]
-    found = _Found(timed, steps.allocated, steps.batches)
-    found.reserved = steps.reserved
-    return found
-
-
-def _titan_step(line: str) -> tuple[int, float] | None:
-    """The number of torchtitan's step in a line, and its tokens per second and device."""
-    if "step:" not in line or not (step := _STEP.search(line)):
-        return None
-    tokens = _TOKENS.search(line, step.end())
-    return (int(step[1]), _number(tokens[1])) if tokens else None
-
-
-def _take_titan(found: _Found, tokens_per_device: float, line: str) -> None:
-    step, rate, peak = _titan_step(line), _TFLOPS.search(line), _RESERVED.search(line)
-    assert step is not None
-    step_s = tokens_per_device / max(step[1], LEAST_NUMBER)
-    flops_per_s = _number(rate[1]) * TERA if rate else None
-    found.lines += [(step[0], step_s, flops_per_s)] if _is_time(step_s) else []
-    found.peaks += [_number(peak[1]) * GIB] if peak else []
-
-
-def _job(kind: str, found: _Found, others: int, sizes: dict[str, int]) -> MeasuredJob:
-    entries, starts = numbered(found.lines)
-    remarks = list(_remarks(kind, entries, starts, others, list(found.batches)))
-    if found.reserved and found.peaks:
-        remarks.append(f"{max(found.reserved) / GIB:.1f} GiB of one device were reserved")
-    batches = list(found.batches)
-    ranks, batch = sizes.pop(DEVICES, None), sizes.pop(BATCH, None)
+def _job(
+    log: _Log,
+    kind: StepLines,
+    entries: tuple[LoggedSteps, ...],
+    starts: tuple[int, ...],
+    sizes: dict[str, int],
+    taken: bool,
+) -> MeasuredJob:
+    peaks = {key: max(values) for key in MEMORY if (values := kind.kept.get(key))}
+    for key, value in log.memory.items():
+        peaks[key] = max(value, peaks.get(key, 0.0))
+    peak_of = next((key for key in MEMORY if key in peaks), ALLOCATED)
+    batches = kind.kept.get(BATCH, [])
+    ranks, batch = sizes.pop(DEVICES, None), sizes.pop(LOGGED_BATCH, None)
+    sizes.pop(STEPS, None)
+    if len(batches) == 1:
+        batch = round(batches[0])
     return MeasuredJob(
-        kind=kind,
+        kind=f"log of {kind.format.name}",
         entries=entries,
         starts=starts,
-        peak_bytes=max(found.peaks, default=None),
-        peak_of="reserved" if kind == TORCHTITAN else "allocated",
-        batch=batches[0] if len(batches) == 1 else None if batches else batch,
+        warm_up=0 if kind.format.whole else WARM_UP,
+        peak_bytes=peaks.get(peak_of),
+        peak_of=peak_of,
+        batch=None if len(batches) > 1 else batch,
         ranks=ranks,
         sizes=sizes,
-        timers_s={name: float(np.median(values)) for name, values in found.timers.items()},
-        remarks=tuple(remarks),
+        timers_s={name: float(np.median(values)) for name, values in log.timers.items()},
+        remarks=(*_remarks(kind, entries, starts, batches, taken), *_beside(peaks, peak_of)),
     )
 
 
+def _beside(peaks: Mapping[str, float], compared: str) -> Iterator[str]:
+    """What else the log says of memory than what is compared."""
+    words = {"reserved": "were reserved", "device": "were in use"}
+    for key, word in words.items():
+        if key in peaks and key != compared:
+            yield f"{peaks[key] / GIB:.1f} GiB of one device {word}"
+
+
 def _remarks(
-    kind: str,
+    kind: StepLines,
     entries: Sequence[LoggedSteps],
     starts: Sequence[int],
-    others: int,
-    batches: Sequence[int],
+    batches: Sequence[float],
+    taken: bool,
 ) -> Iterator[str]:
     most = max(each.last - each.first + 1 for each in entries)
-    if most > 1:
+    if most > 1 and not kind.format.whole:
         yield f"a line of the log is the mean of up to {most:,} steps: single steps scatter more"
+    if kind.last_has_steps:
+        several = len(kind.begins) + 1
+        yield f"the log has {several:,} jobs of different sizes, of which the last counts"
     if len(starts) > 1:
         yield f"the job started {len(starts):,} times, the last time before step {starts[-1]:,}"
-    if others:
-        yield f"of {others + 1:,} ranks in the log one counts"
+    if len(kind.ranks) > 1:
+        yield f"of {len(kind.ranks):,} ranks in the log one counts"
+    if kind.broken:
+        lines = "1 line" if kind.broken == 1 else f"{kind.broken:,} lines"
+        yield f"{lines} of a step could not be read, and were left out"
     if len(batches) > 1:
-        yield f"the batch size changes, from {batches[0]:,} to {batches[-1]:,} sequences"
-    if kind == TORCHTITAN:
+        yield f"the batch size changes, from {batches[0]:,.0f} to {batches[-1]:,.0f} sequences"
+    if kind.lines[0].quantity == DEVICE_TOKENS_PER_S:
         yield "seconds are those of the step's tokens at the logged tokens/s"
-
-
-def _is_time(seconds: float) -> bool:
-    return 0 < seconds < LONGEST_S
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    if taken:
+        yield "the log does not say how many tokens a step has: they are those of the question"
+    if kind.format.said:
+        yield kind.format.said

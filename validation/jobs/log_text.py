@@ -20,7 +20,8 @@ from validation.jobs.errors import LogError
 
 BLOCK = 2**20  # bytes of text
 PACKED_BLOCK = 2**16
-MOST_TEXT = 256 * 2**20
+MOST_TEXT = 8 * 2**30
+MOST_UNPACKED = 256 * 2**20
 # Lines that a log of any size may have, of blocks that hold a mark, and the mean length of all
 # further ones.
 FREE_LINES, LINE_BYTES, RECORD_BYTES = 250_000, 48, 16
@@ -57,7 +58,7 @@ def lines_of(
         begun = ""
         budget.most += len(block) // mean
         if marks and block and not any(map(text.__contains__, marks)):
-            begun = text[text.rfind("\n") + 1 :][:longest]
+            begun = text[max(text.rfind("\n"), text.rfind("\r")) + 1 :][:longest]
             continue
         lines = text.splitlines(keepends=True)
         if block and lines and not lines[-1].endswith("\n"):
@@ -71,7 +72,7 @@ def blocks_of(path: Path) -> Iterator[bytes]:
     with open(open_regular(path), "rb") as file:
         packed = file.read(len(GZIP)) == GZIP
         file.seek(0)
-        most = min(MOST_TEXT, most_unpacked(file)) if packed else MOST_TEXT
+        most = min(MOST_UNPACKED, most_unpacked(file)) if packed else MOST_TEXT
         budget = Budget(path_shown(path), "bytes of text", most, LogError)
         for block in _unpacked(file, path) if packed else iter(lambda: file.read(BLOCK), b""):
             budget.charge(len(block))

@@ -1,9 +1,12 @@
 """Which question a job answered: sizes of its plan and its model, as its log states them.
 
-Sources of the lines: github.com/NVIDIA/Megatron-LM, megatron/training/arguments.py (the line `using
-world size`, and print_args: a name, full stops, a value); github.com/pytorch/torchtitan,
+Sources of the lines, on GitHub: NVIDIA/Megatron-LM, megatron/training/arguments.py (the line `using
+world size`, and print_args: a name, full stops, a value); pytorch/torchtitan,
 torchtitan/distributed/parallel_dims.py (`Building … device mesh`) and torchtitan/train.py (`Trainer
-is initialized`).
+is initialized`); deepspeedai/DeepSpeed, deepspeed/runtime/config.py (print: as print_args);
+huggingface/nanotron, src/nanotron/trainer.py (pre_training: `mbs: … | grad_accum:`);
+huggingface/transformers, src/transformers/trainer.py (`***** Running training *****`);
+mlcommons/logging, mlperf_logging/mllog/constants.py.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 DEVICES, TENSOR, PIPELINE, CONTEXT = "devices", "tp", "pp", "cp"
-BATCH, MICRO_BATCH, SEQUENCE = "batch", "micro-batch", "sequence"
+BATCH, MICRO_BATCH, SEQUENCE, STEPS = "batch", "micro-batch", "sequence", "steps"
 LAYERS, HIDDEN, HEADS, FFN = "layers", "hidden", "heads", "ffn"
 ARGUMENTS = {
     "world_size": DEVICES,
@@ -27,9 +30,12 @@ ARGUMENTS = {
     "hidden_size": HIDDEN,
     "num_attention_heads": HEADS,
     "ffn_hidden_size": FFN,
+    "train_batch_size": BATCH,
+    "train_micro_batch_size_per_gpu": MICRO_BATCH,
 }
+OF_DEEPSPEED = "[config.py:"  # whose world_size is the data-parallel ranks, where others split too
 _COUNT = r"(\d{1,9})(?!\d)"
-_ARGUMENT = re.compile(rf"^\s*(\w+) \.{{2,}} {_COUNT}\s*$")
+_ARGUMENT = re.compile(rf"(?:^|\s)(\w+) \.{{2,}} {_COUNT}\s*$")
 _WORLD = re.compile(rf"\busing world size: {_COUNT}")
 _SPLIT = {
     TENSOR: re.compile(rf"(?<!-)tensor-model-parallel size: {_COUNT}"),
@@ -41,8 +47,23 @@ _PARALLELISM = re.compile(r"Building device mesh with parallelism: ((?:\w+=\d{1,
 _AXES = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")  # whose product are the devices
 _TRAINER = re.compile(rf"initialized with local batch size {_COUNT}, global batch size {_COUNT},")
 _LENGTH = re.compile(rf" sequence length {_COUNT}")
+_NANOTRON = re.compile(
+    rf"\bmbs: {_COUNT} \| grad_accum: \d+ \| cp: {_COUNT} \| sequence_length: {_COUNT} \| "
+    rf"global_batch_size: {_COUNT} \|"
+)
+_TRAINERS = {
+    BATCH: re.compile(rf"\bTotal train batch size \(w\. parallel[^)]*\) = {_COUNT}$"),
+    STEPS: re.compile(r"\bTotal optimization steps = ([\d,]{1,15})$"),
+}
+_MLLOG = re.compile(
+    r':::MLLOG .*"key": "(global_batch_size|max_sequence_length)", "value": (\d{1,9})[,}]'
+)
+_OF_MLLOG = {"global_batch_size": BATCH, "max_sequence_length": SEQUENCE}
 # One of which stands in each line that states a size.
-MARKS = (" ..", "using world size", "device mesh with", "initialized with local batch size")
+MARKS = (
+    *(" ..", "using world size", "device mesh with", "initialized with local batch size"),
+    *("| grad_accum: ", "Total train batch size (w", "Total optimization steps", ":::MLLOG"),
+)
 
 
 class LoggedSizes:
@@ -52,9 +73,12 @@ class LoggedSizes:
     def __init__(self) -> None:
         self._stated: dict[str, int] = {}
 
-    def take(self, line: str) -> None:
-        """Take in a line."""
-        self._stated |= dict(_of_line(line))
+    def take(self, line: str) -> bool:
+        """Take in a line; whether it states a size that differs from what was stated before."""
+        stated = dict(_of_line(line))
+        differs = any(self._stated.get(name, size) != size for name, size in stated.items())
+        self._stated |= stated
+        return differs
 
     def found(self) -> dict[str, int]:
         """The sizes of all lines so far."""
@@ -66,8 +90,9 @@ class LoggedSizes:
 
 
 def _of_line(line: str) -> Iterator[tuple[str, int]]:
-    if argument := _ARGUMENT.match(line):
-        if argument[1] in ARGUMENTS:
+    if argument := _ARGUMENT.search(line):
+        of_ranks = argument[1] == "world_size" and OF_DEEPSPEED in line
+        if argument[1] in ARGUMENTS and not of_ranks:
             yield ARGUMENTS[argument[1]], int(argument[2])
     elif world := _WORLD.search(line):
         yield DEVICES, int(world[1])
@@ -77,12 +102,21 @@ def _of_line(line: str) -> Iterator[tuple[str, int]]:
     elif mesh := _MESH.search(line):
         names = re.findall(r"\w+", mesh[1])
         yield from _of_mesh(dict(zip(names, map(int, re.findall(r"\d+", mesh[2])), strict=False)))
-    elif stated := _PARALLELISM.search(line):
-        words = re.findall(r"(\w+)=(\d+)", stated[1])
+    elif axes := _PARALLELISM.search(line):
+        words = re.findall(r"(\w+)=(\d+)", axes[1])
         yield from _of_mesh({name: int(size) for name, size in words})
     elif (trainer := _TRAINER.search(line)) and (length := _LENGTH.search(line, trainer.end())):
         sizes = (*trainer.groups(), length[1])
         yield from zip(("local batch", BATCH, SEQUENCE), map(int, sizes), strict=True)
+    elif begun := _NANOTRON.search(line):
+        stated = (MICRO_BATCH, CONTEXT, SEQUENCE, BATCH)
+        yield from zip(stated, map(int, begun.groups()), strict=True)
+    elif told := _MLLOG.search(line):
+        yield _OF_MLLOG[told[1]], int(told[2])
+    else:
+        for name, pattern in _TRAINERS.items():
+            if size := pattern.search(line.rstrip()):
+                yield name, int(size[1].replace(",", ""))
 
 
 def _of_mesh(mesh: Mapping[str, int]) -> Iterator[tuple[str, int]]:

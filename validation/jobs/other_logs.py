@@ -1,11 +1,9 @@
-"""Logs of frameworks that are not read, known by a line of theirs, so that they can be named.
+"""Logs that have no step in a format that is read: whose they are, by a line of theirs.
 
 Sources of the lines, on GitHub: huggingface/transformers (src/transformers/trainer.py),
-huggingface/nanotron (src/nanotron/trainer.py), microsoft/DeepSpeed (deepspeed/runtime/engine.py and
-utils/timer.py), allenai/OLMo (olmo/train.py) and OLMo-core (callbacks/console_logger.py),
-mlcommons/logging (mlperf_logging), axolotl-ai-cloud/axolotl, hiyouga/LLaMA-Factory,
-mosaicml/composer (loggers/console_logger.py), AI-Hypercomputer/maxtext (metric_logger.py),
-meta-pytorch/torchtune (training/metric_logging.py), InternLM/InternEvo and
+deepspeedai/DeepSpeed (deepspeed/runtime/engine.py), allenai/OLMo (olmo/train.py) and OLMo-core
+(callbacks/console_logger.py), mlcommons/logging (mlperf_logging), axolotl-ai-cloud/axolotl,
+hiyouga/LLaMA-Factory, mosaicml/composer (loggers/console_logger.py) and
 Lightning-AI/pytorch-lightning.
 """
 
@@ -13,30 +11,23 @@ from __future__ import annotations
 
 import re
 
-TRAINER = "no line of it has a step's time; train_samples_per_second at its end has the mean"
 MOST_LOOKED = 16 * 2**20  # bytes of a log that are looked through
-# Who writes it, what stands in a line of it in small letters, the line, and what is known of its
-# times; the first that is found counts.
+TRAINER = "it has neither its progress bar nor the train_runtime at its end"
+# Who writes it, what stands in a line of it in small letters, the line, and what is lacking; the
+# first that is found counts.
 _OTHERS = (
-    ("MLPerf", "mllog", r"^:{3}MLLOGv?\S*", "its events have clock times, none of a step"),
+    ("MLPerf", "mllog", r"^:{3}MLLOGv?\S*",
+     "no block_start and block_stop have samples_count, by which a time is that of some steps"),
     ("axolotl", "axolotl.", r"\[axolotl\.|\baxolotl\.(?:cli|train|utils)\b", TRAINER),
     ("LLaMA-Factory", "llamafactory", r"\bllamafactory\b", TRAINER),
     ("transformers' Trainer", "{'", r"^\s*\{'(?:loss|train_runtime|eval_loss)': ", TRAINER),
-    ("nanotron", "elapsed_time_per_iteration_ms: ", r"\biteration: \d",
-     "its elapsed_time_per_iteration_ms is rounded"),
-    ("MaxText", "completed step: ", r"\bcompleted step: \d+, seconds: \d",
-     "its lines have `seconds:`"),
-    ("Composer", "throughput/", r"\bThroughput/(?:batches|tokens|samples)_per_sec:",
-     "its lines have throughput/batches_per_sec"),
-    ("Composer", "=", r"^\[(?:batch|epoch)=\d+/\d+\]", "its lines have throughput/batches_per_sec"),
-    ("OLMo", "[step=", r"\[step=\d+(?:/\d+)?,\s*epoch=\d+", "its lines have tokens per second"),
-    ("OLMo", "olmo", r"\bolmo(?:_core)?\.train\b", "its lines have tokens per second"),
-    ("InternEvo", "tgs (tokens/gpu/second)=", r"\btgs ", "its lines have tokens per second"),
-    ("torchtune", " tokens_per_second_per_gpu:", r"^Step \d+ \|",
-     "its lines have tokens_per_second_per_gpu"),
-    ("DeepSpeed", "runningavgsamplespersec=", r"\bRunningAvgSamplesPerSec=",
-     "its lines have samples per second"),
-    ("DeepSpeed", "skipped=", r"\bstep=\d+, skipped=\d+, lr=", "its lines have samples per second"),
+    ("Composer", "=", r"^\[(?:batch|epoch)=\d+/\d+\]", "it lacks throughput/batches_per_sec"),
+    ("OLMo", "[step=", r"\[step=\d+(?:/\d+)?,\s*epoch=\d+",
+     "it lacks throughput/device/batches_per_second or BPS"),
+    ("OLMo", "olmo", r"\bolmo(?:_core)?\.train\b",
+     "it lacks throughput/device/batches_per_second or BPS"),
+    ("DeepSpeed", "skipped=", r"\bstep=\d+, skipped=\d+, lr=",
+     "it lacks CurrSamplesPerSec, and `iter time (s)` of its pipeline"),
     ("PyTorch Lightning", "it/s", r"\bEpoch \d+[: ]+\d+%\|", "its progress bar has a mean rate"),
     ("PyTorch Lightning", "s/it", r"\bEpoch \d+[: ]+\d+%\|", "its progress bar has a mean rate"),
 )  # fmt: skip

@@ -14,7 +14,8 @@ from topologies.files.reading import ANSWER_BYTES
 from validation.jobs.log_lines import read_log
 from validation.jobs.log_text import GZIP, GZIP_BITS, RECORD_BYTES, blocks_of, lines_of
 from validation.jobs.measured_job import MeasuredJob
-from validation.jobs.records import LOG, LONGEST, is_lines, read_lines, read_run
+from validation.jobs.records import LOG, LONGEST, is_lines, read_answer, read_lines
+from validation.jobs.step_lines import Job
 from validation.jobs.trace import read_trace
 from validation.jobs.trace_events import EVENTS
 
@@ -22,12 +23,12 @@ _PYTHON = re.compile(r"\s*\{\s*'")  # a table as Python prints it, which is no J
 HEAD = 2**16  # bytes by which a file's kind is told
 
 
-def read_job(path: Path, tokens_per_device: float) -> tuple[MeasuredJob, int]:
+def read_job(path: Path, asked: Job) -> tuple[MeasuredJob, int]:
     """The job that a file tells of, and the rank that a trace is of (0 of any other file).
 
-    A log is at most 256 MiB of text, a trace 8 GiB; what gzip has compressed is at most 32 MiB and
-    40 times the file. `tokens_per_device` are the tokens of a
-    step over the devices of the job.
+    A log or a trace is at most 8 GiB of text; what gzip has compressed is at most 32 MiB and 40
+    times the file, and 256 MiB of a log. What a step is `asked` to work on counts where the log
+    has rates alone and does not say it.
     """
     head = LOG.head(path, HEAD)
     name = path_shown(path)
@@ -38,11 +39,11 @@ def read_job(path: Path, tokens_per_device: float) -> tuple[MeasuredJob, int]:
         return read_trace(path)
     begun = head.decode("utf-8-sig", "replace").lstrip()
     if not begun.startswith("{") or _PYTHON.match(begun):
-        return read_log(partial(lines_of, path), name, tokens_per_device), 0
+        return read_log(partial(lines_of, path), name, asked), 0
     lines = partial(lines_of, path, longest=LONGEST + 1, mean=RECORD_BYTES)
     if is_lines("".join(islice(filter(str.strip, lines()), 2))):
-        return read_lines(lines(), name, tokens_per_device), 0
-    return read_run(_text(path, name), name), 0
+        return read_lines(lines(), name, asked.device_tokens), 0
+    return read_answer(_text(path, name), name), 0
 
 
 def _text(path: Path, name: str) -> str:

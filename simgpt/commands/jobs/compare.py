@@ -50,8 +50,9 @@ def command(
         --plan tp=2,dp=rest,mbs=1,sp=true --batch 256
     simgpt compare rank0.json.gz gpt-5b -m perlmutter -n 64 --plan z=8,data=rest --batch 64 --json
 
-    LOG is the output of Megatron-LM or torchtitan, JSON lines of steps, what `simgpt run --json`
-    wrote, or a trace of torch.profiler (.json or .json.gz); which of them is seen from its content.
+    LOG is the output of a framework (docs/compare.md lists them), JSON lines of steps, what `simgpt
+    run --json` wrote, or a trace of torch.profiler (.json or .json.gz); which of them is seen from
+    its content.
     The step is predicted as `simgpt predict` does, with the same options. With --save the measured
     step becomes an anchor, a file by which other answers are scaled.
     """
@@ -88,9 +89,10 @@ def compared(
     from validation.jobs.comparison import JobComparison
     from validation.jobs.measured_job import statistics
     from validation.jobs.reading import read_job
+    from validation.jobs.step_lines import Job
 
     plan = question.plan
-    job, rank = read_job(log, plan.batch * question.gpt.sequence / plan.grid.ranks)
+    job, rank = read_job(log, Job(plan.batch, question.gpt.sequence, plan.grid.ranks))
     told, remarks = (None, []) if job.anatomy is None else _anatomy(question, rank)
     return JobComparison(
         job=replace(job, remarks=(*job.remarks, *remarks)),

@@ -12,6 +12,7 @@ from validation.jobs.log_lines import read_log
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
 from validation.jobs.reading import read_job
 from validation.jobs.records import read_lines
+from validation.jobs.step_lines import Job
 
 MEGATRON = (
     " [2026-01-15 10:00:00] iteration {step:8d}/     500 | consumed samples:         2560 | "
@@ -29,8 +30,9 @@ def megatron(*steps: tuple[int, float], unit: str = "ms") -> str:
     return "".join(MEGATRON.format(step=n, time=f"{t:.1f}", unit=unit) for n, t in steps)
 
 
-def read(text: str, tokens: float = 8192.0) -> MeasuredJob:
-    return read_log(lambda *marks, **most: text.splitlines(), "train.log", tokens)
+def read(text: str) -> MeasuredJob:
+    """The job of a log whose step has 8,192 tokens of each device."""
+    return read_log(lambda *marks, **most: text.splitlines(), "train.log", Job(8, 1024, 1))
 
 
 def test_megatrons_iterations_are_steps_in_milliseconds() -> None:
@@ -133,13 +135,13 @@ def test_a_log_may_be_compressed_and_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "train.log.gz"
     text = megatron(*((n, 1000.0) for n in range(1, 50))).encode()
     path.write_bytes(gzip.compress(text) + gzip.compress(megatron((50, 3000.0)).encode()))
-    job, _ = read_job(path, 1.0)
+    job, _ = read_job(path, Job())
     assert (len(job.entries), job.entries[-1].step_s) == (50, 3.0)
     path.write_bytes(gzip.compress(text)[:-40])
-    assert 1 < len(read_job(path, 1.0)[0].entries) < 50
+    assert 1 < len(read_job(path, Job())[0].entries) < 50
     path.write_bytes(gzip.compress(text)[:12] + b"\xff" * 40)
     with pytest.raises(LogError, match=r"train.log.gz is compressed by gzip, and damaged"):
-        read_job(path, 1.0)
+        read_job(path, Job())
 
 
 def test_seconds_and_tflops_as_megatron_deepspeed_logs_them() -> None:
@@ -221,11 +223,10 @@ def test_json_lines_have_steps_memory_and_rates() -> None:
     ("text", "why"),
     [
         ("", "is empty"),
-        ("hello\n", "has no steps: no line with"),
+        ("hello\n", "has no steps in a format that is read"),
         ('{"step": 1, "step_s": -1}\n', "step_s = -1 is no number above 0"),
         ('{"step": 1.5, "step_s": 1}\n', "is no step"),
-        ('{"step": 1, "step_s": 1}\n[]\n', "line 2 of .* is no step"),
-        ('{"step": 1, "step_s": 1}\n{"step": 2,\n{}\n', "line 2 of .* is not valid JSON"),
+        ('{"step": 1, "step_s": "1"}\n[]\n', "line 1 of .* step_s = '1' is no number"),
         ('{"a": 1}\n', "is no answer of `simgpt run --json`"),
         ('{"steps_s": ["a"]}', "steps_s = 'a' is no number above 0"),
         ('{"steps_s": [1.0,', "is not valid JSON"),
@@ -235,4 +236,4 @@ def test_what_is_no_log_is_refused_in_a_sentence(text: str, why: str, tmp_path: 
     path = tmp_path / "job.log"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(LogError, match=why):
-        read_job(path, 1.0)
+        read_job(path, Job())

@@ -1,5 +1,5 @@
-"""Logs of NeMo and Primus, JSON lines of rates, and logs that are not read but named; all numbers
-are invented."""
+"""Logs of NeMo and Primus, JSON lines of rates, and logs without times, which are named; all
+numbers are invented."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from validation.jobs.errors import LogError
 from validation.jobs.log_lines import read_log
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob
 from validation.jobs.reading import read_job
+from validation.jobs.step_lines import Job
 
 PRIMUS = (
     " iteration {step:6d}/ 500 | consumed samples: 128 | elapsed time per iteration (ms): "
@@ -30,7 +31,7 @@ BAR = (
 
 def read(text: str) -> MeasuredJob:
     """The job of a log whose step has 8,192 tokens of each device."""
-    return read_log(lambda *marks, **most: text.splitlines(), "train.log", 8192.0)
+    return read_log(lambda *marks, **most: text.splitlines(), "train.log", Job(8, 1024, 1))
 
 
 def test_of_two_times_of_a_step_the_first_is_its_own() -> None:
@@ -65,40 +66,35 @@ def test_json_lines_of_tokens_per_second_are_steps(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     line = '{{"step": {}, "loss": 2.2, "tokens_per_second_per_gpu": 4096}}\n'
     path.write_text(line.format(1) + line.format(2))
-    job, _ = read_job(path, 8192.0)
+    job, _ = read_job(path, Job(8, 1024, 1))
     assert [each.step_s for each in job.entries] == [2.0, 2.0]
     path.write_text('{"step": 1, "loss": 2.2}\n{"step": 2, "loss": 2.1}\n')
     with pytest.raises(LogError, match="step_s"):
-        read_job(path, 8192.0)
+        read_job(path, Job(8, 1024, 1))
 
 
 LINES = {
     "transformers": "{'loss': 1.23, 'grad_norm': 1.1, 'learning_rate': 1e-05, 'epoch': 0.01}",
     "axolotl": "[2025-01-02 10:00:00] [INFO] [axolotl.train.train:100] [PID:1] Starting trainer...",
     "LLaMA-Factory": "[INFO|2025-01-02 10:00:00] llamafactory.data.loader:143 >> Loading dataset",
-    "nanotron": "01/02/2025 10:00:00 [INFO|DP=0|PP=0|TP=0|host]: iteration: 10 / 100 | "
-    "consumed_tokens: 1.2M | elapsed_time_per_iteration_ms: 2.4K | tokens_per_sec: 99K",
-    "DeepSpeed": "[2025-01-02 10:00:00,1] [INFO] [timer.py:264:stop] epoch=0/micro_step=10/"
-    "global_step=10, RunningAvgSamplesPerSec=12.3, CurrSamplesPerSec=12.1, MemAllocated=1.0GB",
+    "DeepSpeed": "[2025-01-02 10:00:00,1] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, "
+    "skipped=0, lr=[0.0001], mom=[(0.9, 0.95)]",
     "OLMo": "2025-01-02 10:00:00 host:0 olmo.train:967 INFO [step=10/1000,epoch=0]",
     "MLPerf": ':::MLLOG {"namespace": "", "time_ms": 1700000000000, "event_type": "POINT_IN_TIME"}',
     "Composer": "[batch=10/4800]:\n\t Train Throughput/tokens_per_sec: 1234.5",
-    "MaxText": "completed step: 10, seconds: 2.345, TFLOP/s/device: 400.123, loss: 5.1",
-    "torchtune": "Step 10 | loss:1.2 lr:0.0001 tokens_per_second_per_gpu:4096 peak_memory:10.1",
-    "InternEvo": "INFO step=10,loss=5.1,tgs (tokens/gpu/second)=4096.1,lr=0.0001",
     "Lightning": "Epoch 0:  10%|#  | 10/100 [00:10<01:30,  1.00it/s, v_num=0]",
 }
 
 
 @pytest.mark.parametrize("framework", LINES)
-def test_a_log_that_is_not_read_is_named_by_whose_it_is(framework: str, tmp_path: Path) -> None:
+def test_a_log_without_times_is_named_by_whose_it_is(framework: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(f"starting\n{LINES[framework]}\n{LINES[framework]}\n")
     with pytest.raises(LogError, match=framework):
-        read_job(path, 8192.0)
+        read_job(path, Job(8, 1024, 1))
     path.write_text(f"{LINES[framework]}\n")
     with pytest.raises(LogError, match=framework):
-        read_job(path, 8192.0)
+        read_job(path, Job(8, 1024, 1))
 
 
 def test_a_time_of_an_iteration_that_is_not_read_is_not_denied() -> None:

@@ -16,6 +16,7 @@ from validation.jobs.anatomy import Communicator
 from validation.jobs.errors import LogError
 from validation.jobs.measured_job import MeasuredJob
 from validation.jobs.reading import read_job
+from validation.jobs.step_lines import Job
 from validation.jobs.trace import read_trace
 from validation.jobs.trace_events import TraceEvents
 
@@ -87,7 +88,7 @@ def test_a_traces_kernels_between_the_marks_of_its_steps_are_counted(
     job, rank = read_trace(written(tmp_path, document, name))
     check(job)
     assert (rank, job.ranks) == (5, 8)
-    assert read_job(written(tmp_path, document, name), 1.0)[1] == 5
+    assert read_job(written(tmp_path, document, name), Job())[1] == 5
 
 
 def test_a_trace_may_be_the_list_of_its_events_alone(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_what_is_no_whole_trace_is_refused(content: str | bytes, why: str, tmp_p
     path = tmp_path / "trace.json"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(LogError, match=why):
-        read_job(path, 1.0)
+        read_job(path, Job())
 
 
 def test_a_timeline_of_simgpts_own_is_refused_by_name(tmp_path: Path) -> None:
