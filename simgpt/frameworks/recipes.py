@@ -28,7 +28,7 @@ FULL = ("32", "fp32", "", "null", "none")
 HALVES = {"bf16": "bf16", "fp16": "fp16", "16": "fp16"}
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
 EITHER = ("use-distributed-optimizer",)  # stands in two sections, and is on if it is in one
-ACTIVATIONS = ("activation", "activation_func")
+ACTIVATIONS, TARGET = ("activation", "activation_func"), "_target_"
 # What a recipe has by the number of groups, and by its mixed precision.
 ELSEWHERE = ("group-query-attention", "megatron-fsdp-main-grads-dtype")
 PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
@@ -62,6 +62,8 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
 def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The arguments that one setting stands for."""
     parts = name.split(".")
+    if parts[-1] == TARGET and parts[-2:-1] and parts[-2] in ACTIVATIONS:
+        parts = parts[:-1]  # a function, as Megatron-Bridge writes it
     leaf = parts[-1]
     if leaf == "sequence_length":
         return [("seq-length", value)]

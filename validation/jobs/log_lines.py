@@ -42,7 +42,7 @@ _COLOURED = "\x1b["
 # (`node-3: `), of mpirun --tag-output (`[1,0]<stdout>:`), of Lightning (`[rank: 0]`) and of Primus
 # (`[rank-0/8]`); a time as 10:00:04 is none.
 _RANK = re.compile(
-    r"(?:\s*(?:\[[A-Za-z_-]*\d{1,7}\]:|\d{1,7}:(?=\s|\[)|(?:rank|default)\d{1,7}:"
+    r"(?:\s*(?:\[[A-Za-z_-]*\d{1,7}\]:|\d{1,7}:(?: |(?=\s|\[))|(?:rank|default)\d{1,7}:"
     r"|[A-Za-z][\w.-]{0,60}\d: (?=\[?\d{4}-)|\[\d{1,7},\d{1,7}\]<\w+>:"
     r"|\[rank: ?\d{1,7}\]|(?:\[[\d :.-]{8,30}\])?\[rank-\d{1,7}/\d{1,7}\]))+"
 )
@@ -67,7 +67,7 @@ class _Log:
 
     def take(self, line: str) -> None:
         """Take in a line that has a mark."""
-        rank, unlabelled = _split(line)
+        rank, unlabelled = split_label(line)
         for kind in self.kinds:
             broken = kind.broken
             self._steps.charge(kind.take(unlabelled, rank))
@@ -103,7 +103,7 @@ def read_log(lines: Callable[..., Iterable[str]], name: str, asked: Job) -> Meas
     the first. A LogError says why there are no steps.
     """
     log, looked_for = _Log(name), (*marks(), TIMERS, *SIZE_MARKS)
-    for line in map(_plain, lines(*looked_for)):
+    for line in map(plain, lines(*looked_for)):
         if any(map(line.__contains__, looked_for)):  # far sooner told than by one pattern of all
             log.take(line)
     log.end()
@@ -139,20 +139,25 @@ def _no_steps(log: _Log, name: str, lines: Iterable[str]) -> str:
         told = shown(log.unread[:80].rstrip())
         return f"{name} has no steps: what it has of a step's time is not read, as {told}"
     others = OtherLogs()
-    for line in map(_plain, lines):
-        others.take(_split(line)[1])
+    for line in map(plain, lines):
+        others.take(split_label(line)[1])
     if (other := others.found()) is not None:
         return f"{name} is a log of {other[0]}, which has no step: {other[1]}; {INSTEAD}"
     known = ", ".join(each.name for each in formats())
     return f"{name} has no steps in a format that is read: {known}"
 
 
-def _plain(line: str) -> str:
+def plain(line: str) -> str:
     """A line without colours, cut where it is longer than any that is read."""
-    return (_COLOURS.sub("", line) if _COLOURED in line else line)[:MOST_LINE]
+    return uncoloured(line)[:MOST_LINE]
 
 
-def _split(line: str) -> tuple[str, str]:
+def uncoloured(line: str) -> str:
+    """A line without the codes by which a terminal colours it."""
+    return _COLOURS.sub("", line) if _COLOURED in line else line
+
+
+def split_label(line: str) -> tuple[str, str]:
     """The label of a line's rank, and the line without it."""
     found = _RANK.match(line)
     if found is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.commands.jobs.of_log import asked_of_log
 from simgpt.invocation import asked
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
@@ -41,26 +42,33 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
 )
 @options.answer_options
 def command(
-    log: Path, model: str, machine: str, as_json: bool, output: Path | None, **how: Any
+    log: Path, model: str | None, machine: str, as_json: bool, output: Path | None, **how: Any
 ) -> None:
     """Put a measured job, from its log or trace, beside its prediction.
 
     \b
+    simgpt compare train.log -m 8x8xH100,8xNDR
     simgpt compare train.log llama-3.1-8b -m 8x8xH100,8xNDR -n 64 --stack megatron-core \\
         --plan tp=2,dp=rest,mbs=1,sp=true --batch 256
     simgpt compare rank0.json.gz gpt-5b -m perlmutter -n 64 --plan z=8,data=rest --batch 64 --json
 
     LOG is the output of a framework (docs/compare.md lists them), JSON lines of steps, what `simgpt
     run --json` wrote, or a trace of torch.profiler (.json or .json.gz); which of them is seen from
-    its content.
+    its content. Where a framework prints its job's arguments into its log, as Megatron-LM, NeMo and
+    torchtitan do, MODEL and --plan may be left out: they, the batch, devices and stack are then the
+    log's.
     The step is predicted as `simgpt predict` does, with the same options. With --save the measured
     step becomes an anchor, a file by which other answers are scaled.
     """
     options.check_apart(output, how["save"], "--save")
     if how["software"] is not None and how["save"] is None:
         raise click.UsageError("--software needs --save")
+    asked_for = asked_of_log(log, model, machine, how)
+    model, how = asked_for.model, asked_for.how
     question = question_of(model, machine, how)
     found = compared(question, question.predicted(), log, how["warm_up"])
+    job = replace(found.job, remarks=(*asked_for.remarks, *found.job.remarks))
+    found = replace(found, job=job)
     record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
     options.answer(describe(found, log), record, as_json=as_json, output=output)
     if (path := how["save"]) is not None:
@@ -105,6 +113,10 @@ def compared(
 
 
 command = asked_as_predict(command)
+command.params = [
+    click.Argument(["model"], required=False) if param.name == "model" else param
+    for param in command.params
+]
 
 
 def _sizes(question: StepQuestion) -> dict[str, int]:

@@ -1,0 +1,69 @@
+"""What `simgpt compare` is not told, from the arguments that the job has printed into its log."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from simgpt.commands import predict
+from simgpt.step_options import SHARED
+
+if TYPE_CHECKING:
+    from simgpt.frameworks.question import Question
+
+MOST_SAID = 5  # settings of the log that are not carried over
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The model and the options of a step, and what of them the log says, in sentences."""
+
+    model: str
+    how: dict[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, Any]) -> Asked:
+    """The user's model and options, and what the log says where there is none of the user's. A
+    FrameworkError says what neither says."""
+    from simgpt.frameworks.logs.question import NoArgumentsError, question_of_log
+    from simgpt.frameworks.question import Instead
+
+    source = click.get_current_context().get_parameter_source
+    given = {name for name in SHARED if source(name) is ParameterSource.COMMANDLINE}
+    if model is not None and "plan" in given:
+        return Asked(model, dict(how))
+    instead = Instead(how["stack"] if "stack" in given else None, how["batch"])
+    try:
+        question = question_of_log(log, model=model, instead=instead)
+    except NoArgumentsError:
+        if model is None:
+            raise
+        return Asked(model, dict(how))
+    words = shlex.split(question.command(machine))[2:]
+    with predict.command.make_context("predict", words) as context:
+        of_log = dict(context.params)
+    told = {key: value for key, value in of_log.items() if key in how and key not in given}
+    told["model_fields"] = (*of_log["model_fields"], *how["model_fields"])
+    if "batch_tokens" in given:
+        told["batch"] = None
+    return Asked(of_log["model"], {**how, **told}, tuple(_remarks(question, given)))
+
+
+def _remarks(question: Question, given: set[str]) -> list[str]:
+    names = ("model", "plan", "batch", "devices", "stack")
+    own = [name for name in names if name not in given]
+    frameworks = " and ".join(question.frameworks)
+    listed = f"{', '.join(own[:-1])} and {own[-1]}" if len(own) > 1 else "".join(own)
+    said = [f"{listed} as the log's arguments of {frameworks} say"]
+    known = [each for each in question.changes if each.name not in question.unknown]
+    said += [f"{each}: {each.why}" for each in known[:MOST_SAID]]
+    if len(known) > MOST_SAID:
+        said.append(f"and {len(known) - MOST_SAID} settings more that simgpt does not carry")
+    return said

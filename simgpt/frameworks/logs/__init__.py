@@ -1,0 +1,1 @@
+"""What jobs print of their own arguments into their logs."""

@@ -1,0 +1,102 @@
+"""The question of a job of nanotron, by the configuration that it prints.
+
+Source: huggingface/nanotron@2411b022, src/nanotron/config/config.py, parallelism_config.py and
+models_config.py (LlamaConfig and Qwen2Config, whose names are those of Hugging Face).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from simgpt.frameworks.question import Instead, Question, checked, in_place, question_of, spelled
+from simgpt.frameworks.reading import FrameworkError, Remark
+from workload.models.hugging_face import model_from_config
+
+NAME = "nanotron"
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+SIZES = {"pp": "pipe", "tp": "x", "context_parallel_size": "context"}
+
+
+def nanotron_question(
+    config: Mapping[str, Any], origin: str, model: str | None, instead: Instead
+) -> Question:
+    """The question of a printed configuration; `model` is the user's. A FrameworkError says what
+    it lacks."""
+    parallelism, tokens = _table(config, "parallelism", origin), _table(config, "tokens", origin)
+    fields: dict[str, Any] = {
+        name: _count(parallelism, key, origin) for key, name in SIZES.items() if key in parallelism
+    }
+    dp = _count(parallelism, "dp", origin)
+    fields["micro_batch"] = _count(tokens, "micro_batch_size", origin)
+    fields["sequence"] = _count(tokens, "sequence_length", origin)
+    steps = _count(tokens, "batch_accumulation_per_replica", origin)
+    fields["batch"] = fields["micro_batch"] * steps * dp
+    fields |= _of_plan(config, parallelism, fields)
+    model, changed = _model(config, fields["sequence"], origin) if model is None else (model, {})
+    devices = dp * fields["pipe"] * fields["x"] * fields.get("context", 1)
+    refused: tuple[Remark, ...] = ()
+    if parallelism.get("expert_parallel_size", 1) != 1:
+        why = "experts of nanotron are not modelled"
+        size = str(parallelism["expert_parallel_size"])
+        refused = (Remark("expert_parallel_size", size, why),)
+    question = question_of(
+        fields,
+        frameworks=(NAME,),
+        stack=NAME,
+        devices=devices,
+        model=model,
+        changed=changed,
+        remarks=((), refused, ()),
+        settings=len(config),
+    )
+    return checked(in_place(question, instead))
+
+
+def _of_plan(
+    config: Mapping[str, Any], parallelism: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> dict[str, Any]:
+    optimizer = config.get("optimizer") or {}
+    fields: dict[str, Any] = {"zero": int(optimizer.get("zero_stage", 0))}
+    fields["gradients"] = "fp32" if optimizer.get("accumulate_grad_in_fp32", True) else "bf16"
+    if sizes["x"] > 1:
+        mode = str(parallelism.get("tp_mode", "")).lower()
+        fields["sequence_parallel"] = mode.endswith("reduce_scatter")
+    if sizes["pipe"] > 1:
+        engine = str(parallelism.get("pp_engine", "")).lower()
+        waits = "afab" in engine or "allforwardallbackward" in engine
+        fields["schedule"] = "gpipe" if waits else "1f1b"
+    fields["recompute"] = "full" if parallelism.get("recompute_layer") else "none"
+    dtype = str((config.get("model") or {}).get("dtype", "bfloat16"))
+    if dtype.endswith("float32"):
+        fields["precision"] = "fp32"
+    return fields
+
+
+def _model(
+    config: Mapping[str, Any], sequence: int, origin: str
+) -> tuple[str | None, dict[str, Any]]:
+    """The model as MODEL and `--model-set` have it."""
+    own = (config.get("model") or {}).get("model_config")
+    if not isinstance(own, Mapping) or "hidden_size" not in own:
+        return None, {}
+    kind = LLAMA if own.get("is_llama_config") else QWEN
+    known = {key: value for key, value in own.items() if value is not None}
+    gpt = model_from_config({**known, **kind}, origin, name="").gpt
+    model, changed = spelled(gpt)
+    return model, {**changed, "sequence": sequence}
+
+
+def _table(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, Any]:
+    table = config.get(name)
+    if not isinstance(table, Mapping):
+        raise FrameworkError(f"{origin}: the configuration of nanotron has no {name}")
+    return table
+
+
+def _count(table: Mapping[str, Any], name: str, origin: str) -> int:
+    value = table.get(name)
+    if type(value) is not int or not 0 < value < 10**9:
+        raise FrameworkError(f"{origin}: {name} = {value!r} is no whole number above 0")
+    return value
