@@ -15,6 +15,7 @@ from simgpt.frameworks.recipes import devices_of
 from simgpt.frameworks.scripts.interpolation import resolved
 from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
 from simgpt.frameworks.scripts.shell import Launch, read_script
+from simgpt.frameworks.scripts.variables import Value
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
 from workload.models.hugging_face import is_config
@@ -26,13 +27,11 @@ FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)
 ARGUMENTS, ENVIRONMENT = "MODEL_ARGS", "ENV_VARS"
 YAML = (".yaml", ".yml")
 LAUNCHERS = (("torchrun", "--nnodes"), ("DeepSpeed's launcher", "--num_nodes"))
-UNTOLD = "it cannot be told here, so what depends on it is left out"
 UNREAD = "the file is not read; where arguments depend on its variables"
 _LOGS = re.compile(r"\.log(\.gz)?$")
 _LOGGED = re.compile(
     r"\biteration +\d+/ *\d+ \||\bstep: *\d+ +\S*loss: *\d|^-{9,} arguments -{9,}$", re.M
 )
-_REDIRECTION = re.compile(r"\d?[<>]|&>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Described:
     settings: Mapping[str, Any]
     devices: int | None = None
     left_out: tuple[Remark, ...] = field(default=())
-    variables: Mapping[str, str] | None = None
+    variables: Mapping[str, Value] | None = None
     per_node: str = ""
 
     @property
@@ -60,7 +59,7 @@ def read_files(
 ) -> list[Described]:
     """What files say, each script with the variables that those before it set."""
     found: list[Described] = []
-    variables: dict[str, str] = {}
+    variables: dict[str, Value] = {}
     for path in paths:
         each = read_file(path, framework, defined, variables)
         variables |= each.variables or {}
@@ -79,7 +78,7 @@ def read_file(
     path: Path,
     framework: str | None,
     defined: Mapping[str, str],
-    before: Mapping[str, str] | None = None,
+    before: Mapping[str, Value] | None = None,
 ) -> Described:
     """A file in the words of `framework`, or of the one that it is found to be of.
 
@@ -107,7 +106,7 @@ def read_file(
     if devices is None or per_node:
         of_job = devices_of_job(allotted)
         devices, per_node = (of_job, "") if of_job else (devices, per_node)
-    lines = [Remark(condition, "", UNTOLD) for condition in launch.left_out]
+    lines = [Remark(line, "", why) for line, why in launch.left_out.items()]
     lines += [
         Remark(f"source {file}", "", f"{UNREAD}: simgpt import {file} {origin}")
         for file in launch.sourced
@@ -135,8 +134,7 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
     >>> arguments(["--bf16", "--num_layers=2", "--betas", "1", "2"])
     {'bf16': True, 'num-layers': '2', 'betas': '1 2'}
 
-    A variable after a value, which the script does not set, stands for itself; what comes after a
-    redirection is none of the program's.
+    A variable after a value, which the script does not set, stands for itself.
     """
     found: dict[str, list[str]] = {}
     values: list[str] = []
@@ -145,11 +143,9 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
             name, equals, value = word[2:].partition("=")
             values = [value] if equals else []
             found[name.replace("_", "-")] = values
-        elif _REDIRECTION.match(word):
-            break
         elif values and word.startswith("$"):
             found[word] = []
-        elif word != "\\":
+        else:
             values.append(word)
     return {name: " ".join(each) if each else True for name, each in found.items() if name}
 

@@ -14,7 +14,7 @@ from math import ceil, prod
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, text_of
-from simgpt.frameworks.scripts.expansion import EACH, expanded, text_budget
+from simgpt.frameworks.scripts.variables import EACH, Value, expanded, joined, text_budget
 from topologies.files.budget import Budget
 
 MOST_CHARACTERS, MOST_SETTINGS = 2**14, 10_000
@@ -27,7 +27,7 @@ RESOLVERS: Mapping[str, Callable[[list[float]], float]] = {
 }
 
 
-def resolved(settings: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+def resolved(settings: Mapping[str, Any], variables: Mapping[str, Value]) -> dict[str, Any]:
     """Settings by dotted names, without what stands for a value that is known; the rest stays.
 
     >>> settings = {"model.hidden": "64", "model.ffn": "${multiply:4, ${.hidden}}", "tp": "$TP"}
@@ -48,7 +48,7 @@ class _File:
     looked for once, so that the time is bounded by the settings' number and length."""
 
     settings: Mapping[str, Any]
-    variables: Mapping[str, str]
+    variables: Mapping[str, Value]
     found: dict[str, str] = field(default_factory=dict)
     budget: Budget = field(default_factory=lambda: text_budget("the file"))
 
@@ -80,7 +80,8 @@ class _File:
         resolver, colon, rest = inner.partition(":")
         words = [each.strip().strip("'\"") for each in rest.split(",")]
         if colon and resolver == ENVIRONMENT:
-            return self.variables.get(words[0], words[1] if len(words) > 1 else None)
+            known = self.variables.get(words[0])
+            return joined(known) if known is not None else words[1] if len(words) > 1 else None
         if colon and resolver in RESOLVERS:
             return _computed(resolver, words)
         key = _absolute(name, inner)

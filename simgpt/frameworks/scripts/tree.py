@@ -1,0 +1,160 @@
+"""A bash script as a tree: commands, conditions and loops, made of words.
+
+What stands in `$(...)`, `$((...))` and `${...}` is kept as text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a word: its `text`, or what stands between the brackets of an expansion, of the
+    kind `variable`, `command` or `sum`."""
+
+    kind: str
+    text: str
+    quoted: bool = False
+
+
+Word = tuple[Part, ...]
+Body = tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`NAME[index]=value`, or of an array pairs of an index (None: the next one) and a word."""
+
+    name: str
+    index: str | None
+    adds: bool
+    value: Word = ()
+    pairs: tuple[tuple[str | None, Word], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A simple command. Those of DECLARATIONS have assignments behind their words."""
+
+    text: str
+    words: tuple[Word, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """`[[ words ]]`."""
+
+    text: str
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`((text))`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Commands in braces, or in brackets, whose variables are their own."""
+
+    body: Body
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Commands that feed each other, or one that is negated."""
+
+    commands: Body
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Commands that depend on those before them: each with the `&&` or `||` before it, and its
+    text from there."""
+
+    links: tuple[tuple[str, Node, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One condition with what depends on it, both with their text."""
+
+    text: str
+    condition: Body
+    body: Body
+    body_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Branches, of which the first whose condition holds is taken; `else` has none."""
+
+    branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Patterns of a case, what depends on them, and how it ends: `;;`, `;&` or `;;&`."""
+
+    patterns: tuple[Word, ...]
+    body: Body
+    body_text: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`case word in items esac`."""
+
+    text: str
+    word: Word
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for name in words`; None: over the arguments."""
+
+    text: str
+    name: str
+    words: tuple[Word, ...] | None
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """A loop while, or `until`, a condition holds; a `for` of sums has its `start` and `step`."""
+
+    text: str
+    condition: Body
+    body: Body
+    body_text: str
+    until: bool = False
+    start: str = ""
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function's name and body."""
+
+    name: str
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A line that is no bash."""
+
+    text: str
+
+
+Node = Command | Test | Sum | Group | Pipeline | Chain | If | Case | For | While | Function | Unread
