@@ -12,7 +12,7 @@ from simgpt.frameworks.identity.known import arguments_known, framework_of
 from simgpt.frameworks.identity.names import of_document, of_python, of_script
 from simgpt.frameworks.reading import FrameworkError, Remark, flattened
 from simgpt.frameworks.recipes import devices_of
-from simgpt.frameworks.scripts.interpolation import resolved
+from simgpt.frameworks.scripts.interpolation import resolved, with_variables
 from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
 from simgpt.frameworks.scripts.shell import Launch, read_script
 from simgpt.frameworks.scripts.variables import Value
@@ -88,7 +88,11 @@ def read_file(
     if path.suffix in (*YAML, ".toml", ".json"):
         document = _document(path, origin)
         found = _framework_of(document, origin, framework)
-        settings = resolved(_settings(document, found), {**(before or {}), **defined})
+        variables = {**(before or {}), **defined}
+        if found == MEGATRON:
+            settings = with_variables(_settings(document, found), variables)
+        else:
+            settings = _settings(resolved(document, variables), found)
         return Described(found, settings, devices_of(settings) if found == NEMO else None)
     if framework not in (None, MEGATRON):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")

@@ -11,6 +11,7 @@ from topologies.files.budget import Budget
 from topologies.files.reading import MOST_DEPTH, UserFile
 
 MOST_CHARACTERS = 2**18  # the parser takes some 20 seconds for a MiB
+MERGE = "<<"
 MOST_NODES = 40_000  # about a second
 
 
@@ -20,14 +21,30 @@ class _Texts(yaml.BaseLoader):  # type: ignore[misc]
     def __init__(self, text: str, budget: Budget) -> None:
         super().__init__(text)
         self._budget = budget
+        self._sizes: dict[str, int] = {}  # of nodes with an anchor
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A node, but no alias: tables that hold each other's aliases grow beyond any memory."""
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not read", mark)
+        """A node; an alias is charged for all that it stands for, so that tables that hold each
+        other's aliases do not grow beyond any memory."""
+        event = self.peek_event()
+        if isinstance(event, yaml.events.AliasEvent):
+            self._budget.charge(self._sizes.get(event.anchor, 1))
+            return super().compose_node(parent, index)
+        before = self._budget.spent
         self._budget.charge(1)
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._budget.spent - before
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A table, with what it merges (`<<: *name`) below its own keys."""
+        found: dict[Any, Any] = super().construct_mapping(node, deep=True)
+        merged = found.pop(MERGE, None)
+        for each in merged if isinstance(merged, list) else [merged]:
+            if isinstance(each, dict):
+                found = {**each, **found}
+        return found
 
 
 def yaml_texts(file: UserFile, text: str, origin: str) -> Any:

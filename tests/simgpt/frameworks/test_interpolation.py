@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,63 @@ def test_what_has_no_value_is_named_and_advice_can_be_followed(
         assert gpt is not None and gpt.hidden == 4096
 
 
-def test_a_reference_that_grows_takes_no_time_and_is_refused() -> None:
-    settings = {f"a{n}": f"${{a{n + 1}}}" * 100 for n in range(50)} | {"a50": "x"}
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("${oc.decode:${oc.env:NAMED}}", 5120),
+        ("${oc.env:NONE,${.hidden_size}}", 4096),
+        ("${oc.select:model.nothing,640}", 640),
+        ("${oc.select:model.hidden_size}", 4096),
+        ("${sum:${.hidden_size}, 1000}", 5096),
+        ("${divide_floor:${.hidden_size}, 3}", 1365),
+        ("${multiply:${divide_ceil:${model.hidden_size},1000},1000}", 5000),
+        ("${trainer.num_nodes}048", 2048),
+        ("${sizes[1]}", 512),
+        ("${copied.deep.width}", 768),
+        ("${.${which}}", 4096),
+        ("$NAMED", 5120),
+    ],
+)
+def test_what_omegaconf_reads_is_read(text: str, read: int, tmp_path: Path) -> None:
+    extra = "sizes: [256, 512]\nbase: {deep: {width: 768}}\ncopied: ${base}\nwhich: hidden_size\n"
+    path = written(tmp_path, RECIPE.format(hidden="4096", ffn=text) + extra)
+    gpt = imported([path], defined={"NAMED": "5120"}, model=None).gpt
+    assert gpt is not None and gpt.ffn == read
+
+
+def test_aliases_and_merged_tables_are_read(tmp_path: Path) -> None:
+    text = RECIPE.format(hidden="&width 4096", ffn="*width").replace(
+        "model:", "model:\n  <<: *base"
+    )
+    path = written(tmp_path, "base: &base {tensor_model_parallel_size: 2, vocab_size: 1}\n" + text)
+    question = imported([path])
+    assert question.gpt is not None
+    assert (question.gpt.ffn, question.plan["x"], question.gpt.vocab) == (4096, 2, 50304)
+
+
+def test_the_environment_of_the_process_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FFN", "1")
+    path = written(tmp_path, RECIPE.format(hidden="4096", ffn="${oc.env:FFN,11008}"))
+    gpt = imported([path]).gpt
+    assert gpt is not None and gpt.ffn == 11008
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {f"a{n}": f"${{a{n + 1}}}" * 100 for n in range(50)} | {"a50": "x"},
+        {f"a{n}": dict.fromkeys("abcdefgh", f"${{a{n + 1}}}") for n in range(30)} | {"a30": "x"},
+        {f"a{n}": "${b}" * 1000 for n in range(1000)},
+    ],
+)
+def test_references_that_grow_are_refused(document: dict[str, Any]) -> None:
     with pytest.raises(FrameworkError, match=r"grows beyond|takes more than"):
-        resolved(settings, {})
+        resolved(document, {})
+
+
+def test_references_in_a_circle_stay_as_they_are() -> None:
+    document = {"a": "${b}", "b": "${c.d}", "c": {"d": "${a}", "e": "${c}"}, "f": "${f}"}
+    assert resolved(document, {})["f"] == "${f}"
+    assert "${" in resolved(document, {})["a"]
