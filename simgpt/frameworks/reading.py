@@ -280,12 +280,15 @@ def text_of(value: Any) -> str:
 
     >>> text_of([True, 4, None])
     'true 4 '
+
+    True and False are one word however a file spells them.
     """
     if isinstance(value, list | tuple):
         return " ".join(map(text_of, value))
     if value is None:
         return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value)
+    return text.lower() if text.lower() in ("true", "false") else text
 
 
 def flattened(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any
 
-OFF = ("", "false", "0", "none", "null", "0.0", "auto")
-NOT_ON = (*OFF, "no", "off", "[]")
+OFF = ("", "false", "0", "none", "null", "0.0", "auto", "no", "off")
+NOT_ON = (*OFF, "[]")
 ENABLED = ("enabled", "enable")  # switches of the section in which they stand
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from simgpt.frameworks.files import (
     TORCHTITAN,
     Described,
 )
-from simgpt.frameworks.importing import question_from
+from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.question import Question
 
 MODEL = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
@@ -135,3 +136,14 @@ def test_a_switch_whose_value_is_a_variable_is_not_off() -> None:
     settings = {"context-parallel-size": "$CP", "cp-comm-type": "no such kind"}
     with pytest.raises(Exception, match="does not say CP"):
         asked(MEGATRON, settings)
+
+
+@pytest.mark.parametrize("word", ["False", "false", "FALSE", "null", "no", "off", ""])
+def test_a_switch_of_a_yaml_is_off_however_it_is_spelled(word: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    lines = [f"  {key}: {value}" for key, value in {**MODEL, "encoder_seq_length": 64}.items()]
+    lines += ["  micro_batch_size: 1", f"  fp8: {word}", "  fp8_hybrid: True"]
+    path.write_text("trainer: {precision: bf16}\nmodel:\n" + "\n".join(lines), encoding="utf-8")
+    assert "precision" not in imported([path]).plan
+    path.write_text(path.read_text(encoding="utf-8").replace(f"fp8: {word}\n", "fp8: True\n"))
+    assert imported([path]).plan["precision"] == "fp8"
