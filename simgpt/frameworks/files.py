@@ -10,6 +10,14 @@ from typing import Any
 
 from simgpt.frameworks.identity.known import arguments_known, framework_of
 from simgpt.frameworks.identity.names import of_document, of_python, of_script
+from simgpt.frameworks.identity.rows import rows
+from simgpt.frameworks.overrides import (
+    FILE_NAMES,
+    has_dotted_flags,
+    merged,
+    of_flags,
+    overridden,
+)
 from simgpt.frameworks.reading import FrameworkError, Remark, flattened
 from simgpt.frameworks.recipes import devices_of
 from simgpt.frameworks.scripts.interpolation import resolved, with_variables
@@ -24,6 +32,7 @@ FILE = UserFile("framework's file", FrameworkError, constants=True)
 MEGATRON, BRIDGE, NEMO = "megatron", "megatron-bridge", "nemo"
 TORCHTITAN, DEEPSPEED, AXONN = "torchtitan", "deepspeed", "axonn"
 FRAMEWORKS = (MEGATRON, TORCHTITAN, DEEPSPEED, BRIDGE, NEMO, AXONN)
+CHANGED = (NEMO, BRIDGE, TORCHTITAN)  # whose files a command line changes
 ARGUMENTS, ENVIRONMENT = "MODEL_ARGS", "ENV_VARS"
 YAML = (".yaml", ".yml")
 LAUNCHERS = (("torchrun", "--nnodes"), ("DeepSpeed's launcher", "--num_nodes"))
@@ -39,7 +48,8 @@ class Described:
     """What one file says: the framework, its settings, and the devices that its launcher starts
     (None: it does not say); `left_out` are lines of a script that could not be followed. A script
     that only sets `variables` has no settings. `per_node` says in words that the devices are those
-    of each node, the number of nodes not being said."""
+    of each node, the number of nodes not being said. A `document` is a table whose settings follow
+    from it when all files are read, `base` says which file's it changes."""
 
     framework: str
     settings: Mapping[str, Any]
@@ -47,11 +57,13 @@ class Described:
     left_out: tuple[Remark, ...] = field(default=())
     variables: Mapping[str, Value] | None = None
     per_node: str = ""
+    document: Mapping[str, Any] | None = None
+    base: str = ""
 
     @property
     def only_sets_variables(self) -> bool:
         """Whether this is a script for others to build on."""
-        return self.variables is not None and not self.settings
+        return self.variables is not None and not self.settings and self.document is None
 
 
 def read_files(
@@ -66,6 +78,7 @@ def read_files(
         named = {f"source {other.name}" for other in paths}
         kept = tuple(line for line in each.left_out if _without_folder(line.name) not in named)
         found.append(replace(each, left_out=kept))
+    found = [_settled(each, found, {**variables, **defined}) for each in found]
     if all(each.only_sets_variables for each in found):
         raise FrameworkError(
             f"{path_shown(paths[-1])} gives no program arguments such as --num-layers 24; name the "
@@ -88,13 +101,11 @@ def read_file(
     if path.suffix in (*YAML, ".toml", ".json"):
         document = _document(path, origin)
         found = _framework_of(document, origin, framework)
+        if found != MEGATRON:
+            return Described(found, {}, document=document)
         variables = {**(before or {}), **defined}
-        if found == MEGATRON:
-            settings = with_variables(_settings(document, found), variables)
-        else:
-            settings = _settings(resolved(document, variables), found)
-        return Described(found, settings, devices_of(settings) if found == NEMO else None)
-    if framework not in (None, MEGATRON):
+        return Described(found, with_variables(_arguments_of(document), variables))
+    if framework not in (None, MEGATRON, *CHANGED):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
     if _LOGS.search(path.name):
         raise _is_log(origin)
@@ -105,7 +116,7 @@ def read_file(
         framework_of(of_python(text), origin, None, ())
         raise FrameworkError(f"{origin} is a program in Python, which is not read")
     allotted = job_variables(text)
-    launch = read_script(text, allotted | dict(defined), before, arguments_known)
+    launch = read_script(text, allotted | dict(defined), before, _known)
     devices, per_node = _devices(arguments(launch.launcher))
     if devices is None or per_node:
         of_job = devices_of_job(allotted)
@@ -116,8 +127,44 @@ def read_file(
         for file in launch.sourced
     ]
     settings = arguments(launch.arguments)
-    _check_is_megatron(launch, text, origin, framework)
-    return Described(MEGATRON, settings, devices, tuple(lines), launch.variables, per_node)
+    found = _framework_of_script(launch, text, origin, framework)
+    described = Described(found, settings, devices, tuple(lines), launch.variables, per_node)
+    if found == MEGATRON:
+        return described
+    changes = of_flags(settings) if found == TORCHTITAN else overridden(launch.arguments)
+    names = [str(settings[name]).split()[0] for name in FILE_NAMES if name in settings]
+    title = next(row["name"] for row in rows() if row.get("reads") == found)
+    base = f"{origin} changes settings of {title}'s {shown(names[0])}" if names else ""
+    return replace(described, settings={}, document=changes, base=base)
+
+
+def _known(words: Sequence[str]) -> int:
+    """How many of a command's words are settings of a framework whose scripts are read."""
+    return arguments_known(words) + len(list(flattened(overridden(words))))
+
+
+def _settled(
+    described: Described,
+    every: Sequence[Described],
+    variables: Mapping[str, Value],
+) -> Described:
+    """A file with the settings of its table. Those of one framework are one table, what command
+    lines change above what files say; its references are read then, so that they see all of it."""
+    same = [each for each in every if each.framework == described.framework and each.document]
+    if described.document is None:
+        return described
+    if described is not same[0]:
+        return replace(described, document={})
+    files = [each for each in same if each.variables is None]
+    scripts = [each for each in same if each.variables is not None]
+    if scripts and scripts[-1].base and not files:
+        raise FrameworkError(f"{scripts[-1].base}, which is not among the files: name it too")
+    table: dict[str, Any] = {}
+    for each in [*files, *scripts]:
+        table = merged(table, each.document or {})
+    settings = dict(flattened(resolved(table, variables)))
+    devices = devices_of(settings) if described.framework == NEMO else None
+    return replace(described, settings=settings, devices=devices or described.devices)
 
 
 def _without_folder(line: str) -> str:
@@ -163,14 +210,13 @@ def _document(path: Path, origin: str) -> dict[str, Any]:
         document = FILE.document(path)
     if not isinstance(document, dict):
         raise FrameworkError(f"{origin} should be a table of settings")
-    return document
+    inner = document.get("ConfigContainer")
+    return dict(inner) if isinstance(inner, Mapping) else document
 
 
 def _framework_of(document: Mapping[str, Any], origin: str, told: str | None) -> str:
     """The framework whose a table is; `told` is what the user says."""
-    inner = document.get("ConfigContainer", document)
-    names = of_document(inner if isinstance(inner, Mapping) else document)
-    found = framework_of(names, origin, told, FRAMEWORKS)
+    found = framework_of(of_document(document), origin, told, FRAMEWORKS)
     if found:
         return found
     if is_config(document):
@@ -182,34 +228,35 @@ def _framework_of(document: Mapping[str, Any], origin: str, told: str | None) ->
     raise FrameworkError(f"{origin} is of no framework that is known; give --from: {known}")
 
 
-def _check_is_megatron(launch: Launch, text: str, origin: str, told: str | None) -> None:
-    """Refuse a script that starts another program than Megatron-LM's. One that only sets variables
-    starts none; where no argument is known, all lines are looked at."""
-    commands = [*launch.commands, launch.arguments]
+def _framework_of_script(launch: Launch, text: str, origin: str, told: str | None) -> str:
+    """The framework whose program a script starts. One that only sets variables starts none; where
+    no argument is known, all lines are looked at."""
+    words = launch.arguments
+    commands = [*launch.commands, words]
     names = of_script(commands)
-    if not arguments_known(launch.arguments):
+    if not _known(words) and not has_dotted_flags(words):
         lines = [line.split() for line in text.splitlines() if not line.lstrip().startswith("#")]
         names = of_script([*commands, *lines])
-    if not framework_of(names, origin, told, (MEGATRON,)) and launch.arguments:
+    changes = overridden(words) or has_dotted_flags(words)
+    found = framework_of(names, origin, told, (MEGATRON, *CHANGED) if changes else (MEGATRON,))
+    if not found and words:
         started = shown(names.programs[0]) if names.programs else "a program"
         raise FrameworkError(
             f"{origin} starts {started}, and none of its arguments is one of Megatron-LM's, such "
             "as --num-layers or --micro-batch-size"
         )
+    return found or MEGATRON
 
 
-def _settings(document: Mapping[str, Any], framework: str) -> dict[str, Any]:
-    """The settings of a table by the names that the framework's table has."""
-    if framework == MEGATRON:
-        own = document.get(ARGUMENTS, document)
-        surroundings = document.get(ENVIRONMENT) or {}
-        if not isinstance(own, Mapping) or not isinstance(surroundings, Mapping):
-            raise FrameworkError(f"{ARGUMENTS} and {ENVIRONMENT} should be tables")
-        named = {str(key).removeprefix("--").replace("_", "-"): own[key] for key in own}
-        named = {key: value for key, value in named.items() if not isinstance(value, Mapping)}
-        return named | {str(key): value for key, value in surroundings.items()}
-    inner = document.get("ConfigContainer", document)
-    return dict(flattened(inner if isinstance(inner, Mapping) else document))
+def _arguments_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a table of Megatron-LM's, and the variables of its surroundings."""
+    own = document.get(ARGUMENTS, document)
+    surroundings = document.get(ENVIRONMENT) or {}
+    if not isinstance(own, Mapping) or not isinstance(surroundings, Mapping):
+        raise FrameworkError(f"{ARGUMENTS} and {ENVIRONMENT} should be tables")
+    named = {str(key).removeprefix("--").replace("_", "-"): own[key] for key in own}
+    named = {key: value for key, value in named.items() if not isinstance(value, Mapping)}
+    return named | {str(key): value for key, value in surroundings.items()}
 
 
 def _devices(launcher: Mapping[str, Any]) -> tuple[int | None, str]:
