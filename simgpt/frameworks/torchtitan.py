@@ -26,8 +26,10 @@ EAGER = "torchtitan-eager"
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
 OFFLOAD = T + "enable_cpu_offload"
 PARTS = P + "pipeline_parallel_microbatches"  # of older releases
+PER_LAYER = T + "enable_selective_ac"
 HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 _EVERY = re.compile(r"[1-9]\d{0,8}")  # which of the layers run again
+DYNAMIC = "dynamic"
 FLOAT8 = ("float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather")
 
 
@@ -48,8 +50,11 @@ def read(reading: Reading, devices: int | None) -> None:
     converted = "float8" in converters
     if any("float8" not in each for each in converters.split()):
         reading.differs("model.converters", "what is not float8 is in bf16")
-    if converted or reading.switch("float8.enable_float8_linear"):
+    if converted or _has_float8(reading):
         fields["precision"] = "fp8"
+        for part in ("input", "weight", "grad_output"):
+            if reading.text(name := f"float8.scaling_type_{part}", DYNAMIC) != DYNAMIC:
+                reading.differs(name, "scales are those of the step itself")
     else:
         reading.without("float8.*")
         reading.without("quantize.linear.float8.*")
@@ -62,6 +67,8 @@ def read(reading: Reading, devices: int | None) -> None:
     if not reading.switch("compile.enable"):
         reading.stack = EAGER
     _read_offload(reading)
+    if reading.text("model.attn_mask_type", "causal") != "causal":
+        reading.differs("model.attn_mask_type", "attention is over whole sequences")
     if reading.text("optimizer.name", "AdamW") not in ("AdamW", "Adam"):
         reading.differs("optimizer.name", "AdamW")
 
@@ -81,6 +88,11 @@ def _read_offload(reading: Reading) -> None:
             reading.refuse(OFFLOAD, f"parameters on the host are not modelled with {beside}")
         else:
             fields["offload"] = "parameters"
+
+
+def _has_float8(reading: Reading) -> bool:
+    """Whether linears are in fp8; in April 2024 the switch was the kind of scales."""
+    return reading.text(FLOAT8[0]) == DYNAMIC or reading.switch(FLOAT8[0])
 
 
 def _read_model(reading: Reading) -> None:
@@ -123,6 +135,10 @@ def _read_data(reading: Reading, devices: int | None) -> None:
     shards = reading.number(P + "data_parallel_shard_degree", -1, least=-1)
     within = fields.get("x", 1) * fields.get("pipe", 1)
     context = fields.get("context", 1)
+    if reading.word(T + "data_parallel_type", "fsdp", ("fsdp", "ddp")) == "ddp":
+        if shards < 0 and devices:
+            shards = max(devices // (within * context), 1)
+        copies, shards = max(shards, 1), 1
     if shards < 0 and devices:
         shards = max(devices // (within * context * copies), 1)
     elif shards > 0:
@@ -200,6 +216,8 @@ def _read_recompute(reading: Reading) -> None:
     which = reading.text(AC + "selective_ac_option", "2")
     if reading.settings.get(AC + "mode") == "none":
         mode = "none"
+    if reading.text(PER_LAYER):  # of torchtrain, February 2024
+        mode, which = ("selective", "op") if reading.switch(PER_LAYER) else ("full", which)
     if mode == "selective" and which != "op" and not _EVERY.fullmatch(which):
         reading.refuse(AC + "selective_ac_option", "it is op, or a number of layers")
     elif mode == "selective" and "layers" not in fields and which != "op":

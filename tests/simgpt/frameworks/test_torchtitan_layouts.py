@@ -1,4 +1,4 @@
-"""torchtitan's TOML of releases before December 2024, and the presets of its flavours."""
+"""torchtitan's TOML of releases before March 2025, and the presets of its flavours."""
 
 from __future__ import annotations
 
@@ -75,3 +75,45 @@ def test_ranks_of_experts_of_llama_4_are_read() -> None:
     )
     assert (question.plan["expert"], question.plan["expert_tensor"]) == (8, 1)
     assert question.model == "llama-4-scout"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        # torchtrain of March 2024: tensor parallelism under its first name.
+        ({"training__sequence_parallel_degree": 4, "training__data_parallel_degree": -1},
+         {"x": 4, "zero": 3}),
+        ({"training__enable_selective_ac": True}, {"recompute": "selective"}),
+        ({"training__enable_selective_ac": False}, {"recompute": "full"}),
+        # April 2024: fp8 by the kind of its scales; later a switch.
+        ({"training__fp8_linear": "dynamic"}, {"precision": "fp8"}),
+        ({"training__fp8_linear": ""}, {"precision": None}),
+        ({"training__fp8_linear": True}, {"precision": "fp8"}),
+        # August 2024: DDP by its name; October: by degrees.
+        ({"training__data_parallel_type": "ddp"}, {"zero": 0}),
+        ({"training__data_parallel_type": "ddp", "training__data_parallel_degree": 16,
+          "training__tensor_parallel_degree": 4}, {"zero": 0, "x": 4}),
+        ({"training__data_parallel_type": "fsdp"}, {"zero": 3}),
+        ({"training__data_parallel_replicate_degree": 8}, {"zero": 3, "shard": 8}),
+        # February 2025.
+        ({"training__fsdp_reshard_after_forward": "never"}, {"zero": 3, "reshard": False}),
+    ],
+)  # fmt: skip
+def test_each_older_name_is_read(settings: dict[str, Any], told: dict[str, Any]) -> None:
+    question = titan(**settings)
+    assert {key: question.plan.get(key) for key in told} == told
+    assert question.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("experimental__enable_compiled_autograd", True),
+        ("experimental__pipeline_parallel_split_mode", "manual"),
+        ("training__checkpoint_interval", 3600),
+        ("float8__scaling_type_input", "dynamic"),
+        ("model__attn_mask_type", "causal"),
+    ],
+)
+def test_older_names_that_bear_on_nothing_are_known(name: str, value: Any) -> None:
+    assert titan(**{name: value}).unknown == ()
