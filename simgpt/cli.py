@@ -135,7 +135,7 @@ def main() -> None:
     except click.ClickException as error:
         _fail(sentence_of(error), ExitStatus.WRONG_INPUT)
     except SimgptError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, error.lines)
     except MemoryError:
         _fail("this machine has too little memory for that", ExitStatus.MACHINE_FAILED)
     except (ImportError, OSError, SystemError) as error:
@@ -154,8 +154,8 @@ def _is_of_the_machine(error: Exception) -> bool:
     return not isinstance(error, ModuleNotFoundError)
 
 
-def _fail(words: str, status: int) -> NoReturn:
-    tell(f"simgpt: {sentence(words)}")
+def _fail(words: str, status: int, lines: tuple[str, ...] = ()) -> NoReturn:
+    tell("\n".join((f"simgpt: {sentence(words)}", *lines)))
     sys.exit(status)
 
 

@@ -134,7 +134,7 @@ def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
     if "node.tray" in facts and devices % int(facts["node.tray"].value):
         del facts["node.tray"]  # no whole trays, which nobody runs
     if "node.links.pairs" in facts:
-        kept = [pair for pair in like.node.links.pairs if max(pair[:2]) < devices]
+        kept = [pair for pair in facts["node.links.pairs"].value if max(pair[:2]) < devices]
         own["node.links.pairs"] = tuple(kept)
     facts |= {key: Fact(key, value, GIVEN) for key, value in own.items()}
     words = f"{parts.nodes} nodes of {devices} {facts['device.name'].value}"

@@ -9,6 +9,7 @@ class SimgptError(Exception):
     """Something the user can mend; the message is one sentence in the user's words."""
 
     exit_code: ExitStatus = ExitStatus.WRONG_INPUT
+    lines: tuple[str, ...] = ()  # an example below the sentence, as a file would have it
 
 
 class UnitError(SimgptError):
@@ -17,6 +18,18 @@ class UnitError(SimgptError):
 
 class MachineError(SimgptError):
     """A machine that is not known, or whose description does not hold together."""
+
+
+class UnknownDeviceError(MachineError):
+    """A device that the library does not have; `lines` are those of a file that describes one."""
+
+    def __init__(self, message: str, lines: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.lines = lines
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """For errors that come from another process."""
+        return type(self), (str(self), self.lines)
 
 
 class TooFewDevicesError(MachineError):

@@ -161,7 +161,7 @@ def _ring_order(machine: Machine) -> list[int]:
 def _node_legend(axes: Axes, machine: Machine, multiples: list[int]) -> None:
     entries: list[tuple[str, dict[str, Any]]] = []
     for links in multiples:
-        rate = format_quantity(links * machine.node.links.bytes_per_s, "bytes/s")
+        rate = format_quantity(links * machine.node.link_bytes_per_s, "bytes/s")
         words = f"{links} link{'s' if links > 1 else ''}: {rate}"
         entries.append((words, {"color": DEVICE, "lw": _width(links), "alpha": 0.6}))
     if machine.node.nics.count:

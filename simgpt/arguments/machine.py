@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from topologies.errors import MachineError
-from topologies.hardware.device_library import gpu_of
+from topologies.hardware.device_library import gpu_of, half_of
 from topologies.hardware.node import MOST_DEVICES
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
@@ -92,8 +92,8 @@ def segments_record(machine: Machine, ranks: int) -> dict[str, Any]:
 
 
 def assumed_of_parts(name: str, machine: Machine) -> list[str]:
-    """What is taken of what parts leave out, NICs and the links between trays of a rack; nothing
-    of a machine that says its own.
+    """What is taken of what parts leave out, NICs and the links between trays of a rack, which a
+    machine with its own says nothing of; and fp16 in bf16's place, on any machine.
 
     >>> from topologies.machine_files import load_machine
     >>> assumed_of_parts("4x8xH100", load_machine("4x8xH100"))
@@ -103,13 +103,15 @@ def assumed_of_parts(name: str, machine: Machine) -> list[str]:
     >>> assumed_of_parts("16xGB200,4xNDR", load_machine("16xGB200,4xNDR"))
     ['nodes are trays of 4, without the NVLink of racks of 72 between them; 1x64xGB200 has it']
     """
+    half = half_of(machine.device.known_as)
+    without = "has no bf16 on its tensor cores; what is predicted holds for"
+    found = [f"{machine.device.name} {without} {half}, of as many bytes"] if half else []
     if not is_parts(name) or machine.nodes == 1:
-        return []
+        return found
     try:
         parts = parse_parts(name)
     except MachineError:  # with a variant of the library after its last colon
         parts = parse_parts(name.partition(":")[0])
-    found = []
     if not (parts.nics_per_node and parts.nic_bits_per_s):
         nics = machine.node.nics
         rate = f"{nics.bytes_per_s * 8 / 1e9:g} Gbit/s"

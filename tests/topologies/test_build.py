@@ -76,7 +76,7 @@ def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name:
     device = [fact for fact in machine.facts() if fact.key.startswith("device.")]
     taken = {fact.key for fact in device if fact.inherited}
     assert "device.matmul.memory_fraction" in taken
-    assert "device.memory_efficiency" in taken or name == "mi355x"
+    assert "device.memory_efficiency" in taken or name in ("mi350x", "mi355x")
     of_kin = family_of(name) in ("b200", "mi300x", "mi355x")
     assert "device.matmul.e_max" in taken or of_kin
     assert {fact.confidence for fact in device if fact.inherited} == {"low"}

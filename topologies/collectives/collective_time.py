@@ -118,7 +118,7 @@ def _links_bytes_per_s(machine: Machine, ring: Ring) -> float:
     if ring.devices_per_node == 1:
         return math.inf
     (unit_rings,) = packed_rings(machine.node, (tuple(range(ring.devices_per_node)),))
-    return unit_rings * machine.node.links.bytes_per_s
+    return unit_rings * machine.node.link_bytes_per_s
 
 
 def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:

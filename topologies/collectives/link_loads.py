@@ -176,7 +176,7 @@ def _add_pairs(
 
 
 def _link_sorts(node: Node, links: Mapping[Link, float]) -> list[Load]:
-    one = node.links.bytes_per_s
+    one = node.link_bytes_per_s
     if node.links.switch:
         found = [nbytes for nbytes in links.values() if nbytes]
         words = "links to the node's switch"

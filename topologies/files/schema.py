@@ -108,7 +108,7 @@ def value_of(leaf: Leaf, value: Any, origin: str) -> Any:
         result = quantity(value, leaf.unit) if leaf.unit else _plain(leaf, value, origin)
     except UnitError as error:
         raise UnitError(f"{origin}: {leaf.key} = {error}") from None
-    if isinstance(result, float | int) and not leaf.holds(result):
+    if isinstance(result, float | int) and leaf.type is not bool and not leaf.holds(result):
         hint = f"; write {result / 100:g} for {result:g} %" if leaf.share and result > 1 else ""
         raise MachineError(f"{origin}: {leaf.key} = {value} must be {leaf.range}{hint}")
     if leaf.type is int and result > leaf.most:
@@ -122,6 +122,8 @@ def value_of(leaf: Leaf, value: Any, origin: str) -> Any:
 def _plain(leaf: Leaf, value: Any, origin: str) -> Any:
     if leaf.type is str and isinstance(value, str):
         return printable(value) if leaf.key == "description" else shown(value)
+    if leaf.type is bool and isinstance(value, bool):
+        return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if leaf.type is float and number and abs(value) <= MOST_NUMBER:
         return float(value)
@@ -143,5 +145,6 @@ def _wish(leaf: Leaf) -> str:
         return f"a number {leaf.range}, such as 0.1 for 10 %"
     if get_origin(leaf.type) is tuple and "float" in str(leaf.type):
         return "a list of [devices, rate]"
-    words = {str: "text", int: "a whole number", float: "a number such as 0.1"}
+    words = {bool: "true or false", str: "text", int: "a whole number"}
+    words |= {float: "a number such as 0.1"}
     return words.get(leaf.type, "a list of whole numbers, or of [device, device, count]")

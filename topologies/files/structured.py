@@ -19,6 +19,8 @@ def structured(hint: Any, value: Any) -> Any:
     >>> structured(tuple[tuple[int, float], ...], [[1, 2], [3, 4]])
     ((1, 2.0), (3, 4.0))
     """
+    if hint is bool and isinstance(value, bool):
+        return value
     if hint is int:
         return whole(value)
     if hint is float or hint is str:

@@ -25,6 +25,7 @@ ASSUMED = {
     "device.power": "unknown: no energy is predicted",
     "device.power.waiting": "devices that wait in collectives draw as idle ones",
     "node.host.update": "56 GB/s a node: the host updates as those of eight A100 do",
+    "node.host.memory_bandwidth": "no limit: devices reach the host's memory at their links' rate",
     "interconnect.background": "0: no other jobs are on the network",
     "software.tuner": "none: the cheapest algorithm is taken",
     "software.pair_share": "efficiency_within, for groups of two devices too",
@@ -39,6 +40,7 @@ _IF = {
     "device.power.waiting": "device.power.max",
     "device.matmul.nvfp4": "device.peak_flops.nvfp4",
     "interconnect.background": "node.nics.count",
+    "node.host.memory_bandwidth": "node.links.p2p",
 }
 
 

@@ -1,4 +1,4 @@
-"""The library of devices: gpus.toml, and what it says of a machine with one of them."""
+"""The library of devices: gpus.toml and cards.toml, and what they say of a machine with one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from topologies.errors import MachineError
+from topologies.errors import MachineError, UnknownDeviceError
 from topologies.files.facts import ABOUT, Fact
 from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
@@ -18,7 +18,17 @@ _PEAK, _LINKS, _BEST = "device.peak_flops.", "node.links.", "device.matmul.best"
 _LIKE = "device.like"
 # What is of a device, of its links, and of how a library uses them: of another one it is a guess.
 OF_DEVICE = ("device.", "software.", "node.host.", "node.links.")
-_MAKERS = ("nvidia", "amd", "intel", "instinct", "sxm", "sxm4", "sxm5")
+_MAKERS = ("nvidia", "amd", "intel", "instinct", "sxm", "sxm4", "sxm5", "gpu")
+_FILES = ("gpus.toml", "cards.toml")
+_LINES = (  # of a file for a device that is not in the library: what its data sheet says
+    'base = "2x8x{like}"',
+    "[device]",
+    'base = "{like}"',
+    'memory = {{value = "97871 MiB", source = "nvidia-smi"}}',
+    'memory_bandwidth = {{value = "4.0 TB/s", source = "data sheet"}}',
+    'peak_flops.bf16 = {{value = "148 TFLOP/s", source = "data sheet, dense"}}',
+)
+_OF_ITSELF = ("name", "match", "also", "like")  # what an entry does not take over from another
 
 
 def gpu_of(name: str) -> Mapping[str, Any]:
@@ -26,16 +36,41 @@ def gpu_of(name: str) -> Mapping[str, Any]:
 
     A MachineError names the known ones.
     """
-    given = name.lower()
-    own = (gpu for gpu in gpus() if gpu["name"] == given)
+    given = spelled(name)
+    own = (gpu for gpu in gpus() if spelled(gpu["name"]) == given)
     alike = (gpu for gpu in gpus() if all(_has(given, word) for word in gpu["match"]))
     found = next(own, None) or next(alike, None)
     if found is None:
-        known = list(dict.fromkeys(gpu["name"] for gpu in gpus()))
-        raise MachineError(
-            f'gpu "{shown(name)}" is not known; known: {", ".join(known)}{nearest(given, known)}'
-        )
+        raise _unknown(name, "is not known")
     return found
+
+
+def spelled(name: str) -> str:
+    """A device's name with its words apart, in lower case, and its memory in GB.
+
+    >>> [spelled(name) for name in ("RTX4090", "GeForce RTX 4090 24G", "A100_SXM4-80GB")]
+    ['rtx-4090', 'geforce-rtx-4090-24gb', 'a100-sxm4-80gb']
+    >>> [spelled(name) for name in ("RTXPro6000", "RTX6000Ada", "Tesla V100")]
+    ['rtx-pro-6000', 'rtx-6000-ada', 'tesla-v100']
+    """
+    words = re.sub(r"[-_ ]+", "-", name.lower().strip())
+    words = re.sub(r"(?<![a-z0-9])(geforce|rtx|pro|tesla)(?=[a-z0-9])", r"\1-", words)
+    words = re.sub(r"(?<![a-z0-9])(geforce|rtx|pro|tesla)(?=[a-z0-9])", r"\1-", words)
+    words = re.sub(r"(?<=\d)(?=ada(?![a-z0-9]))", "-", words)
+    return re.sub(r"(?<=[a-z0-9]-)(\d+)gi?b?(?![a-z0-9])", r"\1gb", words)
+
+
+def _unknown(name: str, why: str) -> MachineError:
+    """What is said of a device that the library does not have: the nearest, and how to describe it
+    in a file."""
+    known = list(dict.fromkeys(str(gpu["name"]) for gpu in gpus()))
+    hint = nearest(spelled(name), known)
+    like = (hint.rpartition(": ")[2] or "h100").upper()
+    return UnknownDeviceError(
+        f'gpu "{shown(name)}" {why}; known: {", ".join(known)}{hint}; for another one give -m a '
+        "file of these lines, with the values of its data sheet:",
+        tuple(f"    {line.format(like=like)}" for line in _LINES),
+    )
 
 
 def _has(name: str, word: str) -> bool:
@@ -52,15 +87,12 @@ def exact_gpu(name: str) -> Mapping[str, Any]:
 
     A MachineError where a word of it is not of that entry.
     """
-    entry, given = gpu_of(name), name.lower()
-    known = {*entry["match"], *re.split("[- ]", entry["name"]), *entry.get("also", ()), *_MAKERS}
-    for word in re.split("[-_ ]", given):
+    entry, given = gpu_of(name), spelled(name)
+    of_name = spelled(entry["name"]).split("-")
+    known = {*entry["match"], *of_name, *entry.get("also", ()), *_MAKERS}
+    for word in given.split("-"):
         if word and word not in known and word.removesuffix("gb") not in known:
-            names = list(dict.fromkeys(str(gpu["name"]) for gpu in gpus()))
-            raise MachineError(
-                f'gpu "{shown(name)}" is not known: {shown(word)} is nothing of '
-                f"{entry['name']}; known: {', '.join(names)}{nearest(given, names)}"
-            )
+            raise _unknown(name, f"is not known: {shown(word)} is nothing of {entry['name']}")
     return entry
 
 
@@ -68,6 +100,15 @@ def family_of(gpu: str) -> str:
     """The GPU's generation: a100, h100, b200, mi250x and so on."""
     entry = gpu_of(gpu)
     return str(entry.get("family", str(entry["name"]).partition("-")[0]))
+
+
+def half_of(gpu: str) -> str:
+    """The 16-bit type in which a device of that name trains, where it has no bf16; else nothing.
+
+    >>> half_of("v100"), half_of("a100-80"), half_of("my own")
+    ('fp16', '', '')
+    """
+    return next((str(entry.get("half", "")) for entry in gpus() if entry["name"] == gpu), "")
 
 
 def with_device(
@@ -92,7 +133,7 @@ def with_device(
     for name, value in links.items():
         if name not in ABOUT:
             about = {word: links[word] for word in ABOUT if word in links}
-            result[_LINKS + name] = Fact(_LINKS + name, value, **about)
+            result[_LINKS + name] = Fact(_LINKS + name, _tuples(value), **about)
     return result
 
 
@@ -124,5 +165,16 @@ def _tuples(value: Any) -> Any:
 
 @cache
 def gpus() -> list[dict[str, Any]]:
-    """The GPUs of gpus.toml."""
-    return list(shipped_toml("topologies", "gpus.toml")["gpu"])
+    """The entries of the library, each with what it takes over from the one that it is `like`."""
+    entries = [entry for file in _FILES for entry in shipped_toml("topologies", file)["gpu"]]
+    by_name = {entry["name"]: entry for entry in entries}
+    return [_with_like(entry, by_name) for entry in entries]
+
+
+def _with_like(entry: Mapping[str, Any], by_name: Mapping[str, Any]) -> dict[str, Any]:
+    if "like" not in entry:
+        return dict(entry)
+    taken = {k: value for k, value in by_name[entry["like"]].items() if k not in _OF_ITSELF}
+    values = {**taken.get("set", {}), **entry.get("set", {})}
+    also = (*by_name[entry["like"]].get("also", ()), *entry.get("also", ()))
+    return {**taken, **entry, "set": values, "also": also}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated
@@ -21,18 +22,23 @@ class Links:
 
     `switch` is the count of links from each device to a switch that joins them all without
     blocking, as NVSwitch does. The bandwidth is one link's, per direction; both work at once.
+    Without `p2p` no device reaches another's memory, as on GeForce boards: what they send on their
+    switch, which is that of PCIe, passes the memory of the host.
     """
 
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     all_pairs: Annotated[int, Key("all_pairs", zero=True, most=MOST_LINKS)] = 0
     pairs: Annotated[tuple[tuple[int, int, int], ...], Key("pairs")] = ()
     switch: Annotated[int, Key("switch", zero=True)] = 0
+    p2p: Annotated[bool, Key("p2p")] = True
 
 
 @dataclass(frozen=True)
 class Host:
-    """The way from one device to the memory of its host, per direction; and what an update of AdamW
-    on the processors of a node moves in its memory, for all of the node's devices together.
+    """The way from one device to the memory of its host, per direction; what an update of AdamW
+    on the processors of a node moves in its memory, for all of the node's devices together; and
+    the peak rate of that memory, of all sockets together, which counts where devices send to each
+    other through it (`Links.p2p`).
 
     Where a file does not say the latter, it is ASSUMED_UPDATE: DeepSpeed's CPU-Adam on nodes of
     eight A100, where a step of 72.7 billion parameters over 4 nodes takes 10 s instead of 0.2 s
@@ -43,6 +49,7 @@ class Host:
 
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     update_bytes_per_s: Annotated[float, Key("update", "bytes/s")] = ASSUMED_UPDATE
+    memory_bytes_per_s: Annotated[float, Key("memory_bandwidth", "bytes/s")] = math.inf
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,10 @@ class Node:
             raise MachineError(
                 "node.links has a switch and pairs; devices that hang on a switch need no pairs"
             )
+        if not self.links.p2p and not self.links.switch:
+            raise MachineError(
+                "node.links.p2p = false is of devices on a PCIe switch: give node.links.switch = 1"
+            )
         if self.tray and self.devices % self.tray:
             raise MachineError(
                 f"node.tray = {self.tray} does not divide the {self.devices} devices of a node"
@@ -114,9 +125,25 @@ class Node:
             )
 
     @property
+    def link_bytes_per_s(self) -> float:
+        """What one link carries each way: its own rate or, without peer-to-peer access, a device's
+        share of the host's memory, in which each byte is written once and read once.
+
+        Source: NVIDIA/nccl, src/transport/shm.cc: the sender's kernel writes into a buffer of the
+        host, the receiver's reads it. NVIDIA/nccl issue 1639: eight RTX 5090 (PCIe 5.0, 16
+        channels of DDR5-4800) reduce at 28 GB/s, four of them at 35; 0.7 of this is 26.9 and 35.
+        Not modelled: that devices get more of the memory while others send nothing.
+        """
+        rate = self.links.bytes_per_s
+        if self.links.p2p:
+            return rate
+        staged = self.host.memory_bytes_per_s / (2 * self.devices * self.links.switch)
+        return min(rate, staged)
+
+    @property
     def device_bytes_per_s(self) -> float:
         """What a device can send to the switch inside its node; 0 where there is none."""
-        return self.links.switch * self.links.bytes_per_s
+        return self.links.switch * self.link_bytes_per_s
 
     def link_counts(self) -> dict[tuple[int, int], int]:
         """Links by pair of devices, lower device first; pairs without a link are left out."""

@@ -29,7 +29,7 @@ def node_graph(machine: Machine) -> nx.Graph:
         rate = node.host.bytes_per_s
         graph.add_edge(("device", device), ("host", 0), kind="host", links=1, bytes_per_s=rate)
     for (a, b), links in node.link_counts().items():
-        rate = links * node.links.bytes_per_s
+        rate = links * node.link_bytes_per_s
         graph.add_edge(("device", a), ("device", b), kind="link", links=links, bytes_per_s=rate)
     if node.links.switch:
         graph.add_node(("switch", 0), kind="switch")

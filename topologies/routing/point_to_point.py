@@ -77,7 +77,7 @@ def arcs_of(node: Node) -> tuple[Indices, tuple[Indices, Indices], Rates]:
     capacity = np.zeros((n + 1, n + 1))
     capacity[n, :n] = capacity[:n, n] = node.device_bytes_per_s or node.host.bytes_per_s
     for (a, b), links in node.link_counts().items():
-        capacity[a, b] = capacity[b, a] = links * node.links.bytes_per_s
+        capacity[a, b] = capacity[b, a] = links * node.link_bytes_per_s
     paths: Paths = {(a, b): [(a, n, b)] for a in range(n) for b in range(n) if a != b}
     paths |= {pair: found for pair, found in shortest_paths(node).items() if pair[0] != pair[1]}
     first, count = np.zeros((n, n), dtype=np.int64), np.zeros((n, n), dtype=np.int64)

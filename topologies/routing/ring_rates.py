@@ -167,7 +167,7 @@ def _pairs_within(node: Node, visits: Visits, ring: Rates) -> Rates:
 
 
 def _ring_rates(node: Node, groups: tuple[tuple[int, ...], ...]) -> Rates:
-    return np.array(packed_rings(node, groups)) * node.links.bytes_per_s
+    return np.array(packed_rings(node, groups)) * node.link_bytes_per_s
 
 
 def _rates_in_nodes(

@@ -72,7 +72,7 @@ def _busy_links(machine: Machine, loads: LinkLoads, step_s: float) -> dict[tuple
     if node.links.switch:
         rates = {(device, SWITCH): node.device_bytes_per_s for device in range(node.devices)}
     else:
-        rates = {link: n * node.links.bytes_per_s for link, n in node.link_counts().items()}
+        rates = {link: n * node.link_bytes_per_s for link, n in node.link_counts().items()}
     return {link: loads.links.get(link, 0.0) / rate / step_s for link, rate in rates.items()}
 
 
