@@ -14,17 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from topologies.collectives.benchmark import ring_over
+from topologies.collectives.benchmark import full_ring
 from topologies.collectives.collective_time import collective_seconds
 from topologies.errors import MachineError
 from topologies.hardware.software import Kind
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, machine_names
-from topologies.placement import Placement
 from topologies.routing.rings import Ring
-from topologies.session import session_cached
 from validation.network_tables import (
     Measured,
     MeasuredRow,
@@ -237,19 +233,6 @@ def predicted(machine: Machine, table: Measured, row: MeasuredRow) -> float:
 def ring_of(machine: Machine, row: MeasuredRow, kind: Kind) -> Ring:
     """The ring of one group that fills the first nodes evenly, alone on the machine."""
     return full_ring(machine, row.devices, row.nodes, kind)
-
-
-@session_cached(4096)
-def full_ring(machine: Machine, devices: int, nodes: int, kind: Kind) -> Ring:
-    """The ring over the first devices of the first nodes."""
-    per_node = -(-devices // nodes)
-    if per_node > machine.devices_per_node or nodes > machine.nodes:
-        raise MachineError(
-            f"{devices} devices on {nodes} nodes do not fit {machine.name}, "
-            f"which has {machine.nodes} nodes of {machine.devices_per_node}"
-        )
-    node, device = np.divmod(np.arange(devices, dtype=np.int64), per_node)
-    return ring_over(machine, Placement(node=node, device=device), kind)
 
 
 def overall(comparisons: Sequence[Comparison]) -> float | None:

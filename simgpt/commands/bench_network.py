@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from simgpt import options, tables
 from simgpt.arguments.machine import settings_options
 from topologies.collectives.benchmark import BenchmarkLine, bench, doubling, sizes_of
 from topologies.errors import MachineError, SimgptError
 from topologies.hardware.software import ALGORITHMS, Kind
+from topologies.machine import Machine
 
+GIVEN = ("collective", "devices", "sizes", "placement", "algorithm")  # options beside --fit
 MOST_DIGITS = 9  # of a number of devices
 
 
@@ -36,6 +39,15 @@ MOST_DIGITS = 9  # of a number of devices
     show_default=True,
     help="As the library picks (auto), the cheapest, or by name: ring, tree, hierarchical.",
 )
+@click.option(
+    "--fit",
+    "table",
+    type=click.Path(path_type=Path),
+    metavar="TABLE",
+    help="Put a table of nccl-tests or rccl-tests beside the prediction, and fit `software` to it; "
+    "-o FILE.toml then writes a machine file with the fitted keys. --collective and --devices say "
+    "what a table without its header does not.",
+)
 @settings_options
 @options.answer_options
 def command(
@@ -45,6 +57,7 @@ def command(
     devices: str,
     placement: str,
     algorithm: str,
+    table: Path | None,
     settings: tuple[str, ...],
     as_json: bool,
     output: Path | None,
@@ -54,11 +67,15 @@ def command(
     \b
     simgpt bench-network -m frontier --collective all_gather --sizes 1MiB:1GiB --devices 16:1024
     simgpt bench-network -m perlmutter --collective all_reduce --algorithm hierarchical
+    simgpt bench-network -m 2x8xA100,4xEFA-100 --fit all_reduce.txt -o ours.toml
 
     Size and bandwidths are those of nccl-tests: algbw is size over time, and busbw what the links
     of a ring would carry. One group over all devices.
     """
     machine = options.machine_of(name, settings)
+    if table is not None:
+        _fit(machine, name, table, as_json=as_json, output=output)
+        return
     if algorithm not in (known := ALGORITHMS[collective]):
         raise MachineError(
             f'--algorithm "{algorithm}" is no algorithm of {collective}; try {", ".join(known)}'
@@ -75,6 +92,31 @@ def command(
         "rows": [line.as_dict() for line in lines],
     }
     options.answer(_text(lines), record, as_json=as_json, output=output)
+
+
+def _fit(machine: Machine, name: str, table: Path, *, as_json: bool, output: Path | None) -> None:
+    """Answer with the table beside the prediction and the fit; a file of TOML gets the machine."""
+    from simgpt.commands.network_fit import fit_record, fit_text, fitted_to, machine_file
+
+    context = click.get_current_context()
+    source, given = context.get_parameter_source, context.params
+    said = [n for n in GIVEN if source(n) is ParameterSource.COMMANDLINE]
+    for option in (n for n in said if n not in ("collective", "devices")):
+        raise click.UsageError(f"--fit has its sizes and groups from {table}; leave out --{option}")
+    ranks = 0
+    if "devices" in said:
+        counts = _given("--devices", given["devices"], lambda text: doubling(text, _whole))
+        if len(counts) != 1:
+            raise click.UsageError("--fit wants one number of --devices: that of the table")
+        ranks = int(counts[0])
+    kind = given["collective"] if "collective" in said else None
+    found = fitted_to(machine, table, kind=kind, ranks=ranks)
+    record = {"machine": name, **fit_record(found)}
+    as_file = output is not None and output.suffix == ".toml"
+    if as_file and output is not None:
+        options.write(output, machine_file(found, name, output) + "\n")
+        options.note(f"wrote {output}")
+    options.answer(fit_text(found), record, as_json=as_json, output=None if as_file else output)
 
 
 def _text(lines: list[BenchmarkLine]) -> str:

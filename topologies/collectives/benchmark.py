@@ -24,6 +24,7 @@ from topologies.machine import Machine
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.routing.rings import Ring, rings
+from topologies.session import session_cached
 
 MOST_BYTES = 1e18
 
@@ -77,6 +78,19 @@ def ring_over(machine: Machine, placement: Placement, kind: Kind = "all_gather")
     collective."""
     members = np.arange(placement.ranks, dtype=np.int64).reshape(1, -1)
     return rings(machine, placement, members, pairs=between_pairs(kind))[1][0]
+
+
+@session_cached(4096)
+def full_ring(machine: Machine, devices: int, nodes: int, kind: Kind) -> Ring:
+    """The ring over the first devices of the first nodes."""
+    per_node = -(-devices // nodes)
+    if per_node > machine.devices_per_node or nodes > machine.nodes:
+        raise MachineError(
+            f"{devices} devices on {nodes} nodes do not fit {machine.name}, "
+            f"which has {machine.nodes} nodes of {machine.devices_per_node}"
+        )
+    node, device = np.divmod(np.arange(devices, dtype=np.int64), per_node)
+    return ring_over(machine, Placement(node=node, device=device), kind)
 
 
 def _line(machine: Machine, kind: Kind, size: float, ring: Ring) -> BenchmarkLine:

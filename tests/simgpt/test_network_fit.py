@@ -1,0 +1,97 @@
+"""`simgpt bench-network --fit`: a table of nccl-tests beside the prediction, and a machine file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.simgpt.face import simgpt
+from topologies.machine_files import load_machine
+
+P4DE = "2x8xA100-80,4xEFA-100"
+# AWS's published run of all_reduce_perf on 2 p4de.24xlarge, as nccl-tests prints it.
+TABLE = """\
+# nThread 1 nGpus 1 minBytes 8 maxBytes 2147483648 step: 2(factor) warmup iters: 5 iters: 20
+#  Rank  0 Pid   1001 on      node0 device  0 [0x10] NVIDIA A100-SXM4-80GB
+#  Rank 15 Pid   1001 on      node1 device  7 [0xa0] NVIDIA A100-SXM4-80GB
+     1048576        262144     float     sum      -1    309.4    3.39    6.35      0
+    16777216       4194304     float     sum      -1   1191.8   14.08   26.39      0
+   134217728      33554432     float     sum      -1   3912.9   34.30   64.31      0
+  1073741824     268435456     float     sum      -1    26217   40.96   76.79      0
+  2147483648     536870912     float     sum      -1    51406   41.78   78.33      0
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = tmp_path / "all_reduce.txt"
+    path.write_text(TABLE)
+    return str(path)
+
+
+def test_a_table_becomes_a_machine_file_that_predicts_it(table: str, tmp_path: Path) -> None:
+    ours = tmp_path / "ours.toml"
+    said = simgpt("bench-network", "-m", P4DE, "--fit", table, "-o", str(ours), "--json")
+    assert said.status == 0 and "wrote" in said.err
+    record = json.loads(said.out)
+    assert record["mean_error"] > 0.3 and record["fitted_mean_error"] < 0.05
+    assert record["held_out_mean_error"] < 0.25
+    assert "software.tree.launch" in record["not_determined"]
+    machine = load_machine(str(ours))
+    keys = {fact.key for fact in machine.entries if "all_reduce.txt" in fact.source}
+    assert keys == set(record["software"])
+    again = simgpt("bench-network", "-m", str(ours), "--fit", table, "--json")
+    found = {row["bytes"]: row for row in json.loads(again.out)["rows"]}
+    for row in record["rows"]:
+        assert found[row["bytes"]]["predicted_s"] == pytest.approx(row["fitted_s"], rel=1e-3)
+        assert row["fitted_s"] == pytest.approx(row["measured_s"], rel=0.05)
+
+
+def test_text_has_every_size_the_error_that_is_left_and_what_is_not_known(table: str) -> None:
+    said = simgpt("bench-network", "-m", P4DE, "--fit", table)
+    rows = [line for line in said.out.splitlines() if line.startswith("all_reduce")]
+    assert len(rows) == 5 and all("%" in line for line in rows)
+    for word in ("mean error", "software.tree.efficiency_across", "not determined"):
+        assert word in said.out
+
+
+def test_a_file_in_another_folder_stays_the_base_and_settings_stay_set(
+    table: str, tmp_path: Path
+) -> None:
+    base, folder = tmp_path / "base.toml", tmp_path / "out"
+    base.write_text(f'base = "{P4DE}"\n')
+    folder.mkdir()
+    words = ("-m", str(base), "--fit", table, "--set", "device.matmul.sustained=0.5")
+    ours = folder / "ours.toml"
+    assert simgpt("bench-network", *words, "-o", str(ours)).status == 0
+    assert load_machine(str(ours)).device.matmul.sustained == 0.5
+
+
+def test_rows_alone_take_what_the_options_say(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text("1048576 262144 float none -1 309.4 0.00 0.00 0 307.3 0.00 0.00 0\n")
+    bench = ("bench-network", "-m", P4DE, "--fit", str(path))
+    assert "--collective all_gather" in simgpt(*bench).sentence
+    assert "--devices 16" in simgpt(*bench, "--collective", "all_gather").sentence
+    given = ("--collective", "all_gather", "--devices", "16", "--json")
+    (row,) = json.loads(simgpt(*bench, *given).out)["rows"]
+    assert (row["collective"], row["devices"], row["nodes"]) == ("all_gather", 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--sizes", "1MiB:1GiB"), "leave out --sizes"),
+        (("--algorithm", "ring"), "leave out --algorithm"),
+        (("--placement", "contiguous"), "leave out --placement"),
+        (("--devices", "16:64"), "one number of --devices"),
+        (("--devices", "64"), "64 ranks do not fit"),
+    ],
+)
+def test_an_option_that_the_table_answers_is_refused(
+    table: str, words: tuple[str, ...], sentence: str
+) -> None:
+    said = simgpt("bench-network", "-m", P4DE, "--fit", table, *words)
+    assert said.status in (2, 3) and sentence in said.sentence
