@@ -77,7 +77,7 @@ def gathered_copies(plan: Plan) -> dict[str, tuple[int, int]]:
     return {"combine.sum_rows": (0, cast), "combine.scatter": (0, cast)} | own_and_all
 
 
-def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
+def share_sent_once(gpt: GPT, plan: Plan, machine: Machine, *, in_a_row: bool = False) -> float:
     """The share of a row for each expert that is left where a token goes once to each node, and is
     copied there, or, in a group within a node, once to each rank.
 
@@ -86,8 +86,9 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     of G groups alone, E are the experts of these, and the part holds what it has of them. Source:
     DeepSeek-V3 (2412.19437), section 3.2.2, and github.com/deepseek-ai/DeepEP: through the network
     once to a node, then over NVLink; groups: section 2.1.2 there, and DeepSeek-V2 (2405.04434),
-    section 2.2.2. Not modelled: that links within nodes carry all copies, which is hidden behind
-    the network.
+    section 2.2.2. Where tokens take experts `in_a_row`, k next to each other, the next token those
+    behind them, most of a token's are in one part. Not modelled: that links within nodes carry all
+    copies, which is hidden behind the network.
 
     >>> from topologies.machine_files import load_machine
     >>> from workload.gpt import find_model
@@ -98,12 +99,17 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
     """
     if plan.expert == 1 or not gpt.experts:
         return 1.0
-    return _share(gpt, _spread(plan, machine))
+    return _share(gpt, _spread(plan, machine), in_a_row)
 
 
-def _share(gpt: GPT, spread: tuple[int, int]) -> float:
+def _share(gpt: GPT, spread: tuple[int, int], in_a_row: bool = False) -> float:
     within, nodes = spread
     parts = within if nodes == 1 else nodes
+    if in_a_row:
+        starts = range(0, math.lcm(gpt.experts, gpt.topk), gpt.topk)
+        rows = ([(start + at) % gpt.experts for at in range(gpt.topk)] for start in starts)
+        found = [len({each * parts // gpt.experts for each in row}) for row in rows]
+        return round(sum(found) / len(found) / gpt.topk, 6)
     reached = sum(1 - _has_none(gpt, part, parts) for part in range(parts))
     return round(min(reached / gpt.topk, 1.0), 6)
 
@@ -136,9 +142,10 @@ def _has_none(gpt: GPT, part: int, parts: int) -> float:
 
 
 def exchange_kernels(
-    gpt: GPT, plan: Plan, machine: Machine, of_gpu: Mapping[str, Any]
+    gpt: GPT, plan: Plan, machine: Machine, of_gpu: Mapping[str, Any], share: float
 ) -> ExchangeKernels:
-    """The kernels that send rows of a plan, by what a stack has of them for the machine's GPUs.
+    """The kernels that send a share of a plan's rows, by what a stack has of them for the
+    machine's GPUs.
 
     `there` and `back` are shares of the links in a node by the ranks of a group there,
     `there_across` and `back_across` of the NICs by its nodes; of other numbers it is that of the
@@ -149,7 +156,7 @@ def exchange_kernels(
     row_bytes = ROW_ITEM_BYTES * moe.routed_width(gpt)
     longest_s = quantity(of_gpu["back_row"], "s") if "back_row" in of_gpu and nodes == 1 else 0.0
     return ExchangeKernels(
-        share_sent_once(gpt, plan, machine),
+        share,
         there=Reached(*_reached(of_gpu, "there", within, nodes)),
         back=Reached(
             *_reached(of_gpu, "back", within, nodes),
@@ -201,10 +208,15 @@ def _spread(plan: Plan, machine: Machine) -> tuple[int, int]:
     return int(counts.max()), len(counts)
 
 
-def least_share_sent_once(gpt: GPT, plan: Plan, machine: Machine) -> float:
+def least_share_sent_once(
+    gpt: GPT, plan: Plan, machine: Machine, *, in_a_row: bool = False
+) -> float:
     """What `share_sent_once` is at least in any order of ranks: on as few nodes as hold the group
     or, unless no other axis, nor ranks with parts of the same experts, can come between its ranks,
-    on any number of nodes. More nodes need fewer copies where groups of experts fill them."""
+    on any number of nodes. More nodes need fewer copies where groups of experts fill them. Of
+    experts `in_a_row` one part may have all of a token's."""
+    if in_a_row:
+        return 1 / gpt.topk
     apart = plan.x * plan.y * plan.z * plan.context * plan.pipe * plan.expert_parts > 1
     per_node = machine.segments(plan.grid.ranks).per_node
     return _least_share(gpt, plan.expert, per_node, apart)

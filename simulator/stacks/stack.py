@@ -183,8 +183,10 @@ class Stack:
         copies, element_s = dict(own.get("copies", {})), self._times("element_times", gpu)
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
         exchange = str(own.get("exchange", ""))
+        in_a_row = bool(own.get("choices_in_a_row", False))
+        share = share_sent_once(gpt, plan, machine, in_a_row=in_a_row)
         if sends_once(plan, exchange):
-            payloads["all_to_all"] = share_sent_once(gpt, plan, machine)
+            payloads["all_to_all"] = share
         if own.get("scores_of_all", False):
             payloads |= gathered_payloads(gpt, plan)
             copies |= gathered_copies(plan)
@@ -211,7 +213,7 @@ class Stack:
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
                 messages=self.messages,
                 own_rows=sends_own_rows(plan, exchange),
-                exchange_kernels=self._sending(gpt, plan, machine, exchange),
+                exchange_kernels=self._sending(gpt, plan, machine, share),
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 reduce_dtype=self._reduce_dtype(plan),
                 **switches,
@@ -235,11 +237,12 @@ class Stack:
         return str(self.own_kernels.get("reduce_dtype", TRAINING)) if wide else TRAINING
 
     def _sending(
-        self, gpt: GPT, plan: Plan, machine: Machine, exchange: str
+        self, gpt: GPT, plan: Plan, machine: Machine, share: float
     ) -> ExchangeKernels | None:
-        if "exchange_kernels" not in self.own_kernels or not sends_once(plan, exchange):
+        own = self.own_kernels
+        if "exchange_kernels" not in own or not sends_once(plan, str(own.get("exchange", ""))):
             return None
-        return exchange_kernels(gpt, plan, machine, self.of_exchanges(machine))
+        return exchange_kernels(gpt, plan, machine, self.of_exchanges(machine), share)
 
     def _halves(self, gpu: tuple[str, ...]) -> Halves | None:
         found = [

@@ -200,6 +200,7 @@ KERNELS: dict[str, Rule] = {
     "fp8_pads": SWITCH,
     "once_a_step": SWITCH,
     "scores_of_all": SWITCH,
+    "choices_in_a_row": SWITCH,
     "exchange": EXCHANGE,
     "graphs": GRAPHS,
     "tuned_norms": WIDTHS,

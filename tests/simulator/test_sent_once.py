@@ -9,6 +9,7 @@ from math import comb
 
 import pytest
 
+from simulator.stacks import load_stack
 from simulator.stacks.exchange import least_share_sent_once, share_sent_once
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
@@ -52,6 +53,31 @@ def test_copies_are_those_of_all_choices(
     plan = Plan(data=parts, expert=parts, batch=parts, micro_batch=1)
     expected = float(_counted(gpt, parts))
     assert share_sent_once(gpt, plan, node) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("experts", "topk", "ranks_reached"), [(128, 8, 1), (64, 6, 1.5), (160, 6, 1.2), (8, 2, 2)]
+)
+def test_experts_next_to_each_other_are_on_few_ranks(
+    experts: int, topk: int, ranks_reached: float, node: Machine
+) -> None:
+    """By hand on 8 ranks: sixteen experts of a rank are two tokens' choices of 8; of 8 on a rank
+    every other six reach into the next one's, of 20 two in ten; of one, all do."""
+    gpt = replace(find_model("qwen3-30b-a3b"), experts=experts, topk=topk)
+    plan = Plan(data=8, expert=8, batch=8, micro_batch=1)
+    share = share_sent_once(gpt, plan, node, in_a_row=True)
+    assert share * topk == pytest.approx(ranks_reached, abs=1e-5)
+    assert least_share_sent_once(gpt, plan, node, in_a_row=True) <= share
+    assert share_sent_once(gpt, plan, node) >= share
+
+
+def test_primus_forces_a_balance_of_experts_next_to_each_other(node: Machine) -> None:
+    gpt, plan = find_model("qwen3-30b-a3b"), Plan(data=8, expert=8, batch=8, micro_batch=1)
+    own, usual = (
+        dict(load_stack(name).kernels(gpt, plan, node).habits.payloads)["all_to_all"]
+        for name in ("primus-deepep", "megatron-core-deepep")
+    )
+    assert (own, round(usual, 2)) == (1 / 8, 0.67)
 
 
 def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> None:

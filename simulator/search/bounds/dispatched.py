@@ -21,6 +21,7 @@ from topologies.machine import Machine
 from workload.dispatchers.table import HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
 from workload.passes.exchanges.kernels import Reached
+from workload.passes.exchanges.own_rows import COLLECTIVES
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Indices
 from workload.sizes.rounding import scaled
@@ -88,6 +89,13 @@ class Dispatched:
             result[chosen] = scaled(nbytes[chosen], self._share(tuple(each)))
         return result
 
+    def gathered(self, rows: Indices, op: Op, nbytes: Bytes) -> Bytes:
+        """The fewest bytes of a collective: of one that gathers or sums experts' tokens, as where
+        ranks with parts of the same experts have tokens of their own."""
+        exchange = self.space.problem.stack.own_kernels.get("exchange", "")
+        is_own = exchange == OWN and op.label in COLLECTIVES
+        return self._own_rows(rows, nbytes) if is_own else nbytes
+
     def _own_rows(self, rows: Indices, nbytes: Bytes) -> Bytes:
         """As where ranks with parts of the same experts have rows of their own, with which a plan
         sends least; what these gather then is no less than what the program gathers."""
@@ -98,7 +106,9 @@ class Dispatched:
         if sizes not in self._shares:
             plan = _plan(USUAL, dict(zip(SPLITS, sizes, strict=True)))
             gpt = self.space.problem.gpt
-            self._shares[sizes] = least_share_sent_once(gpt, plan, self.machine)
+            own = self.space.problem.stack.own_kernels
+            in_a_row = bool(own.get("choices_in_a_row", False))
+            self._shares[sizes] = least_share_sent_once(gpt, plan, self.machine, in_a_row=in_a_row)
         return self._shares[sizes]
 
 

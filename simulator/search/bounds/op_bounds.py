@@ -36,7 +36,7 @@ from workload.errors import PlanCannotRunError
 from workload.grid import Grid
 from workload.op import Op
 from workload.passes.exchanges.kernels import Reached
-from workload.passes.exchanges.own_rows import PLACES
+from workload.passes.exchanges.own_rows import COLLECTIVES, PLACES
 from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
 from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
 
@@ -92,6 +92,7 @@ class OpBounds:
             each = [self._communicated(some, op, *way) for way in ways]
             return np.asarray(np.minimum.reduce(each))
         if op.communicates:
+            nbytes = self._dispatched.gathered(some.rows, op, nbytes)
             return self._communicated(some, op, op.kind, nbytes, inputs)
         return self._computed(some, op, nbytes, inputs, self._seconds)
 
@@ -214,7 +215,8 @@ class OpBounds:
 def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
-        concerns = Dispatched.concerns(op), op.label in PLACES, op.label in OF_ROWS
+        labelled = (op.label in each for each in (PLACES, COLLECTIVES, OF_ROWS))
+        concerns = Dispatched.concerns(op), *labelled
         return op.kind, op.axes, concerns, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())
     known = op.kind, op.dtype, op.part.is_layer, op.label
