@@ -11,6 +11,7 @@ import click
 
 from simgpt import options, tables
 from simgpt.commands.jobs.of_log import asked_of_log
+from simgpt.commands.jobs.reference import described, options_of, reference_of, waterfall_of
 from simgpt.invocation import asked
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
@@ -40,6 +41,17 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
     metavar="TEXT",
     help="With --save: releases and settings that ran, kept beside the step.",
 )
+@click.option(
+    "--reference",
+    metavar="RUN",
+    help="Say by cause why the job is slower or faster than another: an anchor's file, the id of a "
+    "published run, or keys of a plan that differ from the job's, as recompute=none,pp=2.",
+)
+@click.option(
+    "--reached",
+    metavar="RATE",
+    help="With --reference: the model FLOP/s per device that it reached, as '420 TFLOP/s'.",
+)
 @options.answer_options
 def command(
     log: Path, model: str | None, machine: str, as_json: bool, output: Path | None, **how: Any
@@ -63,6 +75,7 @@ def command(
     options.check_apart(output, how["save"], "--save")
     if how["software"] is not None and how["save"] is None:
         raise click.UsageError("--software needs --save")
+    name, reached = options_of(how)
     asked_for = asked_of_log(log, model, machine, how)
     model, how = asked_for.model, asked_for.how
     question = question_of(model, machine, how)
@@ -70,7 +83,13 @@ def command(
     job = replace(found.job, remarks=(*asked_for.remarks, *found.job.remarks))
     found = replace(found, job=job)
     record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
-    options.answer(describe(found, log), record, as_json=as_json, output=output)
+    text = describe(found, log)
+    if name is not None:
+        other = reference_of(name, reached, question, machine)
+        way = waterfall_of(other, found, question, machine, how["placement"])
+        text += f"\n\n{described(way, other.name)}"
+        record["waterfall"] = {"reference": other.name, **way.as_dict()}
+    options.answer(text, record, as_json=as_json, output=output)
     if (path := how["save"]) is not None:
         _save(found, model, machine, how, log)
         options.wrote([path], f"{path}; simgpt predict … --anchor {path} scales by it")

@@ -47,7 +47,8 @@ def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, A
             raise
         return Asked(model, dict(how))
     words = shlex.split(question.command(machine))[2:]
-    with predict.command.make_context("predict", words) as context:
+    parent = click.get_current_context()
+    with predict.command.make_context("predict", words, parent=parent) as context:
         of_log = dict(context.params)
     told = {key: value for key, value in of_log.items() if key in how and key not in given}
     told["model_fields"] = (*of_log["model_fields"], *how["model_fields"])

@@ -1,0 +1,241 @@
+"""`simgpt compare --reference`: from another job to the measured one, cause by cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simgpt import tables
+from simgpt.commands import predict
+from simgpt.step_options import StepQuestion, question_of
+from topologies.errors import SimgptError
+from topologies.files.printable import shown
+from topologies.files.units import quantity
+
+if TYPE_CHECKING:
+    from simulator.explain.waterfall import Side, Waterfall
+    from simulator.predict import Prediction
+    from validation.jobs.comparison import JobComparison
+
+TERA = 1e12
+WIDEST = 60  # characters of a cause
+LEAST = 0.05  # of a rate in TFLOP/s, of a share in percent: what is less is printed as 0.0
+
+
+class NoReferenceError(SimgptError):
+    """A reference that is not known, or cannot be predicted."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A job to begin at: what it is called, its question, and what it reached in model FLOP/s per
+    device, or the seconds of its step, if either is known."""
+
+    name: str
+    question: StepQuestion
+    machine: str
+    reached: float | None = None
+    step_s: float | None = None
+
+
+def reached_of(text: str | None) -> float | None:
+    """FLOP/s from a text such as `420 TFLOP/s`; a usage error says that it is none."""
+    if text is None:
+        return None
+    try:
+        return quantity(text, "FLOP/s")
+    except SimgptError as error:
+        raise click.UsageError(f"--reached: {error}") from None
+
+
+def reference_of(
+    text: str, reached: float | None, question: StepQuestion, machine: str
+) -> Reference:
+    """What `--reference` names: an anchor's file, a published run, or keys of a plan that differ
+    from the job's `question`."""
+    if text.endswith(".toml"):
+        return _of_anchor(Path(text), reached)
+    if "=" in text:
+        other = _with_plan(question, text)
+        return Reference(f"the job with {text}", other, machine, reached)
+    return _of_row(text, reached)
+
+
+def _of_anchor(path: Path, reached: float | None) -> Reference:
+    from simgpt.anchors import read_anchor
+
+    anchor = read_anchor(path)
+    (point,) = anchor.study.points()
+    if odd := [key for key in point if "." in key or key == "routing"]:
+        raise NoReferenceError(f"{anchor.name}: {odd[0]} is set, which no reference may have")
+    how = {
+        **{"plan": point.get("plan", "data=rest"), "stack": point.get("stack", "simgpt")},
+        **{"devices": point.get("devices"), "batch": point.get("batch"), "batch_tokens": None},
+        **{"settings": (), "model_fields": (), "routing": None},
+        "placement": point.get("placement", "scheduler"),
+    }
+    question = question_of(point["model"], point["machine"], how, tells=False)
+    return Reference(anchor.name, question, point["machine"], reached, anchor.step_s)
+
+
+def _of_row(name: str, reached: float | None) -> Reference:
+    from validation.published.commands import NoCommandError, command_of
+    from validation.published.measured_step import measured_s
+    from validation.published.runs import read_runs
+
+    run = next((each for each in read_runs() if each.id == name), None)
+    if run is None:
+        raise NoReferenceError(
+            f"--reference {shown(name)} is no anchor's file, no plan such as tp=8,pp=2, and no "
+            "published run; simgpt validate published --json lists those"
+        )
+    try:
+        words = command_of(run)[2:]
+    except NoCommandError as error:
+        raise NoReferenceError(f"--reference {name}: {error}") from None
+    parent = click.get_current_context()
+    with predict.command.make_context("predict", words, parent=parent) as context:
+        how = dict(context.params)
+    question = question_of(how["model"], how["machine"], how, tells=False)
+    step_s = measured_s(run, question.gpt, question.machine)
+    return Reference(name, question, how["machine"], reached, step_s)
+
+
+def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
+    """The job's question with some keys of another plan; with other devices the batch grows, if
+    it can."""
+    from simulator.stacks.job import job_of
+    from topologies.placement import with_room
+    from topologies.placement_names import parse_placement
+    from workload.plan_text import plan_words, split_plan
+
+    job = question.job
+    own, given = split_plan(job.stack.text(job.plan)), plan_words(text)
+    words = {**own, **given}
+    devices: int | None = job.plan.grid.ranks
+    if "data" not in given:
+        words["data"] = "rest"
+    elif given["data"] != "rest":
+        devices = None
+    batch = job.plan.batch
+    made = job_of(job.gpt, words, job.stack, devices=devices, batch=None)
+    scaled, rest = divmod(batch * made.plan.grid.ranks, job.plan.grid.ranks)
+    if "batch" not in given:
+        batch = scaled if scaled and not rest else batch
+        words["batch"] = batch
+    made = job_of(job.gpt, words, job.stack, devices=devices)
+    machine = with_room(question.machine, made.plan.grid.ranks)
+    return StepQuestion(made, machine, parse_placement("scheduler", machine, made.plan.grid.ranks))
+
+
+def waterfall_of(
+    reference: Reference,
+    found: JobComparison,
+    question: StepQuestion,
+    machine: str,
+    placement: str,
+) -> Waterfall:
+    """The way from a reference to a compared job. Rates are as the log counts them where both
+    sides have such ones, else by our own count."""
+    from simulator.explain.waterfall import waterfall
+
+    prediction, steps = found.prediction, found.steps
+    ours = prediction.model_flops_per_s_per_device * prediction.step_s / steps.median_s
+    measured = steps.flops_per_s if reference.reached and steps.flops_per_s else ours
+    reached = reference.reached
+    if reached is None and reference.step_s is not None:
+        told = reference.question.predicted()
+        reached = told.model_flops_per_s_per_device * told.step_s / reference.step_s
+    sides = _of_one_size(_side(reference.question, reference.machine), _side(question, machine))
+    return waterfall(
+        *sides,
+        partial(_predict, placement),
+        measured=measured,
+        reached=reached,
+    )
+
+
+def _side(question: StepQuestion, machine: str) -> Side:
+    from simulator.explain.waterfall import Side
+
+    job = question.job
+    return Side(job.gpt, job.plan, question.machine, machine, job.stack)
+
+
+def _of_one_size(reference: Side, job: Side) -> tuple[Side, Side]:
+    """Both sides on the larger of two machines that differ in their number of nodes alone."""
+    parts = [re.fullmatch(r"\d+x(.+)", side.machine_name) for side in (reference, job)]
+    rest = {part[1].lower() if part else "" for part in parts}
+    if len(rest) > 1 or "" in rest:
+        return reference, job
+    larger = max(reference, job, key=lambda side: side.machine.nodes)
+    name, machine = larger.machine_name, larger.machine
+    return (
+        replace(reference, machine_name=name, machine=machine),
+        replace(job, machine_name=name, machine=machine),
+    )
+
+
+def _predict(policy: str, side: Side) -> Prediction:
+    from simulator.predict import predict as predicted
+    from topologies.placement import with_room
+    from topologies.placement_names import parse_placement
+
+    ranks = side.plan.grid.ranks
+    machine = with_room(side.machine, ranks)
+    placement = parse_placement(policy, machine, ranks)
+    return predicted(side.gpt, side.plan, machine, placement=placement, stack=side.stack)
+
+
+def described(found: Waterfall, name: str) -> str:
+    """The way as a person reads it: a sentence, and a table whose numbers add up as printed."""
+    rows = list(_rows(found, name))
+    kind = "published or measured" if found.factor != 1 else "predicted"
+    head = f"{name}: {_tera(found.reference)} TFLOP/s {kind}, this job {_tera(found.measured)}"
+    *causes, rest = _shares(found)
+    parts = [*sorted(causes, key=lambda each: -abs(each[1])), rest]
+    said = [f"{words} {share:+.1f} %" for words, share in parts if abs(share) >= LEAST]
+    sentence = tables.paragraph(f"{head}: {', '.join(said)}" if said else head)
+    columns = ["from the reference to this job", "TFLOP/s", "change", "of the reference"]
+    return f"{sentence}\n\n{tables.table(columns, rows, first=34)}"
+
+
+def _rows(found: Waterfall, name: str) -> Iterator[tuple[str, str, str, str]]:
+    """The rates rounded, and the changes as differences of what is printed."""
+    from simulator.explain.waterfall import UNEXPLAINED
+
+    yield shown(name)[:WIDEST], _tera(found.reference), "", ""
+    shares = dict(_shares(found))
+    for each in found.falls:
+        before, after = (round(rate / TERA, 1) for rate in (each.before, each.after))
+        share = f"{shares[each.words]:+.1f} %"
+        if abs(after - before) < LEAST and each.words != UNEXPLAINED:
+            continue
+        yield shown(each.words, WIDEST), f"{after:.1f}", f"{after - before:+.1f}", share
+    whole = round(found.measured / TERA, 1) - round(found.reference / TERA, 1)
+    total = round(100 * found.measured / found.reference, 1) - 100
+    yield "this job", _tera(found.measured), f"{whole:+.1f}", f"{total:+.1f} %"
+
+
+def _shares(found: Waterfall) -> list[tuple[str, float]]:
+    """The changes in percent of the reference, of which the printed ones add up."""
+    percent = [round(100 * each.before / found.reference, 1) for each in found.falls]
+    percent.append(round(100 * found.measured / found.reference, 1))
+    return [(each.words, percent[at + 1] - percent[at]) for at, each in enumerate(found.falls)]
+
+
+def _tera(rate: float) -> str:
+    return f"{rate / TERA:.1f}"
+
+
+def options_of(how: Mapping[str, Any]) -> tuple[str | None, float | None]:
+    """What the options say of a reference; a usage error where they do not go together."""
+    if how["reached"] is not None and how["reference"] is None:
+        raise click.UsageError("--reached needs --reference")
+    return how["reference"], reached_of(how["reached"])

@@ -1,0 +1,244 @@
+"""Why one job is slower than another: the settings in which they differ, changed one by one.
+
+The other job, the reference, is predicted; then what differs is set as in this job, a cause after
+the other in the order of `CAUSES`, and the step is predicted again each time. The change of the
+model FLOP/s per device is the cause's part. Parts of a rate add up by construction: each rate is
+the next one's starting point. Where the reference's rate is measured, all predicted rates are
+multiplied by measured over predicted of the reference, so that the first is the measured one; what
+lies between the last and this job's measured rate is not explained.
+
+A part depends on which causes came before it. A change that cannot run by itself is made together
+with the next one. Cost: one prediction for each cause.
+
+Not modelled: whether a plan on the way fits into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from simulator.predict import Prediction
+from simulator.stacks.stack import Stack
+from topologies.errors import SimgptError
+from topologies.machine import Machine
+from workload.gpt import GPT
+from workload.lowering import check
+from workload.plan import Plan, text_of
+
+MACHINE, MODEL, SEQUENCE, STACK, DEVICES, BATCH = (
+    *("machine", "model", "sequence", "stack", "devices", "batch"),
+)
+FP8 = "fp8"  # of a stack, which multiplies the layers' linears so
+GPT_ = "gpt"  # the model with its sequence
+WITHIN = ("x", "y", "z", "context", "pipe")  # whose product, times data, are the devices
+WORDS = {
+    **{"x": "tp", "context": "cp", "pipe": "pp", "interleave": "vpp", "expert": "ep"},
+    **{"expert_tensor": "etp", "sequence_parallel": "sp", "micro_batch": "micro-batch"},
+}
+# Causes of the plan, by the fields that change together; after them all other fields one by one.
+TOGETHER: Sequence[tuple[str, ...]] = (
+    ("x", "y", "z", "sequence_parallel"),
+    ("pipe", "interleave", "schedule", "stage_layers", "ends_as_layers"),
+    ("context", "context_kind", "context_heads", "context_latents"),
+    ("expert", "expert_tensor", "dispatcher", "fp8_dispatch"),
+    ("micro_batch",),
+)
+LATER: Sequence[tuple[str, ...]] = (
+    ("zero", "shard", "reshard"),
+    (FP8, "precision", "recipe", "fp8_swiglu_input"),
+    ("recompute",),
+    ("overlap",),
+)
+CAUSES: Sequence[tuple[str, ...]] = (
+    *((MACHINE,), (MODEL,), (SEQUENCE,), (STACK,), (DEVICES,)),
+    *TOGETHER,
+    (BATCH,),
+    *LATER,
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A job as it is predicted; `machine_name` and the model's name stand in sentences."""
+
+    gpt: GPT
+    plan: Plan
+    machine: Machine
+    machine_name: str
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A cause in words, and the model FLOP/s per device before and after it."""
+
+    words: str
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """By how much the rate grows."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """From the reference's rate to this job's: model FLOP/s per device. `factor` is measured over
+    predicted of the reference, 1 where it is not measured; the last fall is not explained."""
+
+    reference: float
+    measured: float
+    factor: float
+    falls: tuple[Fall, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in JSON; shares are of the reference's rate."""
+        return {
+            "reference_flops_per_s": self.reference,
+            "measured_flops_per_s": self.measured,
+            "reference_measured_over_predicted": self.factor,
+            "causes": [
+                {
+                    "cause": each.words,
+                    "flops_per_s_before": each.before,
+                    "flops_per_s_after": each.after,
+                    "change": each.change,
+                    "share": each.change / self.reference,
+                }
+                for each in self.falls
+            ],
+        }
+
+
+UNEXPLAINED = "not explained"
+
+
+def waterfall(
+    reference: Side,
+    job: Side,
+    predict: Callable[[Side], Prediction],
+    *,
+    measured: float,
+    reached: float | None = None,
+) -> Waterfall:
+    """The way from a reference to a job that reached `measured` model FLOP/s per device; `reached`
+    is what the reference did, if that is known."""
+    first = predict(reference).model_flops_per_s_per_device
+    factor = 1.0 if reached is None else reached / first
+    before = first if reached is None else reached
+    start, falls = before, []
+    for words, prediction in _predicted(reference, job, predict):
+        after = prediction.model_flops_per_s_per_device * factor
+        falls.append(Fall(words, before, after))
+        before = after
+    falls.append(Fall(UNEXPLAINED, before, measured))
+    return Waterfall(start, measured, factor, tuple(falls))
+
+
+def _predicted(
+    reference: Side, job: Side, predict: Callable[[Side], Prediction]
+) -> Iterator[tuple[str, Prediction]]:
+    """The causes, and the prediction with each of them and all before it."""
+    reached, pending = _values(reference), []
+    own = _values(job)
+    if _is_like(reference, job):
+        own[MODEL] = reached[MODEL]
+    others = tuple((key,) for key in own if key != GPT_ and not any(key in c for c in CAUSES))
+    for cause in (*CAUSES, *others):
+        names = [name for name in cause if reached[name] != own[name]]
+        if not names:
+            continue
+        pending.append(", ".join(_words(name, reached, own) for name in names))
+        reached = _changed(reached, own, names)
+        is_last = all(reached[name] == own[name] for name in own if name != GPT_)
+        try:
+            prediction = predict(job if is_last else _side(reached))
+        except SimgptError:
+            if is_last:
+                raise
+            continue
+        yield " and ".join(pending), prediction
+        pending = []
+
+
+def _values(side: Side) -> dict[str, Any]:
+    """All that a job is made of, by name: fields of its plan without data, and the rest."""
+    plan = {name: getattr(side.plan, name) for name in Plan.__slots__ if name != "data"}
+    return {
+        **plan,
+        MACHINE: (side.machine_name, side.machine),
+        MODEL: side.gpt,
+        SEQUENCE: side.gpt.sequence,
+        STACK: replace(side.stack, fp8=False),
+        FP8: side.stack.fp8,
+        DEVICES: side.plan.grid.ranks,
+        GPT_: side.gpt,
+    }
+
+
+def _is_like(reference: Side, job: Side) -> bool:
+    """Whether both train the same model, but for its sequence, its labels and the rows by which
+    tensor parallelism pads its vocabulary."""
+    padded = (
+        reference.stack.model(job.gpt, reference.plan.x),
+        job.stack.model(reference.gpt, job.plan.x),
+    )
+    vocabs = padded[0].vocab == reference.gpt.vocab or padded[1].vocab == job.gpt.vocab
+    unlabelled = [_unlabelled(each.gpt) for each in (reference, job)]
+    return vocabs and unlabelled[0] == unlabelled[1]
+
+
+def _unlabelled(gpt: GPT) -> GPT:
+    """The model without its labels, and without what no step's time depends on."""
+    labels = replace(gpt, name="", source="", sequence=1, vocab=1)
+    return replace(labels, norm_eps=1e-5, rope_scaling="none", rope_base=10_000)
+
+
+def _changed(
+    values: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
+    """The values with some as in the job; with the devices the batch grows, if it can."""
+    changed = {**values, **{name: own[name] for name in names}}
+    if MODEL in names:
+        changed[GPT_] = replace(own[GPT_], sequence=values[SEQUENCE])
+    if SEQUENCE in names:
+        changed[GPT_] = replace(changed[GPT_], sequence=own[SEQUENCE])
+    if DEVICES in names:
+        batch, rest = divmod(values[BATCH] * own[DEVICES], values[DEVICES])
+        changed[BATCH] = batch if batch and not rest else own[BATCH]
+    return changed
+
+
+def _side(values: Mapping[str, Any]) -> Side:
+    """The job of some values; a SimgptError where it cannot run."""
+    fields = {name: values[name] for name in Plan.__slots__ if name in values}
+    data, rest = divmod(values[DEVICES], prod(values[name] for name in WITHIN))
+    if rest or not data:
+        raise SimgptError(f"{values[DEVICES]} devices are not split evenly")
+    plan, stack = Plan(**fields, data=data), replace(values[STACK], fp8=values[FP8])
+    gpt = stack.model(values[GPT_], plan.x)
+    stack.check(plan, gpt)
+    check(gpt, plan)
+    name, machine = values[MACHINE]
+    return Side(gpt, plan, machine, name, stack)
+
+
+def _words(name: str, before: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """What differs, as `tp 4 → 8`."""
+    texts = [_text(name, values) for values in (before, own)]
+    return f"{WORDS.get(name, name.replace('_', ' '))} {texts[0]} → {texts[1]}"
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str:
+    if name == MACHINE:
+        return str(values[name][0])
+    if name == STACK:
+        return str(values[name].name)
+    if name == MODEL:
+        return str(values[GPT_].name)
+    value = values[name]
+    return f"{value:,}" if type(value) is int else text_of(value)

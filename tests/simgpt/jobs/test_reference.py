@@ -1,0 +1,102 @@
+"""`simgpt compare --reference`: by which causes a job is slower or faster than another. The logs'
+numbers are invented, but for the rates of NVIDIA/Megatron-LM, issue 1031."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.explain.waterfall import UNEXPLAINED
+from tests.simgpt.face import simgpt
+
+ROOT = Path(__file__).resolve().parents[3]
+README = ("tp=8,pp=2,dp=48,recompute=none", "--reached", "420.5 TFLOP/s")
+LOG = "docs/samples/megatron-lm-70b-invented.log"
+MACHINE = ("-m", "96x8xH100,8xNDR")
+SMALL = ("tests/simgpt/jobs/arguments/megatron.log", "-m", "8x8xH100,8xNDR", "--warm-up", "0")
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def compared(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(simgpt("compare", *words, "--json").out)
+    return found
+
+
+def causes(found: dict[str, Any]) -> dict[str, float]:
+    return {each["cause"]: each["change"] for each in found["waterfall"]["causes"]}
+
+
+def test_a_job_of_296_tflops_is_told_what_one_of_420_does_otherwise() -> None:
+    """Recomputation costs a quarter of the matmuls' time, and is by far the largest cause."""
+    found = compared(LOG, *MACHINE, "--reference", *README)
+    way = found["waterfall"]
+    assert way["reference_flops_per_s"] == pytest.approx(420.5e12)
+    assert way["measured_flops_per_s"] == pytest.approx(296.5e12)
+    parts = causes(found)
+    assert min(parts, key=lambda each: parts[each]) == "recompute none → full"
+    assert -0.30 < parts["recompute none → full"] / 420.5e12 < -0.20
+    assert {"pp 2 → 8", "devices 768 → 128", UNEXPLAINED} < parts.keys()
+
+
+@pytest.mark.parametrize(
+    "reference", ["tp=4,pp=2,recompute=full", "mbridge-070", "docs/samples/dgxc-llama3-70b.toml"]
+)
+def test_the_causes_lead_from_the_reference_to_the_job_without_a_gap(reference: str) -> None:
+    way = compared(*SMALL, "--reference", reference)["waterfall"]
+    ends = [(each["flops_per_s_before"], each["flops_per_s_after"]) for each in way["causes"]]
+    assert ends[0][0] == way["reference_flops_per_s"]
+    assert ends[-1][1] == way["measured_flops_per_s"]
+    assert all(one[1] == two[0] for one, two in pairwise(ends))
+    assert way["causes"][-1]["cause"] == UNEXPLAINED
+
+
+@pytest.mark.parametrize("reference", [README, ("mbridge-070",), ("mbs=2,zero=0",)])
+def test_the_printed_numbers_add_up(reference: Sequence[str]) -> None:
+    words = (LOG, *MACHINE) if reference is README else SMALL
+    said = simgpt("compare", *words, "--reference", *reference).out
+    table = said.rpartition("─\n")[2].splitlines()
+    numbers = [[float(each) for each in re.findall(r"[-+]?\d+\.\d", row)[-3:]] for row in table]
+    changes, shares = zip(*(row[1:] for row in numbers[1:-1]), strict=True)
+    assert numbers[0][-1] + sum(changes) == pytest.approx(numbers[-1][0], abs=1e-6)
+    assert sum(changes) == pytest.approx(numbers[-1][1], abs=1e-6)
+    assert sum(shares) == pytest.approx(numbers[-1][2], abs=0.11)
+
+
+def test_the_job_itself_as_reference_leaves_what_is_not_explained() -> None:
+    found = compared(*SMALL, "--reference", "tp=2")
+    (rest,) = found["waterfall"]["causes"]
+    assert rest["cause"] == UNEXPLAINED
+    told = found["predicted"]["model_flops_per_s_per_device"]
+    assert rest["flops_per_s_before"] == pytest.approx(told)
+
+
+def test_what_cannot_be_changed_alone_is_changed_with_the_next() -> None:
+    """64 devices are no 16 stages of tensor-parallel groups of 8."""
+    words = (SMALL[0], "-m", "16x8xH100,8xNDR", "--warm-up", "0")
+    parts = causes(compared(*words, "--reference", "tp=8,pp=16,dp=1"))
+    assert list(parts) == ["devices 128 → 64 and tp 8 → 2", "pp 16 → 1", UNEXPLAINED]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--reached", "420 TFLOP/s"), "--reached needs --reference"),
+        (("--reference", "no-such-run"), "no published run"),
+        (("--reference", "tp=3"), "does not divide 64 devices"),
+        (("--reference", "tp=2", "--reached", "420"), "420"),
+    ],
+)
+def test_a_reference_that_is_none_is_refused_in_a_sentence(words: Sequence[str], why: str) -> None:
+    said = simgpt("compare", *SMALL, *words)
+    assert said.status in (2, 3)
+    assert why in said.sentence
