@@ -48,6 +48,17 @@ def test_a_job_of_296_tflops_is_told_what_one_of_420_does_otherwise() -> None:
     assert {"pp 2 → 8", "devices 768 → 128", UNEXPLAINED} < parts.keys()
 
 
+def test_causes_are_parts_of_what_the_reference_reached() -> None:
+    """Of twice the rate they are twice as large."""
+    once, twice = (
+        causes(compared(*SMALL, "--reference", "tp=4,recompute=full", "--reached", rate))
+        for rate in ("300 TFLOP/s", "600 TFLOP/s")
+    )
+    known = once.keys() - {UNEXPLAINED}
+    assert {key: twice[key] for key in known} == pytest.approx({k: 2 * once[k] for k in known})
+    assert known == {"tp 4 → 2", "recompute full → none"}
+
+
 @pytest.mark.parametrize(
     "reference", ["tp=4,pp=2,recompute=full", "mbridge-070", "docs/samples/dgxc-llama3-70b.toml"]
 )

@@ -107,6 +107,24 @@ def test_an_evaluation_is_no_step() -> None:
     assert (job.ranks, job.sizes["sequence"]) == (8, 8192)
 
 
+def test_an_evaluation_at_a_step_that_is_not_logged_is_none() -> None:
+    lines = sample("torchtitan.log").splitlines()
+    steps = [line for line in lines if "validate" not in line]
+    (evaluation,) = [line for line in lines if "validate" in line]
+    between = evaluation.replace("step:  5", "step: 15")
+    late = [line.replace("step:  6", "step: 20") for line in steps if "step:  6" in line]
+    job = read("\n".join([*steps, between, *late]))
+    assert [each.last for each in job.entries][-2:] == [10, 20]
+    assert not any("could not be read" in each for each in job.remarks)
+
+
+def test_a_rank_whose_lines_follow_anothers_is_no_restart() -> None:
+    one = [line for line in sample("nemo2.log").splitlines() if line.startswith(" 0:")]
+    other = [line.replace(" 0:", " 1:", 1) for line in one]
+    job = read("\n".join([*one, *other]))
+    assert (len(job.entries), job.starts) == (11, (1,))
+
+
 def test_a_rate_of_one_step_is_that_of_no_other_step() -> None:
     job = read(sample("deepspeed.log"))
     assert [(each.first, each.last) for each in job.entries][:2] == [(10, 10), (20, 20)]
