@@ -37,7 +37,9 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
     type=click.Choice(FRAMEWORKS),
     help="Whose words these are; else they are known by what they say.",
 )
-@click.option("--recipe", help="A recipe of the checkout of Megatron-Bridge or NeMo 2 in FILES.")
+@click.option(
+    "--recipe", help="A recipe of the checkout of Megatron-Bridge, NeMo 2 or torchtitan in FILES."
+)
 @click.option("-m", "--machine", help=f"{options.MACHINE_HELP} For the command that is printed.")
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices, where the files do not say.")
 @click.option("--model", help="A MODEL, where the files do not describe one.")
@@ -64,11 +66,13 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     simgpt import ds_config.json --model llama-3.1-8b -n 64
     simgpt import Megatron-Bridge --recipe qwen3_30b_a3b_pretrain_8gpu_b200_bf16
     simgpt import NeMo --recipe llama3_70b_pretrain_64gpu_h100_fp8
+    simgpt import torchtitan --recipe llama3_8b -n 64
 
     Read are scripts and YAML of Megatron-LM's arguments, torchtitan's TOML, DeepSpeed's JSON, and
-    recipes of Megatron-Bridge and NeMo in YAML or JSON; of a checkout of Megatron-Bridge (v0.1 to
-    v0.6) or NeMo 2 the recipe that --recipe names. Nothing in a file is executed. What simgpt
-    does not carry over is listed, with what it assumes instead.
+    recipes of Megatron-Bridge and NeMo in YAML or JSON, with what a script changes of them; of a
+    checkout of Megatron-Bridge (v0.1 to v0.6), NeMo 2 or torchtitan (2026) what --recipe names.
+    Nothing in a file is executed. What simgpt does not carry over is listed, with what it assumes
+    instead.
     """
     from simgpt.frameworks.importing import imported
 

@@ -25,6 +25,7 @@ from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipe_file import read_recipe
 from simgpt.frameworks.recipes import arguments_of, release_of
 from simgpt.frameworks.rendering import exported_from
+from simgpt.frameworks.titan_recipe import is_titan, read_titan
 from topologies.files.printable import path_shown
 from topologies.files.reading import shipped_toml
 from workload.models.read import described_model
@@ -99,8 +100,11 @@ def _of_checkout(
     paths: Sequence[Path], framework: str | None, recipe: str, devices: int | None
 ) -> tuple[list[Described], str | None, dict[str, Any]]:
     """What a recipe of a checkout says, the preset that it builds on, and what of it is another."""
-    if len(paths) > 1 or framework not in (None, *RECIPES):
-        raise FrameworkError("--recipe is of one checkout of Megatron-Bridge or NeMo")
+    of_titan = is_titan(paths[0])
+    if len(paths) > 1 or framework not in (None, *((TORCHTITAN,) if of_titan else RECIPES)):
+        raise FrameworkError("--recipe is of one checkout of Megatron-Bridge, NeMo or torchtitan")
+    if of_titan:
+        return [read_titan(paths[0], recipe)], None, {}
     described, preset, otherwise = read_recipe(paths[0], recipe, devices)
     return [described], preset, otherwise
 

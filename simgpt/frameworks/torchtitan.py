@@ -30,6 +30,7 @@ PER_LAYER = T + "enable_selective_ac"
 HIDES = P + "pipeline_parallel_expert_parallel_overlap"
 _EVERY = re.compile(r"[1-9]\d{0,8}")  # which of the layers run again
 DYNAMIC = "dynamic"
+CHUNKS = "loss.num_chunks"  # of the configurations in Python
 FLOAT8 = ("float8.enable_float8_linear", "float8.enable_fsdp_float8_all_gather")
 
 
@@ -44,8 +45,11 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_pipeline(reading)
     _read_batch(reading, devices)
     _read_recompute(reading)
+    parallel = reading.switch(P + "enable_sequence_parallel", default=True)
     if fields.get("x", 1) > 1:
-        fields["sequence_parallel"] = True
+        fields["sequence_parallel"] = parallel
+    if reading.text(CHUNKS):
+        fields["loss_chunks"] = reading.number(CHUNKS, least=1)
     converters = reading.text("model.converters")
     converted = "float8" in converters
     if any("float8" not in each for each in converters.split()):

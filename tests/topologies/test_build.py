@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from topologies.build import Parts, build_machine, fabrics, family_of, gpu_of, gpus
-from topologies.collectives.benchmark import bench
+from topologies.collectives.benchmark import bench, full_ring
 from topologies.collectives.collective_time import collective_seconds
 from topologies.errors import MachineError
 from topologies.hardware.device_library import OF_DEVICE
 from topologies.machine_files import load_machine, machine_names
-from validation.network_validation import full_ring
 
 
 def test_a_fabric_says_of_one_curve_what_it_says_of_no_other() -> None:

@@ -370,7 +370,7 @@ class Evaluator:
             return Thing(label, place, dict(named), cls, of=first)
         if called.last[:1].isupper():
             own = {f"argument {number}": each for number, each in enumerate(given)}
-            return Thing(called.last, place, own | named)
+            return Thing(_label(called), place, own | named)
         if not called.name.startswith(SILENT):
             self._may_change(f"the call of {called.name}", [*given, *named.values()], place)
         return unknown(f"the call of {called.name}", place)
@@ -397,6 +397,12 @@ def _bound_names(node: ast.stmt) -> list[str]:
     """Names that the assignments of a statement bind."""
     names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
     return [each.id for each in names if isinstance(each.ctx, ast.Store)]
+
+
+def _label(called: External) -> str:
+    """The name of a class; of one within another both, as of torchtitan's `Trainer.Config`."""
+    names = called.name.split(".")
+    return ".".join(names[-2:]) if names[-1] == "Config" else names[-1]
 
 
 def _decorator(node: ast.expr) -> str:

@@ -198,11 +198,16 @@ def _leaves(
             yield ".".join(path), value
         elif isinstance(value, Thing):
             yield from _leaves(value, path, (*around, thing))
-        elif (text := plain(value)) is not _OTHER:
+        elif is_plain(text := plain(value)):
             yield ".".join(path), text
 
 
 _OTHER = object()
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `plain` gave a literal."""
+    return value is not _OTHER
 
 
 def plain(value: Any) -> Any:
