@@ -36,7 +36,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 _BRACED = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^]]*)\])?(.*)", re.DOTALL)
 _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
 _AFFIX = re.compile(r"(##?|%%?)(.*)", re.DOTALL)
-_REPLACED = re.compile(r"/([/#%]?)((?:\\.|[^/\\])+)(?:/(.*))?", re.DOTALL)
+_REPLACED = re.compile(r"/([/#%]?)((?:\\.|[^/\\])*)(?:/(.*))?", re.DOTALL)
 _SLICED = re.compile(r":([^:]+)(?::(.*))?", re.DOTALL)
 _CASES: Mapping[str, Callable[[str], str]] = {
     "^^": str.upper,
@@ -47,7 +47,6 @@ _CASES: Mapping[str, Callable[[str], str]] = {
 _MARK_OR_NAME = re.compile(f"{MARK.pattern}|{NAME.pattern}")
 _SPECIAL = re.compile(r"([*?\[\]])")
 _RANGE = re.compile(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?[1-9]\d{0,8}))?\}")
-_BLANK_OR_WORD = re.compile(r"(\s+)|(\S+)")
 _CHOICE = re.compile(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)")
 _EXTENDED = re.compile(r"[@?*+!]\(")
 Value = str | dict[str, str]  # an array's values by its indices
@@ -114,8 +113,7 @@ class Variables:
                         current = None
                     current = (current or "") + text
                 continue
-            whole = " ".join(texts)
-            for blank, text in _BLANK_OR_WORD.findall(whole):
+            for blank, text in self._blanks_and_words(" ".join(texts)):
                 if text:
                     current = (current or "") + text
                 elif blank and current is not None:
@@ -125,6 +123,14 @@ class Variables:
         for text in found:
             self._check_size(text)
         return found
+
+    def _blanks_and_words(self, text: str) -> list[tuple[str, str]]:
+        """What parts words, and what is between, in pairs of which one is empty."""
+        parts = joined(self.values.get("IFS", " \t\n"))
+        if not parts:
+            return [("", text)]
+        inner = re.escape(parts)
+        return re.findall(f"([{inner}]+)|([^{inner}]+)", text)
 
     def text(self, word: Word) -> str:
         """A word's text, which is not split."""
@@ -245,8 +251,9 @@ class Variables:
             return [unknown(COMMAND)]
         sign, name, index, rest = found[1], found[2], found[3], found[4]
         texts = self._looked_up(name, index)
+        several = name in "@*" or index in ("@", "*")
         if sign == "#" and not rest:
-            return [self._length(texts, several=index in ("@", "*"))]
+            return [self._length(texts, several=several)]
         if sign == "!":
             return self._indirect(name, index, texts)
         if default := _DEFAULT.fullmatch(rest):
@@ -254,8 +261,10 @@ class Variables:
             return self._defaulted(name, index, default, texts, unset=unset)
         if texts is None:
             texts = [unknown(name)]
-        if name == "*" or index == "*":
-            texts = [" ".join(texts)] if quoted else texts
+        if several and (sliced := _SLICED.fullmatch(rest)):
+            texts, rest = self._sliced(["", *texts] if name in "@*" else texts, sliced), ""
+        if quoted and "*" in (name, index):
+            texts = [joined(self.values.get("IFS", " "))[:1].join(texts)]
         return [self._changed(text, rest) for text in texts] if rest else texts
 
     def _looked_up(self, name: str, index: str | None) -> list[str] | None:
@@ -331,14 +340,18 @@ class Variables:
         if replaced := _REPLACED.fullmatch(rest):
             return self._replaced(text, replaced)
         if sliced := _SLICED.fullmatch(rest):
-            try:
-                start = self.number(sliced[1])
-                length = self.number(sliced[2]) if sliced[2] else len(text)
-            except NoSumError:
-                return unknown(COMMAND)
-            start = max(start + len(text), 0) if start < 0 else start
-            return text[start : start + length] if length >= 0 else text[start:length]
+            return "".join(self._sliced(list(text), sliced))
         return unknown(COMMAND)
+
+    def _sliced(self, items: list[str], found: re.Match[str]) -> list[str]:
+        """Letters of a value or elements of an array from a place on, so many of them."""
+        try:
+            start = self.number(found[1])
+            length = self.number(found[2]) if found[2] else len(items)
+        except NoSumError:
+            return [unknown(COMMAND)]
+        start = max(start + len(items), 0) if start < 0 else start
+        return items[start : start + length] if length >= 0 else items[start:length]
 
     def _cut(self, text: str, sign: str, operand: str) -> str:
         """A text without the shortest or the longest part at its begin or end that matches."""
@@ -359,10 +372,12 @@ class Variables:
         new = self.text(plain_word(found[3] or ""))
         if pattern is None or MARK.search(pattern) or _SPECIAL.search(pattern):
             return unknown(COMMAND)
+        if not pattern and found[1] not in ("#", "%"):
+            return text
         if found[1] == "#":
             return new + text[len(pattern) :] if text.startswith(pattern) else text
         if found[1] == "%":
-            return text[: -len(pattern)] + new if text.endswith(pattern) else text
+            return text.removesuffix(pattern) + new if text.endswith(pattern) else text
         self.budget.charge(len(text) + text.count(pattern) * len(new))
         return text.replace(pattern, new, -1 if found[1] == "/" else 1)
 

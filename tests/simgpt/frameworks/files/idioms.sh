@@ -96,3 +96,19 @@ if ! false && true; then A=1; fi; time torchrun t.py --x $A 2>/dev/null
 A=8; B="$A"; C='$A'; D="'$A'"; torchrun t.py --x "$B" "$C" "$D" "\$A" \$A "a\b"
 #%%
 A=[1,2]; torchrun t.py --x=$A --y={a} --z="([0]*3+[1]*4)" '--w=a b'
+#%%
+A=(a b c d); torchrun t.py --x "${A[@]:1:2}" "${A[@]:2}" ${A[@]: -1} "${A[@]/#/--}" "${A[@]/%/;}"
+#%%
+set -- p q r; torchrun t.py --x "${@:2}" "${@:1:1}" "${*}"
+#%%
+A=(1 2 3); IFS=,; torchrun t.py --x "${A[*]}"; unset IFS; B="${A[*]}"; torchrun t.py --x $B
+#%%
+A=1,2,3; IFS=,; for a in $A; do B=$B-$a; done; torchrun t.py --x "$B" $A
+#%%
+f() { local IFS=:; echo; A=$1; shift; B="$*"; }; f 1 2 3; torchrun t.py --x $A $B
+#%%
+A='a*b'; torchrun t.py --x "${A%\**}" "${A#a}"
+#%%
+A="x y"; case $A in "x y") B=1;; esac; [[ $A == x\ y ]] && C=1; torchrun t.py --x $B $C
+#%%
+i=5; torchrun t.py --x $((i++)) $i $((++i)) $((i--)) $((i += 2)) $((i > 5 ? i : 0)) $(( (i, 3) ))
