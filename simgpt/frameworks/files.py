@@ -21,6 +21,7 @@ from simgpt.frameworks.overrides import (
 from simgpt.frameworks.reading import FrameworkError, Remark, flattened
 from simgpt.frameworks.recipes import devices_of
 from simgpt.frameworks.scripts.interpolation import resolved, with_variables
+from simgpt.frameworks.scripts.interpreter import NOT_BASH
 from simgpt.frameworks.scripts.job_script import devices_of_job, job_variables
 from simgpt.frameworks.scripts.shell import Launch, read_script
 from simgpt.frameworks.scripts.variables import Value
@@ -80,9 +81,11 @@ def read_files(
         found.append(replace(each, left_out=kept))
     found = [_settled(each, found, {**variables, **defined}) for each in found]
     if all(each.only_sets_variables for each in found):
+        lines = [line for each in found for line in each.left_out if line.why == NOT_BASH]
+        beside = f"; {shown(lines[0].name)}: {NOT_BASH}" if lines else ""
         raise FrameworkError(
             f"{path_shown(paths[-1])} gives no program arguments such as --num-layers 24; name the "
-            f"script that does after it: simgpt import {path_shown(paths[-1])} SCRIPT"
+            f"script that does after it: simgpt import {path_shown(paths[-1])} SCRIPT{beside}"
         )
     return found
 

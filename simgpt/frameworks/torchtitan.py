@@ -209,7 +209,7 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
 
 
 def _is_older(reading: Reading) -> bool:
-    """Whether pipelines are those of releases before December 2024: of layers alone, without a part
+    """Whether pipelines are those of releases before March 2025: of layers alone, without a part
     for embedding and classifier, and of as many micro-batches as there are stages."""
     return P + "pipeline_parallel_degree" in reading.names
 

@@ -129,7 +129,10 @@ class _Told:
         """What all the tokens say together."""
         if not self.tokens:
             return False
-        told = self._either()
+        try:
+            told = self._either()
+        except RecursionError:  # of brackets, or of negations
+            return None
         return told if self.at == len(self.tokens) else None
 
     def _sign(self, *signs: str, ahead: int = 0) -> str:

@@ -30,13 +30,20 @@ class BashError(Exception):
 
 
 def quoted_word(text: str) -> Word:
-    """A text as if it stood in double quotes."""
-    return Words(text).string(to_end=True)
+    """A text as if it stood in double quotes; what is no bash stands for itself."""
+    try:
+        return Words(text).string(to_end=True)
+    except (BashError, RecursionError):
+        return (Part("text", text, quoted=True),)
 
 
 def plain_word(text: str) -> Word:
-    """A text as one word, blanks included, whose quotes are read."""
-    return Words(text).word(blanks=True)
+    """A text as one word, blanks included, whose quotes are read; what is no bash stands for
+    itself."""
+    try:
+        return Words(text).word(blanks=True)
+    except (BashError, RecursionError):
+        return (Part("text", text, quoted=True),)
 
 
 @dataclass

@@ -79,10 +79,22 @@ def test_a_script_without_arguments_and_one_that_grows_are_refused() -> None:
         read_script("A=" + "${A:-" * 40 + "}" * 40, {})
 
 
-@given(st.text(alphabet="ab $\\'\"`(){}[]=#;&|<\n-:@123ifel", max_size=60))
+PIECES = [
+    *"ab $\\'\"`(){}[]=#;&|<\n-:@123!*%/+,", "if ", "then\n", "else ", "elif ", "fi\n", "for ",
+    "in ", "do\n", "done\n", "case ", "esac\n", ";;", "while ", "[[ ", " ]]", "[ ", " ]", "((",
+    "))", "$((", "${", "$(", "A=", "A+=(", "A[", "$A", "${A[@]", "&&", "||", "<<E", ">>",
+    "f() {", "f\n",
+    "eval ", "set -- ", "local ", "declare -A ", "echo ", "seq ", "t.py --x ", "bash -c ",
+    "unset A\n",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_no_text_is_more_than_refused(text: str) -> None:
     with suppress(FrameworkError):
         read_script(text, {})
+    with suppress(FrameworkError):
+        read_script(f"A=1 B='x y'\n{text}", {"C": "2"})
 
 
 @pytest.mark.parametrize(
