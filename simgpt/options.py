@@ -14,6 +14,7 @@ import click
 
 from simgpt.api.collected import collecting
 from simgpt.arguments.tokens import BatchTokens, Sequences, Tokens
+from simgpt.near_batches import near_batches, words_of
 from simgpt.stderr import tell
 from topologies.errors import DiskError
 from topologies.files.printable import printable
@@ -265,17 +266,21 @@ def fixed_of(text: str) -> dict[str, Any]:
     return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}
 
 
-def batch_of(batch: int | None, batch_tokens: int | None, gpt: GPT) -> int | None:
-    """Sequences per step from either way of saying it."""
+def batch_of(
+    batch: int | None, batch_tokens: int | None, gpt: GPT, devices: int | None = None
+) -> int | None:
+    """Sequences per step from either way of saying it; tokens that are no whole number of them are
+    refused with near ones that the devices divide, or powers of two where they are not known."""
     if batch_tokens is None:
         return batch
     if batch is not None:
         raise click.UsageError("give --batch or --batch-tokens, not both")
     sequences, rest = divmod(batch_tokens, gpt.sequence)
     if rest or sequences < 1:
+        near = near_batches(batch_tokens / gpt.sequence, devices or 1) or [max(sequences, 1)]
         raise PlanError(
             f"a batch of {batch_tokens} tokens is not a whole number of sequences of "
-            f"{gpt.sequence}; nearest: {max(sequences, 1) * gpt.sequence}"
+            f"{gpt.sequence}; nearest: {words_of(near, gpt.sequence)}"
         )
     return sequences
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
+from simgpt.near_batches import FASTER, words_of
 from topologies.files.units import format_energy
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
@@ -38,6 +39,7 @@ class Found:
     fronts: dict[str, list[Prediction]]
     families: Mapping[str, Prediction | None] = field(default_factory=dict)
     remarks: Sequence[str] = ()  # on what is assumed of the machine
+    faster: Sequence[int] = ()  # batches near this one with plans that are faster per token
 
     @property
     def difference(self) -> DifferenceError | None:
@@ -85,6 +87,7 @@ class Found:
             "published_order": self._published_order.as_dict(),
             "undecided": self.undecided,
             **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
+            **self._faster_record(),
             "families": [
                 {"family": name, **each.as_dict()} for name, each in self.families.items() if each
             ],
@@ -114,6 +117,7 @@ class Found:
         parts += [self._range_words(), self._spare_words()] if self.state.found else []
         parts += mfu_words(each.as_dict() for each in self.state.found)
         parts += [tables.paragraph(self._decided())] if self.difference is not None else []
+        parts += self._faster_words()
         for name, front in self.fronts.items():
             plans = [(each.plan_text, each) for each in front]
             parts += self._table(f"the best for {TITLES[name]}", plans, of_devices=True)
@@ -125,6 +129,28 @@ class Found:
         if lacking:
             parts.append(tables.paragraph(f"no plan fits of: {'; '.join(lacking)}"))
         return "\n\n".join(parts)
+
+    def _faster_words(self) -> list[str]:
+        """What is said of near batches that the devices divide better; nothing of none."""
+        if not self.faster:
+            return []
+        given = words_of(self.faster, self.problem.gpt.sequence)
+        less = "cheaper" if self.objective == "energy" else "faster"
+        devices = tables.several(self.problem.devices, "device")
+        words = (
+            f"{self.problem.batch:,} sequences leave few plans for {devices}: the best of "
+            f"--batch-tokens {given} is more than {tables.percent(FASTER)} {less} per token"
+        )
+        return [tables.paragraph(words)]
+
+    def _faster_record(self) -> dict[str, Any]:
+        """The same in JSON, where there are such batches."""
+        sequence = self.problem.gpt.sequence
+        found = [
+            {"batch": batch, "batch_tokens": batch * sequence, "faster_per_token": FASTER}
+            for batch in self.faster
+        ]
+        return {"faster_batches": found} if found else {}
 
     def _table(
         self, title: str, rows: Sequence[tuple[str, Prediction]], *, of_devices: bool = False

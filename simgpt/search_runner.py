@@ -6,11 +6,13 @@ All of them end when nobody waits any longer; what is known by then is the answe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from simgpt import options
+from simgpt.near_batches import FASTER, worth_a_search
 from simgpt.search_output import moment
 from topologies.errors import MachineError, SimgptError
 
@@ -105,9 +107,15 @@ class Searches:
             objective=self.objective,
         )
 
-    def _watched(self, states: Iterator[Progress], *, alone: bool = True) -> Progress | None:
-        """The last state, or the one in which the patience or, unless it is not `alone` but one of
-        a front, one of the processes ends."""
+    def _watched(
+        self,
+        states: Iterator[Progress],
+        *,
+        alone: bool = True,
+        decided: Callable[[Progress], bool] | None = None,
+    ) -> Progress | None:
+        """The last state, or the one in which all that is asked is decided, or the patience or,
+        unless it is not `alone` but one of a front, one of the processes ends."""
         from simgpt.progress import Ticker
         from simulator.search import SearchError
 
@@ -120,7 +128,8 @@ class Searches:
                         share=state.bounded,
                         at_most_s=self.patience.left_s,
                     )
-                    if self.patience.over is not None or self._is_good(state):
+                    is_decided = decided is not None and decided(state)
+                    if self.patience.over is not None or self._is_good(state) or is_decided:
                         break
         except SearchError as error:
             if state is None or not state.found or not alone:
@@ -197,6 +206,36 @@ class Searches:
             else:
                 found[name] = last.found[0] if last.found else None
         return found
+
+    def faster_batches(self, problem: SearchProblem, state: Progress) -> list[int]:
+        """Near batches that devices divide better, at most two, with a plan that takes less than
+        the best one by more than a share FASTER for each sequence.
+
+        Each takes a search, which ends at the first such plan, or once none can be: so for batches
+        that the devices divide, of which none is searched, nothing is spent.
+        """
+        if self.exhaustive or not state.found or not self._is_certain(state):
+            return []
+        best = state.best / problem.batch / (1 + FASTER)
+        once, found = replace(self, top=1, gap=0.0), []
+        for batch in worth_a_search(problem.batch, problem.devices):
+            least = best * batch
+            try:
+                states = once._states(replace(problem, batch=batch))
+                last = once._watched(states, alone=False, decided=partial(_is_past, least))
+            except SimgptError as error:
+                options.note(f"a batch of {batch:,} sequences is left out: {error}")
+                continue
+            if last is None or self.patience.over is not None:
+                options.note(f"stopped early: a batch of {batch:,} sequences is left out")
+            elif last.found and last.best < least:
+                found.append(batch)
+        return found
+
+
+def _is_past(value: float, state: Progress) -> bool:
+    """Whether a search has a plan below a value, or knows that there is none."""
+    return state.best < value or state.bound > value
 
 
 def _is_beaten(each: Prediction, by: Prediction) -> bool:

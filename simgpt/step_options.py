@@ -128,7 +128,7 @@ def question_of(
     from topologies.placement_names import parse_placement
 
     gpt = routed_model(model_of(model, how["model_fields"], tells=tells), how["routing"])
-    sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    sequences = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
     built = options.machine_of(machine, how["settings"])
     if how["devices"] is not None:
         built = with_room(built, how["devices"])

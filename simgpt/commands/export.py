@@ -41,7 +41,7 @@ def command(model: str, framework: str, **how: Any) -> None:
     from workload.models.read import described_model
 
     gpt = model_of(model, how["model_fields"])
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
     plan, beyond = options.plan_table(how["plan"]), described_model(model).beyond
     asked = Asked(gpt, plan, how["devices"], batch, beyond)
     found = exported(asked, framework, how["stack"])

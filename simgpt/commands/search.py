@@ -197,9 +197,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive goes without --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
-        problem, state, fronts, families = _answered(problem, given, patience, how)
+        problem, state, fronts, families, faster = _answered(problem, given, patience, how)
     remarks = [*assumed_of_parts(machine, built), *in_segments(built, how["devices"])]
-    found = Found(problem, built, state, how["objective"], how["gap"], fronts, families, remarks)
+    found = Found(
+        problem, built, state, how["objective"], how["gap"], fronts, families, remarks, faster
+    )
     racks = segments_record(built, how["devices"])
     record = found.as_record() | asked(model, machine, how, stack, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
@@ -222,9 +224,11 @@ def _nothing_found(patience: Patience, limit_s: float | None) -> NoReturn:
 
 def _answered(
     problem: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
-) -> tuple[SearchProblem, Progress, dict[str, list[Prediction]], dict[str, Prediction | None]]:
+) -> tuple[
+    SearchProblem, Progress, dict[str, list[Prediction]], dict[str, Prediction | None], list[int]
+]:
     """The problem with the room for its plans, how far the search came, and those along its fronts
-    and in the families of plans, all of them anchored."""
+    and in the families of plans, all of them anchored; and near batches with faster plans."""
     from simulator.uncertainty.anchors import QuestionAnchors
 
     same = ("objective", "top", "workers", "exhaustive", "gap")
@@ -239,13 +243,14 @@ def _answered(
     memory = searches.memory_front(problem, state) if how["memory_front"] else []
     devices = searches.devices_front(problem, state, others) if others else []
     families = searches.families(problem) if how["families"] else {}
+    faster = searches.faster_batches(problem, state)
     known = {name: each and searches.anchored(each) for name, each in families.items()}
     fronts = {"memory_front": list(map(searches.anchored, memory)), "devices_front": devices}
-    return searches.anchored_problem(problem), best, fronts, known
+    return searches.anchored_problem(problem), best, fronts, known, faster
 
 
 def _batch(gpt: GPT, how: dict[str, Any]) -> int:
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
     if batch is None:
         raise click.UsageError("a search needs --batch or --batch-tokens")
     return batch

@@ -89,9 +89,9 @@ class Evaluator:
             document = self._inputs.routings[point["routing"]]
             gpt = routed(gpt, histogram_of(document, gpt, point["routing"]))
         machine = self._set(point["machine"], _settings(point))
-        batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt)
         stack = self._inputs.stacks[point.get("stack", EXECUTOR.name)]
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
+        batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt, devices)
         if point.get("plan") == best.BEST:
             assert devices is not None and batch is not None
             machine = with_room(machine, devices)

@@ -132,7 +132,7 @@ def _of_framework(
     from workload.models.read import described_model
 
     gpt = model_of(model, how["model_fields"], tells=False)
-    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt)
+    batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])
     beyond = described_model(model).beyond
     asked = Asked(gpt, options.plan_table(how["plan"]), how["devices"], batch, beyond)
     exported = exported_job(asked, question.job, framework)

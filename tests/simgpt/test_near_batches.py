@@ -1,0 +1,65 @@
+"""Batches that devices divide badly: what is proposed in their place, and where it pays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from simgpt.near_batches import near_batches, worth_a_search
+from tests.simgpt.face import simgpt
+
+MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--model-set", "sequence=4096")
+SEARCH = (
+    *("search", "gpt-5b", "-m", "perlmutter", "-n", "16"),
+    *("--plan", "y=1,z=1,recompute=full,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe"),
+    *("--workers", "1", "--top", "1", "--json"),
+)
+
+
+@pytest.mark.parametrize("command", ["predict", "search"])
+def test_tokens_that_are_no_whole_sequences_get_counts_that_the_devices_divide(
+    command: str,
+) -> None:
+    """8e6 tokens are 1953.1 sequences of 4,096; 2,048 and 1,920 are multiples of 64 within 5 %."""
+    said = simgpt(command, *MODEL, "--batch-tokens", "8M")
+    assert said.status == 2
+    assert said.sentence.endswith("nearest: 8Mi (2,048 sequences) or 7864320 (1,920)")
+    for given in ("8Mi", "7864320"):
+        assert (
+            simgpt(
+                "predict", *MODEL, "--batch-tokens", given, "--plan", "dp=rest,mbs=2,zero=2"
+            ).status
+            == 0
+        )
+
+
+@pytest.mark.parametrize("devices", [1, 3, 8, 24, 64, 1000])
+@pytest.mark.parametrize("batch", [20.5, 97, 1000, 1953.125, 10007])
+def test_near_batches_are_near_and_shared_better(batch: float, devices: int) -> None:
+    for near in near_batches(batch, devices):
+        assert abs(near / batch - 1) <= 0.05
+    for near in worth_a_search(int(batch), devices):
+        assert near != int(batch) and abs(near / int(batch) - 1) <= 0.05
+
+
+def test_a_batch_that_the_devices_divide_costs_no_further_search() -> None:
+    assert [worth_a_search(batch, 64) for batch in (64, 1920, 1984, 2048)] == [[], [], [], []]
+    assert len(worth_a_search(1953, 64)) == 2
+
+
+def test_a_search_names_near_batches_whose_plans_are_faster_per_token() -> None:
+    """61 sequences on 16 devices leave no data parallelism; 64 leave all of it, and 60 some."""
+    odd = json.loads(simgpt(*SEARCH, "--batch", "61").out)
+    near = json.loads(simgpt(*SEARCH, "--batch", "64").out)
+    per_sequence = [found["plans"][0]["step_s"] / n for found, n in ((odd, 61), (near, 64))]
+    assert per_sequence[0] > 1.1 * per_sequence[1]
+    named = {each["batch"]: each for each in odd["faster_batches"]}
+    assert named[64]["batch_tokens"] == 64 * 2048
+    assert "faster_batches" not in near
+
+
+def test_a_near_batch_that_is_no_faster_is_not_named() -> None:
+    """With data parallelism given away, 61 and 64 sequences take as long for each."""
+    fixed = (*SEARCH[:7], f"{SEARCH[7]},data=1", *SEARCH[8:])
+    assert "faster_batches" not in json.loads(simgpt(*fixed, "--batch", "61").out)
