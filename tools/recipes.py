@@ -1,5 +1,6 @@
-"""`python -m tools.recipes REPOSITORY RELEASE=TAG …`: write validation/data/recipes.csv from tags
-of a clone of Megatron-Bridge.
+"""`python -m tools.recipes MIRRORS RELEASE=TAG …`: write validation/data/recipes.csv from a folder
+with clones of Megatron-Bridge (of which tags are given), NeMo and dgxc-benchmarking, named as
+OWNER+NAME/repo.
 
 Each tag's files are unpacked by git into a folder of their own, and their recipes evaluated over
 their syntax trees (simgpt/frameworks/recipe_code); nothing of them is run.
@@ -8,21 +9,22 @@ their syntax trees (simgpt/frameworks/recipe_code); nothing of them is run.
 from __future__ import annotations
 
 import csv
-import io
-import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.facts import COLUMNS, facts
-from simgpt.frameworks.recipe_code.layouts import RecipeKey, recipes_of
+from simgpt.frameworks.recipe_code.keys import RecipeKey
+from simgpt.frameworks.recipe_code.layouts import recipes_of
 from simgpt.frameworks.recipe_code.recipe import evaluate_recipe
 from simgpt.frameworks.recipe_code.values import RecipeError
+from tools.launches import rows_of_launches
+from tools.repositories import unpacked
 
 TABLE = Path(__file__).parent.parent / "validation" / "data" / "recipes.csv"
+CLONES = ("NVIDIA-NeMo+Megatron-Bridge", "NVIDIA+NeMo", "NVIDIA+dgxc-benchmarking")
 FOLDERS = ("scripts/performance", "src/megatron/bridge")
 OF_TEXT = "pretrain"  # the task of the published tables
 LEFT_OUT = ("_vl_", "wan_")  # models of images, which the tables do not have
@@ -30,13 +32,15 @@ LEFT_OUT = ("_vl_", "wan_")  # models of images, which the tables do not have
 
 def main(arguments: Sequence[str]) -> None:
     """Write the table; a RecipeError names a tag that has no recipes."""
-    repository, *releases = arguments
+    mirrors, *releases = arguments
+    bridge, nemo, dgxc = (Path(mirrors) / name / "repo" for name in CLONES)
     lines = []
     for each in releases:
         release, _, tag = each.partition("=")
         with tempfile.TemporaryDirectory() as folder:
-            _unpack(Path(repository), tag, Path(folder))
+            unpacked(bridge, tag, FOLDERS, Path(folder))
             lines += list(rows_of(Path(folder), release, tag))
+    lines += rows_of_launches(nemo, dgxc)
     with TABLE.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ("release", "tag", *COLUMNS), lineterminator="\n")
         writer.writeheader()
@@ -59,13 +63,6 @@ def rows_of(folder: Path, release: str, tag: str) -> Iterator[dict[str, str]]:
 
 def _is_wanted(key: RecipeKey) -> bool:
     return key.task == OF_TEXT and not any(part in f"_{key.model}_" for part in LEFT_OUT)
-
-
-def _unpack(repository: Path, tag: str, folder: Path) -> None:
-    command = ["git", "-C", str(repository), "archive", tag, *FOLDERS]
-    done = subprocess.run(command, check=True, capture_output=True)
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ from workload.plan import Plan
 
 BRIDGE = "NVIDIA Megatron-Bridge performance summary"
 OF_RECIPES = {"source": BRIDGE, "framework": "Megatron-Bridge", "table_or_figure": "26.04"}
+OF_LAUNCHES = {
+    **{"source": "NVIDIA DGX Cloud", "framework": "NeMo / Megatron-Core", "gpu": "GB200"},
+    **{"model": "DeepSeek-V3 671B", "table_or_figure": "deepseek_v3 README, v25.05.05"},
+}
 COLUMNS = {
     **{"id": "a-1", "source": "A. Author (arXiv 1)", "table_or_figure": "1", "machine": "Mine"},
     **{
@@ -235,7 +239,7 @@ def test_latent_attention_on_blackwell_in_2025_has_no_fused_kernel(gpu: str, fla
         (OF_RECIPES | {"model": "DeepSeekV3", "gpu": "GB200"}, 1, 0.0),
         (OF_RECIPES | {"model": "DeepSeekV3 (w/o MTP)", "gpu": "GB200"}, 0, 0.0),
         ({"source": BRIDGE, "model": "Qwen3", "routing": "token drop"}, 0, 1.0),
-        ({"source": "NVIDIA DGX Cloud", "model": "DeepSeek-V3 671B"}, 1, 1.0),
+        (OF_LAUNCHES, 1, 1.0),
     ],
 )
 def test_a_second_token_and_dropped_ones_are_those_of_the_recipe(

@@ -9,7 +9,7 @@ import pytest
 
 from topologies.files.reading import shipped_text
 from validation.moe.rows import read_moe_runs
-from validation.published.recipes import recipe_of, recipes, with_recipe
+from validation.published.recipes import left_of_recipes, recipe_of, recipes, with_recipe
 
 SUMMARY = {
     "source": "NVIDIA Megatron-Bridge performance summary",
@@ -103,3 +103,60 @@ def test_the_table_names_what_it_could_not_tell() -> None:
     untold = [each for each in rows if not each["graphs"]]
     assert len(rows) > 2000
     assert all("cuda_graph" in each["unresolved"] for each in untold)
+
+
+DGXC = {
+    "source": "NVIDIA DGX Cloud Benchmarking recipes",
+    "framework": "NeMo / Megatron-Core",
+    "gpu": "GB200",
+    "model": "DeepSeek-V3 671B",
+    "precision": "bf16",
+    "gpus_total": "256",
+}
+
+
+def test_rows_of_launch_scripts_take_the_recipe_of_nemo_that_those_start() -> None:
+    blackwell = with_recipe(DGXC | {"table_or_figure": "deepseek_v3 README, v25.05.05"})
+    assert (blackwell["gradients"], blackwell["recompute"]) == ("fp32", "selective")
+    assert (blackwell["capacity"], blackwell["mtp_layers"]) == ("1.0", "1")
+    assert blackwell["stage_layers"] == "15,16,16,14"
+    hopper = DGXC | {"gpu": "H100-SXM5-80GB", "gpus_total": "1024"}
+    later = with_recipe(hopper | {"table_or_figure": "deepseek_v3 README, v25.08.02"})
+    assert (later["dispatcher"], later["gradients"], later["capacity"]) == ("DeepEP", "bf16", "")
+    assert later["recompute"] == "mla_up_proj+mlp+moe"
+
+
+def test_a_launch_scripts_row_takes_no_recipe_of_another_release() -> None:
+    cells = DGXC | {"gpu": "H100", "model": "Llama3.1-405B", "precision": "fp8"}
+    cells |= {"table_or_figure": "v25.05.01 README table", "gpus_total": "32", "pp": "1"}
+    found = recipe_of(cells)  # 25.04.01 has one on 32 GPUs with pp=1
+    assert found is not None
+    assert found["release"] == "dgxc-25.05.01"
+    cells = DGXC | {"table_or_figure": "deepseek_v3 README, v25.05.04"}
+    assert with_recipe(cells) == cells
+
+
+def test_a_model_with_fewer_layers_takes_the_recipe_of_the_whole_one() -> None:
+    cells = DGXC | {"gpu": "H100-SXM5-80GB", "precision": "fp8", "gpus_total": "32"}
+    cells |= {"model": "Llama3.1-405B-proxy-8L", "table_or_figure": "v25.04.01 README table"}
+    found = recipe_of(cells)
+    assert found is not None
+    assert (found["model"], found["pp"], found["gbs"]) == ("llama31_405b", "1", "64")
+
+
+def test_what_no_plan_has_is_counted_with_the_reason() -> None:
+    whole = row("26.06", "GB200", "LLAMA3.1_405B", "mxfp8")
+    rows = [with_recipe(whole), whole]
+    assert "tp_overlap" in rows[0]["recipe_left"]
+    (line,) = (each for each in left_of_recipes(rows) if "tp_overlap" in each)
+    assert line.startswith("1 ")
+
+
+def test_megatron_fsdp_is_zero_3() -> None:
+    sharded = next(r for known in recipes().values() for r in known if r["sharding"] == "fsdp")
+    cells = row(sharded["release"], sharded["gpu"].upper(), sharded["model"], "mxfp8")
+    labels = {"fp8_mx": "mxfp8", "bf16": "bf16", "nvfp4": "nvfp4"}
+    label = labels.get(sharded["precision"], sharded["precision"].replace("_", "-"))
+    sizes = {"gpus_total": sharded["devices"], "pp": sharded["pp"], "tp": sharded["tp"]}
+    found = with_recipe(cells | {"precision": label} | sizes)
+    assert found["zero_stage"] == "3"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -73,8 +73,14 @@ def _speaks(dialect: Mapping[str, Any], run: PublishedRun) -> bool:
     return said and timely and not any(word in framework for word in dialect.get("unless", ()))
 
 
-def says(cell: str, words: str) -> bool:
-    """Whether the words are in the cell, or are all of it where they begin with =."""
+def says(cell: str, words: str | Sequence[str]) -> bool:
+    """Whether the words, or one of several, are in the cell, or all of it where they begin with =.
+
+    >>> says("nemo / megatron-core", ["megatron-bridge", "nemo"]), says("nemo-2", "=nemo")
+    (True, False)
+    """
+    if not isinstance(words, str):
+        return any(says(cell, each) for each in words)
     return cell == words[1:] if words.startswith("=") else words in cell
 
 

@@ -2,26 +2,36 @@
 
 Megatron-Bridge's tables of measured steps give model, GPU, precision, batch and parallel sizes, and
 leave graphs, dispatcher, overlap, recomputation and dtypes to the recipe of the release that they
-name. A row takes the recipe of its model, GPU and precision that differs from it in the fewest
-sizes, of its release or of the ones before and behind it, since a table is measured some time
-before or after its release is tagged. Among equals its own release comes first, then the variant
-that the launcher takes by default (--config_variant, scripts/performance/argument_parser.py of
-Megatron-Bridge v0.3.0 to v0.5.1). The table is written by tools/recipes.py.
+name; the tables of NVIDIA's DGX Cloud benchmarking leave them to the launch script of their release
+and the recipe of NeMo that it starts. A row takes the recipe of its model, GPU and precision that
+differs from it in the fewest sizes: of its release or, of Megatron-Bridge, of the ones before and
+behind it too, since a table is measured some time before or after its release is tagged. Among
+equals its own release comes first, then the variant that the launcher takes by default
+(--config_variant, scripts/performance/argument_parser.py of Megatron-Bridge v0.3.0 to v0.5.1). The
+table is written by tools/recipes.py.
+
+What a recipe sets and no plan of ours has is not taken, and NOT_TAKEN says why.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from topologies.files.reading import shipped_text
 from workload.recomputation.parts import ACTIVATION, CORE, EXPERTS, PARTS, SELECTIVE, SHARED
 
 SHIPPED = "data/recipes.csv"
-SOURCE, FRAMEWORK = "performance summary", "megatron-bridge"
-REMARK = "recipe_remark"  # a column that readings add
+REMARK, LEFT = "recipe_remark", "recipe_left"  # columns that readings add
+NOT_TAKEN = {  # columns of a recipe's that no plan has, by the reason
+    "tp_overlap": "tensor-parallel collectives are not split into parts beside their matmuls",
+    "offloaded": "activations go to the host for all layers or for none, not for some of them",
+    "main_grads": "gradients have one dtype, that of their sums, not one more for the optimizer",
+}
+AS_USUAL = ("", "no", "fp32")  # cells of theirs that ask for nothing else
 SIZES = {  # columns of a row, and the recipes'
     **{"gpus_total": "devices", "global_batch_seqs": "gbs", "micro_batch": "mbs"},
     **{"tp": "tp", "pp": "pp", "vpp": "vpp", "cp": "cp", "ep": "ep"},
@@ -36,6 +46,25 @@ WHOLE_GRAPHS = ("layer", "full_iteration")
 Cells = dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Tables of measured steps whose rows have recipes: words of their source and framework, how
+    a row names its release, what stands before that in our table, and how many releases away a
+    recipe may be."""
+
+    source: str
+    framework: str
+    release: str
+    prefix: str
+    near: int
+
+
+PUBLISHERS = (
+    Publisher("performance summary", "megatron-bridge", r"^(2\d\.\d\d(?:\.\d\d)?)(?!\S)", "", 1),
+    Publisher("dgx cloud", "nemo", r"\bv(2\d\.\d\d(?:\.\d\d)?)(?!\S)", "dgxc-", 0),
+)
+
+
 def with_recipe(cells: Cells) -> Cells:
     """A row's cells, those that are empty filled from its recipe; as they are without one."""
     recipe = recipe_of(cells)
@@ -44,6 +73,8 @@ def with_recipe(cells: Cells) -> Cells:
     given = _meant(recipe)
     if differing := _differing(cells, recipe):
         given[REMARK] = f"the recipe of {recipe['tag']} differs in {', '.join(differing)}"
+    left = [name for name in NOT_TAKEN if recipe[name] not in AS_USUAL]
+    given[LEFT] = "+".join(each for each in left if each != "tp_overlap" or recipe["tp"] != "1")
     return cells | {name: value for name, value in given.items() if not cells.get(name)}
 
 
@@ -56,18 +87,35 @@ def recipe_of(cells: Mapping[str, str]) -> Mapping[str, str] | None:
     >>> recipe_of(row)["graphs"]
     'full_iteration'
     """
-    release = re.match(r"2\d\.\d\d(\.\d\d)?(?!\S)", cells.get("table_or_figure", ""))
-    of_table = SOURCE in cells.get("source", "").lower()
-    if not release or not of_table or FRAMEWORK not in cells.get("framework", "").lower():
-        return None
+    publisher, release = _published(cells)
     gpu = cells.get("gpu", "").lower().partition("-")[0]
-    key = (_plain(cells.get("model", "")), gpu)
-    known = [each for each in recipes().get(key, []) if _distance(release[0], each) <= 1]
+    of_model = recipes().get((_plain(cells.get("model", "")), gpu), [])
+    if publisher is None or not of_model:
+        return None
+    known = [each for each in of_model if _distance(release, each) <= publisher.near]
     for label in _labels(cells.get("precision", "").lower()):
         own = [each for each in known if each["precision"] == label]
-        if any(each["release"] == release[0] for each in own):
-            return min(own, key=lambda each: _rank(cells, release[0], each))
+        if any(each["release"] == release for each in own):
+            return min(own, key=lambda each: _rank(cells, release, each))
     return None
+
+
+def left_of_recipes(rows: Iterable[Mapping[str, str]]) -> Iterator[str]:
+    """What rows do not take from their recipes, how many, and why."""
+    left = [name for row in rows for name in row.get(LEFT, "").split("+")]
+    for name, why in NOT_TAKEN.items():
+        if count := left.count(name):
+            yield f"{count} recipes set {name}, which is not taken: {why}"
+
+
+def _published(cells: Mapping[str, str]) -> tuple[Publisher | None, str]:
+    """Who published a row, where that has recipes, and the release that the row names."""
+    for each in PUBLISHERS:
+        found = re.search(each.release, cells.get("table_or_figure", ""))
+        source, framework = (cells.get(key, "").lower() for key in ("source", "framework"))
+        if found and each.source in source and each.framework in framework:
+            return each, each.prefix + found[1]
+    return None, ""
 
 
 @cache
@@ -94,12 +142,13 @@ def _distance(release: str, recipe: Mapping[str, str]) -> int:
 
 
 def _plain(model: str) -> str:
-    """A model's name without what stands in brackets, in letters and digits alone.
+    """A model's name without what stands in brackets and without a smaller number of layers, in
+    letters and digits alone.
 
-    >>> _plain("DeepSeekV3 (w/o MTP)"), _plain("LLAMA3.1_405B"), _plain("llama31_405b")
+    >>> _plain("DeepSeekV3 (w/o MTP)"), _plain("LLAMA3.1_405B"), _plain("llama31_405b-proxy-8L")
     ('deepseekv3', 'llama31405b', 'llama31405b')
     """
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*", "", model.lower()))
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*|-proxy-\d+l", "", model.lower()))
 
 
 def _labels(precision: str) -> tuple[str, ...]:
@@ -142,6 +191,7 @@ def _meant(recipe: Mapping[str, str]) -> Cells:
         "moments": recipe["moments"],
         "optimizer": OPTIMIZERS.get(recipe["optimizer"], ""),
         "capacity": recipe["capacity"],
+        "zero_stage": "3" if recipe["sharding"] == "fsdp" else "",
         "etp": recipe["etp"],
         "mtp_layers": recipe["mtp"],
         "stage_layers": recipe["stage_layers"],

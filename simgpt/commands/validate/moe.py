@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options, tables
-from simgpt.commands.validate.published import print_commands
+from simgpt.commands.validate.published import left_of_recipes, print_commands
 from simgpt.commands.validate.ranking_line import ranges_line, ranking_line
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
@@ -61,7 +61,7 @@ def command(
         return print_commands(read_moe_runs(data), sources, as_json=as_json, output=output)
     with Ticker() as ticker:
         report = validate_moe(data, sources, ticker)
-    parts = [_rows(report)] if sources else []
+    parts = [_rows(report), left_of_recipes(report.outcomes)] if sources else []
     parts += [_sources(report), _rates(report), *_remarks(report)]
     record = report.as_dict() | ran()
     text = "\n\n".join(part for part in parts if part)

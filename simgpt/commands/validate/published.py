@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ def command(
     report, left_out = _compared(data, sources, shipped, unseen=unseen)
     anchored = anchored_errors(report.outcomes)
     parts = [first_lines(report, anchored)]
-    parts += [_rows(report.outcomes)] if sources else []
+    parts += [_rows(report.outcomes), left_of_recipes(report.outcomes)] if sources else []
     parts += [_scores(report, "source"), _scores(report, "machine"), *_remarks(report)]
     parts += [_unseen(report, left_out)] if unseen else []
     parts += [changes_table(report.outcomes, before)]
@@ -248,6 +248,13 @@ def _remarks(report: Comparison) -> Iterator[str]:
         if ranking is not None:
             yield ranking_line(ranking, f", {name}")
     yield "\n".join(_left_out(report))
+
+
+def left_of_recipes(outcomes: Iterable[Outcome]) -> str:
+    """What rows do not take from the recipes that they name, and why."""
+    from validation.published import recipes
+
+    return "\n".join(recipes.left_of_recipes(each.run.columns for each in outcomes))
 
 
 def _left_out(report: Comparison) -> Iterator[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from simgpt.frameworks.recipe_code.checkout import Checkout
@@ -160,15 +160,17 @@ def _dotted(path: Path) -> str:
     return ".".join(path.with_suffix("").parts)
 
 
-def evaluated(ev: Evaluator, key: RecipeKey, devices: int | None) -> tuple[Thing, int]:
+def evaluated(
+    ev: Evaluator, key: RecipeKey, devices: int | None, command: Sequence[str] = ()
+) -> tuple[Thing, int]:
     """The recipe's configuration, and on how many devices it runs: those that are asked for, or
-    else its own."""
+    else its own; `command` is a script's command line."""
     if key.layout == FLAT:
         found = evaluated_call(ev, key.module, key.function, [], {})
         return _thing(found, key), devices or key.devices
     if key.layout == SCRIPT:
         count = devices or key.devices
-        return script_of_nemo(ev, key, count), count
+        return script_of_nemo(ev, key, count, command), count
     if key.layout == FACTORY:
         return evaluated_factory(ev, key, devices)
     if key.layout == MATRICES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,10 +104,17 @@ def find_recipe(checkout: Checkout, name: str) -> RecipeKey:
     raise RecipeError(f"no recipe {name}; there are {', '.join(alike[:NEAREST])}{more}")
 
 
-def evaluate_recipe(checkout: Checkout, key: RecipeKey, devices: int | None = None) -> Recipe:
-    """A recipe's settings on a number of devices, its own where none is given."""
+def evaluate_recipe(
+    checkout: Checkout,
+    key: RecipeKey,
+    devices: int | None = None,
+    *,
+    command: Sequence[str] = (),
+) -> Recipe:
+    """A recipe's settings on a number of devices, its own where none is given; a script's with a
+    command line of its own."""
     ev = Evaluator(checkout, DEVICES.get(key.gpu), facts_of)
-    config, count = evaluated(ev, key, devices)
+    config, count = evaluated(ev, key, devices, command)
     if key.layout in OF_NEMO:
         _read_model(ev, _within(config, ["model", "config"]))
         for name in NEEDED:
