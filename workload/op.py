@@ -191,7 +191,7 @@ class Buffer:
     @property
     def is_parameter(self) -> bool:
         """Whether it is what a rank holds of a parameter, on the device or on the host."""
-        return self.role == "parameters" or (self.role == HOST and self.name == self.parameter)
+        return bool(self.parameter) and self.name == self.parameter
 
     @property
     def is_state(self) -> bool:

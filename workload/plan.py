@@ -11,7 +11,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import TURNS_LATE, TWO_WAY, V_SHAPED, ways
-from workload.recipes.table import recipe_refusal
+from workload.recipes.table import params_refusal, recipe_refusal
 from workload.rules.table import rule_of
 from workload.splits import context as contexts
 from workload.splits import experts, states
@@ -43,10 +43,11 @@ class Plan:
     sharded parameters and gradients as well ("parameters"); or what layers keep for their backward
     passes ("activations"). Of what the host updates `offload_share` is a share, of which the device
     updates the rest.
-    With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits. With `sequence_parallel`
-    norms and the residual stream are split over x by rows. `recompute` runs again in the backward
-    pass nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops
-    give ("per_op"), or layers whole: "full", or "full:N" for the first N layers of a chunk. The
+    With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits, with `fp8_params` the weights of
+    linears that multiply in 8 bits, without copies of 16 bits. With `sequence_parallel` norms and
+    the residual stream are split over x by rows. `recompute` runs again in the backward pass
+    nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops give
+    ("per_op"), or layers whole: "full", or "full:N" for the first N layers of a chunk. The
     classifier and its `loss` take a micro-batch's rows in `loss_chunks` chunks, each with its
     gradients; a "fused" loss makes that of logits in place of these. With `matmul_forms` "tuned"
     each matmul runs in the form that is fastest on the machine, on operands transposed for it if
@@ -98,6 +99,7 @@ class Plan:
     precision: str = "bf16"
     recipe: str = "none"
     fp8_swiglu_input: bool = False
+    fp8_params: bool = False
     expert: int = 1
     expert_tensor: int = 0
     dispatcher: str = "usual"
@@ -116,6 +118,8 @@ class Plan:
             raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
         if why := recipe_refusal(self):
             raise PlanCannotRunError(f"recipe={self.recipe} {why}")
+        if self.fp8_params and (why := params_refusal(self)):
+            raise PlanError(f"fp8_params=true {why}")
         if why := dispatcher_refusal(self):
             raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
         if why := fp8_refusal(self):

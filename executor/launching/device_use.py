@@ -74,6 +74,11 @@ def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
             raise LaunchError(
                 f"{key}={value} has no kernel of an update; a run has {key}={' or '.join(able)}"
             )
+    if plan.fp8_params:
+        raise LaunchError(
+            "fp8_params=true has no kernel that casts master copies into weights; take "
+            "fp8_params=false for a run"
+        )
     if plan.offload in (UPDATE, PARAMETERS) and device != "cpu":
         raise LaunchError(
             f"offload={plan.offload} updates on the host's processors, which a run does on CPUs "

@@ -71,6 +71,7 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_overlaps(reading)
     recomputed.read(reading)
     offloaded.read(reading)
+    quantised.read_params(reading)
     backend = reading.word("attention-backend", "auto", BACKENDS)
     kind = reading.word("transformer-impl", "", IMPLEMENTATIONS)
     flash, local = reading.switch("use-flash-attn"), kind == IMPLEMENTATIONS[0]

@@ -42,6 +42,7 @@ REFUSED = {
     "ends_as_layers": "it splits layers evenly",
     "batch": "it asks for one batch",
     "context_latents": "compare plans by predict --sweep",
+    "fp8_params": "compare plans by predict --sweep",
     "offload_share": "compare plans by predict --sweep",
     "loss": "how many chunks a fused one has follows from the plan: compare plans by predict "
     "--sweep, or search with loss_chunks alone",

@@ -70,6 +70,11 @@ def job_of(
     optional = given_where(stack.plan, words).keys() - words.keys()
     given = _where_it_can(given, {key: stack.plan.get(key) for key in sorted(optional)}, refusal)
     plan = _plan_of(given, read, refusal)
+    if plan.fp8_params and not asked.fp8 and plan.recipe == NO_RECIPE:
+        raise PlanError(
+            "fp8_params=true keeps weights in the 8 bits in which linears multiply: give "
+            "precision=fp8 or a recipe with it"
+        )
     if beside is not None:
         plan = of_plan(plan, gpt, stack.runs)
     said = {*words, "batch"} if batch is not None else {*words}

@@ -134,12 +134,8 @@ class GoldenRun:
 
     @property
     def _stack(self) -> Stack:
-        """Megatron-Core, where asked for with a fused loss and with parameters in fp8."""
-        fused = is_set(self.cells, FUSED_LOSS)
-        stack, more = load_stack(WITH_FUSED_LOSS if fused else STACK), dict[str, Any]()
-        if "param_gather" in self.cells["precision"]:
-            more["fp8_weights"] = False
-        return replace(stack, memory={**stack.memory, **more})
+        """Megatron-Core, where asked for with a fused loss."""
+        return load_stack(WITH_FUSED_LOSS if is_set(self.cells, FUSED_LOSS) else STACK)
 
     @property
     def has_experts(self) -> bool:
@@ -203,6 +199,8 @@ class GoldenRun:
             words["precision"] = (
                 "fp8-blockwise" if "blockwise" in self.cells["precision"] else "fp8"
             )
+        if "param_gather" in self.cells["precision"]:
+            words["fp8_params"] = True
         if self.cells["precision"] == "fp16":  # summed in fp32 only where that is asked for
             words["gradients"] = "bf16"
         return words

@@ -34,7 +34,7 @@ def with_kept(b: Builder, ops: Sequence[Op], *, transposes: bool) -> list[Op]:
     transposed copies too."""
     if b.held.gradient_buckets:
         _add_buckets(b)
-    if b.held.fp8_weights:
+    if b.held.fp8_weights and not b.plan.fp8_params:
         _add_copies_of_weights(b, ops, 2 if transposes else 1)
     kept = _with_inner(b, ops) if b.held.inner_activations else list(ops)
     return _with_gradients(b, kept) if b.held.gradients_until_end else kept
@@ -50,7 +50,8 @@ def _add_buckets(b: Builder) -> None:
 def _add_copies_of_weights(b: Builder, ops: Sequence[Op], count: int) -> None:
     """So many fp8 copies of the weights that linears multiply by in fp8, where a rank holds them
     whole."""
-    found = (read for op in ops if op.dtype == FP8 for read in op.reads if read in b.parameters)
+    operands = (name for op in ops if op.dtype == FP8 for name in op.reads[:2])  # no bias
+    found = (name for name in operands if name in b.parameters)
     for name in dict.fromkeys(found):
         for number in range(count):
             b.add(replace(b.buffers[name], name=f"{name}.fp8{number}", dtype=FP8))

@@ -9,6 +9,7 @@ from workload.gpt import GPT
 from workload.held.buckets import with_buckets
 from workload.held.kept import with_kept
 from workload.held.loss import with_copies_of_logits
+from workload.held.narrow_weights import with_narrow_weights
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
@@ -81,6 +82,7 @@ def lower_slots(
     every, casts = with_habits(every, b.buffers, habits)
     b.buffers |= casts
     every = with_kept(b, with_buckets(b, every), transposes=habits.fp8_transposes)
+    every = with_narrow_weights(b, every, transposes=habits.fp8_transposes)
     every = with_copies_of_logits(b, every)
     if plan.offload == ACTIVATIONS:
         every, copies = on_host(every, b.buffers)

@@ -170,6 +170,24 @@ def recipe_refusal(plan: Plan) -> str:
     return ""
 
 
+def params_refusal(plan: Plan) -> str:
+    """Why a plan's weights cannot be kept in 8 bits; "" where they can."""
+    recipe = _BY_NAME.get(plan.recipe)
+    for key, able in (("precision", "bf16"), ("optimizer", "adamw"), ("offload", "none")):
+        if (value := getattr(plan, key)) != able:
+            return f"is supported with {key}={able} alone, not {key}={value}"
+    if plan.master == "remainders":
+        return "leaves no bf16 weights that master=remainders could complete; take master=fp32"
+    if recipe and recipe.scaling == TWO_LEVELS:
+        return f"keeps weights in 8 bits, and recipe={recipe.name} multiplies in 4"
+    if recipe and not recipe.of_tensors and (plan.zero == 3 or plan.z > 1):
+        return (
+            f"gathers parts of weights in 8 bits, and the scales of recipe={recipe.name} are of "
+            "blocks of whole ones: take zero=1 or 2 and z=1"
+        )
+    return ""
+
+
 def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
     """The words of a plan, in which `precision` may name a recipe: all else is in bf16 then.
 

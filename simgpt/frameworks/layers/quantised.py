@@ -16,11 +16,12 @@ from typing import Any
 from simgpt.frameworks.reading import ON, Reading
 from simgpt.frameworks.switches import OFF
 from workload.errors import PlanCannotRunError
-from workload.recipes.table import DELAYED, HISTORY, NO_RECIPE, recipe_of
+from workload.recipes.table import DELAYED, FP8, HISTORY, NO_RECIPE, recipe_of
 from workload.recomputation.parts import ACTIVATION, NORMS, parts_of
 
 FORMAT, RECIPE, FOUR_BITS, OF_FOUR = "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe"
 FORMATS = ("e4m3", "hybrid")
+GATHERS = ("fp8-param-gather", "fp8-param")
 OF_EIGHT: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "fp8-delayed": ("delayed", "hybrid"),
@@ -49,15 +50,41 @@ def read(reading: Reading) -> str:
     return NO_RECIPE
 
 
+def read_params(reading: Reading) -> None:
+    """Whether weights are kept in 8 bits, once all else of the plan is read.
+
+    Source: NVIDIA/Megatron-LM@d98e8a6, megatron/training/arguments.py.
+    """
+    fields, asked = reading.fields, [name for name in GATHERS if reading.switch(name)]
+    recipe = fields.get("recipe", NO_RECIPE)
+    eight = fields.get("precision") == FP8 or recipe in OF_EIGHT
+    if not asked or not eight:
+        return
+    why = ""
+    if not fields["zero"]:
+        why = "without a distributed optimizer weights are in bf16"
+    elif fields.get("optimizer", "adamw") != "adamw" or fields.get("offload") == "update":
+        why = "weights that Muon or the host updates are in bf16"
+    elif fields["zero"] == 3 and recipe != NO_RECIPE and not recipe_of(recipe).of_tensors:
+        why = "weights are gathered in bf16, since their scales are of blocks of whole ones"
+    if why:
+        reading.differs(asked[0], why)
+        return
+    fields["fp8_params"] = True
+    if fields.get("master") == "remainders":  # of bf16 weights alone
+        del fields["master"]
+
+
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a plan's recipe, if it has one."""
+    of_weights = dict.fromkeys(GATHERS[:1], True) if fields["fp8_params"] else {}
     if fields["recipe"] == NO_RECIPE:
         _check(fields)
-        return {}
+        return of_weights
     if fields["recipe"] not in OF_EIGHT:
         return {FOUR_BITS: "e2m1", OF_FOUR: "nvfp4"}
     word, form = OF_EIGHT[fields["recipe"]]
-    settings: dict[str, Any] = {FORMAT: form, RECIPE: word}
+    settings: dict[str, Any] = {FORMAT: form, RECIPE: word, **of_weights}
     if recipe_of(fields["recipe"]).scaling == DELAYED:
         settings |= {"fp8-amax-history-len": HISTORY, "fp8-amax-compute-algo": "max"}
     return settings

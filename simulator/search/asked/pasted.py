@@ -17,6 +17,7 @@ ANYWAY: Mapping[str, Any] = {
     "context_heads": 1,
     "loss": "plain",
     "offload_share": 1.0,
+    "fp8_params": False,
     "loss_chunks": 1,
 }
 

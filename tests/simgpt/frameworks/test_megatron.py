@@ -138,6 +138,37 @@ def test_a_fraction_of_an_update_on_the_host_is_a_share_of_it() -> None:
     assert "offload" not in asked(**offload, optimizer_offload_fraction=0.0).plan
 
 
+@pytest.mark.parametrize(
+    ("settings", "narrow", "why"),
+    [
+        ({}, True, ""),
+        ({"fp8_recipe": "blockwise", "fp8_format": "e4m3"}, True, ""),
+        ({"fp8_param_gather": False, "fp8_param": True}, True, ""),
+        ({"fp8_format": None}, False, ""),
+        ({"use_distributed_optimizer": False}, False, "distributed optimizer"),
+        ({"optimizer": "dist_muon", "use_distributed_optimizer": False}, False, "Muon"),
+        ({"optimizer_cpu_offload": True}, False, "the host"),
+        ({"use_megatron_fsdp": True, "fp8_recipe": "mxfp8", "fp8_format": "e4m3"}, False, "blocks"),
+        ({"use_megatron_fsdp": True}, True, ""),
+    ],
+)
+def test_parameters_are_gathered_in_fp8_or_it_is_said_why_not(
+    settings: dict[str, Any], narrow: bool, why: str
+) -> None:
+    given: dict[str, Any] = {"use_distributed_optimizer": True, "fp8_format": "hybrid"}
+    given |= {"bf16": True, "fp8_recipe": "tensorwise", "fp8_param_gather": True} | settings
+    question = asked(**{key: value for key, value in given.items() if value is not None})
+    assert question.plan.get("fp8_params", False) == narrow
+    found = [each.why for each in question.changes if "fp8-param" in each.name]
+    assert [why in each for each in found] == [True] * bool(why)
+
+
+def test_a_weight_of_8_bits_leaves_no_remainders() -> None:
+    settings: dict[str, Any] = {"fp8_format": "hybrid", "fp8_recipe": "delayed"}
+    plan = asked(**AWARE, **settings, fp8_param_gather=True).plan
+    assert (plan["fp8_params"], plan.get("master")) == (True, None)
+
+
 AWARE = {"use_distributed_optimizer": True, "use_precision_aware_optimizer": True}
 
 

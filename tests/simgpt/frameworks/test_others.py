@@ -419,12 +419,11 @@ def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path
     assert (question.model, question.batch) == ("llama-3.1-8b", 128)
     assert question.plan_text == (
         "x=2,data=rest,micro_batch=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
-        "gradients=fp32,sequence_parallel=true,recipe=fp8-tensorwise"
+        "gradients=fp32,sequence_parallel=true,recipe=fp8-tensorwise,fp8_params=true"
     )
     assert [each.name for each in question.changes] == [
         "comm_overlap.tp_comm_overlap",
         "mixed_precision.first_last_layers_bf16",
-        "mixed_precision.fp8_param_gather",
     ]
     path.write_text(RECIPE.replace("mixed_precision: bf16", "precision_of: bf16"))
     changes = {each.name: each.why for each in imported([path], devices=64).changes}

@@ -119,6 +119,7 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
         del words["gradients"]
     elif zero:
         words["moments"] = draw(st.sampled_from(["fp32", "bf16", "fp8"]))
+    words["fp8_params"] = words["precision"] == "fp8" and zero > 0 and draw(st.booleans())
     if zero == 1 and words["precision"] == "bf16":
         aware = words["moments"] != "fp32"
         masters = ["remainders", "fp16"] if aware else ["fp32", "remainders", "fp16"]
@@ -178,7 +179,8 @@ def torchtitan_plans(draw: st.DrawFn) -> dict[str, Any]:
     words["reshard"] = draw(st.booleans())
     words["sequence_parallel"] = words["x"] > 1
     words["precision"] = draw(st.sampled_from(["bf16", "fp8"]))
-    if (words["zero"], words["pipe"], words["precision"]) == (3, 1, "bf16"):
+    shards = words["zero"] == 3 and words["data"] * words["cp"] > 1
+    if shards and (words["pipe"], words["precision"]) == (1, "bf16"):
         words["offload"] = draw(st.sampled_from(["none", "parameters"]))
     return words
 

@@ -72,7 +72,7 @@ PLAN_KEYS: dict[str, Any] = {
     **dict.fromkeys(("nope", "X"), COUNT),
     **dict.fromkeys(("zero", "shard"), SMALL),
     **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
-    "fp8_swiglu_input": SWITCH,
+    **dict.fromkeys(("fp8_swiglu_input", "fp8_params"), SWITCH),
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
     "recompute": [
         *("none", "selective", "full", "full:1", "full:-1", "full:99", "full:", "per_op", "half"),
