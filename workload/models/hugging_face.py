@@ -8,6 +8,7 @@ silence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from workload.models.configs.config import Config, as_json
 from workload.models.configs.experts import OF_EXPERTS, experts_of
 from workload.models.configs.family import (
     BLOCKS,
+    LANGUAGE,
     LETTERS,
     PATTERN,
     family_of,
@@ -41,7 +43,10 @@ _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false",
 
 def is_config(document: Any) -> bool:
     """Whether a JSON document is a config of Hugging Face rather than fields of a model."""
-    return isinstance(document, dict) and bool({"model_type", "architectures"} & document.keys())
+    if not isinstance(document, dict):
+        return False
+    within = any(isinstance(document.get(key), dict) for key in LANGUAGE)
+    return within or bool({"model_type", "architectures"} & document.keys())
 
 
 def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) -> Described:
@@ -55,7 +60,8 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     document = with_pattern(document)
     family, remark = family_of(document, origin, tables)
     row = families.row_for(tables["families"], family, document)
-    document = with_equal_values(_with_rope_base(document), row)
+    document, rounded = _with_rope_base(document)
+    document = with_equal_values(document, row)
     config = Config(origin, family, row, document)
     check_kinds(document, tables["kinds"], row, origin)
     _check(config, tables)
@@ -72,21 +78,24 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     notes = tuple(notes_of(config, gpt, biases, tables))
     if left_out:
         notes = (Note(f"left out beside the language model: {', '.join(left_out)}"), *notes)
-    notes = (*(Note(text) for text in remark), *notes)
+    notes = (*(Note(text) for text in (*remark, *rounded)), *notes)
     missing = sum(lacking.biases_lacking(gpt, biases).values())
     missing += sum(lacking.elements(gpt, lack) for lack in row["lacks"].values())
     return Described(gpt, notes, tuple(_beyond(config, gpt, biases, tables)), missing)
 
 
-def _with_rope_base(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_rope_base(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
     """The config with `rope_theta` at its top, where transformers 5 puts it into a table, or into
-    one of layers that attend to all tokens."""
+    one of layers that attend to all tokens; and what to say of one that is no whole number."""
     within = document.get("rope_parameters")
     if isinstance(within, dict) and isinstance(within.get(windows.WHOLE), dict):
         within = within[windows.WHOLE]
     if isinstance(within, dict) and "rope_theta" in within:
-        return {"rope_theta": within["rope_theta"], **document}
-    return document
+        document = {"rope_theta": within["rope_theta"], **document}
+    base = document.get("rope_theta")
+    if not isinstance(base, float) or not math.isfinite(base) or base.is_integer():
+        return document, []
+    return {**document, "rope_theta": round(base)}, [f"rope_theta = {base} is rounded"]
 
 
 def _fields(config: Config, tables: Mapping[str, Any], biases: list[str]) -> dict[str, Any]:

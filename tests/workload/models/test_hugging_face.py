@@ -434,6 +434,12 @@ def test_a_scaling_that_cannot_be_computed_is_said_and_rejects_no_file(
     assert "rope" in found.beyond
 
 
+def test_a_base_that_is_no_whole_number_is_rounded_and_said() -> None:
+    found = described("llama-3.1-8b", {"rope_theta": 10000.6})
+    assert found.gpt.rope_base == 10_001
+    assert notes(found, sequence=1) == ["rope_theta = 10000.6 is rounded"]
+
+
 def test_what_no_time_depends_on_is_silent() -> None:
     changes: dict[str, Any] = {"quantization_config": {"quant_method": "fp8"}}
     changes["auto_map"] = {"AutoModel": "x"}

@@ -63,6 +63,10 @@ def test_a_language_model_two_levels_down_is_read_and_all_others_are_named(tmp_p
     assert found.notes[0].text == "left out beside the language model: talker_config, audio_config"
 
 
+def test_a_config_whose_top_says_nothing_of_a_family_is_one(tmp_path: Path) -> None:
+    assert described({"text_config": LANGUAGE}, tmp_path).gpt.parameters == 23_572_403_200
+
+
 def test_a_language_model_without_a_family_has_that_of_the_whole(tmp_path: Path) -> None:
     text = {"num_hidden_layers": 2, "hidden_size": 256, "head_dim": 64, "vocab_size": 512}
     config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {}}
@@ -147,6 +151,21 @@ def test_layers_of_gpt_oss_at_no_equal_distance_are_refused(tmp_path: Path) -> N
     assert (whole.window, whole.global_every) == (0, 0)
     none = described({**config, "layer_types": ["sliding_attention"] * 24}, tmp_path).gpt
     assert (none.window, none.global_every) == (128, 0)
+
+
+@pytest.mark.parametrize(
+    ("types", "every"), [("fsss" * 4, 4), ("sssf" * 4, 4), ("ssf" + "s" * 2, 3), ("fsss", 4)]
+)
+def test_windows_that_begin_elsewhere_are_as_many_and_that_is_said(
+    types: str, every: int, tmp_path: Path
+) -> None:
+    words = {"f": "full_attention", "s": "sliding_attention"}
+    config = {"model_type": "cwm", "num_hidden_layers": len(types), "sliding_window": 64}
+    found = described({**config, "layer_types": [words[each] for each in types]}, tmp_path)
+    assert (found.gpt.window, found.gpt.global_every) == (64, every)
+    assert len(types) // every == types.count("f")
+    said = any("another one than the last" in note.text for note in found.notes)
+    assert said == types.startswith("f")
 
 
 def test_presets_of_a_family_are_named_where_none_has_the_sizes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from workload.models.configs.config import Config, as_json
 from workload.models.configs.experts import MARKS, OF_EXPERTS, TYPES
 from workload.models.configs.families import is_among
 from workload.models.configs.family import BLOCKS, OTHER
-from workload.models.configs.windows import switch_of, window_of
+from workload.models.configs.windows import are_elsewhere, switch_of, window_of
 from workload.models.described import Note
 from workload.models.rope_scaling import NUMBERS, SCALINGS, rope_type, why_not
 
@@ -36,7 +36,7 @@ def notes_of(
     longest = f"sequence {gpt.sequence} is {whose} {key}"
     yield Note(f"{longest}; give --model-set sequence=8192 for another", "sequence")
     yield from _lacking(config, gpt, biases, tables)
-    yield from _windows(config)
+    yield from _windows(config, gpt)
     yield from _said(config, gpt)
     yield from _rest(config, gpt)
     yield from _unread(config, tables)
@@ -74,7 +74,13 @@ def _lacking(
         yield Note(f"not modelled: {', '.join(given)}")
 
 
-def _windows(config: Config) -> Iterator[Note]:
+def _windows(config: Config, gpt: GPT) -> Iterator[Note]:
+    if are_elsewhere(config, gpt.global_every):
+        yield Note(
+            f"layer_types: of each {gpt.global_every} layers another one than the last attends to "
+            "all tokens",
+            above=gpt.window,
+        )
     if (window := window_of(config)) and switch_of(config):
         words = f"sliding_window = {window} of some layers is not read: attention is over all"
         words = f"{words} tokens; give --model-set window and global_every"

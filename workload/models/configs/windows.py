@@ -44,15 +44,22 @@ def _whole_every(config: Config, layers: int) -> int | None:
     if not types:
         return usual
     whole = [n for n, each in enumerate(types, start=1) if each == WHOLE]
-    every = (whole or [0])[0]
-    if len(types) != layers or whole != [
-        n for n in range(1, layers + 1) if every and not n % every
-    ]:
+    every = whole[1] - whole[0] if len(whole) > 1 else 0
+    if len(whole) == 1:
+        every = max(whole[0], layers - whole[0] + 1)  # so that there is no other
+    alike = whole == list(range(whole[0], layers + 1, every)) if whole else True
+    if len(types) != layers or not alike or len(whole) != (layers // every if every else 0):
         raise ModelError(
             f"{config.origin}: layer_types has {len(types)} layers, of which {len(whole)} attend "
             f"to all tokens: it should be every so manieth of {layers}"
         )
     return every
+
+
+def are_elsewhere(config: Config, every: int) -> bool:
+    """Whether layers that attend to all tokens are as many as in a model, in other places."""
+    types = config.document.get("layer_types") or []
+    return bool(every) and WHOLE in types and types.index(WHOLE) != every - 1
 
 
 def _usual(config: Config) -> int | None:
