@@ -201,6 +201,14 @@ HYBRID = {
 }
 
 
+def test_a_long_list_of_quantised_linears_rejects_no_file(tmp_path: Path) -> None:
+    """As of MiniMax M3 in four bits, whose file has 3 MB."""
+    names = [f"model.layers.{number}.mlp.experts.down_proj" for number in range(40_000)]
+    config = {"model_type": "llama", "quantization_config": {"ignore": names}}
+    assert described(config, tmp_path).gpt.layers == 32
+    assert (tmp_path / "config.json").stat().st_size > 2**20
+
+
 def test_nemotron_h_is_the_preset(tmp_path: Path) -> None:
     gpt, preset = described(HYBRID, tmp_path).gpt, find_model("nemotron-h-8b")
     assert gpt.parameters == preset.parameters == 8_100_852_736
