@@ -11,8 +11,8 @@ from typing import Any
 from topologies.files.reading import shipped_toml
 
 NUMBER = r"([\d,]{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?)"
-ROUNDED = r"(\d{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?[KMBTPE]?)"
-SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+ROUNDED = r"(\d{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?[KMBGTPE]?)"
+SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 STEPS, SAMPLES = "steps", "samples"  # what a clock's numbers count
 # What of a quantity is kept, and its unit in SI.
 SECONDS, STEPS_PER_S, SAMPLES_PER_S = "seconds", "steps_per_s", "samples_per_s"

@@ -28,6 +28,8 @@ _OTHERS = (
      "it lacks throughput/device/batches_per_second or BPS"),
     ("DeepSpeed", "skipped=", r"\bstep=\d+, skipped=\d+, lr=",
      "it lacks CurrSamplesPerSec, and `iter time (s)` of its pipeline"),
+    ("an older DeepSpeed", "samplespersec=", r"\b\d+/\d+, SamplesPerSec=",
+     "its SamplesPerSec is the mean since the start"),
     ("PyTorch Lightning", "it/s", r"\bEpoch \d+[: ]+\d+%\|", "its progress bar has a mean rate"),
     ("PyTorch Lightning", "s/it", r"\bEpoch \d+[: ]+\d+%\|", "its progress bar has a mean rate"),
 )  # fmt: skip

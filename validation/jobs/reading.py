@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from topologies.files.budget import Budget
 from topologies.files.printable import path_shown
 from topologies.files.reading import ANSWER_BYTES
-from validation.jobs.log_lines import read_log
+from validation.jobs.log_lines import read_log, split_label
 from validation.jobs.log_text import GZIP, GZIP_BITS, RECORD_BYTES, blocks_of, lines_of
 from validation.jobs.measured_job import MeasuredJob
 from validation.jobs.records import LOG, LONGEST, is_lines, read_answer, read_lines
@@ -37,13 +38,24 @@ def read_job(path: Path, asked: Job) -> tuple[MeasuredJob, int]:
     head = _unpacked(head, HEAD) if head.startswith(GZIP) else head
     if _is_trace(head):
         return read_trace(path)
-    begun = head.decode("utf-8-sig", "replace").lstrip()
+    label, begun = split_label(head.decode("utf-8-sig", "replace").lstrip())
+    begun = begun.lstrip()
+    lines = partial(lines_of, path, longest=LONGEST + 1, mean=RECORD_BYTES)
     if not begun.startswith("{") or _PYTHON.match(begun):
         return read_log(partial(lines_of, path), name, asked), 0
-    lines = partial(lines_of, path, longest=LONGEST + 1, mean=RECORD_BYTES)
+    if label:
+        return read_lines(_of_rank(label, lines()), name, asked.device_tokens), 0
     if is_lines("".join(islice(filter(str.strip, lines()), 2))):
         return read_lines(lines(), name, asked.device_tokens), 0
     return read_answer(_text(path, name), name), 0
+
+
+def _of_rank(rank: str, lines: Iterable[str]) -> Iterator[str]:
+    """The lines of the first rank, without its label."""
+    for line in lines:
+        own, rest = split_label(line)
+        if own == rank:
+            yield rest
 
 
 def _text(path: Path, name: str) -> str:

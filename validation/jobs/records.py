@@ -32,6 +32,7 @@ KEYS = "step, step_s, and, where known, peak_bytes and flops_per_s_per_device"
 NUMBERS = ("step", "global_step", "iteration", "current_steps")
 SECONDS = {
     "step_s": 1.0,
+    "seconds": 1.0,  # of `simgpt run --log-file`
     "time_metrics/end_to_end(s)": 1.0,
     "train_step_timing in s": 1.0,
     "elapsed_time_per_iteration_ms": 1e-3,

@@ -41,7 +41,7 @@ def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, A
         return Asked(model, dict(how))
     instead = Instead(how["stack"] if "stack" in given else None, how["batch"])
     try:
-        question = question_of_log(log, model=model, instead=instead)
+        question = question_of_log(log, model=model, devices=how["devices"], instead=instead)
     except NoArgumentsError:
         if model is None:
             raise

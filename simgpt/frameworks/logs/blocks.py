@@ -6,8 +6,8 @@ torchtitan/trainer.py and earlier torchtitan/config/job_config.py (`Running with
 deepspeedai/DeepSpeed, deepspeed/runtime/config.py (print_user_config); NVIDIA/NeMo,
 examples/nlp/language_modeling/megatron_gpt_pretraining.py (`Experiment configuration`);
 NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/training/config.py (print_yaml); huggingface/
-nanotron, src/nanotron/trainer.py (`Config(`); huggingface/transformers,
-src/transformers/configuration_utils.py (`Model config`).
+nanotron, src/nanotron/trainer.py (`Config(`); allenai/OLMo, scripts/train.py (`Configuration:`);
+huggingface/transformers, src/transformers/configuration_utils.py (`Model config`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from validation.jobs.log_lines import split_label, uncoloured
 
 MEGATRON, PRIMUS, TITAN, DEEPSPEED = "Megatron-LM", "Primus", "torchtitan", "DeepSpeed"
-NEMO, BRIDGE, NANOTRON, MODEL = "NeMo", "Megatron-Bridge", "nanotron", "a model of Hugging Face"
+NEMO, BRIDGE, NANOTRON, OLMO = "NeMo", "Megatron-Bridge", "nanotron", "OLMo"
+MODEL = "a model of Hugging Face"
 VOCABULARY = "a vocabulary"  # of Megatron-LM, which pads it after it has printed its arguments
 MOST_LINES = 20_000  # of a block
 LONGEST = 2**20  # characters of a line
@@ -89,6 +90,7 @@ KINDS = (
     Kind(BRIDGE, "_target_: megatron.bridge",
          re.compile(r"(?=^ *_target_: megatron\.bridge\.\S+$)"), follows=_YAML),
     Kind(NANOTRON, "Config(general=", re.compile(r"\b(?=Config\(general=)")),
+    Kind(OLMO, "TrainConfig(", re.compile(r"\b(?=TrainConfig\(run_name=)")),
     Kind(MODEL, "Model config ", re.compile(r"Model config \w+ (?=\{)")),
     Kind(VOCABULARY, "padded vocab (size:", re.compile(r"padded vocab \(size: (?=\d{1,9}\))")),
 )  # fmt: skip

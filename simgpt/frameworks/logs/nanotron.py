@@ -24,14 +24,19 @@ def nanotron_question(
 ) -> Question:
     """The question of a printed configuration; `model` is the user's. A FrameworkError says what
     it lacks."""
-    parallelism, tokens = _table(config, "parallelism", origin), _table(config, "tokens", origin)
+    parallelism, tokens = (
+        table_of(config, "parallelism", origin),
+        table_of(config, "tokens", origin),
+    )
     fields: dict[str, Any] = {
-        name: _count(parallelism, key, origin) for key, name in SIZES.items() if key in parallelism
+        name: count_of(parallelism, key, origin)
+        for key, name in SIZES.items()
+        if key in parallelism
     }
-    dp = _count(parallelism, "dp", origin)
-    fields["micro_batch"] = _count(tokens, "micro_batch_size", origin)
-    fields["sequence"] = _count(tokens, "sequence_length", origin)
-    steps = _count(tokens, "batch_accumulation_per_replica", origin)
+    dp = count_of(parallelism, "dp", origin)
+    fields["micro_batch"] = count_of(tokens, "micro_batch_size", origin)
+    fields["sequence"] = count_of(tokens, "sequence_length", origin)
+    steps = count_of(tokens, "batch_accumulation_per_replica", origin)
     fields["batch"] = fields["micro_batch"] * steps * dp
     fields |= _of_plan(config, parallelism, fields)
     model, changed = _model(config, fields["sequence"], origin) if model is None else (model, {})
@@ -88,14 +93,16 @@ def _model(
     return model, {**changed, "sequence": sequence}
 
 
-def _table(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, Any]:
+def table_of(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, Any]:
+    """A table of a printed configuration; a FrameworkError says that it is lacking."""
     table = config.get(name)
     if not isinstance(table, Mapping):
-        raise FrameworkError(f"{origin}: the configuration of nanotron has no {name}")
+        raise FrameworkError(f"{origin}: the configuration that it prints has no {name}")
     return table
 
 
-def _count(table: Mapping[str, Any], name: str, origin: str) -> int:
+def count_of(table: Mapping[str, Any], name: str, origin: str) -> int:
+    """A whole number above 0 of a table; a FrameworkError says that it is none."""
     value = table.get(name)
     if type(value) is not int or not 0 < value < 10**9:
         raise FrameworkError(f"{origin}: {name} = {value!r} is no whole number above 0")

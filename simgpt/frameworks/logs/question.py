@@ -18,7 +18,7 @@ from typing import Any
 from simgpt.frameworks import files
 from simgpt.frameworks.files import FILE, Described
 from simgpt.frameworks.importing import question_from
-from simgpt.frameworks.logs import blocks, nanotron
+from simgpt.frameworks.logs import blocks, nanotron, olmo
 from simgpt.frameworks.logs.blocks import Block
 from simgpt.frameworks.logs.python_repr import value_of
 from simgpt.frameworks.question import AS_SAID, Instead, Question, spelled
@@ -45,23 +45,32 @@ class NoArgumentsError(FrameworkError):
 
 @dataclass
 class Told:
-    """What a log's blocks tell: settings of frameworks, nanotron's configuration, the config of a
-    model of Hugging Face, devices, and the stack where it is not that of the settings."""
+    """What a log's blocks tell: settings of frameworks, the configuration of nanotron or OLMo, the
+    config of a model of Hugging Face, devices, and the stack where it is not that of the
+    settings."""
 
     described: list[Described] = field(default_factory=list)
     nanotron: Mapping[str, Any] | None = None
+    olmo: Mapping[str, Any] | None = None
     model: Mapping[str, Any] | None = None
     devices: int | None = None
     stack: str | None = None
 
 
 def question_of_log(
-    path: Path, *, model: str | None = None, instead: Instead = AS_SAID
+    path: Path,
+    *,
+    model: str | None = None,
+    devices: int | None = None,
+    instead: Instead = AS_SAID,
 ) -> Question:
-    """The question of a log, of which the last whole block of arguments counts; with a `model` that
-    the user names. A FrameworkError says what the log does not say."""
+    """The question of a log, of which the last whole block of arguments counts; with a `model` and
+    `devices` that the user names. A FrameworkError says what the log does not say."""
     origin = path_shown(path)
     told = _told(path, origin)
+    if told.olmo is not None:
+        found = devices or told.devices
+        return _whole(olmo.olmo_question(told.olmo, origin, model, found, instead), origin)
     if told.nanotron is not None:
         return _whole(nanotron.nanotron_question(told.nanotron, origin, model, instead), origin)
     if not told.described:
@@ -74,7 +83,11 @@ def question_of_log(
         model, changed = spelled(model_from_config(told.model, origin, name="").gpt)
     instead = replace(instead, stack=instead.stack or told.stack)
     question = question_from(
-        told.described, devices=told.devices, model=model, changed=changed, instead=instead
+        told.described,
+        devices=devices or told.devices,
+        model=model,
+        changed=changed,
+        instead=instead,
     )
     return _whole(question, origin)
 
@@ -88,6 +101,8 @@ def _whole(question: Question, origin: str) -> Question:
             f"{origin} has the arguments of a job of {name}, and does not say its model{lacks}: "
             "give MODEL"
         )
+    if question.devices is None:
+        raise FrameworkError(f"{origin} does not say how many devices its job had: give -n")
     if question.refused:
         first = question.refused[0]
         raise FrameworkError(f"{origin} is of a job that is not predicted: {first}: {first.why}")
@@ -189,6 +204,11 @@ def _read_nanotron(told: Told, printed: Block, origin: str) -> None:
     told.nanotron = config if isinstance(config, dict) else None
 
 
+def _read_olmo(told: Told, printed: Block, origin: str) -> None:
+    config = value_of(printed.text, origin)
+    told.olmo = config if isinstance(config, dict) else None
+
+
 def _read_model(told: Told, printed: Block, origin: str) -> None:
     told.model = _json(printed.text)
 
@@ -201,6 +221,7 @@ READERS: Mapping[str, Callable[[Told, Block, str], None]] = {
     blocks.NEMO: partial(_read_yaml, files.NEMO),
     blocks.BRIDGE: partial(_read_yaml, files.BRIDGE),
     blocks.NANOTRON: _read_nanotron,
+    blocks.OLMO: _read_olmo,
     blocks.MODEL: _read_model,
 }
 

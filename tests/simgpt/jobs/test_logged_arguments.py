@@ -45,11 +45,22 @@ def test_the_arguments_of_a_log_are_its_question(name: str) -> None:
 def test_every_kind_of_block_has_a_sample() -> None:
     seen = {
         block.kind.name
-        for name in ASKED
+        for name in (*ASKED, "olmo.log")
         for block in blocks_of((LOGS / name).read_text().splitlines(), lambda line: None)
     }
     assert seen == {kind.name for kind in KINDS}
     assert VOCABULARY in seen
+
+
+def test_a_configuration_of_olmo_is_its_question_on_devices_that_are_given() -> None:
+    found = question_of_log(LOGS / "olmo.log", devices=64)
+    assert found.gpt is not None
+    assert (found.gpt.ffn, found.gpt.vocab, found.gpt.norm) == (11008, 50304, "layernorm")
+    assert (found.batch, found.stack, found.devices) == (256, "fsdp-eager", 64)
+    told = {"zero": 3, "recompute": "full", "gradients": "bf16", "micro_batch": 1}
+    assert {key: found.plan[key] for key in told} == told
+    with pytest.raises(FrameworkError, match="give -n"):
+        question_of_log(LOGS / "olmo.log")
 
 
 @pytest.mark.parametrize("name", ["megatron.log", "torchtitan.log", "nanotron.log"])

@@ -175,6 +175,25 @@ def test_json_lines_are_read_by_the_names_of_frameworks(
     assert read_job(path, ASKED)[0].entries[0].step_s == pytest.approx(seconds)
 
 
+def test_json_lines_of_several_ranks_are_those_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    lines = [f'{r}: {{"step": {n}, "step_s": {1 + r}.5}}\n' for n in range(1, 9) for r in (0, 1)]
+    path.write_text("".join(lines))
+    job, _ = read_job(path, ASKED)
+    assert [each.step_s for each in job.entries] == [1.5] * 8
+
+
+def test_memory_that_is_no_peak_is_not_taken_for_one() -> None:
+    """nanotron logged what was allocated at the end of a step, and the most that was reserved."""
+    line = (
+        "05/10 10:00:0{n} [INFO|DP=0|PP=0|TP=0]: iteration: {n} / 9 | elapsed_time_per_iteration_ms"
+        ": 2.4{n}K | cuda_memory_allocated: 20.1G | cuda_max_memory_reserved: 57.7G | lr: 1\n"
+    )
+    job = read("".join(line.format(n=n) for n in range(1, 9)))
+    assert job.peak_of == "reserved"
+    assert job.peak_bytes == pytest.approx(57.7e9)
+
+
 def test_an_old_bar_that_is_one_line_is_read_to_its_end(tmp_path: Path) -> None:
     """Carriage returns end lines, also where a block of the file ends."""
     path = tmp_path / "train.log"
