@@ -62,8 +62,8 @@ def nanotron_question(
 def _of_plan(
     config: Mapping[str, Any], parallelism: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    optimizer = config.get("optimizer") or {}
-    fields: dict[str, Any] = {"zero": int(optimizer.get("zero_stage", 0))}
+    optimizer = part_of(config, "optimizer")
+    fields: dict[str, Any] = {"zero": optimizer.get("zero_stage", 0)}
     fields["gradients"] = "fp32" if optimizer.get("accumulate_grad_in_fp32", True) else "bf16"
     if sizes["x"] > 1:
         mode = str(parallelism.get("tp_mode", "")).lower()
@@ -73,7 +73,7 @@ def _of_plan(
         waits = "afab" in engine or "allforwardallbackward" in engine
         fields["schedule"] = "gpipe" if waits else "1f1b"
     fields["recompute"] = "full" if parallelism.get("recompute_layer") else "none"
-    dtype = str((config.get("model") or {}).get("dtype", "bfloat16"))
+    dtype = str(part_of(config, "model").get("dtype", "bfloat16"))
     if dtype.endswith("float32"):
         fields["precision"] = "fp32"
     return fields
@@ -83,7 +83,7 @@ def _model(
     config: Mapping[str, Any], sequence: int, origin: str
 ) -> tuple[str | None, dict[str, Any]]:
     """The model as MODEL and `--model-set` have it."""
-    own = (config.get("model") or {}).get("model_config")
+    own = part_of(config, "model").get("model_config")
     if not isinstance(own, Mapping) or "hidden_size" not in own:
         return None, {}
     kind = LLAMA if own.get("is_llama_config") else QWEN
@@ -99,6 +99,12 @@ def table_of(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, 
     if not isinstance(table, Mapping):
         raise FrameworkError(f"{origin}: the configuration that it prints has no {name}")
     return table
+
+
+def part_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table of a printed configuration; an empty one where there is none."""
+    table = config.get(name)
+    return table if isinstance(table, Mapping) else {}
 
 
 def count_of(table: Mapping[str, Any], name: str, origin: str) -> int:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simgpt.frameworks.logs.nanotron import count_of, table_of
+from simgpt.frameworks.logs.nanotron import count_of, part_of, table_of
 from simgpt.frameworks.question import Instead, Question, checked, in_place, question_of
 from simgpt.frameworks.reading import Remark
 
 NAME = "OLMo"
 EAGER, COMPILED = "fsdp-eager", "fsdp"
+VOCABULARIES = ("embedding_size", "vocab_size")  # padded, and not
 NORMS = {"default": "layernorm", "low_precision": "layernorm", "rms": "rmsnorm"}
 ZERO = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
 
@@ -49,7 +50,10 @@ def olmo_question(
 
 def _of_model(own: Mapping[str, Any], origin: str, refused: list[Remark]) -> dict[str, Any]:
     hidden = count_of(own, "d_model", origin)
-    wide = own.get("mlp_hidden_size") or hidden * count_of(own, "mlp_ratio", origin)
+    if own.get("mlp_hidden_size") is None:
+        wide = hidden * count_of(own, "mlp_ratio", origin)
+    else:
+        wide = count_of(own, "mlp_hidden_size", origin)
     gated = str(own.get("activation_type", "swiglu")).endswith("swiglu")
     norm = str(own.get("layer_norm_type", "default")).rpartition(".")[2]
     if norm not in NORMS:
@@ -61,20 +65,22 @@ def _of_model(own: Mapping[str, Any], origin: str, refused: list[Remark]) -> dic
         "ffn": wide // 2 if gated else wide,
         "activation": "swiglu" if gated else "gelu",
         "sequence": count_of(own, "max_sequence_length", origin),
-        "vocab": own.get("embedding_size") or count_of(own, "vocab_size", origin),
+        "vocab": count_of(own, VOCABULARIES[own.get(VOCABULARIES[0]) is None], origin),
         "tied": bool(own.get("weight_tying", True)),
         "biases": bool(own.get("include_bias", True)),
         "norm": NORMS.get(norm, "layernorm"),
         "positions": "rope" if own.get("rope") else "alibi" if own.get("alibi") else "learned",
-        "dropout": float(own.get("residual_dropout", 0.1)),
+        "dropout": own.get("residual_dropout", 0.1),
     }
-    if kv_heads := own.get("n_kv_heads") or int(bool(own.get("multi_query_attention"))):
-        fields["kv_heads"] = kv_heads
+    if own.get("n_kv_heads") is not None:
+        fields["kv_heads"] = count_of(own, "n_kv_heads", origin)
+    elif own.get("multi_query_attention"):
+        fields["kv_heads"] = 1
     return fields
 
 
 def _of_plan(config: Mapping[str, Any], refused: list[Remark]) -> dict[str, Any]:
-    sharding = config.get("fsdp") or {}
+    sharding = part_of(config, "fsdp")
     strategy = str(sharding.get("sharding_strategy", "FULL_SHARD")).rpartition(".")[2]
     if str(config.get("distributed_strategy", "fsdp")).endswith("ddp"):
         strategy = "NO_SHARD"

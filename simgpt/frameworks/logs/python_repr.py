@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError
@@ -23,7 +24,9 @@ def value_of(text: str, origin: str) -> Any:
     try:
         if len(text) > MOST:
             raise ValueError
-        tree = ast.parse(_ANGLES.sub(r"'\1'", text.strip()), mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what the text would do as a program
+            tree = ast.parse(_ANGLES.sub(r"'\1'", text.strip()), mode="eval")
         return _value(tree.body, MOST_DEPTH)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise FrameworkError(
