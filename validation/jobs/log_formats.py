@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Values:
         for quantity, unit, pattern in self.patterns:
             texts = pattern.findall(line)
             number = _number(texts[-1]) if texts else None
-            if number is not None:
+            if number is not None and math.isfinite(number * unit):
                 found[quantity] = number * unit
         return found
 

@@ -76,7 +76,8 @@ class _Log:
         for mark, values in beside():
             if mark in unlabelled:
                 for key, value in values.found(unlabelled).items():
-                    self.memory[key] = max(value, self.memory.get(key, 0.0))
+                    if value > 0:
+                        self.memory[key] = max(value, self.memory.get(key, 0.0))
         self._take_timer(unlabelled)
         if self.sizes.take(unlabelled):
             for kind in self.kinds:

@@ -110,7 +110,8 @@ class StepLines:
         return bool(values) and self._step(rank, number, values)
 
     def _step(self, rank: str, number: int | None, values: dict[str, float]) -> bool:
-        quantity = next((each for each in (RUNTIME, *TIMES) if values.get(each)), None)
+        told = (each for each in (RUNTIME, *TIMES) if values.get(each))
+        quantity = CLOCK if CLOCK in values else next(told, None)  # a clock may show nothing yet
         if number is None or quantity is None:
             self.broken += not self.format.several_lines
             return False

@@ -3,10 +3,12 @@ lines: `validation/jobs/log_formats.toml`; the numbers are invented."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from validation.jobs.errors import LogError
 from validation.jobs.log_formats import formats
 from validation.jobs.log_lines import read_log
 from validation.jobs.measured_job import MeasuredJob, statistics
@@ -146,6 +148,26 @@ def test_a_broken_line_is_left_out_and_counted() -> None:
     job = read("\n".join(lines))
     assert len(job.entries) == 9
     assert any(each.startswith("1 line of a step") for each in job.remarks)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("number", ["1e400", "0", "9" * 30])
+def test_a_number_that_no_time_has_is_none(name: str, number: str) -> None:
+    """The steps, the rates and the memory of a log in turn, each so often as it stands there."""
+    text = sample(name)
+    for value in set(re.findall(r"\d+\.\d+", text)):
+        try:
+            job = read(text.replace(value, number))
+        except LogError:
+            continue
+        assert all(0 < each.step_s < 1e9 for each in job.entries)
+        assert job.peak_bytes is None or 0 < job.peak_bytes < float("inf")
+
+
+def test_a_bar_that_has_just_begun_is_not_broken() -> None:
+    text = sample("trainer-bar.log")
+    assert " 0/40 [00:00<" in text
+    assert not any("could not be read" in each for each in read(text).remarks)
 
 
 def test_broken_lines_of_json_are_left_out_and_counted(tmp_path: Path) -> None:
