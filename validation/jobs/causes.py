@@ -26,6 +26,7 @@ ALIKE = 0.15
 SCATTER = 1.2
 AS_PREDICTED = "the median step lies in the predicted range, and nothing stands out"
 MEMORY = 0.1
+ALLOCATED = "allocated"
 Rows = Sequence[tuple[str, float, float]]  # name, measured and predicted seconds
 
 
@@ -117,8 +118,8 @@ def _of_memory(found: JobComparison) -> Iterator[str]:
     real, told = found.job.peak_bytes, found.prediction.memory.peak_bytes
     if real is None or abs(real / told - 1) < MEMORY:
         return
-    if found.job.peak_of == "reserved" and real > told:
-        return  # an allocator reserves more than is in use
+    if found.job.peak_of != ALLOCATED and real > told:
+        return  # an allocator reserves more than is in use, and a device holds still more
     way = "more" if real > told else "less"
     yield (
         f"peak memory is {_percent(real / told - 1)} {way} than predicted: other recomputation or "

@@ -45,7 +45,7 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
     "--reference",
     metavar="RUN",
     help="Say by cause why the job is slower or faster than another: an anchor's file, the id of a "
-    "published run, or keys of a plan that differ from the job's, as recompute=none,pp=2.",
+    "published run, or keys of a plan (or stack) that differ, as recompute=none,pp=2.",
 )
 @click.option(
     "--reached",

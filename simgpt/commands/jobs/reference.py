@@ -108,15 +108,17 @@ def _of_row(name: str, reached: float | None) -> Reference:
 
 
 def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
-    """The job's question with some keys of another plan; with other devices the batch grows, if
-    it can."""
+    """The job's question with some keys of another plan, or another `stack`; with other devices the
+    batch grows, if it can."""
+    from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
     from topologies.placement import with_room
     from topologies.placement_names import parse_placement
     from workload.plan_text import plan_words, split_plan
 
-    job = question.job
-    own, given = split_plan(job.stack.text(job.plan)), plan_words(text)
+    job, keys = question.job, split_plan(text)
+    stack = load_stack(keys.pop("stack")) if "stack" in keys else job.stack
+    own, given = split_plan(job.stack.text(job.plan)), plan_words(keys)
     words = {**own, **given}
     devices: int | None = job.plan.grid.ranks
     if "data" not in given:
@@ -124,12 +126,12 @@ def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
     elif given["data"] != "rest":
         devices = None
     batch = job.plan.batch
-    made = job_of(job.gpt, words, job.stack, devices=devices, batch=None)
+    made = job_of(job.gpt, words, stack, devices=devices, batch=None)
     scaled, rest = divmod(batch * made.plan.grid.ranks, job.plan.grid.ranks)
     if "batch" not in given:
         batch = scaled if scaled and not rest else batch
         words["batch"] = batch
-    made = job_of(job.gpt, words, job.stack, devices=devices)
+    made = job_of(job.gpt, words, stack, devices=devices)
     machine = with_room(question.machine, made.plan.grid.ranks)
     return StepQuestion(made, machine, parse_placement("scheduler", machine, made.plan.grid.ranks))
 

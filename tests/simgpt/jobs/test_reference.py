@@ -98,6 +98,13 @@ def test_what_cannot_be_changed_alone_is_changed_with_the_next() -> None:
     assert list(parts) == ["devices 128 → 64 and tp 8 → 2", "pp 16 → 1", UNEXPLAINED]
 
 
+def test_another_stack_is_a_cause_of_its_own() -> None:
+    """CUDA graphs of all layers, which Megatron-Core's stack has not."""
+    parts = causes(compared(*SMALL, "--reference", "stack=nemo-full-graphs"))
+    assert next(iter(parts)) == "stack nemo-full-graphs → megatron-core"
+    assert parts["stack nemo-full-graphs → megatron-core"] != 0
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

@@ -92,7 +92,9 @@ def test_steps_that_scatter_are_said() -> None:
     assert found.causes[0].startswith("steps scatter: p90 is 1.4 times p10")
 
 
-@pytest.mark.parametrize(("peak_of", "is_said"), [("allocated", True), ("reserved", False)])
+@pytest.mark.parametrize(
+    ("peak_of", "is_said"), [("allocated", True), ("reserved", False), ("device", False)]
+)
 def test_more_memory_than_predicted_is_said_of_what_is_allocated(
     peak_of: str, is_said: bool
 ) -> None:
