@@ -183,8 +183,11 @@ def describe(found: JobComparison, log: Path) -> str:
     head = [
         f"{path_shown(log)}: {found.job.kind}, {tables.several(steps.steps, 'step')}"
         f"{left if steps.left_out else ''}",
-        f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
-        f"{prediction.machine}, stack {prediction.stack.name}",
+        tables.paragraph(
+            f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
+            f"{prediction.machine}, stack {prediction.stack.name}",
+            indent=" " * 5,
+        ),
         tables.paragraph(f"plan {prediction.plan_text}", indent=" " * 5),
     ]
     parts = [

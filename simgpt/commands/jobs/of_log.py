@@ -58,9 +58,11 @@ def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, A
 
 
 def _remarks(question: Question, given: set[str]) -> list[str]:
+    from simgpt.frameworks.logs.question import titles_of
+
     names = ("model", "plan", "batch", "devices", "stack")
     own = [name for name in names if name not in given]
-    frameworks = " and ".join(question.frameworks)
+    frameworks = titles_of(question)
     listed = f"{', '.join(own[:-1])} and {own[-1]}" if len(own) > 1 else "".join(own)
     said = [f"{listed} as the log's arguments of {frameworks} say"]
     known = [each for each in question.changes if each.name not in question.unknown]

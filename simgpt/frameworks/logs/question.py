@@ -17,7 +17,7 @@ from typing import Any
 
 from simgpt.frameworks import files
 from simgpt.frameworks.files import FILE, Described
-from simgpt.frameworks.importing import question_from
+from simgpt.frameworks.importing import question_from, table_of
 from simgpt.frameworks.logs import blocks, nanotron, olmo
 from simgpt.frameworks.logs.blocks import Block
 from simgpt.frameworks.logs.python_repr import value_of
@@ -92,10 +92,21 @@ def question_of_log(
     return _whole(question, origin)
 
 
+def titles_of(question: Question) -> str:
+    """The names of a question's frameworks, as they call themselves."""
+    return " and ".join(map(_title, question.frameworks))
+
+
+def _title(framework: str) -> str:
+    if framework == files.NEMO:
+        return blocks.NEMO
+    return str(table_of(framework)["title"]) if framework in files.FRAMEWORKS else framework
+
+
 def _whole(question: Question, origin: str) -> Question:
     """The question, which must be one that can be asked."""
     if question.model is None:
-        name = " and ".join(question.frameworks)
+        name = titles_of(question)
         lacks = f", of which it lacks {', '.join(question.missing)}" if question.missing else ""
         raise FrameworkError(
             f"{origin} has the arguments of a job of {name}, and does not say its model{lacks}: "
