@@ -204,7 +204,8 @@ def reading_of(
     for the `stack` that is taken in place of the framework's."""
     table, words = table_of(framework), ""
     older = table.get("older", {})
-    names = {older[name]: name for name in settings if name in older}
+    prefix = table.get("prefix", "")
+    names = {older[name]: f"{prefix}{name}" for name in settings if name in older}
     settings = {older.get(name, name): value for name, value in settings.items()}
     if framework in RECIPES:
         own, words = release_of(framework, settings)

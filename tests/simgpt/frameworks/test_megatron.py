@@ -299,3 +299,15 @@ def test_a_yaml_that_grows_or_is_too_deep_is_refused(tmp_path: Path) -> None:
         path.write_text(text, encoding="utf-8")
         with pytest.raises(FrameworkError, match=why):
             imported([path])
+
+
+def test_arguments_of_2020_are_those_that_stand_for_them_now() -> None:
+    own = {key: value for key, value in SMALL.items() if key != "micro-batch-size"}
+    older = {"model-parallel-size": 2, "batch-size": 4, "checkpoint-activations": True}
+    described = Described(MEGATRON, {**own, **older, "warmup": 0.01, "checkpoint-num-layers": 1})
+    question = question_from([described], devices=16, changed={})
+    plan = question.plan
+    assert (plan["x"], plan["micro_batch"], plan["recompute"]) == (2, 4, "full")
+    assert question.unknown == ()
+    with pytest.raises(FrameworkError, match="--batch-size = 4x"):
+        question_from([Described(MEGATRON, own | {"batch-size": "4x"})], devices=16, changed={})

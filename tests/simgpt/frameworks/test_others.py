@@ -218,6 +218,11 @@ def test_what_torchtitan_runs_otherwise_is_said() -> None:
     assert titan(model__name="llama3").model == "llama-3.1-8b"
 
 
+def test_zero_of_deepspeeds_first_format_is_stage_1() -> None:
+    assert deepspeed(zero_optimization=True).plan["zero"] == 1
+    assert deepspeed(zero_optimization=False).plan["zero"] == 0
+
+
 def test_any_two_of_deepspeeds_sizes_say_the_third() -> None:
     full = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2}
     assert deepspeed(None, **full, gradient_accumulation_steps=4).devices == 64
