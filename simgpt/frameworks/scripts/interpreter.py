@@ -37,7 +37,6 @@ from simgpt.frameworks.scripts.tree import (
     Test,
     Unread,
     While,
-    Word,
 )
 from simgpt.frameworks.scripts.variables import (
     EACH,
@@ -52,6 +51,7 @@ from topologies.files.reading import MOST_DEPTH
 UNTOLD = "it cannot be told here, so what depends on it is left out"
 NOT_BASH = "the line is not read as bash, so it is left out"
 MOST_TURNS = 1_000
+ASKS = re.compile(r"[ef]?grep|which|command|type|hash|cmp|diff|pgrep|ls|lspci|nvidia-smi")
 _SETTINGS = re.compile(r"--|\w(?:\[[^]]*\])?\+?=")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|z|k|da)?sh")
 _OF_TEXT = re.compile(r"-[a-z]*c")
@@ -150,17 +150,9 @@ class Script:
                     join = both if sign == "&&" else either
                     told = join(told, self._told(link, conditions))
             return told
-        if isinstance(node, Command) and (words := self._tested(node)) is not None:
+        if isinstance(node, Command) and (words := node.tested) is not None:
             return conditions.words(words)
         return self.one(node)
-
-    def _tested(self, node: Command) -> Sequence[Word] | None:
-        """The words of `test` and `[ ]`."""
-        first = "".join(part.text for part in node.words[0]) if node.words else ""
-        if first == "test":
-            return node.words[1:]
-        last = "".join(part.text for part in node.words[-1]) if node.words else ""
-        return node.words[1:-1] if (first, last) == ("[", "]") else None
 
     def _depends(self, text: str, told: bool | None, conditions: Conditions, *bodies: str) -> None:
         """List a condition that settings depend on, which are left out, and which cannot be told
@@ -181,31 +173,48 @@ class Script:
             self.sure = before
 
     def _chain(self, node: Chain) -> bool | None:
-        """Commands with `&&` and `||`; one that is started counts as one that succeeds."""
+        """Commands with `&&` and `||`. One that is started counts as one that succeeds, unless it
+        asks something (ASKS). What follows a status that cannot be told is left out, but for a
+        training program behind such a question."""
         conditions = Conditions(self.variables)
-        first = node.links[0]
-        told = self._told(first[1], conditions)
-        text = first[2]
-        for sign, link, link_text in node.links[1:]:
+        told: bool | None = True
+        before = asked = ""
+        for sign, link, text in node.links:
             is_test = self._is_test(link)
-            status = told if told is not None or self._is_test(first[1]) else True
-            if status is (sign == "&&"):
-                if is_test:
-                    told = self._told(link, conditions)
-                else:
-                    told = self._within((link,), told, conditions)
-                    told = True if told is None else told
-            elif status is None:
-                if is_test:
-                    other = self._told(link, conditions)
-                    told = both(told, other) if sign == "&&" else either(told, other)
-                else:
-                    self._depends(text.strip(), None, conditions, link_text)
+            is_asked = told is None and before == asked and self._is_launch(link)
+            if not sign or told is (sign == "&&") or is_asked:
+                told = self._status(link, told, conditions)
+            elif told is None and is_test:
+                join = both if sign == "&&" else either
+                told = join(told, self._told(link, conditions))
             else:
-                self._depends(text.strip(), told, conditions, link_text)
-            text = f"{text} {sign} {link_text}" if is_test else text
-            first = (sign, link, link_text) if not is_test else first
+                self._depends(before, told, conditions, text)
+            if is_test or self._asks(link):
+                before = f"{before} {sign} {text}".strip()
+                asked = asked if is_test else before
         return told
+
+    def _status(self, node: Node, before: bool | None, conditions: Conditions) -> bool | None:
+        """Run a command of a chain; its status."""
+        if self._is_test(node):
+            return self._told(node, conditions)
+        found = self._within((node,), before, conditions)
+        return True if found is None and not self._asks(node) else found
+
+    def _is_launch(self, node: Node) -> bool:
+        """Whether a command starts a training program."""
+        if isinstance(node, Pipeline):
+            return any(map(self._is_launch, node.commands))
+        texts = (
+            [self.variables.text(word) for word in node.words] if isinstance(node, Command) else []
+        )
+        return self.is_launch(texts)
+
+    def _asks(self, node: Node) -> bool:
+        """Whether a command is started for its status."""
+        if isinstance(node, Pipeline):
+            return self._asks(node.commands[-1])
+        return isinstance(node, Command) and ASKS.fullmatch(node.name) is not None
 
     def _is_test(self, node: Node) -> bool:
         if isinstance(node, Pipeline) and len(node.commands) == 1:
@@ -214,7 +223,7 @@ class Script:
             return self._is_test(node.body[0])
         if isinstance(node, Chain):
             return all(self._is_test(link) for _, link, _ in node.links)
-        is_words = isinstance(node, Command) and self._tested(node) is not None
+        is_words = isinstance(node, Command) and node.tested is not None
         return is_words or isinstance(node, Test | Sum)
 
     def _if(self, node: If) -> bool | None:
@@ -265,6 +274,7 @@ class Script:
         if node.name in self.variables.given:
             words = words[:1]
         before, values = len(self.commands), dict(self.variables.values)
+        self.variables.budget.charge(len(values))
         for at, word in enumerate(words):
             self.variables.set(node.name, word)
             if not self._turn(node.body):
@@ -301,7 +311,7 @@ class Script:
                     self._once(node)
                 return True
             before = dict(self.variables.values)
-            self.variables.budget.charge(EACH * len(before))
+            self.variables.budget.charge(EACH + len(before))
             arguments = self.variables.arguments
             if not self._turn(node.body):
                 return True
@@ -330,7 +340,7 @@ class Script:
 
     def _command(self, node: Command) -> bool | None:
         """Start a program, call a function, or do what the shell itself does."""
-        tested = self._tested(node)
+        tested = node.tested
         if tested is not None:
             return Conditions(self.variables).words(tested)
         words = [text for word in node.words for text in self.variables.fields(word)]

@@ -43,6 +43,19 @@ class Command:
     words: tuple[Word, ...] = ()
     assignments: tuple[Assignment, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The command's name, as it is written."""
+        return "".join(part.text for part in self.words[0]) if self.words else ""
+
+    @property
+    def tested(self) -> tuple[Word, ...] | None:
+        """The words of `test` and `[ ]`; None of another command."""
+        if self.name == "test":
+            return self.words[1:]
+        last = "".join(part.text for part in self.words[-1]) if self.words else ""
+        return self.words[1:-1] if (self.name, last) == ("[", "]") else None
+
 
 @dataclass(frozen=True, slots=True)
 class Test:

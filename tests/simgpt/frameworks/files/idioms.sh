@@ -89,7 +89,7 @@ while true; do A=1; break; done; torchrun t.py --x $A
 #%%
 function f { A=$((A + 1)); }; A=0; f; f; torchrun t.py --x $A
 #%%
-printf -v A "%s" 4; A=5; torchrun t.py --x $A; type torchrun >/dev/null && torchrun t.py --x 2
+printf -v A "%s" 4; A=5; torchrun t.py --x $A; ls >/dev/null && torchrun t.py --x 2
 #%%
 if ! false && true; then A=1; fi; time torchrun t.py --x $A 2>/dev/null
 #%%
