@@ -16,7 +16,7 @@ from topologies.files.reading import MOST_DEPTH
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w/@-]*(?:\.[\w/@-]+)*)(?:=(.*))?", re.DOTALL)
 MOST_CHARACTERS = 2**12  # of a value that is parsed
-FILE_NAMES = ("config-name", "config-file", "job.config-file", "config")
+FILE_NAMES = ("config-name", "config-file", "job.config-file", "config", "recipe")
 _NOT = re.compile(r"(^|\.)no_")
 _FLAG = re.compile(r"--[A-Za-z][\w-]*\.")
 

@@ -86,6 +86,7 @@ def test_flags_of_torchtitan_stand_above_its_file(tmp_path: Path) -> None:
     [
         "python megatron_gpt_pretraining.py --config-name recipe model.hidden_size=8192",
         "torchrun -m torchtitan.train --job.config_file recipe --training.seq_len 8",
+        "torchrun scripts/performance/run_script.py --recipe recipe train.global_batch_size=8",
     ],
 )
 def test_changes_of_a_file_that_is_not_given_are_refused_by_its_name(
