@@ -53,7 +53,13 @@ def _change(dgxc: Path, launch: Mapping[str, Any], folder: Path) -> None:
     """Apply the launch's patch to NeMo, and copy its files into it."""
     if "patch" in launch:
         patch = text_of(dgxc, launch["tag"], launch["patch"])
-        subprocess.run(["git", "apply", "--whitespace=nowarn", "-"], input=patch, text=True, check=True, cwd=folder)
+        subprocess.run(
+            ["git", "apply", "--whitespace=nowarn", "-"],
+            input=patch,
+            text=True,
+            check=True,
+            cwd=folder,
+        )
     for name in launch.get("copied", ()):
         into = folder / launch["into"] / PurePosixPath(name).name
         into.write_text(text_of(dgxc, launch["tag"], name) or "", encoding="utf-8")
