@@ -13,7 +13,7 @@ from simgpt.frameworks.recipe_code.values import RecipeError
 from topologies.errors import SimgptError
 from workload.gpt import find_model
 
-LAYOUT = "model.pipeline_model_parallel_layout"
+LAYOUT = "pipeline_model_parallel_layout"
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}  # as Megatron-Core reads them
 NO_PART = ("env_vars",)  # of what surrounds the process
 UNTOLD = "the recipe's text does not determine it"
@@ -56,6 +56,7 @@ def _of_nemo(settings: dict[str, Any]) -> dict[str, Any]:
         for name, value in settings.items()
     }
     if found.get("trainer.strategy.fsdp") == "megatron":
+        del found["trainer.strategy.fsdp"]
         found["ddp.use_megatron_fsdp"] = True
     for tokenizer in TOKENIZERS:
         preset = _preset(str(found.get(f"{tokenizer}.pretrained_model_name", "")))
@@ -83,7 +84,7 @@ def _meant(name: str, value: Any) -> Any:
     >>> _meant(LAYOUT, [["embedding", "decoder"], ["decoder", "loss"]])
     'Et|tL'
     """
-    if name != LAYOUT or not isinstance(value, list):
+    if name.rpartition(".")[2] != LAYOUT or not isinstance(value, list):
         return value
     return "|".join("".join(LETTERS.get(part, "t") for part in chunk) for chunk in value)
 

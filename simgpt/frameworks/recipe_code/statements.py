@@ -228,6 +228,14 @@ def _raise(ev: Evaluation, node: ast.Raise, scope: Scope) -> None:
     raise RaisedError(f"{text or 'an exception'} ({place_of(scope, node)})")
 
 
+def _assert(ev: Evaluation, node: ast.Assert, scope: Scope) -> None:
+    """Refuse where the condition does not hold; one that cannot be told is taken to."""
+    if truth(evaluate(ev, node.test, scope)) is False:
+        message = evaluate(ev, node.msg, scope) if node.msg is not None else ""
+        text = message if isinstance(message, str) and message else "an assertion does not hold"
+        raise RaisedError(f"{text} ({place_of(scope, node)})")
+
+
 def _for(ev: Evaluation, node: ast.For, scope: Scope) -> Signal | None:
     values = evaluate(ev, node.iter, scope)
     if not isinstance(values, list | tuple | dict | set | str):
@@ -387,7 +395,7 @@ _KINDS: dict[type[ast.AST], Callable[[Evaluation, Any, Scope], Signal | None]] =
     ast.Break: _left(BREAK),
     ast.Continue: _left(CONTINUE),
     ast.Pass: _nothing,
-    ast.Assert: _nothing,
+    ast.Assert: _assert,
     ast.Delete: _nothing,
     ast.Global: _nothing,
     ast.Nonlocal: _nothing,

@@ -15,6 +15,7 @@ from simgpt.frameworks.recipe_code.recipe import named_recipe
 from simgpt.frameworks.recipe_code.tables import rows_of
 from simgpt.frameworks.recipe_code.values import RecipeError
 
+LAYOUT = "pipeline_model_parallel_layout"
 RECIPE = """
 import nemo_run as run
 from elsewhere.core import DistributedDataParallelConfig, OptimizerConfig
@@ -202,6 +203,30 @@ def test_a_script_that_refuses_is_quoted(nemo: Path) -> None:
     path.write_text(path.read_text().replace("performance_mode=True", "performnce_mode=True"))
     with pytest.raises(RecipeError, match="takes no argument performnce_mode"):
         named_recipe(nemo, "moe_8b_pretrain_16gpu_h100_bf16")
+
+
+def test_an_assertion_that_does_not_hold_is_quoted(nemo: Path) -> None:
+    path = nemo / "scripts/performance/llm/pretrain_moe.py"
+    check = '    assert layers is None or graphs, "graphs want layers"\n    return recipe\nif'
+    path.write_text(path.read_text().replace("    return recipe\nif", check))
+    assert facts(named_recipe(nemo, "moe_8b_pretrain_16gpu_h100_bf16"))["tp"] == "2"
+    table = nemo / "scripts/performance/plans/model_configs_h100.csv"
+    table.write_text(table.read_text().replace("2.0,1,,mlp", "2.0,0,7,mlp"))
+    with pytest.raises(RecipeError, match="graphs want layers"):
+        named_recipe(nemo, "moe_8b_pretrain_16gpu_h100_bf16")
+
+
+def test_a_layout_in_lists_is_read_as_megatrons_letters(nemo: Path) -> None:
+    path = nemo / "scripts/performance/llm/pretrain_moe.py"
+    lists = (
+        '[["embedding"] + ["decoder"] * 4, ["decoder"] * 4, ["decoder"] * 4, ["decoder", "loss"]]'
+    )
+    own = "    recipe.trainer.strategy.num_layers_in_first_pipeline_stage = 3\n"
+    text = path.read_text().replace(own, f"{own.partition('num')[0]}{LAYOUT} = {lists}\n")
+    path.write_text(text.replace("num_layers_in_last_pipeline_stage = 3", "fsdp = None"))
+    name = "moe_8b_pretrain_16gpu_h100_bf16"
+    question = imported([nemo], recipe=name, model="mixtral-8x7b", changed={"layers": 13})
+    assert str(question.plan["stage_layers"]) in ("4+4+4+1", "(4, 4, 4, 1)")
 
 
 def test_a_recipe_of_nemo_is_imported_as_the_question_that_it_asks(nemo: Path) -> None:
