@@ -25,6 +25,7 @@ from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.grid import AXES
+from workload.lowering.layers.further.cross_entropy import FUSED
 from workload.passes.activations import ACTIVATIONS
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
@@ -44,9 +45,11 @@ REFUSED = {
     "context_latents": "compare plans by predict --sweep",
     "fp8_params": "compare plans by predict --sweep",
     "offload_share": "compare plans by predict --sweep",
-    "loss": "how many chunks a fused one has follows from the plan: compare plans by predict "
-    "--sweep, or search with loss_chunks alone",
 }
+CHUNKS_UNSAID = (
+    "a search cannot keep loss=fused without a number of chunks, which follows from the plan "
+    "otherwise: give loss_chunks with it, or compare plans by predict --sweep"
+)
 NOT_IN_FP8 = (
     "a search cannot keep precision=fp8, since which rows a stack gathers in fp8 depends on the "
     "overlap, and no bounds are known: compare plans by predict --sweep, or search with a recipe, "
@@ -102,6 +105,8 @@ class SearchProblem:
             )
         dispatcher = self.stack.plan.get("dispatcher", "usual")
         told = that_tell_apart(self.fixed, self.gpt, self.batch, dispatcher)
+        if told.get("loss") == FUSED:
+            told = {"x": 1, "y": 1, **told}  # of a whole vocabulary alone
         object.__setattr__(self, "fixed", told)
         if FP8 in (self.fixed.get("precision"), *self.several.get("precision", ())):
             raise PlanError(NOT_IN_FP8)
@@ -111,6 +116,8 @@ class SearchProblem:
         for key, instead in REFUSED.items():
             if key in self.fixed:
                 raise PlanError(f"a search cannot keep {key}; {instead}")
+        if self.fixed.get("loss") == FUSED and self.fixed.get("loss_chunks", 1) == 1:
+            raise PlanError(CHUNKS_UNSAID)
         recompute = str(self.fixed.get("recompute", "none"))
         if why := choices.kept_recomputation(recompute):
             raise PlanError(f"a search cannot keep recompute={recompute}: {why}")

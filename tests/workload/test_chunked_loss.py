@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.search import search
+from simulator.search.baselines import exhaustive
 from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of
+from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower, lower_again
@@ -135,6 +138,25 @@ def test_a_search_keeps_chunks_that_divide_and_refuses_those_that_follow_from_pl
     assert {*space.columns["micro_batch"].tolist()} == {2, 4}  # of 32 and 64 rows
     with pytest.raises(PlanError, match="cannot keep loss"):
         SearchProblem(TINY, devices=2, batch=8, fixed={"loss": "fused"})
+
+
+def test_a_search_finds_the_best_plan_with_so_many_chunks_of_a_fused_loss() -> None:
+    fixed = {"loss": "fused", "loss_chunks": 4, "overlap": (), "schedule": "1f1b"}
+    problem = SearchProblem(TINY, devices=2, batch=4, fixed=fixed)
+    machine = load_machine("dgx-h100")
+    *_, found = search(problem, machine, top=3)
+    *_, every = exhaustive(problem, machine, top=1000)
+    assert [each.step_s for each in found.found] == [each.step_s for each in every.found[:3]]
+    assert found.fitting == every.fitting > 1
+    peaks = sorted(each.memory.peak_bytes for each in every.found)
+    half = peaks[len(peaks) // 2]
+    *_, few = search(problem, machine, top=3, capacity_bytes=half)
+    fit = [each.step_s for each in every.found if each.memory.peak_bytes <= half]
+    assert [each.step_s for each in few.found] == fit[:3]
+    assert {(each.plan.loss, each.plan.loss_chunks) for each in found.found} == {("fused", 4)}
+    assert {*space_of(problem).columns["x"].tolist()} == {1}
+    with pytest.raises(PlanCannotRunError, match="x=2"):
+        space_of(replace(problem, fixed={**fixed, "x": 2}))
 
 
 @pytest.mark.parametrize("words", ["loss_chunks=2", "loss=fused"])
