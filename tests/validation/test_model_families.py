@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from validation.model_families import PAGE, Compared, compared, files_of, page
+from tools.model_families import PAGE, Compared, compared, files_of, page
 from workload.models.configs import families
 
 ROWS = compared()

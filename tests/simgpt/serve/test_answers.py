@@ -221,7 +221,7 @@ def test_a_pasted_config_becomes_a_model_that_the_command_line_takes() -> None:
     assert any("max_position_embeddings" in text for text in answer["remarks"])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"model_type": "dbrx"}', None])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"model_type": "qwen3_next"}', None])
 def test_a_text_that_is_no_config_is_refused(text: Any) -> None:
     assert answered("config", {"text": text})["error"]
 

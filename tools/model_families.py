@@ -1,5 +1,5 @@
 """Families of models: parameters as read from a `config.json` or packaged sizes, beside those that
-were published or counted. `python -m validation.model_families` writes docs/families.md's tables.
+were published or counted. `python -m tools.model_families` writes docs/families.md's tables.
 
 Source of what is compared: validation/data/model_parameters.csv, a source in each row.
 """
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "families.md"
 MODELS = ROOT / "workload" / "models"
 DATA = ("hub.toml",)  # which names families as models do
-START, END = "<!-- {}: written by validation/model_families.py -->", "<!-- end of {} -->"
+START, END = "<!-- {}: written by tools/model_families.py -->", "<!-- end of {} -->"
 
 
 @dataclass(frozen=True, slots=True)
