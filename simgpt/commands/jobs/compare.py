@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
-from simgpt.commands.jobs.of_log import asked_of_log
-from simgpt.commands.jobs.reference import described, options_of, reference_of, waterfall_of
+from simgpt.commands.jobs.of_log import asked_of_log, log_alone
+from simgpt.commands.jobs.reference import (
+    Reference,
+    described,
+    options_of,
+    reference_of,
+    waterfall_of,
+)
 from simgpt.invocation import asked
 from simgpt.step_options import StepQuestion, asked_as_predict, question_of
 
 if TYPE_CHECKING:
+    from simulator.explain.waterfall import Waterfall
     from simulator.predict import Prediction
     from validation.jobs.anatomy import Anatomy
     from validation.jobs.comparison import JobComparison
@@ -75,7 +82,7 @@ def command(
     options.check_apart(output, how["save"], "--save")
     if how["software"] is not None and how["save"] is None:
         raise click.UsageError("--software needs --save")
-    name, reached = options_of(how)
+    options_of(how)
     asked_for = asked_of_log(log, model, machine, how)
     model, how = asked_for.model, asked_for.how
     question = question_of(model, machine, how)
@@ -84,15 +91,32 @@ def command(
     found = replace(found, job=job)
     record = {**found.as_dict(), **asked(model, machine, how, question.job.stack)}
     text = describe(found, log)
-    if name is not None:
-        other = reference_of(name, reached, question, machine)
-        way = waterfall_of(other, found, question, machine, how["placement"])
-        text += f"\n\n{described(way, other.name)}"
-        record["waterfall"] = {"reference": other.name, **way.as_dict()}
+    if (way := _way(found, question, log, machine, how)) is not None:
+        text += f"\n\n{described(way[1], way[0])}"
+        record["waterfall"] = {"reference": way[0], **way[1].as_dict()}
     options.answer(text, record, as_json=as_json, output=output)
     if (path := how["save"]) is not None:
         _save(found, model, machine, how, log)
         options.wrote([path], f"{path}; simgpt predict … --anchor {path} scales by it")
+
+
+def _way(
+    found: JobComparison, question: StepQuestion, log: Path, machine: str, how: Mapping[str, Any]
+) -> tuple[str, Waterfall] | None:
+    """The way from a reference to the job by cause, with the reference's name: of the user's, or
+    of the question itself where the log prints arguments of another one. None where neither is."""
+    name, reached = options_of(how)
+    policy = how["placement"]
+    if name is not None:
+        other = reference_of(name, reached, question, machine)
+        return other.name, waterfall_of(other, found, question, machine, policy)
+    own = log_alone(log, machine, how) if found.differences else None
+    if own is None:
+        return None
+    job = question_of(own.model, machine, own.how, tells=False)
+    told = replace(found, prediction=job.predicted())
+    asked_for = Reference("the question", question, machine)
+    return asked_for.name, waterfall_of(asked_for, told, job, machine, policy)
 
 
 def _save(

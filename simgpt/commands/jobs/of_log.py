@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from simgpt.commands import predict
 from simgpt.step_options import SHARED
+from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
     from simgpt.frameworks.question import Question
@@ -46,6 +47,23 @@ def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, A
         if model is None:
             raise
         return Asked(model, dict(how))
+    return _asked(question, machine, how, given)
+
+
+def log_alone(log: Path, machine: str, how: Mapping[str, Any]) -> Asked | None:
+    """What the log's own arguments ask, whatever the user asks; None where it has none, or none
+    that can be asked."""
+    from simgpt.frameworks.logs.question import question_of_log
+
+    try:
+        question = question_of_log(log)
+    except SimgptError:
+        return None
+    return _asked(question, machine, {**how, "model_fields": (), "routing": None}, set())
+
+
+def _asked(question: Question, machine: str, how: Mapping[str, Any], given: set[str]) -> Asked:
+    """A log's question as options, but for those that are given."""
     words = shlex.split(question.command(machine))[2:]
     parent = click.get_current_context()
     with predict.command.make_context("predict", words, parent=parent) as context:

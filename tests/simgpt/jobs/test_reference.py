@@ -98,6 +98,18 @@ def test_what_cannot_be_changed_alone_is_changed_with_the_next() -> None:
     assert list(parts) == ["devices 128 → 64 and tp 8 → 2", "pp 16 → 1", UNEXPLAINED]
 
 
+def test_a_question_that_the_log_contradicts_leads_to_the_logs_own_by_cause() -> None:
+    """The log's job has tp 2 and no recomputation, on 64 devices with a batch of 256."""
+    plan = "tp=4,dp=rest,mbs=1,sp=true,recompute=full"
+    asked = ("llama-3.1-8b", *SMALL[1:3], "-n", "64", "--stack", "megatron-core", "--plan", plan)
+    found = compared(SMALL[0], *asked, "--batch", "256", "--warm-up", "0")
+    assert found["differences"] == ["the job's tp is 2, the prediction's 4"]
+    assert found["waterfall"]["reference"] == "the question"
+    assert {"tp 4 → 2", "recompute full → none", UNEXPLAINED} <= causes(found).keys()
+    same = plan.replace("tp=4", "tp=2")
+    assert "waterfall" not in compared(SMALL[0], *asked[:-1], same, "--batch", "256")
+
+
 def test_another_stack_is_a_cause_of_its_own() -> None:
     """CUDA graphs of all layers, which Megatron-Core's stack has not."""
     parts = causes(compared(*SMALL, "--reference", "stack=nemo-full-graphs"))
