@@ -20,7 +20,10 @@ except SystemExit as end:
     assert not end.code, end.code
 print(*(name for name in {libraries!r} if name in sys.modules), file=sys.stderr)
 """
-HEAVY = ("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas", "dask", "distributed")
+HEAVY = (
+    *("torch", "matplotlib", "scipy", "networkx", "jinja2", "pandas", "dask", "distributed"),
+    "omegaconf",
+)
 NOT_NEEDED = ("cattrs", "numpy.ma", "simulator.noise", *(("simpy",) if is_built() else ()))
 FOR_PREDICTIONS = ("simpy", "numpy", "cattrs", "rich", "simulator", "topologies.machine")
 
