@@ -333,7 +333,7 @@ def _prediction(
         model_flops_per_s_per_device=model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
         peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
-        memory=memory_of(step, machine, stack, experts=bool(gpt.experts)),
+        memory=memory_of(step, machine, stack, ranks=plan.grid.ranks, experts=bool(gpt.experts)),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),

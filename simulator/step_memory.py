@@ -3,6 +3,7 @@ fits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +51,8 @@ class Memory:
     """One device's memory at the op where most is in use; `parts` by what it is for.
 
     `capacity_bytes` and `errors` are those of the job's `Room`; `library_bytes` are the workspaces
-    of the stack's libraries. `host_bytes` of a rank lie in the host's memory instead;
+    of the stack's libraries. `host_bytes` of a rank lie in the host's memory instead, of
+    which it has `host_capacity_bytes` (infinite where its machine does not say);
     `stage_peak_bytes` has the peak of each stage of a pipeline. `resident_bytes` of the peak are
     there all the time, tokens left out, where there is no pipeline: no other way to recompute
     lessens these, nor do more and smaller micro-batches.
@@ -61,6 +63,7 @@ class Memory:
     parts: Mapping[str, int]
     op: str
     host_bytes: int = 0
+    host_capacity_bytes: float = math.inf
     device_bytes: int = 0
     library_bytes: int = 0
     stage_peak_bytes: tuple[int, ...] = ()
@@ -124,6 +127,7 @@ class Memory:
 
     def as_dict(self) -> dict[str, Any]:
         """The memory as it stands in JSON."""
+        most = self.host_capacity_bytes
         return {
             "peak_bytes": self.peak_bytes,
             "capacity_bytes": self.capacity_bytes,
@@ -138,13 +142,17 @@ class Memory:
             "device_bytes": self.device_bytes,
             "reserve_bytes": self.reserve_bytes,
             "library_bytes": self.library_bytes,
+            **({"host_capacity_bytes": int(most)} if math.isfinite(most) else {}),
             "stage_peak_bytes": list(self.stage_peak_bytes),
         }
 
 
-def memory_of(step: StepResult, machine: Machine, stack: Stack, *, experts: bool) -> Memory:
+def memory_of(
+    step: StepResult, machine: Machine, stack: Stack, *, ranks: int, experts: bool
+) -> Memory:
     """The memory of a simulated step on a machine's device, under a stack, of a model with
-    `experts` or without."""
+    `experts` or without; so many ranks share the memory of their hosts, as many as devices."""
+    sharing = min(ranks, machine.devices_per_node)
     fullest, room = step.memory, room_for(machine, stack, experts=experts)
     return Memory(
         peak_bytes=fullest.total_bytes,
@@ -152,6 +160,7 @@ def memory_of(step: StepResult, machine: Machine, stack: Stack, *, experts: bool
         parts={role: n for role, n in fullest.parts.items() if role != HOST},
         op=fullest.op,
         host_bytes=fullest.parts[HOST],
+        host_capacity_bytes=machine.node.host.memory_bytes / sharing,
         device_bytes=int(machine.device.memory_bytes),
         library_bytes=stack.library_bytes(machine),
         stage_peak_bytes=tuple(use.total_bytes for use in step.stage_memory),

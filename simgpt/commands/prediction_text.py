@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from simulator.explain.assumed import Granted, Otherwise
     from simulator.predict import Prediction
     from simulator.stacks.job import Job
+    from simulator.step_memory import Memory
     from simulator.uncertainty.anchored_memory import MemoryAnchoring
     from simulator.uncertainty.anchors import Used
     from topologies.hardware.run_to_run import Band
@@ -186,9 +188,17 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
         ("memory for tensors", tables.gib(memory.capacity_bytes)),
         ("memory reserve", tables.gib(memory.reserve_bytes)),
         ("fits", verdict(prediction)),
-        *([("memory of its host", tables.gib(memory.host_bytes))] if memory.host_bytes else []),
+        *([("memory of its host", _of_host(memory))] if memory.host_bytes else []),
         *cost_facts(prediction.cost),
     ]
+
+
+def _of_host(memory: Memory) -> str:
+    """What a device keeps in the memory of its host and, where that is known, what it has there."""
+    if math.isinf(most := memory.host_capacity_bytes):
+        return tables.gib(memory.host_bytes)
+    words = "" if memory.host_bytes <= most else ": does not fit there"
+    return f"{tables.gib(memory.host_bytes)} of {tables.gib(int(most))}{words}"
 
 
 def verdict(prediction: Prediction) -> str:

@@ -98,3 +98,13 @@ def test_lowered_again_it_is_the_same() -> None:
     for sequence in (512, 256, 1024, 512):
         gpt, plan = replace(LLAMA, sequence=sequence), plan_of("zero=2")
         assert tuple(lower_again(gpt, plan).ops) == lower(gpt, plan).ops
+
+
+def test_what_a_host_holds_is_compared_with_the_memory_that_it_has() -> None:
+    """Eight devices share a host: of 80 GB each has 10, and one that is alone all of them."""
+    plan = plan_of("zero=2,gradients=bf16")
+    small = with_settings(A100, {"node.host.memory": "80 GB"})
+    memory = predict(LLAMA, plan, small).memory
+    assert memory.host_capacity_bytes == 10e9 < memory.host_bytes
+    assert memory.as_dict()["host_capacity_bytes"] == 10**10
+    assert "host_capacity_bytes" not in predict(LLAMA, plan, A100).memory.as_dict()

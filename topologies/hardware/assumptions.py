@@ -25,6 +25,7 @@ ASSUMED = {
     "device.power": "unknown: no energy is predicted",
     "device.power.waiting": "devices that wait in collectives draw as idle ones",
     "node.host.update": "56 GB/s a node: the host updates as those of eight A100 do",
+    "node.host.memory": "no limit: what plans keep in the host's memory has room there",
     "node.host.memory_bandwidth": "no limit: devices reach the host's memory at their links' rate",
     "interconnect.background": "0: no other jobs are on the network",
     "software.tuner": "none: the cheapest algorithm is taken",

@@ -38,7 +38,7 @@ class Host:
     """The way from one device to the memory of its host, per direction; what an update of AdamW
     on the processors of a node moves in its memory, for all of the node's devices together; and
     the peak rate of that memory, of all sockets together, which counts where devices send to each
-    other through it (`Links.p2p`).
+    other through it (`Links.p2p`). `memory` is how much of it a node has for what jobs keep there.
 
     Where a file does not say the latter, it is ASSUMED_UPDATE: DeepSpeed's CPU-Adam on nodes of
     eight A100, where a step of 72.7 billion parameters over 4 nodes takes 10 s instead of 0.2 s
@@ -50,6 +50,7 @@ class Host:
     bytes_per_s: Annotated[float, Key("bandwidth", "bytes/s")]
     update_bytes_per_s: Annotated[float, Key("update", "bytes/s")] = ASSUMED_UPDATE
     memory_bytes_per_s: Annotated[float, Key("memory_bandwidth", "bytes/s")] = math.inf
+    memory_bytes: Annotated[float, Key("memory", "bytes")] = math.inf
 
 
 @dataclass(frozen=True)
