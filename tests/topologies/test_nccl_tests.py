@@ -60,6 +60,12 @@ def test_rows_alone_say_the_ranks_by_their_bandwidths(tmp_path: Path) -> None:
     assert with_nodes(table, 4).nodes == 4
 
 
+def test_a_single_process_says_its_ranks_by_threads_and_devices(tmp_path: Path) -> None:
+    head = HEAD.replace("nGpus 1", "nGpus 8")
+    row = "1024 256 float sum -1 30.0 0.03 0.06 0\n"
+    assert read(tmp_path, f"all_reduce_perf\n{head}{row}")[0].ranks == 8
+
+
 @pytest.mark.parametrize(
     "row",
     [

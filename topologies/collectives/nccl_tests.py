@@ -3,7 +3,8 @@
 A table's rows have size, count and type, perhaps an operator and a root, and a time in us with two
 bandwidths, out of place and in place, each perhaps with a column of errors (`#wrong`, `error`, a
 number or N/A). Everything else is passed over but for what says which collective it was (the name
-of the program), and how many ranks and nodes there were (`#  Rank  3 … on HOST device …`).
+of the program), and how many ranks and nodes there were (`#  Rank  3 … on HOST device …`, or else
+the printed bandwidths, or what one process has by `nThread` and `nGpus`).
 
 Source: NVIDIA/nccl-tests and ROCm/rccl-tests, src/common.cu (PrintBenchmarkHeader, the rows) and
 doc/PERFORMANCE.md (bus bandwidth). `size` is the gathered size of an all-gather, and what a rank
@@ -38,6 +39,7 @@ KINDS: dict[str, Kind] = {
 }
 _PROGRAM = re.compile(rf"(?<![a-z])({'|'.join(KINDS)})(?:_perf)?(?![a-z])", re.IGNORECASE)
 _BEGIN = re.compile(r"# *nThread|minBytes")
+_OF_PROCESS = re.compile(r"nThread\s+(\d{1,4})\s+nGpus\s+(\d{1,4})\b")
 _RANK = re.compile(r"\bRank\s+(\d{1,7})\b.*?\bon\s+(\S+)\s+device\b")
 _TAG = re.compile(r"\[\d+(?:,\d+)?\](?:<std\w+>:)?")  # of mpirun, before and amid what a rank says
 _ROW = re.compile(
@@ -78,6 +80,7 @@ class _Section:
 
     kind: Kind | None = None
     ranks: int = 0
+    of_process: int = 0
     hosts: set[str] = field(default_factory=set)
     operator: str = ""
     in_place_checked: bool = True
@@ -112,6 +115,8 @@ def _sections(lines: Sequence[str]) -> Iterator[_Section]:
         if _BEGIN.search(line) and section.seconds:
             yield section
             section = _Section()
+        if found := _OF_PROCESS.search(line):
+            section.of_process = int(found[1]) * int(found[2])
         if row := _ROW.search(_TAG.sub(" ", line)):
             section.kind = section.kind or program
             _add(section, float(row[1]), row[3].split())
@@ -162,6 +167,7 @@ def _table(section: _Section, name: str, kind: Kind | None, ranks: int) -> NcclT
             f"{name} does not say which collective it measured; give it: --collective all_gather"
         )
     ranks = ranks or section.ranks or _ranks_of_bandwidths(section, kind)
+    ranks = ranks or (section.of_process if section.of_process > 1 else 0)
     if not 2 <= ranks <= MOST_RANKS:
         raise NcclTestsError(
             f"{name} does not say how many ranks there were (its lines “#  Rank 0 …” are gone): "
