@@ -25,7 +25,7 @@ from topologies.machine_files import load_machine, rate_words, with_settings
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.plan import Plan
-from workload.plan_text import REST, parse_fields, parse_plan
+from workload.plan_text import REALS, REST, parse_fields, parse_plan
 from workload.recipes.table import FP8
 from workload.splits.plan_values import MOST
 
@@ -38,6 +38,11 @@ MACHINE_HELP = "A machine's name, its file, or its parts as in 64x8xH100,8xNDR."
 DEVICES = click.IntRange(1, MOST_DEVICES)
 SEQUENCES = Sequences(MOST)
 BATCH_TOKENS, TRAINED_TOKENS = BatchTokens(), Tokens()
+# Of keys whose values in a plan's file are of other types than whole numbers, texts and switches.
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("overlap", "stage_layers"), (list, str)),
+    **dict.fromkeys(REALS, (float, int, str)),
+}
 BATCH_TOKENS_HELP = "Tokens per step instead: 16777216, 16Mi (2**24), 4M (4e6)."
 
 
@@ -241,8 +246,7 @@ def plan_table(text: str) -> str | dict[str, Any]:
     if not isinstance(table, dict):
         raise PlanError(f"{text} is no plan: it should be a table of keys such as x, z and data")
     for key, value in table.items():
-        kinds = (list, str) if key in ("overlap", "stage_layers") else (int, str, bool)
-        if type(value) not in kinds:
+        if type(value) not in KINDS.get(key, (int, str, bool)):
             raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
     return table
 

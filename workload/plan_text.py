@@ -37,8 +37,10 @@ ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
     "layout": "stage_layers",
 }
 SHARDED = ("fsdp", "hsdp")
+_REAL = re.compile(r"[0-9]{0,3}\.?[0-9]{1,20}(e-[0-9]{1,2})?")
 WHOLE = 3  # the stage of ZeRO in which parameters are sharded, too
 _TYPES = {field.name: str(field.type) for field in fields(Plan)}
+REALS = tuple(key for key, kind in _TYPES.items() if kind == "float")
 
 
 def parse_plan(
@@ -203,7 +205,9 @@ def _number(key: str, value: Any) -> int:
 
 
 def _real(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not re.fullmatch(r"\d{0,3}\.?\d{1,9}", str(value)):
+    if isinstance(value, float):
+        return value
+    if isinstance(value, bool) or not _REAL.fullmatch(str(value)):
         raise PlanError(f"{key}={value} must be a number, as in {key}=0.5")
     return float(value)
 

@@ -20,7 +20,7 @@ from topologies.placement_names import check_placement
 from workload.errors import ModelError
 from workload.models.fields import KINDS, field_value
 from workload.plan import text_of
-from workload.plan_text import ALIASES, KEYS, REST, plan_value, plan_words
+from workload.plan_text import ALIASES, KEYS, REALS, REST, plan_value, plan_words
 from workload.recipes.table import FP8, recipe_words
 from workload.splits.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 from workload.splits.plan_values import MOST, check_value
@@ -140,7 +140,7 @@ def _plan(given: Any) -> str:
 
 
 def _plan_value(key: str, given: Any) -> Any:
-    if isinstance(given, float):
+    if isinstance(given, float) and key not in REALS:
         raise StudyError(f"plan.{key} = {given} is no plan's value")
     for word, named in recipe_words({key: given}).items():
         parsed = plan_value(word, named)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from simgpt.arguments.searched import searched_of
 from simgpt.frameworks.exporting import Asked, exported
-from simgpt.options import plan_table
+from simgpt.options import plan_of, plan_table
 from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
@@ -135,3 +135,24 @@ def test_a_layout_is_the_layers_of_chunks() -> None:
     for wrong, why in (("layout=tE|t", "E in the first"), ("layout=Et|tmL", "mtp_layers=0")):
         with pytest.raises(SimgptError, match=why):
             job_of(DENSE, f"pp=2,dp=4,mbs=1,{wrong}", load_stack("megatron-core"), batch=16)
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "offload_share = {}"), ("a.json", None)])
+@pytest.mark.parametrize("share", [0.25, 1, 1.0, 0.00001])
+def test_a_share_in_a_plans_file_is_a_number(
+    tmp_path: Path, name: str, text: str | None, share: float
+) -> None:
+    plan = {"data": 8, "micro_batch": 1, "zero": 1, "offload": "update"}
+    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in plan.items())
+    told += (text or "").format(share)
+    path = tmp_path / name
+    path.write_text(told if text else json.dumps({**plan, "offload_share": share}))
+    assert plan_of(str(path), devices=8, batch=8).offload_share == share
+
+
+@pytest.mark.parametrize("value", ["true", "1.5", '"half"', "[0.5]"])
+def test_what_is_no_share_in_a_plans_file_is_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"data": 8, "offload": "update", "offload_share": {value}}}')
+    with pytest.raises(PlanError, match="offload_share"):
+        plan_of(str(path), devices=8, batch=8)
