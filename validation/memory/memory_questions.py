@@ -153,12 +153,13 @@ def answer(asked: Asked) -> Answer:
     """Predict the peak of what is asked, and play the allocator's part."""
     job, machine = asked.job, asked.machine
     stages = range(job.plan.pipe) if asked.stage is None else (asked.stage,)
+    habits = job.stack.kernels(job.gpt, job.plan, machine).habits
     own = habits_in_memory(job.stack, job.plan)
+    own = replace(own, fp8_transposes=habits.fp8_transposes)  # which depends on the device
     peak_bytes, stage = max(
         (stage_bytes(job.gpt, job.plan, own, stage), -stage) for stage in stages
     )
     stage, library_bytes = -stage, job.stack.library_bytes(machine)
-    habits = job.stack.kernels(job.gpt, job.plan, machine).habits
     program = lower(job.gpt, _few_micro_batches(job.plan), stage, habits=habits)
     allocator = allocator_after(program)
     return Answer(
