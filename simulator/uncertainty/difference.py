@@ -43,7 +43,7 @@ from simulator.uncertainty.step_range import (
 )
 from topologies.session import session_cached
 
-WIDENING = 1.1  # PublishedPairs.widening says what is needed
+WIDENING = 1.2  # PublishedPairs.widening says what is needed
 
 
 @dataclass(frozen=True, slots=True)
