@@ -81,10 +81,15 @@ class Conditions:
     def matches(self, text: str, pattern: Word) -> bool | None:
         """Whether a text matches a pattern."""
         found = self.variables.pattern(pattern)
+        if found is None:
+            return None
         try:
-            return None if found is None else fnmatchcase(self.known(text), self.known(found))
+            text, found = self.known(text), self.known(found)
         except _Untold:
             return None
+        if self.variables.ignores_case:
+            text, found = text.lower(), found.lower()
+        return fnmatchcase(text, found)
 
     def sum(self, text: str) -> bool | None:
         """Whether a sum is not zero."""

@@ -1,11 +1,11 @@
 """A shell script, interpreted; no program is started.
 
-Assignments, conditions, loops, functions and `eval` have their
-effect on variables, and the words of each command that would be started are kept. What cannot be
-known stays a mark in the texts that are made of it (variables.py). A condition that cannot be told
-counts as one that does not hold, and is listed with its text where settings depend on it, as is
-one that depends on a variable that nobody sets. Each command, turn and expansion is charged to
-the budget of the script, so that no loop goes on without end.
+Assignments, conditions, loops, functions and `eval` have their effect on variables, and the words
+of each command that would be started are kept. What cannot be known stays a mark in the texts that
+are made of it (variables.py). A condition that cannot be told counts as one that does not hold,
+and is listed with its text where settings depend on it, as is one that depends on a variable that
+nobody sets. Each command, turn and expansion is charged to the budget of the script, so that no
+loop goes on without end.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from simgpt.frameworks.scripts.tree import (
     Test,
     Unread,
     While,
+    asks,
+    is_test,
 )
 from simgpt.frameworks.scripts.variables import (
     EACH,
@@ -50,15 +52,24 @@ from topologies.files.reading import MOST_DEPTH
 
 UNTOLD = "it cannot be told here, so what depends on it is left out"
 NOT_BASH = "the line is not read as bash, so it is left out"
+NOT_SET = "{name} is not set here and counts as empty; --define {name}=VALUE sets it"
 MOST_TURNS = 1_000
-ASKS = re.compile(r"[ef]?grep|which|command|type|hash|cmp|diff|pgrep|ls|lspci|nvidia-smi")
 _SETTINGS = re.compile(r"--|\w(?:\[[^]]*\])?\+?=")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|z|k|da)?sh")
 _OF_TEXT = re.compile(r"-[a-z]*c")
 
 
 class Leave(Exception):
-    """`exit`, `return`, `break` or `continue`."""
+    """`exit`, `return`, `break` or `continue`, with the word behind it."""
+
+    def __init__(self, kind: str, word: str = "") -> None:
+        super().__init__(kind, word)
+        self.kind, self.word = kind, word
+
+    @property
+    def status(self) -> bool | None:
+        """What `return` says; None where it is not known."""
+        return int(self.word) == 0 if self.word.isdecimal() else None
 
 
 @dataclass
@@ -77,6 +88,7 @@ class Script:
     prefix: list[str] = field(default_factory=list)
     sure: bool = True
     nested: int = 0
+    loops: int = 0
 
     def run(self, body: Body) -> bool | None:
         """The status of the last of these commands, None where it cannot be told."""
@@ -122,7 +134,7 @@ class Script:
         try:
             return self.run(body)
         except Leave as leave:
-            return bool(leave.args[0] == "exit")
+            return bool(leave.kind == "exit")
         finally:
             self.variables.values = kept
 
@@ -161,7 +173,8 @@ class Script:
             if told is None:
                 self.left_out[rendered(text)] = UNTOLD
             elif conditions.unset:
-                self.left_out.setdefault(rendered(text), _not_set(conditions.unset))
+                why = NOT_SET.format(name=next(iter(conditions.unset)))
+                self.left_out.setdefault(rendered(text), why)
 
     def _within(self, body: Body, told: bool | None, conditions: Conditions) -> bool | None:
         """Run what depends on a condition."""
@@ -174,32 +187,32 @@ class Script:
 
     def _chain(self, node: Chain) -> bool | None:
         """Commands with `&&` and `||`. One that is started counts as one that succeeds, unless it
-        asks something (ASKS). What follows a status that cannot be told is left out, but for a
+        asks something (tree.py). What follows a status that cannot be told is left out, but for a
         training program behind such a question."""
         conditions = Conditions(self.variables)
         told: bool | None = True
         before = asked = ""
         for sign, link, text in node.links:
-            is_test = self._is_test(link)
+            tests = is_test(link)
             is_asked = told is None and before == asked and self._is_launch(link)
             if not sign or told is (sign == "&&") or is_asked:
                 told = self._status(link, told, conditions)
-            elif told is None and is_test:
+            elif told is None and tests:
                 join = both if sign == "&&" else either
                 told = join(told, self._told(link, conditions))
             else:
                 self._depends(before, told, conditions, text)
-            if is_test or self._asks(link):
+            if tests or asks(link):
                 before = f"{before} {sign} {text}".strip()
-                asked = asked if is_test else before
+                asked = asked if tests else before
         return told
 
     def _status(self, node: Node, before: bool | None, conditions: Conditions) -> bool | None:
         """Run a command of a chain; its status."""
-        if self._is_test(node):
+        if is_test(node):
             return self._told(node, conditions)
         found = self._within((node,), before, conditions)
-        return True if found is None and not self._asks(node) else found
+        return True if found is None and not asks(node) else found
 
     def _is_launch(self, node: Node) -> bool:
         """Whether a command starts a training program."""
@@ -209,22 +222,6 @@ class Script:
             [self.variables.text(word) for word in node.words] if isinstance(node, Command) else []
         )
         return self.is_launch(texts)
-
-    def _asks(self, node: Node) -> bool:
-        """Whether a command is started for its status."""
-        if isinstance(node, Pipeline):
-            return self._asks(node.commands[-1])
-        return isinstance(node, Command) and ASKS.fullmatch(node.name) is not None
-
-    def _is_test(self, node: Node) -> bool:
-        if isinstance(node, Pipeline) and len(node.commands) == 1:
-            return self._is_test(node.commands[0])
-        if isinstance(node, Group) and len(node.body) == 1:
-            return self._is_test(node.body[0])
-        if isinstance(node, Chain):
-            return all(self._is_test(link) for _, link, _ in node.links)
-        is_words = isinstance(node, Command) and node.tested is not None
-        return is_words or isinstance(node, Test | Sum)
 
     def _if(self, node: If) -> bool | None:
         conditions = Conditions(self.variables)
@@ -288,12 +285,18 @@ class Script:
 
     def _turn(self, body: Body) -> bool:
         """Run a loop's body once; whether the loop goes on."""
+        self.loops += 1
         try:
             self.run(body)
         except Leave as leave:
-            if leave.args[0] not in ("break", "continue"):
+            if leave.kind not in ("break", "continue"):
                 raise
-            return bool(leave.args[0] == "continue")
+            levels = int(leave.word) if leave.word.isdecimal() else 1
+            if levels > 1 and self.loops > 1:
+                raise Leave(leave.kind, str(levels - 1)) from None
+            return leave.kind == "continue"
+        finally:
+            self.loops -= 1
         return True
 
     def _while(self, node: While) -> bool | None:
@@ -310,9 +313,8 @@ class Script:
                 if told is None:
                     self._once(node)
                 return True
-            before = dict(self.variables.values)
+            before, arguments = dict(self.variables.values), self.variables.arguments
             self.variables.budget.charge(EACH + len(before))
-            arguments = self.variables.arguments
             if not self._turn(node.body):
                 return True
             if node.step:
@@ -399,6 +401,9 @@ class Script:
                 self.variables.tables.add(name)
             if local:
                 self.frames[-1].setdefault(name, self.variables.values.get(name))
+            for form in "iul":
+                if form in options:
+                    self.variables.forms[name] = form
         for word in words[1:]:  # of an expansion, as export $A
             name, equals, value = word.partition("=")
             if equals and NAME.fullmatch(name):
@@ -409,7 +414,7 @@ class Script:
 
     def _call(self, words: Sequence[str]) -> bool | None:
         """Run a function's body with its own arguments and local variables."""
-        before = self.variables.arguments
+        before, forms = self.variables.arguments, dict(self.variables.forms)
         self.called.add(words[0])
         is_known = unknown("@") not in words
         self.variables.arguments = tuple(words[1:]) if is_known else None
@@ -418,11 +423,11 @@ class Script:
             with self._deeper():
                 return self.run(self.functions[words[0]])
         except Leave as leave:
-            if leave.args[0] != "return":
+            if leave.kind != "return":
                 raise
-            return None
+            return leave.status
         finally:
-            self.variables.arguments = before
+            self.variables.arguments, self.variables.forms = before, forms
             for name, value in self.frames.pop().items():
                 self.variables.values.pop(name, None)
                 if value is not None:
@@ -443,9 +448,13 @@ class Script:
         return True
 
     def _unset(self, words: Sequence[str]) -> bool:
-        for name in words[1:]:
-            if name not in self.variables.given:
-                self.variables.values.pop(name, None)
+        for word in words[1:]:
+            self.variables.unset(word)
+        return True
+
+    def _shopt(self, words: Sequence[str]) -> bool:
+        if "nocasematch" in words and not {"-s", "-u"}.isdisjoint(words):
+            self.variables.ignores_case = "-s" in words
         return True
 
     def _read(self, words: Sequence[str]) -> None:
@@ -466,13 +475,7 @@ class Script:
         an error, as it does where a variable is missing."""
         if words[0] == "exit" and (not self.sure or words[1:2] not in ([], ["0"])):
             return True
-        raise Leave(words[0])
-
-
-def _not_set(names: Mapping[str, None]) -> str:
-    """Why a condition is taken as it is."""
-    name = next(iter(names))
-    return f"{name} is not set here and counts as empty; --define {name}=VALUE sets it"
+        raise Leave(*words[:2])
 
 
 _BUILTINS: Mapping[str, Callable[[Script, Sequence[str]], bool | None]] = {
@@ -483,6 +486,7 @@ _BUILTINS: Mapping[str, Callable[[Script, Sequence[str]], bool | None]] = {
     "set": Script._set,
     "shift": Script._shift,
     "unset": Script._unset,
+    "shopt": Script._shopt,
     "read": Script._read,
     "mapfile": Script._read,
     "readarray": Script._read,

@@ -74,8 +74,7 @@ class _Parser(Words):
         while self._space(lines=True) or self.at < len(self.text):
             start = self.at
             try:
-                found.append(self._chain())
-                self._separator()
+                found.append(self._statement())
             except BashError:
                 self.depth, unread = 0, unread + 1
                 end = self.text.find("\n", start)
@@ -115,13 +114,16 @@ class _Parser(Words):
                     break
         self.documents = []
 
-    def _separator(self) -> None:
+    def _statement(self) -> Node:
+        """The commands up to what parts statements; with `&` their variables are their own."""
+        node = self._chain()
         self._space()
         found = _SEPARATOR.match(self.text, self.at)
+        if self.at < len(self.text) and not found:
+            raise BashError
         if found and found[0] in (";", "&"):
             self.at = found.end()
-        elif self.at < len(self.text) and not found:
-            raise BashError
+        return Group((node,), alone=True) if found and found[0] == "&" else node
 
     def _ahead(self) -> str:
         """The word ahead, as it is written."""
@@ -152,8 +154,7 @@ class _Parser(Words):
                 (closing or ";;", ";;", ";&"), self.at
             ):
                 break
-            found.append(self._chain())
-            self._separator()
+            found.append(self._statement())
         return tuple(found), self.text[start : self.at]
 
     def _chain(self) -> Node:
@@ -218,7 +219,7 @@ class _Parser(Words):
     def _function(self, name: str) -> Node:
         self._space(lines=True)
         body = self._command()
-        return Function(name, body.body if isinstance(body, Group) else (body,))
+        return Function(name, body.body if isinstance(body, Group) and not body.alone else (body,))
 
     def _if(self, start: int) -> If:
         branches: list[Branch] = []

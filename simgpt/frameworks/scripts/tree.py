@@ -5,6 +5,7 @@ What stands in `$(...)`, `$((...))` and `${...}` is kept as text.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
@@ -171,3 +172,23 @@ class Unread:
 
 
 Node = Command | Test | Sum | Group | Pipeline | Chain | If | Case | For | While | Function | Unread
+ASKS = re.compile(r"[ef]?grep|which|command|type|hash|cmp|diff|pgrep|ls|lspci|nvidia-smi")
+
+
+def asks(node: Node) -> bool:
+    """Whether a command is started for its status."""
+    if isinstance(node, Pipeline):
+        return asks(node.commands[-1])
+    return isinstance(node, Command) and ASKS.fullmatch(node.name) is not None
+
+
+def is_test(node: Node) -> bool:
+    """Whether a node only tests something, and starts nothing."""
+    if isinstance(node, Pipeline) and len(node.commands) == 1:
+        return is_test(node.commands[0])
+    if isinstance(node, Group) and len(node.body) == 1:
+        return is_test(node.body[0])
+    if isinstance(node, Chain):
+        return all(is_test(link) for _, link, _ in node.links)
+    is_words = isinstance(node, Command) and node.tested is not None
+    return is_words or isinstance(node, Test | Sum)

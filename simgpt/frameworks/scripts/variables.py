@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from simgpt.frameworks.reading import FrameworkError
+from simgpt.frameworks.scripts.braces import braced, numbers
 from simgpt.frameworks.scripts.sums import NoSumError, Sum
 from simgpt.frameworks.scripts.syntax import parsed
 from simgpt.frameworks.scripts.tree import Assignment, Command, Part, Word
@@ -29,7 +30,6 @@ MOST_EXPANDED = 2**20  # characters of all texts of a file: about a second
 EACH = 16  # characters that a text takes beside its own, so that many short ones are bounded too
 DEEPEST = 16
 LONGEST_PATTERN = 1_000  # of a pattern, and of what it is compared with
-MOST_WORDS = 1_000  # of a range
 COMMAND = "(...)"  # what a command would print
 MARK = re.compile(f"{BEGINS}([^{ENDS}]*){ENDS}")
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -46,8 +46,6 @@ _CASES: Mapping[str, Callable[[str], str]] = {
 }
 _MARK_OR_NAME = re.compile(f"{MARK.pattern}|{NAME.pattern}")
 _SPECIAL = re.compile(r"([*?\[\]])")
-_RANGE = re.compile(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?[1-9]\d{0,8}))?\}")
-_CHOICE = re.compile(r"([^{}]*)\{([^{}]*,[^{}]*)\}([^{}]*)")
 _EXTENDED = re.compile(r"[@?*+!]\(")
 Value = str | dict[str, str]  # an array's values by its indices
 
@@ -89,19 +87,24 @@ def expanded(text: str, variables: Mapping[str, Value], budget: Budget) -> str:
 @dataclass
 class Variables:
     """Values by name. Those that are `given` no script changes; `arguments` are the script's or a
-    function's (None: not known); `tables` the arrays whose indices are texts."""
+    function's (None: not known); `tables` the arrays whose indices are texts; `forms` what
+    `declare` makes of values: numbers (i), capitals (u) or small letters (l)."""
 
     values: dict[str, Value]
     given: Mapping[str, Value] = field(default_factory=dict)
     budget: Budget = field(default_factory=text_budget)
     arguments: tuple[str, ...] | None = None
     tables: set[str] = field(default_factory=set)
+    forms: dict[str, str] = field(default_factory=dict)
+    ignores_case: bool = False  # of patterns
     depth: int = 0
 
     def fields(self, word: Word) -> list[str]:
-        """The words that a word becomes: unquoted values are split at blanks."""
-        if len(word) == 1 and word[0].kind == "text" and not word[0].quoted:
-            return self._braces(word[0].text)
+        """The words that a word becomes: those of its braces, of which unquoted values are split
+        at blanks."""
+        return [text for each in braced(word, self.budget) for text in self._split(each)]
+
+    def _split(self, word: Word) -> list[str]:
         found: list[str] = []
         current: str | None = None
         for part in word:
@@ -162,7 +165,9 @@ class Variables:
         else:
             text = self.text(assignment.value)
             text = text.replace(unknown(name), "") if text != unknown(name) else text
-            if isinstance(before, dict):
+            if self.forms.get(name) == "i" and before:
+                value = f"{joined(before)}+({text})"
+            elif isinstance(before, dict):
                 value = {**before, "0": before.get("0", "") + text}
             else:
                 value = before + text
@@ -177,7 +182,7 @@ class Variables:
         if isinstance(value, dict):
             value = {index: _named(text, own) for index, text in value.items()}
         else:
-            value = _named(value, own)
+            value = _named(self._formed(name, value), own)
         size = len(joined(value))
         self.budget.charge(EACH + size)
         if size > MOST_CHARACTERS:
@@ -185,6 +190,26 @@ class Variables:
                 f"the script's variable {shown(name)} exceeds {MOST_CHARACTERS:,} characters"
             )
         self.values[name] = value
+
+    def _formed(self, name: str, text: str) -> str:
+        """A value as its variable is declared."""
+        form = self.forms.get(name)
+        if form == "i":
+            return self.sum(text) if text else "0"
+        return text.upper() if form == "u" else text.lower() if form == "l" else text
+
+    def unset(self, word: str) -> None:
+        """Forget a variable, or an element of an array, unless it is given."""
+        name, element, index = word.removesuffix("]").partition("[")
+        value = self.values.get(name)
+        if name in self.given:
+            return
+        if element and isinstance(value, dict):
+            gone = self._index(name, index)
+            self.values[name] = {key: each for key, each in value.items() if key != gone}
+        elif not element:
+            self.values.pop(name, None)
+            self.forms.pop(name, None)
 
     def _elements(
         self, name: str, before: Value, pairs: Sequence[tuple[str | None, Word]], *, adds: bool
@@ -442,16 +467,6 @@ class Variables:
             return unknown(f"(({''.join(rendered(with_values).split())}))")
         return unknown(COMMAND)
 
-    def _braces(self, text: str) -> list[str]:
-        """`{1..4}` and `a{b,c}`."""
-        if found := _RANGE.fullmatch(text):
-            first, last, step = int(found[1]), int(found[2]), abs(int(found[3] or 1))
-            return _range([str(first), str(step if first <= last else -step), str(last)])
-        found = _CHOICE.fullmatch(text)
-        words = [f"{found[1]}{each}{found[3]}" for each in found[2].split(",")] if found else [text]
-        self._check_size(" ".join(words))
-        return words
-
 
 def _named(text: str, own: str) -> str:
     """A value, in which what no name stands for has the variable's own mark."""
@@ -472,13 +487,7 @@ def _is_whole(text: str) -> bool:
 
 def _range(words: Sequence[str]) -> list[str]:
     """The numbers of `seq`: a last one, with a first before it, with a step between."""
-    numbers = [int(word) for word in words]
-    first, step, last = (
-        (1, 1, *numbers)[-3:]
-        if len(numbers) == 1
-        else ((numbers[0], 1, numbers[1]) if len(numbers) == 2 else tuple(numbers))
-    )
-    found = range(first, last + (1 if step > 0 else -1), step or 1)
-    if len(found) > MOST_WORDS:
-        raise FrameworkError(f"a range of the script has more than {MOST_WORDS:,} numbers")
-    return [str(number) for number in found]
+    given = [int(word) for word in words]
+    first, last = given[0] if len(given) > 1 else 1, given[-1]
+    step = given[1] if len(given) > 2 else 1
+    return [str(number) for number in numbers(first, step or 1, last)]

@@ -46,7 +46,7 @@ torchrun t.py --x $((7 / 2)) $((-7 / 2)) $((-7 % 3)) $((1 << 4)) $((2 ** 3 ** 2)
 #%%
 N=3; torchrun t.py --x $((N * (N + 1) - ${N}00 / 7)) $[N + 1] $((0x10 + 010)) $((!N || 0))
 #%%
-let A=2*3 B=A+1; ((C = A > B ? A : B)); torchrun t.py --x $A $B $C
+let A=2*3 B=A+1; ((C = A > B ? A : B)); torchrun t.py --x $A $B ${C-0}
 #%%
 A="a  b"; torchrun t.py --x $A "$A" '$A' x"$A"y $'a\tb' a\ b ""
 #%%
@@ -112,3 +112,25 @@ A='a*b'; torchrun t.py --x "${A%\**}" "${A#a}"
 A="x y"; case $A in "x y") B=1;; esac; [[ $A == x\ y ]] && C=1; torchrun t.py --x $B $C
 #%%
 i=5; torchrun t.py --x $((i++)) $i $((++i)) $((i--)) $((i += 2)) $((i > 5 ? i : 0)) $(( (i, 3) ))
+#%%
+for a in {a,b}{1,2} l{1..3}x {01..10..3} {d..a} {1,{2,3}}z {x} a{b "{a,b}" p{,s}; do A="$A $a"; done
+torchrun t.py --x $A
+#%%
+P=ab N=3; A=({1..4}); torchrun t.py --x ${P}{1,2} {1..$N} {"a b",c}d a}{b,c}} {a,{b,c} ${#A[@]}
+#%%
+declare -i A=2; A+=3; declare -i B; B="2*3"; f() { local -i n=$1+1; C=$n; }; f 4; n=1+1
+declare -u D=x D+=y; typeset -l E=AB; torchrun t.py --x $A $B $C $n $D $E
+#%%
+A=(a b c); unset A[1] 'A[9]'; unset B; torchrun t.py --x "${A[@]}" ${#A[@]} ${B-none}
+#%%
+for i in 1 2 3; do for j in a b; do [ $i = 2 ] && break 2; A+=$i$j; done; done
+for i in 1 2 3; do for j in a b; do [ $i = 2 ] && continue 2; B+=$i$j; done; done
+torchrun t.py --x $A $B
+#%%
+f() { return 1; }; g() { return 0; }; f && A=1 || A=2; g && B=1 || B=2; if f; then C=1; fi
+torchrun t.py --x $A $B ${C-0}
+#%%
+shopt -s nocasematch; case ABC in ab*) A=1;; esac; [[ X == x ]] && B=1; [ X = x ] && C=1
+shopt -u nocasematch; [[ X == x ]] && D=1; torchrun t.py --x $A $B ${C-0} ${D-0}
+#%%
+A=1; A=2 & wait; f() ( A=3 ); f; torchrun t.py --x $A & wait
