@@ -41,6 +41,7 @@ from simgpt.frameworks.scripts.tree import (
     is_test,
 )
 from simgpt.frameworks.scripts.variables import (
+    ALL,
     EACH,
     NAME,
     Value,
@@ -265,7 +266,7 @@ class Script:
         """Each turn of a loop over words. One that starts programs is a choice of the user's: its
         commands are read once, with a variable that `--define` gives."""
         if node.words is None:
-            words = list(self.variables.arguments or (unknown("@"),))
+            words = list(self.variables.arguments or (ALL,))
         else:
             words = [text for word in node.words for text in self.variables.fields(word)]
         if node.name in self.variables.given:
@@ -362,7 +363,7 @@ class Script:
             before = self.prefix
             self.prefix = [*before, *words[: at + 1]]
             try:
-                self._nest(words[at + 1])
+                self._nest(words[at + 1], alone=True)
             finally:
                 self.prefix = before
             return None
@@ -376,11 +377,11 @@ class Script:
         before = next((word for word in reversed(words[:at]) if not word.startswith("-")), "")
         return _SHELLS.fullmatch(before) is not None
 
-    def _nest(self, text: str) -> bool | None:
-        """Run the commands of a text."""
+    def _nest(self, text: str, *, alone: bool = False) -> bool | None:
+        """Run the commands of a text, `alone` with variables of their own."""
         self.variables.budget.charge(EACH + len(text))
         with self._deeper():
-            return self.run(parsed(text))
+            return (self._apart if alone else self.run)(parsed(text))
 
     @contextmanager
     def _deeper(self) -> Iterator[None]:
@@ -416,7 +417,7 @@ class Script:
         """Run a function's body with its own arguments and local variables."""
         before, forms = self.variables.arguments, dict(self.variables.forms)
         self.called.add(words[0])
-        is_known = unknown("@") not in words
+        is_known = ALL not in words
         self.variables.arguments = tuple(words[1:]) if is_known else None
         self.frames.append({})
         try:
@@ -487,14 +488,8 @@ _BUILTINS: Mapping[str, Callable[[Script, Sequence[str]], bool | None]] = {
     "shift": Script._shift,
     "unset": Script._unset,
     "shopt": Script._shopt,
-    "read": Script._read,
-    "mapfile": Script._read,
-    "readarray": Script._read,
-    "getopts": Script._read,
+    **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), Script._read),
     "printf": Script._printf,
     "let": Script._let,
-    "exit": Script._leave,
-    "return": Script._leave,
-    "break": Script._leave,
-    "continue": Script._leave,
+    **dict.fromkeys(("exit", "return", "break", "continue"), Script._leave),
 }

@@ -36,7 +36,7 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 _BRACED = re.compile(r"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^]]*)\])?(.*)", re.DOTALL)
 _DEFAULT = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
 _AFFIX = re.compile(r"(##?|%%?)(.*)", re.DOTALL)
-_REPLACED = re.compile(r"/([/#%]?)((?:\\.|[^/\\])*)(?:/(.*))?", re.DOTALL)
+_REPLACED = re.compile(r"/([/#%]?)((?<=//)/(?:\\.|[^/\\])*|(?:\\.|[^/\\])*)(?:/(.*))?", re.DOTALL)
 _SLICED = re.compile(r":([^:]+)(?::(.*))?", re.DOTALL)
 _CASES: Mapping[str, Callable[[str], str]] = {
     "^^": str.upper,
@@ -82,6 +82,9 @@ def expanded(text: str, variables: Mapping[str, Value], budget: Budget) -> str:
     '4 6 $M'
     """
     return rendered(Variables(dict(variables), budget=budget).text(quoted_word(text)))
+
+
+ALL = unknown("@")  # of the script's arguments
 
 
 @dataclass
@@ -296,11 +299,12 @@ class Variables:
         """The values of a variable or an argument; None where it is not set."""
         if name in "@*":
             return None if self.arguments is None else list(self.arguments)
+        known = self.arguments
         if name == "#":
-            return None if self.arguments is None else [str(len(self.arguments))]
+            return None if known is None or ALL in known else [str(len(known))]
         if name.isdecimal() and name != "0":
             at = int(name[:6]) - 1
-            known = self.arguments
+            known = None if ALL in (known or ())[: at + 1] else known
             return None if known is None else [known[at]] if at < len(known) else [""]
         if not NAME.fullmatch(name):
             return [unknown(f"({name})")]

@@ -148,3 +148,8 @@ def test_loops_and_recursion_end() -> None:
         with pytest.raises(FrameworkError, match=r"more than|exceeds"):
             read_script(script, {})
     assert read_script("while true; do B=1; done\npython t.py --x $B", {}).arguments == ("--x", "1")
+
+
+def test_arguments_of_the_script_among_others_leave_their_number_unknown() -> None:
+    found = read_script('set -- a "$@" b\npython t.py --x $1 $2 $# "$@"', {})
+    assert found.arguments == ("--x", "a", "$2", "$#", "a", "$@", "b")

@@ -134,3 +134,5 @@ shopt -s nocasematch; case ABC in ab*) A=1;; esac; [[ X == x ]] && B=1; [ X = x 
 shopt -u nocasematch; [[ X == x ]] && D=1; torchrun t.py --x $A $B ${C-0} ${D-0}
 #%%
 A=1; A=2 & wait; f() ( A=3 ); f; torchrun t.py --x $A & wait
+#%%
+X=a/b; A=1; bash -c 'A=2'; torchrun t.py --x ${X////-} ${X//\//-} ${X/\//} ${X//b/c} ${X/#a/z} $A
