@@ -5,7 +5,7 @@ Sources of the keys, on GitHub: pytorch/torchtitan, torchtitan/components/metric
 meta-pytorch/torchtune, torchtune/training/metric_logging.py; NVIDIA/NeMo,
 nemo/lightning/pytorch/callbacks; hiyouga/LLaMA-Factory, src/llamafactory/train/callbacks.py
 (trainer_log.jsonl); huggingface/transformers, src/transformers/trainer_callback.py (TrainerState)
-and trainer_utils.py (speed_metrics).
+and trainer_utils.py (speed_metrics); wandb/wandb, whose histories number their rows as _step.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from validation.jobs.errors import LogError
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
 from validation.jobs.step_lines import by_clock
 
-LOG = UserFile("log", LogError)
+LOG = UserFile("log", LogError, constants=True)
 LONGEST = 2**20  # characters of a line in JSON
 MOST_STEPS = 1_000_000
 MOST_STEP = 10**9
 KEYS = "step, step_s, and, where known, peak_bytes and flops_per_s_per_device"
 # What else is read of JSON lines, by the names of frameworks, with its unit in SI.
-NUMBERS = ("step", "global_step", "iteration", "current_steps")
+NUMBERS = ("step", "global_step", "iteration", "current_steps", "_step")
 SECONDS = {
     "step_s": 1.0,
     "seconds": 1.0,  # of `simgpt run --log-file`

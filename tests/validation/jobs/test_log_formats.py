@@ -186,6 +186,8 @@ def test_broken_lines_of_json_are_left_out_and_counted(tmp_path: Path) -> None:
         ('{"step": %d, "throughput(tps)": 4096.0}', 4.0),
         ('{"global_step": %d, "train_step_timing in s": 9.4}', 9.4),
         ('{"iteration": %d, "elapsed_time_per_iteration_ms": 9400.0}', 9.4),
+        ('{"_step": %d, "throughput(tps)": 4096.0}', 4.0),
+        ('{"step": %d, "step_s": 9.4, "loss": NaN, "grad_norm": Infinity}', 9.4),
     ],
 )
 def test_json_lines_are_read_by_the_names_of_frameworks(
@@ -195,6 +197,19 @@ def test_json_lines_are_read_by_the_names_of_frameworks(
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f"{line % n}\n" for n in range(1, 4)))
     assert read_job(path, ASKED)[0].entries[0].step_s == pytest.approx(seconds)
+
+
+def test_a_time_that_is_no_number_is_no_step(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "step_s": NaN}\n')
+    with pytest.raises(LogError, match="step_s"):
+        read_job(path, ASKED)
+
+
+def test_a_state_with_a_gradient_of_no_number_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    path.write_text(sample("trainer_state.json").replace('"grad_norm": 1.1', '"grad_norm": NaN'))
+    assert step_s(read_job(path, ASKED)[0]) == pytest.approx(9.43)
 
 
 def test_json_lines_of_several_ranks_are_those_of_the_first(tmp_path: Path) -> None:
