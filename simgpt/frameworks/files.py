@@ -107,7 +107,8 @@ def read_file(
         if found != MEGATRON:
             return Described(found, {}, document=document)
         variables = {**(before or {}), **defined}
-        return Described(found, with_variables(_arguments_of(document), variables))
+        settings = _arguments_of(resolved(document, variables))
+        return Described(found, with_variables(settings, variables))
     if framework not in (None, MEGATRON, *CHANGED):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
     if _LOGS.search(path.name):

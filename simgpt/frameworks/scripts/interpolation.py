@@ -50,17 +50,13 @@ def resolved(document: Mapping[str, Any], variables: Mapping[str, Value]) -> dic
 
 def with_variables(settings: Mapping[str, Any], variables: Mapping[str, Value]) -> dict[str, Any]:
     """Settings with the variables of a shell put in, which are the file's own ones in capitals or
-    of its surroundings."""
-    own: dict[str, Value] = {
-        name: text_of(value) for name, value in settings.items() if name.isupper()
-    }
-    budget = text_budget("the file")
-    return {
-        name: expanded(value, {**own, **variables}, budget)
-        if isinstance(value, str) and "$" in value
-        else value
-        for name, value in settings.items()
-    }
+    of its surroundings, before those; and with what resolvers return."""
+    own = {name: text_of(value) for name, value in settings.items() if name.isupper()}
+    return resolved(dict(settings) | {**own, **_named(own, variables)}, {**own, **variables})
+
+
+def _named(own: Mapping[str, str], variables: Mapping[str, Value]) -> dict[str, str]:
+    return {name: joined(variables[name]) for name in own if name in variables}
 
 
 @dataclass

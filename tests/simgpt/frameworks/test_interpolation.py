@@ -168,3 +168,19 @@ def test_references_in_a_circle_stay_as_they_are() -> None:
     document = {"a": "${b}", "b": "${c.d}", "c": {"d": "${a}", "e": "${c}"}, "f": "${f}"}
     assert resolved(document, {})["f"] == "${f}"
     assert "${" in resolved(document, {})["a"]
+
+
+def test_arguments_of_megatron_in_yaml_may_be_what_resolvers_return(tmp_path: Path) -> None:
+    """As in a recipe of NeMo's; `${SEQ:-8}` is a shell's, and a definition comes before the file's
+    own variable."""
+    path = tmp_path / "arguments.yaml"
+    path.write_text(
+        "num_layers: 2\nhidden_size: ${multiply:4,16}\nnum_attention_heads: 4\nSEQ: 32\n"
+        "seq_length: ${SEQ:-8}\nmax_position_embeddings: ${.seq_length}\nmicro_batch_size: 1\n"
+        "vocab_size: 512\ntensor_model_parallel_size: ${oc.env:TP,2}\n"
+    )
+    question = imported([path], defined={"TP": "4"})
+    assert question.gpt is not None
+    assert (question.gpt.hidden, question.gpt.sequence, question.plan["x"]) == (64, 32, 4)
+    gpt = imported([path], defined={"SEQ": "128"}).gpt
+    assert gpt is not None and gpt.sequence == 128
