@@ -253,7 +253,7 @@ def test_tensors_that_are_not_the_models_are_refused_by_name(
         (LLAMA, {"model_type": "qwen3"}, "has qk_norm=True, but tiny-llama-40k has qk_norm=False"),
         (LLAMA, {"attention_bias": True}, "the model has biases of the attention's linears"),
         (LLAMA, {"model_type": "olmo2"}, "weights of the family olmo2 are not read"),
-        (LLAMA, {"partial_rotary_factor": 0.5}, "positions that are turned in another way"),
+        (LLAMA, {"partial_rotary_factor": 0.5}, "another kind of RoPE"),
         (
             LLAMA,
             {"rope_theta": 10_000},

@@ -9,14 +9,14 @@ from workload.gpt import GPT
 
 BEYOND = {
     "qkvo": "biases of the attention's linears",
-    "qkv": "biases of queries, keys and values",
-    "o": "biases of the attention's output",
+    "qkv": "biases of the query, key and value projections",
+    "o": "biases of the attention output projection",
     "mlp": "biases of the MLP's linears",
     "head": "biases of the classifier",
-    "parts": "norms or biases, or an order of them, of its layers",
-    "activation": "activations that are near to simgpt's",
-    "scales": "numbers that scale or cap what passes its layers",
-    "rope": "positions that are turned in another way",
+    "parts": "other norms or biases, or another order of layers",
+    "activation": "another activation",
+    "scales": "scaling or capping of activations or logits",
+    "rope": "another kind of RoPE",
     "squared_relu": "squared ReLUs",
 }
 

@@ -29,8 +29,8 @@ class Packaged:
 def hub_model(name: str) -> Described | None:
     """The model of a name on the Hub, with the notes of its config; None if it is not packaged.
 
-    Case does not count, nor do ends such as -Instruct or -AWQ, or the organisation where no other
-    one has a model of the name.
+    Ignored are case, suffixes such as -Instruct or -AWQ, and the organisation, unless two of them
+    have a model of this name.
 
     >>> hub_model("TheBloke/pythia-1.4b-GGUF").gpt.name
     'pythia-1.4b'
@@ -51,11 +51,10 @@ def hub_names() -> list[str]:
 
 
 def nearest_on_hub(name: str) -> str:
-    """The end of a sentence on a name that is not known: the nearest ones on the Hub; nothing
-    where there are none."""
+    """The end of a sentence on an unknown name: the most similar names on the Hub, or ""."""
     own = {hub.rpartition("/")[2].lower(): hub for hub in hub_names()}
     near = difflib.get_close_matches(name.lower().rpartition("/")[2], own, n=3, cutoff=0.8)
-    return f"; near on the Hub: {', '.join(own[each] for each in near)}" if near else ""
+    return f"; similar names on the Hub: {', '.join(own[each] for each in near)}" if near else ""
 
 
 def _found(name: str) -> Packaged | None:

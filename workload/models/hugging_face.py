@@ -95,7 +95,7 @@ def _with_rope_base(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], lis
     base = document.get("rope_theta")
     if not isinstance(base, float) or not math.isfinite(base) or base.is_integer():
         return document, []
-    return {**document, "rope_theta": round(base)}, [f"rope_theta = {base} is rounded"]
+    return {**document, "rope_theta": round(base)}, [f"rope_theta = {base}: rounded"]
 
 
 def _fields(config: Config, tables: Mapping[str, Any], biases: list[str]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _biases(config: Config) -> list[str]:
 
 
 def _check(config: Config, tables: Mapping[str, Any]) -> None:
-    """Refuse what no field of a model stands for and no note excuses."""
+    """Refuse values that no field of `GPT` describes and no note covers."""
     row = config.row
     for switch in filter(None, [*row["biases"], windows.switch_of(config)]):
         if not isinstance(config.get(switch) or False, bool):
@@ -177,29 +177,29 @@ def _check(config: Config, tables: Mapping[str, Any]) -> None:
     for each in types if isinstance(types, list) else [types]:
         known = tables["layer_types"].get(each) if isinstance(each, str) else None
         if known != "":
-            layers = f", which are layers of {known}" if known else ""
+            layers = f": {known}" if known else ""
             config.wrong("layer_types", each, f"is not modelled{layers}")
 
 
 def _check_equal(config: Config, gpt: GPT) -> None:
-    """Refuse a key that should have a field's value and has another."""
+    """Refuse a key that must equal a field and does not."""
     for key, field in config.row["equal"].items():
         if (value := config.get(key)) is not None and value != getattr(gpt, field):
-            config.wrong(key, value, f"is not modelled; {config.key_of(field)}'s value is")
+            config.wrong(key, value, f"is not modelled; it must equal {config.key_of(field)}")
 
 
 def _check_blocks(config: Config, words: list[Any]) -> None:
-    """Refuse words of a hybrid's layers that are none, or not what the letters say."""
+    """Refuse unknown words for a hybrid's layers, and words that contradict the letters."""
     for word in words:
         if not isinstance(word, str) or word not in LETTERS:
-            config.wrong(BLOCKS, word, f"is none of {', '.join(LETTERS)}")
+            config.wrong(BLOCKS, word, f"is not one of {', '.join(LETTERS)}")
     letters = "".join(LETTERS[word] for word in words)
     if words and letters != config.get(PATTERN):
-        config.wrong(PATTERN, config.get(PATTERN), f"is not what {BLOCKS} says, {shown(letters)}")
+        config.wrong(PATTERN, config.get(PATTERN), f"contradicts {BLOCKS}, {shown(letters)}")
 
 
 def _beyond(config: Config, gpt: GPT, biases: list[str], tables: Mapping[str, Any]) -> list[str]:
-    """What the model has and `GPT` no field for, in the words of `Described.beyond`."""
+    """Keys of `described.BEYOND`: what the model has that `GPT` has no field for."""
     found = list(lacking.biases_lacking(gpt, biases))
     found += ["parts"] if config.row["lacks"] else []
     found += ["activation"] if near_to(config, tables) else []

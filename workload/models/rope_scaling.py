@@ -156,7 +156,7 @@ def why_not(table: Any, document: Mapping[str, Any]) -> str:
     except ModelError as error:
         return str(error)
     except (TypeError, KeyError, ValueError, OverflowError, ZeroDivisionError):
-        return "a number is missing or none"
+        return "a number is missing or is not a number"
     return ""
 
 

@@ -89,7 +89,7 @@ def test_another_name_is_refused(name: str) -> None:
 
 
 def test_a_name_that_is_not_known_is_answered_with_near_ones() -> None:
-    with pytest.raises(ModelError, match=r"near on the Hub: .*google/gemma-2-9b"):
+    with pytest.raises(ModelError, match=r"similar names on the Hub: .*google/gemma-2-9b"):
         described_model("google/gemma-2-8b")
 
 

@@ -164,7 +164,7 @@ def test_windows_that_begin_elsewhere_are_as_many_and_that_is_said(
     found = described({**config, "layer_types": [words[each] for each in types]}, tmp_path)
     assert (found.gpt.window, found.gpt.global_every) == (64, every)
     assert len(types) // every == types.count("f")
-    said = any("another one than the last" in note.text for note in found.notes)
+    said = any("layer_types" in note.text for note in found.notes)
     assert said == types.startswith("f")
 
 
@@ -180,7 +180,8 @@ def test_a_family_that_is_not_known_is_read_by_its_class_and_that_is_said(tmp_pa
     config = {**LANGUAGE, "model_type": "our_own", "architectures": ["MistralForCausalLM"]}
     found = described(config, tmp_path)
     assert found.gpt.parameters == 23_572_403_200
-    assert found.notes[0].text == "the family our_own is read as its class, MistralForCausalLM"
+    said = found.notes[0].text
+    assert "our_own" in said and "MistralForCausalLM" in said
 
 
 def test_constants_of_pythons_json_are_read_where_no_number_is_taken(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_layers_of_a_hybrid_may_be_given_by_their_words(tmp_path: Path) -> None:
     found = described(config, tmp_path)
     assert found.gpt.parameters == 8_100_852_736
     assert not any("layers_block_type" in note.text for note in found.notes)
-    with pytest.raises(ModelError, match="layers_block_type = x is none of"):
+    with pytest.raises(ModelError, match="layers_block_type = x is not one of"):
         described({"model_type": "nemotron_h", "layers_block_type": ["x"] * 52}, tmp_path)
 
 

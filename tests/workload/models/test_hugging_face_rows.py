@@ -36,8 +36,10 @@ def test_gemma_2_is_read_with_notes_of_what_is_not_modelled() -> None:
     assert found.missing == 2 * 42 * 3584
     assert (found.gpt.window, found.gpt.global_every) == (4096, 2)
     assert (found.gpt.activation, found.gpt.tied) == ("swiglu", True)
-    assert "norms behind attention and MLP (301,056 parameters) are not modelled" in texts(found)
-    counts_as = "hidden_activation = gelu_pytorch_tanh: the activation of its gate counts as SiLU"
+    assert "norms after attention and MLP (301,056 parameters) are not modelled" in texts(found)
+    counts_as = (
+        "hidden_activation = gelu_pytorch_tanh: counts as SiLU, the activation of SwiGLU's gate"
+    )
     assert counts_as in texts(found)
     capped = "not modelled: attn_logit_softcapping = 50.0, final_logit_softcapping = 30.0"
     assert capped in texts(found)

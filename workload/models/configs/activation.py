@@ -9,7 +9,7 @@ from workload.models.configs.config import Config
 
 
 def activation_of(config: Config, tables: Mapping[str, Any]) -> str:
-    """The model's activation; a ModelError names one that none of ours is near to."""
+    """The model's activation; a ModelError names one that simgpt has no similar one for."""
     own: str = config.row["fixed"]["activation"]
     if not config.activation_key:
         return own
@@ -26,7 +26,7 @@ def activation_of(config: Config, tables: Mapping[str, Any]) -> str:
 
 
 def near_to(config: Config, tables: Mapping[str, Any]) -> str:
-    """What the activation counts as, where it is not quite that; else nothing."""
+    """A note on which activation stands for the config's; "" if it is the same."""
     known = tables["activations"][config.row["fixed"]["activation"]]
     key = config.activation_key
     return str(known["text"]) if key and config.get(key) in known.get("near", []) else ""

@@ -44,18 +44,18 @@ def experts_of(table: dict[str, Any], config: Config, layers: int) -> dict[str, 
 
 
 def _places(table: dict[str, Any], config: Config, layers: int) -> dict[str, int]:
-    """Which layers have experts, where the config has more to say of it than one number."""
+    """`dense_layers` and `expert_every`, if the config marks layers one by one or by a step."""
     keys, marks = _marks(table, config, layers)
     if marks is None:
         return {}
     found = layers_of(marks)
     said = " and ".join(f"{key} = {shown(config.get(key))}" for key in keys)
     if len(marks) != layers:
-        raise ModelError(f"{config.origin}: by {said} there are {len(marks)} layers, not {layers}")
+        raise ModelError(f"{config.origin}: {said} has {len(marks)} layers, but the model {layers}")
     if found is None:
         raise ModelError(
-            f"{config.origin}: by {said} layers with experts are at no equal distances, or there "
-            "are none"
+            f"{config.origin}: {said} has no layers with experts, or not every n-th layer; only "
+            "equal distances are modelled"
         )
     return dict(zip(("dense_layers", "expert_every"), found, strict=True))
 
@@ -63,7 +63,7 @@ def _places(table: dict[str, Any], config: Config, layers: int) -> dict[str, int
 def _marks(
     table: dict[str, Any], config: Config, layers: int
 ) -> tuple[list[str], list[bool] | None]:
-    """The keys that say which layers have experts, and whether each has; None if none says it."""
+    """The keys that mark layers with experts, and each layer's mark; None if no key marks them."""
     get = config.get
     if isinstance(types := config.document.get(TYPES), list):
         return [TYPES], [each == SPARSE for each in types]
@@ -95,7 +95,7 @@ def _among(config: Config, key: str, layers: int) -> list[bool]:
 
 
 def _balance(table: dict[str, Any], config: Config) -> dict[str, Any]:
-    """The weight of the loss of uneven use, and over which tokens it is; nothing where a config
+    """The weight of the load-balancing loss, and over which tokens it is; nothing where a config
     gives none."""
     get, origin = config.get, config.origin
     key = table.get("balance", "")

@@ -83,9 +83,11 @@ def with_pattern(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def family_of(
     document: Mapping[str, Any], origin: str, tables: Mapping[str, Any]
 ) -> tuple[str, list[str]]:
-    """The family of a config by its model_type, or by its class, and what is to be said of that; a
-    ModelError if it is not read, which names the layers that there are none of, or the nearest
-    families, and the preset with its sizes, if there is one."""
+    """The family of a config by its model_type, or by its class, with notes on that choice.
+
+    Raises a ModelError for a family that is not read. It names the layers that are not modelled, or
+    the nearest families, and the preset with the config's sizes, if there is one.
+    """
     rows, classes = tables["families"], _classes(document, origin)
     of_class = next(
         (name for name, row in rows.items() if {*classes} & {*row["architectures"]}), ""
@@ -101,18 +103,18 @@ def family_of(
         )
     if found in tables["other"]["families"]:
         raise ModelError(
-            f"{origin}: the family {found} is refused: it is no decoder-only transformer"
+            f"{origin}: the family {found} is refused: it is not a decoder-only transformer"
         )
     if found not in rows and of_class:
-        found, remark = of_class, [f"the family {shown(named)} is read as its class, {classes[0]}"]
+        found = of_class
+        remark = [f"the family {shown(named)} is unknown; read by its class, {classes[0]}"]
     if found not in rows:
         near = difflib.get_close_matches(named, [*rows, *tables["same_as"]], n=3, cutoff=0.0)
         rather = (
-            _preset(document, found)
-            or "; write the model's fields into a file of its own (docs/models.md)"
+            _preset(document, found) or "; or write the model's fields into a file (docs/models.md)"
         )
         raise ModelError(
-            f"{origin}: the family {shown(named)!r} is not read; the nearest that are: "
+            f"{origin}: the family {shown(named)!r} is unknown; nearest known: "
             f"{', '.join(near)}{_preset(document, found) or rather}"
         )
     row = row_of(rows, found)
@@ -121,14 +123,15 @@ def family_of(
     if experts:
         raise ModelError(
             f"{origin}: the family {shown(found)} with {experts[0]} = "
-            f"{shown(document[experts[0]])} is refused: the layers of experts of this family are "
-            f"not read{_preset(document, found)}"
+            f"{shown(document[experts[0]])} is refused: simgpt does not read this family's "
+            f"experts{_preset(document, found)}"
         )
     return found, remark
 
 
 def _lacking(document: Mapping[str, Any], family: str, tables: Mapping[str, Any]) -> str:
-    """The layers of a config that there are none of, by its family or by its keys."""
+    """The kind of layers of a config that simgpt does not model, by its family or its keys; "" if
+    none."""
     for layers, families in tables["refused"].items():
         if family in families:
             return str(layers)
@@ -141,7 +144,7 @@ def _lacking(document: Mapping[str, Any], family: str, tables: Mapping[str, Any]
 
 
 def _is_asked(value: Any) -> bool:
-    """Whether a key asks for layers that are not the usual ones, which a list has as ones."""
+    """Whether a key asks for unusual layers; in a list, 1 stands for a usual layer."""
     return bool(value) and not (isinstance(value, list) and all(each == 1 for each in value))
 
 

@@ -1,4 +1,4 @@
-"""What a family's models have and those of `GPT` have not: counted, and said in notes."""
+"""Parts of a family's models that `GPT` cannot describe: counted, and named in notes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from workload.gpt import GPT
 from workload.models import moe
 
 BIASES = {
-    "qkv": "the attention's queries, keys and values",
-    "o": "the attention's output",
+    "qkv": "query, key and value projections",
+    "o": "the attention output projection",
     "qkvo": "the attention's linears",
     "mlp": "the MLP's linears",
     "head": "the classifier",
@@ -18,13 +18,13 @@ BIASES = {
 
 
 def biases_of(switches: Mapping[str, str], is_on: Mapping[str, bool]) -> list[str]:
-    """Which biases there are, by the words of a row's switches."""
+    """The groups of biases (keys of `BIASES`) that a row's switches turn on."""
     words = [word for key, said in switches.items() if is_on[key] for word in said.split()]
     return list(dict.fromkeys(words))
 
 
 def bias_elements(gpt: GPT, which: str) -> int:
-    """Elements of some biases of the whole model."""
+    """Elements of one group of biases in the whole model."""
     if which == "head":
         return gpt.vocab
     if which == "mlp":
@@ -34,14 +34,14 @@ def bias_elements(gpt: GPT, which: str) -> int:
 
 
 def biases_lacking(gpt: GPT, words: list[str]) -> dict[str, int]:
-    """The biases that a model has no place for, with their elements."""
+    """The groups of biases that `GPT` cannot describe, with their elements."""
     if gpt.biases:
         words = [word for word in words if word == "head"]
     return {w: bias_elements(gpt, w) for w in words if not (w == "qkv" and gpt.qkv_bias)}
 
 
 def elements(gpt: GPT, lack: Mapping[str, Any]) -> int:
-    """How many parameters the family's models have beyond a model's; below 0: fewer."""
+    """Parameters of the family's model that `GPT` lacks; below 0, `GPT` has too many."""
     of_layers = {"layer": gpt.layers, "expert_layer": moe.layers_with_experts(gpt), "ends": 1}
     sizes = _sizes(gpt)
     return sum(
@@ -58,7 +58,7 @@ def _sizes(gpt: GPT) -> dict[str, int]:
 
 
 def sentences(gpt: GPT, lacks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What to say of each of a row's `lacks`."""
+    """A sentence for each of a row's `lacks`."""
     for lack in lacks.values():
         count = elements(gpt, lack)
         if parts := lack.get("parts"):

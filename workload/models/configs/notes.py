@@ -1,5 +1,5 @@
-"""What is said of a `config.json` of Hugging Face beside its model: what is assumed, left out,
-otherwise here, and not read."""
+"""Notes on a `config.json` of Hugging Face: what is assumed, not modelled, modelled differently, or
+not read."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def notes_of(
     """All notes on a config."""
     fields = [f for f in config.row["keys"] if gpt.experts or f not in OF_EXPERTS]
     if absent := [_filled(config, field) for field in fields if _is_absent(config, field)]:
-        of = f"the config does not say {', '.join(dict.fromkeys(absent))}"
-        yield Note(f"{of}: so transformers has it for {config.family}")
+        assumed = f"assumed, not in the config: {', '.join(dict.fromkeys(absent))}"
+        yield Note(f"{assumed} (defaults of transformers for {config.family})")
     key = config.key_of("sequence")
     whose = "the config's" if config.has(key) else f"transformers' {config.family}"
     longest = f"sequence {gpt.sequence} is {whose} {key}"
@@ -43,8 +43,8 @@ def notes_of(
 
 
 def _is_absent(config: Config, field: str) -> bool:
-    """Whether a value of the family's stands where the config has none; what is null there
-    follows from other fields in all families alike."""
+    """Whether the family's default replaces a key that the config lacks. A null default follows
+    from other fields, the same way in all families."""
     key = config.key_of(field)
     return not config.has(key) and key in config.row["absent"] and field != "sequence"
 
@@ -57,7 +57,7 @@ def _filled(config: Config, field: str) -> str:
 def _lacking(
     config: Config, gpt: GPT, biases: list[str], tables: Mapping[str, Any]
 ) -> Iterator[Note]:
-    """What a model here has not."""
+    """Notes on parts of the family's model that `GPT` cannot describe."""
     for which, count in lacking.biases_lacking(gpt, biases).items():
         yield Note(f"biases of {lacking.BIASES[which]} ({count:,} parameters) are not modelled")
     for text in lacking.sentences(gpt, config.row["lacks"]):
@@ -77,18 +77,18 @@ def _lacking(
 def _windows(config: Config, gpt: GPT) -> Iterator[Note]:
     if are_elsewhere(config, gpt.global_every):
         yield Note(
-            f"layer_types: of each {gpt.global_every} layers another one than the last attends to "
-            "all tokens",
+            f"layer_types: one of every {gpt.global_every} layers attends to all tokens; simgpt "
+            "takes the last one of each, the config another",
             above=gpt.window,
         )
     if (window := window_of(config)) and switch_of(config):
-        words = f"sliding_window = {window} of some layers is not read: attention is over all"
-        words = f"{words} tokens; give --model-set window and global_every"
+        words = f"sliding_window = {window} of some layers is not read: all layers attend to all"
+        words = f"{words} tokens; to change that, give --model-set window and global_every"
         yield Note(words, above=window)
 
 
 def _said(config: Config, gpt: GPT) -> Iterator[Note]:
-    """What a family's row says of values, and the loss of uneven use."""
+    """Notes that the family's row has on values, and the note on the load-balancing loss."""
     for each, about in config.row["said"].items():
         value = config.get(each)
         if value is None or value in about["unless"]:
@@ -97,38 +97,38 @@ def _said(config: Config, gpt: GPT) -> Iterator[Note]:
         yield Note(f"{each} = {as_json(value)}: {about['text']}", above=above)
     if gpt.balance_loss:
         key, over = balance_keys(config)[0], gpt.balance_over.replace("_", "-")
-        words = f"{key} = {gpt.balance_loss:g}: a loss of uneven use over each {over}, as "
-        words += "Megatron-Core adds it and transformers with output_router_logits alone"
-        yield Note(f"{words}; give --model-set balance_loss=0 for none", "balance_loss")
+        words = f"{key} = {gpt.balance_loss:g}: load-balancing loss per {over}, as in Megatron-Core"
+        words += " (transformers adds it only with output_router_logits)"
+        yield Note(f"{words}; without it: --model-set balance_loss=0", "balance_loss")
 
 
 def _rest(config: Config, gpt: GPT) -> Iterator[Note]:
     for key in SCALINGS:
         table = config.document.get(key) or {}
         if why := why_not(table, config.document):
-            yield Note(f"{key} = {shown(table)}: {why}; rotary positions are taken as plain ones")
+            yield Note(f"{key} = {shown(table)} is ignored, RoPE is not scaled: {why}")
             continue
         method = rope_type(table)
         plain = method == "default" or (not method and not set(table) - {*OF_PLAIN})
         if not plain and method not in NUMBERS:
-            yield Note(f"{key} = {shown(table)}: rotary positions are taken as plain ones")
+            yield Note(f"{key} = {shown(table)} is ignored: RoPE is not scaled")
     rates = {key: rate for key, rate in config.dropouts.items() if rate}
     if rates and not gpt.dropout:
         given = ", ".join(f"{key} = {rate}" for key, rate in rates.items())
-        yield Note(f"{given}: a model has one dropout for all places; 0 is taken", "dropout")
+        yield Note(f"{given}: simgpt's models have a single dropout rate; 0 is assumed", "dropout")
     classes, own = config.document.get("architectures"), config.row["architectures"]
     if classes and classes[0] not in own and not classes[0].endswith(OF_TOKENS):
-        yield Note(f"{shown(classes[0])} is taken as {own[0]}, with a classifier of the tokens")
+        yield Note(f"{shown(classes[0])} is read as {own[0]}, with a language-model head")
 
 
 def balance_keys(config: Config) -> list[str]:
-    """The keys of the loss of uneven use."""
+    """The keys of the load-balancing loss."""
     experts = config.row["experts"]
     return [experts[name] for name in ("balance", "over") if name in experts]
 
 
 def _unread(config: Config, tables: Mapping[str, Any]) -> Iterator[Note]:
-    """The keys that nothing was made of, but for those without effect."""
+    """A note on keys that were not read, without those that have no effect."""
     row, without_effect = config.row, tables["without_effect"]
     known = {
         *without_effect["keys"],
@@ -154,5 +154,5 @@ def _unread(config: Config, tables: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def _is_of_others(config: Config, key: str) -> bool:
-    """Whether a key has the config of another model beside the language model."""
+    """Whether a key holds the config of a model other than the language model."""
     return isinstance(config.document[key], dict) and key.endswith(OTHER)

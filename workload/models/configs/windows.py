@@ -37,8 +37,8 @@ def fields_of(config: Config, layers: int) -> dict[str, int]:
 
 
 def _whole_every(config: Config, layers: int) -> int | None:
-    """Every which layer attends to all tokens, by `layer_types`, or a key of the family, or as
-    usual there; 0 where none does, None in a family where no layer does."""
+    """n if every n-th layer attends to all tokens, by `layer_types`, a key of the family, or the
+    family's default; 0 if none does, None in a family without such layers."""
     types = config.document.get("layer_types") or []
     usual = _usual(config)
     if not types:
@@ -51,19 +51,19 @@ def _whole_every(config: Config, layers: int) -> int | None:
     if len(types) != layers or not alike or len(whole) != (layers // every if every else 0):
         raise ModelError(
             f"{config.origin}: layer_types has {len(types)} layers, of which {len(whole)} attend "
-            f"to all tokens: it should be every so manieth of {layers}"
+            f"to all tokens; it must have {layers}, of which every n-th attends to all tokens"
         )
     return every
 
 
 def are_elsewhere(config: Config, every: int) -> bool:
-    """Whether layers that attend to all tokens are as many as in a model, in other places."""
+    """Whether full-attention layers are every n-th one, but not the last of each n as in `GPT`."""
     types = config.document.get("layer_types") or []
     return bool(every) and WHOLE in types and types.index(WHOLE) != every - 1
 
 
 def _usual(config: Config) -> int | None:
-    """What the family has without `layer_types`."""
+    """The family's default for `_whole_every`, without `layer_types`."""
     window = config.row["window"]
     for key in window.get("every", []):
         said = config.get(key)
