@@ -35,7 +35,7 @@ VALUE_UNITS: Mapping[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class Values:
-    """Patterns of quantities: for each what it is, the unit that its number is in, the pattern."""
+    """Patterns of quantities: the quantity, the unit of its number in SI, and the pattern."""
 
     patterns: tuple[tuple[str, float, re.Pattern[str]], ...]
 
@@ -52,7 +52,7 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A format of steps; its fields are those that `log_formats.toml` explains."""
+    """A format of steps; `log_formats.toml` explains the fields."""
 
     name: str
     mark: str
@@ -85,7 +85,7 @@ class Format:
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """All formats; the first of which a log has steps counts."""
+    """All formats; the first one with steps in a log counts."""
     return tuple(_format(row) for row in _table()["format"])
 
 

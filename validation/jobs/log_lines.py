@@ -95,13 +95,13 @@ class _Log:
 
 
 def read_log(lines: Callable[..., Iterable[str]], name: str, asked: Job) -> MeasuredJob:
-    """The job of a log, of which `lines` gives those lines that may have one of some marks, or all
-    of its first `most` bytes.
+    """Read the job of a log; `lines(*marks)` yields the lines that may contain one of the marks,
+    `lines(most=...)` those of the first bytes.
 
-    Where a rate of sequences or tokens is logged, and the log does not say how many a step has, it
-    is what is `asked` for. Where lines of several ranks are in one log, steps are those of the
-    first rank that logged one; Megatron-LM logs steps on the last rank, and memory and arguments on
-    the first. A LogError says why there are no steps.
+    If the log has a rate of sequences or tokens but not their number per step, that number is
+    `asked`'s. If several ranks log, steps are those of the first rank that logged one; Megatron-LM
+    logs steps on the last rank, and memory and arguments on the first. A LogError says why there
+    are no steps.
     """
     log, looked_for = _Log(name), (*marks(), TIMERS, *SIZE_MARKS)
     for line in map(plain, lines(*looked_for)):
@@ -118,7 +118,7 @@ def read_log(lines: Callable[..., Iterable[str]], name: str, asked: Job) -> Meas
 
 
 def _own(kind: StepLines, sizes: Mapping[str, int], asked: Job) -> tuple[Job, bool]:
-    """What a step of the job works on, and whether some of that is of the question, not of the
+    """What a step of the job works on, and whether part of it is from the question, not the
     log."""
     batches, sequences = kind.kept.get(BATCH, []), kind.kept.get(SEQUENCE, [])
     batch = sizes.get(LOGGED_BATCH, batches[-1] if batches else None)
@@ -135,21 +135,21 @@ def _own(kind: StepLines, sizes: Mapping[str, int], asked: Job) -> tuple[Job, bo
 
 
 def _no_steps(log: _Log, name: str, lines: Iterable[str]) -> str:
-    """Why a log has no steps, and what would be read."""
+    """Why a log has no steps, and which formats are known."""
     if log.unread:
         told = shown(log.unread[:80].rstrip())
-        return f"{name} has no steps: what it has of a step's time is not read, as {told}"
+        return f"{name} has no steps: its format of a step's time is unknown: {told}"
     others = OtherLogs()
     for line in map(plain, lines):
         others.take(split_label(line)[1])
     if (other := others.found()) is not None:
-        return f"{name} is a log of {other[0]}, which has no step: {other[1]}; {INSTEAD}"
+        return f"{name}, a log of {other[0]}, has no steps: {other[1]}; {INSTEAD}"
     known = ", ".join(each.name for each in formats())
-    return f"{name} has no steps in a format that is read: {known}"
+    return f"{name} has no steps in a known format: {known}"
 
 
 def plain(line: str) -> str:
-    """A line without colours, cut where it is longer than any that is read."""
+    """A line without colours, cut to the longest length that is read."""
     return uncoloured(line)[:MOST_LINE]
 
 
@@ -199,11 +199,11 @@ def _job(
 
 
 def _beside(peaks: Mapping[str, float], compared: str) -> Iterator[str]:
-    """What else the log says of memory than what is compared."""
-    words = {"reserved": "were reserved", "device": "were in use"}
+    """The log's other figures of memory, which are not compared."""
+    words = {"reserved": "reserved by PyTorch", "device": "in use on the device"}
     for key, word in words.items():
         if key in peaks and key != compared:
-            yield f"{peaks[key] / GIB:.1f} GiB of one device {word}"
+            yield f"memory {word}: {peaks[key] / GIB:.1f} GiB"
 
 
 def _remarks(
@@ -218,19 +218,20 @@ def _remarks(
         yield f"a line of the log is the mean of up to {most:,} steps: single steps scatter more"
     if kind.last_has_steps:
         several = len(kind.begins) + 1
-        yield f"the log has {several:,} jobs of different sizes, of which the last counts"
+        yield f"the log has {several:,} jobs of different sizes; the last one is compared"
     if len(starts) > 1:
         yield f"the job started {len(starts):,} times, the last time before step {starts[-1]:,}"
     if len(kind.ranks) > 1:
-        yield f"of {len(kind.ranks):,} ranks in the log one counts"
+        yield f"{len(kind.ranks):,} ranks log steps; those of one rank are compared"
     if kind.broken:
         lines = "1 line" if kind.broken == 1 else f"{kind.broken:,} lines"
-        yield f"{lines} of a step could not be read, and were left out"
+        verb = "was" if kind.broken == 1 else "were"
+        yield f"{lines} of a step could not be read and {verb} left out"
     if len(batches) > 1:
         yield f"the batch size changes, from {batches[0]:,.0f} to {batches[-1]:,.0f} sequences"
     if kind.lines[0].quantity == DEVICE_TOKENS_PER_S:
-        yield "seconds are those of the step's tokens at the logged tokens/s"
+        yield "step times are computed from the logged tokens/s"
     if taken:
-        yield "the log does not say how many tokens a step has: they are those of the question"
+        yield "the log does not say how many tokens a step has; your batch and sequence are used"
     if kind.format.said:
         yield kind.format.said

@@ -50,7 +50,7 @@ FLOPS = {"flops_per_s_per_device": 1.0, "tflops": 1e12, "TFLOPS_per_GPU": 1e12}
 CLOCK = "elapsed_time"  # of LLaMA-Factory's lines, as 1:02:03
 _CLOCK = re.compile(r"\d{1,5}(?::\d\d){1,2}")
 HISTORY, RUNTIME = "log_history", "train_runtime"  # of trainer_state.json
-WHOLE = "the step is the mean of the whole run, its first steps and its evaluation included"
+WHOLE = "the step is the mean of the whole run, including its first steps and evaluation"
 
 
 def is_lines(begun: str) -> bool:
@@ -64,7 +64,7 @@ def is_lines(begun: str) -> bool:
 
 @dataclass
 class _Lines:
-    """What JSON lines have said so far; `why` the first of the `broken` ones is no step."""
+    """What JSON lines have said so far; `why` is the reason of the first `broken` line."""
 
     found: list[tuple[int, float, float | None]] = field(default_factory=list)
     clock: list[tuple[int, float]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class _Lines:
     why: str = ""
 
     def take(self, line: str, origin: str, device_tokens: float | None) -> None:
-        """Take in a line; a LogError says why it is no step."""
+        """Take in a line; a LogError says why it is not a step."""
         record = LOG.parsed(line, origin)
         number = next((record[k] for k in NUMBERS if k in record), None) if _is(record) else None
         seconds = _first(record, SECONDS, origin)
@@ -82,11 +82,11 @@ class _Lines:
         clock_s = _clock_s(record)
         if seconds is None and rate and (tokens := _positive(record, rate, origin)):
             if device_tokens is None:
-                raise LogError(f"{origin} has {rate}, and the tokens of a step are not known")
+                raise LogError(f"{origin} has {rate}, but the tokens of a step are unknown")
             seconds, self.rate = device_tokens / tokens, rate
         is_number = type(number) is int and 0 <= number <= MOST_STEP
         if not is_number or (seconds is None and clock_s is None):
-            raise LogError(f"{origin} is no step: a line has {KEYS}, or {RATES[0]}")
+            raise LogError(f"{origin} is not a step: a line needs {KEYS}, or {RATES[0]}")
         assert isinstance(number, int)
         if seconds is None:
             assert clock_s is not None
@@ -99,13 +99,13 @@ class _Lines:
 
 
 def read_lines(lines: Iterable[str], name: str, device_tokens: float | None = None) -> MeasuredJob:
-    """The job of lines like {"step": 7, "step_s": 1.25}, with their ends; steps are numbered from 0
-    or 1. Without step_s a line may have tokens per second and device, of which `device_tokens` are
-    a step.
+    """Read lines like {"step": 7, "step_s": 1.25}, with their line ends; steps are numbered from 0
+    or 1. In place of step_s a line may have tokens per second and device; `device_tokens` is then
+    their number per step.
 
     A line may have `peak_bytes` of memory allocated on one device, and `flops_per_s_per_device`;
-    what else it has is not looked at. Lines that are no steps are left out, and counted; a LogError
-    says why the first of them is none where there are no others.
+    other keys are ignored. Lines that are not steps are left out and counted; if no line is a step,
+    a LogError says why the first is not.
     """
     log, is_cut = _Lines(), False
     steps = Budget(name, "steps", MOST_STEPS, LogError)
@@ -127,7 +127,7 @@ def read_lines(lines: Iterable[str], name: str, device_tokens: float | None = No
         from_zero = any(step == 0 for step, *_ in log.found)
         entries, starts = numbered([(n + from_zero, s, rate) for n, s, rate in log.found])
     if not entries:
-        raise LogError(log.why or f"{name} has no steps; a line has {KEYS}")
+        raise LogError(log.why or f"{name} has no steps; a line needs {KEYS}")
     kind = next((each for each in ("allocated", "reserved") if each in log.peaks), "allocated")
     return MeasuredJob(
         kind="JSON lines of steps",
@@ -144,15 +144,15 @@ def _remarks(log: _Lines, is_cut: bool) -> Iterator[str]:
         yield "the last line is cut off, and was left out"
     if log.broken:
         lines = (
-            "1 line is no step, and was"
+            "1 line is not a step and was"
             if log.broken == 1
-            else f"{log.broken:,} lines are no steps, and were"
+            else f"{log.broken:,} lines are not steps and were"
         )
         yield f"{lines} left out"
     if log.rate:
-        yield f"seconds are those of the step's tokens at the logged {log.rate}"
+        yield f"step times are computed from the logged {log.rate}"
     if log.clock and not log.found:
-        yield f"seconds are those that {CLOCK} has counted between two lines"
+        yield f"step times are differences of {CLOCK} between lines"
 
 
 def read_answer(text: str, name: str) -> MeasuredJob:
@@ -170,13 +170,13 @@ def _read_state(record: Mapping[str, Any], name: str) -> MeasuredJob:
     ends = [each for each in history if _is(each) and RUNTIME in each] if _is_list(history) else []
     if not ends:
         raise LogError(
-            f"{name} is the state of a run of transformers that has not ended: the only times that "
-            f"such a state has are {RUNTIME} and train_steps_per_second, which its last entry gets"
+            f"{name} is the state of an unfinished run of transformers, which has no times: "
+            f"{RUNTIME} and train_steps_per_second are written when the run ends"
         )
     runtime_s = _positive(ends[-1], RUNTIME, name)
     steps = ends[-1].get("step", record.get("global_step"))
     if runtime_s is None or type(steps) is not int or not 0 < steps <= MOST_STEP:
-        raise LogError(f"{name}: its last entry has no step, a whole number above 0")
+        raise LogError(f"{name}: the last entry has no step number above 0")
     return MeasuredJob(
         kind="state of the Trainer of transformers",
         entries=(LoggedSteps(1, steps, runtime_s / steps),),
@@ -189,7 +189,7 @@ def read_run(record: Any, name: str) -> MeasuredJob:
     """The job of what `simgpt run --json` wrote."""
     steps = record.get("steps_s") if isinstance(record, dict) else None
     if not isinstance(steps, list) or not steps:
-        raise LogError(f"{name} is no answer of `simgpt run --json`: it has no list steps_s")
+        raise LogError(f"{name} is not an output of `simgpt run --json`: it has no list steps_s")
     seconds = [_positive({"steps_s": each}, "steps_s", name) for each in steps]
     return MeasuredJob(
         kind="answer of simgpt run",
@@ -224,7 +224,7 @@ def _first(record: Any, keys: Mapping[str, float], origin: str) -> float | None:
 
 
 def _clock_s(record: Any) -> float | None:
-    """Seconds that a record's clock shows."""
+    """Seconds on a record's clock; None without one."""
     text = record.get(CLOCK) if _is(record) else None
     parts = text.split(":") if isinstance(text, str) and _CLOCK.fullmatch(text) else []
     return sum(60.0**at * int(part) for at, part in enumerate(reversed(parts))) if parts else None

@@ -23,7 +23,7 @@ from validation.jobs.log_formats import (
 )
 from validation.jobs.measured_job import LoggedSteps, numbered
 
-LONGEST_S = 1e9  # more is no step's time
+LONGEST_S = 1e9  # of a step; longer times are errors
 TIMES = (SECONDS, CLOCK, STEPS_PER_S, SAMPLES_PER_S, DEVICE_TOKENS_PER_S)  # the first counts
 OF_ALL = (BATCH, SEQUENCE, *MEMORY)
 LEAST_S = 60.0  # of a clock that shows whole seconds: a shorter time is off by more than 2 %
@@ -32,8 +32,8 @@ FEW = 3  # intervals of a clock, of which there should be more
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a step of the job works on, as far as it is known: sequences, tokens of each, devices,
-    and how many steps it is to do."""
+    """What a step of the job works on, as far as known: sequences, tokens per sequence, devices,
+    and the planned number of steps."""
 
     batch: float | None = None
     sequence: float | None = None
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def device_tokens(self) -> float | None:
-        """Tokens of a step that fall to each device; None where something of it is not known."""
+        """Tokens of a step per device; None if one of the sizes is unknown."""
         if not (self.batch and self.sequence and self.devices):
             return None
         return self.batch * self.sequence / self.devices
@@ -50,8 +50,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What a line says of a step: its number, which quantity tells its time, that quantity in SI
-    units, the FLOP/s of a device; of a progress bar the number that it counts to."""
+    """One line of a step: its number, the quantity from which its time follows, that quantity in SI
+    units, the FLOP/s per device, and the end of a progress bar."""
 
     number: int
     quantity: str
@@ -78,7 +78,7 @@ class StepLines:
     _consumed: tuple[int, float] | None = None
 
     def take(self, line: str, rank: str) -> bool:
-        """Take in a line; whether it has, or completes, a step."""
+        """Take in a line; return whether it has, or completes, a step."""
         if not self.format.several_lines:
             if not self.format.begins(line):
                 return False
@@ -94,12 +94,12 @@ class StepLines:
         return done
 
     def end(self) -> bool:
-        """Take in the end of the log; whether that completes a step."""
+        """Take in the end of the log; return whether that completes a step."""
         done = [self._complete(rank) for rank in list(self._begun)]
         return True in done
 
     def another_job(self) -> None:
-        """Take in that the steps from here on are of a job of other sizes."""
+        """Begin a new job, with other sizes, at the next step."""
         if self.lines and (not self.begins or self.begins[-1] != len(self.lines)):
             self.begins.append(len(self.lines))
 
@@ -129,7 +129,7 @@ class StepLines:
         return True
 
     def _keep(self, number: int, values: Mapping[str, float]) -> None:
-        """Keep what is of the job, not of one step: the batch, sizes, memory."""
+        """Keep the values of the whole job: batch, sequence, memory."""
         consumed, before = values.get(CONSUMED, 0.0), self._consumed
         if BATCH not in values and before is not None and number > before[0] and before[1] > 0:
             values = {**values, BATCH: (consumed - before[1]) / (number - before[0])}
@@ -143,8 +143,8 @@ class StepLines:
         self._consumed = number, consumed
 
     def entries(self, job: Job) -> tuple[tuple[LoggedSteps, ...], tuple[int, ...]]:
-        """The steps, numbered from 1, and where the job started; of a log of several jobs the last
-        one's. Empty where the time depends on something of the job that is not known."""
+        """The steps of the last job in the log, numbered from 1, and the steps at which it started.
+        Empty if step times depend on an unknown size of the job."""
         lines = self.lines[self.begins[-1] :] if self.last_has_steps else self.lines
         if self.format.clock:
             return self._by_clock(lines, job)
@@ -171,8 +171,8 @@ class StepLines:
     def _by_clock(
         self, lines: Sequence[Logged], job: Job
     ) -> tuple[tuple[LoggedSteps, ...], tuple[int, ...]]:
-        """The steps between two looks at a clock; of several progress bars those of the longest,
-        since evaluation has bars of its own."""
+        """The steps between readings of a clock. Of several progress bars the longest counts, since
+        evaluation has separate bars."""
         longest = max(lines, key=lambda each: each.value, default=None)
         shown = [
             (each.number, each.value)
@@ -188,8 +188,8 @@ class StepLines:
 def by_clock(
     shown: Sequence[tuple[int, float]],
 ) -> tuple[tuple[LoggedSteps, ...], tuple[int, ...]]:
-    """The steps between two looks at a clock that shows whole seconds, each a step's number and
-    the clock's seconds, and where the job started."""
+    """The steps between readings (step number, seconds) of a clock in whole seconds, and the steps
+    at which the job started."""
     found = tuple(_intervals(shown, 1.0, LEAST_S))
     if len(found) < FEW:
         found = tuple(_intervals(shown, 1.0, 0.0))
@@ -220,8 +220,8 @@ def _step_s(quantity: str, value: float, job: Job) -> float | None:
 def _intervals(
     shown: Sequence[tuple[int, float]], per_step: float, least_s: float
 ) -> Iterator[LoggedSteps]:
-    """The steps between two looks at a clock, at least so far apart, with their mean seconds. Where
-    the number does not grow, or the clock goes back, the next interval begins."""
+    """The steps between readings of a clock at least `least_s` apart, with their mean seconds. A
+    new interval begins if the step number does not grow or the clock goes back."""
     begin: tuple[int, float] | None = None
     before: tuple[int, float] | None = None
     for number, clock_s in shown:

@@ -176,7 +176,7 @@ def test_broken_lines_of_json_are_left_out_and_counted(tmp_path: Path) -> None:
     path.write_text("".join([*good[:4], '{"step": 5, "ste{"step": 5}\n', "[]\n", *good[4:]]))
     job, _ = read_job(path, ASKED)
     assert len(job.entries) == 8
-    assert any(each.startswith("2 lines are no steps") for each in job.remarks)
+    assert any(each.startswith("2 lines are not steps") for each in job.remarks)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_torchtitans_tokens_per_second_are_seconds_of_a_devices_tokens() -> None
     ]
     assert (job.peak_bytes, job.peak_of) == (30 * 2**30, "reserved")
     assert job.entries[0].flops_per_s == 300.5e12
-    assert "of 2 ranks in the log one counts" in job.remarks
+    assert any("2 ranks" in remark for remark in job.remarks)
 
 
 def test_a_number_in_a_line_that_is_cut_off_does_not_count() -> None:
@@ -223,11 +223,11 @@ def test_json_lines_have_steps_memory_and_rates() -> None:
     ("text", "why"),
     [
         ("", "is empty"),
-        ("hello\n", "has no steps in a format that is read"),
+        ("hello\n", "has no steps in a known format"),
         ('{"step": 1, "step_s": -1}\n', "step_s = -1 is no number above 0"),
-        ('{"step": 1.5, "step_s": 1}\n', "is no step"),
+        ('{"step": 1.5, "step_s": 1}\n', "is not a step"),
         ('{"step": 1, "step_s": "1"}\n[]\n', "line 1 of .* step_s = '1' is no number"),
-        ('{"a": 1}\n', "is no answer of `simgpt run --json`"),
+        ('{"a": 1}\n', "is not an output of `simgpt run --json`"),
         ('{"steps_s": ["a"]}', "steps_s = 'a' is no number above 0"),
         ('{"steps_s": [1.0,', "is not valid JSON"),
     ],
