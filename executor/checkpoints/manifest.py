@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = "simgpt-checkpoint-1"
 FILE = UserFile("manifest", DamagedCheckpointError, ANSWER_BYTES)
-PLAIN = (int, str, bool)  # kinds of a plan's values
+PLAIN = (int, float, str, bool)  # kinds of a plan's values
 MOST = 2**62  # of any number: it fits into 64 bits, and so do small multiples of it
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
