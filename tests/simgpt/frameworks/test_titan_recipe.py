@@ -129,3 +129,12 @@ def test_what_the_text_does_not_determine_is_listed(checkout: Path) -> None:
 def test_what_is_no_configuration_is_refused(name: str, why: str, checkout: Path) -> None:
     with pytest.raises(FrameworkError, match=why):
         imported([checkout], recipe=name, devices=16)
+
+
+def test_a_configuration_without_its_recipe_is_told_the_option_that_reads_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(REGISTRY)
+    with pytest.raises(FrameworkError, match="--recipe"):
+        imported([path])
