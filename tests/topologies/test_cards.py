@@ -153,3 +153,18 @@ def test_matmuls_of_an_a40_take_the_time_that_was_measured(
     op = Op("op", "matmul", (), (), flops=2 * m * n * k, nbytes=nbytes, attributes=how)
     seconds = AnalyticCosts(load_machine("1x8xA40")).seconds(op)
     assert seconds == pytest.approx(milliseconds / 1e3, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [("T4", 12.5), ("V100", 12.5), ("V100-PCIE", 12.5), ("MI210", 25), ("RTX5090", 50)],
+)
+def test_the_host_is_reached_by_the_pcie_of_the_board(name: str, gb_per_s: float) -> None:
+    """16 lanes of PCIe 3.0, 4.0 and 5.0, less the protocol's overhead."""
+    assert load_machine(f"1x8x{name}").node.host.bytes_per_s == pytest.approx(gb_per_s * 1e9)
+
+
+def test_an_mi250_is_no_mi250x() -> None:
+    """It has 104 compute units a die, the MI250X 110 (data sheets of AMD)."""
+    with pytest.raises(MachineError, match="nearest: mi250x"):
+        load_machine("1x8xMI250")

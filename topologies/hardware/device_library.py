@@ -17,6 +17,7 @@ from topologies.files.schema import nearest
 _PEAK, _LINKS, _BEST = "device.peak_flops.", "node.links.", "device.matmul.best"
 _LIKE = "device.like"
 # What is of a device, of its links, and of how a library uses them: of another one it is a guess.
+_HOST = "node.host.bandwidth"
 OF_DEVICE = ("device.", "software.", "node.host.", "node.links.")
 _MAKERS = ("nvidia", "amd", "intel", "instinct", "sxm", "sxm4", "sxm5", "gpu")
 _FILES = ("gpus.toml", "cards.toml")
@@ -134,6 +135,8 @@ def with_device(
         if name not in ABOUT:
             about = {word: links[word] for word in ABOUT if word in links}
             result[_LINKS + name] = Fact(_LINKS + name, _tuples(value), **about)
+    if links.get("switch") == 1 and _HOST not in own:  # PCIe, which leads to the host, too
+        result[_HOST] = replace(result[_LINKS + "bandwidth"], key=_HOST)
     return result
 
 
