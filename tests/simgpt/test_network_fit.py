@@ -87,7 +87,9 @@ def test_rows_alone_take_what_the_options_say(tmp_path: Path) -> None:
         (("--algorithm", "ring"), "leave out --algorithm"),
         (("--placement", "contiguous"), "leave out --placement"),
         (("--devices", "16:64"), "one number of --devices"),
-        (("--devices", "64"), "64 ranks do not fit"),
+        (("--devices", "64"), "all_reduce on 64 devices"),
+        (("--devices", "8"), "all_reduce on 8 devices"),
+        (("--collective", "all_gather"), "all_gather on 16 devices"),
     ],
 )
 def test_an_option_that_the_table_answers_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,5 +148,15 @@ def test_what_is_missing_is_said_with_the_option_that_gives_it(
 
 
 def test_what_the_user_says_goes_before_what_the_file_does(tmp_path: Path) -> None:
-    (table,) = read(tmp_path, HEAD + RANKS + REDUCED, kind="all_gather", ranks=8)
+    """A group of 8 prints 7/8 of the algorithm's bandwidth, whatever the header says."""
+    row = "1048576 262144 float none -1 100.0 10.49 9.18 0 100.0 10.49 9.18 0\n"
+    (table,) = read(tmp_path, HEAD + RANKS + row, kind="all_gather", ranks=8)
     assert (table.kind, table.ranks, table.nodes) == ("all_gather", 8, 0)
+
+
+@pytest.mark.parametrize("given", [{"kind": "all_gather"}, {"ranks": 8}])
+def test_what_the_user_says_is_refused_where_bandwidths_contradict_it(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    with pytest.raises(NcclTestsError, match="bus bandwidth"):
+        read(tmp_path, HEAD + RANKS + REDUCED, **given)

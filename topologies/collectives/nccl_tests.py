@@ -92,14 +92,15 @@ def read_nccl_tests(path: Path, *, kind: Kind | None = None, ranks: int = 0) -> 
     """The tables of a file; `kind` and `ranks` are those that the user gives for all of them.
 
     A NcclTestsError says that there is none, or what a table does not say and which option gives
-    it.
+    it, or that the two contradict its bandwidths.
     """
     name, text = path_shown(path), _FILE.text(path)
     named = _kind_in(path.name)
-    tables = [
-        _table(section, name, kind or section.kind or named, ranks)
-        for section in _sections(text.splitlines())
-    ]
+    tables = []
+    for section in _sections(text.splitlines()):
+        tables.append(_table(section, name, kind or section.kind or named, ranks))
+        if kind or ranks:
+            _check_given(section, name, tables[-1])
     if not tables:
         raise NcclTestsError(
             f"{name} has no table of nccl-tests or rccl-tests: no line with a size, a count, a "
@@ -178,6 +179,17 @@ def _table(section: _Section, name: str, kind: Kind | None, ranks: int) -> NcclT
     return NcclTable(kind, ranks, hosts, tuple(Row(*row) for row in rows))
 
 
+def _check_given(section: _Section, name: str, table: NcclTable) -> None:
+    """Refuse what a user gives and the printed bandwidths contradict."""
+    low, high = _share_of_bandwidths(section)
+    if not low <= (share := _bus_share(table.kind, table.ranks)) <= high:
+        raise NcclTestsError(
+            f"{name}: its bus bandwidth is {(low + high) / 2:.3f} times the algorithm's, and that "
+            f"of {table.kind} on {table.ranks} devices is {share:.3f} times it; give the "
+            "--collective and the --devices that were measured"
+        )
+
+
 def _kind_of_bandwidths(section: _Section) -> Kind | None:
     """The collective by its operator and by bus over algorithm bandwidth; none where several
     have these."""
@@ -195,15 +207,26 @@ def _kind_of_bandwidths(section: _Section) -> Kind | None:
 def _ranks_of_bandwidths(section: _Section, kind: Kind) -> int:
     """The one number of ranks whose factor gives the printed bus bandwidth, to its last digit; 0
     where several do, as they do for many ranks."""
-    share = 2.0 if kind == "all_reduce" else 1.0
     if kind in ("send_recv", "broadcast") or not section.ratios:
         return 0
+    low, high = _share_of_bandwidths(section)
+    met = [n for n in range(2, 257) if low <= _bus_share(kind, n) <= high]
+    return met[0] if len(met) == 1 else 0
+
+
+def _share_of_bandwidths(section: _Section) -> tuple[float, float]:
+    """The least and the most that bus over algorithm bandwidth can be, of their last digits."""
     low, high = 0.0, 2.0
     for algorithm, bus in section.ratios:
         low = max(low, (bus - 0.006) / (algorithm + 0.005))
         high = min(high, (bus + 0.006) / (algorithm - 0.005))
-    met = [n for n in range(2, 257) if low <= share * (n - 1) / n <= high]
-    return met[0] if len(met) == 1 else 0
+    return low, high
+
+
+def _bus_share(kind: Kind, ranks: int) -> float:
+    """Bus over algorithm bandwidth. Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md."""
+    whole = 2.0 if kind == "all_reduce" else 1.0
+    return 1.0 if kind in ("send_recv", "broadcast") else whole * (ranks - 1) / ranks
 
 
 def with_nodes(table: NcclTable, per_node: int) -> NcclTable:
