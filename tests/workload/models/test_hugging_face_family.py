@@ -139,6 +139,7 @@ def test_gpt_oss_is_the_preset(types: list[str] | None, tmp_path: Path) -> None:
     gpt, preset = described(config, tmp_path).gpt, find_model("gpt-oss-20b")
     assert gpt.parameters == preset.parameters == 20_914_757_184
     keys = ("window", "global_every", "sinks", "activation", "biases", "topk", "router")
+    keys += ("balance_loss",)
     assert [getattr(gpt, key) for key in keys] == [getattr(preset, key) for key in keys]
 
 
