@@ -185,6 +185,22 @@ def test_a_family_that_is_not_known_is_read_by_its_class_and_that_is_said(tmp_pa
     assert "our_own" in said and "MistralForCausalLM" in said
 
 
+def test_a_class_of_a_familys_next_generation_comes_before_the_familys_name(tmp_path: Path) -> None:
+    """MiniMax-M2 has no lightning attention, which the family minimax has."""
+    config = {"model_type": "minimax", "architectures": ["MiniMaxM2ForCausalLM"]}
+    found, own = described(config, tmp_path), described({"model_type": "minimax_m2"}, tmp_path)
+    assert found.gpt.parameters == own.gpt.parameters
+    with pytest.raises(ModelError, match="lightning attention"):
+        described({**config, "architectures": ["MiniMaxForCausalLM"]}, tmp_path)
+
+
+def test_a_class_that_contradicts_the_family_is_said(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["MistralForCausalLM"]}
+    assert any("MistralForCausalLM" in note.text for note in described(config, tmp_path).notes)
+    config["architectures"] = ["LlamaForCausalLM"]
+    assert not any("LlamaForCausalLM" in note.text for note in described(config, tmp_path).notes)
+
+
 def test_constants_of_pythons_json_are_read_where_no_number_is_taken(tmp_path: Path) -> None:
     llama = {"model_type": "llama", "time_step_limit": [0.0, float("inf")], "x": float("nan")}
     assert described(llama, tmp_path).gpt.layers == 32

@@ -96,6 +96,12 @@ def family_of(
     if not isinstance(named, str):
         raise ModelError(f"{origin}: model_type = {shown(named)} must be text")
     found, remark = str(tables["same_as"].get(named, named)), []
+    first = shown("".join(classes[:1]))
+    of_its_class = [f"the family {shown(named)} is read as its class, {first}"]
+    if found not in rows and of_class.startswith(f"{found}_"):  # its next generation
+        found, remark = of_class, of_its_class
+    elif of_class and found in rows and not {*classes} & {*rows[found]["architectures"]}:
+        remark = [f"architectures has {first}, and the family is read as model_type has it"]
     if layers := _lacking(document, found, tables):
         raise ModelError(
             f"{origin}: the family {shown(named)} is refused: it needs {layers}, which is not "
@@ -106,8 +112,7 @@ def family_of(
             f"{origin}: the family {found} is refused: it is not a decoder-only transformer"
         )
     if found not in rows and of_class:
-        found = of_class
-        remark = [f"the family {shown(named)} is unknown; read by its class, {classes[0]}"]
+        found, remark = of_class, of_its_class
     if found not in rows:
         near = difflib.get_close_matches(named, [*rows, *tables["same_as"]], n=3, cutoff=0.0)
         rather = (
