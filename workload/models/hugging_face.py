@@ -49,6 +49,21 @@ def is_config(document: Any) -> bool:
     return within or bool({"model_type", "architectures"} & document.keys())
 
 
+def check_own(document: Any, origin: str) -> None:
+    """Refuse with a ModelError what is neither a config nor fields of a model: that of an adapter,
+    and sizes in the words of configs without a family."""
+    if not isinstance(document, dict):
+        return
+    if "peft_type" in document:
+        base = shown(document.get("base_model_name_or_path") or "its base model")
+        raise ModelError(
+            f"{origin} is of an adapter ({shown(document['peft_type'])}), which is not modelled; "
+            f"full training of {base} is: give that as MODEL"
+        )
+    if {"hidden_size", "num_hidden_layers", "n_embd", "n_layer"} & document.keys():
+        raise ModelError(f"{origin} has the sizes of a config.json, and no model_type: add it")
+
+
 def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) -> Described:
     """The model of a config, with notes; `origin` names the file in sentences.
 

@@ -13,7 +13,7 @@ from workload.models.described import Described
 from workload.models.fields import model_from_text
 from workload.models.from_table import MODEL_FILE, model_from_table, read_model
 from workload.models.hub import hub_model, nearest_on_hub
-from workload.models.hugging_face import is_config, model_from_config
+from workload.models.hugging_face import check_own, is_config, model_from_config
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml")  # what `simgpt import` reads
 
@@ -57,6 +57,7 @@ def model_from_json(text: str) -> Described:
     document = MODEL_FILE.parsed(text, "the config")
     if is_config(document):
         return model_from_config(document, "the config", name="")
+    check_own(document, "the config")
     return Described(model_from_table(document, "the config", name="model"))
 
 
@@ -64,4 +65,5 @@ def _from_json(path: Path, document: Any) -> Described:
     if is_config(document):
         name = path.parent.name if path.stem == "config" else path.stem
         return model_from_config(document, path_shown(path), name=name)
+    check_own(document, path_shown(path))
     return Described(model_from_table(document, path_shown(path), name=path.stem))

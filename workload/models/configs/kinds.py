@@ -19,6 +19,7 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0 and value == int(value)
 
 
+CONSTANTS = ("Infinity", "-Infinity", "NaN")  # texts that stand for themselves
 KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "text": ("text", lambda value: isinstance(value, str)),
     "list": ("a list", lambda value: isinstance(value, list)),
@@ -47,6 +48,7 @@ def check_kinds(
         words, is_one = KINDS[kind]
         if not is_one(value):
             said = str(value).lower() if isinstance(value, bool) else shown(value)
+            said = f'"{said}"' if isinstance(value, str) and said not in CONSTANTS else said
             raise ModelError(f"{origin}: {key} = {said} must be {words}")
 
 
