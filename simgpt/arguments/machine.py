@@ -92,8 +92,8 @@ def segments_record(machine: Machine, ranks: int) -> dict[str, Any]:
 
 
 def assumed_of_parts(name: str, machine: Machine) -> list[str]:
-    """What is taken of what parts leave out, NICs and the links between trays of a rack, which a
-    machine with its own says nothing of; and fp16 in bf16's place, on any machine.
+    """Sentences on what is assumed for a machine given by its parts (NICs, links between trays of a
+    rack) and, on any machine, on a device that trains in fp16 because it has no bf16.
 
     >>> from topologies.machine_files import load_machine
     >>> assumed_of_parts("4x8xH100", load_machine("4x8xH100"))
@@ -104,8 +104,8 @@ def assumed_of_parts(name: str, machine: Machine) -> list[str]:
     ['nodes are trays of 4, without the NVLink of racks of 72 between them; 1x64xGB200 has it']
     """
     half = half_of(machine.device.known_as)
-    without = "has no bf16 on its tensor cores; what is predicted holds for"
-    found = [f"{machine.device.name} {without} {half}, of as many bytes"] if half else []
+    without = "has no bf16 on its tensor cores; the prediction is for"
+    found = [f"{machine.device.name} {without} {half}, which is as wide"] if half else []
     if not is_parts(name) or machine.nodes == 1:
         return found
     try:

@@ -44,9 +44,9 @@ MOST_DIGITS = 9  # of a number of devices
     "table",
     type=click.Path(path_type=Path),
     metavar="TABLE",
-    help="Put a table of nccl-tests or rccl-tests beside the prediction, and fit `software` to it; "
-    "-o FILE.toml then writes a machine file with the fitted keys. --collective and --devices say "
-    "what a table without its header does not.",
+    help="Compare a table of nccl-tests or rccl-tests with the prediction, and fit `software` to "
+    "it; -o FILE.toml then writes a machine file with the fitted keys. If the table has lost its "
+    "header, give --collective and --devices.",
 )
 @settings_options
 @options.answer_options
@@ -62,15 +62,15 @@ def command(
     as_json: bool,
     output: Path | None,
 ) -> None:
-    """Print the table that nccl-tests or its like would print on a machine.
+    """Predict the table that nccl-tests would print on a machine, or fit the machine to one.
 
     \b
     simgpt bench-network -m frontier --collective all_gather --sizes 1MiB:1GiB --devices 16:1024
     simgpt bench-network -m perlmutter --collective all_reduce --algorithm hierarchical
     simgpt bench-network -m 2x8xA100,4xEFA-100 --fit all_reduce.txt -o ours.toml
 
-    Size and bandwidths are those of nccl-tests: algbw is size over time, and busbw what the links
-    of a ring would carry. One group over all devices.
+    Size and bandwidths are defined as in nccl-tests: algbw is size over time, and busbw what the
+    links of a ring would carry. All devices are one group.
     """
     machine = options.machine_of(name, settings)
     if table is not None:
@@ -95,19 +95,21 @@ def command(
 
 
 def _fit(machine: Machine, name: str, table: Path, *, as_json: bool, output: Path | None) -> None:
-    """Answer with the table beside the prediction and the fit; a file of TOML gets the machine."""
+    """Answer with measured, predicted and fitted times; an output of .toml gets the machine."""
     from simgpt.commands.network_fit import fit_record, fit_text, fitted_to, machine_file
 
     context = click.get_current_context()
     source, given = context.get_parameter_source, context.params
     said = [n for n in GIVEN if source(n) is ParameterSource.COMMANDLINE]
     for option in (n for n in said if n not in ("collective", "devices")):
-        raise click.UsageError(f"--fit has its sizes and groups from {table}; leave out --{option}")
+        raise click.UsageError(
+            f"--{option} cannot be combined with --fit: sizes and groups are those of {table}"
+        )
     ranks = 0
     if "devices" in said:
         counts = _given("--devices", given["devices"], lambda text: doubling(text, _whole))
         if len(counts) != 1:
-            raise click.UsageError("--fit wants one number of --devices: that of the table")
+            raise click.UsageError("with --fit, --devices must be one number: the table's ranks")
         ranks = int(counts[0])
     kind = given["collective"] if "collective" in said else None
     found = fitted_to(machine, table, kind=kind, ranks=ranks)

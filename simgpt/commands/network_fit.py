@@ -1,4 +1,4 @@
-"""A machine's collective library beside a table of nccl-tests, fitted to it, and as a file."""
+"""Compare a table of nccl-tests with a machine's collective library, fit that, and write it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from topologies.hardware.software import Curve, Kind
 from topologies.machine import Machine
 from topologies.session import in_session
 
-LEAST_FOR_HALVES = 4  # rows, so that a fit to every other one says something of the rest
+LEAST_FOR_HALVES = 4  # rows that a test on held-out sizes needs
 SURE = 0.15  # mean error of sizes held out, up to which a fitted value has confidence "medium"
 SET_BY_USER = "set by the user"
 
 
 @dataclass(frozen=True, slots=True)
 class FittedNetwork:
-    """A fit with the samples that it was made of, and the mean error of the other half of them
-    where it was made to one half; none of too few."""
+    """A fit with its samples. `held_out` is the mean error on every second size after a fit to the
+    others; None if there are too few samples."""
 
     name: str
     machine: Machine
@@ -45,12 +45,12 @@ class FittedNetwork:
 
     @property
     def seen(self) -> list[Sample]:
-        """The samples that the fit saw."""
+        """The samples that were fitted."""
         return fitted_samples(self.samples)
 
     @property
     def errors(self) -> tuple[float, float]:
-        """The mean errors of what the machine predicts and of what the fit does."""
+        """The mean errors before and after the fit."""
         return mean_error(self.machine, self.seen), mean_error(self.fit.machine, self.seen)
 
 
@@ -58,7 +58,7 @@ class FittedNetwork:
 def fitted_to(
     machine: Machine, path: Path, *, kind: Kind | None = None, ranks: int = 0
 ) -> FittedNetwork:
-    """The machine fitted to all tables of a file; `kind` and `ranks` say what it does not."""
+    """Fit the machine to all tables of a file; `kind` and `ranks` are given if it lacks them."""
     found = read_nccl_tests(path, kind=kind, ranks=ranks)
     found = [with_nodes(table, machine.devices_per_node) for table in found]
     samples = tuple(
@@ -73,7 +73,7 @@ def fitted_to(
 
 
 def fit_text(found: FittedNetwork) -> str:
-    """Measured beside predicted and fitted, the error that is left, and the constants."""
+    """Measured, predicted and fitted times, the remaining error, and the constants."""
     columns = ["collective", "devices", "nodes", "bytes", "measured"]
     columns += ["predicted", "error", "fitted", "error"]
     rows = [
@@ -100,7 +100,7 @@ def fit_text(found: FittedNetwork) -> str:
 
 
 def fit_record(found: FittedNetwork) -> dict[str, Any]:
-    """The same as JSON."""
+    """The measured, predicted and fitted times and the constants, as JSON."""
     before, after = found.errors
     return {
         "table": found.name,
@@ -126,8 +126,8 @@ def fit_record(found: FittedNetwork) -> dict[str, Any]:
 
 
 def machine_file(found: FittedNetwork, name: str, output: Path) -> str:
-    """The text of a machine file that builds on the machine of that name, with the fitted keys and
-    those that were set by the user."""
+    """The text of a machine file that builds on machine `name`, with the fitted keys and those of
+    `--set`."""
     _, error = found.errors
     groups = dict.fromkeys(f"{s.kind} on {s.ranks} devices of {s.nodes} nodes" for s in found.seen)
     source = (
@@ -142,7 +142,7 @@ def machine_file(found: FittedNetwork, name: str, output: Path) -> str:
 
 
 def _values(fit: NetworkFit) -> dict[str, object]:
-    """The fitted keys, and all of those curves that the machine had none of."""
+    """The fitted keys, and all keys of curves that the machine did not have."""
     values: dict[str, object] = {}
     for slot in fit.new:
         curve = getattr(fit.machine.software, slot)
@@ -154,7 +154,7 @@ def _values(fit: NetworkFit) -> dict[str, object]:
 
 
 def _base(name: str, output: Path) -> str:
-    """The machine's name as a file at `output` has it: that of a file from its own folder."""
+    """The machine's name as written into `output`; a path is made relative to its folder."""
     path, colon, variant = name.partition(":")
     if not path.endswith((".toml", ".json")):
         return name
@@ -170,10 +170,10 @@ def _left(found: FittedNetwork) -> str:
     before, after = found.errors
     sizes = f"{len(found.seen)} rows"
     if len(found.seen) < len(found.samples):
-        sizes += " of 64 KiB and more, which the fit saw"
-    words = f"mean error of {sizes}: {before:.1%} as predicted, {after:.1%} as fitted"
+        sizes += " of 64 KiB and more (smaller ones are not fitted)"
+    words = f"mean error of {sizes}: {before:.1%} before the fit, {after:.1%} after it"
     if found.held_out is not None:
-        words += f"; fitted to every other size, the others are {found.held_out:.1%} off"
+        words += f"; on every second size, after a fit to the others: {found.held_out:.1%}"
     return words
 
 
@@ -182,20 +182,20 @@ def _not_known(found: FittedNetwork) -> list[str]:
     said = []
     if found.fit.kept:
         keys = ", ".join(_key(c) for c in found.fit.kept)
-        said.append(f"not determined by this table, so as before: {keys}")
+        said.append(f"not determined by this table, so unchanged: {keys}")
     groups = {(s.ranks, s.nodes) for s in found.seen}
     if len(groups) == 1:
         ranks, nodes = next(iter(groups))
         where = "inside a node" if nodes > 1 else "across nodes"
         said.append(
-            f"one group of {ranks} devices says how time grows with bytes, and nothing of other "
-            f"numbers of devices, nor of collectives {where}; give a file with several tables"
+            f"a table of one group of {ranks} devices says nothing about other group sizes, nor "
+            f"about collectives {where}; give a file with tables of those"
         )
     fastest = max(found.seen, key=lambda s: s.size_bytes / s.seconds)
     if predicted_s(found.fit.machine, fastest) > 1.15 * fastest.seconds:
         said.append(
-            "large messages were measured faster than all links of the machine together carry "
-            "them: compare its NICs and links with simgpt machines"
+            "large messages were measured faster than the machine's links allow: check its NICs "
+            "and links by simgpt machines"
         )
     return said
 
@@ -208,7 +208,7 @@ _NAMES = {field.attribute: field.key.name for field in fields_of(Curve)}
 
 
 def _written(field: str, value: float) -> object:
-    """A value as a machine file has it."""
+    """A value as it is written into a machine file."""
     if field.endswith("_s"):
         return f"{value * 1e6:.4g} us"
     if field.endswith("_bytes"):

@@ -83,10 +83,10 @@ def test_rows_alone_take_what_the_options_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--sizes", "1MiB:1GiB"), "leave out --sizes"),
-        (("--algorithm", "ring"), "leave out --algorithm"),
-        (("--placement", "contiguous"), "leave out --placement"),
-        (("--devices", "16:64"), "one number of --devices"),
+        (("--sizes", "1MiB:1GiB"), "--sizes cannot be combined"),
+        (("--algorithm", "ring"), "--algorithm cannot be combined"),
+        (("--placement", "contiguous"), "--placement cannot be combined"),
+        (("--devices", "16:64"), "--devices must be one number"),
         (("--devices", "64"), "all_reduce on 64 devices"),
         (("--devices", "8"), "all_reduce on 8 devices"),
         (("--collective", "all_gather"), "all_gather on 16 devices"),

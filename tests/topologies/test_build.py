@@ -63,7 +63,7 @@ def test_families_are_gpu_generations() -> None:
 
 
 def test_what_is_not_known_is_refused() -> None:
-    with pytest.raises(MachineError, match='gpu "TPUv4" is not known; known: a100-40'):
+    with pytest.raises(MachineError, match=r'gpu "TPUv4" is not known; .*known: a100-40'):
         build_machine(Parts("TPUv4", 1))
     with pytest.raises(MachineError, match='fabric "ethernet" is not known; try infiniband'):
         build_machine(Parts("A100", 1, fabric="ethernet"))

@@ -115,7 +115,7 @@ def test_the_way_through_the_host_is_that_of_boards_without_peer_to_peer_access_
 
 
 def test_no_peer_to_peer_access_is_of_devices_on_a_switch() -> None:
-    with pytest.raises(MachineError, match="is of devices on a PCIe switch"):
+    with pytest.raises(MachineError, match="needs devices on a PCIe switch"):
         with_settings(load_machine("1x8xV100"), {"node.links.p2p": "false"})
 
 

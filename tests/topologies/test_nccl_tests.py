@@ -134,8 +134,8 @@ def test_several_tables_of_a_log_are_apart_and_a_size_that_ran_twice_counts_once
     ("text", "sentence"),
     [
         ("step 1 loss 2.0\n", "has no table of nccl-tests or rccl-tests"),
-        ("8 2 float sum -1 42.5 0.00 0.00 0 40.0 0.00 0.00 0\n", "which collective it measured"),
-        ("all_reduce_perf\n1024 256 float sum -1 30.0 0.03 0.06 0\n", "how many ranks there were"),
+        ("8 2 float sum -1 42.5 0.00 0.00 0 40.0 0.00 0.00 0\n", "--collective"),
+        ("all_reduce_perf\n1024 256 float sum -1 30.0 0.03 0.06 0\n", "--devices"),
         ("all_reduce_perf\n1024 256 float sum -1 nan 0.1 0.1 0\n", "has no table"),
         ("all_reduce_perf\n1024 256 float sum -1 0.0 0.1 0.1 0\n", "has no table"),
     ],

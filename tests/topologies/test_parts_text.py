@@ -118,11 +118,11 @@ def test_a_shipped_machine_is_named_only_by_parts_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("64x8xH10", 'gpu "H10" is not known; known: .*; nearest: h100'),
+        ("64x8xH10", 'gpu "H10" is not known; nearest: h100'),
         ("64x8xH1000", 'gpu "H1000" is not known'),
         ("64x8xGH100", 'gpu "GH100" is not known'),
-        ("64x8xH100-999", 'gpu "H100-999" is not known: 999 is nothing of h100; .*nearest: h100'),
-        ("64x8xH200-pcie", "pcie is nothing of h200"),
+        ("64x8xH100-999", 'gpu "H100-999" is not known: h100 has no variant 999; nearest: h100'),
+        ("64x8xH200-pcie", "h200 has no variant pcie"),
         ("8x8xH100,8x400Gb/s", "8x400Gb/s may mean bits or bytes; write 400Gbit/s, or 400GB/s"),
         ("8x8xH100,8x400G", "8x400G has no unit; write 400Gbit/s"),
         ("64x8xH100,8xXDR400", "nearest: NDR$"),
@@ -162,5 +162,5 @@ def test_the_rate_of_a_nic_may_be_in_bytes() -> None:
 
 @pytest.mark.parametrize("name", ["H1000", "GH100", "MI3000X"])
 def test_a_part_of_a_word_is_no_gpu(name: str) -> None:
-    with pytest.raises(MachineError, match=f'gpu "{name}" is not known; known'):
+    with pytest.raises(MachineError, match=f'gpu "{name}" is not known'):
         gpu_of(name)

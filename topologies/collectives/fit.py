@@ -1,14 +1,15 @@
-"""The curves of a machine's library fitted to measured collectives, and what these determine.
+"""Fit the constants of a machine's collective library to measurements, and say which of them the
+measurements determine.
 
-The least squares are those of ln(predicted / measured), a row's error taken as NOISE, and of how
-far each constant moves from the machine's own, in units of how far it may (SPREAD): so a table that
-says nothing of a constant leaves it where it was. A constant is determined if the table narrows its
-spread to less than half; of the others, the least determined keeps the machine's value, and the
-fit is made again without it, until all are determined. Gauss and Newton's method with Levenberg's
-damping, on logarithms, in numpy.
+The fit minimises the squares of ln(predicted / measured) over NOISE, plus the squares of how far
+each constant moves from the machine's value, over SPREAD. A table that says nothing about a
+constant leaves it unchanged. A constant is determined if the table narrows its spread to less than
+half. If some are not, the least determined one is fixed at the machine's value and the fit is
+repeated, until all others are determined. Method: Gauss-Newton with Levenberg's damping, on
+logarithms, in numpy.
 
 Source: Levenberg (1944), Marquardt (1963); a Gaussian prior on each logarithm. Not modelled: that a
-library switches protocols between sizes, but by the two latencies of a hop or a step.
+library switches protocols between sizes, other than by the two latencies of a hop or a step.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class NetworkFit:
-    """A machine with the fitted library, the constants that the samples determine, those that they
-    do not, and the curves that the machine had none of before."""
+    """A machine with the fitted library; the constants that the samples determine, those that they
+    do not (`kept`), and the slots whose curves are `new`."""
 
     machine: Machine
     determined: tuple[Constant, ...]
@@ -91,14 +92,14 @@ class NetworkFit:
 
 @in_session
 def fit_network(machine: Machine, samples: Sequence[Sample]) -> NetworkFit:
-    """The machine's library with the curves that serve these collectives fitted to their times.
+    """Fit the library's curves for these collectives to their measured times.
 
-    A MachineError says so where it has tables that were measured on it, or where the groups do not
+    Raises a MachineError if the machine has measured tables of collectives, or if the groups do not
     fit its nodes.
     """
     if machine.profile is not None and machine.profile.collectives:
         raise MachineError(
-            f"{machine.name} has measured tables of collectives, which no fit changes"
+            f"{machine.name} has measured tables of collectives, which a fit cannot change"
         )
     rows = [(each, ring_of(machine, each)) for each in fitted_samples(samples)]
     own, new = _with_own_curves(machine, rows)
@@ -118,13 +119,13 @@ def fit_network(machine: Machine, samples: Sequence[Sample]) -> NetworkFit:
 
 
 def fitted_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """Those that a fit sees: of LEAST_BYTES and more, or all where none is so large."""
+    """The samples that are fitted: those of LEAST_BYTES and more, or all if none is as large."""
     large = [each for each in samples if each.size_bytes >= LEAST_BYTES]
     return large or list(samples)
 
 
 def every_other(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """A half of each group's sizes, the largest and every other one below it, and the rest."""
+    """Each group's largest size and every other one below it, and the remaining sizes."""
     seen, held = [], []
     for group in dict.fromkeys((s.kind, s.ranks, s.nodes) for s in samples):
         own = [s for s in samples if (s.kind, s.ranks, s.nodes) == group]
@@ -155,8 +156,8 @@ def ring_of(machine: Machine, sample: Sample) -> Ring:
 def _with_own_curves(
     machine: Machine, rows: Sequence[tuple[Sample, Ring]]
 ) -> tuple[Machine, tuple[str, ...]]:
-    """The machine with a curve of its own in each slot that a row needs, and the new ones: an
-    all-reduce, all-to-all or broadcast without one borrows that of all-gathers."""
+    """The machine with a curve in each slot that a row needs, and the slots that were added: an
+    all-reduce, all-to-all or broadcast without a curve copies that of all-gathers."""
     new = []
     for sample, _ in rows:
         slot = str(sample.kind)
@@ -176,7 +177,7 @@ def _slot(kind: Kind, algorithm: str) -> str:
 
 
 def _free(machine: Machine, rows: Sequence[tuple[Sample, Ring]]) -> list[tuple[str, str]]:
-    """The constants that may move: those of the curves that serve rows, in nodes or across."""
+    """The constants to fit: those of the curves that the rows use, within nodes or across."""
     found: dict[tuple[str, str], None] = {}
     for sample, ring in rows:
         times = algorithm_seconds(machine, sample.kind, sample.size_bytes, ring)

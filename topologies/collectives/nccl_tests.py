@@ -1,4 +1,4 @@
-"""What nccl-tests or rccl-tests printed, as measurements: their tables in any log that has them.
+"""Tables of nccl-tests or rccl-tests, read from any log that contains them.
 
 A table's rows have size, count and type, perhaps an operator and a root, and a time in us with two
 bandwidths, out of place and in place, each perhaps with a column of errors (`#wrong`, `error`, a
@@ -89,10 +89,10 @@ class _Section:
 
 
 def read_nccl_tests(path: Path, *, kind: Kind | None = None, ranks: int = 0) -> list[NcclTable]:
-    """The tables of a file; `kind` and `ranks` are those that the user gives for all of them.
+    """Read the tables of a file; `kind` and `ranks`, if given, hold for all of them.
 
-    A NcclTestsError says that there is none, or what a table does not say and which option gives
-    it, or that the two contradict its bandwidths.
+    A NcclTestsError says that there is no table, or what a table lacks and which option gives it,
+    or that the two contradict its bandwidths.
     """
     name, text = path_shown(path), _FILE.text(path)
     named = _kind_in(path.name)
@@ -103,8 +103,8 @@ def read_nccl_tests(path: Path, *, kind: Kind | None = None, ranks: int = 0) -> 
             _check_given(section, name, tables[-1])
     if not tables:
         raise NcclTestsError(
-            f"{name} has no table of nccl-tests or rccl-tests: no line with a size, a count, a "
-            "type, and a time in us with two bandwidths"
+            f"{name} has no table of nccl-tests or rccl-tests: no line has a size, a count, a "
+            "type, a time in us and two bandwidths"
         )
     return tables
 
@@ -136,7 +136,7 @@ def _kind_in(line: str) -> Kind | None:
 
 
 def _add(section: _Section, size: float, words: list[str]) -> None:
-    """Count a row; what is no row's end after all is passed over."""
+    """Add a row to a section; a line that only looks like a row is ignored."""
     if words and words[0].lower() in _OPERATORS:
         section.operator = words.pop(0).lower()
     cells = [None if word.upper() == "N/A" else _number(word) for word in words]
@@ -165,14 +165,14 @@ def _table(section: _Section, name: str, kind: Kind | None, ranks: int) -> NcclT
     kind = kind or _kind_of_bandwidths(section)
     if kind is None:
         raise NcclTestsError(
-            f"{name} does not say which collective it measured; give it: --collective all_gather"
+            f"{name} does not name its collective; give, for example, --collective all_gather"
         )
     ranks = ranks or section.ranks or _ranks_of_bandwidths(section, kind)
     ranks = ranks or (section.of_process if section.of_process > 1 else 0)
     if not 2 <= ranks <= MOST_RANKS:
         raise NcclTestsError(
-            f"{name} does not say how many ranks there were (its lines “#  Rank 0 …” are gone): "
-            "give them, as in --devices 16"
+            f"{name} does not say how many ranks ran (it has no lines “#  Rank 0 …”); give, for "
+            "example, --devices 16"
         )
     rows = sorted((size, statistics.median(each)) for size, each in section.seconds.items())
     hosts = len(section.hosts) if section.ranks == ranks else 0

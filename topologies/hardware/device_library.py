@@ -1,4 +1,4 @@
-"""The library of devices: gpus.toml and cards.toml, and what they say of a machine with one."""
+"""The library of devices (gpus.toml and cards.toml), and the machine values that an entry sets."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def spelled(name: str) -> str:
 
 
 def _unknown(name: str, why: str) -> MachineError:
-    """What is said of a device that the library does not have: the nearest, and how to describe it
-    in a file."""
+    """The error for a device that the library does not have: the nearest names, all names, and a
+    file that describes the device."""
     known = list(dict.fromkeys(str(gpu["name"]) for gpu in gpus()))
     hint = nearest(spelled(name), known)
     like = (hint.rpartition(": ")[2] or "h100").upper()
     return UnknownDeviceError(
-        f'gpu "{shown(name)}" {why}; known: {", ".join(known)}{hint}; for another one give -m a '
-        "file of these lines, with the values of its data sheet:",
+        f'gpu "{shown(name)}" {why}{hint}; known: {", ".join(known)}; to describe another one, '
+        "give -m a file of these lines with the values of its data sheet:",
         tuple(f"    {line.format(like=like)}" for line in _LINES),
     )
 
@@ -93,7 +93,7 @@ def exact_gpu(name: str) -> Mapping[str, Any]:
     known = {*entry["match"], *of_name, *entry.get("also", ()), *_MAKERS}
     for word in given.split("-"):
         if word and word not in known and word.removesuffix("gb") not in known:
-            raise _unknown(name, f"is not known: {shown(word)} is nothing of {entry['name']}")
+            raise _unknown(name, f"is not known: {entry['name']} has no variant {shown(word)}")
     return entry
 
 
@@ -104,7 +104,7 @@ def family_of(gpu: str) -> str:
 
 
 def half_of(gpu: str) -> str:
-    """The 16-bit type in which a device of that name trains, where it has no bf16; else nothing.
+    """The 16-bit type in which a device without bf16 trains; "" for a device with bf16.
 
     >>> half_of("v100"), half_of("a100-80"), half_of("my own")
     ('fp16', '', '')

@@ -103,7 +103,7 @@ class Node:
             )
         if not self.links.p2p and not self.links.switch:
             raise MachineError(
-                "node.links.p2p = false is of devices on a PCIe switch: give node.links.switch = 1"
+                "node.links.p2p = false needs devices on a PCIe switch; give node.links.switch = 1"
             )
         if self.tray and self.devices % self.tray:
             raise MachineError(
