@@ -1,4 +1,4 @@
-"""Batches near one that devices divide better: what to give in place of 1,953 sequences.
+"""Batches near a given one that share more factors with the devices (1,920 in place of 1,953).
 
 A batch that shares few factors with the devices leaves few plans: 1,953 sequences on 64 devices
 have none with data parallelism of more than one. What counts is the greatest common divisor of a
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def divided(batch: int, devices: int) -> int:
-    """By how much of the devices and of micro-batches a batch can be divided.
+    """The greatest common divisor of a batch and the devices times a power of two.
 
     >>> [divided(batch, 64) for batch in (1953, 1920, 2048)]
     [1, 128, 2048]

@@ -273,8 +273,9 @@ def fixed_of(text: str) -> dict[str, Any]:
 def batch_of(
     batch: int | None, batch_tokens: int | None, gpt: GPT, devices: int | None = None
 ) -> int | None:
-    """Sequences per step from either way of saying it; tokens that are no whole number of them are
-    refused with near ones that the devices divide, or powers of two where they are not known."""
+    """Sequences per step, from --batch or --batch-tokens. Tokens that are not a whole number of
+    sequences are refused; the message names near batches that the devices divide (powers of two if
+    the devices are unknown)."""
     if batch_tokens is None:
         return batch
     if batch is not None:

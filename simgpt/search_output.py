@@ -131,20 +131,20 @@ class Found:
         return "\n\n".join(parts)
 
     def _faster_words(self) -> list[str]:
-        """What is said of near batches that the devices divide better; nothing of none."""
+        """A paragraph on near batches with faster plans, if there are any."""
         if not self.faster:
             return []
         given = words_of(self.faster, self.problem.gpt.sequence)
         less = "cheaper" if self.objective == "energy" else "faster"
         devices = tables.several(self.problem.devices, "device")
         words = (
-            f"{self.problem.batch:,} sequences leave few plans for {devices}: the best of "
-            f"--batch-tokens {given} is more than {tables.percent(FASTER)} {less} per token"
+            f"{self.problem.batch:,} sequences share few factors with {devices}; the best plan "
+            f"with --batch-tokens {given} is more than {tables.percent(FASTER)} {less} per token"
         )
         return [tables.paragraph(words)]
 
     def _faster_record(self) -> dict[str, Any]:
-        """The same in JSON, where there are such batches."""
+        """The near batches with faster plans as JSON, if there are any."""
         sequence = self.problem.gpt.sequence
         found = [
             {"batch": batch, "batch_tokens": batch * sequence, "faster_per_token": FASTER}

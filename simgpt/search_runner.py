@@ -208,11 +208,11 @@ class Searches:
         return found
 
     def faster_batches(self, problem: SearchProblem, state: Progress) -> list[int]:
-        """Near batches that devices divide better, at most two, with a plan that takes less than
-        the best one by more than a share FASTER for each sequence.
+        """At most two near batches with a plan that is faster per sequence than the best one by
+        more than a share FASTER.
 
-        Each takes a search, which ends at the first such plan, or once none can be: so for batches
-        that the devices divide, of which none is searched, nothing is spent.
+        Each takes a search, which ends at the first such plan, or once there can be none. A batch
+        that the devices divide has no such neighbours, so nothing is spent on it.
         """
         if self.exhaustive or not state.found or not self._is_certain(state):
             return []
@@ -234,7 +234,7 @@ class Searches:
 
 
 def _is_past(value: float, state: Progress) -> bool:
-    """Whether a search has a plan below a value, or knows that there is none."""
+    """Whether a search has found a plan below a value, or proved that there is none."""
     return state.best < value or state.bound > value
 
 

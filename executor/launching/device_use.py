@@ -76,13 +76,13 @@ def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
             )
     if plan.fp8_params:
         raise LaunchError(
-            "fp8_params=true has no kernel that casts master copies into weights; take "
-            "fp8_params=false for a run"
+            "fp8_params=true: a run has no kernel that casts master copies into 8-bit weights; "
+            "take fp8_params=false"
         )
     if plan.offload in (UPDATE, PARAMETERS) and device != "cpu":
         raise LaunchError(
-            f"offload={plan.offload} updates on the host's processors, which a run does on CPUs "
-            "alone: take --device cpu, or offload=optimizer, which brings states to the GPU"
+            f"offload={plan.offload} updates on the host's processors, which a run supports only "
+            "with --device cpu; or take offload=optimizer, which copies states to the GPU"
         )
     if plan.offload == "activations" and gpt.experts:
         raise LaunchError(

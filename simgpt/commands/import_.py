@@ -38,7 +38,8 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
     help="Whose words these are; else they are known by what they say.",
 )
 @click.option(
-    "--recipe", help="A recipe of the checkout of Megatron-Bridge, NeMo 2 or torchtitan in FILES."
+    "--recipe",
+    help="A recipe, by name, if FILES is a checkout of Megatron-Bridge, NeMo 2, torchtitan.",
 )
 @click.option("-m", "--machine", help=f"{options.MACHINE_HELP} For the command that is printed.")
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices, where the files do not say.")
@@ -58,7 +59,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
 @click.option("-v", "--verbose", is_flag=True, help="List what does not matter, too.")
 @options.answer_options
 def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
-    """Say which step another framework's files ask for, and the command that predicts it.
+    """Read a job of another framework from its files, and print the command that predicts it.
 
     \b
     simgpt import pretrain_gpt.sh -m frontier --predict
@@ -68,11 +69,11 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     simgpt import NeMo --recipe llama3_70b_pretrain_64gpu_h100_fp8
     simgpt import torchtitan --recipe llama3_8b -n 64
 
-    Read are scripts and YAML of Megatron-LM's arguments, torchtitan's TOML, DeepSpeed's JSON, and
-    recipes of Megatron-Bridge and NeMo in YAML or JSON, with what a script changes of them; of a
-    checkout of Megatron-Bridge (v0.1 to v0.6), NeMo 2 or torchtitan (2026) what --recipe names.
-    Nothing in a file is executed. What simgpt does not carry over is listed, with what it assumes
-    instead.
+    FILES may be scripts or YAML with Megatron-LM's arguments, torchtitan's TOML, DeepSpeed's JSON,
+    recipes of Megatron-Bridge and NeMo in YAML or JSON (with a script that overrides them), or,
+    with --recipe, a checkout of Megatron-Bridge (v0.1 to v0.6), NeMo 2 or torchtitan (2026).
+    Nothing in a file is executed. Settings that simgpt does not carry over are listed, with what it
+    assumes instead.
     """
     from simgpt.frameworks.importing import imported
 

@@ -194,7 +194,7 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 
 def _of_host(memory: Memory) -> str:
-    """What a device keeps in the memory of its host and, where that is known, what it has there."""
+    """What a device keeps in its host's memory and, if known, its share of that memory."""
     if math.isinf(most := memory.host_capacity_bytes):
         return tables.gib(memory.host_bytes)
     words = "" if memory.host_bytes <= most else ": does not fit there"

@@ -112,7 +112,10 @@ def _read_ratio(reading: Reading) -> None:
         why = "where parameters are on the host, it updates them all"
         reading.refuse(OFFLOAD + "ratio", why)
     elif not ratio:
-        reading.refuse(OFFLOAD + "ratio", "gradients that pass the host alone are not modelled")
+        reading.refuse(
+            OFFLOAD + "ratio",
+            "gradients through the host, for an update on the device, are not modelled",
+        )
     elif ratio < 1:
         fields["offload_share"] = ratio
 

@@ -84,8 +84,8 @@ def read_files(
         lines = [line for each in found for line in each.left_out if line.why == NOT_BASH]
         beside = f"; {shown(lines[0].name)}: {NOT_BASH}" if lines else ""
         raise FrameworkError(
-            f"{path_shown(paths[-1])} gives no program arguments such as --num-layers 24; name the "
-            f"script that does after it: simgpt import {path_shown(paths[-1])} SCRIPT{beside}"
+            f"{path_shown(paths[-1])} gives no program arguments such as --num-layers 24; add the "
+            f"script that does: simgpt import {path_shown(paths[-1])} SCRIPT{beside}"
         )
     return found
 
@@ -143,7 +143,7 @@ def read_file(
 
 
 def _known(words: Sequence[str]) -> int:
-    """How many of a command's words are settings of a framework whose scripts are read."""
+    """The number of a command's words that are settings of a known framework."""
     return arguments_known(words) + len(list(flattened(overridden(words))))
 
 
@@ -152,8 +152,8 @@ def _settled(
     every: Sequence[Described],
     variables: Mapping[str, Value],
 ) -> Described:
-    """A file with the settings of its table. Those of one framework are one table, what command
-    lines change above what files say; its references are read then, so that they see all of it."""
+    """A file with the settings of its table. The tables of one framework are merged, command lines
+    last; references are resolved in the merged table."""
     same = [each for each in every if each.framework == described.framework and each.document]
     if described.document is None:
         return described
@@ -162,7 +162,7 @@ def _settled(
     files = [each for each in same if each.variables is None]
     scripts = [each for each in same if each.variables is not None]
     if scripts and scripts[-1].base and not files:
-        raise FrameworkError(f"{scripts[-1].base}, which is not among the files: name it too")
+        raise FrameworkError(f"{scripts[-1].base}, which is missing: give that file too")
     table: dict[str, Any] = {}
     for each in [*files, *scripts]:
         table = merged(table, each.document or {})

@@ -47,8 +47,8 @@ REFUSED = {
     "offload_share": "compare plans by predict --sweep",
 }
 CHUNKS_UNSAID = (
-    "a search cannot keep loss=fused without a number of chunks, which follows from the plan "
-    "otherwise: give loss_chunks with it, or compare plans by predict --sweep"
+    "a search cannot keep loss=fused alone, whose number of chunks depends on the plan: give "
+    "loss_chunks with it, or compare plans by predict --sweep"
 )
 NOT_IN_FP8 = (
     "a search cannot keep precision=fp8, since which rows a stack gathers in fp8 depends on the "
@@ -139,7 +139,7 @@ class SearchProblem:
             )
         if (offload := self.fixed.get("offload")) in (ACTIVATIONS, PARAMETERS):
             raise PlanError(
-                f"a search cannot keep offload={offload}, of whose copies no bounds are known: "
+                f"a search cannot keep offload={offload}: no lower bounds of its copies are known; "
                 "compare plans by predict --sweep"
             )
         if self.fixed.get("matmul_forms", "plain") != "plain":

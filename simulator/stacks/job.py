@@ -72,8 +72,8 @@ def job_of(
     plan = _plan_of(given, read, refusal)
     if plan.fp8_params and not asked.fp8 and plan.recipe == NO_RECIPE:
         raise PlanError(
-            "fp8_params=true keeps weights in the 8 bits in which linears multiply: give "
-            "precision=fp8 or a recipe with it"
+            "fp8_params=true needs linears that multiply in 8 bits: give precision=fp8 or an "
+            "8-bit recipe"
         )
     if beside is not None:
         plan = of_plan(plan, gpt, stack.runs)

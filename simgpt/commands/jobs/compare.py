@@ -51,19 +51,19 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
 @click.option(
     "--reference",
     metavar="RUN",
-    help="Say by cause why the job is slower or faster than another: an anchor's file, the id of a "
-    "published run, or keys of a plan (or stack) that differ, as recompute=none,pp=2.",
+    help="Explain by cause why the job is slower or faster than another one: an anchor's file, the "
+    "id of a published run, or the plan's keys that differ, such as recompute=none,pp=2.",
 )
 @click.option(
     "--reached",
     metavar="RATE",
-    help="With --reference: the model FLOP/s per device that it reached, as '420 TFLOP/s'.",
+    help="With --reference: its measured model FLOP/s per device, such as '420 TFLOP/s'.",
 )
 @options.answer_options
 def command(
     log: Path, model: str | None, machine: str, as_json: bool, output: Path | None, **how: Any
 ) -> None:
-    """Put a measured job, from its log or trace, beside its prediction.
+    """Compare a measured job, from its log or trace, with its prediction.
 
     \b
     simgpt compare train.log -m 8x8xH100,8xNDR
@@ -72,12 +72,11 @@ def command(
     simgpt compare rank0.json.gz gpt-5b -m perlmutter -n 64 --plan z=8,data=rest --batch 64 --json
 
     LOG is the output of a framework (docs/compare.md lists them), JSON lines of steps, what `simgpt
-    run --json` wrote, or a trace of torch.profiler (.json or .json.gz); which of them is seen from
-    its content. Where a framework prints its job's arguments into its log, as Megatron-LM, NeMo and
-    torchtitan do, MODEL and --plan may be left out: they, the batch, devices and stack are then the
-    log's.
-    The step is predicted as `simgpt predict` does, with the same options. With --save the measured
-    step becomes an anchor, a file by which other answers are scaled.
+    run --json` wrote, or a trace of torch.profiler (.json or .json.gz); its content tells which.
+    If the log contains the job's arguments, as those of Megatron-LM, NeMo and torchtitan do, MODEL
+    and --plan may be left out: they, the batch, devices and stack are then taken from the log.
+    The step is predicted as `simgpt predict` does, with the same options. --save writes the
+    measured step as an anchor, a file by which other answers are scaled.
     """
     options.check_apart(output, how["save"], "--save")
     if how["software"] is not None and how["save"] is None:
@@ -103,8 +102,10 @@ def command(
 def _way(
     found: JobComparison, question: StepQuestion, log: Path, machine: str, how: Mapping[str, Any]
 ) -> tuple[str, Waterfall] | None:
-    """The way from a reference to the job by cause, with the reference's name: of the user's, or
-    of the question itself where the log prints arguments of another one. None where neither is."""
+    """The reference's name and the changes from it to the job, cause by cause.
+
+    The reference is the user's or, if the log's arguments are those of another job, the question
+    itself; None without a reference."""
     name, reached = options_of(how)
     policy = how["placement"]
     if name is not None:

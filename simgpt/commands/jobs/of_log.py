@@ -1,4 +1,4 @@
-"""What `simgpt compare` is not told, from the arguments that the job has printed into its log."""
+"""Fill in what `simgpt compare` was not given, from the arguments that the log contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_SAID = 5  # settings of the log that are not carried over
 
 @dataclass(frozen=True)
 class Asked:
-    """The model and the options of a step, and what of them the log says, in sentences."""
+    """The model and the options of a step, and sentences on which of them come from the log."""
 
     model: str
     how: dict[str, Any]
@@ -31,8 +31,8 @@ class Asked:
 
 
 def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, Any]) -> Asked:
-    """The user's model and options, and what the log says where there is none of the user's. A
-    FrameworkError says what neither says."""
+    """The user's model and options, completed from the log. A FrameworkError says what neither
+    gives."""
     from simgpt.frameworks.logs.question import NoArgumentsError, question_of_log
     from simgpt.frameworks.question import Instead
 
@@ -51,8 +51,7 @@ def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, A
 
 
 def log_alone(log: Path, machine: str, how: Mapping[str, Any]) -> Asked | None:
-    """What the log's own arguments ask, whatever the user asks; None where it has none, or none
-    that can be asked."""
+    """The question of the log's arguments alone; None without any, or if it cannot be predicted."""
     from simgpt.frameworks.logs.question import question_of_log
 
     try:
@@ -63,7 +62,7 @@ def log_alone(log: Path, machine: str, how: Mapping[str, Any]) -> Asked | None:
 
 
 def _asked(question: Question, machine: str, how: Mapping[str, Any], given: set[str]) -> Asked:
-    """A log's question as options, but for those that are given."""
+    """A log's question as options; those that are given keep the user's value."""
     words = shlex.split(question.command(machine))[2:]
     parent = click.get_current_context()
     with predict.command.make_context("predict", words, parent=parent) as context:
@@ -82,9 +81,9 @@ def _remarks(question: Question, given: set[str]) -> list[str]:
     own = [name for name in names if name not in given]
     frameworks = titles_of(question)
     listed = f"{', '.join(own[:-1])} and {own[-1]}" if len(own) > 1 else "".join(own)
-    said = [f"{listed} as the log's arguments of {frameworks} say"]
+    said = [f"{listed} from the arguments of {frameworks} in the log"]
     known = [each for each in question.changes if each.name not in question.unknown]
     said += [f"{each}: {each.why}" for each in known[:MOST_SAID]]
     if len(known) > MOST_SAID:
-        said.append(f"and {len(known) - MOST_SAID} settings more that simgpt does not carry")
+        said.append(f"and {len(known) - MOST_SAID} more settings that simgpt does not carry over")
     return said

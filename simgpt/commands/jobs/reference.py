@@ -34,8 +34,8 @@ class NoReferenceError(SimgptError):
 
 @dataclass(frozen=True)
 class Reference:
-    """A job to begin at: what it is called, its question, and what it reached in model FLOP/s per
-    device, or the seconds of its step, if either is known."""
+    """The job from which changes start: its name, its question, and its measured model FLOP/s per
+    device or seconds per step, if either is known."""
 
     name: str
     question: StepQuestion
@@ -45,7 +45,7 @@ class Reference:
 
 
 def reached_of(text: str | None) -> float | None:
-    """FLOP/s from a text such as `420 TFLOP/s`; a usage error says that it is none."""
+    """FLOP/s from a text such as `420 TFLOP/s`; raises a usage error for another text."""
     if text is None:
         return None
     try:
@@ -73,7 +73,7 @@ def _of_anchor(path: Path, reached: float | None) -> Reference:
     anchor = read_anchor(path)
     (point,) = anchor.study.points()
     if odd := [key for key in point if "." in key or key == "routing"]:
-        raise NoReferenceError(f"{anchor.name}: {odd[0]} is set, which no reference may have")
+        raise NoReferenceError(f"{anchor.name} sets {odd[0]}, which a reference does not support")
     how = {
         **{"plan": point.get("plan", "data=rest"), "stack": point.get("stack", "simgpt")},
         **{"devices": point.get("devices"), "batch": point.get("batch"), "batch_tokens": None},
@@ -92,8 +92,8 @@ def _of_row(name: str, reached: float | None) -> Reference:
     run = next((each for each in read_runs() if each.id == name), None)
     if run is None:
         raise NoReferenceError(
-            f"--reference {shown(name)} is no anchor's file, no plan such as tp=8,pp=2, and no "
-            "published run; simgpt validate published --json lists those"
+            f"--reference {shown(name)} is not an anchor (FILE.toml), keys of a plan (tp=8,pp=2) "
+            "or a published run; simgpt validate published --json lists the runs"
         )
     try:
         words = command_of(run)[2:]
@@ -108,8 +108,8 @@ def _of_row(name: str, reached: float | None) -> Reference:
 
 
 def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
-    """The job's question with some keys of another plan, or another `stack`; with other devices the
-    batch grows, if it can."""
+    """The job's question with some keys of another plan, or another `stack`. With other devices the
+    batch per device stays the same, if it can."""
     from simulator.stacks import load_stack
     from simulator.stacks.job import job_of
     from topologies.placement import with_room
@@ -143,8 +143,8 @@ def waterfall_of(
     machine: str,
     placement: str,
 ) -> Waterfall:
-    """The way from a reference to a compared job. Rates are as the log counts them where both
-    sides have such ones, else by our own count."""
+    """The changes from a reference to a compared job. Rates are the log's if the reference's rate
+    is given too; otherwise both are by simgpt's count of FLOPs."""
     from simulator.explain.waterfall import waterfall
 
     prediction, steps = found.prediction, found.steps
@@ -171,7 +171,7 @@ def _side(question: StepQuestion, machine: str) -> Side:
 
 
 def _of_one_size(reference: Side, job: Side) -> tuple[Side, Side]:
-    """Both sides on the larger of two machines that differ in their number of nodes alone."""
+    """Both sides on the larger machine, if the two differ only in their number of nodes."""
     parts = [re.fullmatch(r"\d+x(.+)", side.machine_name) for side in (reference, job)]
     rest = {part[1].lower() if part else "" for part in parts}
     if len(rest) > 1 or "" in rest:
@@ -196,7 +196,7 @@ def _predict(policy: str, side: Side) -> Prediction:
 
 
 def described(found: Waterfall, name: str) -> str:
-    """The way as a person reads it: a sentence, and a table whose numbers add up as printed."""
+    """The changes as text: a sentence, and a table whose printed numbers add up."""
     rows = list(_rows(found, name))
     kind = "published or measured" if found.factor != 1 else "predicted"
     head = f"{name}: {_tera(found.reference)} TFLOP/s {kind}, this job {_tera(found.measured)}"
@@ -209,7 +209,7 @@ def described(found: Waterfall, name: str) -> str:
 
 
 def _rows(found: Waterfall, name: str) -> Iterator[tuple[str, str, str, str]]:
-    """The rates rounded, and the changes as differences of what is printed."""
+    """Rows of rounded rates, with changes that are the differences of the printed rates."""
     from simulator.explain.waterfall import UNEXPLAINED
 
     yield shown(name)[:WIDEST], _tera(found.reference), "", ""
@@ -226,7 +226,7 @@ def _rows(found: Waterfall, name: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _shares(found: Waterfall) -> list[tuple[str, float]]:
-    """The changes in percent of the reference, of which the printed ones add up."""
+    """The changes in percent of the reference, rounded so that they add up."""
     percent = [round(100 * each.before / found.reference, 1) for each in found.falls]
     percent.append(round(100 * found.measured / found.reference, 1))
     return [(each.words, percent[at + 1] - percent[at]) for at, each in enumerate(found.falls)]
@@ -237,7 +237,7 @@ def _tera(rate: float) -> str:
 
 
 def options_of(how: Mapping[str, Any]) -> tuple[str | None, float | None]:
-    """What the options say of a reference; a usage error where they do not go together."""
+    """The reference and its rate from the options; raises a usage error for --reached alone."""
     if how["reached"] is not None and how["reference"] is None:
         raise click.UsageError("--reached needs --reference")
     return how["reference"], reached_of(how["reached"])

@@ -62,11 +62,11 @@ def read_params(reading: Reading) -> None:
         return
     why = ""
     if not fields["zero"]:
-        why = "without a distributed optimizer weights are in bf16"
+        why = "without a distributed optimizer, weights are in bf16"
     elif fields.get("optimizer", "adamw") != "adamw" or fields.get("offload") == "update":
-        why = "weights that Muon or the host updates are in bf16"
+        why = "weights updated by Muon or on the host are in bf16"
     elif fields["zero"] == 3 and recipe != NO_RECIPE and not recipe_of(recipe).of_tensors:
-        why = "weights are gathered in bf16, since their scales are of blocks of whole ones"
+        why = "weights are gathered in bf16, since blocks of scales need whole weights"
     if why:
         reading.differs(asked[0], why)
         return

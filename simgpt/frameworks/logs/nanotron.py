@@ -23,7 +23,7 @@ def nanotron_question(
     config: Mapping[str, Any], origin: str, model: str | None, instead: Instead
 ) -> Question:
     """The question of a printed configuration; `model` is the user's. A FrameworkError says what
-    it lacks."""
+    the configuration lacks."""
     parallelism, tokens = (
         table_of(config, "parallelism", origin),
         table_of(config, "tokens", origin),
@@ -97,7 +97,7 @@ def table_of(config: Mapping[str, Any], name: str, origin: str) -> Mapping[str, 
     """A table of a printed configuration; a FrameworkError says that it is lacking."""
     table = config.get(name)
     if not isinstance(table, Mapping):
-        raise FrameworkError(f"{origin}: the configuration that it prints has no {name}")
+        raise FrameworkError(f"{origin}: the printed configuration has no {name}")
     return table
 
 
@@ -111,5 +111,5 @@ def count_of(table: Mapping[str, Any], name: str, origin: str) -> int:
     """A whole number above 0 of a table; a FrameworkError says that it is none."""
     value = table.get(name)
     if type(value) is not int or not 0 < value < 10**9:
-        raise FrameworkError(f"{origin}: {name} = {value!r} is no whole number above 0")
+        raise FrameworkError(f"{origin}: {name} = {value!r} is not a whole number above 0")
     return value

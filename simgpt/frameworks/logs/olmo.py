@@ -88,7 +88,7 @@ def _of_plan(config: Mapping[str, Any], refused: list[Remark]) -> dict[str, Any]
         refused.append(Remark("sharding_strategy", strategy, f"known: {', '.join(ZERO)}"))
     kept = str(config.get("activation_checkpointing") or "none").rpartition(".")[2]
     if kept not in ("none", "whole_layer"):
-        why = "layers run again whole, all of them or none"
+        why = "recomputation of all layers or of none is supported"
         refused.append(Remark("activation_checkpointing", kept, why))
     halves = str(sharding.get("precision", "pure")).rpartition(".")[2] == "pure"
     return {

@@ -15,8 +15,8 @@ _ANGLES = re.compile(r"<([\w.]+)[^<>]*>")  # as Python prints members of enumera
 
 
 def value_of(text: str, origin: str) -> Any:
-    """What a printed value says: numbers, texts, lists, tables; a dataclass is the table of its
-    fields, and a name stands for itself. A FrameworkError says that it is none.
+    """Parse a printed value: numbers, texts, lists, tables; a dataclass becomes the table of its
+    fields, and a name its text. Raises a FrameworkError for anything else.
 
     >>> value_of("Config(tp=2, dtype=torch.bfloat16, names=['a'], mode=<Mode.ALL: 1>)", "it")
     {'tp': 2, 'dtype': 'torch.bfloat16', 'names': ['a'], 'mode': 'Mode.ALL'}
@@ -30,7 +30,7 @@ def value_of(text: str, origin: str) -> Any:
         return _value(tree.body, MOST_DEPTH)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise FrameworkError(
-            f"{origin}: the configuration that the log prints is not read: give MODEL and --plan"
+            f"{origin}: the printed configuration cannot be read: give MODEL and --plan"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The question that a job's log asks: its model and plan, by the arguments that it has printed.
+"""A job's model and plan, from the arguments that it has printed into its log.
 
 Arguments are read by the readers of the frameworks' files (`simgpt import`); a log has other names
 of some, and the values of all, those included that nobody has set (`logs.toml`).
@@ -40,7 +40,7 @@ _COLON = re.compile(r"\s\s([\w.]+) +: (.*) \(\w+\)$")
 
 
 class NoArgumentsError(FrameworkError):
-    """A log that does not print the arguments of its job, as far as they are read."""
+    """A log without its job's arguments in a known form."""
 
 
 @dataclass
@@ -64,8 +64,8 @@ def question_of_log(
     devices: int | None = None,
     instead: Instead = AS_SAID,
 ) -> Question:
-    """The question of a log, of which the last whole block of arguments counts; with a `model` and
-    `devices` that the user names. A FrameworkError says what the log does not say."""
+    """The question of a log, from its last complete block of arguments, with the `model` and
+    `devices` that the user gives. A FrameworkError says what the log lacks."""
     origin = path_shown(path)
     told = _told(path, origin)
     if told.olmo is not None:
@@ -76,7 +76,7 @@ def question_of_log(
     if not told.described:
         lacking = "MODEL and --plan" if model is None else "--plan"
         raise NoArgumentsError(
-            f"{origin} does not print its job's arguments in a form that is read: give {lacking}"
+            f"{origin} does not contain its job's arguments in a known form: give {lacking}"
         )
     changed: dict[str, Any] = {}
     if model is None and told.model is not None:
@@ -104,19 +104,18 @@ def _title(framework: str) -> str:
 
 
 def _whole(question: Question, origin: str) -> Question:
-    """The question, which must be one that can be asked."""
+    """The question, if it can be predicted; else a FrameworkError says why not."""
     if question.model is None:
         name = titles_of(question)
-        lacks = f", of which it lacks {', '.join(question.missing)}" if question.missing else ""
+        lacks = f" (it lacks {', '.join(question.missing)})" if question.missing else ""
         raise FrameworkError(
-            f"{origin} has the arguments of a job of {name}, and does not say its model{lacks}: "
-            "give MODEL"
+            f"{origin} has arguments of {name} that do not describe a model{lacks}: give MODEL"
         )
     if question.devices is None:
         raise FrameworkError(f"{origin} does not say how many devices its job had: give -n")
     if question.refused:
         first = question.refused[0]
-        raise FrameworkError(f"{origin} is of a job that is not predicted: {first}: {first.why}")
+        raise FrameworkError(f"{origin}: its job cannot be predicted: {first}: {first.why}")
     return question
 
 
@@ -172,8 +171,8 @@ def _pairs(pattern: re.Pattern[str], text: str) -> dict[str, str]:
 
 
 def _asked(settings: Mapping[str, str]) -> dict[str, str]:
-    """Megatron-LM's arguments, of all that a job has those that say something: what has the value
-    that it has by default, and what follows from others, is left out."""
+    """Megatron-LM's arguments without those at their default values and those that follow from
+    others."""
     table = shipped_toml("simgpt", "frameworks/logs/logs.toml")["megatron"]
     kept = {
         name: value

@@ -120,7 +120,7 @@ def _command(ev: Evaluation, declared: Declared, found: dict[str, Any], place: P
         if option is None:
             if word in declared.parsers:
                 continue
-            raise RecipeError(f"the recipe's script has no option {word}")
+            raise RecipeError(f"the recipe's script does not have the option {word}")
         if str(option.says.get("action")) in SWITCHES:
             found[option.name] = SWITCHES[str(option.says["action"])]
             continue

@@ -172,7 +172,7 @@ def assign(ev: Evaluation, target: ast.expr, value: Any, scope: Scope) -> None:
         elif _has_place(owner, key):
             ev.write(owner, key, value)
         else:
-            ev.note(place, "an element is set that cannot be told")
+            ev.note(place, "an element with an unknown key is set")
     elif isinstance(target, ast.Tuple | ast.List):
         parts = list(value) if isinstance(value, list | tuple) else []
         if len(parts) != len(target.elts):
@@ -291,7 +291,7 @@ def _match(ev: Evaluation, node: ast.Match, scope: Scope) -> Signal | None:
         if found and case.guard is not None:
             found = truth(evaluate(ev, case.guard, scope))
         if found is None:
-            ev.note(place_of(scope, case.pattern), "a match is left out that cannot be told")
+            ev.note(place_of(scope, case.pattern), "a match on an unknown value is left out")
             return None
         if found:
             return run(ev, case.body, scope)

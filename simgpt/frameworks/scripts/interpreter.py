@@ -52,7 +52,7 @@ from simgpt.frameworks.scripts.variables import (
 from topologies.files.reading import MOST_DEPTH
 
 UNTOLD = "it cannot be told here, so what depends on it is left out"
-NOT_BASH = "the line is not read as bash, so it is left out"
+NOT_BASH = "the line is not valid bash, so it is left out"
 NOT_SET = "{name} is not set here and counts as empty; --define {name}=VALUE sets it"
 MOST_TURNS = 1_000
 _SETTINGS = re.compile(r"--|\w(?:\[[^]]*\])?\+?=")
@@ -92,7 +92,7 @@ class Script:
     loops: int = 0
 
     def run(self, body: Body) -> bool | None:
-        """The status of the last of these commands, None where it cannot be told."""
+        """The status of the last of these commands; None if it is unknown."""
         status: bool | None = True
         for node in body:
             status = self.one(node)

@@ -57,7 +57,7 @@ def test_a_command_line_is_read_as_argparse_does(tmp_path: Path) -> None:
 
 
 def test_an_option_that_the_script_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no option --gpus"):
+    with pytest.raises(RecipeError, match="the option --gpus"):
         _parsed(tmp_path, "--gpus 8")
 
 

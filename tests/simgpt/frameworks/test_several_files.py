@@ -48,10 +48,8 @@ def test_a_job_script_says_the_devices_of_the_script_that_it_starts() -> None:
 def test_a_script_of_variables_alone_is_named() -> None:
     said = imported(env="TP=2\nPP=4")
     assert said.status == 2
-    assert said.err == (
-        "simgpt: env.sh gives no program arguments such as --num-layers 24; name the script that "
-        "does after it: simgpt import env.sh SCRIPT\n"
-    )
+    assert said.err.startswith("simgpt: env.sh gives no program arguments")
+    assert said.err.endswith("simgpt import env.sh SCRIPT\n")
 
 
 @pytest.mark.parametrize("line", ["source ./env.sh", ". env.sh", 'source "$(dirname $0)/env.sh"'])

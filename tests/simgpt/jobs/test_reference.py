@@ -121,7 +121,7 @@ def test_another_stack_is_a_cause_of_its_own() -> None:
     ("words", "why"),
     [
         (("--reached", "420 TFLOP/s"), "--reached needs --reference"),
-        (("--reference", "no-such-run"), "no published run"),
+        (("--reference", "no-such-run"), "or a published run"),
         (("--reference", "tp=3"), "does not divide 64 devices"),
         (("--reference", "tp=2", "--reached", "420"), "420"),
     ],
