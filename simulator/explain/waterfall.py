@@ -1,16 +1,16 @@
 """Why one job is slower than another: the settings in which they differ, changed one by one.
 
-The other job, the reference, is predicted; then what differs is set as in this job, a cause after
-the other in the order of `CAUSES`, and the step is predicted again each time. The change of the
-model FLOP/s per device is the cause's part. Parts of a rate add up by construction: each rate is
-the next one's starting point. Where the reference's rate is measured, all predicted rates are
-multiplied by measured over predicted of the reference, so that the first is the measured one; what
-lies between the last and this job's measured rate is not explained.
+The reference (the other job) is predicted first. Then one differing setting after another, in the
+order of `CAUSES`, is changed to this job's value, and the step is predicted again. The change of
+the model FLOP/s per device is that cause's effect. Effects add up by construction, since each rate
+is the start of the next change. If the reference's rate is measured, all predicted rates are
+multiplied by the reference's measured / predicted, so that the first rate is the measured one. The
+difference between the last rate and this job's measured one is "not explained".
 
-A part depends on which causes came before it. A change that cannot run by itself is made together
-with the next one. Cost: one prediction for each cause.
+An effect depends on the changes made before it. A change that cannot run alone is made together
+with the next one. Cost: one prediction per cause.
 
-Not modelled: whether a plan on the way fits into memory.
+Not modelled: whether the intermediate plans fit into memory.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Fall:
 
     @property
     def change(self) -> float:
-        """By how much the rate grows."""
+        """The change of the rate."""
         return self.after - self.before
 
 
@@ -125,8 +125,8 @@ def waterfall(
     measured: float,
     reached: float | None = None,
 ) -> Waterfall:
-    """The way from a reference to a job that reached `measured` model FLOP/s per device; `reached`
-    is what the reference did, if that is known."""
+    """The changes from a reference to a job with `measured` model FLOP/s per device; `reached` is
+    the reference's measured rate, if known."""
     first = predict(reference).model_flops_per_s_per_device
     factor = 1.0 if reached is None else reached / first
     before = first if reached is None else reached
@@ -201,7 +201,8 @@ def _unlabelled(gpt: GPT) -> GPT:
 def _changed(
     values: Mapping[str, Any], own: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Any]:
-    """The values with some as in the job; with the devices the batch grows, if it can."""
+    """The values with some changed to the job's. With other devices the batch per device stays the
+    same, if it can."""
     changed = {**values, **{name: own[name] for name in names}}
     if MODEL in names:
         changed[GPT_] = replace(own[GPT_], sequence=values[SEQUENCE])

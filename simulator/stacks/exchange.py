@@ -43,12 +43,12 @@ def sends_own_rows(plan: Plan, exchange: str) -> bool:
 
 
 def gathered_payloads(gpt: GPT, plan: Plan) -> dict[str, float]:
-    """By labels, how many bytes Megatron-Core's all-gather dispatcher sends for each of the
-    program's, whose scores are in fp32.
+    """By label, bytes that Megatron-Core's all-gather dispatcher sends per byte of the program's
+    collective (whose scores are in fp32).
 
-    Scores, 4 bytes, and choices, one, are gathered for all experts of a token, not for its own
-    alone (`scores_of_all`); what experts make of a token is summed over ranks in the dtype of
-    scores, and its gradient gathered so. Source: NVIDIA/Megatron-LM, core_v0.12.0 to core_v0.16.0,
+    Scores (4 bytes) and choices (one byte) are gathered for all experts of a token, not only for
+    the chosen ones (`scores_of_all`). Outputs of experts are summed over ranks, and their gradients
+    gathered, in the dtype of the scores. Source: NVIDIA/Megatron-LM, core_v0.12.0 to core_v0.16.0,
     megatron/core/transformer/moe/token_dispatcher.py, MoEAllGatherTokenDispatcher, which casts to
     the dtype of its local_probs. Not modelled: scores in the dtype of training, which is
     Megatron-Core's default; recipes and its guide to experts set --moe-router-dtype fp32.
@@ -69,7 +69,7 @@ def gathered_payloads(gpt: GPT, plan: Plan) -> dict[str, float]:
 
 
 def gathered_copies(plan: Plan) -> dict[str, tuple[int, int]]:
-    """By labels, the bytes for an element read, and written, of the casts around these sums."""
+    """By label, bytes read and written per element by the casts around these sums."""
     if plan.dispatcher != ALL_GATHER or plan.expert == 1 or plan.precision == "fp32":
         return {}
     cast = ITEM_BYTES[plan.precision] + ITEM_BYTES["fp32"]
@@ -78,17 +78,17 @@ def gathered_copies(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 def share_sent_once(gpt: GPT, plan: Plan, machine: Machine, *, in_a_row: bool = False) -> float:
-    """The share of a row for each expert that is left where a token goes once to each node, and is
-    copied there, or, in a group within a node, once to each rank.
+    """Rows sent, as a share of one row per expert, if a token is sent once to each node (or, in a
+    group within a node, once to each rank) and copied there.
 
-    A part holds E/P of the experts, and none of a token's k by C(E - E/P, k) / C(E, k) where every
-    choice is equally likely; so P (1 - that) copies are sent for k. Where a token chooses from some
-    of G groups alone, E are the experts of these, and the part holds what it has of them. Source:
-    DeepSeek-V3 (2412.19437), section 3.2.2, and github.com/deepseek-ai/DeepEP: through the network
-    once to a node, then over NVLink; groups: section 2.1.2 there, and DeepSeek-V2 (2405.04434),
-    section 2.2.2. Where tokens take experts `in_a_row`, k next to each other, the next token those
-    behind them, most of a token's are in one part. Not modelled: that links within nodes carry all
-    copies, which is hidden behind the network.
+    Each of P parts (nodes or ranks) holds E/P experts. If all choices are equally likely, it holds
+    none of a token's k experts with probability p = C(E - E/P, k) / C(E, k), so P (1 - p) copies
+    are sent instead of k. If a token may choose only from some of G groups, E counts the experts of
+    those groups, and so does the part. Source: DeepSeek-V3 (2412.19437), section 3.2.2, and
+    github.com/deepseek-ai/DeepEP: through the network once to a node, then over NVLink; groups:
+    section 2.1.2 there, and DeepSeek-V2 (2405.04434), section 2.2.2. If tokens take experts
+    `in_a_row` (k adjacent ones, the next token the following k), most experts of a token are in one
+    part. Not modelled: the copies over links within a node, which are hidden behind the network.
 
     >>> from topologies.machine_files import load_machine
     >>> from workload.gpt import find_model

@@ -1,5 +1,4 @@
-"""How a stack spreads layers over the stages of a pipeline where it does not do so evenly: the key
-`split` of its `plan`."""
+"""Uneven splits of layers over pipeline stages: the key `split` of a stack's `plan`."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Weights that are kept and gathered in 8 bits, `fp8_params`: there is no copy of 16 bits of what
-linears of layers multiply in 8 bits.
+"""Weights that are kept and gathered in 8 bits, `fp8_params`: weights of linears that multiply in
+8 bits have no 16-bit copy.
 
-The update casts what it trained, an fp32 master copy, as it writes it; a largest value that scales
-want is looked for in master copies. By a stack's own fp8 Hopper keeps a transposed copy of each
-weight besides, which each rank makes of what was gathered. By a recipe a weight is the copies that
-it has for the directions of its sums: one, or of mxfp8 two, which are gathered both.
+The update trains fp32 master copies and casts them when it writes the weights; the largest values
+that scales need are searched in the master copies. With a recipe a weight has one 8-bit copy, with
+mxfp8 two (one for each direction of the sums), both of which are gathered. With a stack's own fp8 a
+weight has one copy; on Hopper each rank also makes a transposed copy from what was gathered.
 
 Sources: NVIDIA/Megatron-LM@d98e8a6, megatron/training/arguments.py (--fp8-param-gather) and
 core/fp8_utils.py (quantize_param_shard: master copies are cast into parts of parameters);
-core/optimizer/optimizer_config.py (reuse_grad_buf_for_mxfp8_param_ag: of mxfp8, 16 bits a parameter
-are gathered, as many as two copies); NVIDIA/TransformerEngine, fp8_model_init. Not modelled: casts
-as kernels of their own, transposes behind each update, and transposed copies of weights that are
-whole only while they are gathered.
+core/optimizer/optimizer_config.py (reuse_grad_buf_for_mxfp8_param_ag: with mxfp8, 16 bits per
+parameter are gathered, the size of two copies); NVIDIA/TransformerEngine, fp8_model_init. Not
+modelled: casts as separate kernels, transposes after each update, and transposed copies of weights
+that are whole only while they are gathered.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Parameters in the host's memory, `offload=parameters`: each rank's part of a weight is copied to
-the device in front of each of its gathers, and of a gradient the host's memory has the sum.
+"""Parameters in the host's memory, `offload=parameters`: each rank's shard of a weight is copied to
+the device before each all-gather, and gradient sums are kept on the host.
 
-A part is copied as it is kept: in fp32 where it is the master copy itself. Where weights are
-gathered ahead, their copies are issued with these gathers. A micro-batch's gradient is reduced on
-the device, over copies of the model too, and added to the sum, which comes from the host and goes
-back; some stacks add on the host. No more than `IN_FLIGHT` sums on their way are not awaited.
-What no rank shards (norms, most biases) stays on the device with its gradient.
+A shard is copied in the precision in which it is kept: fp32 if it is the master copy itself. If
+weights are gathered ahead, their copies are issued with the gathers. A micro-batch's gradient is
+reduced on the device (over replicas too), the sum is copied from the host, added to, and copied
+back; some stacks add on the host instead. At most `IN_FLIGHT` such copies are outstanding.
+Parameters that are not sharded (norms, most biases) stay on the device with their gradients.
 
 Sources: deepspeedai/DeepSpeed@edaa722, runtime/zero/partition_parameters.py (all_gather_coalesced
 copies each `ds_tensor` to the device) and stage3.py (partition_grads: "adding directly to cpu is
 very slow"; persistent parameters); pytorch/pytorch, torch/distributed/fsdp/_fully_shard/
 _fsdp_param.py (all_gather_inputs) and _fsdp_collectives.py (foreach_reduce: all-reduced over
 copies, then copied, then added on the host). Not modelled: that DeepSpeed sends a step's last sums
-twice, in the dtype of sums and in fp32, and keeps both on the host; that FSDP has norms there too;
-that FSDP's copy makes the host wait where it adds.
+twice, in the dtype of sums and in fp32, and keeps both on the host; that FSDP keeps norms on the
+host too; that FSDP's host waits for a copy before it adds.
 """
 
 from __future__ import annotations

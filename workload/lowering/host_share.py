@@ -1,14 +1,15 @@
-"""Which parameters the host updates where it updates a share of them, `offload_share`.
+"""The parameters that the host updates if it updates a share of them, `offload_share`.
 
-A rank counts what it has itself. The first parameters that make up the share are the host's, the
-last of them as a whole (Megatron-Core). Under ZeRO-3 in sub-groups, each of which is of one place,
-the last sub-groups are, rounded up (DeepSpeed); with one sub-group it is the host's whatever the
-share.
+Each rank counts its own parameters. Megatron-Core: the host updates the first parameters up to the
+share; the one that crosses it belongs to the host as a whole. ZeRO-3 (DeepSpeed): parameters are
+grouped into sub-groups, each entirely on the host or on the device; the host updates the last ones,
+rounded up, so a single sub-group is always the host's.
 
 Sources: NVIDIA/Megatron-LM@d98e8a6, core/optimizer/cpu_offloading/hybrid_optimizer.py
 (_get_sub_optimizer_param_groups); deepspeedai/DeepSpeed@edaa722, runtime/zero/stage3.py
 (subgroup_to_device, _create_fp16_sub_groups). Not modelled: that Megatron-Core counts dense
-parameters and experts apart, and the parts that a rank has of its distributed optimizer's buffer.
+parameters and experts separately, and that it counts a rank's shard of the distributed optimizer's
+buffer.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""An update that runs on the host: gradients go to its memory, where AdamW's states and master
-copies are and its processors update them, and the updated weights come back. Nothing is copied of
-parameters that are in the host's memory themselves, with their gradients: it clips and updates them
-there.
+"""An update on the host: gradients are copied to the host, which keeps AdamW's states and master
+copies and updates them, and the updated weights are copied back. Parameters that are in the host's
+memory with their gradients are clipped and updated there without copies.
 
 The update runs owner by owner. An owner's gradients are clipped on the device, in fp32, and copied
-while the host updates the owners before it; its weights come back before the next owner's update
-begins. At most two owners' clipped gradients are in flight. Where each rank updates a part of the
-weights, these are gathered after all copies.
+while the host updates the owners before it; its weights are copied back before the next owner's
+update begins. At most two owners' clipped gradients are in flight. If each rank updates a shard of
+the weights, they are gathered after all copies.
 
 Sources: Ren et al., ZeRO-Offload (2101.06840), section 4; deepspeedai/DeepSpeed@edaa722,
 runtime/zero/stage_1_and_2.py (async_inplace_copy_grad_to_fp32_buffer_from_gpu: gradients are made
 fp32 on the device); NVIDIA/Megatron-LM@d98e8a6, core/optimizer/cpu_offloading/hybrid_optimizer.py
 (a stream for copies to the host). Not modelled: that DeepSpeed copies gradients during the backward
-pass and frees them, and has buffers of fp32 gradients in the host's memory all the time; that
-Megatron-Core brings weights back in fp32, beside other updates.
+pass and frees them, and always keeps fp32 gradient buffers on the host; that Megatron-Core copies
+weights back in fp32, in parallel with other updates.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Ops whose kernels take a time for each element, so that their bytes do not say how long they run.
+"""Ops whose kernels are bound by a time per element, not by their memory traffic.
 
-Such are sums by atomic additions: rows that are added to those of a smaller tensor by number, as
-PyTorch's index_add and scatter_add do, wait for the caches' arithmetic, not for the memory. An op
-then carries how many elements it has, those of its larger side, and the name under which the stack
-has the time of one.
+These are sums by atomic additions, as in PyTorch's index_add and scatter_add: rows are added to
+rows of a smaller tensor by index, limited by the caches' atomic units, not by the memory. Such an
+op carries its number of elements (of the larger of what it reads and writes) and the name under
+which the stack has the time per element.
 """
 
 from __future__ import annotations

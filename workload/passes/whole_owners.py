@@ -1,13 +1,12 @@
-"""Every parameter whole on one of the ranks that share an update, in place of a part on each.
+"""ZeRO-1 with whole parameters: each is updated by one of the ranks, instead of a shard by each.
 
-Gradients are then summed on all ranks, and each owner broadcasts what it has updated, one parameter
-after the other.
+Gradients are all-reduced, and each owner broadcasts its updated parameters one after the other.
 
 Source: InternLM/InternEvo@c628a8c, internlm/solver/optimizer/hybrid_zero_optim.py,
 _partition_param_list and broadcast_params; reduce_tensor without a destination in
-_reduce_and_copy. Not modelled: an owner of several parameters sends them as one, which matters
-where there are fewer ranks than parameters; gate and up projections, and norms, are parameters of
-their own there; the update takes the mean owner's time.
+_reduce_and_copy. Not modelled: an owner sends several parameters as one message, which matters if
+there are fewer ranks than parameters; gate and up projections, and norms, are separate parameters
+there; owners differ in their number of parameters (the update takes the mean owner's time).
 """
 
 from __future__ import annotations

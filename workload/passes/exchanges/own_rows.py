@@ -1,15 +1,19 @@
-"""Ranks of tensor parallelism that each send their own rows to experts, and gather what came.
+"""Ranks of tensor parallelism that each send only their own rows to experts.
 
-Where ranks of x have other rows of a sequence and parts of the same experts, the program gathers
-the tokens over x, and each of these ranks sends all rows of the whole; behind experts it sums for
-each token over x. A stack whose ranks send their own rows first has an all-to-all of one rank's
-rows, behind which the rows of all are gathered over x, and sums over x are of rows, before these go
-back: of a token not one, but one for each of its experts. So gathers and exchanges trade places,
-and bytes: an exchange has its own part of them, a gather as many as the exchange had.
-Where tokens of all ranks are gathered in place of that, one collective goes over all ranks that
-hold experts, those of x among them: as if each rank gathered its own tokens from the others of its
-place in x first, and what came over x behind that, where the program gathers over x first; sums
-alike. So each token comes to a node from others once, not once for each of its ranks of x.
+The case: ranks of x hold different rows of a sequence (sequence parallelism) and shards of the same
+experts.
+
+- The program all-gathers tokens over x; then each rank of x sends all rows by all-to-all; after the
+  experts it sums over x per token.
+- This pass: each rank sends its own rows by all-to-all; then rows are all-gathered over x. On the
+  way back rows are summed over x before the all-to-all, one row per expert of a token. Gathers and
+  exchanges trade places and bytes: an exchange has 1/x of its bytes, a gather as many as the
+  exchange had.
+- With the all-gather dispatcher one collective covers all ranks that hold experts, those of x
+  included. It is modelled as a gather among ranks with the same place in x, then one over x (the
+  program has the other order); sums alike. Each token thus enters a node once, not once per rank of
+  x.
+
 Source: NVIDIA/Megatron-LM core_v0.12.0, transformer/moe/token_dispatcher.py,
 MoEAlltoAllTokenDispatcher: an all-to-all of expert parallelism, an all-gather of expert tensor
 parallelism behind it, and a reduce-scatter in front of the one back; MoEAllGatherTokenDispatcher,
