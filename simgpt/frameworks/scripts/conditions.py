@@ -1,9 +1,8 @@
-"""What a script's tests say, or that it cannot be told.
+"""Evaluate a script's tests: true, false or unknown.
 
-A variable that nobody sets counts as bash takes it, as empty, and is remembered; what a command
-prints, an argument of the script and a file of its are not known, and neither is what depends on
-them. Source: Bash Reference Manual, 3.2.5.2 (Conditional Constructs) and 6.4 (Conditional
-Expressions).
+An unset variable is empty, as in bash, and is remembered. Output of commands, arguments of the
+script and contents of files are unknown, and so is everything that depends on them. Source: Bash
+Reference Manual, 3.2.5.2 (Conditional Constructs) and 6.4 (Conditional Expressions).
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class _Untold(Exception):
 
 
 def negated(told: bool | None) -> bool | None:
-    """The contrary of what is told."""
+    """The negation; unknown stays unknown."""
     return None if told is None else not told
 
 
 def both(left: bool | None, right: bool | None) -> bool | None:
-    """Whether both hold: one that does not settles it."""
+    """Whether both hold; a false one decides, even beside an unknown one."""
     return False if False in (left, right) else None if None in (left, right) else True
 
 

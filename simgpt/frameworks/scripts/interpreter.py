@@ -1,11 +1,10 @@
 """A shell script, interpreted; no program is started.
 
-Assignments, conditions, loops, functions and `eval` have their effect on variables, and the words
-of each command that would be started are kept. What cannot be known stays a mark in the texts that
-are made of it (variables.py). A condition that cannot be told counts as one that does not hold,
-and is listed with its text where settings depend on it, as is one that depends on a variable that
-nobody sets. Each command, turn and expansion is charged to the budget of the script, so that no
-loop goes on without end.
+Assignments, conditions, loops, functions and `eval` change variables, and the words of each command
+that would be started are kept. Unknown values are marks in the texts that contain them
+(variables.py). An unknown condition counts as false; it is listed with its text if settings depend
+on it, as is a condition on an unset variable. Each command, iteration and expansion is charged to
+the script's budget, so every loop ends.
 """
 
 from __future__ import annotations

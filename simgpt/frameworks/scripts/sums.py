@@ -27,7 +27,7 @@ _LEVELS = (  # from those that bind least
 
 
 class NoSumError(Exception):
-    """The text is no sum of known whole numbers."""
+    """The text is not an arithmetic expression of known whole numbers."""
 
 
 def _quotient(left: int, right: int) -> int:

@@ -1,4 +1,4 @@
-"""Variables of a script, and words with their values put in. No command is run.
+"""Variables of a script, and the expansion of words. No command is run.
 
 What is not known stays in a text as a mark of its own, so that nothing that is built on it is taken
 for known: a variable that nobody sets, an argument of the script, what a command prints. `rendered`

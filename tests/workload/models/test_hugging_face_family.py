@@ -138,8 +138,8 @@ def test_gpt_oss_is_the_preset(types: list[str] | None, tmp_path: Path) -> None:
     config = {"model_type": "gpt_oss", "layer_types": types, "attention_bias": True, **own}
     gpt, preset = described(config, tmp_path).gpt, find_model("gpt-oss-20b")
     assert gpt.parameters == preset.parameters == 20_914_757_184
-    keys = ("window", "global_every", "sinks", "activation", "biases", "topk", "router")
-    keys += ("balance_loss",)
+    keys = ["window", "global_every", "sinks", "activation", "biases", "topk", "router"]
+    keys += ["balance_loss"]
     assert [getattr(gpt, key) for key in keys] == [getattr(preset, key) for key in keys]
 
 
