@@ -16,7 +16,7 @@ from topologies.errors import SimgptError
 from topologies.files.budget import Budget
 
 ADDRESSES, RESIDENT_KIB, PROCESSOR_S = 2**30, 500 * 1024, 25
-READ = ("blank.sh", "else.sh", "patterns.sh", "spaces.sh")  # which ask for little, after all
+READ = ("blank.sh", "patterns.sh", "spaces.sh")  # which ask for little, after all
 RUN = """
 import json, re, sys
 from simgpt.cli import main
