@@ -23,9 +23,8 @@ THERE, BACK = "there", "back"
 NONE = -1  # no micro-batch, layer or chunk
 TURNED = "turned"  # of a message's attributes: between chunks that stand the other way round
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
-COLLECTIVES = (
-    *("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", RING_SHIFT),
-)
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
+BROADCAST = "broadcast"  # a collective of stacks alone: no program that runs here has one
 MESSAGES = SEND, RECV = ("send", "recv")
 ATTENTIONS = ("attention", "attention_grad")
 MATMULS = ("matmul", "batched_matmul", "grouped_matmul", "stacked_matmul")
@@ -242,7 +241,7 @@ class Op:
     @property
     def is_collective(self) -> bool:
         """Whether a group of ranks meets in this op."""
-        return self.kind in COLLECTIVES
+        return self.kind in COLLECTIVES or self.kind == BROADCAST
 
     @property
     def is_message(self) -> bool:
@@ -256,7 +255,7 @@ class Op:
     @property
     def communicates(self) -> bool:
         """Whether this op moves data between ranks."""
-        return self.kind in COLLECTIVES or self.kind in MESSAGES
+        return self.is_collective or self.kind in MESSAGES
 
     @property
     def exchange(self) -> Any:

@@ -97,6 +97,8 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
     yield LLAMA, replace(plain, recompute="full"), False, 0
     yield BLOOM, replace(plain, offload="optimizer"), False, 0
     yield BLOOM, replace(plain, offload="update"), False, 0
+    sharded = replace(plain, data=2, zero=3, micro_batch=1, overlap=())
+    yield BLOOM, replace(sharded, offload="parameters"), False, 0
     yield DROPPING, replace(plain, attention="unfused"), False, 0
     yield SMALL, replace(plain, matmul_forms="tuned"), True, 0
     yield SMALL, replace(plain, x=2, y=2, z=2, micro_batch=1), False, 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op
+from workload.op import BROADCAST, BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op
 
 
 def by_whole_owners(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
@@ -29,7 +29,7 @@ def _of_owners(op: Op, buffers: Mapping[str, Buffer]) -> Iterator[Op]:
     elif op.purpose == PARAMETER_GATHER:
         for number, (part, whole) in enumerate(zip(op.reads, op.writes, strict=True)):
             end = f".{number + 1}" if number else ""
-            own = replace(op, kind="broadcast", reads=(part,), writes=(whole,))
+            own = replace(op, kind=BROADCAST, reads=(part,), writes=(whole,))
             own = replace(own, nbytes=buffers[whole].nbytes)
             yield replace(own, name=op.name + end, label=op.label + end)
     else:
