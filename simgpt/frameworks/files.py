@@ -107,8 +107,8 @@ def read_file(
         if found != MEGATRON:
             return Described(found, {}, document=document)
         variables = {**(before or {}), **defined}
-        settings = _arguments_of(resolved(document, variables))
-        return Described(found, with_variables(settings, variables))
+        own = {name: each for name, each in _arguments_of(document).items() if name.isupper()}
+        return Described(found, _arguments_of(with_variables(document, own, variables)))
     if framework not in (None, MEGATRON, *CHANGED):
         raise FrameworkError(f"{origin} is read as a script of Megatron-LM's, not of {framework}'s")
     if _LOGS.search(path.name):

@@ -93,7 +93,8 @@ class Space:
         """One plan of the space."""
         fields = {**self.shape(at), **self.problem.others}
         chunks = fields["pipe"] * order.interleave
-        unlike = fields["pipe"] > 1 and SPLIT in self.problem.stack.plan  # even splits must be said
+        split = fields["pipe"] > 1 and order.interleave == 1
+        unlike = split and SPLIT in self.problem.stack.plan  # even splits must be said
         if self.problem.gpt.layers % chunks or unlike:
             fields["stage_layers"] = nearly_even(self.problem.gpt.layers, chunks)
         return Plan(

@@ -84,7 +84,7 @@ def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> N
     assert batch_of(None, 3 * length, gpt) == 3
     assert batch_of(5, None, gpt) == 5
     for tokens, nearest in ((3 * length + 1, 3 * length), (length - 1, length)):
-        with pytest.raises(PlanError, match=f"of {length}; nearest: {nearest}$"):
+        with pytest.raises(PlanError, match=f"of {length}; nearest: {nearest} "):
             batch_of(None, tokens, gpt)
     with pytest.raises(click.UsageError, match="not both"):
         batch_of(5, length, gpt)

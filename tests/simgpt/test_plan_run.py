@@ -131,7 +131,7 @@ def test_a_report_draws_the_calendar(tmp_path: Path) -> None:
     found = json.loads(answer.read_text(encoding="utf-8"))
     assert "When is the training of gpt-5b on 64 nodes of frontier done?" in text
     assert found["end"] in text and found["low_end"] in text
-    assert f"{found['calendar']['failures']} failures" in text
+    assert f"{found['calendar']['failures']} failure" in text
     assert (tmp_path / "figures" / "calendar-1.png").exists()
 
 

@@ -48,15 +48,15 @@ def resolved(document: Mapping[str, Any], variables: Mapping[str, Value]) -> dic
     return found
 
 
-def with_variables(settings: Mapping[str, Any], variables: Mapping[str, Value]) -> dict[str, Any]:
-    """Settings with the variables of a shell put in, which are the file's own ones in capitals or
-    of its surroundings, before those; and with what resolvers return."""
-    own = {name: text_of(value) for name, value in settings.items() if name.isupper()}
-    return resolved(dict(settings) | {**own, **_named(own, variables)}, {**own, **variables})
-
-
-def _named(own: Mapping[str, str], variables: Mapping[str, Value]) -> dict[str, str]:
-    return {name: joined(variables[name]) for name in own if name in variables}
+def with_variables(
+    document: Mapping[str, Any], own: Mapping[str, Any], variables: Mapping[str, Value]
+) -> dict[str, Any]:
+    """A table as `resolved`, with variables of a shell: its `own`, and those of its surroundings,
+    which come before them."""
+    texts = {name: text_of(value) for name, value in resolved(own, variables).items()}
+    shell = {**texts, **variables}
+    named = {name: joined(shell[name]) for name in own if name in document}
+    return resolved({**document, **named}, shell)
 
 
 @dataclass

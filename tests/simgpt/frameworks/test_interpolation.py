@@ -175,9 +175,10 @@ def test_arguments_of_megatron_in_yaml_may_be_what_resolvers_return(tmp_path: Pa
     own variable."""
     path = tmp_path / "arguments.yaml"
     path.write_text(
-        "num_layers: 2\nhidden_size: ${multiply:4,16}\nnum_attention_heads: 4\nSEQ: 32\n"
-        "seq_length: ${SEQ:-8}\nmax_position_embeddings: ${.seq_length}\nmicro_batch_size: 1\n"
-        "vocab_size: 512\ntensor_model_parallel_size: ${oc.env:TP,2}\n"
+        "ENV_VARS: {SEQ: 32}\nMODEL_ARGS:\n  --num-layers: 2\n  --hidden-size: ${multiply:4,16}\n"
+        "  --num-attention-heads: 4\n  --seq-length: ${SEQ:-8}\n  --micro-batch-size: 1\n"
+        "  --max-position-embeddings: ${.--seq-length}\n  --vocab-size: 512\n"
+        "  --tensor-model-parallel-size: ${oc.env:TP,2}\n"
     )
     question = imported([path], defined={"TP": "4"})
     assert question.gpt is not None
