@@ -25,7 +25,7 @@ from topologies.routing.rings import Ring
 from workload.gpt import find_model
 from workload.grid import Grid
 from workload.lowering import lower
-from workload.op import RING_SHIFT
+from workload.op import HOST_KINDS, RING_SHIFT
 from workload.plan_text import parse_plan
 
 CPU = torch.device("cpu")
@@ -33,7 +33,8 @@ CPU = torch.device("cpu")
 
 # Matmuls have a grid of their own, copies to the host its link; recipes are emulated here. An
 # update on the host runs, but a prediction from a calibration refuses it.
-OF_NO_SAMPLE = {"fence", "grouped_matmul", "stacked_matmul", "to_device", "to_host", "host_adamw"}
+OF_NO_SAMPLE = {"fence", "grouped_matmul", "stacked_matmul", "to_device", "to_host"}
+OF_NO_SAMPLE |= {*HOST_KINDS} - {"host_add"}  # which is FSDP's, and is predicted alone
 OF_RECIPES = {"amax", "quantise", "update_scales", "quantise_rows", "dequantise_rows"}
 
 

@@ -14,7 +14,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.op import ATTENTIONS, COLLECTIVES, KEYS_EXCHANGE, MESSAGES, Op
+from workload.op import ATTENTIONS, BROADCAST, COLLECTIVES, KEYS_EXCHANGE, MESSAGES, Op
 from workload.plan_text import parse_plan
 from workload.splits.plan_values import CHOICES
 
@@ -173,7 +173,7 @@ def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
 
 
 def test_every_collective_has_a_word_where_reasons_are_told() -> None:
-    assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, *MESSAGES}
+    assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, BROADCAST, *MESSAGES}
 
 
 LATENT = replace(

@@ -116,6 +116,7 @@ def test_each_number_of_an_unmeasured_device_is_its_own_or_inherited_and_low(
             continue
         fabrics_own = fact.key.rpartition(".")[2] in across and not fact.inherited
         links_own = fact.key.startswith("node.links.") and "links" in gpu_of(name)
+        links_own |= fact.key == "node.host.bandwidth" and fact.confidence == "low"  # by its PCIe
         assert fabrics_own or links_own or (fact.inherited and fact.confidence == "low"), fact
 
 
