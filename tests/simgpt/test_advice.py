@@ -180,7 +180,7 @@ def test_the_time_alone_decides() -> None:
         ),
         pytest.param(
             "context=8,expert=8,micro_batch=1,recompute=full",
-            "with gradients=bf16, or offload=optimizer, or zero=1",
+            "with loss_chunks=2, or gradients=bf16, or offload=optimizer, or zero=1",
             marks=pytest.mark.slow,
         ),
     ],

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+from simgpt.interrupts import Patience
 from simgpt.near_batches import near_batches, worth_a_search
+from simgpt.search_runner import Searches
+from simulator.predict import Prediction
+from simulator.search import SearchProblem
+from simulator.search.progress import Progress
+from simulator.uncertainty.anchors import QuestionAnchors
 from tests.simgpt.face import simgpt
+from topologies.machine_files import load_machine
+from workload.gpt import find_model
 
 MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--model-set", "sequence=4096")
 SEARCH = (
@@ -59,7 +69,21 @@ def test_a_search_names_near_batches_whose_plans_are_faster_per_token() -> None:
     assert "faster_batches" not in near
 
 
-def test_a_near_batch_that_is_no_faster_is_not_named() -> None:
-    """With data parallelism given away, 61 and 64 sequences take as long for each."""
-    fixed = (*SEARCH[:7], f"{SEARCH[7]},data=1", *SEARCH[8:])
-    assert "faster_batches" not in json.loads(simgpt(*fixed, "--batch", "61").out)
+@pytest.mark.parametrize(("share", "named"), [(0.89, [2048, 1920]), (0.93, [])])
+def test_only_a_near_batch_that_is_faster_by_more_than_a_tenth_is_named(
+    share: float, named: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,953 sequences in 1,953 s; of near batches each sequence takes a share of a second."""
+    machine = load_machine("8x8xH100,8xNDR")
+    waits = Patience()
+    searches = Searches(machine, "scheduler", waits, "time", 1, 1, False, 0.0, QuestionAnchors(()))
+    problem = SearchProblem(find_model("llama-3.1-8b"), 64, 1953)
+    plan = cast(Prediction, object())
+
+    def states(_: Searches, asked: SearchProblem) -> Iterator[Progress]:
+        seconds = share * asked.batch
+        return iter([Progress(1, 1, 1, seconds, seconds, (plan,), True)])
+
+    monkeypatch.setattr(Searches, "_states", states)
+    best = Progress(1, 1, 1, 1953.0, 1953.0, (plan,), True)
+    assert searches.faster_batches(problem, best) == named
