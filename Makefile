@@ -30,7 +30,7 @@ Next:
 endef
 export SHOWN
 
-.PHONY: demo dist docs test test-all test-gpu gpu-check mutants fuzz bench lint format clean
+.PHONY: demo dist docs test test-all test-gpu gpu-check mutate fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -54,9 +54,11 @@ gpu-check: $(VENV)/.installed-test
 test-gpu: $(VENV)/.installed-test
 	$(PYTEST) -m gpu
 
-# Hours: one small error at a time is put into a copy of this checkout, and its tests run.
-mutants: $(VENV)/.installed-test
-	$(BIN)/python -m tests.mutants --jobs 2
+# Random mutations of named packages, or of what changed since a commit, and those that no test notices:
+# `make mutate PATHS=simulator/costs NUMBER=50`, `make mutate SINCE=v0.3.0`.
+NUMBER ?= 50
+mutate: $(VENV)/.installed-mutate
+	$(BIN)/python -m tools.mutate $(PATHS) --number $(NUMBER) $(if $(SINCE),--since $(SINCE)) $(if $(SEED),--seed $(SEED))
 
 fuzz: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simgpt.fuzz --inputs 10000 --seeds 11,12,13
@@ -100,6 +102,10 @@ $(VENV)/.installed-run: $(SETUP) | $(BIN)/python
 $(VENV)/.installed-test: $(SETUP) | $(BIN)/python
 	$(INSTALL) -e '.[run,test,cluster]'
 	@touch $@ $(VENV)/.installed-run
+
+$(VENV)/.installed-mutate: $(SETUP) | $(VENV)/.installed-test
+	$(INSTALL) -e '.[run,test,cluster,mutate]'
+	@touch $@
 
 $(VENV)/.installed-docs: $(SETUP) | $(BIN)/python
 	$(INSTALL) -e '.[docs]'

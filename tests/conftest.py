@@ -17,7 +17,7 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 # A mutation is noticed by whichever example fails; the smallest is not looked for.
 settings.register_profile(
-    "mutants",
+    "mutations",
     deadline=None,
     derandomize=True,
     phases=(Phase.explicit, Phase.generate),
