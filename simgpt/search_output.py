@@ -181,7 +181,8 @@ class Found:
         """Which of the plans a prediction can tell apart, and how well it orders plans."""
         assert self.difference is not None
         count, order = len(self.undecided), self._published_order
-        assert order.plan_tau is not None and order.plan_regret is not None
+        assert order.plan_tau is not None
+        assert order.plan_regret is not None
         whose = " of models with experts" if self.problem.gpt.experts else ""
         error = f"{tables.percent(self.difference.share)}, the error of a difference between two"
         said = (

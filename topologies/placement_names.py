@@ -1,4 +1,4 @@
-"""Placements by name: `contiguous`, `scattered:30:seed=7`, `hosts:frontier[00001-00064]`, …"""
+"""Placements by name: `contiguous`, `scattered:30:seed=7`, `hosts:frontier[00001-00064]`."""
 
 from __future__ import annotations
 

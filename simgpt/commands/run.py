@@ -130,7 +130,7 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
                 job, info, report, measured, restarts=how["max_restarts"], held=(*saves, *exports)
             )
     if not is_first:
-        return
+        return None
     with unwritten.noted("--trace"):
         write_trace(how["trace"], job, result, prediction)
     with unwritten.noted("--routing-out"):

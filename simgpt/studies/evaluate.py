@@ -93,7 +93,8 @@ class Evaluator:
         devices, policy = point.get("devices"), point.get("placement", "scheduler")
         batch = batch_of(point.get("batch"), point.get("batch_tokens"), gpt, devices)
         if point.get("plan") == best.BEST:
-            assert devices is not None and batch is not None
+            assert devices is not None
+            assert batch is not None
             machine = with_room(machine, devices)
             placed: Placement = self._placed(policy, machine, devices)
             fixed = keys_of(point, "plan")

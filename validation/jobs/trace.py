@@ -143,7 +143,8 @@ def _span(event: Mapping[str, Any]) -> Span | None:
     for each in (start, duration):
         if isinstance(each, bool) or not isinstance(each, int | float) or not math.isfinite(each):
             return None
-    assert isinstance(start, int | float) and isinstance(duration, int | float)
+    assert isinstance(start, int | float)
+    assert isinstance(duration, int | float)
     return Span(start * US, (start + max(duration, 0)) * US) if event.get("ph") == "X" else None
 
 

@@ -190,7 +190,8 @@ def validate_moe(
 def peak_error(outcome: Outcome) -> float:
     """The predicted peak over the measured one, less one."""
     measured = outcome.run.real("peak_mem_GiB")
-    assert measured and outcome.peak_bytes
+    assert measured
+    assert outcome.peak_bytes
     return outcome.peak_bytes / GIB / measured - 1
 
 

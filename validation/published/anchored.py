@@ -242,12 +242,16 @@ def _groups(outcomes: Sequence[Outcome]) -> Iterable[list[Outcome]]:
 
 
 def _anchor(outcome: Outcome) -> Anchor:
-    assert outcome.place is not None and outcome.measured_s and outcome.predicted_s
+    assert outcome.place is not None
+    assert outcome.measured_s
+    assert outcome.predicted_s
     return Anchor(outcome.run.id, outcome.place, outcome.measured_s, outcome.predicted_s)
 
 
 def _anchored(outcome: Outcome, near: Sequence[_Near], bins: Sequence[Bin]) -> AnchoredRow:
-    assert outcome.place is not None and outcome.measured_s and outcome.predicted_s
+    assert outcome.place is not None
+    assert outcome.measured_s
+    assert outcome.predicted_s
     used = tuple(each.used for each in near)
     anchored_s = outcome.predicted_s * math.exp(correction(used))
     span = span_at(bins, used[0].distance, experts=outcome.place.experts)
@@ -310,7 +314,8 @@ def _residuals(
     for outcome, near in _neighbours(rows, least):
         used = tuple(each.used for each in near)
         if used[0].distance.total < least + 1 and counts(used):
-            assert outcome.measured_s and outcome.predicted_s
+            assert outcome.measured_s
+            assert outcome.predicted_s
             residual = math.log(outcome.measured_s / outcome.predicted_s) - correction(used)
             found.append((outcome.run.source, residual))
     return found
@@ -367,7 +372,9 @@ def main() -> None:
 
 
 def _half_width(outcome: Outcome) -> float:
-    assert outcome.low_s and outcome.high_s and outcome.predicted_s
+    assert outcome.low_s
+    assert outcome.high_s
+    assert outcome.predicted_s
     return (outcome.high_s - outcome.low_s) / 2 / outcome.predicted_s
 
 

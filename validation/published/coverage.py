@@ -107,7 +107,8 @@ def run_of(outcome: Outcome) -> Run:
 
 def residual_of(outcome: Outcome) -> float:
     """The logarithm of measured over predicted."""
-    assert outcome.measured_s and outcome.predicted_s
+    assert outcome.measured_s
+    assert outcome.predicted_s
     return math.log(outcome.measured_s / outcome.predicted_s)
 
 

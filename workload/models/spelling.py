@@ -1,4 +1,4 @@
-"""The spellings of a model's name: `Llama-3.1-70B`, `meta-llama/Llama-3.1-70B-Instruct`, …"""
+"""The spellings of a model's name: `Llama-3.1-70B`, `meta-llama/Llama-3.1-70B-Instruct`."""
 
 from __future__ import annotations
 

@@ -111,7 +111,8 @@ def _rates(report: MoeComparison) -> str:
 
 
 def _rate(each: Outcome) -> tuple[str, ...]:
-    assert each.measured_s and each.predicted_s
+    assert each.measured_s
+    assert each.predicted_s
     published = (each.run.real("measured_tflops_per_gpu") or 0.0) * 1e12
     rates = (published, published * each.measured_s / each.predicted_s)
     devices = f"{each.run.whole('gpus_total'):,}"

@@ -236,7 +236,6 @@ def is_left_out(op: Op, habits: Habits) -> bool:
 
 def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
     """The program for some of its lanes."""
-
     known: dict[int, Any] = {}
 
     def cut(value: Any) -> Any:
