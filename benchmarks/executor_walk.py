@@ -5,8 +5,9 @@ walk: operands by their slots, tensors for buffers that begin (on a CPU from the
 memory), waiting and freeing. Then collectives and messages go to torch's fake backend, which
 moves nothing, so that what torch.distributed's own Python takes is in the time too.
 
-What is printed is the CPU time of the process in a step, divided by the step's ops: the least and
-the median of many steps. One process stands for the first rank of the first stage.
+Rows have the CPU time of the process in a step, divided by the step's ops: the least and the
+median of many steps, of the walk alone and of all. One process stands for the first rank of the
+first stage.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks._command import Row, benchmark
 from executor.collectives import CALLS
 from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
 from executor.launching.task_specs import AdamW
 from executor.timing import NoRecorder
 from executor.train import Trainer
-from workload.gpt import find_model
+from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -36,7 +38,8 @@ from workload.program import Program
 
 KERNELS_OF = "executor.prepared.KERNELS"
 STEPS, WARM_UP_STEPS = 200, 5
-MODEL = find_model("tiny-2m")
+MODEL = "tiny-2m"
+COLUMNS = ("plan", "ops", "walk_us", "walk_median_us", "all_us", "all_median_us")
 PLANS = (
     "data=1,micro_batch=2",
     "x=2,y=2,z=2,data=2,zero=1,micro_batch=1",
@@ -79,39 +82,42 @@ def without_communication() -> Iterator[None]:
 
 
 @contextmanager
-def trainer(plan: Plan) -> Iterator[Trainer]:
+def trainer(gpt: GPT, plan: Plan) -> Iterator[Trainer]:
     """What trains without kernels on the first rank of a plan."""
     dist.init_process_group("fake", rank=0, world_size=plan.grid.ranks, store=FakeStore())
     try:
         with patch(KERNELS_OF, dict.fromkeys(KERNELS, nothing)):
             groups, cpu = Alone(0, 60.0), torch.device("cpu")
-            trained = Trainer(lower(MODEL, plan, 0), groups, rank=0, device=cpu, adamw=AdamW())
+            trained = Trainer(lower(gpt, plan, 0), groups, rank=0, device=cpu, adamw=AdamW())
             yield trained
     finally:
         dist.destroy_process_group()
 
 
-def op_us(trained: Trainer) -> str:
+def op_us(trained: Trainer, steps: int) -> list[float]:
     """Microseconds an op, the least and the median of many steps."""
     seconds = []
-    for _ in range(WARM_UP_STEPS + STEPS):
+    for _ in range(WARM_UP_STEPS + steps):
         started = time.process_time()
         trained._play(trained.place, NoRecorder())
         seconds.append(time.process_time() - started)
     ops = len(trained.program.ops)
-    least, median = (f(seconds[WARM_UP_STEPS:]) / ops * 1e6 for f in (min, statistics.median))
-    return f"{least:8.2f}{median:8.2f}"
+    return [f(seconds[WARM_UP_STEPS:]) / ops * 1e6 for f in (min, statistics.median)]
 
 
-def main() -> None:
-    """Print a line per plan."""
+@benchmark(*COLUMNS)
+def main(*, smallest: bool) -> list[Row]:
+    """How long the executor's walk over a program takes an op."""
     torch.set_num_threads(1)
-    print(f"us an op, least and median{'walk':>36}{'torch.distributed too':>25}")
-    for text in PLANS:
-        with trainer(parse_plan(text, batch=8)) as trained:
+    plans, model, steps = (PLANS[:1], "tiny-30k", 2) if smallest else (PLANS, MODEL, STEPS)
+    rows = []
+    for text in plans:
+        with trainer(find_model(model), parse_plan(text, batch=8)) as trained:
             with without_communication():
-                walk = op_us(trained)
-            print(f"{text:<40}{len(trained.program.ops):5} ops{walk}{op_us(trained):>25}")
+                walk = op_us(trained, steps)
+            found = (text, len(trained.program.ops), *walk, *op_us(trained, steps))
+        rows.append(dict(zip(COLUMNS, found, strict=True)))
+    return rows
 
 
 if __name__ == "__main__":

@@ -10,17 +10,16 @@ process computed, so that waiting for a core does not count.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import click
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks._command import Row, benchmark
 from executor.data.batches import feed
 from executor.dry.groups import LoneGroups, fake_job
 from executor.launching.task_specs import AdamW
@@ -33,6 +32,11 @@ from workload.plan import Plan
 from workload.program import Program
 
 TURNS, STEPS = 7, 3
+GRAPHED = ("graphed_s", "graphed_ratio")
+COLUMNS = (
+    *("model", "precision", "batch", "ops", "executor_s", "plain_s"),
+    *("ratio", "ratio_low", "ratio_high", *GRAPHED),
+)
 
 
 class Block(nn.Module):
@@ -125,8 +129,8 @@ def trainer_of(program: Program, device: torch.device, graph: CudaGraph | None =
 
 
 def compared(
-    name: str, precision: str, batch: int, device: torch.device, *, graphs: bool
-) -> dict[str, object]:
+    name: str, precision: str, batch: int, device: torch.device, *, graphs: bool, turns: int
+) -> Row:
     """Both in turns: their median step times, and the ratio of each turn's; with graphs those of
     the executor's captured steps too."""
     gpt = find_model(name)
@@ -139,20 +143,19 @@ def compared(
         trainer = trainer_of(program, device)
         captured = trainer_of(program, device, graph=CudaGraph()) if graphs else None
         pairs = []
-        for _ in range(TURNS):
+        for _ in range(turns):
             pairs.append((executor_s(trainer, batches), loop.step_s(batches)))
             if captured is not None:
                 graphed.append((executor_s(captured, batches), pairs[-1][1]))
     ratios = sorted(plain / own for own, plain in pairs)
     own, plain = (statistics.median(side) for side in zip(*pairs, strict=True))
-    about = {}
+    about = dict.fromkeys(GRAPHED)
     if graphed:
-        about = {
+        about |= {
             "graphed_s": statistics.median(own for own, _ in graphed),
             "graphed_ratio": statistics.median(plain / own for own, plain in graphed),
         }
     return {
-        **about,
         "model": name,
         "precision": precision,
         "batch": batch,
@@ -162,28 +165,28 @@ def compared(
         "ratio": statistics.median(ratios),
         "ratio_low": ratios[0],
         "ratio_high": ratios[-1],
+        **about,
     }
 
 
-def main() -> None:
-    """Print one JSON object of all comparisons."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--models", default="tiny-30k,tiny-2m,tiny-25m")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--cuda-graphs", action="store_true")
-    asked = parser.parse_args()
-    if asked.cuda_graphs and asked.device == "cpu":
-        parser.error("--cuda-graphs needs --device cuda")
+@benchmark(*COLUMNS)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu")
+@click.option("--models", default="tiny-30k,tiny-2m,tiny-25m", show_default=True)
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32")
+@click.option("--batch", default=4, show_default=True)
+@click.option("--cuda-graphs", is_flag=True)
+def main(
+    *, device: str, models: str, precision: str, batch: int, cuda_graphs: bool, smallest: bool
+) -> list[Row]:
+    """Steps of the executor beside those of a plain PyTorch loop."""
+    if cuda_graphs and device == "cpu":
+        raise click.UsageError("--cuda-graphs needs --device cuda")
     torch.set_num_threads(1)
-    device = torch.device(asked.device, 0) if asked.device == "cuda" else torch.device("cpu")
-    rows = [
-        compared(name, asked.precision, asked.batch, device, graphs=asked.cuda_graphs)
-        for name in asked.models.split(",")
+    where = torch.device(device, 0) if device == "cuda" else torch.device("cpu")
+    names, turns = (["tiny-30k"], 1) if smallest else (models.split(","), TURNS)
+    return [
+        compared(name, precision, batch, where, graphs=cuda_graphs, turns=turns) for name in names
     ]
-    about = {"torch": torch.__version__, "device": asked.device, "load": os.getloadavg()[0]}
-    print(json.dumps({**about, "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

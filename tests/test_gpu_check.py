@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from benchmarks import gpu_check
-from benchmarks.gpu_check import Part, below_target, check
+from tools import gpu_check
+from tools.gpu_check import Part, below_target, check
 
 
 def part(name: str, code: str, limit_s: int = 60) -> Part:
@@ -19,7 +19,7 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu_check.main() == 5
+    assert gpu_check.status() == 5
     assert capsys.readouterr() == (
         "",
         "gpu-check needs a GPU, and torch sees none on this machine\n",

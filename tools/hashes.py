@@ -13,6 +13,7 @@ has no single file to hash.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -41,8 +42,11 @@ def pins() -> list[tuple[str, str]]:
 
 def main() -> None:
     """Print the file, or what of it some extras need."""
-    if sys.argv[1:2] == ["--of"]:
-        sys.stdout.writelines(_lines_of(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--of", metavar="EXTRAS", help="what these extras need: run,test")
+    extras = parser.parse_args().of
+    if extras is not None:
+        sys.stdout.writelines(_lines_of(extras))
         return
     known = pins()
     sys.stdout.write("# Written by tools/hashes.py from constraints.txt.\n")

@@ -18,9 +18,11 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import click
 
 from workload.errors import ModelError
 from workload.gpt import find_model, model_names
@@ -71,12 +73,16 @@ OF_LLM_ANALYSIS = {
 }
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write the table from the clones of `name=folder`."""
+@click.command()
+@click.argument("clones", metavar="NAME=CLONE...", nargs=-1, required=True)
+def main(clones: tuple[str, ...]) -> None:
+    """Write the table from clones of the repositories that it names."""
     lines = ["# Sizes of models by their names on the Hub. Written by tools/hub_models.py.\n"]
     seen: set[str] = set()
-    for each in arguments:
+    for each in clones:
         name, _, folder = each.partition("=")
+        if name not in SOURCES or not Path(folder).is_dir():
+            raise click.UsageError(f"no clone: {each}; say {'|'.join(SOURCES)}=FOLDER")
         repository, path, reader = SOURCES[name]
         commit = _git(folder, "rev-parse", "HEAD").strip()
         lines += [f"\n[{name}]\n", f'source = "{repository}@{commit}, {path}"\n']
@@ -346,4 +352,4 @@ SOURCES = {
 }
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

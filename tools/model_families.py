@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from topologies.files.reading import shipped_text
 from workload.models.configs import families
 from workload.models.described import Described
@@ -143,6 +145,7 @@ def page(text: str) -> str:
     return text
 
 
+@click.command()
 def main() -> None:
     """Write the page's tables."""
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -11,8 +11,10 @@ from __future__ import annotations
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
 
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.facts import COLUMNS, facts
@@ -30,10 +32,12 @@ OF_TEXT = "pretrain"  # the task of the published tables
 LEFT_OUT = ("_vl_", "wan_")  # models of images, which the tables do not have
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write the table; a RecipeError names a tag that has no recipes."""
-    mirrors, *releases = arguments
-    bridge, nemo, dgxc = (Path(mirrors) / name / "repo" for name in CLONES)
+@click.command()
+@click.argument("mirrors", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("releases", metavar="RELEASE=TAG...", nargs=-1, required=True)
+def main(mirrors: Path, releases: tuple[str, ...]) -> None:
+    """Write the table from the clones in MIRRORS; a RecipeError names a tag without recipes."""
+    bridge, nemo, dgxc = (mirrors / name / "repo" for name in CLONES)
     lines = []
     for each in releases:
         release, _, tag = each.partition("=")
@@ -66,4 +70,4 @@ def _is_wanted(key: RecipeKey) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

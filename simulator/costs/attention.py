@@ -31,7 +31,7 @@ class Halves:
     time is what it loses, forward and backward, under a causal mask and without one. The stack's
     shares of the peak are those of `REFERENCE` tokens under the mask.
 
-    Source: benchmarks/fit_attention_lengths.py, cuDNN 9.19 on an H200.
+    Source: tools/fit_attention_lengths.py, cuDNN 9.19 on an H200.
     """
 
     masked: tuple[float, float]

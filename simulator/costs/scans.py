@@ -13,7 +13,7 @@ what each reads and writes: the gradient's states are in fp32, and sums over one
 A convolution is one kernel for rows as they lie, and one of its gradients. Megatron-Core's rows are
 those of all sequences in turn (megatron/core/ssm/mamba_mixer.py, _ssm_training), so that with
 several sequences in a micro-batch the first linear's output and the scan's are turned by copies.
-Checked by: `python -m benchmarks.scan_kernels`.
+Checked by: `python -m tools.scan_kernels`.
 Not modelled: products that a kernel leaves out above the diagonal, tiles, tensors of which two
 kernels in a row find a part in a cache, and what a gate adds to a row of a norm's gradients.
 """

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fit_cudnn_attention import op_of
-from benchmarks.fit_mi300x_attention import SHAPE, error, fit, mi300x, rows_of
 from simulator.costs.analytic import AnalyticCosts, memory_bound_s, peak_flops_per_s
 from simulator.costs.attention import attention_s
 from simulator.stacks import EXECUTOR, load_stack
+from tools.fit_cudnn_attention import op_of
+from tools.fit_mi300x_attention import SHAPE, error, fit, mi300x, rows_of
 from topologies.build import Parts, build_machine
 from workload.gpt import find_model
 from workload.lowering import lower

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fit_attention_lengths import fit, points
 from simulator.costs.attention import REFERENCE, Halves, attention_s
 from simulator.stacks import load_stack
+from tools.fit_attention_lengths import fit, points
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.op import CAUSAL, Op

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.fit_cudnn_attention import PASSES, SOFTMAX, error, fit, fit_share, measured, op_of
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s, width_share
 from simulator.stacks import load_stack
+from tools.fit_cudnn_attention import PASSES, SOFTMAX, error, fit, fit_share, measured, op_of
 from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
 from workload.gpt import find_model

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.fit_matmuls import b200, error, rows_of
 from simulator.costs.analytic import GROUPED
+from tools.fit_matmuls import b200, error, rows_of
 from topologies.machine_files import load_machine
 
 

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from benchmarks import exchange_kernels as table
 from simulator.engine import compiled
 from simulator.engine.engines import ENGINES, using
 from simulator.predict import op_costs, predict
@@ -16,6 +15,7 @@ from simulator.stacks import load_stack
 from simulator.stacks.exchange import most_reached
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.stack import Stack
+from tools import exchange_kernels as table
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model

@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
-from benchmarks import scan_kernels
 from simulator.costs import scans
 from simulator.costs.analytic import AnalyticCosts
+from tools import scan_kernels
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.models.hybrids import counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fit_blackwell_steps import SHIPPED, Step, factor_of, step_of
+from tools.fit_blackwell_steps import SHIPPED, Step, factor_of, step_of
 from topologies.files.reading import shipped_text
 from topologies.session import Session
 from validation.moe.rows import moe_runs_of

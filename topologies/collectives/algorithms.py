@@ -10,7 +10,7 @@ and a collective its launch and its phases, one after the other. q (`overlap`) s
 hides behind transfer: 1 not at all, infinite fully.
 
 Source: the form fits the measured collectives of axonn-ai/sc2025-pccl-reproducer, 8 to 256
-devices, within 4 to 8 % (benchmarks/fit_network.py). Not modelled: the library's switches of
+devices, within 4 to 8 % (tools/fit_network.py). Not modelled: the library's switches of
 protocol, other than by hop and step.
 """
 

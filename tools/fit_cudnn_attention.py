@@ -1,6 +1,6 @@
 """Fits fused attention of Blackwell to every other shape that NVIDIA measured; prints GPUs' keys.
 
-    python -m benchmarks.fit_cudnn_attention
+    python -m tools.fit_cudnn_attention
 
 cudnn_attention.csv has cuDNN's bf16 kernels under a causal mask, in milliseconds, from
 NVIDIA/cudnn-frontend: GB200 and GB300 with cuDNN 9.18 and 9.19 (@df73764,
@@ -28,11 +28,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 
-from benchmarks.fit_network import Vector, simplex
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
+from tools.fit_network import Vector, simplex
 from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
@@ -106,6 +107,7 @@ def fit_share(machine: Machine, seen: Sequence[Row], others: Sequence[float] | V
     return float(min(shares, key=lambda share: error(machine, (share, *others), seen)))
 
 
+@click.command()
 def main() -> None:
     """Fits both passes of GB200 and GB300, and the shares of the B200 of 2025."""
     for way in PASSES:

@@ -1,7 +1,7 @@
 """Fits the curves of the collective libraries to the measured tables, and prints them as TOML.
 
-    python benchmarks/fit_network.py              # every job of fit_jobs.json
-    python benchmarks/fit_network.py nccl mpich   # those whose name has one of these words
+    python -m tools.fit_network              # every job of fit_jobs.json
+    python -m tools.fit_network nccl mpich   # those whose name has one of these words
 
 It sees only the rows that validation.network_validation.fit_rows allows. The search is Nelder and
 Mead's simplex over the logarithms of the parameters, from several seeded starts, on the mean
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
@@ -227,8 +228,10 @@ def _shown(key: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def main(words: list[str]) -> None:
-    """Fits the chosen jobs."""
+@click.command()
+@click.argument("words", nargs=-1)
+def main(words: tuple[str, ...]) -> None:
+    """Fit the jobs whose names have one of WORDS, or all."""
     text = Path(__file__).with_name("fit_jobs.json").read_text(encoding="utf-8")
     jobs: dict[str, dict[str, Any]] = json.loads(text)
     every, per_node = read_tables(), devices_per_node()
@@ -243,4 +246,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,6 +1,6 @@
 """Fits fused attention to every other shape measured on an MI300X; prints it as keys of a GPU.
 
-    python -m benchmarks.fit_mi300x_attention baseline_attention.csv
+    python -m tools.fit_mi300x_attention baseline_attention.csv
 
 The file is output/baseline_attention.csv of AMD-AGI/Primus-Turbo@221d75f: bf16 attention by AITER
 and Composable Kernel, forward and backward in milliseconds. Rows under a mask count. The shapes
@@ -12,17 +12,17 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 
-from benchmarks.fit_cudnn_attention import Row, op_of
-from benchmarks.fit_network import Vector, simplex
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
+from tools.fit_cudnn_attention import Row, op_of
+from tools.fit_network import Vector, simplex
 from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
@@ -32,6 +32,7 @@ SHAPE = ("Batch", "SeqLen", "num_head_q", "head_dim_qk", "head_dim_v")
 UNITS, ROWS = 304, (128, 256)  # compute units of an MI300X
 NAMES = ("share", "softmax", "wide", "memory")
 START = (0.35, 10.0, 0.5, 5.0)
+GIVEN = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def mi300x() -> Machine:
@@ -72,6 +73,8 @@ def fit(machine: Machine, rows: int, seen: Sequence[Row]) -> tuple[float, Vector
     return best, np.exp(logs)
 
 
+@click.command()
+@click.argument("path", metavar="FILE", type=GIVEN)
 def main(path: Path) -> None:
     """Fits both passes with the rows in a block that serve both best."""
     machine, kinds = mi300x(), [kind for _, kind, _ in PASSES]
@@ -90,4 +93,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

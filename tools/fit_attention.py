@@ -1,9 +1,9 @@
 """Fits fused attention by shape to every other row of the measured kernels; prints it as TOML.
 
-    python -m benchmarks.fit_attention
+    python -m tools.fit_attention
 
 The rows left out judge the fit: the mean absolute errors of both are printed. The search is that of
-benchmarks/fit_network.py, over logarithms of a pass's share of the peak and its four constants.
+tools/fit_network.py, over logarithms of a pass's share of the peak and its four constants.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import math
 import statistics
 from dataclasses import replace
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.fit_network import simplex
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
+from tools.fit_network import simplex
 from topologies.files.reading import shipped_text
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
@@ -76,7 +77,13 @@ def fit(device: str, name: str, units: int, way: str, kind: str, column: str) ->
     print("\n".join(f"{key} = {value:.4g}" for key, value in zip(names, others, strict=True)))
 
 
-if __name__ == "__main__":
+@click.command()
+def main() -> None:
+    """Fit both passes on each device, and print their constants."""
     for device in DEVICES:
         for each in PASSES:
             fit(*device, *each)
+
+
+if __name__ == "__main__":
+    main()

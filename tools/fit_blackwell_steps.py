@@ -1,6 +1,6 @@
 """Fits how fast GB200 and GB300 are to every other published dense step; prints the factors.
 
-    python -m benchmarks.fit_blackwell_steps
+    python -m tools.fit_blackwell_steps
 
 The data are validation/data/blackwell_steps.csv: pretraining of Llama 3 and Nemotron-4 340B that
 NVIDIA published in Megatron-Bridge's performance summary and in DGX Cloud's recipes: the rows whose
@@ -9,7 +9,7 @@ Megatron-FSDP, layers offloaded to the host, context parallelism or 4 bits. No m
 none of them is among the rows of `simgpt validate moe`.
 
 One factor multiplies what matmuls reach on a device; attention, which is measured (`python -m
-benchmarks.fit_cudnn_attention`), kernels that move bytes, and collectives keep their time. Of steps
+tools.fit_cudnn_attention`), kernels that move bytes, and collectives keep their time. Of steps
 in nvfp4 another one multiplies 4-bit matmuls alone, so it is meant for what the constants are once
 the first has been taken. Either is the median of the models' mean factors; the rows left out judge
 it. A step is A + B / factor, of which two predictions tell A and B.
@@ -20,6 +20,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import click
 
 from topologies.files.reading import shipped_text
 from topologies.machine import Machine
@@ -98,6 +100,7 @@ def mean_error(steps: Sequence[Step], factor: float) -> float:
     return statistics.fmean(abs(step.error(factor)) for step in steps)
 
 
+@click.command()
 @in_session
 def main() -> None:
     """Print the factor of each device, and the errors of the rows that it was not fitted to."""

@@ -1,6 +1,6 @@
 """Fits Blackwell's matmuls to every other one of those measured on a B200; prints the constants.
 
-    python -m benchmarks.fit_matmuls
+    python -m tools.fit_matmuls
 
 The data are validation/data/b200_matmuls.csv: Transformer Engine's bf16 matmuls, dense ones and
 those of experts, from MooreThreads/SimuMax@4dcaae5, configs/system/b200_bf16_ceperm.json
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import click
 import numpy as np
 
-from benchmarks.fit_network import Vector, simplex
 from simulator.costs.analytic import GROUPED, matmul_s, peak_flops_per_s
+from tools.fit_network import Vector, simplex
 from topologies.build import Parts, build_machine
 from topologies.files.reading import shipped_text
 from topologies.hardware.device import Matmul
@@ -61,6 +62,7 @@ def error(machine: Machine, own: Matmul, rows: Sequence[Row]) -> float:
     return statistics.fmean(abs(matmul_s(device, peak, op) / seconds - 1) for op, seconds in rows)
 
 
+@click.command()
 def main() -> None:
     """Fits the dense matmuls, then how many rows an expert must have."""
     machine, rows = b200(), rows_of("matmul")

@@ -1,6 +1,6 @@
 """Fits the kernels of a Mamba-2 layer to profiles of training steps; prints what they say.
 
-    python -m benchmarks.scan_kernels
+    python -m tools.scan_kernels
 
 nemotron_kernels.csv has Nsight Systems' sums over the kernels of one step of Nemotron 3 Nano on an
 H100 SXM, of the tokens of a micro-batch: github.com/GiscardBiamby/Automodel-scalingai-f26@5750724,
@@ -17,6 +17,8 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import click
 
 from simulator.costs import scans
 from topologies.hardware.device import Device
@@ -126,6 +128,7 @@ def norm_rows_s(device: Device) -> list[float]:
     return found
 
 
+@click.command()
 def main() -> None:
     """Print the fit and what it says of all kernels together."""
     device = load_machine("dgx-h100").device

@@ -1,6 +1,6 @@
 """Fits what kernels reach that send experts' rows, and those that permute them, on Blackwell.
 
-    python -m benchmarks.exchange_kernels
+    python -m tools.exchange_kernels
 
 exchange_kernels.csv has microseconds of a kernel, and of HybridEP's `there` and `back` on GB200
 GB/s as its page counts them: of rows that a rank gets, its own among them (deepseek-ai/DeepEP@
@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 
 from topologies.machine_files import load_machine
@@ -119,6 +120,7 @@ def triton_share(kernel: str, bytes_per_s: float) -> list[float]:
     ]
 
 
+@click.command()
 def main() -> None:
     """Print what a stack's file may hold."""
     machine = load_machine("gb200-nvl72")

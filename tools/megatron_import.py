@@ -1,6 +1,6 @@
 """Which share of a table of Megatron-LM's functional tests `simgpt import` reads.
 
-    python benchmarks/megatron_import.py megatron_golden.csv [--reasons]
+    python -m tools.megatron_import megatron_golden.csv [--reasons]
 
 The table has one run a row: columns for what is often set, and in `notes`, after remarks in
 brackets, the other arguments as `name=value;` pairs. The file is not part of this repository.
@@ -8,12 +8,13 @@ brackets, the other arguments as `name=value;` pairs. The file is not part of th
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
 from collections import Counter
 from math import ceil
 from typing import Any
+
+import click
 
 from simgpt.frameworks.files import MEGATRON, Described
 from simgpt.frameworks.importing import question_from
@@ -148,13 +149,13 @@ def wrong(row: dict[str, str], question: Question) -> list[str]:
     return [f"{key}: {own} for {given}" for key, (own, given) in pairs.items() if str(own) != given]
 
 
-def main() -> None:
-    """Read every row and print how many were read, and why others are no question of simgpt's."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("table")
-    parser.add_argument("--reasons", action="store_true", help="list what was not carried over")
-    words = parser.parse_args()
-    with open(words.table, encoding="utf-8") as file:
+@click.command()
+@click.argument("table", type=click.Path(exists=True, dir_okay=False))
+@click.option("--reasons", is_flag=True, help="List what was not carried over.")
+def main(table: str, *, reasons: bool) -> None:
+    """Read every row of TABLE and print how many were read, and why others are no question of
+    simgpt's."""
+    with open(table, encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     failed, refused, changes, unlike = Counter(), Counter(), Counter(), Counter()
     expressed = 0
@@ -173,7 +174,7 @@ def main() -> None:
     print(f"{len(rows)} argument sets: {parsed} read ({parsed / len(rows):.1%})")
     print(f"{expressed} of them are questions of simgpt's ({expressed / len(rows):.1%})")
     counters = {"not read": failed, "refused": refused, "unlike the columns": unlike}
-    counters |= {"not carried over": changes} if words.reasons else {}
+    counters |= {"not carried over": changes} if reasons else {}
     for title, counter in counters.items():
         print(f"\n{title}:")
         for text, count in counter.most_common():

@@ -1,6 +1,6 @@
 """Ranks killed at random moments, and whether what goes on is the same run to the bit.
 
-Run with `python -m benchmarks.kills [KILLS [RANKS]]`, that many for 2 ranks and again for 4. A run
+Run with `python -m tools.kills [--kills N] [--ranks 2|4]`, N for 2 ranks and again for 4. A run
 saves every 2 steps; SIGKILL hits one of its ranks, or all, at a random moment from its start to
 some steps later, and the next run resumes. Of every step that any of them took the loss must equal
 that of an uninterrupted run in all 64 bits of its JSON number, and of the checkpoints none may be
@@ -21,6 +21,8 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 from unittest.mock import patch
+
+import click
 
 from executor.checkpoints.folder import SAVING, name_of, steps_in
 from executor.checkpoints.reading import problem_of
@@ -145,10 +147,12 @@ def compare(plan: str, lives: Sequence[dict[int, float]]) -> int:
     return sum(map(len, lives))
 
 
-def main() -> None:
-    """Kill, resume and compare, and print a row for each plan."""
-    plans = [PLANS[int(sys.argv[2])]] if len(sys.argv) > 2 else list(PLANS.values())
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
+@click.command()
+@click.option("--kills", default=KILLS, show_default=True, help="How many for each plan.")
+@click.option("--ranks", type=click.Choice([*map(str, PLANS)]), help="On so many alone.")
+def main(kills: int, ranks: str | None) -> None:
+    """Kill ranks of a run, resume it and compare, and print a row for each plan."""
+    plans = [PLANS[int(ranks)]] if ranks else list(PLANS.values())
     print(
         "plan                               kills  resumed  before a step  in a save  steps equal"
     )

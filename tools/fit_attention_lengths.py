@@ -1,6 +1,6 @@
 """Fits how cuDNN's attention on Hopper speeds up with the sequence; prints a stack's keys.
 
-    python -m benchmarks.fit_attention_lengths
+    python -m tools.fit_attention_lengths
 
 cudnn_lengths.csv has bf16 kernels of an H200, whose compute is the H100's, in milliseconds, from
 NVIDIA/cudnn-frontend@df73764, benchmark/sdpa_benchmark_training/results/h200_919_only_cudnn,
@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import click
 import numpy as np
 
 TABLE = Path(__file__).with_name("cudnn_lengths.csv")
@@ -39,6 +40,7 @@ def fit(masked: str, way: str) -> tuple[float, float]:
     return half, float(worst)
 
 
+@click.command()
 def main() -> None:
     """Fits both passes, with and without a mask."""
     for masked in ("yes", "no"):

@@ -1,0 +1,1 @@
+"""Scripts that a developer runs now and then, and no user: they write or check what is shipped."""
