@@ -49,7 +49,7 @@ test-all: lint
 # On a machine with a GPU: tests, calibration, validation and throughput, within 25 minutes and without
 # a network once what the tests need is installed.
 gpu-check: $(VENV)/.installed-test
-	$(BIN)/python -m benchmarks.gpu_check
+	$(BIN)/python -m tools.gpu_check
 
 test-gpu: $(VENV)/.installed-test
 	$(PYTEST) -m gpu
@@ -63,9 +63,10 @@ mutate: $(VENV)/.installed-mutate
 fuzz: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simgpt.fuzz --inputs 10000 --seeds 11,12,13
 
-# On a quiet machine; ratios to benchmarks/baseline.json.
+# On a quiet machine, half an hour: this checkout and another commit in turns. AGAINST is that commit,
+# without it the last release or else the commit before; ONLY chooses: predict, sweep, why/a, ...
 bench: $(VENV)/.installed-run
-	$(BIN)/python -m benchmarks.bench
+	$(BIN)/python -m tools.bench_against $(AGAINST) $(addprefix --only ,$(ONLY)) $(BENCH)
 
 # The documentation as a site, in build/site; any warning is an error.
 docs: $(VENV)/.installed-docs
