@@ -41,10 +41,9 @@ demo: $(VENV)/.installed-run
 test: lint
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow"
 
-# Hours. Where all tests pass it says so in docs/full-test-run.json.
+# Hours. CI runs it each night and keeps its record (tools/test_record.py).
 test-all: lint
 	$(PYTEST) $(BOTH_CORES) -m "not gpu" --junitxml=build/test-all.xml
-	$(BIN)/python -m tests.full_run build/test-all.xml docs/full-test-run.json
 
 # On a machine with a GPU: tests, calibration, validation and throughput, within 25 minutes and without
 # a network once what the tests need is installed.

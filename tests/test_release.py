@@ -5,10 +5,12 @@ from __future__ import annotations
 import configparser
 import re
 
+import pytest
 import yaml
 
 from tests.test_house import ROOT
 
+WORKFLOWS = ("test.yml", "nightly.yml")
 ELSEWHERE = re.compile("torch|nvidia-.*|cuda-.*|triton")
 
 
@@ -60,11 +62,23 @@ def test_every_exact_version_has_the_digests_of_its_files() -> None:
     assert hashed == ours
 
 
-def test_hosted_tests_take_nothing_that_can_change_under_its_name() -> None:
+def test_what_all_tests_found_is_kept_each_night_also_where_some_failed() -> None:
+    jobs = yaml.safe_load(text(".github/workflows/nightly.yml"))["jobs"]
+    steps = jobs["test-all"]["steps"]
+    (tests,) = (at for at, step in enumerate(steps) if "make test-all" in step.get("run", ""))
+    record, kept = steps[tests + 1 :]
+    assert (record["if"], kept["if"]) == ("always()", "always()")
+    *_, junit, written, _, summary = record["run"].split()
+    assert f"--junitxml={junit}" in text("Makefile")
+    assert (kept["with"]["path"], summary) == (written, '"$GITHUB_STEP_SUMMARY"')
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_hosted_tests_take_nothing_that_can_change_under_its_name(name: str) -> None:
     """Actions are pinned by commit, packages by digest, and no name is served by two indexes."""
-    workflow = text(".github/workflows/test.yml")
+    workflow = text(f".github/workflows/{name}")
     used = re.findall(r"uses: (\S+)", workflow)
-    assert len(used) > 3
+    assert len(used) >= 3
     assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", each) for each in used)
     assert "--require-hashes" in workflow
     assert "--require-hashes" in text(".ci/run")
