@@ -33,7 +33,7 @@ from benchmarks._command import Row, benchmark, cpu_s, packages
 
 COLUMNS = (
     *("subject", "how", "median_s", "least_s", "most_s", "repeats"),
-    *("plans", "plans_per_s", "peak_mb", "lacks"),
+    *("plans", "plans_per_s", "lacks"),
 )
 FABRIC = "64x8xH100,8xNDR"
 Options = dict[str, Any]
@@ -222,28 +222,18 @@ def searches(search: Search, repeats: Repeats) -> Iterator[tuple[str, list[float
 
 
 def starts(words: Sequence[str], repeats: Repeats) -> Iterator[tuple[str, list[float]]]:
-    """How long a command takes, and the MB at its peak."""
-    _command(words)
-    yield from zip(("cold", "MB"), repeats.of(lambda: _command(words)), strict=True)
+    """How long a command takes."""
+    run_command(words)
+    yield "cold", repeats.of(lambda: [timed(partial(run_command, words))])[0]
 
 
-def _command(words: Sequence[str]) -> list[float]:
-    """Processor seconds of a run of simgpt, and its peak MB."""
-    command = subprocess.Popen(
-        [sys.executable, "-m", "simgpt", *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(packages())},
-    )
-    assert command.stderr is not None
-    said = command.stderr.read()
-    # wait4 gives this child's own peak, where getrusage would give that of all children so far.
-    _, status, usage = os.wait4(command.pid, 0)
-    command.returncode = os.waitstatus_to_exitcode(status)
-    command.stderr.close()
-    if command.returncode:
-        raise RuntimeError(said.decode(errors="replace").strip() or f"status {status}")
-    return [usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6]
+def run_command(words: Sequence[str]) -> None:
+    """Run a command of the packages that are timed; a RuntimeError has what it said."""
+    command = [sys.executable, "-m", "simgpt", *words]
+    environment = {**os.environ, "PYTHONPATH": str(packages())}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if ended.returncode:
+        raise RuntimeError(ended.stderr.strip() or f"status {ended.returncode}")
 
 
 Timed = Callable[[Repeats], Iterator[tuple[str, list[float]]]]
@@ -281,7 +271,6 @@ def rows_of(subject: str, plans: int, times: Timed, repeats: Repeats) -> Iterato
     except Exception as error:  # whatever another commit makes of a question it does not know
         yield row | {"lacks": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
         return
-    megabytes = found.pop("MB", None)
     for how, seconds in found.items():
         median = statistics.median(seconds)
         yield row | {
@@ -292,7 +281,6 @@ def rows_of(subject: str, plans: int, times: Timed, repeats: Repeats) -> Iterato
             "repeats": len(seconds),
             "plans": plans,
             "plans_per_s": plans / median if plans > 1 else None,
-            "peak_mb": megabytes and statistics.median(megabytes),
         }
 
 

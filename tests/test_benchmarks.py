@@ -98,6 +98,11 @@ def test_packages_that_lack_a_question_have_a_row_that_says_so(
     assert search_row["median_s"] > 0
 
 
+def test_a_command_that_fails_is_no_time() -> None:
+    with pytest.raises(RuntimeError):
+        questions.run_command(["predict", "nosuch"])
+
+
 def test_a_word_that_names_no_question_is_refused() -> None:
     ended = CliRunner().invoke(questions.main, ["--only", "predict/z"])
     assert ended.exit_code == 2
