@@ -1,27 +1,24 @@
-"""`simgpt run --save`: lost ranks, damaged checkpoints, full disks, and the same losses after."""
+"""`simgpt run --resume`: the same losses, log and weights as of a run that was not stopped."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from executor.checkpoints.folder import name_of, steps_in
 from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.ownership import LOCK
-from simgpt.running import measured_steps
-from tests.executor.test_launch import children
+from tests.executor.resumed import spoil
 from tests.simgpt.face import Said, simgpt
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("forked_ranks")]
 
 STEPS = 8
 WORDS = ("run", "tiny-30k", "--no-predict", "--batch", "8", "--timeout", "250")
@@ -60,26 +57,7 @@ def folder(saved: tuple[Path, Losses], tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved[0], tmp_path / "run"))
 
 
-def when(step: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something once, when a step is reported to the command."""
-    add = measured_steps.MeasuredSteps.add
-    done: list[int] = []
-
-    def added(self: Any, found: dict[str, Any], line: str) -> None:
-        add(self, found, line)
-        if found["step"] == step and not done:
-            done.append(step)
-            act()
-
-    monkeypatch.setattr(measured_steps.MeasuredSteps, "add", added)
-
-
-def in_ranks(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the ranks run a source before anything else."""
-    (folder / "sitecustomize.py").write_text(source, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.getcwd()]))
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mezo", "fedkseed-step"])
 def test_a_run_without_gradients_goes_on_to_the_bit(rule: str, tmp_path: Path) -> None:
     """In bf16, whose roundings every replica has to do alike; under another plan, but for these."""
@@ -105,10 +83,11 @@ def test_a_resumed_run_has_the_losses_of_one_that_was_not_interrupted(
     assert record["losses"] == saved[1][6:]
     assert [step["step"] for step in record["steps"]] == [7, 8]
     assert (record["resumed_at_step"], record["finished"]) == (6, True)
-    assert f"resumed at step 6 ({folder / name_of(6)})" in said.err
+    assert str(folder / name_of(6)) in said.err
     assert steps_in(folder) == [8, 6, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["data=1", "x=2,y=2", "pipe=2,data=2,zero=3,micro_batch=2", "z=4"])
 def test_a_run_goes_on_under_another_plan_to_1e_9(
     plan: str, saved: tuple[Path, Losses], folder: Path
@@ -117,6 +96,7 @@ def test_a_run_goes_on_under_another_plan_to_1e_9(
     assert losses_of(*words) == pytest.approx(saved[1][6:], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_bf16_goes_on_from_its_master_copies_to_the_bit(tmp_path: Path) -> None:
     folder, plan = tmp_path / "run", "x=2,data=2,zero=3"
     losses = losses_of("--plan", plan, "--save", str(folder), *SAVED, "--keep", "2")
@@ -130,120 +110,14 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_taken(
     saved: tuple[Path, Losses], folder: Path
 ) -> None:
     file = folder / name_of(6) / rank_file(0)
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    spoil(file)
     plan = "data=2,zero=1,precision=fp64"
     said = run("--plan", plan, "--save", str(folder), "--resume", *SAVED)
-    assert record_of(said)["losses"] == saved[1][4:]
-    assert f"damaged checkpoint set aside: {file} is not what was written" in said.err
-    assert "resumed at step 4" in said.err
-    assert (folder / f"{name_of(6)}.damaged").is_dir()
-
-
-@pytest.mark.parametrize(
-    ("number", "sentence"),
-    [
-        (signal.SIGKILL, r"rank 1 was killed by SIGKILL; all ranks were stopped; restart 1 of 1"),
-        (signal.SIGSTOP, r"rank 1 has been stopped for 0 s .*; restart 1 of 1"),
-    ],
-)
-def test_a_lost_rank_is_named_and_the_run_goes_on_by_itself(
-    number: signal.Signals,
-    sentence: str,
-    saved: tuple[Path, Losses],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("executor.launching.watch.STOPPED_S", 0.5)
-    when(5, lambda: os.kill(children()[1], number), monkeypatch)
-    plan, folder = "data=2,zero=1,precision=fp64", tmp_path / "run"
-    said = run("--plan", plan, "--save", str(folder), *SAVED, "--max-restarts", "1")
-    assert said.status == 0, said.err
-    assert re.search(sentence, said.err), said.err
-    assert re.search(r"resumed at step [246] ", said.err)
-    assert record_of(said)["losses"] == saved[1]
-
-
-def test_a_lost_run_leaves_the_steps_that_it_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    when(3, lambda: os.kill(children()[0], signal.SIGKILL), monkeypatch)
-    out = tmp_path / "run.json"
-    said = run("--plan", "data=2", "--steps", "100000", "-o", str(out))
-    assert said.status == 5
-    record = json.loads(out.read_text(encoding="utf-8"))
-    assert not record["finished"]
-    assert [step["step"] for step in record["steps"]][:3] == [1, 2, 3]
-    known = {"step", "loss", "seconds", "lr", "grad_norm", "peak_bytes"}
-    assert known == set(record["steps"][0])
-
-
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGUSR1, 138), (signal.SIGTERM, 143), (signal.SIGINT, 130)]
-)
-def test_a_signal_ends_a_run_after_a_step_that_is_saved(
-    number: signal.Signals, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    when(2, lambda: os.kill(os.getpid(), number), monkeypatch)
-    folder, trace = tmp_path / "run", tmp_path / "trace.json"
-    words = ("--steps", "100000", "--save", str(folder), "--trace", str(trace))
-    said = run("--plan", "data=2", *words)
     record = record_of(said)
-    assert (said.status, record["stopped_by"]) == (status, number.name)
-    assert steps_in(folder) == [record["stopped_at_step"]] == [len(record["steps"])]
-    assert trace.exists()
-
-
-# The disk of rank 1 is full from its second save on.
-FULL = """
-import errno, sys
-if sys.orig_argv[-4:-1] == ["train", "1", "2"]:
-    import executor.checkpoints.writer as writing
-    write, files = writing.write_tensors, []
-    def full(path, tensors):
-        files.append(path)
-        if len(files) > 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, tensors)
-    writing.write_tensors = full
-"""
-
-
-def test_a_full_disk_costs_checkpoints_but_no_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_ranks(FULL, tmp_path, monkeypatch)
-    folder = tmp_path / "run"
-    said = run("--plan", "data=2", "--save", str(folder), *SAVED)
-    assert said.status == 5, said.err
-    assert len(record_of(said)["steps"]) == STEPS
-    why = "was not written: rank 1: No space left on device; the newest is step-00000002"
-    assert f"the checkpoint of step 4 {why}; training goes on" in said.err
-    assert said.err.splitlines()[-1].startswith(f"simgpt: the checkpoint of step 8 {why}")
-    assert {each.name for each in folder.iterdir()} == {LOCK, name_of(2)}
-
-
-# Every matmul of rank 1 takes 20 ms more.
-SLOW = """
-import sys, time
-if sys.orig_argv[-4:-1] == ["train", "1", "2"]:
-    import executor.prepared as prepared
-    multiply = prepared.KERNELS["matmul"]
-    def late(*how):
-        time.sleep(0.02)
-        multiply(*how)
-    prepared.KERNELS = {**prepared.KERNELS, "matmul": late}
-"""
-
-
-def test_a_slow_rank_is_named_while_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_ranks(SLOW, tmp_path, monkeypatch)
-    said = run("--plan", "data=2", "--steps", "5")
-    assert said.status == 0, said.err
-    assert re.search(r"^rank 1 takes \d+\.\d times the median$", said.err, re.M), said.err
+    assert record["losses"] == saved[1][4:]
+    assert record["resumed_at_step"] == 4
+    assert str(file) in said.err
+    assert (folder / f"{name_of(6)}.damaged").is_dir()
 
 
 def test_a_lost_loss_names_the_last_checkpoint_before_it(tmp_path: Path) -> None:
@@ -256,33 +130,82 @@ def test_a_lost_loss_names_the_last_checkpoint_before_it(tmp_path: Path) -> None
     assert {each.name for each in folder.iterdir()} == {LOCK, f"{name_of(1)}.diverged"}
 
 
-def test_what_torchrun_starts_again_goes_on(
-    saved: tuple[Path, Losses], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_torchrun_starts_again_goes_on(saved: tuple[Path, Losses], folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     told = {**launched, "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": "1"}
-    for key, value in told.items():
-        monkeypatch.setenv(key, value)
-    said = run("--plan", "data=1,precision=fp64", "--save", str(folder), *SAVED)
+    with patch.dict(os.environ, told):  # and whatever a rank sets in its process's
+        said = run("--plan", "data=1,precision=fp64", "--save", str(folder), *SAVED)
     assert said.status == 0, said.err
-    assert "resumed at step 6" in said.err
-    assert record_of(said)["losses"] == pytest.approx(saved[1][6:], abs=1e-9)
+    record = record_of(said)
+    assert record["resumed_at_step"] == 6
+    assert record["losses"] == pytest.approx(saved[1][6:], abs=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "named"),
     [
-        ((), "has checkpoints up to step 6; --resume goes on from there, or name another folder"),
-        (("--resume", "--seed", "1"), "was written with --seed 0, and this run has --seed 1"),
-        (("--resume", "--steps", "6"), "has step 6 in it already; --steps 6 leaves nothing to"),
+        ((), ("step 6", "--resume")),
+        (("--resume", "--seed", "1"), ("--seed 0", "--seed 1", "--resume-anyway")),
+        (("--resume", "--steps", "6"), ("step 6", "--steps 6")),
+        (("--resume-anyway", "--steps", "6"), ("step 6", "--steps 6")),
     ],
 )
 def test_a_folder_of_another_run_is_refused(
-    words: tuple[str, ...], sentence: str, folder: Path
+    words: tuple[str, ...], named: tuple[str, ...], folder: Path
 ) -> None:
     said = simgpt(*WORDS, "--save", str(folder), *words)
     assert said.status == 2
-    assert sentence in said.sentence
+    for each in named:
+        assert each in said.sentence
+    assert steps_in(folder) == [6, 4]
+
+
+def lines_of(log: Path) -> list[dict[str, float]]:
+    """What a log says of each step, but for times and memory."""
+    kept = ("step", "loss", "grad_norm", "lr", "eval_loss")
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return [{key: line[key] for key in kept if key in line} for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        ("tiny-30k", "data=1,recipe=mxfp8,offload=optimizer"),
+        pytest.param("tiny-30k", "context=2", marks=pytest.mark.slow),
+        pytest.param("tiny-mixtral-130k", "data=2,expert=2,zero=1", marks=pytest.mark.slow),
+    ],
+)
+def test_log_evaluations_and_exported_weights_are_those_of_one_run(
+    model: str, plan: str, tmp_path: Path
+) -> None:
+    """Steps 1 and 2 of 4 in a run of their own, whose log the next one goes on with. The rate is
+    constant, so that the first run need not know of the second."""
+    words = ["run", model, "--plan", plan, "--batch", "4", "--no-predict", "--device", "cpu"]
+    words += ["--eval-data", "README.md", "--eval-every", "2", "--eval-batches", "1", "--json"]
+    words += ["--lr", "1e-2", "--warmup-steps", "1", "--timeout", "250"]
+
+    def given(name: str) -> tuple[str, ...]:
+        at = tmp_path / name
+        return ("--save", str(at / "run"), "--log-file", str(at / "log"))
+
+    def ends(name: str) -> tuple[str, ...]:
+        return ("--steps", "4", "--export-weights", str(tmp_path / name / "weights"))
+
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = simgpt(*words, *given("whole"), *ends("whole"))
+    first = simgpt(*words, *given("parts"), "--steps", "2")
+    second = simgpt(*words, *given("parts"), *ends("parts"), "--resume")
+    assert [each.status for each in (whole, first, second)] == [0, 0, 0], second.err
+    logs = [lines_of(tmp_path / name / "log") for name in ("whole", "parts")]
+    assert [line["step"] for line in logs[1]] == [1, 2, 3, 4]
+    assert ["eval_loss" in line for line in logs[1]] == [False, True, False, True]
+    assert logs[1] == logs[0]
+    records = [record_of(each) for each in (whole, first, second)]
+    assert records[1]["losses"] + records[2]["losses"] == records[0]["losses"]
+    assert records[2]["evaluations"] == records[0]["evaluations"][1:]
+    weights = [tmp_path / name / "weights" / "model.safetensors" for name in ("whole", "parts")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
