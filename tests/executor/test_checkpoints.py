@@ -29,7 +29,7 @@ from executor.checkpoints.folder import (
     set_aside,
     steps_in,
 )
-from executor.checkpoints.kept_tensors import Kept, Saved, kept_of, writer, written_by
+from executor.checkpoints.kept_tensors import Kept, Saved, kept_of, snapshot, writer, written_by
 from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.reading import problem_of
 from executor.checkpoints.saving import Saving, interval
@@ -240,9 +240,25 @@ def test_ten_minutes_are_asked_for_at_halves_of_what_is_left(
     assert saved == [600, 1200]
 
 
+@pytest.mark.parametrize("done", [0, 5, 6])
+def test_a_run_is_saved_after_the_same_steps_wherever_it_goes_on(done: int) -> None:
+    schedule = SaveSchedule(Saving(folder="x", every_steps=4), done, CPU)
+    due = [step for step in range(done + 1, 13) if schedule.is_due(step)]
+    assert due == [step for step in (4, 8, 12) if step > done]
+
+
+def test_what_is_being_written_is_not_changed_by_the_next_step() -> None:
+    held = {"w": torch.zeros(2)}
+    taken = snapshot([Kept("w", "w", LAYOUT)], held)  # type: ignore[arg-type]
+    held["w"].fill_(1)
+    assert taken["w"].tolist() == [0, 0]
+
+
 @given(
     st.sampled_from(["zero=0", "zero=1", "zero=2", "zero=3", "zero=1,shard=2", "zero=3,shard=2"]),
-    st.sampled_from(["x=1,y=2,z=2,data=4", "x=2,y=1,z=1,data=4", "x=2,y=2,z=1,data=2"]),
+    st.sampled_from(
+        ["x=1,y=2,z=2,data=4", "x=2,y=1,z=1,data=4", "x=2,y=2,z=1,data=2", "x=2,context=2,data=2"]
+    ),
     st.sampled_from(["fp32", "bf16"]),
 )
 def test_each_part_is_written_by_one_rank_and_read_by_any_plan(

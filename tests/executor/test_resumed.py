@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from executor.checkpoints.errors import CheckpointError
-from executor.checkpoints.folder import DAMAGED, DIVERGED, name_of, steps_in
+from executor.checkpoints.errors import CheckpointError, DamagedCheckpointError
+from executor.checkpoints.folder import DAMAGED, DIVERGED, SAVING, manifest_of, name_of, steps_in
 from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.saving import Saving
 from executor.launching.task_specs import AdamW, Job
 from executor.training.held_out import HeldOut
 from tests.executor.resumed import FROM, STEPS, Ran, job_of, ran, resumes, spoil, whole_and_resumed
+from tests.executor.test_manifest import edited
 from workload.gpt import GPT, find_model
 from workload.plan_text import parse_plan
 
@@ -48,7 +49,7 @@ def test_one_rank_goes_on_with_its_state_its_data_its_rates_and_its_evaluation(
 ) -> None:
     """Rates rise to 8e-3 in step 1 and fall to 2e-3 within three steps. Dropout draws anew in each
     step, by its number."""
-    held_out = HeldOut(text="README.md", every=2, batches=1)
+    held_out = HeldOut(text="README.md", every=3, batches=1)
     gpt = replace(TINY, dropout=0.1)
     job = job_of(gpt, "data=1", tmp_path, steps=4, held_out=held_out)
     whole, again = whole_and_resumed(job)
@@ -56,7 +57,7 @@ def test_one_rank_goes_on_with_its_state_its_data_its_rates_and_its_evaluation(
     assert [each["lr"] for each in again.steps] == pytest.approx([4e-3, 2e-3])
     assert again.result["losses"] == whole.result["losses"][2:]
     assert again.result["losses"][0] != again.result["losses"][1]
-    assert ["eval_loss" in each for each in whole.steps] == [False, True, False, True]
+    assert ["eval_loss" in each for each in whole.steps] == [False, False, True, True]
     assert again.steps == whole.steps[2:]
     assert again.state == whole.state
     assert again.result["saved_steps"] == [4]
@@ -130,6 +131,20 @@ def test_ranks_refuse_the_checkpoint_of_another_run_or_of_its_last_step(
     assert steps_in(folder) == [3, 2]
 
 
+@pytest.mark.parametrize("is_owned", [True, False])
+def test_what_a_killed_attempt_left_half_written_goes_if_the_run_owns_the_folder(
+    is_owned: bool, folder: Path
+) -> None:
+    """Else it may be what another run is writing."""
+    draft = folder / f"{SAVING}0000-00000004"
+    draft.mkdir()
+    job = resumes(job_of(TINY, "data=1", folder))
+    assert job.saving is not None
+    with pytest.raises(CheckpointError):  # it has its last step already
+        ran(replace(job, saving=replace(job.saving, owned=is_owned)))
+    assert draft.exists() != is_owned
+
+
 def test_what_a_launcher_starts_again_does_its_last_step_again(
     saved: tuple[Path, Ran], folder: Path
 ) -> None:
@@ -141,6 +156,20 @@ def test_what_a_launcher_starts_again_does_its_last_step_again(
     assert again.steps == saved[1].steps[2:]
     assert again.state == saved[1].state
     assert steps_in(folder) == [3, 2]
+
+
+def test_a_checkpoint_of_this_very_run_that_lacks_a_state_is_damaged_not_another_runs(
+    folder: Path,
+) -> None:
+    """Of each part of each tensor that it names it has a file, but it names one too few."""
+    path = folder / name_of(2)
+    state = next(reversed(manifest_of(path).tensors))
+    edited(path, lambda manifest: manifest["tensors"].pop(state))
+    job = resumes(job_of(TINY, "data=1", folder))
+    assert job.saving is not None
+    with pytest.raises(DamagedCheckpointError, match=state):
+        ran(replace(job, saving=replace(job.saving, restarted=True)))
+    assert (folder / f"{name_of(2)}{DAMAGED}").is_dir()
 
 
 def test_where_there_is_no_checkpoint_yet_a_run_begins_afresh(

@@ -197,6 +197,13 @@ def test_before_a_rank_starts_the_newest_manifest_must_be_the_runs_and_leave_a_s
     before(tmp_path, resume=True)
 
 
+def test_of_older_checkpoints_nothing_is_asked(tmp_path: Path) -> None:
+    """One that went on from another run's, told to, has these before its own."""
+    saved(tmp_path, 4, seed=1)
+    saved(tmp_path, 6)
+    before(tmp_path, resume=True)
+
+
 def test_the_one_run_of_a_folder_owns_it_and_rank_0_of_a_launcher_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,5 +221,7 @@ def test_the_one_run_of_a_folder_owns_it_and_rank_0_of_a_launcher_for_all(
                 assert (other, none) == (job, ())
             with pytest.raises(CheckpointError, match=str(tmp_path)), owned(tmp_path, print):
                 pytest.fail("two runs own it")
+            draft.mkdir()  # what it was writing as it ended
+        assert not draft.exists()
     with owning(replace(job, saving=None), None) as (told, held):
         assert (told.saving, held) == (None, ())
