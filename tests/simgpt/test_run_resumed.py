@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,9 @@ import pytest
 from executor.checkpoints.folder import name_of, steps_in
 from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.ownership import LOCK
+from executor.errors import LaunchError
+from executor.launching import launch
+from executor.launching.task_specs import Job
 from tests.executor.resumed import spoil
 from tests.simgpt.face import Said, simgpt
 
@@ -142,6 +146,34 @@ def test_what_torchrun_starts_again_goes_on(saved: tuple[Path, Losses], folder: 
     record = record_of(said)
     assert record["resumed_at_step"] == 6
     assert record["losses"] == pytest.approx(saved[1][6:], abs=1e-9)
+
+
+def test_a_run_that_loses_its_ranks_goes_on_by_itself_and_has_every_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ranks are lost after step 3, whose state was saved after step 2."""
+    start, given, log = launch.launch, list[Job](), tmp_path / "log"
+
+    def lost(task: str, description: str, **how: Any) -> dict[str, Any]:
+        job = Job.from_json(description)
+        given.append(job)
+        if len(given) > 1:
+            return start(task, description, **how)
+        start(task, replace(job, steps=3).to_json(), **how)
+        shutil.rmtree(tmp_path / "run" / name_of(3))
+        raise LaunchError("rank 0 was killed")
+
+    words = ("--plan", "data=1", "--steps", "4", "--save-every", "2")
+    whole = losses_of(*words, "--save", str(tmp_path / "whole"))
+    monkeypatch.setattr(launch, "launch", lost)
+    saves = ("--save", str(tmp_path / "run"), "--log", str(log))
+    said = run(*words, *saves, "--max-restarts", "1")
+    record = record_of(said)
+    assert (said.status, record["resumed_at_step"]) == (0, 2)
+    assert len(given) == 2
+    assert [line["step"] for line in lines_of(log)] == [1, 2, 3, 4]
+    assert record["losses"] == [line["loss"] for line in lines_of(log)] == whole
+    assert "rank 0 was killed" in said.err
 
 
 @pytest.mark.parametrize(
