@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.predict import predict
+from tests.messages import names
 from topologies.errors import MachineError
 from topologies.files.facts import LABELS
 from topologies.hardware.assumptions import ASSUMED, assumed
@@ -110,31 +111,33 @@ def test_a_variant_and_other_links_take_the_place_of_the_bases(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "named"),
     [
-        ('base = "lab.toml"', "machine files build on each other: lab.toml on lab.toml"),
-        ('base = "dgx-h10"', 'no machine is called "dgx-h10"'),
-        ("base = 3", "lab.toml: the base 3 must be the name of one, in quotes"),
-        ('base = "dgx-h100"\ndevice = "TPU"', 'gpu "TPU" is not known'),
-        ('base = "dgx-h100"\nsoftware = "nccl-hoper"', 'has a library "nccl-hoper".*: nccl-hopper'),
-        ('base = "dgx-h100"\nnodes = 4', "nodes has no source"),
-        ('device = "H200"', "lab.toml: interconnect.kind is missing"),
-        ('base = "dgx-h100"\n[profile]', "a file with measured tables has no base"),
+        ('base = "lab.toml"', ("lab.toml",)),
+        ('base = "dgx-h10"', ("dgx-h10",)),
+        ("base = 3", ("lab.toml", "3")),
+        ('base = "dgx-h100"\ndevice = "TPU"', ("TPU",)),
+        ('base = "dgx-h100"\nsoftware = "nccl-hoper"', ("nccl-hoper", "nccl-hopper")),
+        ('base = "dgx-h100"\nnodes = 4', ("lab.toml", "nodes", "source")),
+        ('device = "H200"', ("lab.toml", "interconnect.kind")),
+        ('base = "dgx-h100"\n[profile]', ("lab.toml", "base")),
         (
             'base = "dgx-h100"\n[device]\nsource = "here"\nmemry = "1 B"',
-            "is not a key of a machine",
+            ("device.memry", "device.memory"),
         ),
     ],
 )
-def test_a_base_that_cannot_be_one_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(MachineError, match=sentence):
+def test_a_base_that_cannot_be_one_is_refused(
+    tmp_path: Path, text: str, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(MachineError, check=names(*named)):
         machine(tmp_path, text)
 
 
 def test_a_long_line_of_files_ends_somewhere(tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / f"{number}.toml").write_text(f'base = "{number + 1}.toml"\n', encoding="utf-8")
-    with pytest.raises(MachineError, match=r"build on each other: 0\.toml on 1\.toml"):
+    with pytest.raises(MachineError, check=names("0.toml", "1.toml")):
         load_machine(str(tmp_path / "0.toml"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.messages import names
 from topologies.build import Parts, build_machine, fabrics, family_of, gpu_of, gpus
 from topologies.collectives.benchmark import bench, full_ring
 from topologies.collectives.collective_time import collective_seconds
@@ -63,9 +64,9 @@ def test_families_are_gpu_generations() -> None:
 
 
 def test_what_is_not_known_is_refused() -> None:
-    with pytest.raises(MachineError, match=r'gpu "TPUv4" is not known; .*known: a100-40'):
+    with pytest.raises(MachineError, check=names("TPUv4", "a100-40")):
         build_machine(Parts("TPUv4", 1))
-    with pytest.raises(MachineError, match='fabric "ethernet" is not known; try infiniband'):
+    with pytest.raises(MachineError, check=names("ethernet", "infiniband")):
         build_machine(Parts("A100", 1, fabric="ethernet"))
 
 

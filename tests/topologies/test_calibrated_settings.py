@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from tests.messages import names
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
@@ -18,7 +19,7 @@ CALIBRATED = dataclasses.replace(load_machine("host"), profile=PROFILE)
 @pytest.mark.parametrize("key", ["device.matmul.e_max", "device.peak_flops.fp32"])
 def test_a_setting_that_measured_tables_override_is_refused(key: str) -> None:
     value = "2 TFLOP/s" if "peak" in key else 0.5
-    with pytest.raises(MachineError, match=f"so {key} changes nothing"):
+    with pytest.raises(MachineError, check=names(key)):
         with_settings(CALIBRATED, {key: value})
 
 

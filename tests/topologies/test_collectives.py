@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.messages import assert_names, names
 from topologies.collectives.collective_time import (
     Kind,
     algorithm_seconds,
@@ -124,14 +125,21 @@ def test_a_setting_replaces_the_algorithm_of_a_collective() -> None:
 def test_an_unknown_algorithm_is_refused_by_name() -> None:
     with pytest.raises(MachineError) as error:
         with_settings(FRONTIER, {"software.all_reduce": "butterfly"})
-    assert str(error.value).endswith(
-        'software.all_reduce = "butterfly" is no algorithm of all_reduce; '
-        "try auto, cheapest, ring, tree, recursive, hierarchical, nvls"
+    assert_names(
+        str(error.value),
+        "software.all_reduce",
+        "butterfly",
+        "all_reduce",
+        "cheapest",
+        "ring",
+        "tree",
+        "recursive",
+        "nvls",
     )
 
 
 def test_a_library_without_the_chosen_algorithm_says_so() -> None:
-    with pytest.raises(MachineError, match=r"^perlmutter has neither software\.nvls nor"):
+    with pytest.raises(MachineError, check=names("perlmutter", "software.nvls")):
         machine = with_algorithm(PERLMUTTER, "all_reduce", "nvls")
         collective_seconds(machine, "all_reduce", MIB, whole_nodes(PERLMUTTER, 16))
 
@@ -198,13 +206,13 @@ def test_a_measured_table_is_interpolated_and_extrapolated_at_its_last_bandwidth
 def test_a_group_size_that_was_not_measured_is_refused() -> None:
     with pytest.raises(MachineError) as error:
         collective_seconds(PROFILED, "all_gather", MIB, Ring(8, 1, 8, 200e9))
-    assert str(error.value) == "all_gather was not measured in groups of 8, only of 2, 4"
+    assert_names(str(error.value), "all_gather", "8", "2", "4")
 
 
 def test_what_was_neither_measured_nor_modelled_is_refused() -> None:
     software = dataclasses.replace(FRONTIER.software, all_gather=None)
     machine = dataclasses.replace(FRONTIER, software=software)
-    with pytest.raises(MachineError, match=r"neither software\.all_gather nor a measured table"):
+    with pytest.raises(MachineError, check=names("software.all_gather")):
         collective_seconds(machine, "all_gather", MIB, whole_nodes(machine, 16))
 
 
@@ -245,7 +253,7 @@ def test_a_hierarchical_collective_without_a_curve_of_its_own_has_the_rings() ->
     borrowed = seconds_by("all_gather", 8e9, "hierarchical", all_gather=PLAIN)
     own = seconds_by("all_gather", 8e9, "hierarchical", hierarchical=Staged(all_gather=PLAIN))
     assert borrowed == own
-    with pytest.raises(MachineError, match=r"neither software\.recursive\.all_gather"):
+    with pytest.raises(MachineError, check=names("software.recursive.all_gather")):
         seconds_by("all_gather", 8e9, "recursive", all_gather=PLAIN)
 
 
@@ -269,9 +277,7 @@ def test_a_pairs_ring_reaches_the_share_of_its_kind_of_links() -> None:
 
 @pytest.mark.parametrize("rows", ["[[4, 1.2]]", "[[4, 0]]", "[[0.5, 0.5]]", "[[4, 0.5], [4, 0.6]]"])
 def test_shares_of_pairs_that_are_none_are_refused(rows: str) -> None:
-    with pytest.raises(
-        MachineError, match=r"software\.pair_share = .* wants rows of \[links, share\]"
-    ):
+    with pytest.raises(MachineError, check=names("software.pair_share", "[links, share]")):
         with_settings(FRONTIER, {"software.pair_share": rows})
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.messages import names
 from topologies.errors import MachineError
 from topologies.hardware.interconnect import Dragonfly
 from topologies.machine import machine_from_dict, machine_to_dict
@@ -72,7 +73,7 @@ def test_a_single_node_has_no_interconnect_graph() -> None:
     document["interconnect"] = {"kind": "none"}
     machine = machine_from_dict(document, "one node")
     assert machine.devices == 4
-    with pytest.raises(MachineError, match="single node"):
+    with pytest.raises(MachineError, check=names("alps")):
         interconnect_graph(machine)
 
 
@@ -109,5 +110,5 @@ def test_a_single_host_is_a_whole_machine() -> None:
 
 
 def test_a_node_has_either_pairs_or_a_switch() -> None:
-    with pytest.raises(MachineError, match="a switch need no pairs"):
+    with pytest.raises(MachineError, check=names("dgx-a100", "node.links", "pairs")):
         with_settings("dgx-a100", {"node.links.all_pairs": "1"})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from tests.messages import assert_names, names
 from topologies.collectives.collective_time import with_algorithm
 from topologies.errors import MachineError, TooFewDevicesError
 from topologies.files.hostlist import node_numbers
 from topologies.hardware.interconnect import FatTree
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import (
+    ASKED_FOR,
     Placement,
     contiguous,
     random,
@@ -81,22 +85,22 @@ def test_host_lists_name_nodes_by_their_digits(text: str, numbers: list[int]) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "named"),
     [
-        ("frontier[1-3", 'the brackets of "frontier[1-3" do not match'),
-        ("rack[1-2]node[1-4]", 'has several brackets, which are not supported'),
-        ("nid[3-1]", '"3-1" in "nid[3-1]" ends before it starts'),
-        ("nid[1-3],nid2", "names node 2 more than once"),
-        ("nid[a-b]", '"a-b" in "nid[a-b]" is not a number or a range'),
-        ("login", '"login" is not a host with a number'),
-        ("x1000c[1-2]", "is not letters and one bracket of numbers"),
-        ("nid[1-2]s", "is not letters and one bracket of numbers"),
+        ("frontier[1-3", ("frontier[1-3",)),
+        ("rack[1-2]node[1-4]", ("rack[1-2]node[1-4]", "frontier[00001-00064,00100]")),
+        ("nid[3-1]", ("3-1", "nid[3-1]")),
+        ("nid[1-3],nid2", ("nid[1-3],nid2", "2")),
+        ("nid[a-b]", ("a-b", "nid[a-b]")),
+        ("login", ("login", "frontier[00001-00064,00100]")),
+        ("x1000c[1-2]", ("x1000c[1-2]", "frontier[00001-00064,00100]")),
+        ("nid[1-2]s", ("nid[1-2]s", "frontier[00001-00064,00100]")),
     ],
 )  # fmt: skip
-def test_host_lists_of_another_form_are_refused_by_name(text: str, sentence: str) -> None:
+def test_host_lists_of_another_form_are_refused_by_name(text: str, named: tuple[str, ...]) -> None:
     with pytest.raises(MachineError) as error:
         node_numbers(text)
-    assert sentence in str(error.value)
+    assert_names(str(error.value), *named)
 
 
 def test_texts_name_the_policies() -> None:
@@ -112,47 +116,50 @@ def test_texts_name_the_policies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "named"),
     [
-        ("contigous", 'placement "contigous" is not known; nearest: contiguous; try '),
-        ("scattered", 'placement "scattered" is not known'),
-        ("scattered:many", 'placement "scattered:many" is not known'),
-        ("hosts", 'placement "hosts" is not known'),
-        ("random:sed=1", "has sed=1, but takes seed=… and order=…"),
-        ("random:seed=x", "has seed=x"),
-        ("random:order=up", 'node order "up" is not known; try sorted or shuffled'),
-        ("contiguous:seed=1", "has seed=1, but takes no options"),
-        ("scattered:3", "scattered:3 does not fit 2 nodes on the 77 groups of frontier"),
-        ("hosts:frontier[9854-9856]", "names node 9856, but frontier has nodes 0 to 9855"),
+        ("contigous", ("contigous", "contiguous")),
+        ("scattered", ("scattered", "scattered:30")),
+        ("scattered:many", ("scattered:many", "scattered:30")),
+        ("hosts", ("hosts", "hosts:NAME[00001-00064]")),
+        ("random:sed=1", ("sed=1", "seed=…", "order=…")),
+        ("random:seed=x", ("seed=x",)),
+        ("random:order=up", ("up", "sorted", "shuffled")),
+        ("contiguous:seed=1", ("seed=1",)),
+        ("scattered:3", ("scattered:3", "2", "77", "frontier")),
+        ("hosts:frontier[9854-9856]", ("9856", "frontier", "0", "9855")),
     ],
 )
-def test_unknown_placements_are_refused(text: str, sentence: str) -> None:
+def test_unknown_placements_are_refused(text: str, named: tuple[str, ...]) -> None:
     with pytest.raises(MachineError) as error:
         parse_placement(text, FRONTIER, 16)
-    assert sentence in str(error.value)
+    assert_names(str(error.value), *named)
 
 
 def test_too_few_hosts_or_nodes_in_the_groups_are_refused() -> None:
-    with pytest.raises(TooFewDevicesError, match="16 ranks do not fit 1 nodes of frontier"):
+    with pytest.raises(TooFewDevicesError, check=names("16", "1", "frontier")):
         parse_placement("hosts:frontier1", FRONTIER, 16)
-    with pytest.raises(MachineError, match="scattered:2 groups of frontier have 256 nodes"):
+    with pytest.raises(MachineError, check=names("scattered:2", "frontier", "256")):
         scattered(FRONTIER, 8 * 300, groups=2)
 
 
 @pytest.mark.parametrize(
-    ("inner", "size", "expected", "words"),
+    ("inner", "size", "expected", "named"),
     [
-        (1, 8, Locality(True, True, True, 1, 1, 1), "inside a node"),
-        (8, 16, Locality(False, True, True, 16, 1, 1), "16 nodes on a switch"),
-        (1, 16, Locality(False, False, True, 2, 4, 1), "2 nodes in a group"),
-        (1024, 2, Locality(False, False, False, 2, 2, 2), "2 nodes of 2 groups"),
+        (1, 8, Locality(True, True, True, 1, 1, 1), ("node",)),
+        (8, 16, Locality(False, True, True, 16, 1, 1), ("16", "switch")),
+        (1, 16, Locality(False, False, True, 2, 4, 1), ("2", "group")),
+        (1024, 2, Locality(False, False, False, 2, 2, 2), ("2", "groups")),
     ],
 )
-def test_the_reach_of_an_axis(inner: int, size: int, expected: Locality, words: str) -> None:
+def test_the_reach_of_an_axis(
+    inner: int, size: int, expected: Locality, named: tuple[str, ...]
+) -> None:
     grid = np.arange(2048).reshape(-1, size, inner)
     members = grid.transpose(0, 2, 1).reshape(-1, size)
     found = locality(FRONTIER, contiguous(FRONTIER, 2048), members)
-    assert (found, found.words) == (expected, words)
+    assert found == expected
+    assert_names(found.words, *named)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +173,7 @@ def test_groups_that_a_whole_number_of_devices_would_keep_in_a_node(
     members = np.arange(2304).reshape(-1, size, inner).transpose(0, 2, 1).reshape(-1, size)
     found = locality(machine, contiguous(machine, 2304), members)
     assert found.whole == whole
-    assert found.words.endswith(f" (one, with {whole} devices of each in use)") == bool(whole)
+    assert (str(whole) in re.findall(r"\d+", found.words)) == bool(whole)
 
 
 def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
@@ -179,9 +186,7 @@ def test_sixteen_nodes_of_frontier_share_four_switches() -> None:
 
 
 def test_other_jobs_cannot_take_everything() -> None:
-    with pytest.raises(
-        MachineError, match=r"interconnect.background = 1 must be from 0 to below 1"
-    ):
+    with pytest.raises(MachineError, check=names("interconnect.background", "1", "0")):
         with_settings(FRONTIER, {"interconnect.background": "1"})
 
 
@@ -193,7 +198,7 @@ def test_a_fat_tree_of_any_size_has_the_units_that_ranks_need() -> None:
     assert (larger.devices, larger.nodes, tree.units, tree.spines) == (3072, 384, 20, 58)
     facts = {fact.key: fact for fact in larger.entries}
     assert (facts["nodes"].value, facts["interconnect.units"].value) == (384, 20)
-    assert facts["nodes"].source == "as many as are asked for"
+    assert facts["nodes"].source == ASKED_FOR
     assert contiguous(larger, 3072).node[-1] == 383
 
 
@@ -212,15 +217,15 @@ def test_a_larger_machine_keeps_what_was_changed_of_it() -> None:
 @pytest.mark.parametrize("name", ["frontier", "host", "4x8xH100,8xNDR"])
 def test_a_machine_of_a_fixed_size_has_no_more_devices(name: str) -> None:
     machine = load_machine(name)
-    with pytest.raises(TooFewDevicesError, match=f"{machine.devices + 1} ranks do not fit"):
+    with pytest.raises(TooFewDevicesError, check=names(f"{machine.devices + 1}")):
         with_room(machine, machine.devices + 1)
 
 
 def test_ten_million_devices_are_the_most() -> None:
-    with pytest.raises(MachineError, match="are more than the 10,000,000 modelled"):
+    with pytest.raises(MachineError, check=names("10,000,000")):
         with_room(load_machine("dgx-h100"), 10_000_001)
 
 
 def test_sizes_are_fixed_or_any() -> None:
-    with pytest.raises(MachineError, match='= "all" is not known; try fixed'):
+    with pytest.raises(MachineError, check=names("interconnect.size", "all", "fixed")):
         with_settings("dgx-h100", {"interconnect.size": "all"})

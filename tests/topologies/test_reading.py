@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from tests.messages import assert_names, names
 from topologies.errors import SimgptError
 from topologies.files.reading import ANSWER_BYTES, MOST_DEPTH, MOST_LINES, SMALL_BYTES, UserFile
 
@@ -31,12 +33,11 @@ def nested(depth: int) -> str:
     return "[" * depth + "1" + "]" * depth
 
 
-DEEP = f"is nested more than {MOST_DEPTH} deep"
-DIGITS = "it has an integer of thousands of digits"
+DEEP = (str(MOST_DEPTH),)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "named"),
     [
         ("a.json", nested(MOST_DEPTH + 1), DEEP),
         ("a.json", nested(100_000), DEEP),
@@ -44,34 +45,34 @@ DIGITS = "it has an integer of thousands of digits"
         ("a.toml", f"x = {nested(MOST_DEPTH)}", DEEP),
         ("a.toml", f"x = {nested(5000)}", DEEP),
         ("a.toml", "a." * 5000 + "b = 1", DEEP),
-        ("a.json", '{"x": ' + "9" * 5000 + "}", f"is not valid JSON: {DIGITS}"),
-        ("a.toml", "x = " + "9" * 5000, f"is not valid TOML: {DIGITS}"),
-        ("a.json", '{"x": ' + "9" * 400 + "}", "x is an integer of hundreds of digits"),
-        ("a.json", '{"x": NaN}', "is not valid JSON: NaN is no number"),
-        ("a.json", "[Infinity]", "is not valid JSON: Infinity is no number"),
-        ("a.json", '{"x": -1e999}', "x is -inf, which is no finite number"),
-        ("a.toml", "x = nan", "x is nan, which is no finite number"),
-        ("a.toml", "x = [1, inf]", "value 2 is inf, which is no finite number"),
-        ("a.toml", "x = 1979-05-27", "x is the date 1979-05-27"),
-        ("a.json", '{"x": "\\ud800"}', "x has half of a surrogate pair"),
-        ("a.json", '{"\\udfff": 1}', "the key \\udfff has half of a surrogate pair"),
-        ("a.json", b'{"x": "\xff"}', "is no thing: byte 7 is not text in UTF-8"),
-        ("a.json", b"\x00", "is not valid JSON"),
-        ("a.toml", b"", ""),
-        ("a.json", b"", "is not valid JSON"),
-        ("a.toml", b"#" * (SMALL_BYTES + 1), "is larger than 1 MiB, as no thing is"),
+        ("a.json", '{"x": ' + "9" * 5000 + "}", ("JSON", "digits")),
+        ("a.toml", "x = " + "9" * 5000, ("TOML", "digits")),
+        ("a.json", '{"x": ' + "9" * 400 + "}", ("x", "digits")),
+        ("a.json", '{"x": NaN}', ("JSON", "NaN")),
+        ("a.json", "[Infinity]", ("JSON", "Infinity")),
+        ("a.json", '{"x": -1e999}', ("x", "-inf")),
+        ("a.toml", "x = nan", ("x", "nan")),
+        ("a.toml", "x = [1, inf]", ("2", "inf")),
+        ("a.toml", "x = 1979-05-27", ("x", "1979-05-27")),
+        ("a.json", '{"x": "\\ud800"}', ("x", "surrogate")),
+        ("a.json", '{"\\udfff": 1}', ("\\udfff", "surrogate")),
+        ("a.json", b'{"x": "\xff"}', ("7", "UTF-8")),
+        ("a.json", b"\x00", ("JSON",)),
+        ("a.toml", b"", ()),
+        ("a.json", b"", ("JSON",)),
+        ("a.toml", b"#" * (SMALL_BYTES + 1), ("1 MiB",)),
     ],
 )
 def test_a_file_that_holds_no_document_is_refused_in_a_sentence(
-    name: str, content: str | bytes, words: str, tmp_path: Path
+    name: str, content: str | bytes, named: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = written(tmp_path, name, content)
-    if not words:
+    if not named:
         assert FILE.document(path) == {}
         return
     said = refusal(path)
     assert str(path) in said
-    assert words in said
+    assert_names(said.replace(str(path), ""), *named)
     assert "\n" not in said
 
 
@@ -93,7 +94,7 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
     content: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, "a.toml", content)
-    assert DEEP in refusal(path)
+    assert_names(refusal(path), *DEEP)
 
 
 def test_dots_that_join_no_keys_are_read(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ numbers = [{"1.5, " * 100}2.5]
     "content", ["a" * SMALL_BYTES, '"""\n' + '\\"""\n' * 200_000, "a " * 2**19, "'\n" * 2**19]
 )
 def test_what_is_no_toml_is_refused_within_seconds(content: str, tmp_path: Path) -> None:
-    assert "is not valid TOML" in refusal(written(tmp_path, "a.toml", content))
+    assert_names(refusal(written(tmp_path, "a.toml", content)), "a.toml", "TOML")
 
 
 def test_what_is_just_within_the_limits_is_read(tmp_path: Path) -> None:
@@ -137,26 +138,26 @@ def test_what_is_just_within_the_limits_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "named"),
     [
-        ("missing.toml", "cannot read the thing missing.toml: No such file or directory"),
-        ("folder.toml", "cannot read the thing folder.toml: Is a directory"),
-        ("loop.toml", "cannot read the thing loop.toml: Too many levels of symbolic links"),
-        ("fifo.toml", "cannot read the thing fifo.toml: it is no regular file"),
-        ("zero.toml", "cannot read the thing zero.toml: it is no regular file"),
-        ("nul\0.toml", "cannot read the thing nul\\x00.toml: a name has no NUL character"),
-        ("n" * 300, "n: File name too long"),
+        ("missing.toml", ("missing.toml", os.strerror(errno.ENOENT))),
+        ("folder.toml", ("folder.toml", os.strerror(errno.EISDIR))),
+        ("loop.toml", ("loop.toml", os.strerror(errno.ELOOP))),
+        ("fifo.toml", ("fifo.toml",)),
+        ("zero.toml", ("zero.toml",)),
+        ("nul\0.toml", (r"nul\x00.toml", "NUL")),
+        ("n" * 300, (os.strerror(errno.ENAMETOOLONG),)),
     ],
 )
 def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(
-    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, named: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder.toml").mkdir()
     Path("loop.toml").symlink_to("loop.toml")
     os.mkfifo("fifo.toml")
     Path("zero.toml").symlink_to("/dev/zero")
-    assert words in refusal(name)
+    assert_names(refusal(name), *named)
 
 
 def test_no_more_is_read_of_a_file_than_its_kind_ever_has(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_no_more_is_read_of_a_file_than_its_kind_ever_has(tmp_path: Path) -> Non
         file.truncate(2**26)
     tracemalloc.start()
     try:
-        assert "is larger than 1 MiB" in refusal(path)
+        assert_names(refusal(path), "1 MiB")
         assert tracemalloc.get_traced_memory()[1] < 8 * SMALL_BYTES
     finally:
         tracemalloc.stop()
@@ -174,7 +175,7 @@ def test_no_more_is_read_of_a_file_than_its_kind_ever_has(tmp_path: Path) -> Non
 def test_an_answer_of_too_many_values_is_refused_before_it_is_parsed() -> None:
     answer = UserFile("answer", SimgptError, ANSWER_BYTES, most_values=1000)
     assert len(answer.parsed("[" + "{}," * 490 + "{}]", "a.json")) == 491
-    with pytest.raises(SimgptError, match=r"a\.json holds more than 1,000 values"):
+    with pytest.raises(SimgptError, check=names("a.json", "1,000")):
         answer.parsed("[" + "{}," * 500 + "{}]", "a.json")
 
 
@@ -182,5 +183,5 @@ def test_a_table_has_lines_with_their_ends_and_not_too_many(tmp_path: Path) -> N
     path = written(tmp_path, "a.csv", 'a,b\r\n"1\n2",3\u2028\n')
     assert FILE.lines(path) == ["a,b\r\n", '"1\n', '2",3\u2028\n']
     path = written(tmp_path, "b.csv", "\n" * (MOST_LINES + 1))
-    with pytest.raises(SimgptError, match="has more than 100,000 lines"):
+    with pytest.raises(SimgptError, check=names("100,000")):
         FILE.lines(path)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.messages import assert_names
 from topologies.collectives.benchmark import bench
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
@@ -78,7 +79,7 @@ def test_below_the_nodes_of_the_runs_there_is_no_band() -> None:
 def test_a_band_around_a_median_and_its_words() -> None:
     band = Band("a job", 64, 1200, 0.9, 1.25)
     assert band.around(2.0) == (1.8, 2.5)
-    assert band.words == "1,200 runs of a job on 64 nodes"
+    assert_names(band.words, "1,200", "a job", "64")
 
 
 @pytest.mark.parametrize(("key", "value"), [("low", "1.1"), ("high", "0.9")])

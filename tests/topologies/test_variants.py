@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import topologies
+from tests.messages import assert_names, names
 from topologies.errors import MachineError
 from topologies.machine import machine_to_dict
 from topologies.machine_files import load_machine, variant_names, with_settings
@@ -71,17 +72,15 @@ def test_a_written_variant_reads_back_equal(mine: Path, tmp_path: Path) -> None:
 def test_an_unknown_variant_is_answered_with_the_known_ones(mine: Path) -> None:
     with pytest.raises(MachineError) as error:
         load_machine(f"{mine}:tunde")
-    assert str(error.value) == (
-        'mine.toml has no variant "tunde"; known: plain, tuned, no-gdr; nearest: tuned'
-    )
-    with pytest.raises(MachineError, match='host has no variant "gloo"; known: no-gdr'):
+    assert_names(str(error.value), "mine.toml", "tunde", "plain", "tuned", "no-gdr")
+    with pytest.raises(MachineError, check=names("host", "gloo", "no-gdr")):
         load_machine("host:gloo")
 
 
 def test_a_variant_may_change_software_alone(mine: Path) -> None:
     text = mine.read_text(encoding="utf-8").replace("[variants.plain]", "[variants.plain.node]")
     mine.write_text(text, encoding="utf-8")
-    with pytest.raises(MachineError, match=r"variants\.plain may hold software and device alone"):
+    with pytest.raises(MachineError, check=names("variants.plain")):
         load_machine(str(mine))
 
 
@@ -96,7 +95,7 @@ def test_the_slowest_of_many_devices_is_six_percent_below_the_mean() -> None:
 
 @pytest.mark.parametrize("table", ["[[256, 1.1]]", "[[256, 0.9], [128, 0.8]]", "[[1, 0.9]]"])
 def test_a_table_of_slowest_devices_must_fall(table: str) -> None:
-    with pytest.raises(MachineError, match=r"device\.slowest = .* rates that fall from 1"):
+    with pytest.raises(MachineError, check=names("device.slowest", "rates", "1")):
         with_settings("perlmutter", {"device.slowest": table})
 
 

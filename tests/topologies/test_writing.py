@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.messages import names as naming
 from topologies.errors import DiskError, OutputError
 from topologies.files.writing import write_whole
 
@@ -56,7 +57,7 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_file_whole(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(f"os.{call}", fails)
-    with pytest.raises(kind, match=r"cannot write .*page\.html: ") as error:
+    with pytest.raises(kind, check=naming("page.html")) as error:
         write_whole(path, "half a p")
     assert (type(error.value), error.value.exit_code) == (kind, status)
     assert path.read_text() == "the earlier page"
@@ -114,7 +115,7 @@ def test_a_file_that_is_protected_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("1")
     path.chmod(0o444)
-    with pytest.raises(OutputError, match="Permission denied"):
+    with pytest.raises(OutputError, check=naming("a.txt", os.strerror(errno.EACCES))):
         write_whole(path, "2")
     assert path.read_text() == "1"
 
@@ -130,24 +131,24 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "code"),
     [
-        ("no/a.txt", "No such file or directory"),
-        ("file/a.txt", "Not a directory"),
-        (".", "Is a directory"),
-        ("fifo", "No such device or address"),
-        ("n" * 300, "File name too long"),
-        ("loop", "Too many levels of symbolic links"),
+        ("no/a.txt", errno.ENOENT),
+        ("file/a.txt", errno.ENOTDIR),
+        (".", errno.EISDIR),
+        ("fifo", errno.ENXIO),
+        ("n" * 300, errno.ENAMETOOLONG),
+        ("loop", errno.ELOOP),
     ],
 )
 def test_a_wrong_name_is_the_users_mistake(
-    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("loop").symlink_to("loop")
     os.mkfifo("fifo")
-    with pytest.raises(OutputError, match=words) as error:
+    with pytest.raises(OutputError, check=naming(os.strerror(code))) as error:
         write_whole(name, "1")
     assert error.value.exit_code == 2
     assert names(tmp_path) == ["fifo", "file", "loop"]
@@ -156,7 +157,7 @@ def test_a_wrong_name_is_the_users_mistake(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
 def test_a_device_is_written_into() -> None:
     write_whole("/dev/null", "1")
-    with pytest.raises(DiskError, match="cannot write /dev/full: No space left on device"):
+    with pytest.raises(DiskError, check=naming("/dev/full", os.strerror(errno.ENOSPC))):
         write_whole("/dev/full", "1")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
@@ -212,5 +213,5 @@ def test_what_a_shell_has_put_into_its_stdout_stays_there(
 
 
 def test_a_descriptor_that_is_not_open_is_the_users_mistake() -> None:
-    with pytest.raises(OutputError, match="cannot write /dev/fd/987: Bad file descriptor"):
+    with pytest.raises(OutputError, check=naming("/dev/fd/987", os.strerror(errno.EBADF))):
         write_whole("/dev/fd/987", "1")
