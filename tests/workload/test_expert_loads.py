@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import assert_names, names
 from tests.workload.test_experts import ROWS, TWO, of_layer
 from workload.errors import ModelError
 from workload.expert_loads.capacity import dropped, mean_dropped
@@ -185,35 +186,37 @@ def test_a_file_has_a_list_for_all_layers_or_one_for_each(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "named"),
     [
-        ([1, 2], "it is no routing histogram: it should have tokens = "),
-        ({}, "it is no routing histogram: it should have tokens = "),
-        ({"tokens": [1], "layers": {}}, "a table layers of such lists, and not both"),
-        ({"tokens": [1, 1, 1, 1], "experts": 4}, "it: unknown key experts; known: tokens, "),
-        ({"tokens": 4}, "it: tokens has no list, but two has 4 experts"),
-        ({"tokens": [1, 1]}, "it: tokens has 2 numbers, but two has 4 experts"),
-        ({"tokens": [1, -1, 1, 1]}, "it: tokens: expert 1 has -1, but should have a whole number"),
-        ({"tokens": [1, 0.5, 1, 1]}, "expert 1 has 0.5, but should have a whole number"),
-        ({"tokens": [1, True, 1, 1]}, "expert 1 has True, but should have a whole number"),
-        ({"tokens": [1, 2**60, 1, 1]}, "but should have a whole number"),
-        ({"tokens": [0, 0, 0, 0]}, "it: tokens has no tokens at all"),
-        ({"tokens": [5, 1, 1, 1]}, "expert 0 has 5 of 8 choices, but a token of two chooses 2 di"),
-        ({"layers": [1]}, "it: layers should be a table of lists"),
-        ({"layers": {"1": [1, 1, 1, 1]}}, "it lacks layers of two with experts: 2"),
-        ({"layers": {"0": [1, 1, 1, 1]}}, "it: two has no layer 0 with experts; it has 1, 2"),
-        ({"layers": {"1": [1, 1], "2": [1]}}, "it: layer 1 has 2 numbers, but two has 4 experts"),
+        ([1, 2], ("it", "tokens", "layers")),
+        ({}, ("it", "tokens", "layers")),
+        ({"tokens": [1], "layers": {}}, ("it", "tokens", "layers")),
+        ({"tokens": [1, 1, 1, 1], "experts": 4}, ("experts", "tokens", "layers", "source")),
+        ({"tokens": 4}, ("tokens", "two", "4")),
+        ({"tokens": [1, 1]}, ("tokens", "two", "2", "4")),
+        ({"tokens": [1, -1, 1, 1]}, ("tokens", "1", "-1")),
+        ({"tokens": [1, 0.5, 1, 1]}, ("1", "0.5")),
+        ({"tokens": [1, True, 1, 1]}, ("1", "True")),
+        ({"tokens": [1, 2**60, 1, 1]}, ("1", str(2**60))),
+        ({"tokens": [0, 0, 0, 0]}, ("it", "tokens")),
+        ({"tokens": [5, 1, 1, 1]}, ("0", "5", "8", "2")),
+        ({"layers": [1]}, ("it", "layers")),
+        ({"layers": {"1": [1, 1, 1, 1]}}, ("it", "two", "2")),
+        ({"layers": {"0": [1, 1, 1, 1]}}, ("two", "0", "1", "2")),
+        ({"layers": {"1": [1, 1], "2": [1]}}, ("two", "1", "2", "4")),
     ],
 )
-def test_what_is_no_histogram_of_the_model_is_refused(document: Any, words: str) -> None:
+def test_what_is_no_histogram_of_the_model_is_refused(
+    document: Any, named: tuple[str, ...]
+) -> None:
     with pytest.raises(ModelError) as error:
         histogram_of(document, replace(FOUR, layers=3, dense_layers=1), "it")
-    assert words in str(error.value)
+    assert_names(str(error.value), *named)
 
 
 def test_a_model_without_experts_has_no_histogram() -> None:
     dense = replace(FOUR, experts=0, topk=0, expert_ffn=0)
-    with pytest.raises(ModelError, match="it says how experts are chosen, and two has none"):
+    with pytest.raises(ModelError, check=names("experts", "two")):
         histogram_of({"tokens": [1]}, dense, "it")
 
 

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from tests.messages import names
 from tests.workload.test_experts import ROWS, of_layer, program_of
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Axes, Grid
@@ -88,7 +89,7 @@ def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> No
     assert plan.grid.groups("inner_context").tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     copies = [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert plan.grid.groups(*plan.expert_copies).tolist() == copies
-    with pytest.raises(PlanCannotRunError, match="expert=6 does not divide data=3 times context=4"):
+    with pytest.raises(PlanCannotRunError, check=names("expert=6", "data=3", "context=4")):
         parse_plan("context=4,data=3,expert=6,batch=6")
 
 
@@ -131,42 +132,47 @@ def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> No
 
 
 @pytest.mark.parametrize(
-    ("plan", "error", "sentence"),
+    ("plan", "error", "named"),
     [
-        ("data=4,expert=3", PlanCannotRunError, "data=4; nearest: 2, 4"),
-        ("data=32,expert=48", PlanCannotRunError, "data=32; nearest: 32"),
-        ("data=12,expert=8", PlanCannotRunError, "data=12; nearest: 6, 12"),
-        ("context=4,data=6,expert=6", PlanCannotRunError, "of it; nearest: 4, 8"),
-        ("x=2,data=2,expert=2,expert_tensor=1", PlanError, "needs sequence_parallel"),
+        ("data=4,expert=3", PlanCannotRunError, ("data=4", "2", "4")),
+        ("data=32,expert=48", PlanCannotRunError, ("data=32", "32")),
+        ("data=12,expert=8", PlanCannotRunError, ("data=12", "6", "12")),
+        (
+            "context=4,data=6,expert=6",
+            PlanCannotRunError,
+            ("expert=6", "data=6", "context=4", "4", "8"),
+        ),
+        ("x=2,data=2,expert=2,expert_tensor=1", PlanError, ("sequence_parallel",)),
         (
             "x=2,data=2,expert=2,expert_tensor=3,sp=true",
             PlanCannotRunError,
-            "expert_tensor=3 does not divide data=2 times x=2, or neither divides x nor is a "
-            "multiple of it; nearest: 2, 4",
+            ("expert_tensor=3", "data=2", "x=2", "2", "4"),
         ),
         (
             "x=4,data=6,expert=8,expert_tensor=2,sp=true",
             PlanCannotRunError,
-            "expert=8 does not divide data=6 times x/2=2, or neither divides x/2 nor is a multiple "
-            "of it; nearest: 6, 12",
+            ("expert=8", "data=6", "x/2=2", "x/2", "6", "12"),
         ),
         (
             "x=4,context=2,data=3,expert=16,expert_tensor=1,sp=true",
             PlanCannotRunError,
-            "expert=16 does not divide data=3 times context=2 times x=4, or neither divides x and "
-            "then context nor is a multiple of them; nearest: 8, 24",
+            ("expert=16", "data=3", "context=2", "x=4", "8", "24"),
         ),
-        ("data=16,expert=16", PlanCannotRunError, "expert=16 does not divide experts=8"),
+        ("data=16,expert=16", PlanCannotRunError, ("expert=16", "experts=8")),
         (
             "data=8,expert=4,zero=1,shard=2",
             PlanCannotRunError,
-            "shard=2 is no multiple of the 4 neighbours on data that split experts",
+            ("shard=2", "4", "experts"),
         ),
-        ("data=4,expert=2,optimizer=mezo", PlanCannotRunError, "mezo does not know"),
+        (
+            "data=4,expert=2,optimizer=mezo",
+            PlanCannotRunError,
+            ("optimizer=mezo", "experts=8", "adamw", "sgd"),
+        ),
     ],
 )
 def test_a_plan_that_cannot_split_experts_is_refused(
-    plan: str, error: type[Exception], sentence: str
+    plan: str, error: type[Exception], named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, check=names(*named)):
         program_of(plan)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import names
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower, lower_again
@@ -149,21 +150,23 @@ def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("fields", "named"),
     [
-        ({"topk": 9}, "topk=9 must be at most experts=8"),
-        ({"topk": 0}, "experts=8 needs topk"),
-        ({"experts": 0}, "topk=2 needs experts"),
-        ({"capacity": 9.0}, "capacity=9.0 must be 0"),
-        ({"dense_layers": 3}, "dense_layers=3 must be at most layers=2"),
-        ({"router": "hash"}, "router='hash' must be"),
+        ({"topk": 9}, ("topk=9", "experts=8")),
+        ({"topk": 0}, ("experts=8",)),
+        ({"experts": 0}, ("topk=2", "experts")),
+        ({"capacity": 9.0}, ("capacity=9.0", "0")),
+        ({"dense_layers": 3}, ("dense_layers=3", "layers=2")),
+        ({"router": "hash"}, ("router", "hash", "softmax", "softmax-topk", "sigmoid")),
     ],
 )
-def test_a_model_with_impossible_experts_is_refused(fields: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ModelError, match=sentence):
+def test_a_model_with_impossible_experts_is_refused(
+    fields: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelError, check=names(*named)):
         replace(TWO, **fields)
 
 
 def test_a_model_without_experts_takes_no_axis_of_them() -> None:
-    with pytest.raises(PlanCannotRunError, match="tiny-30k has none"):
+    with pytest.raises(PlanCannotRunError, check=names("tiny-30k", "none")):
         program_of("data=4,expert=2", find_model("tiny-30k"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.messages import names
 from tests.workload.test_experts import ROWS, TWO, of_layer, program_of
 from workload.errors import PlanCannotRunError
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH
@@ -57,5 +58,5 @@ def test_ranks_of_x_that_split_an_expert_sum_behind_the_scatter() -> None:
 
 
 def test_without_an_axis_of_experts_nothing_is_gathered() -> None:
-    with pytest.raises(PlanCannotRunError, match="dispatcher=all_gather has no rows to send"):
+    with pytest.raises(PlanCannotRunError, check=names("dispatcher=all_gather")):
         parse_plan("data=4,dispatcher=all_gather")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import names
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
 from workload.lowering import lower
@@ -158,39 +159,45 @@ def test_splitting_a_model_changes_neither_its_flops_nor_its_parameters(name: st
 
 
 def test_an_unknown_model_is_answered_with_its_neighbours() -> None:
-    with pytest.raises(ModelError, match=r"unknown model 'gpt-6b'; did you mean gpt-"):
+    with pytest.raises(ModelError, check=names("gpt-6b")):
         find_model("gpt-6b")
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ModelError, match="heads=3 does not divide hidden=8"):
+    with pytest.raises(ModelError, check=names("heads=3", "hidden=8")):
         replace(TWO_LAYERS, heads=3)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "named"),
     [
-        ({"kv_heads": 3}, "two: kv_heads=3 does not divide heads=2"),
-        ({"kv_heads": -1}, "kv_heads=-1 must be at least 0"),
-        ({"hidden": 10**9}, "hidden=1000000000 must be at most 200,000"),
-        ({"layers": 10**6}, "layers=1000000 must be at most 10,000"),
-        ({"norm": "batchnorm"}, "norm='batchnorm' must be layernorm or rmsnorm"),
-        ({"positions": "rope", "head_width": 5}, "a head's width 5 must be even"),
-        ({"positions": "rope", "rope_base": 1}, "rope_base=1 must be at least 2"),
-        ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
-        ({"qkv_bias": True}, "qkv_bias=true says nothing more than biases=true"),
-        ({"qk_norm": True}, "qk_norm=true is an RMSNorm, and goes with norm=rmsnorm, not layer"),
-        ({"norm_eps": 0.0}, "norm_eps=0 must be above 0 and below 1"),
-        ({"rope_scaling": "linear:factor=2"}, "goes with positions=rope, not learned"),
-        ({"positions": "rope", "rope_scaling": "su:factor=2"}, "known methods are none, linear"),
-        ({"positions": "rope", "rope_scaling": "linear"}, "rope_scaling=linear lacks factor"),
-        ({"positions": "rope", "rope_scaling": "linear:factor=x"}, "factor=x must be a number"),
-        ({"positions": "rope", "rope_scaling": "linear:beta=2"}, "beta is no number of linear"),
-        ({"positions": "rope", "rope_scaling": "llama3:factor=8"}, "low_freq_factor=0 must be"),
+        ({"kv_heads": 3}, ("kv_heads=3", "heads=2")),
+        ({"kv_heads": -1}, ("kv_heads=-1", "0")),
+        ({"hidden": 10**9}, ("hidden=1000000000", "200,000")),
+        ({"layers": 10**6}, ("layers=1000000", "10,000")),
+        ({"norm": "batchnorm"}, ("norm", "batchnorm", "layernorm", "rmsnorm")),
+        ({"positions": "rope", "head_width": 5}, ("rope", "5")),
+        ({"positions": "rope", "rope_base": 1}, ("rope_base=1", "2")),
+        ({"dropout": 1.0}, ("dropout=1.0", "0", "1")),
+        ({"qkv_bias": True}, ("qkv_bias=true", "biases=true")),
+        ({"qk_norm": True}, ("qk_norm=true", "norm=rmsnorm", "layernorm")),
+        ({"norm_eps": 0.0}, ("norm_eps=0", "0", "1")),
+        ({"rope_scaling": "linear:factor=2"}, ("positions=rope",)),
+        (
+            {"positions": "rope", "rope_scaling": "su:factor=2"},
+            ("rope_scaling=su:factor=2", "none", "linear", "llama3", "yarn"),
+        ),
+        ({"positions": "rope", "rope_scaling": "linear"}, ("rope_scaling=linear",)),
+        ({"positions": "rope", "rope_scaling": "linear:factor=x"}, ("factor=x",)),
+        (
+            {"positions": "rope", "rope_scaling": "linear:beta=2"},
+            ("rope_scaling=linear:beta=2", "beta", "factor"),
+        ),
+        ({"positions": "rope", "rope_scaling": "llama3:factor=8"}, ("low_freq_factor=0",)),
     ],
 )
-def test_a_model_that_cannot_be_is_refused(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_a_model_that_cannot_be_is_refused(changed: dict[str, Any], named: tuple[str, ...]) -> None:
+    with pytest.raises(ModelError, check=names(*named)):
         replace(TWO_LAYERS, **changed)
 
 
@@ -215,19 +222,19 @@ def test_a_model_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("layers = 2", "hidden, heads, sequence, vocab missing"),
-        ("depth = 2", "unknown key 'depth'"),
-        ("layers = 'two'", "must be int"),
-        ("layers = ", "is not valid TOML"),
-        ("biases = 1", "biases = 1 must be bool"),
-        ("dropout = '0.1'", "dropout = '0.1' must be float"),
-        ("layers = 2\nhidden = 8\nactivation = 'swiglu'", "heads, sequence, vocab, ffn missing"),
+        ("layers = 2", ("hidden", "heads", "sequence", "vocab")),
+        ("depth = 2", ("depth",)),
+        ("layers = 'two'", ("layers", "'two'")),
+        ("layers = ", ("mine.toml", "TOML")),
+        ("biases = 1", ("biases", "1")),
+        ("dropout = '0.1'", ("dropout", "0.1")),
+        ("layers = 2\nhidden = 8\nactivation = 'swiglu'", ("heads", "sequence", "vocab", "ffn")),
     ],
 )
-def test_a_bad_model_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_model_file_is_refused(tmp_path: Path, text: str, named: tuple[str, ...]) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, check=names(*named)):
         read_model(path)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.grid import AXES, Grid
@@ -93,88 +94,88 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
 @pytest.mark.parametrize("key", ["x", "data", "batch", "micro_batch", "interleave"])
 def test_a_count_beyond_any_plan_is_refused(key: str) -> None:
     """Products of two counts stay within 64 bits, however a plan is made."""
-    with pytest.raises(PlanError, match=f"{key}=1000000001 must be at most 1,000,000,000"):
+    with pytest.raises(PlanError, check=names(f"{key}=1000000001", "1,000,000,000")):
         replace(Plan(batch=1, micro_batch=1), **{key: 10**9 + 1})  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="batch=9223372036854775808 must be at most"):
+    with pytest.raises(PlanError, check=names("batch=9223372036854775808")):
         parse_plan("x=1", batch=2**63)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("q=2", "unknown plan key 'q'"),
-        ("recompute=full:" + "9" * 5000, "must be full:N for the first N layers"),
-        ("x=10000000000", "x=10000000000 must be at most"),
-        ("dat=2", "did you mean data?"),
-        ("expert_parallel=8", "did you mean ep=8?"),
-        ("x", "cannot read 'x'"),
-        ("x=2,x=2", "x stands twice"),
-        ("x=two", "x=two must be a whole number"),
-        ("x=0", "x=0 must be at least 1"),
-        ("x=-2", "x=-2 must be at least 1"),
-        ("zero=4", "zero=4 must be 0, 1, 2 or 3"),
-        ("shard=2,data=4", "shard=2 needs zero=1, 2 or 3"),
-        ("sequence_parallel=yes", "must be true or false"),
-        ("interleave=2", "interleave=2 needs pipe > 1"),
-        ("pipe=2,stage_layers=1+2+3", "names 3 chunks, but pipe=2 times interleave=1 makes 2"),
-        ("recompute=full:0", "recompute=full:0 must be full:N"),
-        ("recompute=selective:2", "recompute=selective:2 must be full:N"),
-        ("recompute=some", "recompute=some is not supported; use one of none, selective, full"),
-        ("overlap=all+none", "overlap=none is not supported"),
-        ("precision=fp16", "precision=fp16 is not supported"),
-        ("data=rest", "fills a number of devices"),
-        ("batch=8", "the plan says batch=8, the command batch=16"),
+        ("q=2", ("q",)),
+        ("recompute=full:" + "9" * 5000, ("full:N",)),
+        ("x=10000000000", ("x=10000000000", "1,000,000,000")),
+        ("dat=2", ("dat", "data")),
+        ("expert_parallel=8", ("ep=8",)),
+        ("x", ("'x'",)),
+        ("x=2,x=2", ("x",)),
+        ("x=two", ("x=two",)),
+        ("x=0", ("x=0", "1")),
+        ("x=-2", ("x=-2", "1")),
+        ("zero=4", ("zero=4", "0", "1", "2", "3")),
+        ("shard=2,data=4", ("shard=2", "zero=1", "2", "3")),
+        ("sequence_parallel=yes", ("sequence_parallel=yes", "true", "false")),
+        ("interleave=2", ("interleave=2", "pipe")),
+        ("pipe=2,stage_layers=1+2+3", ("stage_layers", "3", "pipe=2", "interleave=1", "2")),
+        ("recompute=full:0", ("recompute=full:0", "full:N")),
+        ("recompute=selective:2", ("recompute=selective:2", "full:N")),
+        ("recompute=some", ("recompute=some", "none", "selective", "full")),
+        ("overlap=all+none", ("overlap=none",)),
+        ("precision=fp16", ("precision=fp16",)),
+        ("data=rest", ("data=rest",)),
+        ("batch=8", ("batch=8", "batch=16")),
     ],
 )
-def test_a_plan_that_cannot_be_read_is_refused(text: str, said: str) -> None:
-    with pytest.raises(PlanError, match=said.replace("?", r"\?").replace("+", r"\+")):
+def test_a_plan_that_cannot_be_read_is_refused(text: str, named: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError, check=names(*named)):
         parse_plan(text, batch=16)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("data=3", "batch=16 does not divide over z.data=3 ranks; nearest: 15, 18"),
-        ("data=2,micro_batch=3", "micro_batch=3 does not divide a rank's 8 sequences"),
-        ("x=2,y=2", "multiply to 4 ranks, not to 8 devices"),
-        ("x=3,data=rest", "does not divide 8 devices"),
+        ("data=3", ("batch=16", "z*data=3", "15", "18")),
+        ("data=2,micro_batch=3", ("micro_batch=3", "8")),
+        ("x=2,y=2", ("4", "8", "data=rest")),
+        ("x=3,data=rest", ("x*y*z*pipe=3", "8", "data=rest")),
     ],
 )
-def test_a_plan_that_does_not_divide_says_what_would(text: str, said: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=said):
+def test_a_plan_that_does_not_divide_says_what_would(text: str, named: tuple[str, ...]) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         parse_plan(text, batch=16, devices=8 if "," in text and "micro" not in text else None)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("x=3", "x=3 does not divide heads=8 and ffn=512; nearest: 2, 4"),
-        ("y=5", "y=5 does not divide hidden=128; nearest: 4, 8"),
+        ("x=3", ("x=3", "heads=8", "ffn=512", "2", "4")),
+        ("y=5", ("y=5", "hidden=128", "4", "8")),
     ],
 )
-def test_a_plan_that_does_not_divide_the_model_says_what_would(text: str, said: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=said):
+def test_a_plan_that_does_not_divide_the_model_says_what_would(
+    text: str, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         lower(find_model("tiny-1m"), parse_plan(text))
 
 
 def test_x_must_divide_the_inner_width_of_the_mlp() -> None:
     """Llama's 11008 would leave three ranks 3669 columns each, and one column to nobody."""
     gpt = replace(find_model("tiny-1m"), heads=12, hidden=96, ffn=11008)
-    with pytest.raises(PlanCannotRunError, match="x=3 does not divide ffn=11008; nearest: 2, 4"):
+    with pytest.raises(PlanCannotRunError, check=names("x=3", "ffn=11008", "2", "4")):
         lower(gpt, parse_plan("x=3"))
     lower(replace(gpt, ffn=11007), parse_plan("x=3"))
 
 
 def test_x_must_divide_the_key_heads_that_queries_share() -> None:
-    with pytest.raises(PlanCannotRunError, match="x=8 does not divide kv_heads=4; nearest: 4"):
+    with pytest.raises(PlanCannotRunError, check=names("x=8", "kv_heads=4", "4")):
         lower(find_model("tiny-llama-1m"), parse_plan("x=8"))
 
 
 def test_x_must_divide_the_rows_that_sequence_parallelism_splits() -> None:
     gpt, text = replace(find_model("tiny-1m"), sequence=30), "x=4,sequence_parallel=true"
-    with pytest.raises(
-        PlanCannotRunError, match="x=4 does not divide the rows of a micro-batch=30"
-    ):
+    with pytest.raises(PlanCannotRunError, check=names("x=4", "micro-batch=30")):
         lower(gpt, parse_plan(text))
     lower(gpt, parse_plan(f"{text},micro_batch=2"))
 
@@ -198,7 +199,7 @@ def test_an_order_says_on_which_axis_ranks_are_neighbours() -> None:
 
 
 def test_an_order_names_every_axis_once() -> None:
-    with pytest.raises(PlanError, match="order=x-y must name x, y, z, data, pipe once"):
+    with pytest.raises(PlanError, check=names("order=x-y")):
         parse_plan("x=2,order=x-y")
     plan = parse_plan("x=2,data=2,order=data-y-z-x-pipe")
     assert str(plan) == "x=2,y=1,z=1,data=2,order=data-y-z-x-pipe"

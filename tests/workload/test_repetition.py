@@ -113,5 +113,5 @@ def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
 
 def test_an_op_that_stands_twice_in_a_layer_is_refused() -> None:
     ops = [compute(f"m0.l{n}.work", writes=f"q{n}") for n in (0, 1, 1, 2, 3, 4)]
-    with pytest.raises(IrregularError, match="told apart"):
+    with pytest.raises(IrregularError):
         grown(by_hand("x=1", *ops).outline, 5, 8)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.search.problem import SearchProblem
+from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -63,7 +64,7 @@ def test_lomo_keeps_gradients_of_norms_biases_and_positions_alone() -> None:
 
 
 def test_lomo_is_refused_with_a_loss_whose_tokens_are_counted_at_the_end() -> None:
-    with pytest.raises(PlanCannotRunError, match=r"optimizer=lomo updates weights .* goldfish_k"):
+    with pytest.raises(PlanCannotRunError, check=names("optimizer=lomo", "goldfish_k")):
         program_of("data=2,optimizer=lomo", replace(GPT_OF_TWO, goldfish_k=4))
 
 
@@ -173,28 +174,28 @@ def test_biases_of_experts_and_routers_are_adamw_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "named"),
     [
-        ("optimizer=lomo,batch=8,micro_batch=2", "single micro-batch, not of 4.*micro_batch=8"),
-        ("optimizer=lomo,pipe=2", "runs with pipe=1, not pipe=2"),
-        ("optimizer=lomo,data=2,zero=1", "zero=1 to shard; use zero=0 or 3"),
-        ("optimizer=lomo,gradients=bf16", "gradients=bf16 has no effect"),
-        ("optimizer=lomo,offload=optimizer", "nothing to move"),
-        ("optimizer=sgd,precision=fp32,offload=optimizer", "keeps no states in precision=fp32"),
+        ("optimizer=lomo,batch=8,micro_batch=2", ("4", "micro_batch=8")),
+        ("optimizer=lomo,pipe=2", ("pipe=1", "pipe=2")),
+        ("optimizer=lomo,data=2,zero=1", ("zero=1", "zero=0", "3")),
+        ("optimizer=lomo,gradients=bf16", ("gradients=bf16",)),
+        ("optimizer=lomo,offload=optimizer", ("optimizer=lomo", "offload=optimizer")),
+        ("optimizer=sgd,precision=fp32,offload=optimizer", ("precision=fp32",)),
     ],
 )
-def test_what_a_rule_cannot_do_is_refused_by_name(text: str, reason: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=reason):
+def test_what_a_rule_cannot_do_is_refused_by_name(text: str, named: tuple[str, ...]) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         parse_plan(text)
 
 
 def test_a_rule_that_is_not_there_is_refused_with_those_that_are() -> None:
-    with pytest.raises(PlanError, match=f"optimizer=lion is not supported.*{', '.join(NAMES)}"):
+    with pytest.raises(PlanError, check=names("optimizer=lion", *NAMES)):
         parse_plan("optimizer=lion")
 
 
 def test_a_search_of_plans_that_a_rule_mostly_refuses_is_refused() -> None:
-    with pytest.raises(PlanError, match="a search cannot keep optimizer=lomo"):
+    with pytest.raises(PlanError, check=names("optimizer=lomo")):
         SearchProblem(GPT_OF_TWO, 4, 4, {"optimizer": "lomo"})
 
 

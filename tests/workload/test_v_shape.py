@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -115,18 +116,18 @@ def test_a_tied_table_is_on_the_first_stage_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "words"),
+    ("text", "kind", "named"),
     [
-        ("pipe=2,schedule=zb-v", PlanError, "needs pipe > 1 and interleave=2"),
-        ("pipe=2,interleave=3,schedule=zb-v", PlanError, "needs pipe > 1 and interleave=2"),
-        ("interleave=2,schedule=dualpipe-v", PlanError, "needs pipe > 1 and interleave=2"),
-        ("pipe=2,interleave=2,schedule=zb-h1", PlanError, "and schedule=1f1b"),
-        ("pipe=4,interleave=2,schedule=dualpipe-v", PlanCannotRunError, "at least 2[*]pipe=8"),
-        ("pipe=4,interleave=2,schedule=dualpipe", PlanError, "an even pipe and interleave=1"),
+        ("pipe=2,schedule=zb-v", PlanError, ("1", "interleave=2")),
+        ("pipe=2,interleave=3,schedule=zb-v", PlanError, ("1", "interleave=2")),
+        ("interleave=2,schedule=dualpipe-v", PlanError, ("1", "interleave=2")),
+        ("pipe=2,interleave=2,schedule=zb-h1", PlanError, ("schedule=1f1b",)),
+        ("pipe=4,interleave=2,schedule=dualpipe-v", PlanCannotRunError, ("2*pipe=8",)),
+        ("pipe=4,interleave=2,schedule=dualpipe", PlanError, ("interleave=1",)),
     ],
 )
 def test_what_a_v_cannot_have_is_refused_by_name(
-    text: str, kind: type[Exception], words: str
+    text: str, kind: type[Exception], named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, check=names(*named)):
         parse_plan(f"{text},batch=4,micro_batch=1")

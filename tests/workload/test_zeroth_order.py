@@ -9,6 +9,7 @@ import pytest
 
 from simulator.engine.whole_step import step_bytes
 from simulator.search.problem import SearchProblem
+from tests.messages import names
 from tests.workload.test_rules import GPT_OF_TWO, held
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -111,36 +112,38 @@ def test_the_slots_of_a_pipeline_are_those_of_both_passes_without_a_bubble_betwe
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "named"),
     [
-        ("mezo,data=2,zero=2", "zero=2 to shard; use zero=0 or 3"),
-        ("mezo,gradients=bf16", "gradients=bf16 has no effect; use fp32"),
-        ("mezo,offload=optimizer", "nothing to move"),
-        ("mezo,recompute=full:2", "no backward pass, so recompute=full:2 has no effect"),
-        ("mezo,pipe=2,schedule=zb-h1", "which schedule=zb-h1 orders as 1f1b does"),
-        ("mezo,z=2,reshard=false", "no backward pass to keep gathered weights for"),
-        ("fedkseed-step,data=2,zero=3", "a direction of its own, so zero=3 cannot shard them"),
-        ("fedkseed-step,offload=optimizer", "reads its master copies in every pass"),
+        ("mezo,data=2,zero=2", ("zero=2", "zero=0", "3")),
+        ("mezo,gradients=bf16", ("gradients=bf16", "fp32")),
+        ("mezo,offload=optimizer", ("optimizer=mezo", "offload=optimizer")),
+        ("mezo,recompute=full:2", ("recompute=full:2",)),
+        ("mezo,pipe=2,schedule=zb-h1", ("schedule=zb-h1", "1f1b")),
+        ("mezo,z=2,reshard=false", ("optimizer=mezo", "reshard=false", "true")),
+        ("fedkseed-step,data=2,zero=3", ("zero=3",)),
+        ("fedkseed-step,offload=optimizer", ("optimizer=fedkseed-step", "offload=optimizer")),
     ],
 )
-def test_what_belongs_to_a_backward_pass_is_refused_by_name(text: str, reason: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=reason):
+def test_what_belongs_to_a_backward_pass_is_refused_by_name(
+    text: str, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         parse_plan(f"optimizer={text}")
 
 
 @pytest.mark.parametrize("rule", BOTH)
 @pytest.mark.parametrize(
-    ("more", "words"), [({"dropout": 0.1}, "dropout"), ({"goldfish_k": 4}, "Goldfish loss")]
+    ("more", "word"), [({"dropout": 0.1}, "dropout"), ({"goldfish_k": 4}, "Goldfish")]
 )
 def test_a_loss_that_leaves_something_out_is_refused(
-    rule: str, more: dict[str, float], words: str
+    rule: str, more: dict[str, float], word: str
 ) -> None:
-    with pytest.raises(PlanCannotRunError, match=f"optimizer={rule} .* without {words}"):
+    with pytest.raises(PlanCannotRunError, check=names(f"optimizer={rule}", word)):
         program_of("data=1", rule, replace(GPT_OF_TWO, **more))  # type: ignore[arg-type]
 
 
 def test_a_search_with_bounds_of_backward_passes_is_refused() -> None:
-    with pytest.raises(PlanError, match="a search cannot keep optimizer=mezo"):
+    with pytest.raises(PlanError, check=names("optimizer=mezo")):
         SearchProblem(GPT_OF_TWO, 4, 4, {"optimizer": "mezo"})
 
 

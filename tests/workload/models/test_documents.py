@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.attention import causal_flops, packed_blocks, packed_share, waves
 from simulator.predict import predict
+from tests.messages import names
 from topologies.machine_files import load_machine
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
@@ -167,23 +168,25 @@ def test_lengths_are_a_list_in_files_and_a_text_elsewhere(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "named"),
     [
-        ({"documents": "8+4"}, "documents=8.4 are 12 tokens, and sequence=16"),
-        ({"documents": "8+x4"}, "x4 is no length of a document"),
-        ({"documents": "8+0+8"}, "0 is no length of a document"),
-        ({"documents": "200000x1"}, "must be at most 100,000 documents"),
-        ({"document": 8}, "documents=8.2x4 says the lengths that document=8 says"),
-        ({"dropout": 0.1}, "documents=8.2x4 goes without dropout, not 0.1"),
+        ({"documents": "8+4"}, ("documents=8+4", "12", "tokens", "sequence=16")),
+        ({"documents": "8+x4"}, ("documents=8+x4", "x4", "4096+2x2048")),
+        ({"documents": "8+0+8"}, ("documents=8+0+8", "0", "4096+2x2048")),
+        ({"documents": "200000x1"}, ("100,000",)),
+        ({"document": 8}, ("documents=8+2x4", "document=8")),
+        ({"dropout": 0.1}, ("documents=8+2x4", "dropout", "0.1")),
     ],
 )
-def test_lengths_that_cannot_be_are_refused(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_lengths_that_cannot_be_are_refused(
+    changed: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelError, check=names(*named)):
         replace(LENGTHS, **changed)
 
 
 def test_single_steps_and_hybrids_refuse_documents() -> None:
-    with pytest.raises(PlanCannotRunError, match=r"attention=unfused .* packed has documents=8"):
+    with pytest.raises(PlanCannotRunError, check=names("attention=unfused", "documents=8")):
         lower(LENGTHS, parse_plan("attention=unfused"))
-    with pytest.raises(ModelError, match="goes without pattern: states of Mamba-2"):
+    with pytest.raises(ModelError, check=names("pattern", "Mamba-2")):
         replace(find_model("nemotron-3-nano"), documents="4096+2x2048")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import assert_names, names
 from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.described import Described
@@ -47,7 +48,7 @@ def test_the_language_model_of_several_senses_is_read(key: str, tmp_path: Path) 
 
 
 def test_what_stands_one_level_down_is_named_where_it_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"config.json, text_config: the family qwen3_5_text"):
+    with pytest.raises(ModelError, check=names("config.json", "text_config", "qwen3_5_text")):
         described(
             {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}, tmp_path
         )
@@ -60,7 +61,7 @@ def test_a_language_model_two_levels_down_is_read_and_all_others_are_named(tmp_p
     config = {"model_type": "x", "thinker_config": thinker, "talker_config": {"hidden_size": 8}}
     found = described({**config, "quantization_config": {"bits": 4}}, tmp_path)
     assert found.gpt.parameters == 23_572_403_200
-    assert found.notes[0].text == "left out beside the language model: talker_config, audio_config"
+    assert_names(found.notes[0].text, "talker_config", "audio_config")
 
 
 def test_a_config_whose_top_says_nothing_of_a_family_is_one(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_fields_at_the_top_beside_a_vision_model_are_read(tmp_path: Path) -> Non
     own = {key: value for key, value in LANGUAGE.items() if key not in ("model_type", "head_dim")}
     found = described({"model_type": "qwen2_vl", **own, "vision_config": {"depth": 32}}, tmp_path)
     assert found.gpt.qkv_bias
-    assert found.notes[0].text == "left out beside the language model: vision_config"
+    assert_names(found.notes[0].text, "vision_config")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_the_preset_of_a_family_that_is_not_read_is_named(
     sizes = zip(keys, (gpt.layers, gpt.hidden, gpt.experts), strict=True)
     config = {"model_type": family, "vocab_size": gpt.vocab}
     config |= {key: size for key, size in sizes if key}
-    with pytest.raises(ModelError, match=f"the preset .*{preset}.* has its"):
+    with pytest.raises(ModelError, check=names(preset)):
         described(config, tmp_path)
 
 
@@ -170,11 +171,11 @@ def test_windows_that_begin_elsewhere_are_as_many_and_that_is_said(
 
 
 def test_presets_of_a_family_are_named_where_none_has_the_sizes(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="presets of such models: grok-1"):
+    with pytest.raises(ModelError, check=names("grok-1")):
         described({"model_type": "grok", "num_hidden_layers": 99}, tmp_path)
     with pytest.raises(ModelError) as raised:
         described({"model_type": "rwkv", "num_hidden_layers": 99}, tmp_path)
-    assert str(raised.value).endswith("it needs recurrences (RWKV), which is not modelled")
+    assert_names(str(raised.value), "rwkv", "RWKV")
 
 
 def test_a_family_that_is_not_known_is_read_by_its_class_and_that_is_said(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_class_of_a_familys_next_generation_comes_before_the_familys_name(tmp_
     config = {"model_type": "minimax", "architectures": ["MiniMaxM2ForCausalLM"]}
     found, own = described(config, tmp_path), described({"model_type": "minimax_m2"}, tmp_path)
     assert found.gpt.parameters == own.gpt.parameters
-    with pytest.raises(ModelError, match="lightning attention"):
+    with pytest.raises(ModelError, check=names("minimax", "lightning")):
         described({**config, "architectures": ["MiniMaxForCausalLM"]}, tmp_path)
 
 
@@ -204,9 +205,9 @@ def test_a_class_that_contradicts_the_family_is_said(tmp_path: Path) -> None:
 def test_constants_of_pythons_json_are_read_where_no_number_is_taken(tmp_path: Path) -> None:
     llama = {"model_type": "llama", "time_step_limit": [0.0, float("inf")], "x": float("nan")}
     assert described(llama, tmp_path).gpt.layers == 32
-    with pytest.raises(ModelError, match="vocab_size = Infinity must be a whole number"):
+    with pytest.raises(ModelError, check=names("vocab_size", "Infinity")):
         described({"model_type": "llama", "vocab_size": float("inf")}, tmp_path)
-    with pytest.raises(ModelError, match="rms_norm_eps = NaN must be a number"):
+    with pytest.raises(ModelError, check=names("rms_norm_eps", "NaN")):
         described({"model_type": "llama", "rms_norm_eps": float("nan")}, tmp_path)
 
 
@@ -240,7 +241,7 @@ def test_layers_of_a_hybrid_may_be_given_by_their_words(tmp_path: Path) -> None:
     found = described(config, tmp_path)
     assert found.gpt.parameters == 8_100_852_736
     assert not any("layers_block_type" in note.text for note in found.notes)
-    with pytest.raises(ModelError, match="layers_block_type = x is not one of"):
+    with pytest.raises(ModelError, check=names("layers_block_type", "x")):
         described({"model_type": "nemotron_h", "layers_block_type": ["x"] * 52}, tmp_path)
 
 
@@ -272,4 +273,6 @@ def test_a_hybrid_with_experts_is_the_preset(name: str, tmp_path: Path) -> None:
     found = described(config, tmp_path)
     own: dict[str, Any] = {"name": "x", "source": "x", "head_width": preset.width}
     assert replace(found.gpt, **own) == replace(preset, **own, balance_loss=0.0)
-    assert not any("does not say" in note.text for note in found.notes[1:])
+    assumed, sequence = found.notes  # and of nothing that is in the file
+    assert_names(assumed.text, "tie_word_embeddings", "conv_kernel", "chunk_size")
+    assert_names(sequence.text, "max_position_embeddings")

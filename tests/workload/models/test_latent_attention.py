@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import names
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -156,31 +157,35 @@ def test_what_is_kept_for_the_backward_pass_is_what_megatron_keeps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ({"kv_rank": 0, "head_width": 4}, "q_rank=6 needs kv_rank"),
-        ({"positions": "alibi"}, "kv_rank=5 needs positions=rope, not alibi"),
-        ({"rope_width": 0}, "kv_rank=5 needs an even rope_width, not 0"),
-        ({"rope_width": 3}, "needs an even rope_width, not 3"),
-        ({"kv_heads": 1}, "kv_heads=1 goes without kv_rank"),
-        ({"biases": True}, "give biases=false"),
-        ({"q_rank": -1}, "q_rank=-1 must be at least 0"),
-        ({"kv_rank": 10**6}, "kv_rank=1000000 must be at most 100,000"),
+        ({"kv_rank": 0, "head_width": 4}, ("q_rank=6", "kv_rank")),
+        ({"positions": "alibi"}, ("kv_rank=5", "positions=rope")),
+        ({"rope_width": 0}, ("kv_rank=5", "rope_width", "0")),
+        ({"rope_width": 3}, ("rope_width", "3")),
+        ({"kv_heads": 1}, ("kv_heads=1", "kv_rank")),
+        ({"biases": True}, ("biases=false",)),
+        ({"q_rank": -1}, ("q_rank=-1", "0")),
+        ({"kv_rank": 10**6}, ("kv_rank=1000000", "100,000")),
     ],
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_what_does_not_go_together_is_refused(
+    given: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelError, check=names(*named)):
         replace(SMALL, **given)
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "named"),
     [
-        ({"y": 2}, "y=2 splits the width of the residual stream"),
-        ({"optimizer": "mezo"}, "optimizer=mezo does not know weights of latent attention"),
-        ({"x": 4}, "x=4 does not divide heads=2"),
+        ({"y": 2}, ("y=2", "kv_rank=5", "y=1")),
+        ({"optimizer": "mezo"}, ("optimizer=mezo",)),
+        ({"x": 4}, ("x=4", "heads=2")),
     ],
 )
-def test_plans_that_cannot_run_are_refused_by_name(plan: dict[str, Any], said: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=said):
+def test_plans_that_cannot_run_are_refused_by_name(
+    plan: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         program_of(**plan)

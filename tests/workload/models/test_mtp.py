@@ -12,6 +12,7 @@ import torch
 from executor.kernels.vocabulary import next_targets
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
+from tests.messages import names
 from tests.workload.models.test_hybrids import FOUR
 from tests.workload.test_experts import TWO
 from workload.errors import ModelError, PlanCannotRunError
@@ -145,27 +146,29 @@ def test_of_a_sequences_last_token_there_is_none_after_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
-        ({"mtp_layers": 9}, "mtp_layers=9 must be at most 8"),
-        ({"mtp_layers": 4, "sequence": 4}, "mtp_layers=4 must be 0 to 3"),
-        ({"mtp_layers": 0, "mtp_shared": True}, "mtp_shared=true needs mtp_layers"),
-        ({"mtp_pattern": "E"}, "mtp_pattern=E needs pattern"),
-        ({"mtp_shared": True, "window": 8, "global_every": 2}, "alike, not global_every"),
-        ({"mtp_loss": 0.0}, "mtp_loss=0.0 must be above 0"),
-        ({"positions": "learned"}, "not with positions=learned"),
-        ({"dropout": 0.1}, "goes without dropout"),
+        ({"mtp_layers": 9}, ("mtp_layers=9", "8")),
+        ({"mtp_layers": 4, "sequence": 4}, ("mtp_layers=4", "0", "3")),
+        ({"mtp_layers": 0, "mtp_shared": True}, ("mtp_shared=true", "mtp_layers")),
+        ({"mtp_pattern": "E"}, ("mtp_pattern=E", "pattern")),
+        ({"mtp_shared": True, "window": 8, "global_every": 2}, ("global_every",)),
+        ({"mtp_loss": 0.0}, ("mtp_loss=0.0", "0")),
+        ({"positions": "learned"}, ("positions=learned",)),
+        ({"dropout": 0.1}, ("mtp_layers=1", "dropout")),
     ],
 )
-def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_fields_that_do_not_go_together_are_refused(
+    fields: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelError, check=names(*named)):
         replace(BOTH, **fields)
 
 
 @pytest.mark.parametrize("rule", ["lomo", "mezo"])
 def test_rules_without_gradients_at_the_end_of_a_step_are_refused(rule: str) -> None:
     dense = replace(find_model("tiny-llama-40k"), mtp_layers=1)
-    with pytest.raises(PlanCannotRunError, match="does not know weights of mtp_layers"):
+    with pytest.raises(PlanCannotRunError, check=names("mtp_layers")):
         lower(dense, parse_plan(f"batch=4,micro_batch=4,optimizer={rule}"))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import assert_names, names
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model
 from workload.models.fields import field_value, model_from_text
@@ -45,63 +46,63 @@ def test_a_text_has_any_field_in_its_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "named"),
     [
-        ("layers=2", "the model: hidden, heads, sequence, vocab missing"),
-        (f"{TEXT},activation=swiglu", "the model: ffn missing"),
-        (f"{TEXT},layers=3", "layers stands twice in the model"),
-        (f"{TEXT},tied", "cannot read 'tied' in the model; write key=value, as in layers=96"),
-        (f"{TEXT},ffn=", "cannot read 'ffn=' in the model"),
-        (f"{TEXT},kvheads=2", "unknown key 'kvheads' of a model; did you mean kv_heads?"),
-        (f"{TEXT},xyzzy=2", "unknown key 'xyzzy' of a model; known: name, layers"),
-        (f"{TEXT},ffn=1e3", "ffn = 1e3 must be a whole number"),
-        (f"{TEXT},tied=yes", "tied = yes must be true or false"),
-        (f"{TEXT},dropout=some", "dropout = some must be a number"),
-        (f"{TEXT},dropout=nan", "dropout=nan must be at least 0 and below 1"),
-        (f"{TEXT},norm=batch", "norm='batch' must be layernorm or rmsnorm"),
-        (f"{TEXT},ffn=__import__('os')", "ffn = __import__('os') must be a whole number"),
+        ("layers=2", ("hidden", "heads", "sequence", "vocab")),
+        (f"{TEXT},activation=swiglu", ("ffn",)),
+        (f"{TEXT},layers=3", ("layers",)),
+        (f"{TEXT},tied", ("tied", "key=value", "layers=96")),
+        (f"{TEXT},ffn=", ("ffn=",)),
+        (f"{TEXT},kvheads=2", ("kvheads", "kv_heads")),
+        (f"{TEXT},xyzzy=2", ("xyzzy", "layers")),
+        (f"{TEXT},ffn=1e3", ("ffn", "1e3")),
+        (f"{TEXT},tied=yes", ("tied", "yes", "true", "false")),
+        (f"{TEXT},dropout=some", ("dropout", "some")),
+        (f"{TEXT},dropout=nan", ("dropout=nan", "0", "1")),
+        (f"{TEXT},norm=batch", ("norm", "batch", "layernorm", "rmsnorm")),
+        (f"{TEXT},ffn=__import__('os')", ("ffn", "__import__('os")),
         (
             "tests/workload",
-            "a model's file ends in .toml or .json, unlike tests/workload; give its ",
+            ("tests/workload",),
         ),
-        ("tests/blocks.py", "a model's file ends in .toml or .json, unlike tests/blocks.py"),
-        ("no/such", "unknown model 'no/such'"),
+        ("tests/blocks.py", ("tests/blocks.py",)),
+        ("no/such", ("no/such",)),
     ],
 )
-def test_a_text_that_is_no_model(text: str, said: str) -> None:
+def test_a_text_that_is_no_model(text: str, named: tuple[str, ...]) -> None:
     with pytest.raises(ModelError) as refused:
         described_model(text)
-    assert said in str(refused.value)
+    assert_names(str(refused.value), *named)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "named"),
     [
-        ("[1, 2]", "is no model: it should be a table of keys such as layers"),
-        ("3", "is no model: it should be a table of keys such as layers"),
-        ('{"layers": null}', "layers = None must be int"),
-        ('{"layers": 2.0}', "layers = 2.0 must be int"),
-        ('{"depth": 2}', "unknown key 'depth'"),
-        ('{"hidden_size": 64, "num_hidden_layers": 2}', "no model_type"),
-        ('{"peft_type": "LORA", "r": 8}', "of an adapter"),
-        ('{"model_type": "llama", "hidden_size": "64"}', 'hidden_size = "64" must be a whole'),
-        ("{", "is not valid JSON"),
-        ('{"model_type": "llama", "vocab_size": NaN}', "vocab_size = NaN must be a whole number"),
-        ('{"model_type": "llama", "vocab_size": ' + "9" * 400 + "}", "hundreds of digits"),
-        ('{"model_type":' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
-        (" " * (MODEL_BYTES + 1), "is larger than 8 MiB, as no model is"),
+        ("[1, 2]", ("m.json", "layers")),
+        ("3", ("m.json", "layers")),
+        ('{"layers": null}', ("layers", "None")),
+        ('{"layers": 2.0}', ("layers", "2.0")),
+        ('{"depth": 2}', ("depth",)),
+        ('{"hidden_size": 64, "num_hidden_layers": 2}', ("model_type",)),
+        ('{"peft_type": "LORA", "r": 8}', ("LORA",)),
+        ('{"model_type": "llama", "hidden_size": "64"}', ("hidden_size", "64")),
+        ("{", ("m.json", "JSON")),
+        ('{"model_type": "llama", "vocab_size": NaN}', ("vocab_size", "NaN")),
+        ('{"model_type": "llama", "vocab_size": ' + "9" * 400 + "}", ("vocab_size", "digits")),
+        ('{"model_type":' + "[" * 40 + "]" * 40 + "}", ("32",)),
+        (" " * (MODEL_BYTES + 1), ("8 MiB",)),
     ],
 )
-def test_a_json_file_that_is_no_model(content: str, said: str, tmp_path: Path) -> None:
+def test_a_json_file_that_is_no_model(content: str, named: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(ModelError) as refused:
         described_model(str(path))
-    assert said in str(refused.value)
+    assert_names(str(refused.value), *named)
 
 
 def test_a_value_of_the_fields_kind_is_itself_and_one_of_another_kind_is_refused() -> None:
     assert [field_value("layers", 2), field_value("dropout", 0)] == [2, 0.0]
     for key, value in (("layers", 2.0), ("layers", True), ("dropout", True), ("norm", 3)):
-        with pytest.raises(ModelError, match="must be"):
+        with pytest.raises(ModelError, check=names(key, str(value))):
             field_value(key, value)

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.attention import causal_flops, square_share, waves
+from tests.messages import names
 from topologies.machine_files import load_machine
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
@@ -94,9 +95,9 @@ def test_packed_documents_attend_within_themselves() -> None:
 
 @pytest.mark.parametrize("document", [5, 32])
 def test_documents_that_do_not_fill_a_sequence_are_refused(document: int) -> None:
-    with pytest.raises(ModelError, match=f"document={document} does not divide sequence=16"):
+    with pytest.raises(ModelError, check=names(f"document={document}", "sequence=16")):
         replace(GEMMA, document=document)
-    with pytest.raises(ModelError, match="document=8 goes without dropout"):
+    with pytest.raises(ModelError, check=names("document=8", "dropout")):
         replace(GEMMA, document=8, dropout=0.1)
 
 
@@ -120,7 +121,7 @@ def test_a_ring_leaves_out_steps_that_no_window_or_document_reaches() -> None:
 
 def test_single_steps_refuse_documents() -> None:
     packed = replace(GEMMA, window=0, global_every=0, document=8)
-    with pytest.raises(PlanCannotRunError, match=r"attention=unfused .* six has document=8"):
+    with pytest.raises(PlanCannotRunError, check=names("attention=unfused", "document=8")):
         lower(packed, parse_plan("attention=unfused"))
 
 
@@ -150,13 +151,13 @@ def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> 
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "named"),
     [
-        ("attention=unfused", "attention=unfused computes whole squares of scores"),
+        ("attention=unfused", ("attention=unfused",)),
     ],
 )
-def test_plans_that_compute_whole_squares_are_refused(plan: str, said: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=said):
+def test_plans_that_compute_whole_squares_are_refused(plan: str, named: tuple[str, ...]) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         lower(GEMMA, parse_plan(f"batch=4,micro_batch=1,{plan}"))
     lower(replace(GEMMA, window=16), parse_plan(f"batch=4,micro_batch=1,{plan}"))
 
@@ -166,7 +167,7 @@ def test_sinks_are_a_number_for_each_head_and_keep_the_core_fused() -> None:
     assert sunk.parameters - replace(sunk, sinks=False).parameters == 6 * 4
     program = lower(sunk, parse_plan("micro_batch=2,batch=2,overlap=none,x=2"))
     assert program.buffers["l0.sinks.w"].shape == (2,)
-    with pytest.raises(PlanCannotRunError, match=r"six has sinks=true"):
+    with pytest.raises(PlanCannotRunError, check=names("sinks=true")):
         lower(sunk, parse_plan("batch=4,micro_batch=1,attention=unfused"))
 
 
@@ -184,5 +185,5 @@ def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> No
 
 
 def test_fields_that_say_nothing_are_refused() -> None:
-    with pytest.raises(ModelError, match="global_every=3 needs window"):
+    with pytest.raises(ModelError, check=names("global_every=3")):
         replace(GEMMA, window=0)
