@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from simulator.predict import Prediction, predict
 from simulator.uncertainty.anchors import (
+    DENSE,
+    SAME_PLAN,
     Anchor,
     Bin,
     Distance,
@@ -145,12 +147,12 @@ def test_the_range_never_narrows_with_distance(one: float, other: float) -> None
 
 
 def test_an_anchor_with_the_same_plan_gives_the_narrower_range_of_such_pairs() -> None:
-    bins = (*BINS, Bin("dense with the same plan", 1.0, -0.02, 0.03, 30, 5))
+    bins = (*BINS, Bin(DENSE + SAME_PLAN, 1.0, -0.02, 0.03, 30, 5))
     far = Distance(1.0, 0.0, ()), Distance(0.0, 1.0, ())
     same, other = (span_at(bins, each, experts=False) for each in far)
     assert (same.high, other.high) == pytest.approx((math.exp(0.03), math.exp(0.05)))
-    assert "with the same plan" in same.words
-    assert "with the same plan" not in other.words
+    assert SAME_PLAN in same.words
+    assert SAME_PLAN not in other.words
 
 
 def test_models_with_experts_have_ranges_of_their_own() -> None:

@@ -12,6 +12,7 @@ from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
 from simulator.stacks import StackError, load_stack
+from tests.messages import names
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan_text import parse_plan
@@ -35,28 +36,29 @@ MIXTURE = GPT(
 @pytest.mark.parametrize(
     ("plan", "both"),
     [
-        (f"{TURNS},recompute=full", "overlap=a2a with recompute=full"),
-        (f"{TURNS},recompute=full:2", "overlap=a2a with recompute=full"),
-        (f"{TURNS},recompute=layernorm+moe", "overlap=a2a with recompute=moe"),
-        (f"{TURNS}+shared", "overlap=a2a+shared"),
-        (f"{TURNS},dispatcher=all_gather", "overlap=a2a with dispatcher=all_gather"),
-        (f"{TURNS},precision=fp32", "overlap=a2a with precision=fp32"),
+        (f"{TURNS},recompute=full", ("overlap=a2a", "recompute=full")),
+        (f"{TURNS},recompute=full:2", ("overlap=a2a", "recompute=full")),
+        (f"{TURNS},recompute=layernorm+moe", ("overlap=a2a", "recompute=moe")),
+        (f"{TURNS}+shared", ("overlap=a2a+shared",)),
+        (f"{TURNS},dispatcher=all_gather", ("overlap=a2a", "dispatcher=all_gather")),
+        (f"{TURNS},precision=fp32", ("overlap=a2a", "precision=fp32")),
         (
             "expert=8,data=8,overlap=shared,dispatcher=all_gather",
-            "overlap=shared with dispatcher=all_gather",
+            ("overlap=shared", "dispatcher=all_gather"),
         ),
         (
             "expert=8,data=8,overlap=shared,recompute=shared_experts",
-            "overlap=shared with recompute=shared_experts",
+            ("overlap=shared", "recompute=shared_experts"),
         ),
-        ("data=8,recipe=fp8-delayed,recompute=layernorm", "recompute=layernorm"),
-        ("data=8,recipe=fp8-delayed,recompute=moe_act+mlp", "recompute=moe_act"),
+        ("data=8,recipe=fp8-delayed,recompute=layernorm", ("recompute=layernorm",)),
+        ("data=8,recipe=fp8-delayed,recompute=moe_act+mlp", ("recompute=moe_act",)),
     ],
 )
-def test_what_megatron_core_refuses_is_refused_by_name(stack: str, plan: str, both: str) -> None:
-    with pytest.raises(PlanCannotRunError, match=f"the stack {stack} does not run ") as found:
+def test_what_megatron_core_refuses_is_refused_by_name(
+    stack: str, plan: str, both: tuple[str, ...]
+) -> None:
+    with pytest.raises(PlanCannotRunError, check=names(stack, *both)):
         load_stack(stack).check(parse_plan(plan, batch=64))
-    assert str(found.value).endswith(f"{both}; leave one of them out")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_search_tries_what_the_stack_runs() -> None:
 
 def test_a_search_refuses_the_pair_that_is_fixed() -> None:
     fixed = {"micro_batch": 1, "recompute": "full"}
-    with pytest.raises(PlanCannotRunError, match="does not run overlap=a2a with recompute=full"):
+    with pytest.raises(PlanCannotRunError, check=names("overlap=a2a", "recompute=full")):
         searched(fixed=fixed, also={"overlap": ("a2a",)})
 
 
@@ -110,5 +112,5 @@ def test_a_set_of_values_is_a_table_of_a_plans_keys(rule: str, tmp_path: Path) -
     file = tmp_path / "ours.toml"
     head = "base = 'usual'\ntitle = 'ours'\nsource = 'a trace'\n"
     file.write_text(f"{head}[can]\napart = [{rule}]\n", encoding="utf-8")
-    with pytest.raises(StackError, match="apart must be a list of tables of a plan's keys"):
+    with pytest.raises(StackError, check=names("can.apart", "overlap", "recompute")):
         load_stack(str(file))

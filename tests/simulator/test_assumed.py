@@ -46,8 +46,8 @@ def test_a_dispatcher_is_named_only_where_tokens_are_exchanged() -> None:
     alone, split = (asked(LARGE, f"dp=rest,mbs=1{more}") for more in ("", ",ep=8"))
     assert not any("DeepEP" in each or "routing" in each for each in words(alone))
     assert any("DeepEP" in each for each in words(split))
-    assert "tokens sent by all-to-all" in split.assumed
-    assert "tokens sent by all-to-all" not in alone.assumed
+    assert any("all-to-all" in each for each in split.assumed)
+    assert not any("all-to-all" in each for each in alone.assumed)
 
 
 def test_real_routing_takes_the_published_factors_unless_a_histogram_is_given() -> None:

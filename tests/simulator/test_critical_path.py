@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.attribution.critical_path import Cause, cause_of, simulated_step, ticks_by_cause
+from simulator.attribution.critical_path import (
+    CASTS,
+    COLLECTIVE_WORDS,
+    ROWS,
+    Cause,
+    cause_of,
+    simulated_step,
+    ticks_by_cause,
+)
 from simulator.engine.ticks import TICKS_PER_S
 from tests.simulator.worlds import (
     TINY,
@@ -127,7 +135,7 @@ def test_what_experts_and_recipes_bring_has_names_of_its_own() -> None:
     for op in program.ops:
         found.setdefault(str(cause_of(op)), set()).add(op.kind)
     assert found["expert all-to-alls"] == {"all_to_all"}
-    assert found["context ring shifts"] == {"ring_shift"}
-    assert found["casts to 8 or 4 bits"] == {"amax", "quantise"}
-    assert {"take_rows", "sum_rows", "sort_rows"} <= found["permutation of experts' rows"]
+    assert found[f"context {COLLECTIVE_WORDS['ring_shift']}"] == {"ring_shift"}
+    assert found[CASTS] == {"amax", "quantise"}
+    assert {"take_rows", "sum_rows", "sort_rows"} <= found[ROWS]
     assert found["routing"] == {"route", "route_grad"}

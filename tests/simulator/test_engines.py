@@ -15,6 +15,7 @@ from simulator.engine.simulate import rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.predict import predict
 from simulator.ranks.classes import classes_of, until_consistent
+from tests.messages import names
 from tests.simulator.drawn_steps import BANDWIDTHS
 from tests.simulator.test_whole_step import plans
 from tests.simulator.worlds import TINY, GivenSeconds, SmallCosts, SmallFabric, by_hand, compute
@@ -123,12 +124,15 @@ def test_a_step_of_more_than_63_bits_of_picoseconds_is_refused(engine: str) -> N
 
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with using("simula"), pytest.raises(PlanError, match="no engine simula"):
+    with using("simula"), pytest.raises(PlanError, check=names("simula", COMPILED, SIMPY)):
         engine_name()
     monkeypatch.setattr(compiled, "_recurrence", None)
     monkeypatch.delenv("SIMGPT_ENGINE", raising=False)
     assert engine_name() == SIMPY
-    with using(COMPILED), pytest.raises(PlanCannotRunError, match="without a C compiler"):
+    with (
+        using(COMPILED),
+        pytest.raises(PlanCannotRunError, check=names(COMPILED, SIMPY)),
+    ):
         engine_name()
 
 
@@ -149,11 +153,11 @@ def test_an_error_of_the_network_comes_through(monkeypatch: pytest.MonkeyPatch) 
 
     def ticks(self: object, op: object, in_flight: tuple[object, ...] = ()) -> list[int]:
         if len(in_flight) > 1:
-            raise ZeroDivisionError("asked for too much")
+            raise ZeroDivisionError("too much")
         return asked(self, op, in_flight)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(network), "ticks", ticks)
-    with using(COMPILED), pytest.raises(ZeroDivisionError, match="asked for too much"):
+    with using(COMPILED), pytest.raises(ZeroDivisionError, match="too much"):
         simulate_tasks(rank_tasks([program], network), SmallCosts(), network)
 
 

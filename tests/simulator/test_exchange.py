@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator.engine import compiled
 from simulator.engine.engines import ENGINES, using
 from simulator.engine.simulate import rank_tasks, simulate_tasks, simulate_timeline
-from simulator.explain.bottleneck_link import limiting_link
+from simulator.explain.bottleneck_link import SORTS, limiting_link
 from simulator.ranks.classes import classes_of, until_consistent
 from simulator.ranks.fabric import MachineFabric
 from tests.blocks import BLOCK
@@ -152,4 +152,5 @@ def test_a_wide_exchange_is_held_back_by_the_links_between_switches() -> None:
     grid = plan_of("z=8192").grid
     placement = contiguous(FRONTIER, 8192)
     ring, pairs = (limiting_link(FRONTIER, placement, grid, "z", pairs=p) for p in (False, True))
-    assert (ring, pairs) == ("across NICs", "across the links between switches")
+    nics, switches = SORTS["node.nics.bandwidth"], SORTS["interconnect.link_bandwidth"]
+    assert (ring, pairs) == (nics, switches)

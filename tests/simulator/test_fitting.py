@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from simulator.stacks import load_stack
 from simulator.uncertainty.fitting import (
+    DOES_NOT_FIT,
     EXACT,
+    FITS,
     GRID,
     SURE,
+    TIGHT,
     UNLIKELY,
     Kind,
     MeasuredPeak,
@@ -112,7 +115,7 @@ def test_what_is_counted_fits_to_the_byte() -> None:
 
 def test_verdicts_lie_between_the_limits() -> None:
     words = [verdict_of(peak, 90, 120) for peak in (90, 91, 120, 121)]
-    assert words == ["fits", "tight", "tight", "does not fit"]
+    assert words == [FITS, TIGHT, TIGHT, DOES_NOT_FIT]
 
 
 def test_shipped_peaks_say_more_of_a_stack_that_was_measured() -> None:

@@ -14,6 +14,7 @@ from simulator.engine.whole_step import simulate_step
 from simulator.pipeline import simulate_pipeline
 from simulator.predict import forms_on, predict
 from tests.forms import swapped
+from tests.messages import names
 from tests.simulator.worlds import SmallCosts, SmallFabric, plan_of
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
@@ -107,7 +108,7 @@ def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
     columns = ("ranks", "form", "m", "n", "k", "seconds")
     table = MeasuredTable(columns, tuple((1.0, 0.0, *side, 0.2) for side in sides))
     costs = CalibratedCosts(Profile(kernels={"matmul@bf16": table}), ranks=1, host_bytes_per_s=1e9)
-    with pytest.raises(MachineError, match="has no table transpose@bf16"):
+    with pytest.raises(MachineError, check=names("transpose@bf16")):
         fastest_forms(SMALL, plan_of(PLAN), costs)
 
 

@@ -130,5 +130,5 @@ def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None
 def test_a_run_that_no_shorter_model_has_is_refused() -> None:
     """Half a turn of windows: the layers behind it would have the others' windows."""
     wrong = FewerLayers(MODELS["windows"], parse_plan("batch=1,micro_batch=1"), ((0, 1, 19),))
-    with pytest.raises(IrregularError, match="no model"):
+    with pytest.raises(IrregularError):
         wrong.with_turns((4,))

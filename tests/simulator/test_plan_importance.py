@@ -10,6 +10,7 @@ import pytest
 from simulator.explain.plan_importance import plan_importance, shapley_shares
 from simulator.stacks import load_stack
 from simulator.stacks.stack import EXECUTOR
+from tests.messages import names
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 from topologies.placement import scheduler
@@ -68,7 +69,7 @@ def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch(
 def test_plans_that_no_search_has_are_refused_by_name() -> None:
     gpt, machine = find_model("tiny-1m"), load_machine("frontier")
     plan = parse_plan("data=4,zero=1,shard=2", batch=8)
-    with pytest.raises(PlanCannotRunError, match="not known with shard"):
+    with pytest.raises(PlanCannotRunError, check=names("shard")):
         plan_importance(gpt, plan, machine, scheduler(machine, 4), EXECUTOR)
     alone = parse_plan("data=1", batch=1)
     with pytest.raises(PlanCannotRunError, match="needs 8"):
@@ -80,8 +81,8 @@ def test_why_tells_the_importance_when_it_is_asked_to() -> None:
     words = ("why", "tiny-1m", "-m", "frontier", "--plan", "data=4", "--batch", "8")
     said = simgpt(*words, "--plan-importance")
     assert said.status == 0
-    assert "share of the variance" in said.out and "Shapley values" in said.out
-    assert "share of the variance" not in simgpt(*words).out
+    assert "Shapley" in said.out
+    assert "Shapley" not in simgpt(*words).out
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from simulator.costs.analytic import AnalyticCosts, matmul_s, peak_flops_per_s
 from simulator.costs.kernels import Kernels
 from simulator.costs.published import MatmulTable, PublishedCosts, half_matmul
+from tests.messages import names
 from tests.simgpt.face import simgpt
 from topologies.errors import MachineError
 from topologies.hardware.measured_matmuls import matmuls_of
@@ -76,7 +77,7 @@ def test_a_table_of_16_bits_says_nothing_of_fp32_nor_of_linears_in_fp8() -> None
 
 
 def test_a_device_without_a_table_is_refused() -> None:
-    with pytest.raises(MachineError, match="no table of kernels was published for frontier's AMD"):
+    with pytest.raises(MachineError, check=names("frontier", "A100", "H100", "GH200")):
         PublishedCosts(load_machine("frontier"), 1, Kernels(tabled=True))
 
 

@@ -18,6 +18,7 @@ from simulator.uncertainty.step_range import (
     Run,
     published_residuals,
 )
+from tests.messages import assert_names
 from topologies.machine_files import load_machine
 from validation.reliability import reliability
 from workload.gpt import find_model
@@ -101,25 +102,26 @@ def test_the_prediction_itself_is_always_within() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "words"),
+    ("runs", "is_few"),
     [
-        (1, "from 1 published run that is alike, of 1 source; these are few, so runs that are less "
-         "alike count for more"),
-        (4, "from 4 published runs that are alike, of 1 source; these are few, so runs that are "
-         "less alike count for more"),
-        (5, "from 5 published runs that are alike, of 1 source"),
+        (1, True),
+        (4, True),
+        (5, False),
     ],
-)  # fmt: skip
-def test_few_runs_that_are_alike_are_called_few(runs: int, words: str) -> None:
+)
+def test_few_runs_that_are_alike_are_called_few(runs: int, is_few: bool) -> None:
     known = PublishedResiduals([HERE] * runs, ["a"] * runs, [0.1] * runs)
-    assert known.range_of(1.0, HERE).words == words
+    found = known.range_of(1.0, HERE)
+    assert (found.alike, found.sources) == (runs, 1)
+    assert_names(found.words, str(runs), "1")
+    assert ("few" in found.words) == is_few
 
 
 def test_what_no_run_is_like_is_said() -> None:
     alone = HERE._replace(stack="ours", stack_family="ours", gpu="B300", gpu_family="B300")
-    assert published_residuals().range_of(1.0, alone).words == (
-        "outside what was validated: no published run is like ours on 64 B300"
-    )
+    found = published_residuals().range_of(1.0, alone)
+    assert found.alike == 0
+    assert_names(found.words, "ours", "64 B300")
 
 
 def test_predictions_carry_their_range() -> None:

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from simulator.pipeline import simulate_pipeline
+from tests.messages import names
 from tests.simulator.test_pipeline import assert_slots_equal_ops, plan_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from tests.workload.test_schedule import left_over
@@ -96,8 +97,8 @@ def test_another_micro_batch_never_makes_a_step_shorter() -> None:
 def test_other_orders_of_messages_want_even_turns() -> None:
     plan = plan_of(5, pipe=4, interleave=2)
     assert order_of_messages(MEGATRON, plan)
-    with pytest.raises(PlanCannotRunError, match="multiples of pipe=4, not 5"):
+    with pytest.raises(PlanCannotRunError, check=names("pipe=4", "5")):
         order_of_messages("", plan)
-    with pytest.raises(PlanCannotRunError, match="at least as many micro-batches as pipe=4"):
+    with pytest.raises(PlanCannotRunError, check=names("pipe=4")):
         plan_of(3, pipe=4, interleave=2)
     assert Slot(FORWARD, 0, 0) == slots("1f1b", 0, 4, 5, 2)[0]

@@ -8,6 +8,7 @@ import pytest
 
 from simulator.limits import check_slots
 from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from tests.messages import names
 from tests.simulator.drawn_steps import DrawnStep
 from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import TINY
@@ -54,5 +55,5 @@ def test_a_step_of_many_layers_is_exact_from_a_few(rule: str, text: str) -> None
 
 def test_a_step_that_is_too_long_to_simulate_whole_is_refused() -> None:
     plan = parse_plan("pipe=64,batch=10000,micro_batch=1,optimizer=mezo")
-    with pytest.raises(PlanCannotRunError, match="a step of optimizer=mezo never repeats itself"):
+    with pytest.raises(PlanCannotRunError, check=names("optimizer=mezo")):
         check_slots(plan)

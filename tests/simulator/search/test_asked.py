@@ -14,6 +14,7 @@ from simulator.search.baselines import every_plan
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Space, space_of, spaces_of
 from simulator.stacks import load_stack
+from tests.messages import names
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
@@ -91,15 +92,15 @@ def test_a_stage_without_the_parts_that_run_again_has_its_bounds() -> None:
 def test_parts_of_layers_can_be_kept_and_what_there_is_not_is_refused_by_name() -> None:
     kept = space_of(SearchProblem(TINY, 8, 16, FEW | {"recompute": "layernorm+moe_act"}))
     assert {plan.recompute for plan in every_plan(kept)} == {"layernorm+moe_act"}
-    with pytest.raises(PlanError, match="recompute=full:2: use none, selective, full or parts"):
+    with pytest.raises(PlanError, check=names("recompute=full:2", "none", "selective", "full")):
         SearchProblem(TINY, 8, 16, {"recompute": "full:2"})
-    with pytest.raises(PlanError, match="cannot also try recompute=norms; it knows core_attn"):
+    with pytest.raises(PlanError, check=names("recompute=norms", "core_attn")):
         SearchProblem(TINY, 8, 16, also={"recompute": ("norms",)})
-    with pytest.raises(PlanError, match="recompute=none is kept"):
+    with pytest.raises(PlanError, check=names("recompute=none")):
         SearchProblem(TINY, 8, 16, {"recompute": "none"}, also={"recompute": (NORMS,)})
-    with pytest.raises(PlanCannotRunError, match=r"recompute=moe names moe.* small has none"):
+    with pytest.raises(PlanCannotRunError, check=names("recompute=moe", "small")):
         SearchProblem(SMALL, 4, 8, also={"recompute": (EXPERTS,)})
-    with pytest.raises(PlanCannotRunError, match="torchtitan recomputes layers whole or per op"):
+    with pytest.raises(PlanCannotRunError, check=names("torchtitan")):
         SearchProblem(SMALL, 4, 8, also={"recompute": (NORMS,)}, stack=load_stack("torchtitan"))
 
 
@@ -151,9 +152,9 @@ def test_a_search_over_traded_heads_finds_what_trying_all_plans_finds() -> None:
     every = space_of(kept)
     runs = every.runs(np.arange(len(every)))["inner_context"]  # of neighbours, in every bound
     assert set(runs.tolist()) == {2}
-    with pytest.raises(PlanError, match="context_heads=2 is of split sequences"):
+    with pytest.raises(PlanError, check=names("context_heads=2")):
         SearchProblem(TINY, 4, 8, also=also)
-    with pytest.raises(PlanCannotRunError, match="context_heads=3 does not divide heads=4"):
+    with pytest.raises(PlanCannotRunError, check=names("context_heads=3", "heads=4")):
         SearchProblem(SMALL, 4, 8, splits_sequences=True, also={"context_heads": ("3",)})
     with pytest.raises(PlanCannotRunError, match="and overlap=a2a"):
         spaces_of(SearchProblem(TINY, 1, 8, also={"overlap": ("a2a",)}))

@@ -29,6 +29,7 @@ from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import entries_of, least_bytes_of
 from simulator.search.space import Order, Space, space_of, spaces_of
 from simulator.stacks import load_stack
+from tests.messages import names
 from tests.simulator.search.drawn import FIELDS, MACHINES, UNSHRUNK, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
@@ -153,9 +154,9 @@ def test_hidden_all_to_alls_can_be_kept_by_a_search() -> None:
     plans = list(every_plan(space_of(problem)))
     assert {(plan.overlap, plan.expert) for plan in plans} == {(("a2a", "wgrad"), 2)}
     same_answer(problem, "perlmutter", top=1)
-    with pytest.raises(PlanError, match="overlap=a2a hides all-to-alls of experts; small has none"):
+    with pytest.raises(PlanError, check=names("overlap=a2a", "small")):
         SearchProblem(SMALL, 4, 8, also={"overlap": ("a2a",)})
-    with pytest.raises(PlanError, match="cannot also try overlap=dp; it knows a2a, wgrad"):
+    with pytest.raises(PlanError, check=names("overlap=dp", "a2a", "wgrad")):
         SearchProblem(TINY, 4, 8, also={"overlap": ("dp",)})
 
 
@@ -217,9 +218,9 @@ def test_a_search_over_schedules_in_a_v_finds_what_trying_all_plans_finds() -> N
     """Of four layers, of which one has no experts, on two stages of two chunks each."""
     fixed = without("pipe") | {"x": 1, "data": 1, "micro_batch": 1}
     also = {"schedule": ("zb-v", "dualpipe-v")}
-    with pytest.raises(PlanCannotRunError, match="-v; without schedule there are some"):
+    with pytest.raises(PlanCannotRunError, check=names("tiny-deepseek-2m", "4", "schedule")):
         spaces_of(SearchProblem(TINY, 4, 8, fixed | {"pipe": 4}, also=also))
-    with pytest.raises(PlanCannotRunError, match="stack megatron-core has no schedule=zb-v"):
+    with pytest.raises(PlanCannotRunError, check=names("megatron-core", "schedule=zb-v")):
         SearchProblem(TINY, 4, 8, also=also, stack=load_stack("megatron-core"))
     problem = SearchProblem(TINY, 2, 8, fixed | {"pipe": 2}, also=also)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]

@@ -25,6 +25,7 @@ from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.progress import Progress
 from simulator.search.space import space_of
 from simulator.search.warm_start import FEW
+from tests.messages import names
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
@@ -141,7 +142,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
     problem = SearchProblem(SMALL, 4, 8)
     answer = last(search(problem, MACHINES["frontier"], capacity_bytes=1000))
     assert (answer.found, answer.fitting, answer.simulated, answer.is_optimal) == ((), 0, 0, True)
-    with pytest.raises(PlanCannotRunError, match=r"none of .* plans of gpt-640b fits"):
+    with pytest.raises(PlanCannotRunError, check=names("gpt-640b")):
         best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
 
 
@@ -191,14 +192,14 @@ def test_a_process_that_ends_is_said_in_one_sentence() -> None:
         assert list(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
         with pytest.raises(TypeError):
             list(pool.map(abs, ["-1"]))
-        with pytest.raises(SearchError, match=r"process \d+ of the search ended \(1\)"):
+        with pytest.raises(SearchError, check=names("1")):
             list(pool.map(os._exit, [1]))
 
 
 def test_a_process_that_is_killed_or_stopped_is_named() -> None:
     for number, what in (
-        (signal.SIGKILL, "was ended by signal 9"),
-        (signal.SIGSTOP, "has not run"),
+        (signal.SIGKILL, "9"),
+        (signal.SIGSTOP, "2 s"),
     ):
         with ProcessPool(2, frozen_s=2.0) as pool:
             pids = [pool._processes[each].pid for each in pool.free]
@@ -207,7 +208,7 @@ def test_a_process_that_is_killed_or_stopped_is_named() -> None:
             assert pool.answer() == (1, None)
             assert pids[0] is not None
             os.kill(pids[0], number)
-            with pytest.raises(SearchError, match=f"process {pids[0]} of the search {what}"):
+            with pytest.raises(SearchError, check=names(str(pids[0]), what)):
                 pool.answer()
         assert multiprocessing.active_children() == []
 

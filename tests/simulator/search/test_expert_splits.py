@@ -17,6 +17,7 @@ from simulator.search.orders import NUMBER_OF
 from simulator.search.problem import SearchProblem
 from simulator.search.rings.strides import members, spans_of, strides_of
 from simulator.search.space import Space, space_of, spaces_of
+from tests.messages import names
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
@@ -90,9 +91,9 @@ def test_parts_that_are_tried_also_stand_beside_the_usual_ones() -> None:
     parts = {plan for every in others for plan in every if plan.expert_tensor != plan.x}
     assert len(found) == len({*found}) and {*found} == {*plans} | parts
     assert parts
-    with pytest.raises(PlanCannotRunError, match=r"no plan of .* on 8 devices has expert_tensor=3"):
+    with pytest.raises(PlanCannotRunError, check=names("8", "expert_tensor=3")):
         spaces_of(replace(usual, also={"expert_tensor": ("2", "3")}))
-    with pytest.raises(PlanError, match="expert_tensor=x must be a number from 2 to expert_ffn="):
+    with pytest.raises(PlanError, check=names("expert_tensor=x", "2", "expert_ffn=64")):
         replace(usual, also={"expert_tensor": ("x",)})
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search.bounds.batched_programs import sized
-from simulator.search.bounds.layer_kinds import base_of, name_of, names_of
+from simulator.search.bounds.layer_kinds import KINDS, base_of, name_of, names_of
 from simulator.search.bounds.layouts import chunk_layers, layout_of
 from simulator.search.bounds.peak_memory import alone_bytes, plan_bytes
 from simulator.search.problem import SearchProblem
@@ -121,21 +121,21 @@ def test_gradients_of_the_head_do_not_wait_beside_a_layer_that_others_lie_behind
     assert 0.99 * peak < alone_bytes(some, gpt)[0] <= peak
 
 
-WHOLE = "experts over all tokens"
+DENSE, DENSE_WHOLE, EXPERTS, WHOLE = KINDS
 
 
 @pytest.mark.parametrize(
     ("gpt", "names", "shape"),
     [
-        (OSS, ("experts", WHOLE), (0, 2)),
+        (OSS, (EXPERTS, WHOLE), (0, 2)),
         (replace(OSS, window=0, global_every=0), ("layer",), (0, 0)),
-        (V3, ("dense", "experts"), (1, 0)),
-        (TINY, ("dense", "dense over all tokens"), (0, 2)),
-        (replace(MIXED, global_every=6), ("dense", WHOLE, "experts"), (1, 2)),
-        (MIXED, ("dense", WHOLE, "experts"), (1, 2)),
+        (V3, (DENSE, EXPERTS), (1, 0)),
+        (TINY, (DENSE, DENSE_WHOLE), (0, 2)),
+        (replace(MIXED, global_every=6), (DENSE, WHOLE, EXPERTS), (1, 2)),
+        (MIXED, (DENSE, WHOLE, EXPERTS), (1, 2)),
         (
             replace(MIXED, dense_layers=2),
-            ("dense", "dense over all tokens", "experts", WHOLE),
+            (DENSE, DENSE_WHOLE, EXPERTS, WHOLE),
             (2, 2),
         ),
     ],
@@ -153,7 +153,7 @@ def test_the_base_has_a_layer_of_each_kind(
 def test_a_mix_that_no_small_model_has_is_bounded_by_one_layer_of_every_kind() -> None:
     """Layers 0 to 5: dense in a window, dense over all, then by turns dense in a window and with
     experts over all. Models begin in a window, and those of three layers have no such turns."""
-    assert names_of(MIX) == ("dense", "dense over all tokens", "experts", WHOLE)
+    assert names_of(MIX) == (DENSE, DENSE_WHOLE, EXPERTS, WHOLE)
     assert {name_of(MIX, layer) for layer in range(6)} == {*names_of(TINY), WHOLE}
     assert layout_of(MIX, 2, 1).kinds(0) == (2, 1, 0, 0)
 

@@ -14,6 +14,7 @@ from simulator.search.baselines import exhaustive
 from simulator.search.problem import SearchProblem
 from simulator.search.warm_start import enough_devices
 from simulator.stacks import load_stack
+from tests.messages import assert_names, names
 from tests.simulator.search.measured_tables import measured
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
@@ -48,7 +49,7 @@ def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_p
     *_, found = search(problem, NODE, top=12)
     *_, tried = exhaustive(problem, NODE, top=12)
     assert found.is_optimal
-    assert "does not run schedule=1f1b with recompute=full" in found.reason
+    assert_names(found.reason, "schedule=1f1b", "recompute=full")
     assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
     assert {("gpipe", "full"), ("1f1b", "none")} <= {
         (each.plan.schedule, each.plan.recompute) for each in found.found
@@ -73,7 +74,7 @@ def test_all_to_alls_in_steps_that_were_not_measured_are_passed_over(asked: dict
     *_, tried = exhaustive(problem, machine, top=20)
     assert found.is_optimal
     assert 0 < found.unpredicted == tried.unpredicted
-    assert "none of them in steps" in found.reason
+    assert_names(found.reason, "perlmutter", "dispatcher=hierarchical")
     assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
     assert {each.plan.expert for each in found.found} >= {1, 2, 4}
 
@@ -88,22 +89,22 @@ def test_plans_of_too_many_slots_to_simulate_are_passed_over(
     *_, found = search(SearchProblem(DENSE, 8, 64, fixed), NODE, top=200)
     assert found.is_optimal
     assert found.unpredicted
-    assert "micro-batches on 2 stages would be simulated" in found.reason
+    assert_names(found.reason, "2", "40")
     assert all(each.plan.micro_batches <= 20 for each in found.found)
 
 
 @pytest.mark.parametrize(
-    ("stack", "fixed", "words"),
+    ("stack", "fixed", "named"),
     [
-        ("nemo", {"schedule": "gpipe"}, "nemo has no schedule=gpipe"),
-        ("nanotron-zero1", {"zero": 2}, "nanotron-zero1 has no zero=2"),
+        ("nemo", {"schedule": "gpipe"}, ("nemo", "schedule=gpipe")),
+        ("nanotron-zero1", {"zero": 2}, ("nanotron-zero1", "zero=2")),
     ],
 )
 def test_a_value_that_no_plan_of_a_stack_has_is_refused_before_the_search(
-    stack: str, fixed: dict[str, Any], words: str
+    stack: str, fixed: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     problem = SearchProblem(DENSE, 4, 16, {"x": 1, **fixed}, stack=load_stack(stack))
-    with pytest.raises(PlanCannotRunError, match=words):
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         list(search(problem, NODE))
 
 

@@ -10,6 +10,7 @@ import pytest
 from simulator.search.baselines import every_plan
 from simulator.search.problem import FAMILIES, SearchProblem, divisors
 from simulator.search.space import space_of
+from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL
@@ -63,7 +64,7 @@ def test_latent_attention_has_every_legal_plan_but_those_over_y() -> None:
     plans = {plan for plan in all_texts(latent, 4, 4) if not is_text_of_another(plan)}
     assert set(every_plan(space)) == plans
     assert not space.columns["y"].tolist().count(2)
-    with pytest.raises(PlanCannotRunError, match="y may be 1"):
+    with pytest.raises(PlanCannotRunError, check=names("1")):
         space_of(SearchProblem(latent, 4, 4, {"y": 2}))
 
 
@@ -122,23 +123,23 @@ def test_fixed_fields_stay_as_they_are() -> None:
 
 
 def test_no_plan_is_said_with_what_must_divide_what() -> None:
-    with pytest.raises(PlanCannotRunError, match="no plan of four uses 7 devices"):
+    with pytest.raises(PlanCannotRunError, check=names("four", "7")):
         space_of(SearchProblem(GPT_4, 7, 4))
 
 
 @pytest.mark.parametrize(
-    ("fixed", "reason"),
+    ("fixed", "named"),
     [
-        ({"x": 3}, "and x=3; x may be 1, 2, 4$"),
-        ({"pipe": 2, "micro_batch": 3}, "and micro_batch=3; micro_batch may be 1, 2, 4"),
-        ({"interleave": 7}, "and interleave=7; without interleave there are some$"),
-        ({"x": 3, "z": 5}, "and the fields that are fixed; z.data must divide the batch"),
+        ({"x": 3}, ("x=3", "1", "2", "4")),
+        ({"pipe": 2, "micro_batch": 3}, ("micro_batch=3", "1", "2", "4")),
+        ({"interleave": 7}, ("interleave=7",)),
+        ({"x": 3, "z": 5}, ("four", "z*data")),
     ],
 )
 def test_a_fixed_field_that_no_plan_can_have_is_named(
-    fixed: dict[str, object], reason: str
+    fixed: dict[str, object], named: tuple[str, ...]
 ) -> None:
-    with pytest.raises(PlanCannotRunError, match=reason):
+    with pytest.raises(PlanCannotRunError, check=names(*named)):
         space_of(SearchProblem(GPT_4, 8, 8, fixed))
 
 

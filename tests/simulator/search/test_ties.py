@@ -58,7 +58,7 @@ def _text(plan: object) -> tuple[int, str]:
 
 def test_the_reason_named_is_the_same_whichever_process_came_upon_it_first() -> None:
     one, two = Tally(), Tally()
-    one.refuse(2, "no table of b")
-    two.refuse(1, "no table of a")
+    one.refuse(2, "b")
+    two.refuse(1, "a")
     for tally in (one + two, two + one, Tally() + one + Tally() + two):
-        assert (tally.unpredicted, tally.reason) == (3, "no table of a")
+        assert (tally.unpredicted, tally.reason) == (3, "a")

@@ -10,6 +10,7 @@ from simulator.predict import Prediction, predict
 from simulator.search import SearchProblem, best_plan, checked, search
 from simulator.search.baselines import exhaustive
 from simulator.search.objective import Objective
+from tests.messages import assert_names, names
 from tests.simulator.search.drawn import MACHINES
 from tests.simulator.search.measured_tables import TINY, measured, with_kernels
 from topologies.errors import MachineError
@@ -19,7 +20,7 @@ from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 FEW: dict[str, Any] = {"recompute": "none", "overlap": (), "micro_batch": 2, "schedule": "1f1b"}
-NO_EIGHT = "all_reduce was not measured in groups of 8, only of 2, 4"
+NO_EIGHT = ("all_reduce", "8", "2", "4")  # no group of 8 was measured, only those of 2 and 4
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_cou
     *_, found = search(problem, machine, top=2)
     *_, every = exhaustive(problem, machine, top=2)
     assert 0 < found.unpredicted == every.unpredicted
-    assert "was not measured in groups of" in found.reason
+    assert any(kind in found.reason for kind in sizes)
     goal = Objective("time", machine, 8)
     assert [*map(goal.of, found.found)] == [*map(goal.of, every.found)]
     assert found.is_optimal
@@ -70,10 +71,11 @@ def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
     problem = SearchProblem(SMALL, 8, 16, {**FEW, "data": 8})
     machine = measured(all_reduce=(2, 4))
     *_, state = search(problem, machine)
-    assert (state.found, state.unpredicted, state.reason) == ((), state.fitting, NO_EIGHT)
-    with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
+    assert (state.found, state.unpredicted) == ((), state.fitting)
+    assert_names(state.reason, *NO_EIGHT)
+    with pytest.raises(MachineError, check=names(*NO_EIGHT)):
         checked(state)
-    with pytest.raises(MachineError, match=f"none of .* can be predicted: {NO_EIGHT}"):
+    with pytest.raises(MachineError, check=names(*NO_EIGHT)):
         best_plan(SMALL, machine, 8, 16, fixed=problem.fixed)
 
 
