@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import assert_names
 from tests.validation.test_report import answer
 from validation.report.answers import Answers, Pair
 from validation.report.figures.efficiency import reach_of
@@ -49,32 +50,23 @@ def searched(best: Answer | None, gap: float | None) -> Answers:
     return Answers(findings=[finding])
 
 
-@pytest.mark.parametrize(
-    ("gap", "words"),
-    [
-        (0.0, "Proved optimal. It is that of"),
-        (0.25, "Not proved optimal: it may miss the optimum by 25.0 %. It is that of"),
-        (None, "It is that of"),
-    ],
-)
-def test_only_a_gap_of_nothing_is_a_proof(gap: float | None, words: str) -> None:
-    assert headline(searched(made(), gap), {}).sentence.startswith(words)
+@pytest.mark.parametrize("gap", [0.0, 0.25, None])
+def test_only_a_gap_of_nothing_is_a_proof(gap: float | None) -> None:
+    said = headline(searched(made(), gap), {}).sentence
+    assert ("optimal" in said) == (gap is not None)
+    assert ("25.0 %" in said) == bool(gap)
 
 
-@pytest.mark.parametrize(
-    ("gap", "words"), [(0.0, "None that fits"), (0.5, "None found"), (None, "None found")]
-)
-def test_that_nothing_fits_is_said_of_a_search_that_looked_everywhere(
-    gap: float | None, words: str
-) -> None:
-    assert headline(searched(None, gap), {}).answer == words
+@pytest.mark.parametrize("gap", [0.0, 0.5, None])
+def test_that_nothing_fits_is_said_of_a_search_that_looked_everywhere(gap: float | None) -> None:
+    assert ("fits" in headline(searched(None, gap), {}).answer) == (gap == 0.0)
 
 
 def test_the_mean_error_is_one_in_which_signs_do_not_cancel() -> None:
     pairs = [Pair("x", "step", "", 1.0, predicted) for predicted in (1.5, 0.5, None)]
     head = headline(Answers(pairs=pairs), {})
-    assert head.question == "How far are predictions from 3 measured steps?"
-    assert head.answer == "50.0 %, on average"
+    assert_names(head.question, "3")
+    assert_names(head.answer, "50.0 %")
 
 
 @pytest.mark.parametrize(

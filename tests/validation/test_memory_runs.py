@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from simgpt.cli import cli
 from simulator.uncertainty.fitting import Kind
+from tests.messages import assert_names, names
 from topologies.errors import SimgptError
 from validation.memory.golden_runs import (
     MORE_OF_CUBLAS,
@@ -68,19 +69,24 @@ def test_copies_of_the_distributed_optimizer_are_runs_of_data_that_shard() -> No
 
 
 @pytest.mark.parametrize(
-    ("cells", "words"),
+    ("cells", "named"),
     [
-        ({"experts": "8", "moe_grouped_gemm": "1", "dispatcher": "flex"}, "dispatcher flex"),
-        ({"mla": "1", "notes": " q-lora-rank=192;"}, "latent attention without --kv-lora-rank"),
-        ({"precision": "fp32+fp8(e4m3)"}, "precision fp32"),
-        ({"optimizer": "muon|dist=1"}, "optimizer muon"),
-        ({"recompute": "full/uniform/layers=2"}, "recomputation of full/uniform/layers=2"),
-        ({"notes": ";cross-entropy-fusion-impl=te;"}, "--cross-entropy-fusion-impl te"),
-        ({"gpus": "", "notes": ""}, "a number of GPUs that is not stated"),
+        (
+            {"experts": "8", "moe_grouped_gemm": "1", "dispatcher": "flex"},
+            ("dispatcher", "flex"),
+        ),
+        ({"mla": "1", "notes": " q-lora-rank=192;"}, ("--kv-lora-rank",)),
+        ({"precision": "fp32+fp8(e4m3)"}, ("precision", "fp32")),
+        ({"optimizer": "muon|dist=1"}, ("optimizer", "muon")),
+        ({"recompute": "full/uniform/layers=2"}, ("full/uniform/layers=2",)),
+        ({"notes": ";cross-entropy-fusion-impl=te;"}, ("--cross-entropy-fusion-impl", "te")),
+        ({"gpus": "", "notes": ""}, ("GPUs",)),
     ],
 )
-def test_what_no_plan_stands_for_is_refused_by_name(cells: dict[str, str], words: str) -> None:
-    with pytest.raises(NotExpressibleError, match=words):
+def test_what_no_plan_stands_for_is_refused_by_name(
+    cells: dict[str, str], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(NotExpressibleError, check=names(*named)):
         _ = changed(**cells).job
 
 
@@ -93,15 +99,15 @@ def test_muon_and_latent_attention_are_read() -> None:
 
 def test_a_row_with_experts_names_the_column_that_it_lacks_or_that_is_no_number() -> None:
     cells = {**BY_ID["mcore-702"].cells}
-    with pytest.raises(SimgptError, match="row mcore-702: topk = 'few' must be a whole number"):
+    with pytest.raises(SimgptError, check=names("mcore-702", "topk", "few")):
         _ = GoldenRun({**cells, "topk": "few"}).job
     del cells["etp"]
-    with pytest.raises(NotExpressibleError, match="experts without the column etp"):
+    with pytest.raises(NotExpressibleError, check=names("experts", "etp")):
         _ = GoldenRun(cells).job
 
 
 def test_a_cell_that_is_no_number_is_named() -> None:
-    with pytest.raises(SimgptError, match="row mcore-008: layers = 'many' must be a whole number"):
+    with pytest.raises(SimgptError, check=names("mcore-008", "layers", "many")):
         _ = changed(layers="many").job
 
 
@@ -179,8 +185,7 @@ def test_the_command_prints_rows_verdicts_and_what_was_refused(tmp_path: Path) -
     shown = CliRunner().invoke(cli, ["validate", "memory", "--data", str(file), "--rows"])
     assert shown.exit_code == 0
     assert "mcore-429" in shown.output
-    assert "1 refused: --defer-embedding-wgrad-compute" in shown.output
-    assert "verdicts that would be wrong" in shown.output
+    assert_names(shown.output, "1", "--defer-embedding-wgrad-compute")
 
 
 def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:

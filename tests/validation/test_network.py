@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from topologies.collectives.benchmark import bench
 from topologies.hardware.software import Kind
@@ -156,9 +159,9 @@ def test_a_size_per_rank_counts_for_all_ranks() -> None:
 
 def test_a_table_of_an_unknown_machine_is_skipped_with_a_reason() -> None:
     table = {"machine": "elsewhere", "op": "all_gather", "library": "NCCL"}
-    assert measured("new", table, {}) == Skipped(
-        "new", "no variant of a machine stands for NCCL on elsewhere"
-    )
+    found = measured("new", table, {})
+    assert isinstance(found, Skipped)
+    assert_names(found.reason, "NCCL", "elsewhere")
 
 
 def _file(tmp_path: Path, content: Any) -> Path:
@@ -185,27 +188,32 @@ def test_a_file_of_larger_groups_is_compared_with_all_of_it_held_out(
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "named"),
     [
-        ("{", "is not valid JSON"),
-        ("[]", "holds no tables"),
-        ("{}", "holds no tables"),
-        ({"t": {**_larger(), "columns": ["devices", "bytes"]}}, "wants bytes and seconds"),
-        ({"t": {**_larger(), "rows": [[512, 2**30, "x"]]}}, "not a positive number"),
-        ({"t": {**_larger(), "rows": [[512, 2**30]]}}, "not a positive number"),
-        ({"t": {**_larger(), "rows": 3}}, "wants columns and rows"),
+        ("{", ("JSON",)),
+        ("[]", ("tables.json",)),
+        ("{}", ("tables.json",)),
+        (
+            {"t": {**_larger(), "columns": ["devices", "bytes"]}},
+            ("t", "devices", "bytes", "seconds", "bytes_per_second"),
+        ),
+        ({"t": {**_larger(), "rows": [[512, 2**30, "x"]]}}, ("t", "seconds", "x")),
+        ({"t": {**_larger(), "rows": [[512, 2**30]]}}, ("t", "seconds", "None")),
+        ({"t": {**_larger(), "rows": 3}}, ("t", "columns", "rows")),
     ],
 )
-def test_a_bad_file_is_refused_in_one_sentence(tmp_path: Path, content: Any, reason: str) -> None:
-    with pytest.raises(TableError, match=reason) as error:
+def test_a_bad_file_is_refused_in_one_sentence(
+    tmp_path: Path, content: Any, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(TableError, check=names(*named)) as error:
         validate_network(_file(tmp_path, content))
     assert error.value.exit_code == 2
 
 
 def test_a_missing_file_and_an_unknown_table_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="cannot read"):
+    with pytest.raises(TableError, check=names("none.json", os.strerror(errno.ENOENT))):
         validate_network(tmp_path / "none.json")
-    with pytest.raises(TableError, match='no table is called "nope"'):
+    with pytest.raises(TableError, check=names("nope")):
         validate_network(name="nope")
 
 

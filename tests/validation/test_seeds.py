@@ -9,6 +9,7 @@ import pytest
 
 from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
+from tests.messages import names
 from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
 from validation.published.predicting import predict_runs
@@ -116,7 +117,7 @@ def test_combinations_that_are_no_plan_or_do_not_fit_are_no_candidates() -> None
     found = _predicted(run)
     assert [each.plan.x for each in found.predictions] == [1, 2]
     assert (found.chosen, found.best.plan.batch) == (False, 64)
-    with pytest.raises(PlanCannotRunError, match="no candidate for small"):
+    with pytest.raises(PlanCannotRunError, check=names("small")):
         _predicted(replace(run, candidates={"x": [3]}))
 
 
@@ -144,7 +145,7 @@ def test_every_figure_is_of_a_known_kind_and_of_runs_that_are_stated() -> None:
 def test_rows_are_chosen_by_words_of_their_ids() -> None:
     rows = validate_seeds(["ornl-weak"])
     assert [row.id for row in rows] == ["ornl-weak-175b", "ornl-weak-1t"]
-    with pytest.raises(SeedsError, match=r"no row has ornl-9 in its id; rows: axonn-weak"):
+    with pytest.raises(SeedsError, check=names("ornl-9")):
         validate_seeds(["ornl-9"])
 
 

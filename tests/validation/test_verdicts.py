@@ -9,6 +9,7 @@ import pytest
 
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
+from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS
 from validation.memory.few_layers import job_bytes, least_bytes
 from validation.memory.memory_questions import ALLOCATED, DEVICE, RESERVED, Answer
 from validation.memory.verdicts import VerdictRow, VerdictValidation, validate_verdicts
@@ -84,9 +85,9 @@ def test_runs_are_taken_as_they_are_read_and_not_as_what_would_fit(tmp_path: Pat
     found = {each.id: each for each in validate_verdicts(file).rows}
     assert found["large"].ran
     assert not found["oom"].ran
-    assert found["large"].verdict == found["oom"].verdict == "does not fit"
+    assert found["large"].verdict == found["oom"].verdict == DOES_NOT_FIT
     assert found["large"].peak_bytes == found["oom"].peak_bytes > 120 * 10**9
-    assert found["small"].verdict == "fits"
+    assert found["small"].verdict == FITS
     assert found["small"].share == pytest.approx(20 / 79.6, abs=0.01)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import names
 from validation.jobs.errors import LogError
 from validation.jobs.log_lines import read_log
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
@@ -140,7 +141,7 @@ def test_a_log_may_be_compressed_and_cut_off(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(text)[:-40])
     assert 1 < len(read_job(path, Job())[0].entries) < 50
     path.write_bytes(gzip.compress(text)[:12] + b"\xff" * 40)
-    with pytest.raises(LogError, match=r"train.log.gz is compressed by gzip, and damaged"):
+    with pytest.raises(LogError, check=names("train.log.gz")):
         read_job(path, Job())
 
 
@@ -198,7 +199,7 @@ def test_a_line_that_averages_a_step_of_the_warm_up_is_left_out() -> None:
 
 
 def test_a_job_of_warm_up_alone_is_refused() -> None:
-    with pytest.raises(LogError, match="all 3 measured steps are among the first 5"):
+    with pytest.raises(LogError, check=names("3", "5", "--warm-up 0")):
         statistics(read(megatron((1, 1.0), (2, 1.0), (3, 1.0))))
 
 
@@ -213,27 +214,27 @@ def test_json_lines_have_steps_memory_and_rates() -> None:
     )
     assert from_0.entries == job.entries
     cut = read_lines([*text.splitlines(True), '{"step": 3, "st'], "steps.jsonl")
-    assert (cut.entries, cut.remarks) == (
-        job.entries,
-        ("the last line is cut off, and was left out",),
-    )
+    assert cut.entries == job.entries
+    assert (len(job.remarks), len(cut.remarks)) == (0, 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "named"),
     [
-        ("", "is empty"),
-        ("hello\n", "has no steps in a known format"),
-        ('{"step": 1, "step_s": -1}\n', "step_s = -1 is no number above 0"),
-        ('{"step": 1.5, "step_s": 1}\n', "is not a step"),
-        ('{"step": 1, "step_s": "1"}\n[]\n', "line 1 of .* step_s = '1' is no number"),
-        ('{"a": 1}\n', "is not an output of `simgpt run --json`"),
-        ('{"steps_s": ["a"]}', "steps_s = 'a' is no number above 0"),
-        ('{"steps_s": [1.0,', "is not valid JSON"),
+        ("", ("job.log",)),
+        ("hello\n", ("job.log", "Megatron-LM", "torchtitan")),
+        ('{"step": 1, "step_s": -1}\n', ("step_s", "-1", "0")),
+        ('{"step": 1.5, "step_s": 1}\n', ("1", "job.log", "step", "step_s", "peak_bytes")),
+        ('{"step": 1, "step_s": "1"}\n[]\n', ("1", "step_s")),
+        ('{"a": 1}\n', ("simgpt run --json",)),
+        ('{"steps_s": ["a"]}', ("steps_s", "a", "0")),
+        ('{"steps_s": [1.0,', ("job.log", "JSON")),
     ],
 )
-def test_what_is_no_log_is_refused_in_a_sentence(text: str, why: str, tmp_path: Path) -> None:
+def test_what_is_no_log_is_refused_in_a_sentence(
+    text: str, named: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "job.log"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(LogError, match=why):
+    with pytest.raises(LogError, check=names(*named)):
         read_job(path, Job())
