@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.attribution.compute_ops import OpTime
+from simulator.attribution.critical_path import CASTS, ROWS
 from simulator.explain.roofline import KindOfOp, Roofline, Roofs, kinds_of, roofline, whole_step
 from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
@@ -94,7 +95,7 @@ def test_ops_of_experts_and_recipes_have_kinds_of_their_own() -> None:
     names = [(kind.name, kind.dtype) for kind in found.kinds]
     assert len({*names}) == len(names)
     shares = {kind.name: kind.share for kind in found.kinds}
-    named = ("routing", "permutation of experts' rows", "casts to 8 or 4 bits", "optimizer")
+    named = ("routing", ROWS, CASTS, "optimizer")
     assert all(shares[name] > 0 for name in named)
     assert shares["activation functions"] > shares["other elementwise"] > 0
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from simulator.attribution.time_shares import extrapolated, shares_of
+from simulator.attribution.time_shares import PATH, STREAM, extrapolated, shares_of
 from simulator.explain.bottleneck_link import INSIDE, SORTS, limiting_link
 from simulator.explain.sensitivity import FACTOR, MachineParameter, elasticity, parameters
 from simulator.explain.what_if import neighbours, twice_as_good
@@ -230,9 +230,7 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
     assert "extrapolated" in folded.basis
     assert folded.seconds == whole.seconds
     monkeypatch.setattr("simulator.attribution.time_shares.MOST_OPS", 1)
-    assert shares_of(prediction, costs, fabric).along == (
-        "compute stream" if parsed.pipe == 1 else "critical path"
-    )
+    assert shares_of(prediction, costs, fabric).along == (STREAM if parsed.pipe == 1 else PATH)
     assert sum(shares_of(prediction, costs, fabric).seconds.values()) == pytest.approx(
         prediction.step_s
     )
@@ -246,15 +244,15 @@ def test_every_figure_of_the_sentence_is_a_simulated_one() -> None:
     settings = {b.words: b for b in twice_as_good(parameters(FRONTIER, "bf16"))}[best.words]
     again = predict(TINY, plan, with_settings(FRONTIER, settings.settings(FRONTIER)))
     assert again.step_s == best.step_s
-    assert f"{best.words} saves {100 * best.saving:.0f} %" in found.sentence
+    assert_names(found.sentence, best.words, f"{100 * best.saving:.0f} %")
     assert best.saving >= next_best.saving
     chosen = found.plans[0]
     assert chosen.plan is not None
     assert predict(TINY, chosen.plan, FRONTIER).step_s == chosen.step_s
-    assert f"{chosen.words} saves {100 * chosen.saving:.0f} %" in found.sentence
+    assert_names(found.sentence, chosen.words, f"{100 * chosen.saving:.0f} %")
     largest, seconds = next(iter(found.shares.seconds.items()))
     share = f"{100 * seconds / prediction.step_s:.0f} %"
-    assert f"path spends {share} in {largest} {found.links[largest.axes]}" in found.sentence
+    assert_names(found.sentence, share, str(largest), found.links[largest.axes])
 
 
 def test_a_number_without_a_unit_has_none_in_json() -> None:

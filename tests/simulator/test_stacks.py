@@ -344,14 +344,14 @@ def test_a_pipeline_says_the_peak_of_each_stage() -> None:
 
 def test_memory_of_a_stack_is_checked(tmp_path: Path) -> None:
     about = 'title = "t"\nsource = "s"\n[memory]\n'
-    for line, words in (
-        ("fragmentation = 0.02", "memory.fragmentation is not a key of a stack"),
-        ('libraries = {h100 = "64"}', 'libraries.h100 must be a size such as "64 MiB"'),
-        ("reserved = 1", "memory.reserved is not a key of a stack"),
+    for line, *named in (
+        ("fragmentation = 0.02", "memory.fragmentation"),
+        ('libraries = {h100 = "64"}', "libraries.h100", "64 MiB"),
+        ("reserved = 1", "memory.reserved"),
     ):
         file = tmp_path / "mine.toml"
         file.write_text(about + line)
-        with pytest.raises(StackError, match=words):
+        with pytest.raises(StackError, check=names(*named)):
             load_stack(str(file))
 
 

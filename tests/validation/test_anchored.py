@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from simulator.uncertainty.anchors import Bin
+from simulator.uncertainty.anchors import SAME_PLAN, Bin
 from tests.simgpt.face import simgpt
 from tests.simulator.test_anchors import HERE
 from validation.published.anchored import compare_anchored, table_of, table_text
@@ -97,10 +97,10 @@ def test_pairs_with_the_same_plan_have_bins_of_their_own_where_sources_are_enoug
         rows += [row(pair[0], 1.0, source=source), row(pair[1], 1.05, source=source, devices=128)]
     tp = (4, 1, 1, 1, 1, 1)
     rows += [row(SEEN[6], 1.0, source="d"), row(SEEN[7], 1.5, source="d", degrees=tp)]
-    same = [each for each in table_of(rows) if "same plan" in each.kind]
+    same = [each for each in table_of(rows) if SAME_PLAN in each.kind]
     assert [(each.doublings, each.pairs, each.sources) for each in same] == [(1.0, 6, 3)]
     assert same[0].high < 0.1
-    assert not any("same plan" in each.kind for each in table_of(rows[2:]))
+    assert not any(SAME_PLAN in each.kind for each in table_of(rows[2:]))
 
 
 def test_rows_of_a_file_are_anchored_by_the_command() -> None:

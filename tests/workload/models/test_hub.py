@@ -21,8 +21,8 @@ def test_sizes_of_many_repositories_come_with_the_place_they_were_read_from() ->
     for name in names:
         found = hub_model(name)
         assert found is not None
-        assert re.search(r"as in [\w.-]+/[\w.-]+@[0-9a-f]{40}, \S+$", found.gpt.source), name
-        assert found.gpt.source.startswith(f"{name} as in ")
+        assert re.search(r" [\w.-]+/[\w.-]+@[0-9a-f]{40}, \S+$", found.gpt.source), name
+        assert found.gpt.source.startswith(f"{name} ")
 
 
 def test_packaged_sizes_and_presets_of_a_name_are_the_same() -> None:
