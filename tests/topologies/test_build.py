@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.messages import names
 from topologies.build import Parts, build_machine, fabrics, family_of, gpu_of, gpus
@@ -30,13 +32,18 @@ def test_a_fabric_says_of_one_curve_what_it_says_of_no_other() -> None:
     assert busy == {"efa": pytest.approx(45, rel=0.1), "efa-slow": pytest.approx(6.5, rel=0.25)}
 
 
-@pytest.mark.parametrize("fabric", ["", "none", *fabrics()])
-@pytest.mark.parametrize("gpu", [" ".join(gpu["match"]) for gpu in gpus()])
-def test_every_gpu_builds_with_every_fabric(gpu: str, fabric: str) -> None:
-    machine = build_machine(Parts(gpu, 3, 4, 4, 200e9, fabric, "mine"))
-    assert (machine.nodes, machine.devices_per_node, machine.name) == (3, 4, "mine")
-    assert machine.node.nics.bytes_per_s == 25e9
-    assert all(fact.source for fact in machine.facts())
+GPUS = [" ".join(gpu["match"]) for gpu in gpus()]
+FABRICS = ["", "none", *fabrics()]
+
+
+@settings(max_examples=2)
+@given(st.tuples(*(st.sampled_from(FABRICS) for _ in GPUS)))
+def test_every_gpu_builds_with_any_fabric(drawn: tuple[str, ...]) -> None:
+    for gpu, fabric in zip(GPUS, drawn, strict=True):
+        machine = build_machine(Parts(gpu, 3, 4, 4, 200e9, fabric, "mine"))
+        assert (machine.nodes, machine.devices_per_node, machine.name) == (3, 4, "mine")
+        assert machine.node.nics.bytes_per_s == 25e9
+        assert all(fact.source for fact in machine.facts())
 
 
 def test_a_shipped_machine_is_taken_by_its_name_if_it_has_the_nodes() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.messages import names
@@ -53,18 +51,18 @@ def test_chunks_take_turns_as_in_megatron() -> None:
     ]
 
 
-def every_case() -> Iterator[tuple[str, int, int, int]]:
-    for schedule in PLAIN:
-        for stages in (1, 2, 3, 4):
-            yield from ((schedule, stages, count, 1) for count in (1, 2, 3, 5, 8))
-    for stages in (2, 3, 4):
-        yield from (("1f1b", stages, turns * stages, 2 + turns % 2) for turns in (1, 2, 3))
+def cases() -> st.SearchStrategy[tuple[str, int, int, int]]:
+    """A schedule, its stages, micro-batches and chunks, which take turns by whole rounds."""
+    straight = st.tuples(st.sampled_from(PLAIN), st.integers(1, 4), st.integers(1, 8), st.just(1))
+    in_turn = st.tuples(st.integers(2, 4), st.integers(1, 3), st.integers(2, 3))
+    return straight | in_turn.map(lambda drawn: ("1f1b", drawn[0], drawn[0] * drawn[1], drawn[2]))
 
 
-@pytest.mark.parametrize(("schedule", "stages", "micro_batches", "chunks"), list(every_case()))
+@given(cases())
 def test_every_pass_of_every_micro_batch_stands_once_and_in_order(
-    schedule: str, stages: int, micro_batches: int, chunks: int
+    case: tuple[str, int, int, int],
 ) -> None:
+    schedule, stages, micro_batches, chunks = case
     for stage in range(stages):
         order = slots(schedule, stage, stages, micro_batches, chunks)
         assert len(set(order)) == len(order)
@@ -133,21 +131,13 @@ def test_zb_2p_waits_nowhere_and_zb_1p_waits_for_the_stages_behind(stages: int) 
     assert waited("zb-h1", stages, 2 * stages) == list(range(stages - 1, -1, -1))
 
 
-def cases_with_overlaps() -> Iterator[Any]:
-    """Each case with sends beside compute or without, in turn, and the other one too when slow."""
-    for number, (schedule, stages, micro_batches, chunks) in enumerate(every_case()):
-        for at, overlap in enumerate(("all", "none")):
-            marks = [pytest.mark.slow] if (number + stages + at) % 2 else []
-            yield pytest.param(schedule, stages, micro_batches, chunks, overlap, marks=marks)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "stages", "micro_batches", "chunks", "overlap"), list(cases_with_overlaps())
-)
+@settings(max_examples=25)
+@given(cases(), st.sampled_from(("all", "none")))
 def test_no_stage_waits_for_a_send_that_nobody_will_receive(
-    schedule: str, stages: int, micro_batches: int, chunks: int, overlap: str
+    case: tuple[str, int, int, int], overlap: str
 ) -> None:
     """Sends and receives only end together, as NCCL's and gloo's large ones do."""
+    schedule, stages, micro_batches, chunks = case
     plan = parse_plan(
         f"pipe={stages},interleave={chunks},schedule={schedule},micro_batch=1,overlap={overlap}",
         batch=micro_batches,
