@@ -24,6 +24,7 @@ from simulator.engine.whole_step import (
 )
 from simulator.ranks.classes import classes_of
 from simulator.result import StepResult
+from tests.examples import few_and_many
 from tests.messages import names
 from tests.simulator.drawn_steps import BANDWIDTHS, drawn_steps
 from tests.simulator.worlds import SmallCosts, SmallFabric, by_hand, plan_of, reduce
@@ -88,7 +89,7 @@ def assert_equal(folded: StepResult, whole: StepResult) -> None:
     assert replace(folded, micro_batches=whole.micro_batches) == whole
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "bytes_per_s": st.sampled_from(BANDWIDTHS),
     "tied": st.booleans(),
     "share": st.sampled_from((0.0, 0.2)),
@@ -105,19 +106,11 @@ def plans(draw: st.DrawFn, micro_batches: st.SearchStrategy[int]) -> Plan:
     return plan_of(text, draw(micro_batches))
 
 
-@settings(deadline=None, max_examples=10, derandomize=True)
-@given(**CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
+EXACT = settings(deadline=None, derandomize=True)
+
+
+@few_and_many(10, 120, EXACT, **CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
 def test_a_folded_step_equals_the_whole_step_exactly(
-    plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
-) -> None:
-    assert_equal(*both(plan, layers, bytes_per_s, tied=tied, share=share))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@settings(deadline=None, max_examples=120, derandomize=True)
-@given(**CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
-def test_many_folded_steps_equal_the_whole_step_exactly(
     plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
 ) -> None:
     assert_equal(*both(plan, layers, bytes_per_s, tied=tied, share=share))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import Phase, reject
+from hypothesis import Phase, reject, settings
 from hypothesis import strategies as st
 
 from simulator.search.problem import SearchProblem
@@ -18,6 +18,7 @@ NAMES = ("perlmutter", "frontier", "alps", "lumi", "dgx-a100", "dgx-h100", "kest
 MACHINES = {name: load_machine(name) for name in NAMES}
 MACHINES["busy"] = with_settings(MACHINES["frontier"], {"network.background": "0.2"})
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # shrinking would take minutes
+DRAWN = settings(deadline=None, phases=UNSHRUNK)
 FIELDS: dict[str, list[Any]] = {
     "reshard": [True, False],
     "offload": ["none", "optimizer", "update"],

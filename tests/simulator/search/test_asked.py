@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from simulator.search.baselines import every_plan
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Space, space_of, spaces_of
 from simulator.stacks import load_stack
+from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
+from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
 from tests.simulator.search.test_choices import FEW, TINY, without
@@ -53,19 +54,15 @@ def spaces_with_parts(draw: st.DrawFn) -> Space:
     return space.only(np.array(rows)) if rows else reject()
 
 
-@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_with_parts(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(
+    10,
+    400,
+    DRAWN,
+    space=spaces_with_parts(),
+    name=st.sampled_from(sorted(MACHINES)),
+    data=st.data(),
+)
 def test_no_plan_that_recomputes_parts_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_for_one_plan(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=400, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_with_parts(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_four_hundred_plans_that_recompute_parts_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_for_one_plan(space, name, data)
@@ -117,19 +114,15 @@ def spaces_with_traded_heads(draw: st.DrawFn) -> Space:
         reject()
 
 
-@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_with_traded_heads(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(
+    10,
+    300,
+    DRAWN,
+    space=spaces_with_traded_heads(),
+    name=st.sampled_from(sorted(MACHINES)),
+    data=st.data(),
+)
 def test_no_plan_that_trades_heads_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_for_one_plan(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_with_traded_heads(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_three_hundred_plans_that_trade_heads_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_for_one_plan(space, name, data)

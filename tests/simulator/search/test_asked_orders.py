@@ -29,8 +29,9 @@ from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import entries_of, least_bytes_of
 from simulator.search.space import Order, Space, space_of, spaces_of
 from simulator.stacks import load_stack
+from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.search.drawn import FIELDS, MACHINES, UNSHRUNK, mixtures, models
+from tests.simulator.search.drawn import DRAWN, FIELDS, MACHINES, UNSHRUNK, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import SMALL, same_answer
 from tests.simulator.search.test_choices import FEW, TINY, without
@@ -91,19 +92,15 @@ def hidden(space: Space, name: str, data: st.DataObject) -> None:
     (holds_in_turns if IN_TURNS in space.problem.beside else holds_for_one_plan)(space, name, data)
 
 
-@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_in_turns(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(
+    10,
+    300,
+    DRAWN,
+    space=spaces_in_turns(),
+    name=st.sampled_from(sorted(MACHINES)),
+    data=st.data(),
+)
 def test_no_plan_that_hides_all_to_alls_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    hidden(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_in_turns(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_three_hundred_plans_that_hide_all_to_alls_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     hidden(space, name, data)
@@ -196,19 +193,10 @@ def spaces_in_a_v(draw: st.DrawFn) -> Space:
         reject()
 
 
-@settings(max_examples=10, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(
+    10, 300, DRAWN, space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data()
+)
 def test_no_plan_in_a_v_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_in_turns(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_three_hundred_plans_in_a_v_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_in_turns(space, name, data)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.predict import predict
@@ -25,8 +24,9 @@ from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.progress import Progress
 from simulator.search.space import space_of
 from simulator.search.warm_start import FEW
+from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
+from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.grid import AXES, USUAL
@@ -52,29 +52,17 @@ def same_answer(problem: SearchProblem, name: str, top: int, objective: str = "t
     assert found.best == goal.shown(goal.of(found.found[0]))
 
 
-@settings(max_examples=6, deadline=None, phases=UNSHRUNK)
-@given(
+@few_and_many(
+    6,
+    200,
+    DRAWN,
+    slow={"problem": few_plans()},
     problem=few_plans(most=24),
     name=st.sampled_from(sorted(MACHINES)),
     top=st.integers(1, 4),
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_a_search_finds_what_trying_all_plans_finds(
-    problem: SearchProblem, name: str, top: int, objective: str
-) -> None:
-    same_answer(problem, name, top, objective)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
-@given(
-    problem=few_plans(),
-    name=st.sampled_from(sorted(MACHINES)),
-    top=st.integers(1, 4),
-    objective=st.sampled_from(OBJECTIVES),
-)
-def test_two_hundred_searches_find_what_trying_all_plans_finds(
     problem: SearchProblem, name: str, top: int, objective: str
 ) -> None:
     same_answer(problem, name, top, objective)

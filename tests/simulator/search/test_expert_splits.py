@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from simulator.search.asked.expert_splits import RUNS
@@ -17,8 +17,9 @@ from simulator.search.orders import NUMBER_OF
 from simulator.search.problem import SearchProblem
 from simulator.search.rings.strides import members, spans_of, strides_of
 from simulator.search.space import Space, space_of, spaces_of
+from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures
+from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
 from tests.simulator.search.test_choices import TINY, without
@@ -47,19 +48,15 @@ def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
     return space.only(rows) if len(rows) else reject()
 
 
-@settings(max_examples=5, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_of_other_ranks(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(
+    5,
+    300,
+    DRAWN,
+    space=spaces_of_other_ranks(),
+    name=st.sampled_from(sorted(MACHINES)),
+    data=st.data(),
+)
 def test_no_plan_with_experts_on_other_ranks_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_for_one_plan(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
-@given(space=spaces_of_other_ranks(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_three_hundred_plans_with_experts_on_other_ranks_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_for_one_plan(space, name, data)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search.bounds.batched_programs import sized
@@ -16,7 +15,8 @@ from simulator.search.bounds.layouts import chunk_layers, layout_of
 from simulator.search.bounds.peak_memory import alone_bytes, plan_bytes
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Order, Space, space_of
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
+from tests.examples import few_and_many
+from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, models, spaces
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
 from workload.gpt import GPT, find_model
@@ -60,23 +60,16 @@ def in_windows(draw: st.DrawFn) -> GPT:
     return gpt if alike else replace(gpt, window=64, global_every=every)
 
 
-@settings(max_examples=6, deadline=None, phases=UNSHRUNK)
-@given(
+@few_and_many(
+    6,
+    200,
+    DRAWN,
+    slow={"space": spaces(gpts=in_windows())},
     space=spaces(devices=(4, 8, 12, 16), gpts=in_windows()),
     name=st.sampled_from(sorted(MACHINES)),
     data=st.data(),
 )
 def test_no_plan_of_layers_that_attend_differently_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_for_one_plan(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
-@given(space=spaces(gpts=in_windows()), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_two_hundred_plans_of_layers_that_attend_differently_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_for_one_plan(space, name, data)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, reject, settings
+from hypothesis import reject
 from hypothesis import strategies as st
 
 from simulator.costs.analytic import compute_costs
@@ -20,7 +19,8 @@ from simulator.search.bounds.peak_memory import memory
 from simulator.search.root_nodes import entries_of, times_for
 from simulator.search.space import Space
 from simulator.stacks.searched import fastest_kernels
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
+from tests.examples import few_and_many
+from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, models, spaces
 from topologies.placement import scheduler
 
 Facts = dict[tuple[Any, ...], int]
@@ -72,27 +72,15 @@ def is_as_alone(space: Space, name: str, data: st.DataObject) -> None:
             assert timed(some) == timed(alone)
 
 
-@settings(max_examples=15, deadline=None, phases=UNSHRUNK)
-@given(
+@few_and_many(
+    15,
+    300,
+    DRAWN,
     space=spaces(gpts=st.one_of(models(), mixtures())),
     name=st.sampled_from(sorted(MACHINES)),
     data=st.data(),
 )
 def test_one_micro_batch_has_the_bounds_that_its_own_program_gives(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    is_as_alone(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=300, deadline=None, phases=UNSHRUNK)
-@given(
-    space=spaces(gpts=st.one_of(models(), mixtures())),
-    name=st.sampled_from(sorted(MACHINES)),
-    data=st.data(),
-)
-def test_three_hundred_have_the_bounds_that_their_own_programs_give(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     is_as_alone(space, name, data)

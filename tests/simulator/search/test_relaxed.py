@@ -29,8 +29,9 @@ from simulator.search.space import Space, space_of, spaces_of
 from simulator.search.tree_nodes import in_every_order
 from simulator.stacks import load_stack
 from simulator.stacks.searched import fastest_kernels
+from tests.examples import few_and_many
 from tests.messages import assert_names
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models, spaces
+from tests.simulator.search.drawn import DRAWN, MACHINES, UNSHRUNK, mixtures, models, spaces
 from tests.simulator.search.measured_tables import measured
 from tests.simulator.search.test_asked import spaces_with_parts, spaces_with_traded_heads
 from tests.simulator.search.test_asked_orders import spaces_in_a_v, spaces_in_turns
@@ -200,19 +201,8 @@ def test_one_micro_batch_has_the_ops_of_its_relaxed_shape(z: int, zero: int) -> 
         has_the_ops_of_its_relaxed_shape(space, row)
 
 
-@settings(max_examples=80, deadline=None, phases=UNSHRUNK)
-@given(space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(80, 1500, DRAWN, space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_relaxed_shapes_take_no_longer_than_a_row(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_for_one_row(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=1500, deadline=None, phases=UNSHRUNK)
-@given(space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_of_fifteen_hundred_rows_none_is_ruled_out_too_soon(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_for_one_row(space, name, data)

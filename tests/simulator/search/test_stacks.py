@@ -29,8 +29,9 @@ from simulator.search.space import Order, spaces_of
 from simulator.stacks import EXECUTOR, Stack, load_stack, stack_names
 from simulator.stacks.job import job_of
 from simulator.stacks.searched import fastest_kernels, kept
+from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
+from tests.simulator.search.drawn import DRAWN, MACHINES, UNSHRUNK, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import last
 from workload.errors import PlanCannotRunError
@@ -71,20 +72,15 @@ def quick(names: Collection[str], every: Sequence[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", quick(BOUNDED, NAMES))
-@settings(max_examples=4, deadline=None, phases=UNSHRUNK)
-@given(gpt=models(), machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]), data=st.data())
+@few_and_many(
+    4,
+    100,
+    DRAWN,
+    gpt=models(),
+    machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]),
+    data=st.data(),
+)
 def test_no_plan_of_a_stack_takes_less_than_its_bounds(
-    name: str, gpt: GPT, machine: str, data: st.DataObject
-) -> None:
-    holds_for_a_plan_of(name, gpt, machine, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
-@given(gpt=models(), machine=st.sampled_from(["dgx-a100", "dgx-h100", "frontier"]), data=st.data())
-def test_a_hundred_plans_of_each_stack_take_no_less(
     name: str, gpt: GPT, machine: str, data: st.DataObject
 ) -> None:
     holds_for_a_plan_of(name, gpt, machine, data)
@@ -115,20 +111,15 @@ SLOW_HOSTS = ("nemo", "nemo-deepep", "nemo-attn-graphs", "megatron-deepspeed")
 
 
 @pytest.mark.parametrize("name", quick(SLOW_HOSTS[1:3], SLOW_HOSTS))
-@settings(max_examples=4, deadline=None, phases=UNSHRUNK)
-@given(gpt=mixtures(), machine=st.sampled_from(["dgx-a100", "dgx-h100"]), data=st.data())
+@few_and_many(
+    4,
+    100,
+    DRAWN,
+    gpt=mixtures(),
+    machine=st.sampled_from(["dgx-a100", "dgx-h100"]),
+    data=st.data(),
+)
 def test_no_plan_whose_host_is_slow_takes_less_than_its_bounds(
-    name: str, gpt: GPT, machine: str, data: st.DataObject
-) -> None:
-    holds_for_a_plan_of(name, gpt, machine, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", SLOW_HOSTS)
-@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
-@given(gpt=mixtures(), machine=st.sampled_from(["dgx-a100", "dgx-h100"]), data=st.data())
-def test_a_hundred_plans_whose_host_is_slow_take_no_less(
     name: str, gpt: GPT, machine: str, data: st.DataObject
 ) -> None:
     holds_for_a_plan_of(name, gpt, machine, data)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.predict import predict
@@ -15,8 +14,9 @@ from simulator.search import best_plan
 from simulator.search.bounds.batched_programs import kinds
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Space, space_of
+from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, spaces
+from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, spaces
 from tests.simulator.search.measured_tables import measured
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_branch_and_bound import same_answer
@@ -80,23 +80,16 @@ def uneven_mixtures(draw: st.DrawFn) -> GPT:
     return routed(gpt, Histogram(tuple(layers)))
 
 
-@settings(max_examples=4, deadline=None, phases=UNSHRUNK)
-@given(
+@few_and_many(
+    4,
+    200,
+    DRAWN,
+    slow={"space": spaces(gpts=uneven_mixtures()), "name": st.sampled_from(sorted(MACHINES))},
     space=spaces(devices=(4, 8, 16), gpts=uneven_mixtures()),
     name=st.sampled_from(["perlmutter", "alps"]),
     data=st.data(),
 )
 def test_no_plan_of_unevenly_chosen_experts_takes_less_than_its_bounds(
-    space: Space, name: str, data: st.DataObject
-) -> None:
-    holds_for_one_plan(space, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=200, deadline=None, phases=UNSHRUNK)
-@given(space=spaces(gpts=uneven_mixtures()), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_two_hundred_plans_of_unevenly_chosen_experts_take_no_less(
     space: Space, name: str, data: st.DataObject
 ) -> None:
     holds_for_one_plan(space, name, data)

@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search import search
@@ -16,7 +15,8 @@ from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import Function, ProcessPool, WorkerState
 from simulator.search.progress import Progress
 from simulator.search.workers import WorkerReport
-from tests.simulator.search.drawn import MACHINES, UNSHRUNK, few_plans
+from tests.examples import few_and_many
+from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
 from workload.gpt import GPT
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
@@ -83,19 +83,18 @@ def holds_for_a_team(problem: SearchProblem, name: str, data: st.DataObject) -> 
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, phases=UNSHRUNK)
-@given(problem=few_plans(), name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(
+    15,
+    100,
+    DRAWN,
+    slow={"problem": few_plans(most=200)},
+    problem=few_plans(),
+    name=st.sampled_from(sorted(MACHINES)),
+    data=st.data(),
+)
 def test_a_team_finds_what_one_finds(
     problem: SearchProblem, name: str, data: st.DataObject
 ) -> None:
-    holds_for_a_team(problem, name, data)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@settings(max_examples=100, deadline=None, phases=UNSHRUNK)
-@given(problem=few_plans(most=200), name=st.sampled_from(sorted(MACHINES)), data=st.data())
-def test_a_hundred_teams_do(problem: SearchProblem, name: str, data: st.DataObject) -> None:
     holds_for_a_team(problem, name, data)
 
 
