@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.predict import predict
+from tests.messages import assert_names, names
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import scheduler
 from validation.report.answer_files import ReportError
@@ -92,22 +93,24 @@ def test_a_folder_may_hold_other_files_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "named"),
     [
-        ("{", "is not valid JSON"),
-        ("[1, 2]", "is no answer of simgpt predict, search, sweep, why, plan-run, run or validate"),
-        ('{"a": 1}', "is no answer"),
-        ('{"breakdown_s": {}}', "has no memory"),
-        (json.dumps({"rows": []}), "is no answer"),
-        ('{"breakdown_s": {}, "memory": 3}', "memory = 3 should be a table"),
-        ("[" * 100_000, "is nested more than 32 deep"),
-        ('{"losses": [], "step_s": NaN}', "NaN is no number"),
+        ("{", ("a.json", "JSON")),
+        ("[1, 2]", ("a.json", "predict", "search", "sweep", "why", "plan-run", "run", "validate")),
+        ('{"a": 1}', ("a.json", "predict")),
+        ('{"breakdown_s": {}}', ("a.json", "memory")),
+        (json.dumps({"rows": []}), ("a.json", "predict")),
+        ('{"breakdown_s": {}, "memory": 3}', ("memory", "3")),
+        ("[" * 100_000, ("32",)),
+        ('{"losses": [], "step_s": NaN}', ("NaN",)),
     ],
 )
-def test_a_file_that_holds_no_answer_is_refused(content: str, words: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_answer_is_refused(
+    content: str, named: tuple[str, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "a.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(ReportError, match=re.escape(words)):
+    with pytest.raises(ReportError, check=names(*named)):
         read_answers([path])
 
 
@@ -130,7 +133,7 @@ def test_a_file_that_holds_no_answer_is_refused(content: str, words: str, tmp_pa
 )
 def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path) -> None:
     path = written(tmp_path, "a.json", {**answer(), key: value})
-    with pytest.raises(ReportError, match=r"a\.json.*(should be|has no|is an integer of hund)"):
+    with pytest.raises(ReportError, check=names("a.json")):
         read_answers([path])
 
 
@@ -143,17 +146,14 @@ def test_a_report_is_about_the_step_of_most_flops_per_device_that_fits(tmp_path:
     head = headline(found, {})
     assert head.about is not None
     assert head.about.flops_per_s / 32 == pytest.approx(max(slow[rate], fast[rate]))
-    assert head.question == (
-        "Which of 3 predicted steps of tiny-1m on 32 devices of frontier with a batch of "
-        "32 sequences has the most model FLOP/s per device, and fits?"
-    )
+    assert_names(head.question, "3", "tiny-1m", "32", "frontier", "FLOP/s")
 
 
 def test_a_step_made_otherwise_is_not_drawn(tmp_path: Path) -> None:
     record = answer()
     path = written(tmp_path, "a.json", {**record, "step_s": 1.01 * record["step_s"]})
     (found,) = read_answers([path]).predictions
-    with pytest.raises(ReportError, match="made with other settings"):
+    with pytest.raises(ReportError, check=names("a.json")):
         staged(found)
 
 
@@ -173,7 +173,7 @@ def test_an_answer_opens_no_file_by_the_name_of_its_machine(tmp_path: Path) -> N
     own = tmp_path / "own.toml"
     own.write_text("name = 'own'", encoding="utf-8")
     (found,) = read_answers([written(tmp_path, "a.json", answer(machine=str(own)))]).predictions
-    with pytest.raises(ReportError, match="the answer does not say what was in it"):
+    with pytest.raises(ReportError, check=names(str(own))):
         staged(found)
 
 
@@ -213,7 +213,7 @@ def test_a_question_of_the_wrong_kind_is_passed_by_or_refused(asked: Any, tmp_pa
     try:
         (found,) = read_answers([path]).predictions
     except ReportError as error:
-        assert "model = 3 should be text" in str(error)
+        assert_names(str(error), "model", "3")
     else:
         assert found.asked.model == "tiny-1m"
 
@@ -310,30 +310,29 @@ def test_a_rung_without_a_published_point_has_no_error() -> None:
 
 
 def test_no_answers_no_report(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="no answers of simgpt in"):
+    with pytest.raises(ReportError, check=names(str(tmp_path))):
         read_answers([tmp_path])
     assert headline(Answers(), {}).about is None
 
 
 def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> None:
     plan, slower = answer(), answer("z=2,data=rest")
+    certificate = "2 legal plans, none better"
     document = {
         "machine": "frontier:rccl-default",
         "placement": {"policy": "contiguous"},
         "settings": {"device.launch": "5 us"},
         "plans": [plan, slower],
         "memory_front": [plan],
-        "certificate": "2 legal plans: no other plan is better than these",
+        "certificate": certificate,
     }
     found = read_answers([written(tmp_path, "search.json", document)])
     assert [each.label for each in found.predictions] == ["plan 1", "plan 2"]
     assert {each.asked.machine for each in found.predictions} == {"frontier:rccl-default"}
     asked = found.predictions[0].asked
     assert (asked.placement, asked.settings) == ("contiguous", {"device.launch": "5 us"})
-    assert headline(found, {}).sentence.endswith(
-        "2 legal plans: no other plan is better than these."
-    )
-    with pytest.raises(ReportError, match="plans has something that is no plan"):
+    assert certificate in headline(found, {}).sentence
+    with pytest.raises(ReportError, check=names("search.json", "plans")):
         read_answers([written(tmp_path, "search.json", {**document, "plans": [3]})])
 
 
@@ -344,4 +343,5 @@ def test_the_key_of_the_timeline_names_each_colour_once(tmp_path: Path) -> None:
     key = key_of([timeline_data(staged(found))])
     colours = [each["colour"] for each in key]
     assert len(colours) == len(set(colours))
-    assert {"matmul", "collectives over x"} <= {each["name"] for each in key}
+    assert any(each["name"] == "matmul" for each in key)
+    assert any(each["name"].endswith(" x") for each in key)

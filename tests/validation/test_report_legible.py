@@ -28,8 +28,8 @@ def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write_report(read_answers([tmp_path]), {}, page=page, folder=None, progress=lambda _: None)
     text = page.read_text(encoding="utf-8")
-    assert "1 point of the sweep without an answer" in text
-    assert "Mean absolute error 50.0\N{NO-BREAK SPACE}% over 1 step." in text
+    assert re.search(r"50\.0\N{NO-BREAK SPACE}%[^<]*\b1 step\b", text)
+    assert not re.search(r"\b1 (points|steps)\b", text)
 
 
 def test_a_unit_stays_with_its_number_except_in_commands(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_a_capacity_far_above_the_peak_is_told_of_inside_the_plot(tmp_path: Path
             curve = MemoryCurve(0, [0.0, 1.0], {"parameters": [2**30, 2**30]})
             (axes,) = memory(curve, 1.0, times * 2**30).axes
             (words,) = axes.texts
-            assert f"memory for tensors, {times} GiB" in words.get_text()
-            assert ("10 times the peak" in words.get_text()) == (times == 10)
+            assert f"{times} GiB" in words.get_text()
+            assert ("10 times" in words.get_text()) == (times == 10)
             assert len(axes.get_lines()) == lines
             axes.figure.canvas.draw()
             inside, text = axes.get_window_extent(), words.get_window_extent()

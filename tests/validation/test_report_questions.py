@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import assert_names, names
 from tests.validation.test_headline import RECORD, made, too_large
 from tests.validation.test_report import answer, written
 from validation.report.answer_files import ReportError
@@ -65,13 +66,13 @@ def test_a_sweep_over_devices_is_one_question_and_a_search_joins_that_of_its_bes
 
 
 def test_each_question_has_its_headline_and_what_failed_stands_last() -> None:
-    answers = Answers([made(devices=32), made(devices=64)], failures=[("z=5", "does not divide")])
+    answers = Answers([made(devices=32), made(devices=64)], failures=[("z=5", "why not")])
     with drawing():
         *each, failed = question_sections(answers, questions_of(answers))
     assert [section.anchor for section in each] == ["question-1", "question-2"]
-    assert "on 32 devices of frontier" in each[0].title
-    assert "on 64 devices of frontier" in each[1].title
-    assert [row for table in failed.tables for row in table.rows] == [("z=5", "does not divide")]
+    assert_names(each[0].title, "32", "frontier")
+    assert_names(each[1].title, "64", "frontier")
+    assert [row for table in failed.tables for row in table.rows] == [("z=5", "why not")]
 
 
 def test_the_head_of_a_page_of_several_questions_links_to_each(tmp_path: Path) -> None:
@@ -80,9 +81,8 @@ def test_the_head_of_a_page_of_several_questions_links_to_each(tmp_path: Path) -
     page = tmp_path / "r.html"
     write_report(read_answers(paths), {}, page=page, folder=None, progress=lambda _: None)
     text = page.read_text(encoding="utf-8")
-    assert "Answers to 2 questions" in text
     for number in (1, 2):
-        assert f'<li><a href="#question-{number}">How long does one training step' in text
+        assert f'<li><a href="#question-{number}">' in text
         assert f'<section id="question-{number}">' in text
     assert 'id="predictions"' not in text
     assert len(re.findall(r'id="([^"]+)"', text)) == len(set(re.findall(r'id="([^"]+)"', text)))
@@ -120,7 +120,7 @@ def test_whiskers_reach_from_the_low_to_the_high_end_of_a_steps_range() -> None:
 
 @pytest.mark.parametrize(("low_s", "high_s"), [(3.5, 4.0), (2.0, 2.5), (4.0, 2.0)])
 def test_a_step_outside_its_own_range_is_refused(low_s: float, high_s: float) -> None:
-    with pytest.raises(ReportError, match="step_s = 3 should lie between low_step_s"):
+    with pytest.raises(ReportError, check=names("step_s", "3", "low_step_s")):
         ranged(3.0, low_s, high_s)
 
 
@@ -154,12 +154,12 @@ def test_rows_are_sorted_by_seconds_and_bytes_and_not_by_their_words() -> None:
 def test_side_by_side_stand_the_parts_that_are_a_hundredth_of_either_step() -> None:
     one = made(step_s=2.0, breakdown_s={"compute": 1.5, "z": 0.49, "data": 0.01})
     other = made(step_s=1.0, breakdown_s={"compute": 0.985, "data": 0.015})
-    rows = {name: values for name, *values in differences(one, other)}
+    rows = {name.split()[-1]: values for name, *values in differences(one, other)}
     assert rows["step"] == ["2.00 s", "1.00 s"]
-    assert rows["waiting on z"] == ["490 ms", "0.00 µs"]
-    assert rows["waiting on data"] == ["10.0 ms", "15.0 ms"]
+    assert rows["z"] == ["490 ms", "0.00 µs"]
+    assert rows["data"] == ["10.0 ms", "15.0 ms"]
     small = made(step_s=2.0, breakdown_s={"compute": 1.985, "data": 0.015})
-    assert "waiting on data" not in {row[0] for row in differences(small, small)}
+    assert not any(name.endswith(" data") for name, *_ in differences(small, small))
 
 
 def test_a_page_has_two_plans_of_one_question_with_their_timelines(tmp_path: Path) -> None:
