@@ -15,6 +15,7 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
 
+OF_PARTS = ["64x8xH100,8xNDR", "3x4xA100-40,2xHDR,roce", "2x8xMI250X,efa"]
 VARIANTS = [f"{name}:{each}" for name in machine_names() for each in variant_names(name)]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -32,13 +33,8 @@ def assert_reads_back(machine: Machine, folder: Path) -> None:
     assert read.entries == machine.entries
 
 
-@pytest.mark.parametrize("name", [*machine_names(), *VARIANTS])
-def test_a_shipped_machine_reads_back_from_its_toml(name: str, tmp_path: Path) -> None:
-    assert_reads_back(load_machine(name), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["64x8xH100,8xNDR", "3x4xA100-40,2xHDR,roce", "2x8xMI250X,efa"])
-def test_a_machine_of_parts_reads_back_from_its_toml(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*machine_names(), *VARIANTS, *OF_PARTS])
+def test_a_machine_reads_back_from_its_toml(name: str, tmp_path: Path) -> None:
     assert_reads_back(load_machine(name), tmp_path)
 
 
