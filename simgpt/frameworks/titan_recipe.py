@@ -25,6 +25,7 @@ from topologies.files.reading import shipped_toml
 FILE = "config_registry.py"
 MODELS = "torchtitan/models"
 REGISTRY, ADAMW = "model_registry", "default_adamw"
+CONFIG = ("Trainer", "Config")
 SECTIONS = ("training", "parallelism", "compile", "activation_checkpoint", "debug", "optimizer")
 UNTOLD = "the configuration's text does not determine it"
 RECOMPUTES = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
@@ -77,7 +78,7 @@ def _evaluated(file: Path, name: str) -> tuple[Thing, list[tuple[Place, str]]]:
         module.variables[REGISTRY] = Builtin(REGISTRY, _registered)
         module.variables[ADAMW] = Builtin(ADAMW, lambda place, given, named: Thing(ADAMW, place))
     config = evaluated_call(ev, file.stem, name, [], {})
-    if not isinstance(config, Thing) or config.label != "Trainer.Config" or config.is_unknown:
+    if not isinstance(config, Thing) or config.kind != CONFIG or config.is_unknown:
         raise RecipeError(f"{path_shown(file)}: {shown(name)} returns no Trainer.Config")
     return config, ev.notes
 
@@ -97,14 +98,19 @@ def _leaves(config: Thing) -> Iterator[tuple[str, Any]]:
             yield section, thing
         for field, value in thing.fields.items():
             if isinstance(value, Thing) and value.is_unknown:
-                if value.label != f"{field} of {thing.label}":  # which is its default
+                if value.default_of != (*thing.kind, field):
                     yield f"{section}.{field}", value
             elif is_plain(text := plain(value)):
                 yield f"{section}.{field}", text
-    kind = getattr(config.fields.get("activation_checkpoint"), "label", "").partition(".")[0]
+    kind = _outer(config.fields.get("activation_checkpoint"))
     if kind in RECOMPUTES:
         yield "activation_checkpoint.mode", RECOMPUTES[kind]
         yield "activation_checkpoint.selective_ac_option", "op"
+
+
+def _outer(thing: Any) -> str:
+    """The name of the outermost class that a thing is of, "" where there is none."""
+    return next(iter(getattr(thing, "kind", ())), "")
 
 
 def _model(spec: Any, config: Thing, file: Path, name: str) -> dict[str, Any]:
@@ -121,7 +127,7 @@ def _model(spec: Any, config: Thing, file: Path, name: str) -> dict[str, Any]:
         *_things(fields.get("converters")),
         *_things(older.fields.get("converters") if isinstance(older, Thing) else None),
     ]
-    kinds = [each.label.partition(".")[0] for each in converters]
+    kinds = [_outer(each) for each in converters]
     if any(kind.startswith(ADAPTERS) for kind in kinds):
         raise FrameworkError(
             f"{path_shown(file)}: {shown(name)} trains adapters (LoRA) alone, which is not modelled"
@@ -133,7 +139,7 @@ def _model(spec: Any, config: Thing, file: Path, name: str) -> dict[str, Any]:
     if isinstance(backend, str):
         found["parallelism.expert_parallel_comm_backend"] = backend
     loss = config.fields.get("loss")
-    if isinstance(loss, Thing) and loss.label.startswith("ChunkedLoss"):
+    if isinstance(loss, Thing) and _outer(loss).startswith("ChunkedLoss"):
         found["loss.num_chunks"] = plain(loss.fields.get("num_chunks", CHUNKS))
     return found
 

@@ -94,7 +94,7 @@ def search_of(document: Mapping[str, Any], origin: str) -> tuple[list[Answer], F
                 raise ReportError(f"{origin}: {title} has something that is no plan")
             machine = document.get("machine", row.get("machine"))
             answer = prediction_of(
-                {**row, **shared, "machine": machine}, origin, f"{word} {number}"
+                {**row, **shared, "machine": machine}, origin, f"{word} {number}", title
             )
             found.setdefault((answer.plan, answer.devices), answer)
     plans = [answer for answer in found.values() if is_plan(answer)]
@@ -107,7 +107,7 @@ def search_of(document: Mapping[str, Any], origin: str) -> tuple[list[Answer], F
 
 def is_plan(answer: Answer) -> bool:
     """Whether it is one of a search's best plans, rather than best in something else."""
-    return answer.label.startswith("plan ")
+    return answer.front == "plans"
 
 
 def _asked(document: Mapping[str, Any], origin: str) -> str:

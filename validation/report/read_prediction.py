@@ -31,7 +31,8 @@ class Answer:
     given by, and what was changed of them. `cost` is there where the file has it, None in it where
     it is not known, as has `training`, what training on so many tokens takes. `efficiency` is that
     of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, `variability`
-    what steps with noise were like, or empty, and `label` is what a search calls the plan.
+    what steps with noise were like, or empty, `label` is what a search calls the plan, and `front`
+    the list of the search's that it is in.
     `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
     None where the file does not say it; so is `mfu_causal`, the MFU without what a causal mask
     leaves out. `basis` says where the range comes from, `mfu_peak` of which precision's peak the
@@ -65,6 +66,7 @@ class Answer:
     is_balanced: bool = False
     basis: str = ""
     verdict: str = ""
+    front: str = ""
 
     @property
     def fits(self) -> bool:
@@ -85,7 +87,9 @@ def _verdict(memory: Reader) -> str:
     return memory.word("verdict", VERDICTS)
 
 
-def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> Answer:
+def prediction_of(
+    document: Mapping[str, Any], origin: str, label: str = "", front: str = ""
+) -> Answer:
     """Read a prediction; a ReportError says what is missing."""
     of = Reader(document, origin)
     memory = Reader(of.table("memory"), origin)
@@ -114,6 +118,7 @@ def prediction_of(document: Mapping[str, Any], origin: str, label: str = "") -> 
         training=_training(of) if isinstance(document.get("training"), dict) else {},
         efficiency=_efficiency(document.get("scaling"), origin),
         label=label,
+        front=front,
         range_s=_range(of) if document.get("low_step_s") is not None else None,
         mfu_causal=of.number("mfu_causal") if "mfu_causal" in document else None,
         basis=_basis(document.get("range")),

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from simgpt.frameworks.recipe_code import paths
 from simgpt.frameworks.recipe_code.argument_parsers import argument_parser
+from simgpt.frameworks.recipe_code.core_defaults import OF_CHECKPOINTS
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
 from simgpt.frameworks.recipe_code.tables import read_table
 from simgpt.frameworks.recipe_code.values import (
@@ -47,7 +49,6 @@ OF_EVERY_MODEL = (
     *("cross_entropy_fusion_impl", "cuda_graph_scope", "cuda_graph_impl", "recompute_modules"),
     *("use_transformer_engine_op_fuser", "cuda_graph_modules"),  # the latter of core_v0.18.0 on
 )
-PROVIDER = "the model"
 CORE_BASES = {  # of transformer_config.py
     "TransformerConfig": ("ModelParallelConfig",),
     "MLATransformerConfig": ("TransformerConfig", "ModelParallelConfig"),
@@ -62,7 +63,8 @@ def known_external(name: str) -> Call | None:
 def model_provider(ev: Evaluation, place: Place, name: str) -> Thing:
     """The model of a checkpoint: what the evaluator was given about it; all else is unknown."""
     ev.model_name = name
-    found = unknown(f"{PROVIDER} {name}", place)
+    found = unknown(f"the model {name}", place)
+    found.kind = (OF_CHECKPOINTS,)
     found.fields.update(ev.models(name))
     return found
 
@@ -106,7 +108,7 @@ def _is_model(ev: Evaluation, owner: Thing) -> bool:
     """Whether an object is a model's configuration: of a checkpoint, or of a class that derives
     from Megatron-Core's."""
     bases = ev.bases_outside(owner.cls) if owner.cls else []
-    return owner.label.startswith(PROVIDER) or any(each in CORE_BASES for each in bases)
+    return OF_CHECKPOINTS in owner.kind or any(each in CORE_BASES for each in bases)
 
 
 def _is_unset(value: Any) -> bool:
@@ -155,7 +157,7 @@ def _replace(ev: Evaluation, place: Place, given: list[Any], named: dict[str, An
     if not given or not isinstance(given[0], Thing):
         return unknown("a replace", place)
     old = given[0]
-    return Thing(old.label, place, {**old.fields, **named}, old.cls, old.why, old.of)
+    return replace(old, place=place, fields={**old.fields, **named})
 
 
 def _deepcopy(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
@@ -168,7 +170,7 @@ def _copied(value: Any, seen: dict[Thing, Thing], depth: int) -> Any:
     if isinstance(value, Thing):
         if value in seen:
             return seen[value]
-        copy = seen[value] = Thing(value.label, value.place, {}, value.cls, value.why, value.of)
+        copy = seen[value] = replace(value, fields={})
         copy.fields.update({k: _copied(v, seen, depth + 1) for k, v in value.fields.items()})
         return copy
     if isinstance(value, list):
@@ -206,7 +208,9 @@ def experiment(ev: Evaluation, place: Place, given: list[Any], named: dict[str, 
 def _pretrained(ev: Evaluation, place: Place, given: list[Any], named: dict[str, Any]) -> Any:
     name = given[0] if given else named.get("path", named.get("hf_path"))
     if not isinstance(name, str):
-        return unknown("the model of a checkpoint", place)
+        found = unknown("the model of a checkpoint", place)
+        found.kind = (OF_CHECKPOINTS,)
+        return found
     provider = Builtin("provider", lambda at, g, k: model_provider(ev, at, name))
     return Thing("a checkpoint", place, {"to_megatron_provider": provider})
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from simgpt.frameworks.recipe_code import statements
-from simgpt.frameworks.recipe_code.builtins import BUILTINS, PROVIDER, known_external
+from simgpt.frameworks.recipe_code.builtins import BUILTINS, known_external
 from simgpt.frameworks.recipe_code.checkout import Checkout
-from simgpt.frameworks.recipe_code.core_defaults import CORE_DEFAULTS, OF_CHECKPOINTS
+from simgpt.frameworks.recipe_code.core_defaults import CORE_DEFAULTS
 from simgpt.frameworks.recipe_code.expressions import evaluate, place_of
 from simgpt.frameworks.recipe_code.journal import Container, Journal
 from simgpt.frameworks.recipe_code.methods import method_of
@@ -202,11 +202,11 @@ class Evaluator:
         found = self._from_classes(thing, name, place) if thing.cls else None
         if found is not None:
             return found[0]
-        own = OF_CHECKPOINTS if thing.label.startswith(PROVIDER) else thing.label
-        for kind in [own, *(self.bases_outside(thing.cls) if thing.cls else ())]:
+        for kind in [".".join(thing.kind), *(self.bases_outside(thing.cls) if thing.cls else ())]:
             if name in CORE_DEFAULTS.get(kind, {}):
                 return CORE_DEFAULTS[kind][name]
         child = unknown(f"{name} of {thing.label}", thing.place if thing.is_unknown else place)
+        child.default_of = (*thing.kind, name)
         self.journal.settle(thing.fields, name, child)
         return child
 
@@ -336,7 +336,7 @@ class Evaluator:
             self._depth -= 1
 
     def _construct(self, cls: Class, given: list[Any], named: dict[str, Any], place: Place) -> Any:
-        thing = Thing(cls.name, place, cls=cls)
+        thing = Thing(cls.name, place, cls=cls, kind=(cls.name,))
         for each in self.classes(cls):
             node = each.definition("__init__")
             if isinstance(node, ast.FunctionDef):
@@ -367,10 +367,11 @@ class Evaluator:
             first = given[0]
             label = getattr(first, "name", called.last).rpartition(".")[2]
             cls = first if isinstance(first, Class) else None
-            return Thing(label, place, dict(named), cls, of=first)
+            return Thing(label, place, dict(named), cls, of=first, kind=(label,))
         if called.last[:1].isupper():
             own = {f"argument {number}": each for number, each in enumerate(given)}
-            return Thing(_label(called), place, own | named)
+            kind = _class_names(called)
+            return Thing(".".join(kind), place, own | named, kind=kind)
         if not called.name.startswith(SILENT):
             self._may_change(f"the call of {called.name}", [*given, *named.values()], place)
         return unknown(f"the call of {called.name}", place)
@@ -399,10 +400,10 @@ def _bound_names(node: ast.stmt) -> list[str]:
     return [each.id for each in names if isinstance(each.ctx, ast.Store)]
 
 
-def _label(called: External) -> str:
+def _class_names(called: External) -> tuple[str, ...]:
     """The name of a class; of one within another both, as of torchtitan's `Trainer.Config`."""
     names = called.name.split(".")
-    return ".".join(names[-2:]) if names[-1] == "Config" else names[-1]
+    return tuple(names[-2:] if names[-1] == "Config" else names[-1:])
 
 
 def _decorator(node: ast.expr) -> str:

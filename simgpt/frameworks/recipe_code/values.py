@@ -40,8 +40,11 @@ class Place:
 
 @dataclass(eq=False, slots=True)
 class Thing:
-    """An object; `why` says at which place it could not be told what it is ("" where it can). Of a
-    configuration of a call `of` is what is called."""
+    """An object; `label` is what messages call it, `kind` has the names of its class from the
+    outermost in ("Trainer", "Config"). `why` says at which place it could not be told what it is
+    ("" where it can). Of a configuration of a call `of` is what is called. An
+    attribute that was read before anything had set it is the `default_of` a class, by its names
+    and the attribute's."""
 
     label: str
     place: Place
@@ -49,6 +52,8 @@ class Thing:
     cls: Class | None = None
     why: str = ""
     of: Any = None
+    kind: tuple[str, ...] = ()
+    default_of: tuple[str, ...] = ()
 
     @property
     def is_config(self) -> bool:

@@ -110,14 +110,14 @@ class Conditions:
             raise NoSumError
         return int(text)
 
-    def _number_of(self, label: str) -> int:
-        self._empty(label)
+    def _number_of(self, name: str) -> int:
+        self._empty(name)
         return 0
 
-    def _empty(self, label: str) -> str:
-        if not NAME.fullmatch(label):
+    def _empty(self, name: str) -> str:
+        if not NAME.fullmatch(name):
             raise _Untold
-        self.unset[label] = None
+        self.unset[name] = None
         return ""
 
 

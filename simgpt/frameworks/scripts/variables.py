@@ -481,8 +481,8 @@ def _named(text: str, own: str) -> str:
     )
 
 
-def _is_sum(label: str) -> bool:
-    return label.startswith("((")
+def _is_sum(marked: str) -> bool:
+    return marked.startswith("((")
 
 
 def _is_whole(text: str) -> bool:
