@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from validation.report.figures.efficiency import efficiency
 from validation.report.figures.labels import labels
 from validation.report.figures.lines import ladders_of, scaling_lines
 from validation.report.figures.scaling_figures import scaling
-from validation.report.findings import sweep_of
+from validation.report.findings import search_of, sweep_of
 from validation.report.ranking import chosen, ranked
 from validation.report.read_prediction import Answer
 from validation.report.write_report import write_report
@@ -63,6 +64,15 @@ def page_of(tmp_path: Path, answers: Answers) -> str:
 
 def drawn(answers: Answers) -> list[Answer]:
     return chosen(ranked(answers), answers, answers.findings[0].best, MOST_BARS)
+
+
+def test_a_search_s_answer_is_one_of_its_plans_not_what_needs_less_memory() -> None:
+    slow, fast = row(1, 1.0)["prediction"], row(2, 2.0)["prediction"]
+    found, finding = search_of({"plans": [slow], "memory_front": [fast]}, "a.json")
+    assert finding.best is not None
+    assert finding.best.plan == slow["plan_string"]
+    ordered = ranked(Answers(found, findings=[replace(finding, proof=("best", None))]))
+    assert [each.front for each in ordered] == ["plans", "memory_front"]
 
 
 def test_the_bars_of_a_sweep_are_its_best_and_the_first_is_the_answer() -> None:

@@ -78,6 +78,13 @@ def untold() -> Trainer.Config:
     return config
 
 
+def defaults() -> Trainer.Config:
+    config = base()
+    spec = config.parallelism.context_parallel_degree
+    config.training.seq_len = config.parallelism.pipeline_parallel_degree
+    return config
+
+
 def other() -> int:
     return 4
 """
@@ -121,6 +128,12 @@ def test_what_the_text_does_not_determine_is_listed(checkout: Path) -> None:
     changes = imported([checkout], recipe="untold", devices=16).changes
     assert [each.name for each in changes] == ["parallelism.data_parallel_replicate_degree"]
     assert "config_registry.py:" in changes[0].value
+
+
+def test_a_setting_that_is_only_read_keeps_its_default_and_is_not_listed(checkout: Path) -> None:
+    """Two are read; what one of them is, another setting is then, which is not told."""
+    changes = imported([checkout], recipe="defaults", devices=16).changes
+    assert [each.name for each in changes] == ["training.seq_len"]
 
 
 @pytest.mark.parametrize(
