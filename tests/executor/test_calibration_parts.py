@@ -20,6 +20,7 @@ from simulator.costs.calibrated import CalibratedCosts
 from simulator.ranks.fabric import fabric_of
 from tests.executor.rehearsal import plans_of_every_kind
 from tests.executor.test_calibration import machine_of
+from tests.messages import assert_names
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.routing.rings import Ring
 from workload.gpt import find_model
@@ -123,7 +124,5 @@ def test_any_models_ops_of_experts_can_be_measured_one_by_one(
 
 def test_a_run_whose_exchanges_are_not_measured_says_so_and_is_not_predicted() -> None:
     once = parse_plan("data=2,expert=2,dispatcher=once_per_node", batch=4)
-    assert _not_measured(None, once) == (
-        "exchanges of dispatcher=once_per_node are measured nowhere here"
-    )
+    assert_names(_not_measured(None, once), "dispatcher=once_per_node")
     assert _not_measured(None, replace(once, dispatcher="all_gather")) == ""

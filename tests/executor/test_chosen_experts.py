@@ -13,6 +13,7 @@ from executor.launching.launch import launch
 from executor.launching.task_specs import Job
 from executor.training.chosen_experts import ChosenExperts, copies_of_choices
 from simulator.predict import predict
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 from workload.expert_loads.histogram import expert_layers, routed
@@ -122,9 +123,9 @@ def test_what_a_run_writes_is_what_predict_reads(tmp_path: Path) -> None:
     how = ("--batch", "8", "--no-predict", "--json", "--device", "cpu", "--timeout", "250")
     said = simgpt("run", MIXTRAL, *plan, *how, "--steps", "2", "--routing-out", str(path))
     assert said.status == 0, said.err
-    assert f"wrote {path}; simgpt predict --routing {path} goes by it" in said.err
+    assert_names(said.err, f"simgpt predict --routing {path}")
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["source"] == f"simgpt run {MIXTRAL}, 2 steps of 8 sequences"
+    assert_names(document["source"], f"simgpt run {MIXTRAL}", "2 steps", "8 sequences")
     counts = histogram_of(document, find_model(MIXTRAL), "it")
     step = ("-m", "host", "-n", "2", "--batch", "8", "--routing", str(path), "--json")
     said = simgpt("predict", MIXTRAL, *plan, *step)
@@ -134,20 +135,20 @@ def test_what_a_run_writes_is_what_predict_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "more", "words"),
+    ("model", "more", "named"),
     [
-        ("tiny-2m", (), "--routing-out counts choices of experts; tiny-2m has none"),
-        (MIXTRAL, ("--cuda-graphs",), "--routing-out counts step by step; give no --cuda-graphs"),
-        (MIXTRAL, ("--trace", "{path}"), "--routing-out and --trace both name"),
-        (MIXTRAL, ("-o", "{path}"), "-o and --routing-out both name"),
-        (MIXTRAL, ("--dry",), "--routing-out"),
+        ("tiny-2m", (), ["--routing-out", "tiny-2m"]),
+        (MIXTRAL, ("--cuda-graphs",), ["--routing-out", "--cuda-graphs"]),
+        (MIXTRAL, ("--trace", "{path}"), ["--routing-out", "--trace"]),
+        (MIXTRAL, ("-o", "{path}"), ["-o", "--routing-out"]),
+        (MIXTRAL, ("--dry",), ["--routing-out", "--dry"]),
     ],
 )
 def test_a_run_that_counts_no_choices_says_so(
-    model: str, more: tuple[str, ...], words: str, tmp_path: Path
+    model: str, more: tuple[str, ...], named: list[str], tmp_path: Path
 ) -> None:
     path = str(tmp_path / "routing.json")
     own = [word.format(path=path) for word in more]
     said = simgpt("run", model, "--routing-out", path, *own)
     assert said.status == 2
-    assert words in said.err
+    assert_names(said.err, *named)

@@ -19,6 +19,7 @@ from executor.errors import TextError
 from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from executor.weights import cut, initial_value, join
+from tests.messages import names
 from workload.gpt import find_model
 from workload.grid import Grid
 from workload.layout import RESIDUAL, Layout
@@ -44,7 +45,7 @@ def test_a_text_of_exactly_one_sequence_and_a_target_will_do(tmp_path: Path) -> 
     check_text(text, TINY)
     batch = batch_of(text, TINY, 3, 0, 0)
     assert batch.tolist() == [list(range(TINY.sequence + 1))] * 3
-    with pytest.raises(TextError, match="the text has 16 bytes"):
+    with pytest.raises(TextError, check=names("16 bytes", "17", f"sequence={TINY.sequence}")):
         check_text(text[:-1], TINY)
 
 
@@ -74,10 +75,10 @@ def test_a_batch_of_a_text_of_a_tebibyte_touches_its_windows_alone(tmp_path: Pat
 def test_a_text_is_a_regular_file_and_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (str(tmp_path / "pipe"), "/dev/zero"):
-        with pytest.raises(TextError, match=f"cannot read the text {path}: it is not a regular"):
+        with pytest.raises(TextError, check=names(path)):
             read_text(path)
     (tmp_path / "empty").touch()
-    with pytest.raises(TextError, match="the text has 0 bytes"):
+    with pytest.raises(TextError, check=names("0 bytes")):
         check_text(read_text(str(tmp_path / "empty")), TINY)
 
 

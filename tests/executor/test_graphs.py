@@ -19,6 +19,7 @@ from executor.launching.task_specs import AdamW
 from executor.train import Trainer
 from executor.training.graphs import Carried, GraphedSteps
 from tests.executor.devices import rising
+from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -134,28 +135,28 @@ def test_once_captured_a_step_issues_nothing_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "plan", "how", "why"),
+    ("model", "plan", "how", "named"),
     [
-        ("", "data=1", {"device": "cpu"}, "needs GPUs, and this run computes on the CPU"),
-        ("", "pipe=2", {}, "captures no messages between stages, and the plan has pipe=2"),
-        ("dropout=0.1", "data=1", {}, "would drop the same in each step"),
-        ("", "optimizer=muon", {}, "takes optimizer=adamw alone"),
-        ("", "offload=optimizer", {}, "the plan has offload=optimizer"),
-        ("", "data=1", {"traced": True}, "leaves no times of single ops, which --trace writes"),
-        ("", "data=1", {"steps": 2}, "captures step 3; --steps 2 ends before it"),
+        ("", "data=1", {"device": "cpu"}, "CPU"),
+        ("", "pipe=2", {}, "pipe=2"),
+        ("dropout=0.1", "data=1", {}, "dropout=0.1"),
+        ("", "optimizer=muon", {}, "optimizer=adamw"),
+        ("", "offload=optimizer", {}, "offload=optimizer"),
+        ("", "data=1", {"traced": True}, "--trace"),
+        ("", "data=1", {"steps": 2}, "--steps 2"),
     ],
 )
 def test_what_a_graph_would_freeze_is_refused_by_name(
-    model: str, plan: str, how: dict[str, Any], why: str
+    model: str, plan: str, how: dict[str, Any], named: str
 ) -> None:
     gpt = replace(TINY, dropout=0.1) if model else TINY
     how = {"device": "cuda", "traced": False, "steps": 10, **how}
     device = how.pop("device")
-    with pytest.raises(LaunchError, match=f"--cuda-graphs .*{why}"):
+    with pytest.raises(LaunchError, check=names("--cuda-graphs", named)):
         check_graphs(gpt, parse_plan(plan, batch=4), device, **how)
 
 
 def test_graphs_on_a_cpu_are_refused_before_a_rank_starts() -> None:
     said = simgpt("run", "tiny-30k", "--device", "cpu", "--cuda-graphs", "--no-predict")
     assert (said.status, said.out) == (5, "")
-    assert "--cuda-graphs needs GPUs, and this run computes on the CPU" in said.err
+    assert_names(said.err, "--cuda-graphs", "CPU")
