@@ -21,6 +21,7 @@ from executor.memorising.spec import LAST, Memorisation
 from executor.train import Trainer
 from executor.weights import initial_value
 from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.messages import names
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
@@ -40,7 +41,7 @@ def test_documents_are_pieces_of_the_text_whose_ends_stand_nowhere_else() -> Non
 
 
 def test_too_few_documents_are_refused() -> None:
-    with pytest.raises(TextError, match=r"has 1 documents of 60 bytes .* 4 are needed"):
+    with pytest.raises(TextError, check=names("1", "60 bytes", "4")):
         buckets_of(b"a" * 120 + b"b" * 60, 60, 1, seed=0)
 
 
@@ -64,13 +65,13 @@ def test_the_learning_rate_rises_evenly_over_the_first_twenty_steps() -> None:
 
 
 def test_what_cannot_be_generated_or_split_is_refused() -> None:
-    with pytest.raises(ModelError, match="norm=rmsnorm; generation knows GPT-2's alone"):
+    with pytest.raises(ModelError, check=names("norm=rmsnorm")):
         replace(TASK, gpt=find_model("tiny-llama-1m")).check()
-    with pytest.raises(ModelError, match="kv_heads=2"):
+    with pytest.raises(ModelError, check=names("kv_heads=2")):
         replace(TASK, gpt=replace(SMALL, kv_heads=2)).check()
-    with pytest.raises(ModelError, match="sequence=50, which leaves no prefix"):
+    with pytest.raises(ModelError, check=names("sequence=50")):
         replace(TASK, gpt=replace(SMALL, sequence=50)).check()
-    with pytest.raises(PlanCannotRunError, match="batch=5 does not divide the 44 documents"):
+    with pytest.raises(PlanCannotRunError, check=names("batch=5", "44")):
         replace(TASK, batch=5).check()
     TASK.check()
     assert TASK.steps == 11

@@ -10,6 +10,7 @@ from executor.launching.launch_env import RankInfo
 from executor.memory import device_memory
 from executor.memory.device_memory import RESERVE_BYTES, check_device_memory, check_memory
 from executor.rank_context import LEAST_SCRATCH_BYTES, SCRATCH_BYTES, scratch_of
+from tests.messages import names
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -28,7 +29,7 @@ def test_kernels_hold_a_share_of_the_peak_between_bounds(device: str) -> None:
 
 def test_a_program_its_kernels_and_the_reserve_must_fit_into_what_is_free_of_a_gpu() -> None:
     check_device_memory(PROGRAM, 1, NEEDED)
-    with pytest.raises(PlanCannotRunError, match=r"tiny-30k with .* on rank 1, 512 MiB of it"):
+    with pytest.raises(PlanCannotRunError, check=names("tiny-30k", "rank 1", "512 MiB")):
         check_device_memory(PROGRAM, 1, NEEDED - 1)
 
 
@@ -50,5 +51,5 @@ def test_a_rank_on_a_gpu_asks_what_is_free_of_its_own(
 def test_all_ranks_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_memory, "host_bytes", lambda: 2 * PROGRAM.peak.total_bytes)
     check_memory(PROGRAM, 2)
-    with pytest.raises(PlanCannotRunError, match="for 3 rank"):
+    with pytest.raises(PlanCannotRunError, check=names("3 rank")):
         job._check_memory(PROGRAM, RankInfo(0, 3, 0, 3), torch.device("cpu"))

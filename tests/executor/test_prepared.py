@@ -20,6 +20,7 @@ from executor.timing import NoRecorder
 from executor.train import Trainer
 from tests.executor.peaks import CPU, trainers
 from tests.executor.ranks import TIMEOUT_S
+from tests.messages import names
 from workload.gpt import find_model
 from workload.grid import Grid
 from workload.op import COMPUTE, Buffer, Op
@@ -128,7 +129,7 @@ def test_an_op_that_reads_what_nothing_wrote_is_an_error_before_the_first_step()
     program = Program(TINY, parse_plan("data=1"), (Op("add", "add", ("a",), ("b",)),), buffers, {})
     table = BufferTable(program, CPU)
     place = RankContext(grid=Grid(), rank=0, device=CPU, adamw=AdamW())
-    with pytest.raises(AssertionError, match="add reads what nothing wrote"):
+    with pytest.raises(AssertionError, check=names("add")):
         prepare(program, table, ProcessGroups(0, TIMEOUT_S), place)
 
 
@@ -145,8 +146,8 @@ def test_a_step_looks_nothing_up_that_was_prepared(
         Buffer: ["nbytes", "elements"],
         Program: ["waits", "releases"],
     }
-    for kind, names in properties.items():
-        for name in names:
+    for kind, refusing in properties.items():
+        for name in refusing:
             monkeypatch.setattr(kind, name, property(refused))
     for kind, name in ((ProcessGroups, "of"), (Grid, "coordinates"), (BufferTable, "slots")):
         monkeypatch.setattr(kind, name, refused)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, s
 from tests.executor.test_parity_experts import MIXTRAL
 from tests.executor.test_parity_latent import V3
 from tests.executor.test_parity_models import SCALINGS, TOGETHER
+from tests.messages import assert_names, names
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models.hugging_face import model_from_config
@@ -212,104 +215,103 @@ def _set(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "named"),
     [
-        (lambda t: t.pop(UP), f"lacks {UP}, which tiny-llama-40k has"),
-        (_set("model.x.weight", torch.ones(2)), "holds model.x.weight, which tiny-llama-40k has"),
+        (lambda t: t.pop(UP), [UP]),
+        (_set("model.x.weight", torch.ones(2)), ["model.x.weight"]),
         (
             _set("model.layers.0.mlp.experts.0.w1.weight", torch.ones(2)),
-            "holds model.layers.0.mlp.experts.0.w1.weight, which tiny-llama-40k has "
-            "not: its layers are mixtures of experts",
+            ["model.layers.0.mlp.experts.0.w1.weight", "experts"],
         ),
-        (_set(UP, torch.ones(32, 64)), f"{UP} is 32 x 64, but tiny-llama-40k needs 64 x 32"),
+        (_set(UP, torch.ones(32, 64)), [UP, "32 x 64", "64 x 32"]),
         (
             _set(UP, torch.ones(64, 32, dtype=torch.int8)),
-            f"{UP} is stored as I8; F64, F32, BF16, F16 are read",
+            [UP, "I8", "F64", "F32", "BF16", "F16"],
         ),
     ],
 )
 def test_tensors_that_are_not_the_models_are_refused_by_name(
-    change: Callable[[dict[str, Any]], Any], sentence: str, tmp_path: Path
+    change: Callable[[dict[str, Any]], Any], named: list[str], tmp_path: Path
 ) -> None:
-    assert refused(saved(tmp_path, LLAMA, change), LLAMA).startswith(sentence)
+    assert_names(refused(saved(tmp_path, LLAMA, change), LLAMA), *named)
 
 
 @pytest.mark.parametrize(
-    ("gpt", "config", "sentence"),
+    ("gpt", "config", "named"),
     [
         (
             LLAMA,
             {"rms_norm_eps": 1e-6},
-            "has norm_eps=1e-06, but tiny-llama-40k has norm_eps=1e-05",
+            ["norm_eps=1e-06", "norm_eps=1e-05"],
         ),
         (
             LLAMA,
             {"rope_scaling": {"rope_type": "linear", "factor": 2}},
-            "has rope_scaling=linear:factor=2, but tiny-llama-40k has rope_scaling=none; MODEL may",
+            ["rope_scaling=linear:factor=2", "rope_scaling=none", "MODEL"],
         ),
-        (LLAMA, {"rope_parameters": {"rope_type": "dynamic"}}, "rope_parameters = "),
-        (LLAMA, {"rope_scaling": {"partial_rotary_factor": 0.5}}, "is not computed: RoPE is plain"),
-        (LLAMA, {"model_type": "qwen2"}, "has qkv_bias=True, but tiny-llama-40k has qkv_bias=Fal"),
-        (LLAMA, {"model_type": "qwen3"}, "has qk_norm=True, but tiny-llama-40k has qk_norm=False"),
-        (LLAMA, {"attention_bias": True}, "the model has biases of the attention's linears"),
-        (LLAMA, {"model_type": "olmo2"}, "weights of the family olmo2 are not read"),
-        (LLAMA, {"partial_rotary_factor": 0.5}, "another kind of RoPE"),
+        (LLAMA, {"rope_parameters": {"rope_type": "dynamic"}}, ["rope_parameters"]),
+        (LLAMA, {"rope_scaling": {"partial_rotary_factor": 0.5}}, ["rope_scaling"]),
+        (LLAMA, {"model_type": "qwen2"}, ["qkv_bias=True", "qkv_bias=False"]),
+        (LLAMA, {"model_type": "qwen3"}, ["qk_norm=True", "qk_norm=False"]),
+        (LLAMA, {"attention_bias": True}, ["biases"]),
+        (LLAMA, {"model_type": "olmo2"}, ["olmo2"]),
+        (LLAMA, {"partial_rotary_factor": 0.5}, ["RoPE"]),
         (
             LLAMA,
             {"rope_theta": 10_000},
-            "has rope_base=10000, but tiny-llama-40k has",
+            ["rope_base=10000", "rope_base=500"],
         ),
         (
             LLAMA,
             {"model_type": "mistral", "sliding_window": 8},
-            "has window=8, but tiny-llama-40k has window=0",
+            ["window=8", "window=0"],
         ),
-        (ROUTED, {"num_experts_per_tok": 3}, "has topk=3, but tiny-llama-40k has topk=2"),
-        (ROUTED, {"router_jitter_noise": 0.1}, "router_jitter_noise = 0.1 is not what simgpt"),
-        (ROUTED, {"output_router_logits": True}, "output_router_logits = True is not what simgpt"),
+        (ROUTED, {"num_experts_per_tok": 3}, ["topk=3", "topk=2"]),
+        (ROUTED, {"router_jitter_noise": 0.1}, ["router_jitter_noise", "0.1"]),
+        (ROUTED, {"output_router_logits": True}, ["output_router_logits", "True"]),
         (
             MODELS["Qwen3-MoE"],
             {"norm_topk_prob": True},
-            "has router=softmax-topk, but tiny-llama-40k has router=softmax",
+            ["router=softmax-topk", "router=softmax"],
         ),
         (
             MODELS["Qwen3-MoE"],
             {"mlp_only_layers": []},
-            "has dense_layers=0, but tiny-llama-40k has dense_layers=1",
+            ["dense_layers=0", "dense_layers=1"],
         ),
-        (DEEPSEEK, {"n_group": 4}, "has router_groups=4, but tiny-llama-40k has router_groups=0"),
-        (DEEPSEEK, {"rope_interleave": False}, "rope_interleave = False is not what simgpt"),
-        (DEEPSEEK, {"norm_topk_prob": False}, "norm_topk_prob = False is not what simgpt"),
-        (DEEPSEEK, {"v_head_dim": 6}, "has context_width=48, but tiny-llama-40k has"),
+        (DEEPSEEK, {"n_group": 4}, ["router_groups=4", "router_groups=0"]),
+        (DEEPSEEK, {"rope_interleave": False}, ["rope_interleave", "False"]),
+        (DEEPSEEK, {"norm_topk_prob": False}, ["norm_topk_prob", "False"]),
+        (DEEPSEEK, {"v_head_dim": 6}, ["context_width=48", "context_width=40"]),
         (
             DEEPSEEK,
             {"rope_scaling": {"type": "yarn", "factor": 40, ORIGINAL: 4096}},
-            "has rope_scaling=yarn:factor=40",
+            ["rope_scaling=yarn:factor=40"],
         ),
-        (TINY, {"n_head": 4}, "has heads=4, but tiny-30k has heads=8"),
-        (TINY, {"activation_function": "gelu"}, "activation_function = gelu is not what simgpt"),
-        (TINY, {"scale_attn_weights": False}, "scale_attn_weights = False is not what simgpt"),
+        (TINY, {"n_head": 4}, ["heads=4", "heads=8"]),
+        (TINY, {"activation_function": "gelu"}, ["activation_function", "gelu"]),
+        (TINY, {"scale_attn_weights": False}, ["scale_attn_weights", "False"]),
     ],
 )
 def test_a_config_of_another_function_is_refused(
-    gpt: GPT, config: dict[str, Any], sentence: str, tmp_path: Path
+    gpt: GPT, config: dict[str, Any], named: list[str], tmp_path: Path
 ) -> None:
-    assert sentence in refused(saved(tmp_path, gpt, lambda _: None, **config), gpt)
+    assert_names(refused(saved(tmp_path, gpt, lambda _: None, **config), gpt), *named)
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "holds neither model.safetensors nor" in refused(empty, TINY)
+    assert_names(refused(empty, TINY), FILE, INDEX)
     file = tmp_path / "cut.safetensors"
     file.write_bytes((saved(tmp_path, TINY, lambda _: None) / FILE).read_bytes()[:-8])
-    assert refused(file, TINY).startswith("is no file of safetensors: ")
-    with pytest.raises(WeightsError, match=r"cannot read the weights .*No such file"):
+    assert_names(refused(file, TINY), "safetensors")
+    with pytest.raises(WeightsError, check=names("missing.safetensors", os.strerror(errno.ENOENT))):
         checkpoint_of(tmp_path / "missing.safetensors", TINY)
     for name in ("../b.safetensors", "b\0.safetensors"):
         (empty / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
-        assert refused(empty, TINY).endswith(".safetensors is no file beside it")
-    with pytest.raises(WeightsError, match="gelu and alibi positions"):
+        assert_names(refused(empty, TINY), INDEX, "b")
+    with pytest.raises(WeightsError, check=names("mpt-7b", "alibi")):
         checkpoint_of(tmp_path, find_model("mpt-7b"))
 
 
@@ -344,7 +346,7 @@ def test_the_bare_model_and_masks_are_read_and_a_false_head_is_not(tmp_path: Pat
     save_file({**bare, "lm_head.weight": bare["wte.weight"].clone()}, tmp_path / FILE)
     dict(published_values(program, tmp_path))
     save_file({**bare, "lm_head.weight": bare["wte.weight"] + 1}, tmp_path / FILE)
-    with pytest.raises(WeightsError, match="is not the embedding's table, though the model ties"):
+    with pytest.raises(WeightsError, check=names("lm_head.weight")):
         dict(published_values(program, tmp_path))
 
 
@@ -355,7 +357,7 @@ def test_biases_of_a_router_must_be_zero(tmp_path: Path) -> None:
         saved(folder, DEEPSEEK, _set(name, torch.full((DEEPSEEK.experts,), value)))
     program = lower(DEEPSEEK, parse_plan("", batch=1))
     assert dict(published_values(program, tmp_path / "zeros")).keys() == program.layouts.keys()
-    with pytest.raises(WeightsError, match=r"correction_bias is not zero, and the model has"):
+    with pytest.raises(WeightsError, check=names(name)):
         dict(published_values(program, tmp_path / "ones"))
 
 
@@ -365,7 +367,7 @@ def test_a_longer_table_of_positions_is_cut(tmp_path: Path) -> None:
     found = dict(published_values(lower(gpt, parse_plan("", batch=1)), tmp_path))
     assert torch.equal(found["position.w"], start(TINY)["position.w"][:8].to(torch.float32))
     longer = replace(TINY, sequence=17)
-    assert "is 16 x 32, but tiny-30k needs 17 x 32 or more rows" in refused(tmp_path, longer)
+    assert_names(refused(tmp_path, longer), "16 x 32", "17 x 32")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -10,6 +10,7 @@ import pytest
 
 from executor.nccl.issue_order import Call, Communicator, calls_of, issue_order
 from executor.nccl.rendezvous import Calls, among, hang_of, message_rounds
+from tests.messages import assert_names
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.passes.table import OVERLAPS
@@ -94,10 +95,7 @@ def test_calls_in_one_order_come_to_an_end() -> None:
 
 def test_hosts_that_form_two_communicators_in_opposite_orders_hang() -> None:
     one, other = [call(FIRST), call(SECOND), end()], [call(SECOND), call(FIRST), end()]
-    assert hang_of({0: one, 1: other}) == (
-        "rank 0 forms forward 0 of ranks 0, 1 at forward.op; "
-        "rank 1 forms backward 0 of ranks 0, 1 at backward.op"
-    )
+    assert_names(hang_of({0: one, 1: other}), *("rank 0", "forward.op", "rank 1", "backward.op"))
     assert hang_of({0: one, 1: other}, [FIRST[0], SECOND[0]]) == ""
     assert hang_of({0: one, 1: other}, [FIRST[0]]) == ""
 
@@ -106,10 +104,8 @@ def test_ranks_that_wait_for_different_calls_before_issuing_the_others_hang() ->
     formed = [FIRST[0], SECOND[0]]
     one = [call(FIRST), call(SECOND, 0), end(1)]
     other = [call(SECOND), call(FIRST, 0), end(1)]
-    assert hang_of({0: one, 1: other}, formed) == (
-        "rank 0 waits for forward.op on forward 0 of ranks 0, 1; "
-        "rank 1 waits for backward.op on backward 0 of ranks 0, 1"
-    )
+    found = hang_of({0: one, 1: other}, formed)
+    assert_names(found, *("rank 0", "forward.op", "rank 1", "backward.op"))
     assert hang_of({0: one, 1: [call(SECOND), call(FIRST), end(0, 1)]}, formed) == ""
 
 
@@ -117,13 +113,13 @@ def test_calls_of_one_communicator_happen_in_the_order_of_issue() -> None:
     one = [call(FIRST, agreed="a"), call(FIRST, agreed="b"), end(0, 1)]
     other = [call(FIRST, agreed="b"), call(FIRST, agreed="a"), end(0, 1)]
     assert hang_of({0: one, 1: one}) == ""
-    assert "rank 0 waits for forward.op" in hang_of({0: one, 1: other})
+    assert_names(hang_of({0: one, 1: other}), "rank 0", "forward.op")
 
 
 def test_a_rank_that_never_comes_is_waited_for() -> None:
-    assert hang_of({0: [call(FIRST), end(0)], 1: [end()]}, [FIRST[0]]) == (
-        "rank 0 waits for forward.op on forward 0 of ranks 0, 1"
-    )
+    found = hang_of({0: [call(FIRST), end(0)], 1: [end()]}, [FIRST[0]])
+    assert_names(found, "rank 0", "forward.op", "forward 0", "ranks 0, 1")
+    assert "rank 1" not in found
 
 
 def test_a_kernel_that_is_loaded_behind_a_posted_receive_waits_for_its_sender() -> None:
@@ -132,9 +128,7 @@ def test_a_kernel_that_is_loaded_behind_a_posted_receive_waits_for_its_sender() 
     late = [call(FIRST, loads=True), call(SECOND), end(0, 1)]
     other = [call(FIRST), call(SECOND, 0), end(1)]
     assert hang_of({0: early, 1: other}, formed) == ""
-    assert "rank 0 loads a kernel before forward.op" in hang_of(
-        {0: early, 1: other}, formed, loading=True
-    )
+    assert_names(hang_of({0: early, 1: other}, formed, loading=True), "rank 0", "forward.op")
     assert hang_of({0: late, 1: other}, formed, loading=True) == ""
 
 
@@ -148,10 +142,8 @@ def test_ranks_that_are_left_out_are_in_no_communicator() -> None:
 def test_without_an_exchange_beforehand_every_pipeline_of_early_receives_hangs() -> None:
     # Stage 0 begins with a receive from stage 1, stage 1 with one from stage 0: two communicators,
     # and each host stays in the one that it forms.
-    assert hang_of(calls_under(plan_of(2), late=False)) == (
-        "rank 0 forms backward 0 of ranks 0, 1 at m0.c0.grad.recv; "
-        "rank 1 forms forward 0 of ranks 0, 1 at m0.c1.input.recv"
-    )
+    found = hang_of(calls_under(plan_of(2), late=False))
+    assert_names(found, *("rank 0", "m0.c0.grad.recv", "rank 1", "m0.c1.input.recv"))
     for plan in pipelines(range(2, 4), range(2, 3)):
         assert hang_of(calls_under(plan, late=False))
 

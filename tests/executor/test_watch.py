@@ -16,6 +16,7 @@ from executor.launching.procfs import STOPPED, state_of
 from executor.launching.rank_processes import end
 from executor.launching.watch import watch
 from tests.executor.scripts import SLEEP, acting, says
+from tests.messages import names
 
 PATIENCE_S = 600.0
 
@@ -35,7 +36,7 @@ def test_rank_0_alone_is_reported_and_its_result_returned(tmp_path: Path) -> Non
 def test_a_rank_of_which_nothing_is_heard_for_the_timeout_ends_the_run(tmp_path: Path) -> None:
     with (
         acting(tmp_path, f"{says(step=4)}; sleep 20; {says(result={})}") as ranks,
-        pytest.raises(LaunchError, match=r"no progress within 1 s .*rank 0 .* since step 4"),
+        pytest.raises(LaunchError, check=names("1 s", "--timeout", "rank 0", "step 4")),
     ):
         watch(ranks, ignore, 1.0)
 
@@ -44,7 +45,7 @@ def test_a_silent_rank_is_found_although_rank_0_goes_on(tmp_path: Path) -> None:
     talks = f"while true; do {says(step=1)}; sleep 0.05; done"
     with acting(tmp_path, talks, SLEEP) as ranks:
         ranks[1].heard_s -= PATIENCE_S
-        with pytest.raises(LaunchError, match=r"no progress within 600 s \(--timeout\): rank 1"):
+        with pytest.raises(LaunchError, check=names("600 s", "--timeout", "rank 1")):
             watch(ranks, ignore, PATIENCE_S)
 
 
@@ -54,7 +55,7 @@ def test_a_stopped_rank_is_named_long_before_the_timeout(
     monkeypatch.setattr(watching, "STOPPED_S", 0.5)
     with acting(tmp_path, SLEEP, SLEEP) as ranks:
         os.kill(ranks[1].process.pid, signal.SIGSTOP)
-        with pytest.raises(LaunchError, match=r"rank 1 has been stopped for .*SIGSTOP"):
+        with pytest.raises(LaunchError, check=names("rank 1", "SIGSTOP")):
             watch(ranks, ignore, PATIENCE_S / 10)
         end(ranks, finished=False)
         assert [each.process.returncode for each in ranks] == [-signal.SIGTERM, -signal.SIGKILL]
@@ -75,7 +76,7 @@ def test_a_cause_that_shows_after_its_consequence_is_waited_for(tmp_path: Path) 
     own = f"sleep 0.5; {says(failed='out of ideas', status=1, lost=False)}; {SLEEP}"
     with (
         acting(tmp_path, lost, own) as ranks,
-        pytest.raises(LaunchError, match=r"^rank 1 stopped: out of ideas$"),
+        pytest.raises(LaunchError, check=names("rank 1", "out of ideas")),
     ):
         watch(ranks, ignore, PATIENCE_S)
 
@@ -85,7 +86,7 @@ def test_a_rank_that_fails_is_heard_though_its_process_does_not_end(tmp_path: Pa
     own = f"{says(failed='no way', status=1, lost=False)}; {SLEEP}"
     with (
         acting(tmp_path, SLEEP, own) as ranks,
-        pytest.raises(LaunchError, match=r"^rank 1 stopped: no way$"),
+        pytest.raises(LaunchError, check=names("rank 1", "no way")),
     ):
         watch(ranks, ignore, PATIENCE_S)
 
@@ -93,7 +94,7 @@ def test_a_rank_that_fails_is_heard_though_its_process_does_not_end(tmp_path: Pa
 def test_rank_0_that_ends_without_a_result_is_an_error(tmp_path: Path) -> None:
     with (
         acting(tmp_path, says(step=1), SLEEP) as ranks,
-        pytest.raises(LaunchError, match="rank 0 ended without a result"),
+        pytest.raises(LaunchError, check=names("rank 0")),
     ):
         watch(ranks, ignore, PATIENCE_S)
 
@@ -130,7 +131,7 @@ def test_a_rank_0_that_says_no_more_and_lives_on_is_not_waited_for(tmp_path: Pat
     """Its messages have ended, but its process hangs in what it takes down."""
     with (
         acting(tmp_path, f"{says(step=1)}; exec sleep 30 > /dev/null") as ranks,
-        pytest.raises(LaunchError, match=r"no progress within 1 s .*rank 0 .* since step 1"),
+        pytest.raises(LaunchError, check=names("1 s", "--timeout", "rank 0", "step 1")),
     ):
         watch(ranks, ignore, 1.0)
 
@@ -151,10 +152,14 @@ def test_a_rank_that_outlives_a_kill_is_left_behind(
         monkeypatch.undo()
 
 
+def only_the_signal(error: BaseException) -> bool:
+    return names("rank 1", "SIGKILL")(error) and "UserWarning" not in str(error)
+
+
 def test_a_killed_rank_is_not_explained_by_what_stood_on_its_stderr(tmp_path: Path) -> None:
     warns = "echo 'UserWarning: CUDA initialization' >&2; kill -KILL $$"
     with (
         acting(tmp_path, SLEEP, warns) as ranks,
-        pytest.raises(LaunchError, match=r"^rank 1 was killed by SIGKILL; all ranks"),
+        pytest.raises(LaunchError, check=only_the_signal),
     ):
         watch(ranks, ignore, PATIENCE_S)

@@ -22,6 +22,7 @@ from simgpt.api.result import Result
 from simgpt.api.words import keywords_of, words_of
 from simgpt.cli import COMMANDS, cli
 from simgpt.commands.validate import command as comparisons
+from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 
 PLAN = "x=2,z=2,data=2,micro_batch=2"
@@ -129,37 +130,40 @@ def test_the_public_surface_fits_on_a_postcard() -> None:
 def test_the_version_is_that_of_the_package() -> None:
     text = Path("setup.cfg").read_text(encoding="utf-8")
     assert f"version = {api.__version__}\n" in text or api.__version__ == "unknown"
-    with pytest.raises(AttributeError, match="has no attribute 'predictt'"):
+    with pytest.raises(AttributeError, check=names("predictt")):
         api.predictt  # type: ignore[attr-defined]  # noqa: B018
 
 
-REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
-    "unknown": (api.predict, {"btch": 16}, "predict takes no btch; did you mean batch?"),
-    "kind": (api.predict, {"batch": "x"}, "invalid value for batch: 'x' is not a whole number"),
-    "bounds": (api.predict, {"devices": 0}, "invalid value for devices: 0 is not in the range"),
-    "list": (api.predict, {"batch": [1, 2]}, "batch cannot be [1, 2]"),
-    "true": (api.predict, {"batch": True}, "batch cannot be True"),
-    "flag": (api.why, {"all_numbers": "yes"}, "all_numbers is True or False, not 'yes'"),
-    "two": (api.predict, {"batch": 1, "batch_tokens": 1}, "give batch or batch_tokens, not both"),
-    "nested": (api.predict, {"set": {"device": {"launch": 1}}}, "set['device'] cannot be {"),
-    "comma": (api.predict, {"sweep": {"machine": ["64x8xH100,8xNDR"]}}, "has a comma"),
-    "goes without": (api.predict, {"sweep": {"z": [1]}, "trace": "t.json"}, "sweep goes with"),
-    "json": (api.predict, {"json": True}, "predict takes no json"),
-    "missing": (lambda *_, **__: api.search("gpt-5b", "frontier", 8), {}, "needs batch or batch_t"),
+REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], list[str]]] = {
+    "unknown": (api.predict, {"btch": 16}, ["predict", "btch", "batch"]),
+    "kind": (api.predict, {"batch": "x"}, ["batch", "'x'"]),
+    "bounds": (api.predict, {"devices": 0}, ["devices", "0"]),
+    "list": (api.predict, {"batch": [1, 2]}, ["batch", "[1, 2]"]),
+    "true": (api.predict, {"batch": True}, ["batch", "True"]),
+    "flag": (api.why, {"all_numbers": "yes"}, ["all_numbers", "True", "False", "'yes'"]),
+    "two": (api.predict, {"batch": 1, "batch_tokens": 1}, ["batch", "batch_tokens"]),
+    "nested": (api.predict, {"set": {"device": {"launch": 1}}}, ["set['device']"]),
+    "comma": (api.predict, {"sweep": {"machine": ["64x8xH100,8xNDR"]}}, ["64x8xH100,8xNDR"]),
+    "goes without": (api.predict, {"sweep": {"z": [1]}, "trace": "t.json"}, ["sweep", "trace"]),
+    "json": (api.predict, {"json": True}, ["predict", "json"]),
+    "missing": (
+        lambda *_, **__: api.search("gpt-5b", "frontier", 8),
+        {},
+        ["search", "batch", "batch_tokens"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_bad_arguments_are_told_in_one_sentence_in_the_words_of_python(name: str) -> None:
-    function, options, words = REFUSED[name]
-    with pytest.raises(api.SimgptError) as refused:
+    function, options, named = REFUSED[name]
+    with pytest.raises(api.SimgptError, check=names(*named)) as refused:
         function("tiny-1m", "frontier", PLAN, **options)
-    assert words in str(refused.value)
     assert "\n" not in str(refused.value) and "--" not in str(refused.value)
 
 
 def test_an_argument_is_never_taken_for_an_option() -> None:
-    with pytest.raises(api.SimgptError, match="unknown model '--help'"):
+    with pytest.raises(api.SimgptError, check=names("model", "'--help'")):
         api.predict("--help", "frontier")
     assert words_of(command_of("predict"), ["-x"], {"plan": "-y"}) == ["--plan", "-y", "--", "-x"]
 
@@ -182,11 +186,11 @@ except simgpt.SimgptError as refused:
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.startswith("5 ")
-    assert "within 0.1 s" in done.stdout
+    assert_names(done.stdout, "0.1 s")
 
 
 def test_an_unknown_comparison_is_refused() -> None:
-    with pytest.raises(api.SimgptError, match=r"validate knows no 'hosts'; known: anchored"):
+    with pytest.raises(api.SimgptError, check=names("validate", "'hosts'", "anchored")):
         api.validate("hosts")  # type: ignore[arg-type]
 
 
@@ -195,7 +199,7 @@ def test_what_a_command_says_is_a_warning_at_the_line_that_asks() -> None:
         warnings.simplefilter("always")
         found = api.predict("gpt-640b", "frontier", "data=8", batch=8)
     assert [each.filename for each in said] == [__file__]
-    assert str(said[0].message).startswith("does not fit by 10,")
+    assert_names(str(said[0].message), "GiB")
     assert (found.status, found.fits, found.notes) == (3, False, (str(said[0].message),))
 
 
@@ -206,14 +210,15 @@ def test_a_time_limit_is_kept_outside_the_main_thread_too() -> None:
     def asked() -> None:
         try:
             found = api.search("gpt-640b", "frontier", 32768, batch=8192, time_limit=1, workers=1)
-            said.append("stopped early" if not found.optimal else "not stopped")
+            said.append("not stopped" if found.optimal else "")
         except (api.SimgptError, UserWarning) as error:
-            said.append(str(error))
+            assert_names(str(error), "1 s")
+            said.append("")
 
     thread = threading.Thread(target=asked)
     thread.start()
     thread.join()
-    assert said in (["stopped early"], ["no plan was found within 1 s"])
+    assert said == [""]
 
 
 SCRIPT = """
