@@ -16,6 +16,7 @@ from simgpt.frameworks.layers.patterns import pattern_of
 from simgpt.frameworks.question import Question, spelled
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack, stack_names
+from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.errors import PlanCannotRunError
@@ -129,9 +130,9 @@ def test_sizes_of_hierarchical_context_are_those_of_both_exchanges() -> None:
     both: dict[str, Any] = {"context_parallel_size": 8, "cp_comm_type": "a2a+p2p"}
     found = asked(hierarchical_context_parallel_sizes="2 4", **both)
     assert found.plan["context_heads"] == 2
-    wrong = "wants the ranks of the all-to-all and those of the ring, whose product is"
-    refused = asked(hierarchical_context_parallel_sizes="2 2", **both).refused
-    assert [wrong in each.why for each in refused] == [True]
+    (refused,) = asked(hierarchical_context_parallel_sizes="2 2", **both).refused
+    assert str(refused) == "--hierarchical-context-parallel-sizes 2 2"
+    assert_names(refused.why, "8")
 
 
 def test_turns_are_written_and_read_by_both_names() -> None:
@@ -183,44 +184,44 @@ def test_every_stack_that_sends_once_is_told_so(framework: str, kind: str, stack
 
 def test_a_framework_that_cannot_send_once_refuses_such_a_stack() -> None:
     asked = Asked(find_model("qwen3-30b-a3b"), PLANS["ep"] | {"zero": 3}, None, 64)
-    with pytest.raises(PlanCannotRunError, match="no setting for dispatcher=once_per_node"):
+    with pytest.raises(PlanCannotRunError, check=names("dispatcher=once_per_node")):
         exported(asked, TORCHTITAN, "nemo-deepep")
 
 
 @pytest.mark.parametrize(
-    ("framework", "model", "plan", "sentence"),
+    ("framework", "model", "plan", "named"),
     [
-        ("megatron", "nemotron-3-nano", USUAL, "no hybrids are exported yet"),
-        ("axonn", "mixtral-8x7b", USUAL, "AxoNN has no layers of experts, mixtral-8x7b has"),
-        ("deepspeed", "mixtral-8x7b", PLANS["ep"], "DeepSpeed has no setting for expert=8"),
+        ("megatron", "nemotron-3-nano", USUAL, ["nemotron-3-nano"]),
+        ("axonn", "mixtral-8x7b", USUAL, ["AxoNN", "mixtral-8x7b"]),
+        ("deepspeed", "mixtral-8x7b", PLANS["ep"], ["DeepSpeed", "expert=8"]),
         (
             "torchtitan",
             "mixtral-8x7b",
             PLANS["ep"] | {"zero": 3},
-            "the model is none that it names",
+            ["torchtitan"],
         ),
         (
             "megatron",
             "mixtral-8x7b",
             SPLIT | {"sequence_parallel": False},
-            "sequence_parallel=true",
+            ["sequence_parallel=true"],
         ),
-        ("megatron", "mixtral-8x7b", USUAL | {"z": 2}, "Megatron-LM has no setting for z=2"),
+        ("megatron", "mixtral-8x7b", USUAL | {"z": 2}, ["Megatron-LM", "z=2"]),
     ],
 )
 def test_what_a_framework_cannot_be_told_of_experts_is_refused(
-    framework: str, model: str, plan: dict[str, Any], sentence: str
+    framework: str, model: str, plan: dict[str, Any], named: list[str]
 ) -> None:
     words = ",".join(f"{key}={str(value).lower()}" for key, value in plan.items())
     said = simgpt("export", model, "--plan", words, "--batch", "64", "--to", framework)
     assert (said.status, said.out) == (3, "")
-    assert sentence in said.sentence
+    assert_names(said.sentence, *named)
 
 
 def test_deepspeeds_file_says_that_experts_stand_elsewhere() -> None:
     plan = "data=8,micro_batch=1,zero=1"
     said = simgpt("export", "mixtral-8x7b", "--plan", plan, "--batch", "64", "--to", "deepspeed")
-    assert "experts=8 are told in the training script" in said.err
+    assert_names(said.err, "experts=8")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +346,7 @@ def test_without_experts_their_arguments_say_nothing() -> None:
 def test_a_pattern_is_read_and_never_evaluated(text: str) -> None:
     assert pattern_of(text, 8) in (None, [0])
     if text:
-        with pytest.raises(FrameworkError, match="must be a number, or say 0 or 1 of each of 8"):
+        with pytest.raises(FrameworkError, check=names("--moe-layer-freq", text, "8")):
             asked(moe_layer_freq=text)
 
 
@@ -363,7 +364,7 @@ def test_torchtitans_experts_are_split_over_data_or_over_x_too() -> None:
     assert found(tensor_parallel_degree="3").refused
     plan = PLANS["halves"] | {"zero": 3}
     halves = Asked(find_model("qwen3-30b-a3b"), plan, None, 64)
-    with pytest.raises(PlanCannotRunError, match="torchtitan splits an expert over no rank or"):
+    with pytest.raises(PlanCannotRunError, check=names("torchtitan", "expert_tensor")):
         exported(halves, TORCHTITAN)
     assert changed(found(parallel_comm_backend="deepep"))
 
@@ -381,9 +382,9 @@ def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
     assert told("all_gather", None) == "allgather"
     read = asked(moe_token_dispatcher_type=None, expert_model_parallel_size=2)
     assert read.plan["dispatcher"] == "all_gather"
-    with pytest.raises(PlanCannotRunError, match="has no dispatcher=hierarchical"):
+    with pytest.raises(PlanCannotRunError, check=names("dispatcher=hierarchical")):
         told("hierarchical", "simgpt")
-    with pytest.raises(PlanCannotRunError, match="has no dispatcher=hierarchical"):
+    with pytest.raises(PlanCannotRunError, check=names("dispatcher=hierarchical")):
         told("hierarchical", None)
 
 

@@ -160,7 +160,7 @@ def test_the_environment_of_the_process_is_not_looked_at(
     ],
 )
 def test_references_that_grow_are_refused(document: dict[str, Any]) -> None:
-    with pytest.raises(FrameworkError, match=r"grows beyond|takes more than"):
+    with pytest.raises(FrameworkError):
         resolved(document, {})
 
 

@@ -11,6 +11,7 @@ from simgpt.frameworks.files import MEGATRON, Described
 from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
+from tests.messages import assert_names, names
 
 FILES = Path(__file__).parent / "files"
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "examples" / "pretrain.sh"
@@ -66,12 +67,9 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
     assert (question.plan["precision"], question.plan["context"]) == ("fp8", 2)
     assert question.plan["attention"] == "unfused"
     assert question.plan["gradients"] == "bf16"  # fp16 sums in fp16 where it is not told otherwise
-    assert changed(question) == {
-        "--fp16": "bf16, which has as many bytes and the same rate",
-        "--deterministic-mode": "kernels are the fast ones, deterministic or not",
-        "--novel-trick": "not known here: left out",
-        "NCCL_ALGO": "collectives take the machine's usual algorithm",
-    }
+    assert_names(changed(question)["--fp16"], "bf16")
+    others = {"--deterministic-mode", "--novel-trick", "NCCL_ALGO"}
+    assert changed(question).keys() == {"--fp16", *others}
 
 
 @pytest.mark.parametrize(
@@ -139,28 +137,28 @@ def test_a_fraction_of_an_update_on_the_host_is_a_share_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "narrow", "why"),
+    ("settings", "narrow", "is_said"),
     [
-        ({}, True, ""),
-        ({"fp8_recipe": "blockwise", "fp8_format": "e4m3"}, True, ""),
-        ({"fp8_param_gather": False, "fp8_param": True}, True, ""),
-        ({"fp8_format": None}, False, ""),
-        ({"use_distributed_optimizer": False}, False, "distributed optimizer"),
-        ({"optimizer": "dist_muon", "use_distributed_optimizer": False}, False, "Muon"),
-        ({"optimizer_cpu_offload": True}, False, "the host"),
-        ({"use_megatron_fsdp": True, "fp8_recipe": "mxfp8", "fp8_format": "e4m3"}, False, "blocks"),
-        ({"use_megatron_fsdp": True}, True, ""),
+        ({}, True, False),
+        ({"fp8_recipe": "blockwise", "fp8_format": "e4m3"}, True, False),
+        ({"fp8_param_gather": False, "fp8_param": True}, True, False),
+        ({"fp8_format": None}, False, False),
+        ({"use_distributed_optimizer": False}, False, True),
+        ({"optimizer": "dist_muon", "use_distributed_optimizer": False}, False, True),
+        ({"optimizer_cpu_offload": True}, False, True),
+        ({"use_megatron_fsdp": True, "fp8_recipe": "mxfp8", "fp8_format": "e4m3"}, False, True),
+        ({"use_megatron_fsdp": True}, True, False),
     ],
 )
 def test_parameters_are_gathered_in_fp8_or_it_is_said_why_not(
-    settings: dict[str, Any], narrow: bool, why: str
+    settings: dict[str, Any], narrow: bool, is_said: bool
 ) -> None:
     given: dict[str, Any] = {"use_distributed_optimizer": True, "fp8_format": "hybrid"}
     given |= {"bf16": True, "fp8_recipe": "tensorwise", "fp8_param_gather": True} | settings
     question = asked(**{key: value for key, value in given.items() if value is not None})
     assert question.plan.get("fp8_params", False) == narrow
     found = [each.why for each in question.changes if "fp8-param" in each.name]
-    assert [why in each for each in found] == [True] * bool(why)
+    assert len(found) == is_said
 
 
 def test_a_weight_of_8_bits_leaves_no_remainders() -> None:
@@ -204,12 +202,12 @@ def test_moments_of_two_dtypes_are_taken_as_the_wider_one_and_said() -> None:
 def test_what_muon_does_otherwise_in_megatron_is_said() -> None:
     plain = said(optimizer="muon", muon_num_ns_steps=5, muon_momentum=0.95)
     assert list(plain) == ["--optimizer"]
-    assert plain["--optimizer"].startswith("Muon, but for routers")
+    assert_names(plain["--optimizer"], "Muon")
     over_x = {"optimizer": "muon", "tensor_model_parallel_size": 2}
     assert "--muon-tp-mode" in said(**over_x, muon_tp_mode="blockwise")
     assert "--muon-tp-mode" in said(**over_x)
     assert "--muon-tp-mode" not in said(**over_x, muon_tp_mode="duplicated")
-    assert said(optimizer="muon", muon_num_ns_steps=6)["--muon-num-ns-steps"].endswith("5 times")
+    assert_names(said(optimizer="muon", muon_num_ns_steps=6)["--muon-num-ns-steps"], "5")
     assert "--use-distributed-optimizer" in said(optimizer="muon", use_distributed_optimizer=True)
     assert asked(optimizer="dist_muon").plan["zero"] == 1
     assert "zero=1" in said(optimizer="dist_muon")["--optimizer"]
@@ -264,18 +262,18 @@ def test_what_says_nothing_is_neither_refused_nor_said_to_change_anything() -> N
 
 
 def test_a_plan_that_simgpt_refuses_is_among_the_refused() -> None:
-    assert asked(tensor_model_parallel_size=3).refused[0].why.startswith("x*y*z*pipe=3 does not")
+    assert_names(asked(tensor_model_parallel_size=3).refused[0].why, "x*y*z*pipe=3")
     assert asked(devices=None, tensor_model_parallel_size=3).refused == ()
 
 
 def test_what_cannot_be_read_is_said_in_the_arguments_own_words() -> None:
-    with pytest.raises(FrameworkError, match="--num-layers = 8x must be a whole number"):
+    with pytest.raises(FrameworkError, check=names("--num-layers", "8x")):
         asked(num_layers="8x")
-    with pytest.raises(FrameworkError, match="give --define LAYERS=VALUE"):
+    with pytest.raises(FrameworkError, check=names("--define LAYERS=VALUE")):
         asked(num_layers="$LAYERS")
-    with pytest.raises(FrameworkError, match="does not divide 8 layers over 4 stages"):
+    with pytest.raises(FrameworkError, check=names("3", "8 layers", "4 stages")):
         asked(pipeline_model_parallel_size=4, num_layers_per_virtual_pipeline_stage=3)
-    with pytest.raises(FrameworkError, match="takes more than 20,000 letters"):
+    with pytest.raises(FrameworkError, check=names("20,000")):
         asked(pipeline_model_parallel_layout="((((t*99)*99)*99)*99)*99")
 
 
@@ -287,17 +285,17 @@ GROWING = "a0: &a0 [x]\n" + "".join(
 
 def test_a_yaml_that_grows_or_is_too_deep_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
-    for text, why in (
-        (GROWING, "takes more than 40,000 values"),
-        ("a: &x [*x]", "is not valid YAML"),
-        ("[" * 5000, "nested more than 32 deep"),
-        ("a: [1", "is not valid YAML"),
-        ("a: " + "x" * 300_000, "longer than"),
-        ("- 1", "should be a table"),
-        ("a: 1", "of no framework that is known"),
+    for text, named in (
+        (GROWING, "40,000"),
+        ("a: &x [*x]", "YAML"),
+        ("[" * 5000, "32"),
+        ("a: [1", "YAML"),
+        ("a: " + "x" * 300_000, "a.yaml"),
+        ("- 1", "a.yaml"),
+        ("a: 1", "a.yaml"),
     ):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(FrameworkError, match=why):
+        with pytest.raises(FrameworkError, check=names(named)):
             imported([path])
 
 
@@ -309,5 +307,5 @@ def test_arguments_of_2020_are_those_that_stand_for_them_now() -> None:
     plan = question.plan
     assert (plan["x"], plan["micro_batch"], plan["recompute"]) == (2, 4, "full")
     assert question.unknown == ()
-    with pytest.raises(FrameworkError, match="--batch-size = 4x"):
+    with pytest.raises(FrameworkError, check=names("--batch-size", "4x")):
         question_from([Described(MEGATRON, own | {"batch-size": "4x"})], devices=16, changed={})

@@ -12,6 +12,7 @@ from simgpt.frameworks.files import DEEPSPEED, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
+from tests.messages import assert_names, names
 
 RECIPE = """
 model:
@@ -134,9 +135,11 @@ def test_torchtitans_schedules_in_a_v_have_two_chunks_a_stage(word: str, schedul
         assert (question.plan["schedule"], question.plan["interleave"]) == (schedule, 2)
         assert (question.changes, question.refused) == ((), ())
     (refused,) = titan(**settings, **{LAYERS: 2}).refused
-    assert (refused.name, refused.why[-29:]) == (LAYERS, "has two chunks a stage, not 4")
+    assert refused.name == LAYERS
+    assert_names(refused.why, "4")
     (refused,) = titan(**settings | {P + "pipeline_parallel_schedule": "LoopedBFS"}).refused
-    assert "simgpt reads 1F1B, Interleaved1F1B, GPipe, ZBVZeroBubble, DualPipeV" in refused.why
+    known = ("1F1B", "Interleaved1F1B", "GPipe", "ZBVZeroBubble", "DualPipeV")
+    assert_names(refused.why, *known)
 
 
 def test_torchtitans_dualpipe_v_hides_no_all_to_alls_here_which_is_said() -> None:
@@ -171,11 +174,13 @@ def test_degrees_of_experts_of_an_unknown_model_are_said_and_those_of_a_given_on
     unknown = question_from(described, devices=64, changed={})
     assert "expert" not in unknown.plan
     said = {each.name: each.why for each in unknown.changes}
-    assert "so that nothing splits its experts" in said[P + "expert_parallel_degree"]
+    assert_names(said[P + "expert_parallel_degree"], "experts")
     assert P + "expert_tensor_parallel_degree" not in said  # 1, and nothing is split
     wider = Described(TORCHTITAN, settings | {P + "expert_tensor_parallel_degree": 2})
-    others = question_from([wider], devices=64, changed={}).changes
-    assert "not known here: left out" not in {each.why for each in others}
+    others = {
+        each.name: each.why for each in question_from([wider], devices=64, changed={}).changes
+    }
+    assert_names(others[P + "expert_tensor_parallel_degree"], "experts")
     given = question_from(described, devices=64, model="qwen3-30b-a3b", changed={})
     assert (given.plan["expert"], given.plan["expert_tensor"]) == (8, 1)
     assert given.changes == ()
@@ -191,7 +196,7 @@ def test_an_unknown_choice_of_what_runs_again_is_refused(word: str, model: str |
     described = [Described(TORCHTITAN, settings)]
     (refused,) = question_from(described, devices=64, model=model, changed={}).refused
     assert str(refused) == f"{name} {word}"
-    assert refused.why == "it is op, or a number of layers"
+    assert_names(refused.why, "op")
 
 
 def test_torchtitan_says_how_many_devices_there_are() -> None:
@@ -231,7 +236,7 @@ def test_any_two_of_deepspeeds_sizes_say_the_third() -> None:
     assert halves.plan["micro_batch"] == 2
     alone = deepspeed(train_micro_batch_size_per_gpu=2, train_batch_size="auto")
     assert alone.batch == 128
-    with pytest.raises(FrameworkError, match="512 is no multiple of 6"):
+    with pytest.raises(FrameworkError, check=names("512", "6")):
         deepspeed(**full, gradient_accumulation_steps=3)
 
 
@@ -292,7 +297,7 @@ def test_hpz_is_refused_by_name_with_the_nearest_that_runs() -> None:
     question = deepspeed(zero_optimization__stage=3, zero_optimization__zero_hpz_partition_size=8)
     (refused,) = question.refused
     assert (refused.name, refused.value) == (name, "8")
-    assert "zero=3 without it" in refused.why
+    assert_names(refused.why, "zero=3")
     assert "shard" not in question.plan
 
 
@@ -318,9 +323,9 @@ def test_deepspeeds_batch_that_other_ranks_share_is_refused() -> None:
     assert deepspeed(128, **full).refused == ()
     (refused,) = deepspeed(64, **full).refused
     assert str(refused) == "train_batch_size 512"
-    assert refused.why == "it is 1 x 4 sequences of 128 ranks, and there are 64"
+    assert_names(refused.why, "1 x 4", "128 ranks", "64")
     (refused,) = deepspeed(64, train_batch_size=384, gradient_accumulation_steps=4).refused
-    assert refused.why == "it is no multiple of 4 sequences of 64 ranks"
+    assert_names(refused.why, "4", "64 ranks")
 
 
 @pytest.mark.parametrize(("tensor", "refused"), [(2, []), (1, ["train_batch_size"])])
@@ -412,7 +417,7 @@ def test_a_megatron_script_with_deepspeeds_json_is_megatron_deepspeed(tmp_path: 
     assert (question.stack, question.devices, question.batch) == ("megatron-deepspeed", 16, 64)
     assert (question.plan["zero"], question.plan["x"]) == (1, 2)
     other = Described(TORCHTITAN, {})
-    with pytest.raises(FrameworkError, match="megatron and torchtitan do not make one question"):
+    with pytest.raises(FrameworkError, check=names("megatron", "torchtitan")):
         question_from([Described(MEGATRON, {}), other], changed={})
 
 
@@ -432,7 +437,7 @@ def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path
     ]
     path.write_text(RECIPE.replace("mixed_precision: bf16", "precision_of: bf16"))
     changes = {each.name: each.why for each in imported([path], devices=64).changes}
-    assert changes["mixed_precision"] == "bf16, since the recipe does not say it"
+    assert_names(changes["mixed_precision"], "bf16")
 
 
 def test_a_recipe_of_nemo_says_its_devices(tmp_path: Path) -> None:

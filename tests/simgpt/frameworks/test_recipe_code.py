@@ -11,6 +11,7 @@ import pytest
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.evaluator import Evaluator, evaluated_call
 from simgpt.frameworks.recipe_code.values import RecipeError, Thing
+from tests.messages import names
 
 
 def evaluated(tmp_path: Path, body: str, **modules: str) -> Any:
@@ -164,7 +165,7 @@ def test_the_main_part_of_a_script_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_what_a_recipe_refuses_is_said_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"no such size.*job\.py:3"):
+    with pytest.raises(RecipeError, check=names("no such size", "job.py:3")):
         evaluated(
             tmp_path,
             "def recipe(size='9b'):\n  if size != '8b':\n    raise ValueError('no such size')\n",

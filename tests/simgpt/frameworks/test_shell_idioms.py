@@ -10,6 +10,7 @@ from simgpt.frameworks.importing import imported
 from simgpt.frameworks.reading import FrameworkError
 from simgpt.frameworks.scripts.interpreter import UNTOLD
 from simgpt.frameworks.scripts.shell import read_script
+from tests.messages import names
 
 SMALL = (
     "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 512 "
@@ -69,11 +70,11 @@ def test_a_variable_that_a_script_takes_from_its_arguments_is_asked_for_by_its_n
 ) -> None:
     path = tmp_path / "run.sh"
     path.write_text(f"TP=$1\npython t.py {SMALL} --tensor-model-parallel-size $TP\n")
-    with pytest.raises(FrameworkError, match="--define TP="):
+    with pytest.raises(FrameworkError, check=names("--define TP=VALUE")):
         imported([path])
     assert imported([path], defined={"TP": "2"}).plan["x"] == 2
     path.write_text(f"python t.py {SMALL} --tensor-model-parallel-size $1\n")
-    with pytest.raises(FrameworkError, match="an argument of the script") as raised:
+    with pytest.raises(FrameworkError, check=names("--tensor-model-parallel-size")) as raised:
         imported([path])
     assert "--define" not in str(raised.value)
 
@@ -145,7 +146,7 @@ def test_arrays_of_a_script_reach_those_after_it() -> None:
 def test_loops_and_recursion_end() -> None:
     endless = ["while true; do A+=x; done", "f() { f; }; f", "i=0; for ((;;)); do let i=i+1; done"]
     for script in [*endless, "for a in {1..1000000}; do :; done", "A=$(seq 9999999)"]:
-        with pytest.raises(FrameworkError, match=r"more than|exceeds"):
+        with pytest.raises(FrameworkError):
             read_script(script, {})
     assert read_script("while true; do B=1; done\npython t.py --x $B", {}).arguments == ("--x", "1")
 

@@ -18,6 +18,8 @@ from simgpt.frameworks.files import (
 )
 from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.question import Question
+from simgpt.frameworks.reading import FrameworkError
+from tests.messages import names
 
 MODEL = {"num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
 Z, TITAN = "zero_optimization.", {"model.name": "llama3", "model.flavor": "8B"}
@@ -134,7 +136,7 @@ def test_dtypes_that_are_what_is_assumed_are_not_said_to_differ() -> None:
 def test_a_switch_whose_value_is_a_variable_is_not_off() -> None:
     """It is named instead of what belongs to it being left out."""
     settings = {"context-parallel-size": "$CP", "cp-comm-type": "no such kind"}
-    with pytest.raises(Exception, match="does not say CP"):
+    with pytest.raises(FrameworkError, check=names("--define CP=VALUE")):
         asked(MEGATRON, settings)
 
 

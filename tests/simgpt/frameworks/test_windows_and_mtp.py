@@ -10,6 +10,7 @@ import pytest
 
 from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON
+from tests.messages import assert_names
 from tests.simgpt.frameworks.test_experts import USUAL, asked, changed
 from tests.simgpt.frameworks.test_round_trips import assert_same, session, there_and_back
 from workload.gpt import GPT, find_model
@@ -54,14 +55,14 @@ def test_a_window_has_the_token_itself_and_so_many_before_it() -> None:
     assert asked(window_size="-1,0").gpt == asked().gpt
     for settings in ({"window_size": "127,127"}, {"window_attn_skip_freq": "[1,0]*2"}):
         refused = asked(**{"window_size": "127,0", **settings})
-        assert "attention is over all tokens" in changed(refused)["--window-size"]
+        assert "--window-size" in changed(refused)
     written = exported(Asked(replace(MISTRAL, window=128), USUAL, None, 64), MEGATRON).settings
     assert written["window-size"] == "127,0"
 
 
 def test_an_overlap_with_nothing_is_said() -> None:
     found = asked(moe_shared_expert_overlap=True, expert_model_parallel_size=1)
-    assert changed(found)["--moe-shared-expert-overlap"] == "there is nothing to overlap with"
+    assert "--moe-shared-expert-overlap" in changed(found)
 
 
 def test_a_layout_has_an_m_for_each_layer_that_predicts_further_tokens() -> None:
@@ -75,20 +76,20 @@ def test_a_layout_has_an_m_for_each_layer_that_predicts_further_tokens() -> None
 @pytest.mark.parametrize(
     ("layout", "further", "refused"),
     [
-        ("Etttt|tttmL", 1, ""),
-        ("Etttt|tttm*2L", 2, ""),
-        ("Etttt|tttL", 0, ""),
-        ("Etttt|tttL", 1, "it has 0 m, and mtp_layers=1 predict further tokens"),
-        ("Etttt|tttmL", 2, "it has 1 m, and mtp_layers=2 predict further tokens"),
-        ("Etttt|tttmL", 0, "it has 1 m, and mtp_layers=0 predict further tokens"),
-        ("Ettttm|tttL", 1, "simgpt reads m in the last chunk alone, behind all t"),
-        ("Etttt|mtttL", 1, "simgpt reads m in the last chunk alone, behind all t"),
-        ("Etttm|tttmL", 2, "simgpt reads m in the last chunk alone, behind all t"),
-        ("Etttt|tttm|L", 1, "simgpt reads E, t, m and L, in a multiple of 2 chunks between bars"),
+        ("Etttt|tttmL", 1, []),
+        ("Etttt|tttm*2L", 2, []),
+        ("Etttt|tttL", 0, []),
+        ("Etttt|tttL", 1, ["0 m", "mtp_layers=1"]),
+        ("Etttt|tttmL", 2, ["1 m", "mtp_layers=2"]),
+        ("Etttt|tttmL", 0, ["1 m", "mtp_layers=0"]),
+        ("Ettttm|tttL", 1, ["m", "t"]),
+        ("Etttt|mtttL", 1, ["m", "t"]),
+        ("Etttm|tttmL", 2, ["m", "t"]),
+        ("Etttt|tttm|L", 1, ["E", "t", "m", "L", "2"]),
     ],
 )
 def test_layouts_with_further_layers_elsewhere_are_refused(
-    layout: str, further: int, refused: str
+    layout: str, further: int, refused: list[str]
 ) -> None:
     own: dict[str, Any] = {
         "num_layers": 7,
@@ -99,5 +100,7 @@ def test_layouts_with_further_layers_elsewhere_are_refused(
         "mtp_num_layers": further,
     }
     question = asked(**own, pipeline_model_parallel_layout=layout)
-    assert [each.why for each in question.refused] == ([refused] if refused else [])
+    assert len(question.refused) == bool(refused)
+    for each in question.refused:
+        assert_names(each.why, *refused)
     assert question.plan.get("stage_layers") == (None if refused else "4+3")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.messages import assert_names
 from tests.simgpt.face import assert_golden, simgpt
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,8 +62,9 @@ def test_the_json_has_the_prediction_of_predict_and_the_measured_step() -> None:
 def test_another_batch_than_the_jobs_is_said_before_all_else() -> None:
     log = "docs/samples/megatron-lm-invented.log"
     found = json.loads(simgpt("compare", log, *MEGATRON, "--batch", "128", "--json").out)
-    assert found["differences"] == ["the job's batch is 256 sequences, the prediction's 128"]
-    assert found["causes"] == [f"{found['differences'][0]}: these are two different steps"]
+    (difference,), (cause,) = found["differences"], found["causes"]
+    assert_names(difference, "batch", "256 sequences", "128")
+    assert difference in cause
 
 
 def test_a_batch_of_sequences_that_are_split_over_devices_is_the_users() -> None:
@@ -83,14 +85,16 @@ def test_every_size_that_the_log_contradicts_is_named(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     found = json.loads(simgpt("compare", str(path), *MEGATRON, "--batch", "256", "--json").out)
-    assert found["differences"] == [
-        "the job had 512 ranks, the prediction has 64",
-        "the job's tp is 4, the prediction's 2",
-        "the job's pp is 4, the prediction's 1",
-        "the job's hidden is 5,120, the prediction's 4,096",
-        "the job's sequence is 4,096, the prediction's 8,192",
-        "the job's micro-batch is 2, the prediction's 1",
+    named = [
+        ("512", "64"),
+        ("tp", "4", "2"),
+        ("pp", "4", "1"),
+        ("hidden", "5,120", "4,096"),
+        ("sequence", "4,096", "8,192"),
+        ("micro-batch", "2", "1"),
     ]
+    for difference, words in zip(found["differences"], named, strict=True):
+        assert_names(difference, *words)
     assert found["measured"]["sizes"]["layers"] == 32
 
 
@@ -127,7 +131,6 @@ def test_a_timer_that_no_predicted_part_matches_is_said_to_be_the_logs_own(tmp_p
     said = simgpt("compare", str(path), *MEGATRON, "--batch", "256")
     (line,) = [line for line in said.out.splitlines() if line.startswith("forward-compute")]
     assert line.split()[1:] == ["18.4", "ms", "-", "-"]
-    assert "(timers without a prediction are the log's own:" in said.out
 
 
 def test_the_warm_up_can_be_chosen() -> None:
@@ -153,4 +156,4 @@ def test_a_rank_that_the_plan_does_not_have_has_no_parts(tmp_path: Path) -> None
     path.write_text(json.dumps(trace), encoding="utf-8")
     found = json.loads(simgpt("compare", str(path), *TINY, "--json").out)
     assert found["predicted"]["anatomy"] is None
-    assert found["measured"]["remarks"][-1] == ("the trace is of rank 7, and the plan has 2 ranks")
+    assert_names(found["measured"]["remarks"][-1], "rank 7", "2 ranks")

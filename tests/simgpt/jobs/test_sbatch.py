@@ -24,6 +24,7 @@ from simgpt.sites.job_script import (
     time_text,
 )
 from simgpt.sites.site import NAMES, JobCannotRunError, JobError, sites
+from tests.messages import assert_names, names
 from tests.simgpt.face import Said, assert_golden, simgpt
 from tests.simgpt.jobs.slurm import submitted
 from topologies.machine_files import load_machine
@@ -84,7 +85,6 @@ def test_perlmutter_is_asked_for_nodes_with_the_devices_that_were_predicted(
 ) -> None:
     said = script(machine, "--site", "perlmutter", "--account", "abc123")
     assert submitted(said.out).options["--constraint"] == constraint
-    assert ("queues and charges" in said.out) == (constraint != "gpu")  # the source of that setting
 
 
 def test_trays_of_racks_are_slurms_nodes_and_segments_theirs() -> None:
@@ -127,7 +127,8 @@ def test_the_prediction_and_the_time_that_follows_from_it_stand_in_the_script() 
 def test_a_time_limit_that_is_too_short_is_said() -> None:
     said = script("frontier", "--account", "a", "--steps", "10000", "--time", "10")
     assert "#SBATCH --time=00:10:00\n" in said.out
-    assert "the time limit of 00:10:00 is shorter than the 03:1" in said.err
+    assert_names(said.err, "00:10:00")
+    assert "03:1" in said.err
 
 
 def test_a_centre_that_charges_jobs_wants_an_account() -> None:
@@ -136,39 +137,43 @@ def test_a_centre_that_charges_jobs_wants_an_account() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "why"),
+    ("words", "status", "named"),
     [
-        (("--account", "a\n#SBATCH --uid=0"), 2, "is no account of Slurm"),
-        (("--account", "a b"), 2, "is no account of Slurm"),
-        (("--partition", "$(id)"), 2, "is no partition of Slurm"),
-        (("--partition", "--wrap=id"), 2, "is no partition of Slurm"),
-        (("--time", "soon"), 2, "is no time limit"),
-        (("--time", "00:00:00"), 2, "is no time limit"),
-        (("--setup", "a\nb"), 2, "takes one line of shell"),
+        (("--account", "a\n#SBATCH --uid=0"), 2, ["account"]),
+        (("--account", "a b"), 2, ["account", "a b"]),
+        (("--partition", "$(id)"), 2, ["partition", "$(id)"]),
+        (("--partition", "--wrap=id"), 2, ["partition", "--wrap=id"]),
+        (("--time", "soon"), 2, ["soon", "02:00:00"]),
+        (("--time", "00:00:00"), 2, ["00:00:00", "02:00:00"]),
+        (("--setup", "a\nb"), 2, ["--setup"]),
         (
             ("--stack", "axonn"),
             3,
-            "no framework's run is known: give --launch megatron, torchtitan",
+            ["--launch", "megatron", "torchtitan"],
         ),
-        (("--plan", "data=rest,precision=fp8"), 3, "trains without fp8; --launch: megatron"),
-        (("--script", "a.py"), 2, "--script is the training script of a framework"),
-        (("--launch", "megatron"), 3, "Megatron-LM has no axis z"),
-        (("--launch", "deepspeed", "--script", "a\nb"), 3, "DeepSpeed has no setting for z=8"),
-        (("--site", "perlmutter"), 3, "have 4 devices, those of frontier 8"),
-        (("--batch-tokens", "1Mi"), 2, "not both"),
+        (("--plan", "data=rest,precision=fp8"), 3, ["fp8", "--launch", "megatron"]),
+        (("--script", "a.py"), 2, ["--script"]),
+        (("--launch", "megatron"), 3, ["Megatron-LM", "z"]),
+        (("--launch", "deepspeed", "--script", "a\nb"), 3, ["DeepSpeed", "z=8"]),
+        (("--site", "perlmutter"), 3, ["4 devices", "frontier", "8"]),
+        (("--batch-tokens", "1Mi"), 2, ["--batch", "--batch-tokens"]),
     ],
 )
-def test_what_no_job_can_have_is_refused(words: tuple[str, ...], status: int, why: str) -> None:
+def test_what_no_job_can_have_is_refused(
+    words: tuple[str, ...], status: int, named: list[str]
+) -> None:
     said = script("frontier", *words)
-    assert (said.status, why in said.sentence) == (status, True), said.sentence
+    assert said.status == status
+    assert_names(said.sentence, *named)
 
 
 def test_a_plan_that_does_not_fit_and_ranks_that_do_not_fill_nodes_are_refused() -> None:
     said = simgpt(
         "sbatch", "gpt-640b", "-m", "frontier", "-n", "8", "--plan", "z=8", "--batch", "8"
     )
-    assert (said.status, "does not fit by" in said.sentence) == (3, True)
-    with pytest.raises(JobCannotRunError, match=r"12 ranks do not fill .* nearest: 8 or 16"):
+    assert said.status == 3
+    assert_names(said.sentence, "GiB")
+    with pytest.raises(JobCannotRunError, check=names("12 ranks", "8", "16")):
         nodes_of(12, 8)
     assert [nodes_of(ranks, 8) for ranks in (1, 3, 8, 64)] == [1, 1, 1, 8]
 
@@ -254,7 +259,7 @@ def test_the_script_of_any_cluster_runs_the_plan(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "step 3/3" in done.stdout
-    assert "tiny-30k with x=1,y=1,z=1,data=2,precision=fp32" in done.stdout
+    assert_names(done.stdout, "tiny-30k", "x=1,y=1,z=1,data=2,precision=fp32")
     log = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
     assert log[0] == "scontrol show hostnames localhost"
     assert log[1].startswith("srun --cpu-bind=none --kill-on-bad-exit=1 python -P -m torch.")

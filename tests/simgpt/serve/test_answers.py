@@ -14,6 +14,7 @@ from simgpt.commands.serve import changes
 from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of
 from simgpt.commands.serve.changes import neighbours, remedies
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from workload.models.read import described_model
 from workload.plan import Plan
@@ -188,14 +189,15 @@ def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does()
         if asked_of(question).changed(change).question().predicted().memory.is_sure
     )
     assert choice["change"] == {key: str(value).lower() for key, value in mildest.items()}
-    assert found["sentence"].startswith("it fits with ")
+    for key, value in choice["change"].items():
+        assert_names(found["sentence"], f"{key}={value}")
     words = shlex.split(choice["command"])[1:]
     assert simgpt(*words).status == 0
 
 
 def test_a_plan_that_fits_is_left_as_it_is() -> None:
     found = answered("fit", TINY)
-    assert (found["choices"], found["sentence"]) == ([], "the plan fits as it is")
+    assert found["choices"] == []
 
 
 def test_where_nothing_fits_it_says_so() -> None:
@@ -203,14 +205,12 @@ def test_where_nothing_fits_it_says_so() -> None:
     question = {**LLAMA, "model": wide, "devices": "8", "plan": "data=rest", "batch": "8"}
     found = answered("fit", question)
     assert found["choices"] == []
-    assert "and neither does any of" in found["sentence"]
 
 
 def test_looking_for_plans_ends_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "LIMIT_S", -1.0)
     found = answered("best", TINY)
     assert found["choices"] == []
-    assert found["sentence"].endswith("the others were not tried")
 
 
 def test_a_pasted_config_becomes_a_model_that_the_command_line_takes() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from simgpt.commands.serve.server import MOST_BYTES, PageServer
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
 QUESTION = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "data=rest"}
@@ -102,7 +105,7 @@ def test_it_listens_on_the_loopback_interface_alone(running: PageServer) -> None
 def test_a_port_in_use_is_refused_in_a_sentence(running: PageServer) -> None:
     said = simgpt("serve", "--port", str(running.port))
     assert said.status == 2
-    assert said.sentence == (f"simgpt: cannot serve on port {running.port}: Address already in use")
+    assert_names(said.sentence, f"{running.port}", os.strerror(errno.EADDRINUSE))
 
 
 def test_ctrl_c_ends_it_well() -> None:
@@ -119,4 +122,5 @@ def test_ctrl_c_ends_it_well() -> None:
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (0, "")
-    assert err == "open this address in a browser; Ctrl-C ends\nended\n"
+    assert "Traceback" not in err
+    assert_names(err, "Ctrl-C")

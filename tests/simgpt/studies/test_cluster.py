@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import signal
@@ -23,6 +24,7 @@ from simgpt.studies.errors import WorkersError
 from simgpt.studies.inputs import Inputs, inputs_of
 from simgpt.studies.journal import RESULTS
 from simgpt.studies.sweep_rows import SweepResources, sweep_into
+from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
 from tests.simgpt.studies.processes import (
     PATIENCE_S,
@@ -125,7 +127,7 @@ def test_a_sweep_goes_on_elsewhere_after_its_scheduler_was_killed(tmp_path: Path
             process.kill()
             process.wait(PATIENCE_S)
     assert (sweep.returncode, out) == (5, "")
-    assert err.startswith("simgpt: the Dask cluster gave up (")
+    assert_names(err, "Dask")
     assert err.count("\n") == 1
     assert 5 <= count(results) < 120
     finish(begin(asked, tmp_path / "o"))
@@ -149,7 +151,7 @@ def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
     other = Inputs(inputs.models, inputs.machines, inputs.stacks, inputs.digests, "another")
     with local_cluster(1) as cluster:
         workers = SweepResources(1, cluster.scheduler_address, timeout_s=PATIENCE_S)
-        with pytest.raises(WorkersError, match="another version of simgpt"):
+        with pytest.raises(WorkersError, check=names("version")):
             sweep_into(tmp_path, asked, other, workers, lambda _: None)
 
 
@@ -160,7 +162,7 @@ def test_a_cluster_without_workers_is_not_waited_for_without_end(tmp_path: Path)
     asked = study(SMALL, sweep={"x": [1, 2]})
     with local_cluster(0) as cluster:
         workers = SweepResources(1, cluster.scheduler_address, timeout_s=1.0)
-        with pytest.raises(WorkersError, match="are there any workers"):
+        with pytest.raises(WorkersError, check=names(cluster.scheduler_address)):
             sweep_into(tmp_path, asked, inputs_of(asked), workers, lambda _: None)
 
 
@@ -175,7 +177,7 @@ def test_a_scheduler_that_is_not_there_is_named(
     study_file = write_study(tmp_path, 1)
     said = simgpt("sweep", str(study_file), "-o", str(tmp_path), "--scheduler", f"127.0.0.1:{port}")
     assert said.status == 5
-    assert f"cannot reach a Dask scheduler at 127.0.0.1:{port}" in said.sentence
+    assert_names(said.sentence, "Dask", f"127.0.0.1:{port}")
 
 
 @wants_dask
@@ -184,26 +186,28 @@ def test_an_address_of_nothing_is_named(address: str, tmp_path: Path) -> None:
     study_file = write_study(tmp_path, 1)
     said = simgpt("sweep", str(study_file), "-o", str(tmp_path / "o"), "--scheduler", address)
     assert said.status == 5
-    assert f"cannot reach a Dask scheduler at {address}: " in said.sentence
+    assert_names(said.sentence, "Dask")
+    assert address in said.sentence
 
 
 @wants_dask
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "named"),
     [
-        ("", "scheduler.json is not valid JSON"),
-        ("{", "scheduler.json is not valid JSON"),
-        ("[]", "scheduler.json is no scheduler file"),
-        ("{}", "scheduler.json is no scheduler file"),
-        ("[" * 100_000, "scheduler.json is nested more than 32 deep"),
+        ("", "JSON"),
+        ("{", "JSON"),
+        ("[]", "scheduler"),
+        ("{}", "scheduler"),
+        ("[" * 100_000, "32"),
     ],
 )
-def test_a_broken_scheduler_file_is_refused(content: str, words: str, tmp_path: Path) -> None:
+def test_a_broken_scheduler_file_is_refused(content: str, named: str, tmp_path: Path) -> None:
     place = tmp_path / "scheduler.json"
     place.write_text(content, encoding="utf-8")
     study_file = write_study(tmp_path, 1)
     said = simgpt("sweep", str(study_file), "-o", str(tmp_path / "o"), "--scheduler", str(place))
-    assert (said.status, words in said.sentence) == (5, True)
+    assert said.status == 5
+    assert_names(said.sentence, "scheduler.json", named)
 
 
 @pytest.mark.timeout(20)
@@ -211,9 +215,9 @@ def test_a_scheduler_file_that_is_none_is_neither_waited_for_nor_a_traceback(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "fifo.json")
-    with pytest.raises(WorkersError, match="it is no regular file"):
+    with pytest.raises(WorkersError, check=names("fifo.json")):
         cluster._address(str(tmp_path / "fifo.json"))
-    with pytest.raises(WorkersError, match="No such file"):
+    with pytest.raises(WorkersError, check=names("none.json", os.strerror(errno.ENOENT))):
         cluster._address(str(tmp_path / "none.json"))
     assert cluster._address("a" * 300) == "a" * 300
 
@@ -224,7 +228,7 @@ def test_a_folder_that_is_gone_holds_no_certificate(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(WorkersError, match="is not there any more"), cluster._private_folder():
+    with pytest.raises(WorkersError), cluster._private_folder():
         pass
 
 
@@ -327,7 +331,7 @@ def test_the_jobs_certificate_is_the_users_alone_and_goes_with_the_sweep(
     spaced = tmp_path / "a b"
     spaced.mkdir()
     monkeypatch.chdir(spaced)
-    with pytest.raises(WorkersError, match="has a space"), cluster._private_folder():
+    with pytest.raises(WorkersError, check=names(str(spaced))), cluster._private_folder():
         pass
 
 
@@ -339,7 +343,7 @@ def test_a_scheduler_with_tls_and_no_certificate_here_is_said(tmp_path: Path) ->
         words = ("-o", str(tmp_path / "o"), "--scheduler", address)
         said = simgpt("sweep", str(write_study(tmp_path, 1)), *words)
     assert said.status == 5
-    assert f"cannot reach a Dask scheduler at {address}: TLS expects" in said.sentence
+    assert_names(said.sentence, "Dask", address, "TLS")
 
 
 SBATCH = """#!/bin/sh
@@ -391,8 +395,7 @@ def test_what_slurm_says_against_a_job_is_said(
     words = ("--slurm", "--partition", "nope", "--workers", "3", "--timeout", "5")
     said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), *words)
     assert said.status == 5
-    words_of_slurm = "Slurm refuses the job: sbatch: error: invalid partition specified: nope"
-    assert said.sentence == f"simgpt: {words_of_slurm}"
+    assert_names(said.sentence, "Slurm", "sbatch: error: invalid partition specified: nope")
 
 
 @wants_dask
@@ -400,7 +403,8 @@ def test_what_slurm_says_against_a_job_is_said(
 def test_slurm_without_slurm_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), "--slurm")
-    assert (said.status, "there is no sbatch here" in said.sentence) == (5, True)
+    assert said.status == 5
+    assert_names(said.sentence, "sbatch")
 
 
 @wants_dask
@@ -424,20 +428,22 @@ def test_missing_dask_is_said_with_what_brings_it(
 
     monkeypatch.setattr(importlib.util, "find_spec", without_dask)
     said = simgpt("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "o"), *words)
-    assert (said.status, "pip install 'simgpt[cluster]'" in said.sentence) == (5, True)
+    assert said.status == 5
+    assert_names(said.sentence, "pip install 'simgpt[cluster]'")
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "named"),
     [
-        (("--slurm", "--scheduler", "x"), "give --slurm or --scheduler, not both"),
-        (("--partition", "batch"), "--partition needs --slurm"),
-        (("--cores", "4"), "--cores needs --slurm"),
-        (("--interface", "ib0"), "--interface needs --slurm"),
+        (("--slurm", "--scheduler", "x"), ["--slurm", "--scheduler"]),
+        (("--partition", "batch"), ["--partition", "--slurm"]),
+        (("--cores", "4"), ["--cores", "--slurm"]),
+        (("--interface", "ib0"), ["--interface", "--slurm"]),
     ],
 )
 def test_options_that_do_not_go_together(
-    words: tuple[str, ...], sentence: str, tmp_path: Path
+    words: tuple[str, ...], named: list[str], tmp_path: Path
 ) -> None:
     said = simgpt("sweep", str(write_study(tmp_path, 1)), *words)
-    assert (said.status, sentence in said.sentence) == (2, True)
+    assert said.status == 2
+    assert_names(said.sentence, *named)

@@ -14,6 +14,7 @@ from simgpt.studies.inputs import inputs_of
 from simulator.predict import Prediction, predict
 from simulator.search import best_plan
 from simulator.stacks import EXECUTOR, Stack
+from tests.messages import assert_names
 from tests.simgpt.studies.worlds import GRID, study
 from topologies.errors import DiskError
 from topologies.exit_status import ExitStatus
@@ -74,28 +75,28 @@ def test_a_placement_moves_the_ranks() -> None:
 def test_what_does_not_fit_is_infeasible_but_predicted() -> None:
     found = row(model="gpt-80b", devices=8, batch=8)
     assert found["status"] == "infeasible"
-    assert found["reason"].startswith("does not fit by ")
+    assert_names(found["reason"], "GiB")
     assert found["prediction"]["memory"]["fits"] is False
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "named"),
     [
-        ({"batch": 7}, "batch=7 does not divide"),
-        ({"plan": "x=3,data=rest"}, "x*y*z*pipe=3 does not divide 16"),
-        ({"set": {"interleave": 2}}, "interleave=2 needs pipe > 1"),
-        ({"set": {"heads": 7}}, "heads=7 does not divide hidden"),
-        ({"set": {"hidden": 10**9}}, "hidden=1000000000 must be at most 200,000"),
-        ({"set": {"nodes": 100_000}}, "nodes = 100000, but the interconnect has room for"),
-        ({"placement": "scattered:70"}, "scattered:70 does not fit 2 nodes"),
-        ({"devices": 2**20, "batch": 2**20}, "has 78848 devices"),
-        ({"devices": 2**20, "batch": 7}, "has 78848 devices"),
+        ({"batch": 7}, ["batch=7"]),
+        ({"plan": "x=3,data=rest"}, ["x*y*z*pipe=3", "16"]),
+        ({"set": {"interleave": 2}}, ["interleave=2", "pipe > 1"]),
+        ({"set": {"heads": 7}}, ["heads=7", "hidden"]),
+        ({"set": {"hidden": 10**9}}, ["hidden=1000000000", "200,000"]),
+        ({"set": {"nodes": 100_000}}, ["nodes", "100000"]),
+        ({"placement": "scattered:70"}, ["scattered:70", "2 nodes"]),
+        ({"devices": 2**20, "batch": 2**20}, ["78848 devices"]),
+        ({"devices": 2**20, "batch": 7}, ["78848 devices"]),
     ],
 )
-def test_a_point_that_cannot_run_says_why(document: dict[str, Any], words: str) -> None:
+def test_a_point_that_cannot_run_says_why(document: dict[str, Any], named: list[str]) -> None:
     found = row(**document)
     assert (found["status"], found["prediction"]) == ("infeasible", None)
-    assert words in found["reason"]
+    assert_names(found["reason"], *named)
 
 
 def test_a_machine_is_built_once_for_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +167,7 @@ def test_the_best_plan_is_that_of_the_search() -> None:
 def test_what_a_search_cannot_keep_is_the_row_s_reason() -> None:
     found = row(plan="best", set={"matmul_forms": "tuned"})
     assert (found["status"], found["prediction"]) == ("infeasible", None)
-    assert "a search cannot keep matmul_forms=tuned" in found["reason"]
+    assert_names(found["reason"], "matmul_forms=tuned")
 
 
 def raised_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Row:

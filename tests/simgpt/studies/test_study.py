@@ -11,6 +11,7 @@ from simgpt.studies.errors import StudyError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.study import MOST_POINTS, read_study
 from simgpt.studies.study_keys import MODEL, PLAIN, PLAN, TABLES, canonical, plan_of, value
+from tests.messages import names
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import SimgptError
 
@@ -41,7 +42,7 @@ def test_a_key_has_one_full_name(short: str, whole: str) -> None:
 
 @pytest.mark.parametrize("key", ["machine.devcie.launch", "machine.layers"])
 def test_a_key_of_no_table_of_a_machine_is_refused(key: str) -> None:
-    with pytest.raises(StudyError, match=f"unknown key '{key}'"):
+    with pytest.raises(StudyError, check=names(f"'{key}'")):
         canonical(key)
 
 
@@ -72,50 +73,49 @@ def test_a_value_from_a_file_or_a_command_line_is_the_same(key: str, given: Any,
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "named"),
     [
-        ({"sweep": {"xx": [1]}}, "unknown key 'xx'; did you mean x?"),
-        ({"sweep": {"model.layer": [1]}}, "did you mean layers?"),
-        ({"sweep": {"x": []}}, "sweep.x is empty"),
-        ({"sweep": {"x": 3}}, "sweep.x = 3 must be a list"),
-        ({"sweep": {"x": "12"}}, "sweep.x = 12 must be a list"),
-        ({"sweep": 3}, "sweep = 3 must be a table"),
-        ({"sweep": {"x": [1], "plan.x": [2]}}, "plan.x stands twice"),
-        ({"sweep": {"x": ["a"]}}, "x=a must be a whole number"),
-        ({"sweep": {"x": [1.5]}}, "1.5 is no plan's value"),
-        ({"sweep": {"x": [0]}}, "x=0 must be at least 1"),
-        ({"sweep": {"zero": [4]}}, "zero=4 must be 0, 1, 2 or 3"),
-        ({"sweep": {"precision": ["fp9"]}}, "precision=fp9 is not supported"),
-        ({"sweep": {"shard": [-1]}}, "shard=-1 must be at least 0"),
-        ({"sweep": {"overlap": ["all+b2b"]}}, "overlap=b2b is not supported"),
-        ({"sweep": {"recompute": ["half"]}}, "recompute=half is not supported"),
-        ({"sweep": {"layers": [1.5]}}, "model.layers = 1.5 must be a whole number"),
-        ({"sweep": {"layers": [True]}}, "model.layers = True must be a whole number"),
-        ({"sweep": {"tied": ["maybe"]}}, "must be true or false"),
-        ({"sweep": {"devices": [0]}}, "devices = 0 must be a whole number of 1 or more"),
-        ({"sweep": {"batch": ["many"]}}, "batch = many must be a whole number"),
-        ({"sweep": {"model": [3]}}, "model = 3 must be text"),
-        ({"sweep": {"model": ["nope"]}}, "unknown model 'nope'"),
-        ({"sweep": {"machine": ["nope"]}}, 'no machine is called "nope"'),
-        ({"sweep": {"device.launc": ["5 us"]}}, "nearest: device.launch"),
-        ({"sweep": {"device.launch": ["5"]}}, '"5" has no unit'),
-        ({"set": {"nodes": 1.5}}, "it wants a whole number"),
-        ({"sweep": {"placement": ["nowhere"]}}, 'placement "nowhere" is not known'),
-        ({"sweep": {"placement": ["random:sed=1"]}}, "has sed=1, but takes"),
-        ({"sweep": {"placement": ["random:order=up"]}}, 'node order "up" is not known'),
-        ({"plan": "x"}, "cannot read 'x' in the plan"),
-        ({"plan": "data=rest,x=0"}, "x=0 must be at least 1"),
-        ({"tokens": "many"}, "many is no number of tokens"),
-        ({"point": {"x": 1}}, "write [[point]]"),
-        ({"point": [{"x": 1}], "sweep": {"x": [2]}}, "plan.x is varied twice"),
-        ({"batch_tokens": 64}, "batch and batch_tokens"),
-        ({"sweep": {"x": list(range(1, 400)), "y": list(range(1, 400))}}, f"{MOST_POINTS:,}"),
+        ({"sweep": {"xx": [1]}}, ["'xx'", "x"]),
+        ({"sweep": {"model.layer": [1]}}, ["model.layer", "layers"]),
+        ({"sweep": {"x": []}}, ["sweep.x"]),
+        ({"sweep": {"x": 3}}, ["sweep.x", "3"]),
+        ({"sweep": {"x": "12"}}, ["sweep.x", "12"]),
+        ({"sweep": 3}, ["sweep", "3"]),
+        ({"sweep": {"x": [1], "plan.x": [2]}}, ["plan.x"]),
+        ({"sweep": {"x": ["a"]}}, ["x=a"]),
+        ({"sweep": {"x": [1.5]}}, ["1.5"]),
+        ({"sweep": {"x": [0]}}, ["x=0", "1"]),
+        ({"sweep": {"zero": [4]}}, ["zero=4", "0", "1", "2", "3"]),
+        ({"sweep": {"precision": ["fp9"]}}, ["precision=fp9"]),
+        ({"sweep": {"shard": [-1]}}, ["shard=-1", "0"]),
+        ({"sweep": {"overlap": ["all+b2b"]}}, ["overlap=b2b"]),
+        ({"sweep": {"recompute": ["half"]}}, ["recompute=half"]),
+        ({"sweep": {"layers": [1.5]}}, ["model.layers", "1.5"]),
+        ({"sweep": {"layers": [True]}}, ["model.layers", "True"]),
+        ({"sweep": {"tied": ["maybe"]}}, ["tied", "maybe"]),
+        ({"sweep": {"devices": [0]}}, ["devices", "0", "1"]),
+        ({"sweep": {"batch": ["many"]}}, ["batch", "many"]),
+        ({"sweep": {"model": [3]}}, ["model", "3"]),
+        ({"sweep": {"model": ["nope"]}}, ["model", "'nope'"]),
+        ({"sweep": {"machine": ["nope"]}}, ['"nope"']),
+        ({"sweep": {"device.launc": ["5 us"]}}, ["device.launc", "device.launch"]),
+        ({"sweep": {"device.launch": ["5"]}}, ['"5"']),
+        ({"set": {"nodes": 1.5}}, ["nodes", "1.5"]),
+        ({"sweep": {"placement": ["nowhere"]}}, ['"nowhere"']),
+        ({"sweep": {"placement": ["random:sed=1"]}}, ["sed=1"]),
+        ({"sweep": {"placement": ["random:order=up"]}}, ['"up"']),
+        ({"plan": "x"}, ["'x'"]),
+        ({"plan": "data=rest,x=0"}, ["x=0", "1"]),
+        ({"tokens": "many"}, ["many"]),
+        ({"point": {"x": 1}}, ["[[point]]"]),
+        ({"point": [{"x": 1}], "sweep": {"x": [2]}}, ["plan.x"]),
+        ({"batch_tokens": 64}, ["batch", "batch_tokens"]),
+        ({"sweep": {"x": list(range(1, 400)), "y": list(range(1, 400))}}, [f"{MOST_POINTS:,}"]),
     ],
 )
-def test_a_study_that_nobody_can_mean(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(SimgptError) as refused:
+def test_a_study_that_nobody_can_mean(change: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(SimgptError, check=names(*named)) as refused:
         inputs_of(study(SMALL, **change))
-    assert words in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -141,13 +141,13 @@ def test_a_value_that_some_plans_take_is_for_each_point_to_tell(key: str, given:
 
 @pytest.mark.parametrize("key", ["model", "machine"])
 def test_every_point_has_a_model_and_a_machine(key: str) -> None:
-    with pytest.raises(StudyError, match=f"names no {key}"):
+    with pytest.raises(StudyError, check=names(key)):
         study({k: v for k, v in SMALL.items() if k != key})
 
 
 @pytest.mark.parametrize("key", ["devices", "batch"])
 def test_the_best_plan_is_that_of_so_many_devices_and_a_batch(key: str) -> None:
-    with pytest.raises(StudyError, match='plan = "best" needs devices and a batch'):
+    with pytest.raises(StudyError, check=names("plan", "devices", "batch")):
         study({k: v for k, v in SMALL.items() if k != key}, plan="best")
 
 
