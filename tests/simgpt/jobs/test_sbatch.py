@@ -85,6 +85,7 @@ def test_perlmutter_is_asked_for_nodes_with_the_devices_that_were_predicted(
 ) -> None:
     said = script(machine, "--site", "perlmutter", "--account", "abc123")
     assert submitted(said.out).options["--constraint"] == constraint
+    assert ("NERSC docs" in said.out) == (constraint != "gpu")  # the source of that setting
 
 
 def test_trays_of_racks_are_slurms_nodes_and_segments_theirs() -> None:

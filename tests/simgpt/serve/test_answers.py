@@ -198,6 +198,7 @@ def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does()
 def test_a_plan_that_fits_is_left_as_it_is() -> None:
     found = answered("fit", TINY)
     assert found["choices"] == []
+    assert "GiB" not in found["sentence"]
 
 
 def test_where_nothing_fits_it_says_so() -> None:
@@ -205,6 +206,7 @@ def test_where_nothing_fits_it_says_so() -> None:
     question = {**LLAMA, "model": wide, "devices": "8", "plan": "data=rest", "batch": "8"}
     found = answered("fit", question)
     assert found["choices"] == []
+    assert_names(found["sentence"], "GiB")  # by how much, which a plan that fits is not told
 
 
 def test_looking_for_plans_ends_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
