@@ -51,6 +51,13 @@ HOST_STREAM = "host_adamw"  # of what the host's processors do: the update, and 
 HOST_KINDS = ("host_adamw", "host_add", "host_scale", "host_square_sum")
 NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
 
+# What of a layer an op belongs to (`Op.module`): the mixer with the norm before it, and all without
+# a module of its own; the router with the norm before it and the MLP that all tokens pass; the
+# counting of each expert's rows; the MLP or experts; and what leads into the first layer of a depth
+# that predicts further tokens, and follows its last one.
+MIXER, ROUTING, COUNTING, FEED_FORWARD = "", "routing", "counting", "feed_forward"
+AROUND_DEPTH = "around_depth"
+
 FORWARD, RECOMPUTE, BACKWARD, WEIGHT = "forward", "recompute", "backward", "weight"
 PERTURB = "perturb"
 
@@ -237,6 +244,7 @@ class Op:
     label: str = ""
     purpose: str = ""
     launches: int = 1
+    module: str = MIXER
 
     @property
     def is_collective(self) -> bool:

@@ -9,7 +9,7 @@ megatron/core/transformer/cuda_graphs.py and pull request 1917 (cuda_graph_scope
 
 from __future__ import annotations
 
-from workload.op import Op
+from workload.op import COUNTING, MIXER, ROUTING, Op
 
 ATTENTION, ROUTER, PREPROCESS, WHOLE = SCOPES = (
     "attn",
@@ -17,16 +17,8 @@ ATTENTION, ROUTER, PREPROCESS, WHOLE = SCOPES = (
     "moe_preprocess",
     "full_iteration",
 )
-COUNTS = ("dispatch.places", "dispatch.counts")
-ROUTING = ("norm2", "router", "route", "balance", "shared")
-EAGER = (
-    *("dispatch", "experts", "combine", "up.", "down."),
-    *("swiglu", "clamped_swiglu", "gelu", "squared_relu"),
-)
-# Of a module for further tokens, whose layer alone is captured: what joins the streams before it,
-# and behind it the norm, the classifier and the loss.
-AROUND = ("mtp.", "enorm", "hnorm", "eh_proj", "head.", "loss.")
-NORM = ("norm", "norm.grad")
+# Of a module for further tokens the layer alone is captured (`AROUND_DEPTH` is not).
+SCOPE_OF = {MIXER: ATTENTION, ROUTING: ROUTER, COUNTING: PREPROCESS}  # modules of a layer
 FIRST = {ATTENTION: ("norm1", "norm1.grad"), ROUTER: ("router.matmul", "router.grad.input")}
 
 
@@ -47,12 +39,4 @@ def issued(op: Op, graphs: tuple[str, ...]) -> int:
 
 
 def _is_captured(op: Op, graphs: tuple[str, ...]) -> bool:
-    return op.block.part.is_layer and _scope(op.label) in graphs
-
-
-def _scope(label: str) -> str:
-    if label.startswith(COUNTS):
-        return PREPROCESS
-    if label.startswith(ROUTING):
-        return ROUTER
-    return "" if label.startswith((*EAGER, *AROUND)) or label in NORM else ATTENTION
+    return op.block.part.is_layer and SCOPE_OF.get(op.module) in graphs

@@ -18,7 +18,19 @@ from topologies.files.reading import shipped_text
 from topologies.machine_files import load_machine
 from validation.host_time import host_times
 from workload.gpt import find_model
-from workload.op import BACKWARD, EXPERT_DISPATCH, FORWARD, Block, Op, layer_part
+from workload.op import (
+    AROUND_DEPTH,
+    BACKWARD,
+    COUNTING,
+    EXPERT_DISPATCH,
+    FEED_FORWARD,
+    FORWARD,
+    MIXER,
+    ROUTING,
+    Block,
+    Op,
+    layer_part,
+)
 
 IN_LAYER = Block(0, layer_part(0), FORWARD)
 KERNEL = Op("k", "add", (), ("o",), IN_LAYER, label="norm1")
@@ -50,23 +62,21 @@ def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "none", "routed", "attended"),
+    ("label", "module", "none", "routed", "attended"),
     [
-        ("norm1", 1, 1, 1),  # the call that replays the graph of attention and router
-        ("attention", 1, 1, 0),
-        ("router.matmul", 1, 1, 0),  # that of the router alone
-        ("route", 1, 0, 0),
-        ("balance.loss", 1, 0, 0),
-        ("dispatch.places", 1, 0, 0),
-        ("dispatch.take_rows", 1, 1, 1),
-        ("experts.up.matmul", 1, 1, 1),
-        ("shared.up.matmul", 1, 0, 0),
-        *((label, 1, 1, 1) for label in ("mtp.join", "eh_proj.matmul", "enorm.grad")),
-        *((label, 1, 1, 1) for label in ("norm", "norm.grad", "head.matmul", "loss.mean")),
+        ("norm1", MIXER, 1, 1, 1),  # the call that replays the graph of attention and router
+        ("attention", MIXER, 1, 1, 0),
+        ("router.matmul", ROUTING, 1, 1, 0),  # that of the router alone
+        ("route", ROUTING, 1, 0, 0),
+        ("dispatch.places", COUNTING, 1, 0, 0),
+        ("experts.up.matmul", FEED_FORWARD, 1, 1, 1),
+        ("head.matmul", AROUND_DEPTH, 1, 1, 1),
     ],
 )
-def test_a_graph_is_issued_by_one_call(label: str, none: int, routed: int, attended: int) -> None:
-    op = replace(KERNEL, label=label)
+def test_a_graph_is_issued_by_one_call(
+    label: str, module: str, none: int, routed: int, attended: int
+) -> None:
+    op = replace(KERNEL, label=label, module=module)
     found = [issued(op, graphs) for graphs in ((), ROUTED, ALL, ("full_iteration",))]
     assert found == [none, routed, attended, 0]
     outside = replace(op, block=Block(0))

@@ -9,7 +9,7 @@ from workload.lowering.layers import layer, vocabulary
 from workload.lowering.layers.further import mtp, per_op
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
-from workload.op import EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
+from workload.op import AROUND_DEPTH, EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
@@ -142,7 +142,8 @@ class Chunks:
             if b.gpt.mtp_layers:
                 again = recomputed(b.plan, len(self._range(chunk)))
                 more = mtp.backward(b, self._further.pop(place), again)
-                b.op("mtp.add.grad", "add", [grad, more], [grad])
+                with b.within(AROUND_DEPTH):
+                    b.op("mtp.add.grad", "add", [grad, more], [grad])
         every = self._saved.pop(place)
         for at, index in reversed([*enumerate(self._range(chunk))]):
             kept, again, part = every.pop(), recomputed(b.plan, at), layer_part(index)

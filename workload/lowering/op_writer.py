@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from workload.gpt import GPT
@@ -11,6 +12,7 @@ from workload.op import (
     BACKWARD,
     COMPUTE,
     FORWARD,
+    MIXER,
     MODEL,
     NO_ATTRIBUTES,
     STEP,
@@ -38,8 +40,16 @@ class OpWriter:
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
         self.block = STEP
+        self.module = MIXER
         self._sizes: dict[str, tuple[Buffer, int]] = {}
         self._prefixed = STEP, ""  # a block, and what names in it begin with
+
+    @contextmanager
+    def within(self, module: str) -> Iterator[None]:
+        """Ops belong to another module of the layer."""
+        around, self.module = self.module, module
+        yield
+        self.module = around
 
     def nbytes(self, name: str) -> int:
         """A buffer's size, worked out once for all the ops that touch it."""
@@ -127,7 +137,8 @@ class OpWriter:
             m = own.micro_batch if micro_batch is None else micro_batch
             part = own.part if part is None else part
             name = op_name(m, part, label, recomputed=own.is_recomputed)
-        self.ops.append(Op(name, block=own, micro_batch=m, part=part, label=label, **about))
+        about |= {"micro_batch": m, "part": part, "label": label, "module": self.module}
+        self.ops.append(Op(name, block=own, **about))
 
     def collective(
         self,

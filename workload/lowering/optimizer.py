@@ -9,8 +9,18 @@ from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.mixture import balance
 from workload.lowering.parameter import Parameter
+from workload.lowering.sharding import Sharding
 from workload.lowering.update import update
-from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, LOSS_REDUCE, NORM_REDUCE, STEP, Part
+from workload.op import (
+    BUCKET_REDUCE,
+    BUCKET_SCATTER,
+    FEED_FORWARD,
+    LOSS_REDUCE,
+    MIXER,
+    NORM_REDUCE,
+    STEP,
+    Part,
+)
 from workload.rules import zeroth_order
 
 
@@ -72,10 +82,16 @@ def _sum_gradients(b: Builder) -> None:
 def _sum_sharded(b: Builder, sharded: list[Parameter]) -> None:
     if b.away:  # each micro-batch's are summed over all ranks before they go to the host
         return
-    grads, reduced = [f"{p.name}.grad" for p in sharded], [p.reduced for p in sharded]
     how = sharded[0].sharding
+    of_experts = b.sharding_of_experts == how != b.sharding
     named = {b.sharding_of_experts: "experts.grads", b.sharding: "grads"}
     label = named.get(how, "rows.grads")
+    with b.within(FEED_FORWARD if of_experts else MIXER):
+        _sum_over(b, sharded, label, how)
+
+
+def _sum_over(b: Builder, sharded: list[Parameter], label: str, how: Sharding) -> None:
+    grads, reduced = [f"{p.name}.grad" for p in sharded], [p.reduced for p in sharded]
     if reduced != grads:
         for p in sharded:
             shape, dtype = b.buffers[p.trained].shape, b.buffers[f"{p.name}.grad"].dtype

@@ -201,6 +201,7 @@ def _op(recipe: Recipe, values: Sequence[int]) -> Op:
         op.label,
         op.purpose,
         op.launches,
+        op.module,
     )
 
 

@@ -82,6 +82,7 @@ def _transposes(
                 micro_batch=op.micro_batch,
                 part=op.part,
                 label=label,
+                module=op.module,
             ),
             copy,
         )

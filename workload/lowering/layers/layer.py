@@ -24,7 +24,7 @@ from workload.lowering.layers.hybrid import mixer_layer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
 from workload.models import moe
-from workload.op import Part
+from workload.op import FEED_FORWARD, ROUTING, Part
 from workload.recomputation.parts import parts_of
 
 
@@ -96,18 +96,20 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     core = _core(b, owner, qkv, led)
     middle, weights["out"] = linear.forward(b, every["out"], owner, core.context)
     mask1 = _add(b, owner, "out", middle, source)
-    normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
+    with b.within(ROUTING):
+        normed2, stats2 = norm.forward(b, "norm2", f"{owner}.norm2", middle)
     up, activation, mask2 = "", "", ""
-    if moe.has_experts(b.gpt, owner.layer):
-        out, own = experts.forward(b, owner, normed2, whole=whole)
-    else:
-        up, weights["up"] = linear.forward(b, every["up"], owner, normed2)
-        activation, out = mlp.forward(b, up), ""
-        up = mlp.kept(b, up)
+    with b.within(FEED_FORWARD):
+        if moe.has_experts(b.gpt, owner.layer):
+            out, own = experts.forward(b, owner, normed2, whole=whole)
+        else:
+            up, weights["up"] = linear.forward(b, every["up"], owner, normed2)
+            activation, out = mlp.forward(b, up), ""
+            up = mlp.kept(b, up)
+            if whole:
+                out, weights["down"] = linear.forward(b, every["down"], owner, activation)
         if whole:
-            out, weights["down"] = linear.forward(b, every["down"], owner, activation)
-    if whole:
-        mask2 = _add(b, owner, "down", out, middle)
+            mask2 = _add(b, owner, "down", out, middle)
     saved = Saved(
         source,
         (normed1, stats1),
@@ -162,14 +164,16 @@ def backward(b: Builder, owner: Part, saved: AnySaved, grad: str, *, again: str)
         return linear.backward(b, own, owner, source=source, weight=weight, grad=upstream)
 
     saved = once_more.mlp_half(b, owner, saved, linears(b)["up"], parts)
-    d = dropout.backward(b, "down", saved.masks[1], grad)
-    if saved.experts is not None:
-        d = experts.backward(b, owner, saved.norm2[0], saved.experts, d, held=held)
-    else:
-        d = linear_back("down", saved.activation, d)
-        d = mlp.backward(b, saved.up, d)
-        d = linear_back("up", saved.norm2[0], d)
-    norm.backward(b, "norm2", f"{owner}.norm2", (saved.middle, saved.norm2[1]), d)
+    with b.within(FEED_FORWARD):
+        d = dropout.backward(b, "down", saved.masks[1], grad)
+        if saved.experts is not None:
+            d = experts.backward(b, owner, saved.norm2[0], saved.experts, d, held=held)
+        else:
+            d = linear_back("down", saved.activation, d)
+            d = mlp.backward(b, saved.up, d)
+            d = linear_back("up", saved.norm2[0], d)
+    with b.within(ROUTING):
+        norm.backward(b, "norm2", f"{owner}.norm2", (saved.middle, saved.norm2[1]), d)
     b.op("out.add.grad", "add", [d, grad], [d])
     middle = d
     d = dropout.backward(b, "out", saved.masks[0], middle)

@@ -23,7 +23,7 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear, add_gradient, gather
 from workload.models import mtp
-from workload.op import RECOMPUTE, Part, layer_part
+from workload.op import AROUND_DEPTH, RECOMPUTE, Part, layer_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +68,39 @@ def _forward(b: Builder, depth: int, source: str, tokens: str) -> tuple[str, Sav
     """Emit a depth, which looks these tokens up; returns the stream behind its layers."""
     parts, owners = _parts(b, depth), _owners(b, depth)
     b.block = replace(b.block, part=parts[0])
+    with b.within(AROUND_DEPTH):
+        out, saved = _joined(b, owners[0], source, tokens)
+    kept = list[layer.AnySaved]()
+    for part, owner in zip(parts, owners, strict=True):
+        b.block = replace(b.block, part=part)
+        out, own = layer.forward(b, owner, out)
+        kept.append(own)
+    with b.within(AROUND_DEPTH):
+        head = vocabulary.head(b, out, norm_of=f"{owners[-1]}.head_norm", further=depth + 1)
+    return out, Saved(tokens, *saved, tuple(kept), head)
+
+
+Joined = tuple[tuple[str, str], tuple[str, str], str, str]  # as `Saved` has them
+
+
+def _joined(b: Builder, owner: Part, source: str, tokens: str) -> tuple[str, Joined]:
+    """Emit what leads into a depth's first layer; returns that, and what is saved of it."""
     weight = gather(b, "mtp.embed", "embed.w", vocabulary.tile(b))
     full = b.tensor("mtp.embed.o", (b.rows, b.gpt.hidden))
     traffic = 2 * b.rows * b.gpt.hidden * b.item_bytes()
     b.op("mtp.embed.lookup", "embedding", [tokens, weight], [full], nbytes=traffic)
     full = rows.reduce(b, "mtp.embed.reduce", full, *b.shards_of("vocabulary"))
     full = vocabulary.take_columns(b, "mtp.embed.columns", full, "mtp.embed.part")
-    embedded, stats = norm.forward(b, "enorm", f"{owners[0]}.enorm", full)
-    stream, more = norm.forward(b, "hnorm", f"{owners[0]}.hnorm", source)
+    embedded, stats = norm.forward(b, "enorm", f"{owner}.enorm", full)
+    stream, more = norm.forward(b, "hnorm", f"{owner}.hnorm", source)
     pair = (("mtp.e", embedded), ("mtp.h", stream))
     whole = [vocabulary.merge_columns(b, label, part) for label, part in pair]
     count, width = b.buffers[whole[0]].shape
     joined = b.tensor("mtp.joined", (count, 2 * width))
     b.op("mtp.join", "join_columns", whole, [joined])
-    out, used = copied_linear.forward(b, _linear(b), owners[0], joined)
+    out, used = copied_linear.forward(b, _linear(b), owner, joined)
     out = vocabulary.take_columns(b, "mtp.columns", out, "mtp.part")
-    kept = list[layer.AnySaved]()
-    for part, owner in zip(parts, owners, strict=True):
-        b.block = replace(b.block, part=part)
-        out, saved = layer.forward(b, owner, out)
-        kept.append(saved)
-    head = vocabulary.head(b, out, norm_of=f"{owners[-1]}.head_norm", further=depth + 1)
-    return out, Saved(tokens, (full, stats), (source, more), joined, used, tuple(kept), head)
+    return out, ((full, stats), (source, more), joined, used)
 
 
 def backward(b: Builder, saved: Sequence[Saved], again: str) -> str:
@@ -105,8 +116,14 @@ def backward(b: Builder, saved: Sequence[Saved], again: str) -> str:
 
 def _backward(b: Builder, depth: int, saved: Saved, more: str, again: str) -> str:
     """Emit a depth's gradients; `more` is that of its stream from the depth behind it, if any."""
-    owner = _owners(b, depth)[0]
     d = _layers_backward(b, depth, saved, more, again)
+    with b.within(AROUND_DEPTH):
+        return _joined_grad(b, _owners(b, depth)[0], saved, d, more)
+
+
+def _joined_grad(b: Builder, owner: Part, saved: Saved, d: str, more: str) -> str:
+    """Emit the gradients of what leads into a depth's first layer from `d`, that of this layer's
+    input; returns that of the stream."""
     d = vocabulary.merge_columns(b, "mtp.grad", d)
     d = copied_linear.backward(b, _linear(b), owner, saved.joined, "", d)
     count, width = b.buffers[d].shape
@@ -134,9 +151,10 @@ def _layers_backward(b: Builder, depth: int, saved: Saved, more: str, again: str
     """Emit the gradients of classifier and layers; returns that of the first layer's input."""
     parts, owners = _parts(b, depth), _owners(b, depth)
     b.block = replace(b.block, part=parts[-1])
-    d = vocabulary.head_backward(b, saved.head, gathered=False)
-    if more:
-        b.op("mtp.further.add", "add", [d, more], [d])
+    with b.within(AROUND_DEPTH):
+        d = vocabulary.head_backward(b, saved.head, gathered=False)
+        if more:
+            b.op("mtp.further.add", "add", [d, more], [d])
     for part, owner, found in reversed([*zip(parts, owners, saved.layers, strict=True)]):
         kept, block = found, replace(b.block, part=part)
         if again == "full":

@@ -16,7 +16,7 @@ from workload.lowering.layers import attention, latent, linear, mlp, norm
 from workload.lowering.layers.further.recomputation import in_recomputation
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
-from workload.op import Part
+from workload.op import FEED_FORWARD, ROUTING, Part
 from workload.recomputation.parts import CORE, EXPERTS, MLP, NORMS, UP
 
 if TYPE_CHECKING:
@@ -30,16 +30,18 @@ def mlp_half(b: Builder, owner: Part, saved: Saved, up: Linear, parts: Parts) ->
     linear. Returns what the backward pass needs."""
     with in_recomputation(b):
         if NORMS in parts:
-            normed = norm.forward(b, "norm2", f"{owner}.norm2", saved.middle)
+            with b.within(ROUTING):
+                normed = norm.forward(b, "norm2", f"{owner}.norm2", saved.middle)
             saved = replace(saved, norm2=normed)
         own = saved.experts
-        if own is None and MLP in parts:
-            out, _ = linear.forward(b, up, owner, saved.norm2[0])
-            saved = replace(saved, up=out, activation=mlp.forward(b, out))
-        elif own is not None and EXPERTS in parts:
-            _, own = experts.forward(b, owner, saved.norm2[0], whole=False)
-        elif own is not None:
-            own = experts.again(b, owner, saved.norm2[0], own, parts)
+        with b.within(FEED_FORWARD):
+            if own is None and MLP in parts:
+                out, _ = linear.forward(b, up, owner, saved.norm2[0])
+                saved = replace(saved, up=out, activation=mlp.forward(b, out))
+            elif own is not None and EXPERTS in parts:
+                _, own = experts.forward(b, owner, saved.norm2[0], whole=False)
+            elif own is not None:
+                own = experts.again(b, owner, saved.norm2[0], own, parts)
     return replace(saved, experts=own)
 
 

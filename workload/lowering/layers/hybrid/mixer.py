@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.op import Part
+from workload.op import MIXER, Part
 
 Kept = tuple[str, Any, dict[str, str]]  # the normalised input, what the forward kept, weight tiles
 
@@ -19,7 +19,8 @@ class Mixer:
     `declare` declares its parameters. `forward` takes the layer, the normalised rows, a dictionary
     for the weight tiles it uses, and whether it is `whole`; it returns the output's name and what
     is kept. `backward` takes the layer, what was kept and the output's gradient, and returns that
-    of the normalised rows; weight tiles are those that recomputation gathered, or none.
+    of the normalised rows; weight tiles are those that recomputation gathered, or none. The norm
+    and the mixer belong to modules of the layer (`Op.module`).
     """
 
     norm: str
@@ -27,3 +28,5 @@ class Mixer:
     declare: Callable[[Builder, Part], None]
     forward: Callable[..., tuple[str, Any]]
     backward: Callable[..., str]
+    module_of_norm: str = MIXER
+    module: str = MIXER

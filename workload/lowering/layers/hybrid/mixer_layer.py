@@ -54,10 +54,12 @@ def forward(b: Builder, owner: Part, source: str, *, whole: bool = True) -> tupl
     A layer that is not `whole` ends before its last linear, and has no output then.
     """
     mixer, weights = _mixer(b, owner), dict[str, str]()
-    normed, stats = norm.forward(b, mixer.norm, f"{owner}.{mixer.norm}", source)
-    out, inner = mixer.forward(b, owner, normed, weights, whole=whole)
-    if whole:
-        b.op(f"{mixer.last}.add", "add", [out, source], [out])
+    with b.within(mixer.module_of_norm):
+        normed, stats = norm.forward(b, mixer.norm, f"{owner}.{mixer.norm}", source)
+    with b.within(mixer.module):
+        out, inner = mixer.forward(b, owner, normed, weights, whole=whole)
+        if whole:
+            b.op(f"{mixer.last}.add", "add", [out, source], [out])
     return out, Saved(source, (normed, stats), inner, weights)
 
 
@@ -67,10 +69,12 @@ def backward(b: Builder, owner: Part, saved: Saved, grad: str, *, again: str) ->
     mixer, weights = _mixer(b, owner), saved.weights if again == "full" else {}
     normed, stats = saved.norm
     if NORMS in parts_of(again):
-        with in_recomputation(b):
+        with in_recomputation(b), b.within(mixer.module_of_norm):
             normed, stats = norm.forward(b, mixer.norm, f"{owner}.{mixer.norm}", saved.source)
-    d = mixer.backward(b, owner, (normed, saved.inner, weights), grad, again=again)
-    norm.backward(b, mixer.norm, f"{owner}.{mixer.norm}", (saved.source, stats), d)
+    with b.within(mixer.module):
+        d = mixer.backward(b, owner, (normed, saved.inner, weights), grad, again=again)
+    with b.within(mixer.module_of_norm):
+        norm.backward(b, mixer.norm, f"{owner}.{mixer.norm}", (saved.source, stats), d)
     b.op("add.grad", "add", [d, grad], [d])
     return d
 

@@ -9,7 +9,7 @@ from workload.lowering.layers.further.recomputation import in_recomputation
 from workload.lowering.layers.hybrid.mixer import Kept, Mixer
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixture import experts
-from workload.op import Part
+from workload.op import FEED_FORWARD, ROUTING, Part
 from workload.recomputation import parts
 
 
@@ -101,5 +101,5 @@ def _linear_grad(
 
 
 ATTENTION = Mixer("norm1", "out", _declare_attention, _attention, _attention_grad)
-MLP = Mixer("norm2", "down", _declare_mlp, _mlp, _mlp_grad)
-EXPERTS = Mixer("norm2", "down", experts.declare, _experts, _experts_grad)
+MLP = Mixer("norm2", "down", _declare_mlp, _mlp, _mlp_grad, ROUTING, FEED_FORWARD)
+EXPERTS = Mixer("norm2", "down", experts.declare, _experts, _experts_grad, ROUTING, FEED_FORWARD)

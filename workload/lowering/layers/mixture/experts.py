@@ -40,7 +40,14 @@ from workload.lowering.layers.mixture.routing import (
     scores_grad,
 )
 from workload.models import moe
-from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+from workload.op import (
+    EXPERT_COMBINE,
+    EXPERT_DISPATCH,
+    INPUT_GRAD,
+    ROUTING,
+    WEIGHT_GRAD,
+    Part,
+)
 from workload.recipes.table import GRADIENT
 from workload.recomputation.parts import ACTIVATION, SHARED
 
@@ -128,7 +135,9 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
         if not whole and not latent:
             return "", saved
     if b.gpt.shared_ffn and whole:
-        also, weights["shared.down"] = linear.forward(b, every["shared.down"], owner, shared[1])
+        with b.within(ROUTING):
+            down = every["shared.down"]
+            also, weights["shared.down"] = linear.forward(b, down, owner, shared[1])
     total = moves.combined(b, source, returned, routed, kept)
     total = rows.reduce(b, "experts.reduce", total, *_axes(b, every["down"])[0])
     if latent:
@@ -137,7 +146,8 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
             return "", saved
         total = latent_columns.from_latent(b, owner, total, weights)
     if also:
-        b.op("shared.add", "add", [total, also], [total])
+        with b.within(ROUTING):
+            b.op("shared.add", "add", [total, also], [total])
     return total, saved
 
 
@@ -178,16 +188,16 @@ def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, h
     d = from_experts(b, "dispatch.grad", d, routed, EXPERT_DISPATCH)
     d_scores = from_experts(b, "dispatch.scores.grad", d_scores, routed, EXPERT_DISPATCH)
     if also:
-        own = every["shared.up"]
-        also = linear.backward(b, own, owner, source=normed, weight=weight["shared.up"], grad=also)
+        also = _shared_up_grad(b, owner, normed, also, weight)
     d = moves.sent_grad(b, saved.source, d, routed, saved.kept)
     d = rows.reduce(b, "experts.grad.reduce", d, *_axes(b, every["up"])[1])
     d = latent_columns.to_latent_grad(b, owner, normed, weight, d)
     placed = placed or scores_grad(b, normed, routed, d_scores)
     total = route_grad(b, owner, normed, routed, placed)
-    b.op("router.add", "add", [total, d], [total])
-    if also:
-        b.op("shared.add.grad", "add", [total, also], [total])
+    with b.within(ROUTING):
+        b.op("router.add", "add", [total, d], [total])
+        if also:
+            b.op("shared.add.grad", "add", [total, also], [total])
     return total
 
 
@@ -200,9 +210,19 @@ def _activation_grad(b: Builder, saved: Saved, grad: str) -> tuple[str, str]:
 
 
 def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> tuple[str, str]:
-    up, weights["shared.up"] = linear.forward(b, linears(b)["shared.up"], owner, normed)
-    activation = mlp.forward(b, up, name="shared.")
-    return mlp.kept(b, up, name="shared."), activation
+    with b.within(ROUTING):
+        up, weights["shared.up"] = linear.forward(b, linears(b)["shared.up"], owner, normed)
+        activation = mlp.forward(b, up, name="shared.")
+        return mlp.kept(b, up, name="shared."), activation
+
+
+def _shared_up_grad(
+    b: Builder, owner: Part, normed: str, grad: str, weights: dict[str, str]
+) -> str:
+    """Emit the gradients of the shared MLP's first linear; returns that of its input."""
+    own, weight = linears(b)["shared.up"], weights["shared.up"]
+    with b.within(ROUTING):
+        return linear.backward(b, own, owner, source=normed, weight=weight, grad=grad)
 
 
 def _shared_down_grad(
@@ -210,11 +230,10 @@ def _shared_down_grad(
 ) -> str:
     """Emit the gradients of the shared MLP's second half; returns that of its first linear's
     output."""
-    every, (up, activation) = linears(b), saved.shared
-    d = linear.backward(
-        b, every["shared.down"], owner, source=activation, weight=weights["shared.down"], grad=grad
-    )
-    return mlp.backward(b, up, d, name="shared.")
+    own, weight, (up, activation) = linears(b)["shared.down"], weights["shared.down"], saved.shared
+    with b.within(ROUTING):
+        d = linear.backward(b, own, owner, source=activation, weight=weight, grad=grad)
+        return mlp.backward(b, up, d, name="shared.")
 
 
 def _forward(b: Builder, own: Linear, owner: Part, source: str, routed: Routed) -> tuple[str, str]:

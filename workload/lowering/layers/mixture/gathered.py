@@ -20,7 +20,7 @@ from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixture.dispatch import Routed, local_experts, width
 from workload.models import moe
-from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, OWN_PLACES
+from workload.op import COUNTING, EXPERT_COMBINE, EXPERT_DISPATCH, OWN_PLACES
 
 
 def is_gathered(b: Builder) -> bool:
@@ -34,11 +34,13 @@ def own_places(b: Builder, chosen: str) -> tuple[str, str]:
     every = _gather(b, "dispatch.chosen", chosen)
     counts = b.tensor("dispatch.counts", (local_experts(b),), "int64")
     how = _how(b)
-    b.op("dispatch.counts", "count_own", [every], [counts], **how)
+    with b.within(COUNTING):
+        b.op("dispatch.counts", "count_own", [every], [counts], **how)
     sent = b.buffers[chosen].shape[0] * b.gpt.topk
     expected = most_rows(b.gpt, b.block.part.layer, sent, b.plan.expert)
     order = b.tensor("dispatch.order", (expected,), "int64", rows_of=counts)
-    b.op("dispatch.places", OWN_PLACES, [every], [order], places=0, **how)
+    with b.within(COUNTING):
+        b.op("dispatch.places", OWN_PLACES, [every], [order], places=0, **how)
     return order, counts
 
 
@@ -48,7 +50,8 @@ def own_of_places(b: Builder, filled: str, tokens: int) -> str:
     every = _gather(b, "dispatch.filled", filled)
     order = b.tensor("dispatch.order.own", b.buffers[filled].shape, "int64")
     how = _how(b) | {"places": moe.places(b.gpt, tokens), "choices": tokens * b.gpt.topk}
-    b.op("dispatch.places.own", OWN_PLACES, [every], [order], **how)
+    with b.within(COUNTING):
+        b.op("dispatch.places.own", OWN_PLACES, [every], [order], **how)
     return order
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from workload.lowering.builder import Builder
 from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear
-from workload.op import Part
+from workload.op import MIXER, Part
 
 TO_LATENT, FROM_LATENT = NAMES = "fc1_latent_proj", "fc2_latent_proj"
 
@@ -40,14 +40,17 @@ def to_latent(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> 
     in `weights`."""
     if not b.gpt.expert_latent:
         return normed
-    out, weights[TO_LATENT] = copied_linear.forward(b, linears(b)[TO_LATENT], owner, normed)
+    with b.within(MIXER):
+        out, weights[TO_LATENT] = copied_linear.forward(b, linears(b)[TO_LATENT], owner, normed)
     return out
 
 
 def from_latent(b: Builder, owner: Part, combined: str, weights: dict[str, str]) -> str:
     """Emit the stream's columns of what experts left, (rows, hidden) of `combined` (rows,
     expert_latent), in a model that has both linears; returns their name, and notes the weight."""
-    out, weights[FROM_LATENT] = copied_linear.forward(b, linears(b)[FROM_LATENT], owner, combined)
+    own = linears(b)[FROM_LATENT]
+    with b.within(MIXER):
+        out, weights[FROM_LATENT] = copied_linear.forward(b, own, owner, combined)
     return out
 
 
@@ -55,7 +58,9 @@ def to_latent_grad(b: Builder, owner: Part, normed: str, weights: dict[str, str]
     """Emit the gradients of what makes the columns; returns that of the rows `normed`."""
     if not b.gpt.expert_latent:
         return grad
-    return copied_linear.backward(b, linears(b)[TO_LATENT], owner, normed, weights[TO_LATENT], grad)
+    own, weight = linears(b)[TO_LATENT], weights[TO_LATENT]
+    with b.within(MIXER):
+        return copied_linear.backward(b, own, owner, normed, weight, grad)
 
 
 def from_latent_grad(
@@ -64,6 +69,6 @@ def from_latent_grad(
     """Emit the gradients of the way back to the stream; returns that of what was combined."""
     if not b.gpt.expert_latent:
         return grad
-    return copied_linear.backward(
-        b, linears(b)[FROM_LATENT], owner, combined, weights[FROM_LATENT], grad
-    )
+    own, weight = linears(b)[FROM_LATENT], weights[FROM_LATENT]
+    with b.within(MIXER):
+        return copied_linear.backward(b, own, owner, combined, weight, grad)

@@ -13,7 +13,7 @@ from workload.lowering.layers.mixture import balance, gathered, rows
 from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
 from workload.lowering.layers.sequence_parallel import parts
 from workload.models import moe
-from workload.op import EXPERT_DISPATCH, INPUT_GRAD, WEIGHT_GRAD, Part
+from workload.op import COUNTING, EXPERT_DISPATCH, INPUT_GRAD, ROUTING, WEIGHT_GRAD, Part
 
 
 def declare_router(b: Builder, owner: Part) -> None:
@@ -30,6 +30,18 @@ def declare_router(b: Builder, owner: Part) -> None:
 def route(b: Builder, owner: Part, normed: str, taken: str) -> tuple[str, str, Routed]:
     """Emit the choice of experts for the rows `normed`; returns the rows that are routed, which are
     those `taken`, their scores and the rest."""
+    with b.within(ROUTING):
+        routed, scores = _chosen(b, owner, normed)
+    source, all_scores, all_chosen = taken, scores, routed.chosen
+    if rows.gathered_over(b):
+        source = rows.gather(b, "experts.rows", taken)
+        all_scores = rows.gather(b, "experts.scores", scores)
+        all_chosen = rows.gather(b, "experts.chosen", routed.chosen)
+    return source, all_scores, _placed(b, source, all_chosen, routed)
+
+
+def _chosen(b: Builder, owner: Part, normed: str) -> tuple[Routed, str]:
+    """Emit the router and the choice; returns what is known of it so far, and the scores."""
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
     logits = b.tensor("router.o", (tokens, gpt.experts))
     shape = tokens, gpt.experts, width
@@ -46,12 +58,7 @@ def route(b: Builder, owner: Part, normed: str, taken: str) -> tuple[str, str, R
         how |= {"groups": gpt.router_groups, "topk_groups": gpt.router_topk_groups}
     b.op("route", "route", [logits, *biases], [scores, chosen], **how)
     sums = balance.forward(b, owner, logits, chosen)
-    source, all_scores, all_chosen = taken, scores, chosen
-    if rows.gathered_over(b):
-        source = rows.gather(b, "experts.rows", taken)
-        all_scores = rows.gather(b, "experts.scores", scores)
-        all_chosen = rows.gather(b, "experts.chosen", chosen)
-    return source, all_scores, _placed(b, source, all_chosen, Routed(logits, chosen, sums=sums))
+    return Routed(logits, chosen, sums=sums), scores
 
 
 def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
@@ -63,14 +70,16 @@ def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
     order = b.tensor("dispatch.order", (slots(b, source),), "int64")
     sent = counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
     places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
-    b.op("dispatch.places", "places", [chosen], [order, sent], places=places)
+    with b.within(COUNTING):
+        b.op("dispatch.places", "places", [chosen], [order, sent], places=places)
     if gathered.is_gathered(b):
         order = gathered.own_of_places(b, order, b.buffers[source].shape[0])
     if is_ragged(b):
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.expert_axes
         how = {"purpose": EXPERT_DISPATCH, **how_of(b.plan)}
-        b.collective(label, "all_to_all", [sent], [counts], *axes, **how)
+        with b.within(COUNTING):
+            b.collective(label, "all_to_all", [sent], [counts], *axes, **how)
     return replace(routed, order=order, sent=sent, counts=counts)
 
 
@@ -84,8 +93,13 @@ def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
 
 def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str) -> str:
     """Emit the gradient of the routing from that of all scores; returns its rows'."""
-    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
     placed = rows.reduce(b, "dispatch.scores.grad.reduce", placed, *b.expert_tensor_axes)
+    with b.within(ROUTING):
+        return _choice_grad(b, owner, normed, routed, placed)
+
+
+def _choice_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str) -> str:
+    gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
     d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
