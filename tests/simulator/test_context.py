@@ -115,7 +115,20 @@ def test_a_rings_steps_take_as_long_as_half_of_the_square_without_a_mask() -> No
         if op.kind in ATTENTIONS and op.part.layer == 0 and op.kind == "attention"
     ]
     assert len(times) == 4
-    assert times[1] == times[2] == times[3] <= times[0]
+    assert times[1] == times[2] == times[3] < times[0]
+
+
+@pytest.mark.parametrize("more", ["", ",context_heads=2", ",recompute=selective"])
+def test_only_a_rings_first_step_has_the_mask(more: str) -> None:
+    """Later ones have the keys of earlier ranks for all queries, or of later ranks for half. So
+    kernels drop nothing there; a ring over half of the ranks has half of the steps."""
+    steps = 2 if "heads" in more else 4
+    ops = lower(MANY, parse_plan(f"context=4{more}")).ops
+    for kind in ATTENTIONS:
+        own = [op for op in ops if op.kind == kind and op.part.layer == 0]
+        assert len(own) in (steps, 2 * steps)  # attention alone runs again
+        first = [True] + [False] * (steps - 1)
+        assert [op.attributes["causal"] for op in own] == first * (len(own) // steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import comb
 
 import pytest
 
@@ -110,6 +111,15 @@ def test_rows_bring_the_probabilities_of_all_experts() -> None:
     for label in ("dispatch.scores.exchange", "dispatch.scores.grad.exchange"):
         assert found[label].nbytes == pytest.approx(4 * 128 * ROWS, rel=1e-3)
         assert found[label].attributes[LINKS].payload_bytes_per_s == float("inf")
+
+
+def test_on_two_racks_a_row_brings_the_probabilities_of_the_experts_of_one() -> None:
+    """Two racks of 64 ranks have 64 experts each. All 8 of a token are on one of them as often as
+    C(64, 8) / C(128, 8) = 0.0031 says, so it has rows on 2 (1 - 0.0031) racks."""
+    none = comb(64, 8) / comb(128, 8)
+    for label in ("dispatch.scores.exchange", "dispatch.scores.grad.exchange"):
+        nbytes = ops(ranks=128)[label].nbytes
+        assert nbytes == pytest.approx(4 * 64 * TOKENS * 2 * (1 - none), rel=1e-3)
 
 
 def test_between_nodes_of_hopper_the_shares_are_those_of_nics() -> None:

@@ -102,14 +102,15 @@ def test_models_without_experts_are_bound_by_no_host() -> None:
     assert found["qwen3-30b-a3b"] > 0 == found["llama-3.1-8b"]
 
 
-def test_one_call_issues_kernels_for_each_expert() -> None:
-    """A call takes 100 us of the host, and 9 us more for each of 8 matmuls, in fp8 30 us; casts of
-    8 experts by 4 kernels each take 32 times 9 us more."""
+@pytest.mark.parametrize("narrow", ["fp8", "mxfp8", "nvfp4"])
+def test_one_call_issues_kernels_for_each_expert(narrow: str) -> None:
+    """A call takes 100 us of the host, and 9 us more for each of 8 matmuls, in 8 bits or 4 30 us;
+    casts of 8 experts by 4 kernels each take 32 times 9 us more."""
     kernels = Kernels(host_s=100e-6, host_of_expert_s=9e-6, narrow_host_of_expert_s=30e-6)
     grouped = replace(KERNEL, kind="grouped_matmul", label="experts.up", attributes={"count": 8})
     casts = replace(KERNEL, kind="cast", label="experts.up.cast", attributes={"kernels": 32})
     costs = AnalyticCosts(load_machine("dgx-h100"), 1, kernels)
-    found = [costs.host_s(op) for op in (KERNEL, grouped, replace(grouped, dtype="fp8"), casts)]
+    found = [costs.host_s(op) for op in (KERNEL, grouped, replace(grouped, dtype=narrow), casts)]
     assert found == pytest.approx([100e-6, 172e-6, 340e-6, 388e-6])
     captured = AnalyticCosts(
         load_machine("dgx-h100"), 1, replace(kernels, graphs=("full_iteration",))

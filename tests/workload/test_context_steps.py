@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -77,12 +78,21 @@ def test_gradients_of_keys_go_around_in_fp32_and_come_home() -> None:
     assert put.nbytes == TOKENS * KEYS * (2 + 4 * 4)  # 4 of each head in fp32 summed to one in bf16
 
 
-def test_windows_rings_and_latents_stay_as_they_are() -> None:
-    window = replace(GPT_8B, window=1024)
-    for words, gpt in ((WORDS, window), (WORDS.replace("all_gather", "ring"), GPT_8B)):
-        plain, found = programs(words, gpt)
-        assert plain.ops == found.ops
-        assert plain.buffers == found.buffers
+@pytest.mark.parametrize(
+    ("words", "limits"),
+    [
+        (WORDS, {"window": 1024}),
+        (WORDS, {"document": 2048}),
+        (WORDS, {"documents": "4096+2x2048"}),
+        (WORDS, {"documents": "4096+2x2048", "window": 1024}),
+        (WORDS.replace("all_gather", "ring"), {}),
+    ],
+)
+def test_windows_documents_and_rings_stay_as_they_are(words: str, limits: dict[str, Any]) -> None:
+    """PyTorch's steps know the usual mask alone."""
+    plain, found = programs(words, replace(GPT_8B, **limits))
+    assert plain.ops == found.ops
+    assert plain.buffers == found.buffers
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -154,6 +154,49 @@ def test_gradients_of_weights_run_beside_the_next_all_to_all() -> None:
     assert {"l1.qkv.grad.weight", "l1.out.grad.weight"} <= set(found[second:])
 
 
+EXPERTS_BACK = [
+    *("experts.down.grad.input", "experts.up.grad.input", "dispatch.grad"),
+    *("dispatch.scores.grad", "experts.down.grad.weight", "experts.up.grad.weight"),
+]
+INPUTS_BACK = ["router.grad.input", "out.grad.input", "attention.grad", "qkv.grad.input"]
+WEIGHTS_BACK = ["router.grad.weight", "out.grad.weight", "qkv.grad.weight"]
+ATTENTION_AHEAD = ["qkv.matmul", "attention", "out.matmul", "router.matmul"]
+
+
+@pytest.mark.parametrize(
+    ("words", "stage", "back", "ahead"),
+    [
+        ("data=2,expert=2,overlap=a2a+wgrad", 0, "0.l3", "1.l0"),
+        (f"{RING},overlap=a2a+wgrad", 1, "0.l3", "1.l3"),
+        (f"{V},overlap=a2a", 0, "1.l3", "3.l0"),
+    ],
+)
+def test_gradients_of_weights_stand_in_turns_in_front_of_the_other_pass(
+    words: str, stage: int, back: str, ahead: str
+) -> None:
+    """Each kind of pair: those of experts behind the rows' way back, so beside it, and in front of
+    what the forward pass multiplies; those of attention at the layer's end, where the next one's
+    exchange of rows is on its way. Of both passes what multiplies and what is sent beside it, by
+    hand, from the first exchange of the pair on."""
+    plan = parse_plan(f"{words},micro_batch=2", batch=64).with_micro_batches(4)
+    ops = [op for op in lower(FOUR, plan, stage).ops if op.part.is_layer]
+    busy = [short(op) for op in ops if op.flops or op.stream == "expert"]
+    expected = [
+        f"{pass_}.{label}"
+        for pass_, labels in (
+            (back, ["combine.grad"]),
+            (ahead, [*ATTENTION_AHEAD, "dispatch", "dispatch.scores"]),
+            (back, EXPERTS_BACK),
+            (ahead, ["experts.up.matmul", "experts.down.matmul", "combine"]),
+            (back, INPUTS_BACK + WEIGHTS_BACK),
+        )
+        for label in labels
+    ]
+    first = busy.index(expected[0])
+    found = [name for name in busy[first + 1 :] if not name.endswith("combine.grad")]
+    assert found[: len(expected) - 1] == expected[1:]
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

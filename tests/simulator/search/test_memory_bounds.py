@@ -1,0 +1,94 @@
+"""Lower bounds of memory, of made-up sizes by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulator.search.bounds.layouts import layouts_of
+from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes
+from workload.gpt import GPT
+from workload.sizes.arrays import Bytes, Counts
+
+HELD = {"layer": 5, "dense": 5, "experts": 7, "embed": 20, "head": 30}
+FEW_EXPERTS = GPT(
+    name="few",
+    layers=16,
+    hidden=64,
+    heads=4,
+    ffn=128,
+    sequence=64,
+    vocab=100,
+    activation="swiglu",
+    biases=False,
+    experts=4,
+    topk=2,
+    expert_ffn=32,
+    dense_layers=3,
+)
+
+
+def counts(*numbers: int) -> Counts:
+    return np.array(numbers, dtype=np.int64)
+
+
+def held(**others: int) -> dict[str, Bytes]:
+    """What each part holds, of any plan."""
+    return {name: counts(nbytes) for name, nbytes in (HELD | others).items()}
+
+
+@pytest.mark.parametrize(
+    ("pipe", "micro_batches", "least"),
+    [
+        (8, 2, 10 + 20 + 2 * 2 * 200),  # both are in flight, not one for each stage
+        (8, 1, 10 + 20 + 1 * 2 * 200),
+        (8, 64, 10 + 20 + 8 * 2 * 200),
+        (1, 64, 80 + 20 + 1 * 16 * 200),
+        (2, 64, 40 + 20 + 2 * 8 * 200),
+    ],
+)
+def test_a_first_stage_holds_no_more_micro_batches_than_there_are(
+    pipe: int, micro_batches: int, least: int
+) -> None:
+    """Of 16 layers each stage has its part, 5 bytes each; the first holds the embedding's 20, and
+    of each layer 200 for a micro-batch in flight."""
+    found = device_bytes(held(), counts(200), counts(pipe), counts(micro_batches), 16)
+    assert found.tolist() == [least]
+
+
+def test_without_much_in_flight_the_last_stage_or_both_ends_hold_most() -> None:
+    """On two stages 8 layers and the head of 30, on one all 16 and both ends."""
+    found = device_bytes(held(), counts(0, 0), counts(2, 1), counts(2, 2), 16)
+    assert found.tolist() == [8 * 5 + 30, 16 * 5 + 20 + 30]
+
+
+@pytest.mark.parametrize(
+    ("pipe", "micro_batches", "least"),
+    [
+        (8, 2, 20 + 10 + 2 * 2 * 200),
+        (8, 64, 20 + 10 + 8 * 2 * 200),
+        (2, 64, 20 + 3 * 5 + 5 * 7 + 2 * (3 * 200 + 5 * 100)),
+    ],
+)
+def test_so_does_one_of_a_model_with_layers_of_two_kinds(
+    pipe: int, micro_batches: int, least: int
+) -> None:
+    """Of 16 layers the first three have no experts: 5 bytes each, and 200 in flight; the others,
+    7 and 100."""
+    layouts = layouts_of(FEW_EXPERTS, [(pipe, 1)])
+    assert layouts is not None
+    saved = {"dense": counts(200), "experts": counts(100)}
+    found = bytes_of_layouts(held(), saved, counts(pipe), counts(micro_batches), layouts)
+    assert found.tolist() == [least]
+
+
+def test_of_two_kinds_the_fullest_stage_or_the_last_may_hold_most() -> None:
+    """With nothing in flight: on eight stages two layers with experts and the head."""
+    layouts = layouts_of(FEW_EXPERTS, [(8, 1)])
+    assert layouts is not None
+    none = {"dense": counts(0), "experts": counts(0)}
+    for head, least in ((30, 2 * 7 + 30), (0, 20 + 10)):
+        found = bytes_of_layouts(held(head=head), none, counts(8), counts(2), layouts)
+        assert found.tolist() == [least]
+    found = bytes_of_layouts(held(head=0, embed=0), none, counts(8), counts(2), layouts)
+    assert found.tolist() == [2 * 7]
