@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.search.asked.falling_times import may_fall, without_falls
@@ -117,6 +118,13 @@ POINTS = st.lists(
 )
 
 
+# Between two points a time is interpolated by logarithms. Of times a millionfold apart these are up
+# to 14, each of three rounded to half an ulp, and so is the exponential: 42 ulp. 4,000 drawn ones
+# were 17 off at most.
+ROUNDED = 1 + 64 * sys.float_info.epsilon
+
+
+@example(points=[(10.0, 0.55), (80.0, 0.0078125)], sizes=(80.0, 80.0))
 @given(points=POINTS, sizes=st.tuples(st.floats(1.0, 1e7), st.floats(1.0, 1e7)))
 def test_without_falls_times_only_grow_and_are_never_above_what_was_measured(
     points: list[tuple[float, float]], sizes: tuple[float, float]
@@ -139,8 +147,8 @@ def test_without_falls_times_only_grow_and_are_never_above_what_was_measured(
         ]
         for each in (grown, profile)
     ]
-    assert times[0][0] <= times[0][1]
-    assert all(low <= high for low, high in zip(*times, strict=True))
+    assert times[0][0] <= times[0][1] * ROUNDED
+    assert all(low <= high * ROUNDED for low, high in zip(*times, strict=True))
     if points == sorted(points) and [t for _, t in points] == sorted(t for _, t in points):
         assert grown == profile
     for each in grown.kernels.values():
