@@ -249,15 +249,18 @@ def weight_sums(some: BatchedProgram) -> dict[str, Bytes]:
 
 
 def kept_for_weights(some: BatchedProgram) -> dict[str, Bytes]:
-    """Bytes of a layer of each kind and of the head that the sums for weights' gradients read:
-    they stay until these have run. What collectives write may come anew, so that is not."""
+    """Bytes of a layer of each kind and of the head that the sums for weights' gradients of a
+    backward pass read: they stay until these have run. What collectives write may come anew, so
+    that is not. A loss in chunks has its sums in the forward pass, where no schedule splits them
+    off: a chunk's operands are gone before the next one's."""
     program, gpt = some.program, some.program.gpt
     found = {kind: some.values(0) for kind in (*names_of(gpt), HEAD.kind)}
     writer: dict[str, Op] = {}
     names = dict[str, Op]()
     for op in program.ops:
         own = is_own_layer(op.block.part, gpt) or op.block.part == HEAD
-        if op.purpose == WEIGHT_GRAD and op.block.micro_batch == 0 and own:
+        waits = op.purpose == WEIGHT_GRAD and op.block.phase == BACKWARD
+        if waits and op.block.micro_batch == 0 and own:
             names |= dict.fromkeys(op.reads, op)
         writer |= dict.fromkeys(op.writes, op)
     for name, op in names.items():
