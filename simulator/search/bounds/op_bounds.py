@@ -215,8 +215,8 @@ class OpBounds:
 def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
-        labelled = (op.label in each for each in (PLACES, COLLECTIVES, OF_ROWS))
-        concerns = Dispatched.concerns(op), *labelled
+        gathered = op.label if op.label in PLACES or op.label in COLLECTIVES else ""
+        concerns = Dispatched.concerns(op), gathered, op.label in OF_ROWS
         return op.kind, op.axes, concerns, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())
     known = op.kind, op.dtype, op.part.is_layer, op.label
