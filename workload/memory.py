@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from workload.op import HOST, ROLES
 from workload.sizes.arrays import Bytes
 
@@ -15,6 +17,11 @@ class MemoryUse:
     op: str
     total_bytes: int
     parts: dict[str, int]
+
+
+def on_device(levels: Bytes, axis: int) -> Bytes:
+    """Bytes in use on the device, of levels with the roles along an axis."""
+    return np.asarray(levels.sum(axis=axis) - levels.take(ROLES.index(HOST), axis=axis))
 
 
 def use_of(level: Bytes, where: str) -> MemoryUse:

@@ -15,9 +15,9 @@ from simulator.engine.stream_graph import Lists, StreamGraph
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import lower, lower_again
-from workload.memory import MemoryUse, use_of
+from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
-from workload.op import HOST, NONE, ROLES, Op, layer_part
+from workload.op import NONE, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.stages import samples
@@ -263,7 +263,7 @@ class WholeProgram:
             stop, own = self.recurring.stop, self.recurring.copied
             levels[:, stop:] += omitted * (born - gone)[:, own].sum(axis=1, keepdims=True)
             levels += omitted * self.program.outline.inputs(self.program.nbytes)[:, None]
-        at = int((levels.sum(axis=0) - levels[ROLES.index(HOST)]).argmax())
+        at = int(on_device(levels, 0).argmax())
         return use_of(levels[:, at], self._name(at, omitted if at >= stop else 0))
 
     def _name(self, at: int, later: int) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import lower_slots, lower_slots_again
+from workload.memory import on_device
 from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
@@ -77,8 +78,8 @@ class SlotOps:
 
     @cached_property
     def memory(self) -> tuple[Bytes, Bytes, Op | None]:
-        """Bytes by role beyond those in use before: at the op with the most and after the last op;
-        and the former op. Buffers of messages are counted by `stage_memory`."""
+        """Bytes by role beyond those in use before: at the op with the most on the device and after
+        the last op; and the former op. Buffers of messages are counted by `stage_memory`."""
         if not self.places:
             nothing = np.zeros(len(ROLES), dtype=np.int64)
             return nothing, nothing, None
@@ -86,7 +87,7 @@ class SlotOps:
         born, gone = self.born[:, own], self.gone[:, own]
         after = (born - gone).cumsum(axis=1)
         during = after + gone
-        at = int(during.sum(axis=0).argmax())
+        at = int(on_device(during, 0).argmax())
         return during[:, at], after[:, -1], self.ops[at]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from workload.expert_loads.rank_sizes import sizes_of_ranks
-from workload.memory import MemoryUse, use_of
+from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
 from workload.pipeline.message_order import RECEIVE, SENT
@@ -71,13 +71,13 @@ def _peak(
     during = start + before + posted[1:] + most
     last = start + steps.sum(axis=0) + posted[-1] + kind.end.memory[0]
     idle = start + posted[0]
-    at, end = int(during.sum(axis=1).argmax()), kind.end.memory[2]
+    at, end = int(on_device(during, 1).argmax()), kind.end.memory[2]
     found = [
         (idle, ""),
         (during[at], _named(kind, stage, order[at:], parts[which[at]].memory[2], micro_batches)),
         (last, end.name if end is not None else ""),
     ]
-    return use_of(*max(found, key=lambda use: int(use[0].sum())))
+    return max((use_of(*use) for use in found), key=lambda use: use.total_bytes)
 
 
 def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.stage_orders import StageOrders
 from simulator.predict import predict
 from simulator.result import StepResult
+from simulator.search.bounds.peak_memory import stage_bytes
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
 from tests.simulator.worlds import TINY, Ring, SmallCosts, SmallFabric
 from topologies.machine_files import load_machine
@@ -192,6 +194,27 @@ def test_a_stage_without_layers_equals_its_ops() -> None:
         assert_slots_equal_ops(TINY, plan_of(4, **keys))
         keys = {**keys, "stage_layers": (1, 0, 1), "offload": "optimizer"}
         assert_slots_equal_ops(TINY, plan_of(4, **keys))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize(
+    ("sequence", "keys"),
+    [
+        (64, {"data": 1}),
+        (16, {"data": 2, "zero": 1}),
+        (4, {"data": 2, "zero": 1, "overlap": ()}),
+    ],
+)
+def test_what_the_host_holds_for_a_while_is_no_part_of_a_stages_peak(
+    sequence: int, keys: dict[str, Any], schedule: str
+) -> None:
+    """With copies of gradients in the host's memory more is in use at the update than ever before;
+    the peak is when most is in use on the device: in a slot, or while gradients are summed."""
+    gpt = replace(TINY, hidden=64, ffn=256, vocab=1000, sequence=sequence)
+    plan = plan_of(3, pipe=2, schedule=schedule, offload="update", **keys)
+    for stage in range(2):
+        peak = lower(gpt, plan, stage).peak.total_bytes
+        assert stage_bytes(gpt, plan, NO_HABITS, stage) == peak
 
 
 @dataclass(frozen=True)
