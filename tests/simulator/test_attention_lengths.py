@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.costs.attention import REFERENCE, Halves, attention_s
@@ -56,10 +58,11 @@ def test_the_stack_s_shares_are_those_of_the_reference() -> None:
     assert halves.slowdown(attention(2048)) > 1.1
 
 
-def test_kernels_of_a_machine_and_windows_know_nothing_of_it() -> None:
+def test_kernels_of_a_machine_windows_and_documents_know_nothing_of_it() -> None:
     assert halves_of("nemo-2024") is None and halves_of("torchtitan") is None
     op, halves = attention(2048), Halves((1e4, 1e4), (1e4, 1e4))
     shaped = H100.device
     assert attention_s(shaped, PEAK, op, halves=halves) == attention_s(shaped, PEAK, op)
-    windowed = Op("a", "attention", (), (), attributes={**op.attributes, "window": 512}, flops=1)
-    assert halves.slowdown(windowed) == 1.0
+    for limits in ({"window": 512}, {"documents": "1024+2x512"}):
+        limited = replace(op, attributes={**op.attributes, **limits})
+        assert halves.slowdown(limited) == 1.0

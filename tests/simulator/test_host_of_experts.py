@@ -26,6 +26,7 @@ from workload.op import (
     FEED_FORWARD,
     FORWARD,
     MIXER,
+    OWN_PLACES,
     ROUTING,
     Block,
     Op,
@@ -59,6 +60,16 @@ def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
     assert launch_bound(ops, [50, 10, 5, 40], [20] * 4) == [50, 10, 5, 40]
     even = replace(EXCHANGE, reads=("rows",))
     assert launch_bound([KERNEL, even, KERNEL], [50, 10, 5], [20] * 3) == [50, 10, 5]
+
+
+def test_where_tokens_are_gathered_the_host_waits_for_own_rows_unless_places_are_fixed() -> None:
+    """Behind a kernel of 50, whose rest it is not ahead of, the search for rows takes 20 + 10 + 5
+    or 40 + 5, in place of 15: 30 are missing. With a capacity all are known before."""
+    found = {}
+    for places in (0, 4):
+        search = replace(KERNEL, kind=OWN_PLACES, attributes={"places": places})
+        found[places] = launch_bound([KERNEL, search, KERNEL], [50, 10, 5], [20] * 3)
+    assert found == {0: [50, 25, 20], 4: [50, 10, 5]}
 
 
 @pytest.mark.parametrize(
