@@ -14,7 +14,7 @@ from tests.messages import names
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
-from workload.op import Op
+from workload.op import BUSIEST, HOST_KINDS, Op
 
 MATMULS = MeasuredTable(
     ("ranks", "form", "m", "n", "k", "seconds"),
@@ -147,6 +147,17 @@ def test_a_copy_from_or_to_the_host_goes_at_the_rate_of_its_link() -> None:
         assert calibrated.seconds(move(10**9, "to_host")) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("kind", HOST_KINDS)
+def test_ranks_of_one_node_share_what_its_host_updates(kind: str) -> None:
+    """8 GB/s of a node's host, of which each of 4 busy ranks has 2, calibrated or not."""
+    machine = with_settings(load_machine("perlmutter"), {"node.host.update": "8 GB/s"})
+    assert machine.devices_per_node == 4
+    for ranks, seconds in ((1, 0.125), (4, 0.5)):
+        for costs in (AnalyticCosts(machine, ranks), CalibratedCosts(PROFILE, ranks, 1e9, 8e9)):
+            assert costs.seconds(move(10**9, kind)) == pytest.approx(seconds)
+    assert AnalyticCosts(machine, 64).seconds(move(10**9, kind)) == pytest.approx(0.5)
+
+
 def test_a_dtype_that_the_machine_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(MachineError, check=names("device.peak_flops.int3")):
         AnalyticCosts(load_machine("frontier")).seconds(matmul(8, 8, 8, dtype="int3"))
@@ -194,6 +205,8 @@ def test_attention_is_interpolated_in_its_work() -> None:
     )
     op = Op("op", "attention", (), (), BLOCK, flops=4 * 96 * 2 * 8 * 32)
     assert costs.seconds(op) == pytest.approx(1.5e-3)
+    busiest = replace(op, flops=op.flops * 3 // 4, attributes={BUSIEST: 4 / 3})
+    assert costs.seconds(busiest) == pytest.approx(1.5e-3)  # the others wait for it
 
 
 def test_backward_attention_counts_twice_the_flops_for_the_same_work() -> None:
