@@ -90,11 +90,13 @@ def test_a_matmul_with_rows_that_begin_at_odd_places_keeps_a_share_of_its_rate(
 ) -> None:
     device = load_machine("dgx-a100").device
     attributes = {"form": form, "m": m, "n": n, "k": k}
-    op = replace(LINEAR, attributes=attributes, flops=2 * m * n * k, nbytes=0)
     smooth = replace(device, matmul=replace(device.matmul, unaligned={}))
-    kernel_s = matmul_s(smooth, 312e12, op) - device.matmul.launch_s
-    expected = device.matmul.launch_s + kernel_s / share
-    assert matmul_s(device, 312e12, op) == pytest.approx(expected)
+    for dtype in ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"):
+        op = replace(LINEAR, attributes=attributes, flops=2 * m * n * k, nbytes=0, dtype=dtype)
+        kernel_s = matmul_s(smooth, 312e12, op) - device.matmul.launch_s
+        own = 1.0 if dtype == "fp32" else share  # nothing is loaded 16 bytes at once
+        expected = device.matmul.launch_s + kernel_s / own
+        assert matmul_s(device, 312e12, op) == pytest.approx(expected)
 
 
 def test_a_block_lasts_at_least_as_long_as_the_host_takes_to_issue_its_ops() -> None:
