@@ -11,7 +11,13 @@ import pytest
 from simulator.search.bounds.batched_programs import sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layouts import layouts_of
-from simulator.search.bounds.peak_memory import bytes_of_layouts, device_bytes, pipeline_bytes
+from simulator.search.bounds.peak_memory import (
+    alone_bytes,
+    bytes_of_layouts,
+    device_bytes,
+    pipeline_bytes,
+    plan_bytes,
+)
 from simulator.search.orders import overlaps
 from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import entries_of, least_bytes_of
@@ -101,6 +107,40 @@ def test_of_two_kinds_the_fullest_stage_or_the_last_may_hold_most() -> None:
     assert found.tolist() == [2 * 7]
 
 
+def problem_of(**fixed: Any) -> SearchProblem:
+    """Four sequences of two layers, on one device for each stage: one plan but for its overlaps."""
+    shape = {"x": 1, "y": 1, "z": 1, "data": 1, "pipe": 1, "micro_batch": 1, "interleave": 1}
+    order = {"recompute": "none", "schedule": "1f1b", "zero": 0, "sequence_parallel": False}
+    own = {**shape, **order, **fixed}
+    return SearchProblem(TWO_LAYERS, own["pipe"], 4, own)
+
+
+def bounds(problem: SearchProblem, overlap: tuple[str, ...], schedule: str) -> tuple[int, int]:
+    """The bound of any order, and that of this one."""
+    space, rows = space_of(problem), np.zeros(1, dtype=np.int64)
+    (entries,) = entries_of(space, rows)
+    some = next(sized(space, rows))
+    if problem.fixed["pipe"] > 1:
+        own = entry_bytes(space, some, entries)
+    else:
+        own = alone_bytes(next(sized(space, rows, overlap=overlap, schedule=schedule)), problem.gpt)
+    return int(least_bytes_of(space, some)[0]), int(own[0])
+
+
+@pytest.mark.parametrize("pipe", [1, 2])
+@pytest.mark.parametrize("offload", ["none", "optimizer", "update"])
+def test_what_the_host_holds_is_no_part_of_a_bound(offload: str, pipe: int) -> None:
+    """Of P parameters a device without a pipeline has 2 bytes and 4 of gradients; the host 12 of
+    AdamW's, without which the bound is so much lower."""
+    problem = problem_of(offload=offload, pipe=pipe)
+    least, own = bounds(problem, (), "1f1b")
+    plan = space_of(problem).plan(0, Order("1f1b", 1, ()))
+    assert max(least, own) <= plan_bytes(problem.gpt, plan)
+    if pipe == 1:
+        moved = 0 if offload == "none" else 12 * problem.gpt.parameters
+        assert bounds(problem_of(), (), "1f1b") == (least + moved, own + moved)
+
+
 @pytest.mark.parametrize("schedule", ["zb-h1", "zb-2p"])
 @pytest.mark.parametrize("loss", [{"loss_chunks": 4}, {"loss_chunks": 2, "loss": "fused"}, {}])
 def test_what_a_loss_in_chunks_sums_for_the_classifier_does_not_wait(
@@ -108,13 +148,8 @@ def test_what_a_loss_in_chunks_sums_for_the_classifier_does_not_wait(
 ) -> None:
     """It sums gradients of the table in the forward pass, chunk by chunk, so a schedule that puts
     those of weights off keeps no logits for them: 2.6 MB for each of two micro-batches, of 9.9."""
-    shape = {"x": 1, "y": 1, "z": 1, "data": 1, "pipe": 2, "micro_batch": 1, "interleave": 1}
-    order = {"recompute": "none", "schedule": schedule, "zero": 0, "sequence_parallel": False}
-    problem = SearchProblem(TWO_LAYERS, 2, 4, {**shape, **order, **loss})
-    space, rows = space_of(problem), np.zeros(1, dtype=np.int64)
-    (entries,) = entries_of(space, rows)
-    some = next(sized(space, rows))
-    bounds = int(least_bytes_of(space, some)[0]), int(entry_bytes(space, some, entries)[0])
-    for overlap in overlaps(problem, space.shape(0)):
-        peak = pipeline_bytes(problem.gpt, space.plan(0, Order(schedule, 1, overlap)))
-        assert max(bounds) <= peak < 2 * bounds[1]
+    problem = problem_of(pipe=2, schedule=schedule, **loss)
+    least, in_flight = bounds(problem, (), schedule)
+    for overlap in overlaps(problem, space_of(problem).shape(0)):
+        peak = pipeline_bytes(problem.gpt, space_of(problem).plan(0, Order(schedule, 1, overlap)))
+        assert max(least, in_flight) <= peak < 2 * in_flight
