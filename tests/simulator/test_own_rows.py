@@ -21,9 +21,10 @@ PLAN = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=Tru
 EACH = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "exchange": "each"})
 
 
-def ops_of(plan: Plan, stack: Stack = MEGATRON) -> dict[str, Op]:
+def ops_of(plan: Plan, stack: Stack = MEGATRON, capacity: float = 0.0) -> dict[str, Op]:
     """The collectives of the one layer by name; of x and of experts' exchanges alone."""
-    program = lower(GPT, plan, habits=stack.kernels(GPT, plan, MACHINE).habits)
+    gpt = replace(GPT, capacity=capacity)
+    program = lower(gpt, plan, habits=stack.kernels(gpt, plan, MACHINE).habits)
     own = {op.name: op for op in program.ops if op.is_collective and op.part.is_layer}
     return {name: op for name, op in own.items() if op.axes in (("x",), ("expert",))}
 
@@ -50,6 +51,17 @@ def test_each_rank_sends_a_quarter_of_the_rows_and_gathers_those_of_all_four(
     changed = {op.label for name, op in plain.items() if op.nbytes != found[name].nbytes}
     exchanged = {op.label for op in exchanges.values()} - {"dispatch.counts.exchange"}
     assert changed == exchanged | {*labels, "experts.grad.reduce"}
+
+
+def test_of_fewer_places_than_tokens_the_gathers_stay_those_of_tokens() -> None:
+    """4,096 tokens have 2 x 4,096 / 4 places: exchanges have half of the tokens' rows, and a rank
+    of x a quarter of these. Gathers of these would be smaller; that is not modelled."""
+    found, plain = (ops_of(PLAN, stack, capacity=0.25) for stack in (MEGATRON, EACH))
+    exchanges = [name for name, op in found.items() if op.kind == "all_to_all"]
+    whole = {op.nbytes for op in plain.values() if op.label == "dispatch.exchange"}
+    assert whole == {2**25 // 2}
+    for name, op in found.items():
+        assert op.nbytes * (4 if name in exchanges else 1) == plain[name].nbytes
 
 
 def test_gathered_tokens_come_to_a_node_once_and_are_gathered_over_x_there() -> None:

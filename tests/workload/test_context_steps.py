@@ -61,6 +61,10 @@ def test_contexts_are_merged_in_fp32() -> None:
     _, found = programs()
     merges = of_kind(found, "merge_attention")
     assert [op.nbytes for op in merges] == [10 * TOKENS * WIDTH] * 3
+    first, *later = of_kind(found, "attention")
+    assert not {*first.writes} & {name for op in later for name in op.writes}
+    assert [op.reads for op in merges] == [first.writes + op.writes for op in later]
+    assert {op.writes for op in merges} == {first.writes}
 
 
 def test_gradients_of_keys_go_around_in_fp32_and_come_home() -> None:

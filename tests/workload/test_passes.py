@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
-from workload.op import COMPUTE, Op
+from workload.op import ADD_SCATTERED, COMPUTE, GRAD_SCATTER, Op
 from workload.passes.table import EVERY, PASSES, SLOT, Overlap, overlap_slot, switch_of
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 TINY = GPT(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 GRIDS = [(2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 2, 2), (1, 1, 1, 2), (1, 1, 4, 1)]
@@ -93,6 +94,18 @@ def test_the_overlap_of_a_collective_is_the_one_that_gave_it_a_stream(plan: Plan
         for name in WITHIN:
             for op in overlap_slot(ops, [name]):
                 assert switch_of(op) == ("" if op.stream == COMPUTE else name)
+
+
+@pytest.mark.parametrize("words", ["data=2,zero=2", "z=2"])
+def test_no_more_than_four_scatters_of_gradients_are_not_awaited(words: str) -> None:
+    """Those of a layer's four matrices: what multiplies meanwhile has that many in flight."""
+    gpt = GPT(name="four", layers=4, hidden=64, heads=4, ffn=96, sequence=32, vocab=128)
+    plan = parse_plan(f"{words},micro_batch=1,overlap=ors", batch=4)
+    waiting, found = 0, set[int]()
+    for op in lower(gpt, plan).ops:
+        waiting += (op.purpose == GRAD_SCATTER) - (op.purpose == ADD_SCATTERED)
+        found |= {waiting} if op.flops else set()
+    assert (max(found), waiting) == (4, 0)
 
 
 def test_every_overlap_is_one_row_with_a_source() -> None:
