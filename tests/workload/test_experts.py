@@ -12,7 +12,7 @@ from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower, lower_again
 from workload.models import moe
-from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Op
+from workload.op import BACK, EXPERT_COMBINE, EXPERT_DISPATCH, FOR_NODES, THERE, Op
 from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -170,3 +170,20 @@ def test_a_model_with_impossible_experts_is_refused(
 def test_a_model_without_experts_takes_no_axis_of_them() -> None:
     with pytest.raises(PlanCannotRunError, check=names("tiny-30k", "none")):
         program_of("data=4,expert=2", find_model("tiny-30k"))
+
+
+def test_once_per_node_goes_a_row_not_a_score() -> None:
+    """There and, from the experts, back; in the backward pass the other way round. A score is of
+    one expert, and goes as it is."""
+    program = lower(TWO, parse_plan("data=2,expert=2,dispatcher=once_per_node,micro_batch=1"))
+    sent = [op for op in program.ops if op.kind == "all_to_all" and op.part.layer == 0]
+    found = {op.label.removesuffix(".exchange"): op.attributes.get(FOR_NODES) for op in sent}
+    assert found == {
+        "dispatch.counts": None,
+        "dispatch": THERE,
+        "dispatch.scores": None,
+        "combine": BACK,
+        "combine.grad": THERE,
+        "dispatch.grad": BACK,
+        "dispatch.scores.grad": None,
+    }

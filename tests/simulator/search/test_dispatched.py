@@ -14,7 +14,7 @@ from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Order, spaces_of
 from simulator.stacks import EXECUTOR, Stack, load_stack
-from topologies.machine_files import load_machine
+from topologies.machine_files import load_machine, with_settings
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
@@ -78,6 +78,29 @@ def test_megatrons_all_gather_brings_a_ranks_own_rows_and_a_byte_for_each_expert
     alone = {op.label: least for _, op, least in bounds(MIXTRAL, fixed=fixed | {"x": 1})}
     assert alone["dispatch.tokens.gather"] == 2 * tokens
     assert alone["dispatch.chosen.gather"] == 2 * 4096 * 8
+
+
+@pytest.mark.parametrize(
+    ("stack", "dispatchers", "fewer"),
+    [
+        (EXECUTOR, ("usual", "hierarchical"), False),
+        (EXECUTOR, ("usual", "once_per_node"), True),
+        (load_stack("nemo-deepep"), ("usual",), True),  # once to each node, or rank
+        (MEGATRON, ("usual",), True),  # a rank's own rows
+    ],
+)
+def test_where_fewer_bytes_may_take_longer_no_bound_follows_from_the_fewest(
+    stack: Stack, dispatchers: tuple[str, ...], fewer: bool
+) -> None:
+    """On a machine whose all-to-alls stall at some sizes; with a row for each expert there is but
+    one number of bytes."""
+    at = "software.all_to_all.stall."
+    stall = {f"{at}chunk_from": "900 KiB", f"{at}chunk_below": "1200 KiB", f"{at}hop": "10 ms"}
+    fixed = {key: value for key, value in ONE.items() if key != "dispatcher"}
+    several = {"dispatcher": dispatchers}
+    space, *_ = spaces_of(SearchProblem(MIXTRAL, 8, 8, fixed, several=several, stack=stack))
+    for machine, falls in ((MACHINE, False), (with_settings(MACHINE, stall), True)):
+        assert Dispatched(space, machine).has_bounds == (not (fewer and falls))
 
 
 @pytest.mark.parametrize(
