@@ -471,11 +471,13 @@ def test_a_host_issues_each_experts_kernels_in_the_time_of_the_recipe(
 
 
 def test_a_recipe_changes_the_products_that_it_names_and_no_other() -> None:
-    """Linears of layers; neither attention, the router, the classifier nor Muon's products."""
+    """Linears of layers; neither attention, the router, products with masks, the classifier nor
+    Muon's."""
     for recipe, dtype in (("fp8-tensorwise", "fp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4")):
         for gpt, words in (
             (DENSE, "context=4,recompute=full,optimizer=muon"),
             (MIXTURE, "data=2,expert=2,recompute=full,overlap=a2a"),
+            (PLACES, "data=2,expert=2,dispatcher=dense"),
         ):
             found = {op.name: op for op in programs(gpt, f"{words},recipe={recipe}")[0].ops}
             for op in programs(gpt, words)[0].ops:
