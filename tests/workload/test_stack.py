@@ -349,6 +349,18 @@ def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int)
     assert added.nbytes == 64 * 256 // 2 * (4 + 4 + 4)
 
 
+def test_a_gradient_that_is_scattered_twice_is_cast_once() -> None:
+    """Over z, and its part over data: each with four bytes for an element of what it reads."""
+    plan = Plan(**{**ZERO, "batch": 8}, z=2, zero=2)
+    after = program(Habits(reduce_dtype=SUMS), plan)
+    own = [op for op in after.ops if op.name.startswith("m1.l0.up.grad.scatter")]
+    assert sorted((op.kind, op.nbytes) for op in own) == [
+        ("cast", 64 * 256 * (2 + 4)),
+        ("reduce_scatter", 64 * 256 // 2 * 4),
+        ("reduce_scatter", 64 * 256 * 4),
+    ]
+
+
 def test_what_is_summed_in_16_bits_is_reduced_in_16_bits() -> None:
     plan = Plan(**ZERO, zero=3, gradients="bf16")
     after = program(Habits(reduce_dtype=SUMS), plan)
