@@ -96,6 +96,21 @@ def test_ulysses_sends_heads_of_all_three_and_gets_contexts_back() -> None:
         lower(SMALL, parse_plan("context=4,context_kind=ulysses"))
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("context=4", 1024),
+        ("context=4,context_kind=ulysses", 4096),
+        ("context=4,context_heads=2", 2048),
+    ],
+)
+def test_a_core_drops_probabilities_of_as_many_tokens_as_it_has(text: str, tokens: int) -> None:
+    """Of its own 1,024, or of those of all that traded heads with it; of fewer heads."""
+    ops = lower(replace(MANY, dropout=0.1), parse_plan(text)).ops
+    found = {(op.attributes["rows"], op.attributes["heads"]) for op in ops if op.kind in ATTENTIONS}
+    assert found == {(tokens, 8 * 1024 // tokens)}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_ranks_together_do_the_flops_of_one(kind: str) -> None:
     whole = lower(MANY, parse_plan("data=1"))

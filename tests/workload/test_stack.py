@@ -349,6 +349,16 @@ def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int)
     assert added.nbytes == 64 * 256 // 2 * (4 + 4 + 4)
 
 
+@pytest.mark.parametrize("keys", [{"z": 2}, {"zero": 3}])
+def test_a_stack_in_fp8_gathers_weights_in_16_bits(keys: dict[str, Any]) -> None:
+    plan = Plan(**{**ZERO, "batch": 8}, **keys)
+    gathers = [
+        [(op.name, op.nbytes, op.dtype) for op in found.ops if op.purpose == WEIGHT_GATHER]
+        for found in (program(NO_HABITS, plan), program(Habits(fp8=True), plan))
+    ]
+    assert gathers[0] == gathers[1] != []
+
+
 def test_a_gradient_that_is_scattered_twice_is_cast_once() -> None:
     """Over z, and its part over data: each with four bytes for an element of what it reads."""
     plan = Plan(**{**ZERO, "batch": 8}, z=2, zero=2)
