@@ -204,7 +204,10 @@ EACH: list[tuple[GPT, str, dict[str, int]]] = [
     (MIXTURE, "data=2,expert=2,dispatcher=hierarchical", {TO_EXPERTS: SENT}),
     (MIXTURE, "data=2,expert=2,recompute=full", {TO_EXPERTS: SENT + AGAIN}),
     (MIXED, "data=2,expert=2", {TO_EXPERTS: SENT // L * (L + 1)}),
+    # Of experts alone the way back runs again only for scores that weigh what has returned.
+    (MIXTURE, "data=2,expert=2,recompute=moe", {TO_EXPERTS: SENT + AGAIN - L * ROWS}),
     (PLACES, "data=2,expert=2,dispatcher=sparse", {TO_EXPERTS: L * 4 * ROWS}),
+    (PLACES, "data=2,expert=2,dispatcher=sparse,recompute=moe", {TO_EXPERTS: L * 6 * ROWS}),
     (
         MIXTURE,  # two of four ways in 8 bits, with a byte for 32 columns
         "data=2,expert=2,recipe=mxfp8,fp8_dispatch=true",
