@@ -112,7 +112,7 @@ class Dispatched:
         collective, where these are fewer: a byte says of each expert whether it was chosen, where
         the program has eight for each choice."""
         problem = self.space.problem
-        if not problem.stack.own_kernels.get("scores_of_all", False):
+        if not problem.gpt.experts or not problem.stack.own_kernels.get("scores_of_all", False):
             return {}
         payloads = gathered_payloads(problem.gpt, _plan(ALL_GATHER, {"expert": 2}))
         return {label: share for label, share in payloads.items() if share < 1}

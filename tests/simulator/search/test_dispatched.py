@@ -80,6 +80,18 @@ def test_megatrons_all_gather_brings_a_ranks_own_rows_and_a_byte_for_each_expert
     assert alone["dispatch.chosen.gather"] == 2 * 4096 * 8
 
 
+def test_of_a_model_without_experts_nothing_is_fewer() -> None:
+    fixed = {key: value for key, value in ONE.items() if key != "dispatcher"}
+    dense = replace(find_model("llama-3.1-8b"), layers=1)
+    (space,) = spaces_of(SearchProblem(dense, 8, 8, fixed | {"x": 2}, stack=MEGATRON))
+    (some,) = sized(space, np.array([0]))
+    sums = [op for op in some.program.ops if op.communicates]
+    for op in sums:
+        least = Dispatched(space, MACHINE).gathered(some.rows, op, some.values(op.nbytes))
+        assert least.tolist() == some.values(op.nbytes).tolist()
+    assert sums
+
+
 @pytest.mark.parametrize(
     ("stack", "dispatchers", "fewer"),
     [
