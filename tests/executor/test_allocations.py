@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Thread
+from itertools import count
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from executor import prepared
 from executor.groups import ProcessGroups
 from executor.kernels import KERNELS
+from executor.memory import release
 from executor.memory.allocations import allocations
 from executor.memory.release import WITHIN_S, await_release
 from executor.rank_context import RankContext
@@ -73,27 +75,51 @@ def in_memory_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
 
 
-def test_a_tensor_that_another_thread_still_holds_is_freed_by_this_one() -> None:
-    """The tensor or its memory; if it is never let go of, the wait ends nonetheless."""
-    for held in (lambda tensor: tensor, in_memory_of):
-        with allocations(CPU) as found:
-            tensors: list[Any] = [torch.empty(1000, dtype=torch.uint8)]
-            other = Thread(target=lambda own: time.sleep(0.03), args=[held(tensors[0])])
-            other.start()
-            await_release(tensors, 0)
-            tensors[0] = None
-        other.join()
-        assert (found.held_bytes, found.peak_bytes) == (0, 1000)
+def waiting(monkeypatch: pytest.MonkeyPatch, yields: Callable[[], None]) -> None:
+    """Have whoever awaits a release do this whenever the other threads may go on."""
+    monkeypatch.setattr(release, "os", SimpleNamespace(sched_yield=yields))
+
+
+@pytest.mark.parametrize("held", [lambda tensor: tensor, in_memory_of])
+def test_a_tensor_that_another_thread_still_holds_is_freed_by_this_one(
+    held: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tensor or its memory, which the other thread holds until this one waits."""
+    awaited = Event()
+    with allocations(CPU) as found:
+        tensors: list[Any] = [torch.empty(1000, dtype=torch.uint8)]
+        other = Thread(target=lambda own: awaited.wait(), args=[held(tensors[0])], daemon=True)
+        other.start()
+
+        def let_go() -> None:
+            awaited.set()
+            other.join()
+
+        waiting(monkeypatch, let_go)
+        await_release(tensors, 0)
+        tensors[0] = None
+    assert awaited.is_set()
+    assert (found.held_bytes, found.peak_bytes) == (0, 1000)
+
+
+def test_one_that_is_never_let_go_of_is_waited_for_until_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that moves on by 0.3 of that time whenever it is looked at, so that three looks
+    lie within it; a tensor that nobody else holds is not waited for."""
+    moments = count(0.0, 0.3 * WITHIN_S)
+    monkeypatch.setattr(release, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    waits: list[str] = []
+    waiting(monkeypatch, lambda: waits.append("a wait"))
     tensors = [torch.empty(1000)]
     for shares in (tensors[0], tensors[0].view(10, 100), in_memory_of(tensors[0])):
-        started = time.monotonic()
+        waits.clear()
         await_release(tensors, 0)
-        assert time.monotonic() - started > WITHIN_S
-        assert shares.numel() == 1000
+        assert (len(waits), shares.numel()) == (3, 1000)
     del shares
-    started = time.monotonic()
+    waits.clear()
     await_release(tensors, 0)
-    assert time.monotonic() - started < WITHIN_S
+    assert waits == []
 
 
 def check(rows: Sequence[Row], longer: int = LONGER) -> None:

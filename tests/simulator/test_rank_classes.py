@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,22 +95,6 @@ def test_members_of_a_class_meet_the_same_classes_over_the_same_rings(plan: str)
         for number, rank in enumerate(folded.ranks):
             assert class_groups.rings[number] == every.class_groups[axes].rings[rank]
         assert set(class_groups.rings) == set(every.class_groups[axes].rings)
-
-
-def test_thirty_thousand_ranks_are_sorted_into_classes_in_a_moment() -> None:
-    class Uneven(SmallFabric):
-        """Two rings for every axis, by the parity of the group."""
-
-        def rings(self, together, pairs=()):  # type: ignore[no-untyped-def]
-            return [
-                (["even", "odd"], np.arange(len(groups), dtype=np.int64) % 2) for groups in together
-            ]
-
-    program = by_hand("x=8,y=2,z=64,data=32", *meeting_over("x", "y", "z", "data"))
-    begin = time.perf_counter()
-    network = classes_of([program], Uneven())
-    assert time.perf_counter() - begin < 1.0
-    assert len(network.ranks) > 1
 
 
 def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:

@@ -6,8 +6,8 @@ import errno
 import hashlib
 import json
 import os
-import time
-from concurrent.futures import Future
+import threading
+from concurrent.futures import CancelledError
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -324,17 +324,34 @@ def is_drawn(run: PublishedRun) -> bool:
     return int(digest, 16) % 8 == 0 and "NON-STANDARD" not in run.text("notes")
 
 
-def test_after_an_error_what_has_not_begun_is_not_done() -> None:
-    futures: list[Future[None]] = []
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool of two processes, whatever this machine has."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_after_an_error_what_has_not_begun_is_not_done(tmp_path: Path) -> None:
+    """Two tasks are under way and three wait behind them, until somebody opens the pipe to write;
+    after a minute that happens anyway, so that a pool that cancels nothing fails instead of
+    hanging."""
+    pipe, futures = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    late = threading.Timer(60, os.open, (pipe, os.O_RDWR))
+    late.start()
     with pytest.raises(KeyboardInterrupt), processes(WORTH_A_POOL) as pool:
-        futures += [pool.submit(time.sleep, 0.5) for _ in range(40)]
+        futures += [pool.submit(os.open, pipe, os.O_RDONLY) for _ in range(40)]
         raise KeyboardInterrupt
-    deadline = time.monotonic() + 60
-    while sum(future.cancelled() for future in futures) <= 20:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    with pytest.raises(CancelledError):
+        futures[-1].result()
+    late.cancel()
+    writer = os.open(pipe, os.O_RDWR)
+    begun = [future.result() for future in futures if not future.cancelled()]
+    os.close(writer)
+    assert len(begun) <= 2 + 3
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_processes_save_what_they_keep_as_they_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,3 +361,12 @@ def test_processes_save_what_they_keep_as_they_end(
     with processes(WORTH_A_POOL) as pool:
         assert pool.submit(predicted, task).result().step_s > 0
     assert list(tmp_path.rglob("*.values"))
+
+
+@pytest.mark.parametrize(("rows", "cores"), [(WORTH_A_POOL, {0}), (WORTH_A_POOL - 1, {0, 1})])
+def test_few_rows_and_a_single_core_are_worth_no_pool(
+    rows: int, cores: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    with processes(rows) as pool:
+        assert pool.submit(os.getpid).result() == os.getpid()

@@ -210,7 +210,7 @@ def test_a_broken_scheduler_file_is_refused(content: str, named: str, tmp_path: 
     assert_names(said.sentence, "scheduler.json", named)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_scheduler_file_that_is_none_is_neither_waited_for_nor_a_traceback(
     tmp_path: Path,
 ) -> None:

@@ -225,7 +225,7 @@ def test_a_row_of_a_ladder_without_its_efficiency_is_predicted_anew(
 
 @pytest.mark.parametrize("name", [STUDY, RESULTS, KEPT])
 @pytest.mark.parametrize("kind", ["fifo", "device"])
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_what_is_no_file_is_neither_waited_for_nor_read_without_end(
     name: str, kind: str, tmp_path: Path
 ) -> None:
