@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from simgpt.commands.serve import changes
 from simgpt.commands.serve.server import PageServer
 
 
@@ -19,3 +20,9 @@ def running() -> Iterator[PageServer]:
         yield made
         made.stop()
         thread.join()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, all plans near one are tried."""
+    monkeypatch.setattr(changes, "LIMIT_S", 3600.0)

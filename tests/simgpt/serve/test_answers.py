@@ -147,6 +147,18 @@ def test_neighbours_differ_in_one_key_by_a_factor_of_two() -> None:
     ]
 
 
+@pytest.mark.parametrize(("devices", "data"), [("8", "rest"), ("", "4")])
+def test_a_changed_plan_keeps_the_devices_where_their_number_is_given(
+    devices: str, data: str
+) -> None:
+    """Of 8 devices 2 * 4 becomes 4 * 2; without their number the plan says how many there are."""
+    asked = asked_of({**TINY, "devices": devices, "plan": "x=2,data=4", "batch": "16"})
+    changed = asked.changed({"x": 4})
+    assert changed.plan == f"x=4,data={data}"
+    plan = changed.question().predicted().plan
+    assert (plan.x, plan.data) == ((4, 2) if devices else (4, 4))
+
+
 def test_the_mildest_remedies_come_first() -> None:
     plan = Plan(x=1, data=4, batch=8, micro_batch=2, recompute="selective")
     full = {"recompute": "full"}
