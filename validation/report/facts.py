@@ -120,7 +120,7 @@ def _megawatt_hours(joules: float) -> str:
 
 def table_of(found: Sequence[Answer]) -> PageTable:
     """All predictions, with the columns that any of them has something for; a model or a machine
-    that all share stands above instead."""
+    that all share stands above instead, and a batch that all share is left out."""
     shared = len({a.model for a in found}) == 1, len({a.machine for a in found}) == 1
     named: list[Column] = [("", lambda a: a.label)] if any(a.label for a in found) else []
     model: list[Column] = [] if shared[0] else [("model", lambda a: a.model)]
@@ -170,7 +170,9 @@ def _numbers(found: Sequence[Answer]) -> list[Column]:
     training: list[Column] = [("days", _days), ("node-hours", _node_hours), ("MWh", _mwh)]
     rate: list[Column] = [("tokens/s", lambda a: f"{a.tokens_per_s:,.0f}")]
     efficiency: list[Column] = [("efficiency", _efficiency)]
+    batch: list[Column] = [("batch", lambda a: f"{a.batch:,}")]
     return [
+        *(batch if len({a.batch for a in found}) > 1 else []),
         ("step", lambda a: seconds(a.step_s)),
         *(training if any(a.training for a in found) else rate),
         ("HFU", lambda a: percent(a.hfu)),

@@ -14,7 +14,7 @@ LONGEST = 34  # of one value: a longer one loses its middle
 LINES = 3
 FILE = "from"
 FIRST, LAST = ("model", "devices", "machine"), ("batch", FILE)
-HOW = ("placement", "compute")
+HOW = ("stack", "placement", "compute")
 PLANS = 3  # the rank of a plan's parts
 FOLLOWS = ("data", *LAST)  # left out where the keys before tell all answers apart
 PLAN = tuple(field.name for field in fields(Plan))
@@ -52,13 +52,13 @@ def _traits(answer: Answer) -> dict[str, str]:
     """All that an answer is an answer to, what people look for first before the rest."""
     asked = answer.asked
     plan = {**USUAL, **dict(word.partition("=")[::2] for word in answer.plan.split(","))}
+    plan |= {"precision": "fp8"} if asked.fp8 else {}
     return {
         "model": answer.model.partition(" with ")[0],
         "devices": f"{answer.devices:,}",
         "machine": answer.machine.partition(" with ")[0],
         **{key: shown(value) for key, value in (*asked.fields.items(), *asked.settings.items())},
-        "placement": asked.placement,
-        "compute": asked.compute,
+        **{key: getattr(asked, key) for key in HOW},
         **({"routing": asked.routing} if asked.routing else {}),
         **plan,
         "batch": f"{answer.batch:,}",
