@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -69,6 +71,29 @@ def test_ranges_hold_as_many_steps_as_lie_within_them() -> None:
 def test_rows_that_are_held_out_anchor_nothing() -> None:
     found = compare_anchored([row(SEEN[0], 1.2), row(UNSEEN, 1.1, devices=128)], BINS)
     assert [each.outcome.run.id for each in found.one] == [UNSEEN]
+
+
+@pytest.mark.parametrize(
+    "other", [{"stack": "fsdp"}, {"device": "B200"}, {"experts": True}, {"source": "b"}]
+)
+def test_rows_of_another_stack_device_kind_or_source_anchor_nothing(other: dict[str, Any]) -> None:
+    rows = [row(SEEN[0], 1.2), row(SEEN[1], 1.1, devices=128, **other)]
+    assert compare_anchored(rows, BINS).one == ()
+    assert len(compare_anchored([rows[0], row(SEEN[1], 1.1, devices=128)], BINS).one) == 2
+
+
+def test_a_row_whose_error_does_not_count_anchors_nothing_and_is_not_anchored() -> None:
+    near = row(SEEN[1], 1.1, devices=128)
+    assert (
+        compare_anchored([row(SEEN[0], 1.2), replace(near, unscored="a bad day")], BINS).one == ()
+    )
+
+
+def test_rows_that_are_held_out_make_no_range() -> None:
+    """With the pair of seen rows there is a range, and it is that of the two alone."""
+    seen = [row(SEEN[0], 1.0), row(SEEN[1], 1.04, devices=128)]
+    assert table_of(seen)
+    assert table_of([*seen, row(UNSEEN, 9.0, devices=256)]) == table_of(seen)
 
 
 def test_the_table_weighs_sources_alike_and_never_narrows_with_distance() -> None:
