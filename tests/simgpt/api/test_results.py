@@ -212,3 +212,18 @@ def test_a_figure_has_so_many_bars_at_most() -> None:
 def test_every_kind_of_result_says_what_it_is() -> None:
     kinds = {type(ask()) for ask in WHOLE.values()} | {type(machine()), type(machines())}
     assert all(kind.__doc__ and issubclass(kind, Result) for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *((name, name) for name in ("model", "machine", "devices", "step_s", "tokens_per_s")),
+        *((name, name) for name in ("mfu", "mfu_causal", "hfu", "breakdown_s", "memory")),
+        ("plan", "plan_string"),
+    ],
+)
+def test_a_property_of_a_prediction_is_what_its_record_has_under_that_name(
+    name: str, key: str
+) -> None:
+    assert getattr(step(), name) == step().to_dict()[key]
+    assert step().mfu_causal < step().mfu < step().tokens_per_s

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from simgpt.commands.serve import changes
 from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of
-from simgpt.commands.serve.changes import neighbours, remedies
+from simgpt.commands.serve.changes import Choice, best_neighbours, neighbours, remedies
+from simgpt.tables import percent
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from workload.models.read import described_model
@@ -255,3 +257,33 @@ def test_the_choices_are_what_ships() -> None:
     assert "llama-3.1-70b" in found["models"]
     assert "dgx-h100" in found["machines"]
     assert ["megatron-core", "Megatron-Core"] in found["stacks"]
+
+
+def test_neighbours_that_fit_worse_are_left_out_and_a_gain_is_in_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, 100 tokens/s; of three neighbours the fastest is less likely to fit, and the next has
+    half as many again in a step that is longer."""
+
+    def prediction(rate: float, sure: bool, step_s: float) -> Any:
+        memory = SimpleNamespace(fits=True, is_as_sure_as=lambda _: sure, peak_bytes=1)
+        return SimpleNamespace(
+            plan=Plan(data=8, batch=8, micro_batch=1),
+            tokens_per_s=rate,
+            memory=memory,
+            step_s=step_s,
+        )
+
+    asked, before = asked_of(TINY), prediction(100.0, True, 1.0)
+    monkeypatch.setattr(
+        type(asked), "question", lambda _: SimpleNamespace(predicted=lambda: before)
+    )
+    tried = [(300.0, False, 1.0), (90.0, True, 1.0), (150.0, True, 2.0)]
+    each = [Choice(asked, {"x": 2}, prediction(*words)) for words in tried]
+    monkeypatch.setattr(changes, "_tried", lambda *_: (each, ""))
+    found = best_neighbours(asked).as_dict()["choices"]
+    assert [choice["tokens_per_s"] for choice in found] == [150.0, 90.0]
+    assert [choice["gain"] for choice in found] == [
+        percent(0.5, sign=True),
+        percent(-0.1, sign=True),
+    ]

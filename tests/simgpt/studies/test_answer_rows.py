@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simgpt.commands.sweep import answer_rows
-from simgpt.studies.study_table import ranked, undecided
+from simgpt.studies.study_table import _waits, ranked, undecided
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
@@ -88,3 +88,17 @@ def test_rows_within_the_error_of_a_difference_of_the_best_are_undecided() -> No
     assert undecided(rows, "memory") == (None, [])
     assert undecided(rows[:2], "time") == (None, [])
     assert undecided([rows[0], rows[3]], "time") == (0.1, [])
+
+
+@pytest.mark.parametrize("other", [{"devices": 16}, {"device": "A100"}])
+def test_rows_on_other_devices_are_compared_with_none(other: Row) -> None:
+    one, two = point(0, 100, {}), point(1, 99, {})
+    assert undecided([one, two], "time") == (0.1, [0, 1])
+    two["prediction"] |= other
+    assert undecided([one, two], "time") == (None, [])
+
+
+def test_what_a_row_waits_on_is_neither_its_compute_nor_idle() -> None:
+    parts = {"compute": 5.0, "optimizer": 4.0, "idle": 3.0, "x": 0.5, "data": 2.0}
+    waits = _waits({"prediction": {"step_s": 20.0, "breakdown_s": parts}})
+    assert waits.split() == ["data", "10.0", "%"]

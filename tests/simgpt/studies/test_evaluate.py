@@ -206,3 +206,30 @@ def test_nor_is_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bug_is_a_row_of_its_point(monkeypatch: pytest.MonkeyPatch) -> None:
     found = raised_by(KeyError("pipe"), monkeypatch)
     assert (found["status"], found["prediction"]) == ("error", None)
+
+
+def test_the_best_plan_is_looked_for_where_the_ranks_are_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the first two nodes, instead of on two that a scheduler gives."""
+    found: list[Placement] = []
+
+    def answer(*words: Any, placement: Placement, **_: Any) -> Prediction:
+        found.append(placement)
+        return predict(words[0], parse_plan("z=16", batch=16), words[1], placement=placement)
+
+    monkeypatch.setattr(best, "best_plan", answer)
+    rows = [row(plan="best", placement="contiguous"), row(plan="best")]
+    assert [each["status"] for each in rows] == ["ok", "ok"]
+    first, given = ({*each.node.tolist()} for each in found)
+    assert first == {0, 1} != given
+
+
+def test_training_takes_the_steps_of_its_tokens() -> None:
+    """A step has 16 sequences."""
+    found = row(tokens=1e9)
+    step_s = found["prediction"]["step_s"]
+    steps = found["training"]["steps"]
+    assert steps == pytest.approx(1e9 / (16 * find_model("tiny-1m").sequence), abs=1)
+    assert found["training"]["time_s"] == pytest.approx(steps * step_s, rel=1e-3)
+    assert row()["training"] is None

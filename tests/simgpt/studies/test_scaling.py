@@ -10,7 +10,7 @@ import pytest
 from simgpt.studies.errors import StudyError
 from simgpt.studies.inputs import inputs_of
 from simgpt.studies.journal import RESULTS, rows_in
-from simgpt.studies.scaling import with_published
+from simgpt.studies.scaling import with_efficiency, with_published
 from simgpt.studies.study_table import describe
 from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.messages import names
@@ -158,3 +158,29 @@ def test_weak_scaling_without_a_batch_or_with_swept_devices_is_refused() -> None
         study(bare, scaling={"kind": "weak", "devices": [4, 8]})
     with pytest.raises(StudyError, check=names("devices")):
         study(BASE, scaling={"kind": "strong", "devices": [4]}, sweep={"devices": [4, 8]})
+
+
+@pytest.mark.parametrize(
+    ("status", "first", "efficiency"),
+    [("ok", "ok", 0.5), ("infeasible", "ok", None), ("ok", "infeasible", None)],
+)
+def test_a_rung_that_does_not_fit_has_no_efficiency_and_is_that_of_none(
+    status: str, first: str, efficiency: float | None
+) -> None:
+    """Half the rate of the first rung, whichever of the two does not fit."""
+    rates = {"tokens_per_s": 8.0, "devices": 4}
+    row = {"status": status, "prediction": {**rates, "model_flops_per_s_per_device": 1.0}}
+    base = {"status": first, "prediction": {**rates, "model_flops_per_s_per_device": 2.0}}
+    with_efficiency(row, base, "weak")
+    assert row["scaling"] == {
+        **{"kind": "weak", "tokens_per_s_per_device": 2.0, "efficiency": efficiency}
+    }
+
+
+def test_a_published_step_is_found_by_the_batch_of_the_plan() -> None:
+    """As of a point whose batch is in tokens."""
+    point = {"model": "gpt-5b", "machine": "frontier", "devices": 512, "batch_tokens": 2**24}
+    prediction = {"plan": {"batch": 8192}, "step_s": 1.0}
+    assert with_published({"point": point, "prediction": prediction})["published"]
+    prediction["plan"] = {"batch": 4096}
+    assert not with_published({"point": point, "prediction": prediction})["published"]

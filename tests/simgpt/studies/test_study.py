@@ -9,11 +9,19 @@ import pytest
 
 from simgpt.studies.errors import StudyError
 from simgpt.studies.inputs import inputs_of
-from simgpt.studies.study import MOST_POINTS, read_study
+from simgpt.studies.study import MOST_POINTS, read_study, study_of
 from simgpt.studies.study_keys import MODEL, PLAIN, PLAN, TABLES, canonical, plan_of, value
 from tests.messages import names
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import SimgptError
+
+STACK = """
+base = "usual"
+title = "our own"
+source = "a test"
+[plan]
+overlap = ["dp", "oag"]
+"""
 
 
 def test_no_short_name_means_two_things() -> None:
@@ -192,3 +200,23 @@ def test_dotted_and_quoted_keys_read_alike(tmp_path: Path) -> None:
     first, second = (list(read_study(tmp_path / f"{name}.toml").points()) for name in "ab")
     assert first == second
     assert first[0]["machine.device.launch"] == "1 us"
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "change"),
+    [
+        ("stack", STACK, 'overlap = ["dp"]'),
+        ("routing", "tokens = [4, 2, 1, 1]", "tokens = [4, 3, 1, 1]"),
+    ],
+)
+def test_a_file_beside_a_study_is_read_and_another_content_is_another_study(
+    key: str, content: str, change: str, tmp_path: Path
+) -> None:
+    """The same study with the same file has the same digests, so that its rows are kept."""
+    (tmp_path / "own.toml").write_text(content, encoding="utf-8")
+    document = {**SMALL, "model": "tiny-mixtral-2m", key: "own.toml"}
+    asked = study_of(document, title="a study", folder=tmp_path)
+    first, again = inputs_of(asked).digests, inputs_of(asked).digests
+    changed = content.replace('overlap = ["dp", "oag"]', change) if key == "stack" else change
+    (tmp_path / "own.toml").write_text(changed, encoding="utf-8")
+    assert first == again != inputs_of(asked).digests
