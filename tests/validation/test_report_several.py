@@ -13,9 +13,10 @@ from validation.report.answers import Answers
 from validation.report.facts import table_of
 from validation.report.figures.labels import labels
 from validation.report.figures.lines import ladders_of, scaling_lines, where
-from validation.report.findings import Finding, best_of
+from validation.report.findings import Finding, best_of, search_of
 from validation.report.headline import headline
 from validation.report.questions import questions_of
+from validation.report.ranking import chosen
 from validation.report.read_prediction import Answer
 
 Record = Mapping[str, Any]
@@ -164,3 +165,22 @@ def test_a_point_of_the_scatter_is_its_rows_step_and_peak() -> None:
     first, second = table_of(found).marks
     assert first == {"x": "2", "y": "3", "room": "4", "low": "2", "high": "2"}
     assert (second["low"], second["high"]) == ("1", "5")
+
+
+def test_the_answer_and_the_best_of_each_search_are_drawn_however_many_there_are() -> None:
+    """Of ten, three may be drawn: the last, which the page is about, a search's best, the first."""
+    every = [made(step_s=1.0 + number) for number in range(10)]
+    search = Finding("time", every[5], [every[5]], proof=("1 plan", 0.0))
+    found = chosen(every, Answers(every, findings=[search]), every[9], 3)
+    assert found == [every[0], every[5], every[9]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("fields", {"sequence": 512}), ("settings", {"device.launch": "9 us"})],
+)
+def test_what_was_set_for_a_search_was_set_for_each_of_its_plans(key: str, value: Any) -> None:
+    plans = [{**RECORD, "plan_string": plan} for plan in ("data=32", "z=2,data=16")]
+    document = {"machine": MACHINE, key: value, "plans": plans, "certificate": "2 plans"}
+    answers, _ = search_of(document, "x")
+    assert [getattr(each.asked, key) for each in answers] == [value, value]
