@@ -108,3 +108,12 @@ def test_a_report_knows_the_whole_question_of_an_answer(name: str) -> None:
 def test_the_page_answers_with_the_step_that_is_predicted(name: str) -> None:
     answer = answered("predict", {key: str(each) for key, each in question(name).items()})
     assert answer["prediction"]["step_s"] == step(name)["step_s"]
+
+
+def test_lives_of_a_run_are_drawn_anew_with_another_seed_and_again_with_the_same() -> None:
+    """Two nodes fail every hour each, for most of a day."""
+    often = {**RUN, "tokens": 1e11, "mtbf": "1h"}
+    found = [api.plan_run(**question("usual"), **often, seed=seed).to_dict() for seed in (0, 1, 1)]
+    assert len({run["mean_step_s"] for run in found}) == 1
+    first, second, again = (run["median_s"] for run in found)
+    assert first != second == again
