@@ -13,6 +13,7 @@ from simgpt.search_runner import Searches
 from simulator.predict import Prediction, predict
 from simulator.search import SearchProblem
 from simulator.stacks.job import job_of
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 
@@ -73,8 +74,7 @@ def test_twice_the_devices_take_four_fifths_of_the_difference(anchor: str) -> No
 
 def test_the_text_says_what_moved_the_step_and_how_far(anchor: str) -> None:
     said = simgpt("predict", *LARGER, "--anchor", anchor).out
-    for words in ("mine.toml", "devices 64 (here 128)", "NeMo 25.02"):
-        assert words in " ".join(said.split())
+    assert_names(said, "mine.toml", "64", "128", "NeMo 25.02")
 
 
 def test_a_search_finds_the_same_plans_and_scales_all_of_them_alike(
@@ -301,8 +301,7 @@ def test_a_sweep_says_how_far_which_anchor_moved_its_steps(anchor: str) -> None:
     """Twice and four times the devices are one and two doublings away."""
     asked = ("llama-3.1-8b", "-m", "16x8xH100,8xNDR", "--stack", "megatron-core", *PLAN)
     more = ("--batch", "256", "--sweep", "devices=64,128", "--anchor", anchor)
-    said = " ".join(simgpt("predict", *asked, *more).out.split())
+    said = simgpt("predict", *asked, *more).out
     rows = answer("predict", *asked, *more)["rows"]
     factors = sorted(row["prediction"]["anchor"]["factor"] for row in rows)
-    span = f"steps times {factors[0]:.3f} to {factors[1]:.3f}, from {anchor}"
-    assert f"{span}; the nearest 0.0 to 1.0 doublings away" in said
+    assert_names(said, f"{factors[0]:.3f}", f"{factors[1]:.3f}", anchor, "0.0", "1.0")

@@ -87,7 +87,7 @@ def test_the_judge_sees_what_is_wrong(
         ('"step_s": 1.0, "hfu": 1.1', "HFU 1.1"),
         ('"step_s": 1.0, "mfu": 0.6', "MFU 0.6"),
         ('"step_s": 2.0', "does not sum"),
-        ('"step_s": 1.0, "memory": {"peak_bytes": 0}', "memory is not positive"),
+        ('"step_s": 1.0, "memory": {"peak_bytes": 0}', "memory"),
     ],
 )
 def test_the_judge_knows_what_no_step_can_be(

@@ -8,6 +8,7 @@ import pytest
 
 from simgpt.running.host_load import warn_of_measured
 from simgpt.running.trained import summary
+from tests.messages import assert_names
 
 
 def said(
@@ -28,20 +29,16 @@ def _host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_steps_that_other_processes_made_longer_are_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert said(capsys, waited_share=0.374, step_s=0.3).split("\n") == [
-        "ranks waited for a core in 37% of the measured steps' time, load 1.4 on 2 cores: other "
-        "processes made these steps longer; run again on a quiet machine",
-        "",
-    ]
+    (line,) = said(capsys, waited_share=0.374, step_s=0.3).splitlines()
+    assert_names(line, "37%", "1.4", "2")
 
 
 @pytest.mark.parametrize(("step_s", "times"), [(0.16, "1.6"), (0.05, "0.5")])
 def test_a_calibration_that_does_not_describe_the_machine_is_named(
     capsys: pytest.CaptureFixture[str], step_s: float, times: str
 ) -> None:
-    line = said(capsys, step_s=step_s)
-    assert line.startswith(f"measured steps took {times} times the predicted time: the calibration")
-    assert line.endswith("--recalibrate measures it anew\n")
+    (line,) = said(capsys, step_s=step_s).splitlines()
+    assert_names(line, times, "--recalibrate")
 
 
 @pytest.mark.parametrize("step_s", [0.07, 0.1, 0.14])
@@ -64,7 +61,7 @@ def test_a_machine_file_or_no_prediction_has_no_calibration(
 
 @pytest.mark.parametrize(
     ("waited", "ranks", "error"),
-    [(0.374, 2, "not comparable"), (0.1, 2, "-50.0 %"), (0.374, 4, "-50.0 %")],
+    [(0.374, 2, ""), (0.1, 2, "-50.0 %"), (0.374, 4, "-50.0 %")],
 )
 def test_steps_that_others_made_longer_are_compared_with_no_prediction(
     waited: float, ranks: int, error: str
@@ -83,5 +80,6 @@ def test_steps_that_others_made_longer_are_compared_with_no_prediction(
     }
     lines = summary(record, None).splitlines()
     (step,) = [line for line in lines if line.startswith("step (median)")]
+    assert ("%" in step) == bool(error)
     assert step.endswith(error)
     assert lines[-1].endswith("+10.0 %")  # memory does not depend on the load
