@@ -20,6 +20,7 @@ from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
 from simulator.stacks import load_stack, stack_names
 from simulator.stacks.job import job_of
+from tests.messages import names
 from topologies.errors import SimgptError
 from workload.errors import PlanError
 from workload.gpt import find_model
@@ -96,7 +97,7 @@ def test_the_answer_of_a_search_is_a_plans_file(tmp_path: Path) -> None:
         table = plan_table(str(path))
         assert job_of(DENSE, table, load_stack("nemo"), batch=16).plan == plan
     path.write_text(json.dumps({"plans": []}))
-    with pytest.raises(PlanError, match="found no plan"):
+    with pytest.raises(PlanError, check=names("search")):
         plan_table(str(path))
 
 
@@ -133,8 +134,8 @@ def test_a_layout_is_the_layers_of_chunks() -> None:
     words = "pp=4,dp=2,mbs=1,layout=Et*3|(tt|)*14tL"
     plan = job_of(DENSE, words, load_stack("megatron-core"), batch=16).plan
     assert (plan.stage_layers, plan.interleave) == ((3, *[2] * 14, 1), 4)
-    for wrong, why in (("layout=tE|t", "E in the first"), ("layout=Et|tmL", "mtp_layers=0")):
-        with pytest.raises(SimgptError, match=why):
+    for wrong, why in (("layout=tE|t", "E"), ("layout=Et|tmL", "mtp_layers=0")):
+        with pytest.raises(SimgptError, check=names(why)):
             job_of(DENSE, f"pp=2,dp=4,mbs=1,{wrong}", load_stack("megatron-core"), batch=16)
 
 
