@@ -13,6 +13,7 @@ from simgpt import roofline_text, tables
 from simgpt.api.asking import Asked
 from simgpt.api.errors import NothingToDrawError
 from simgpt.api.reasons import Why
+from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
 from tests.simulator.test_roofline import of_step
 from validation.report.figures.roofline import groups_of, roofline
@@ -83,25 +84,25 @@ def test_python_has_the_rows_and_the_figure(tmp_path: Path) -> None:
     del record["why"]["roofline"]
     without = Why(Asked((), (), "", record, (), (), 0))
     for ask in (without.plot, without.rows):
-        with pytest.raises(NothingToDrawError, match=r"ask for one with why\(\.\.\., roofline="):
+        with pytest.raises(NothingToDrawError, check=names("roofline=")):
             ask("roofline")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "named"),
     [
-        ("--roofline roof.jpeg", "roof.jpeg must end in .png or .svg or .pdf"),
-        ("--roofline nowhere/roof.png", "there is no folder"),
-        ("--roofline roof.svg -o roof.svg", "-o and --roofline both name roof.svg"),
+        ("--roofline roof.jpeg", "--roofline roof.jpeg .png .svg .pdf"),
+        ("--roofline nowhere/roof.png", "--roofline nowhere/roof.png"),
+        ("--roofline roof.svg -o roof.svg", "-o --roofline roof.svg"),
     ],
 )
 def test_a_file_that_cannot_be_drawn_is_refused_first(
-    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = simgpt(*WHY, *words.split())
     assert said.status == 2
-    assert told in said.sentence
+    assert_names(said.sentence, *named.split())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -116,8 +117,8 @@ def test_dots_that_lie_on_one_another_are_named_together() -> None:
         dot("a", 100.0, 1.00e14), dot("b", 105.0, 1.01e14),
         dot("c", 120.0, 1.00e14), dot("d", 100.0, 0.90e14), dot("whole step", 100.0, 1.00e14),
     ]  # fmt: skip
-    names = [[str(each["kind"]) for each in own] for own in groups_of(dots)]
-    assert names == [["b", "a"], ["c"], ["whole step"], ["d"]]
+    together = [[str(each["kind"]) for each in own] for own in groups_of(dots)]
+    assert together == [["b", "a"], ["c"], ["whole step"], ["d"]]
 
 
 def test_names_stand_inside_the_figure_and_apart() -> None:

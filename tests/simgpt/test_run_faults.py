@@ -54,7 +54,6 @@ def test_a_folder_that_another_run_saves_into_is_refused(
         with owned(tmp_path / "run", lambda _: None):
             said = run(tmp_path / "run", "--steps", "4", *words)
         assert said.status == 2
-        assert "another run is saving into" in said.sentence
         assert str(tmp_path / "run") in said.sentence
     assert run(tmp_path / "run", "--steps", "4", "--resume").status == 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.executor.data.megatron import write_indexed
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
 WORDS = ("run", "tiny-30k", "--batch", "4", "--timeout", "250", "--no-predict")
@@ -103,36 +104,27 @@ def test_every_plan_trains_on_the_same_sequences(tokens: Callable[[str], str]) -
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "named"),
     [
-        ("--min-lr 1e-4", "--min-lr needs --lr-schedule cosine, linear or wsd"),
-        ("--decay-steps 3", "--decay-steps needs --lr-schedule cosine, linear or wsd"),
-        ("--lr-schedule linear --min-lr 1", "--min-lr 1 is above --lr 0.0003"),
-        (
-            "--lr-schedule cosine --warmup-steps 10",
-            "--warmup-steps 10 leaves no step of --steps 10 to decay in",
-        ),
-        (
-            "--lr-schedule wsd --warmup-steps 8 --decay-steps 4",
-            "--warmup-steps 8 and a decay of 4 are more than --steps 10",
-        ),
-        ("--eval-every 3", "--eval-every needs --eval-data"),
-        ("--eval-batches 3", "--eval-batches needs --eval-data"),
-        ("--eval-data README.md", "--eval-data needs --eval-every"),
-        (
-            "--eval-data setup.py --eval-every 1 --eval-batches 1000",
-            "but an evaluation of 1000 batches of 4 takes 4000",
-        ),
-        ("--tokenizer /none", "cannot read the tokenizer /none: No such file or directory"),
-        ("--data a=1,b=0", "--data: the weight 0 of b is less than a ten-thousandth of all"),
-        ("--log same -o same", "-o and --log both name same; give each one of its own"),
-        ("--log same --trace same", "--log and --trace both name same"),
+        ("--min-lr 1e-4", "--min-lr --lr-schedule cosine linear wsd"),
+        ("--decay-steps 3", "--decay-steps --lr-schedule cosine linear wsd"),
+        ("--lr-schedule linear --min-lr 1", "--min-lr 1 --lr 0.0003"),
+        ("--lr-schedule cosine --warmup-steps 10", "--warmup-steps --steps 10"),
+        ("--lr-schedule wsd --warmup-steps 8 --decay-steps 4", "--warmup-steps 8 4 --steps 10"),
+        ("--eval-every 3", "--eval-every --eval-data"),
+        ("--eval-batches 3", "--eval-batches --eval-data"),
+        ("--eval-data README.md", "--eval-data --eval-every"),
+        ("--eval-data setup.py --eval-every 1 --eval-batches 1000", "setup.py 16 1000 4 4000"),
+        ("--tokenizer /none", "/none"),
+        ("--data a=1,b=0", "--data b 0"),
+        ("--log same -o same", "-o --log same"),
+        ("--log same --trace same", "--log --trace same"),
     ],
 )
-def test_what_would_have_no_effect_or_cannot_be_read_is_refused(words: str, sentence: str) -> None:
+def test_what_would_have_no_effect_or_cannot_be_read_is_refused(words: str, named: str) -> None:
     said = simgpt(*WORDS, *words.split())
     assert said.status == 2
-    assert sentence in said.sentence
+    assert_names(said.sentence, *named.split())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +140,7 @@ def test_without_an_extra_its_option_says_what_brings_it(
     )
     said = simgpt(*WORDS, option, "there")
     assert said.status == 5
-    assert f"{option} needs the package {package}; `pip install 'simgpt[{extra}]'`" in said.sentence
+    assert_names(said.sentence, option, package, f"simgpt[{extra}]")
 
 
 @pytest.mark.parametrize(
@@ -165,4 +157,4 @@ def test_an_option_that_the_plans_rule_has_no_use_for_is_refused(
 ) -> None:
     said = simgpt(*WORDS, *words, "--plan", f"data=1,precision=fp32,optimizer={rule}")
     assert said.status == 2
-    assert f"{words[0]} has no effect with optimizer={rule}" in said.err
+    assert_names(said.err, words[0], f"optimizer={rule}")

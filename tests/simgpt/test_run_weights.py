@@ -14,6 +14,7 @@ from executor.published import conversion
 from executor.published.config import config_of
 from tests.executor import hugging_face
 from tests.executor.test_parity import start
+from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from workload.gpt import GPT, find_model
 
@@ -31,7 +32,7 @@ def test_a_run_goes_on_from_what_another_run_left(tmp_path: Path) -> None:
     plan = ("--plan", "z=2,precision=fp32", "--json")
     one = run("tiny-30k", *plan, "--export-weights", first, "--lr", "1e-2")
     assert one.status == 0, one.err
-    assert f"wrote the weights into {first}" in one.err
+    assert_names(one.err, first)
     model = f"{first}/config.json"
     two = run(model, *plan, "--from-weights", first, "--export-weights", second, "--lr", "0")
     file = f"{second}/model.safetensors"
@@ -43,42 +44,37 @@ def test_a_run_goes_on_from_what_another_run_left(tmp_path: Path) -> None:
 
     again = run("tiny-30k", "--export-weights", first)
     assert again.status == 2
-    assert again.sentence.endswith(f"{first}: it is not empty; name a new folder")
+    assert_names(again.sentence, first)
     wider = run("tiny-1m", "--from-weights", file)
     assert wider.status == 2
-    assert f"{second}/config.json has layers=2, but tiny-1m has layers=4" in wider.sentence
+    assert_names(wider.sentence, f"{second}/config.json", "layers=2", "tiny-1m", "layers=4")
 
 
 @pytest.mark.parametrize(
-    ("model", "words", "sentence"),
+    ("model", "words", "named"),
     [
-        ("mpt-7b", ("--export-weights", "new"), "weights are read and written of GPT-2's, Llama's"),
-        ("nemotron-4-15b", ("--export-weights", "new"), "weights are read and written of GPT-2's"),
-        ("kimi-k2", ("--export-weights", "new"), "norm_eps=1e-05 has no place in those"),
-        (
-            "grok-1",
-            ("--export-weights", "new"),
-            "router=softmax has no place in those of Mixtral",
-        ),
+        ("mpt-7b", ("--export-weights", "new"), "mpt-7b alibi"),
+        ("kimi-k2", ("--export-weights", "new"), "kimi-k2 norm_eps=1e-05"),
+        ("grok-1", ("--export-weights", "new"), "grok-1 router=softmax Mixtral"),
         (
             "qwen3-30b-a3b",
             ("--model-set", "router=sigmoid", "--export-weights", "new"),
-            "router=sigmoid has no place in those of Qwen3-MoE",
+            "qwen3-30b-a3b router=sigmoid Qwen3-MoE",
         ),
+        ("tiny-30k", ("--from-weights", "nowhere"), "nowhere"),
+        ("tiny-30k", ("--export-weights", "file/new"), "file/new"),
         (
             "tiny-30k",
-            ("--from-weights", "nowhere"),
-            "cannot read the weights nowhere: No such file",
+            ("--from-weights", "."),
+            "model.safetensors model.safetensors.index.json",
         ),
-        ("tiny-30k", ("--export-weights", "file/new"), "cannot write file/new: Not a directory"),
-        ("tiny-30k", ("--from-weights", "."), "holds neither model.safetensors nor"),
-        ("tiny-30k", ("--from-weights", "file"), "file is no file of safetensors"),
+        ("tiny-30k", ("--from-weights", "file"), "file"),
     ],
 )
 def test_weights_that_cannot_be_are_refused_before_a_rank_starts(
     model: str,
     words: tuple[str, ...],
-    sentence: str,
+    named: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -86,7 +82,7 @@ def test_weights_that_cannot_be_are_refused_before_a_rank_starts(
     Path("file").write_bytes(b"")
     said = run(model, *words)
     assert said.status == 2
-    assert sentence in said.sentence
+    assert_names(said.sentence, *named.split())
     assert not Path("new").exists()
 
 
@@ -95,11 +91,12 @@ def test_experts_that_are_not_read_are_refused_by_their_family(tmp_path: Path) -
     config.write_text(json.dumps({"model_type": "qwen3_next", "num_experts": 8}))
     for model in (str(config), "mistral-7b"):
         said = run(model, "--from-weights", str(tmp_path))
-        assert "the family qwen3_next is refused: it needs gated DeltaNet" in said.sentence
+        assert said.status == 2
+        assert_names(said.sentence, "qwen3_next", "gated DeltaNet")
         (tmp_path / "model.safetensors").write_bytes(b"")
     config.write_text(json.dumps({"model_type": "mixtral", "rope_theta": 10_000}))
     said = run("mistral-7b", "--from-weights", str(tmp_path))
-    assert "config.json has experts=8, but mistral-7b has experts=0" in said.sentence
+    assert_names(said.sentence, "config.json", "experts=8", "mistral-7b", "experts=0")
 
 
 def published_qwen(folder: Path) -> tuple[GPT, dict[str, torch.Tensor]]:
@@ -148,24 +145,24 @@ def test_a_conversion_is_written_into_files_of_a_bounded_size(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "named"),
     [
-        (("--batch", "4"), "--batch has no effect with --steps 0, which trains nothing"),
-        (("--plan", "x=2"), "--plan x has no effect with --steps 0, which splits nothing"),
-        (("--model-set", "norm_eps=1e-3"), "has norm_eps=1e-06, but in has norm_eps=0.001"),
+        (("--batch", "4"), ("--batch", "--steps 0")),
+        (("--plan", "x=2"), ("--plan x", "--steps 0", "precision")),
+        (("--model-set", "norm_eps=1e-3"), ("norm_eps=1e-06", "norm_eps=0.001")),
     ],
 )
 def test_what_a_conversion_has_no_use_for_is_refused(
-    words: tuple[str, ...], sentence: str, tmp_path: Path
+    words: tuple[str, ...], named: tuple[str, ...], tmp_path: Path
 ) -> None:
     published_qwen(tmp_path / "in")
     said = convert(tmp_path / "in", tmp_path / "out", *words)
     assert said.status == 2
-    assert sentence in said.sentence
+    assert_names(said.sentence, *named)
     assert not (tmp_path / "out").exists()
 
 
 def test_no_steps_without_weights_are_refused() -> None:
     said = simgpt("run", "tiny-30k", "--steps", "0")
     assert said.status == 2
-    assert "give --from-weights and --export-weights" in said.sentence
+    assert_names(said.sentence, "--steps 0", "--from-weights", "--export-weights")

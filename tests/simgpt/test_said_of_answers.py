@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
 
@@ -17,16 +18,14 @@ def test_a_plan_that_fits_by_less_than_peaks_are_off_is_said_to_be_tight() -> No
     half = (told["sure_bytes"] + told["most_bytes"]) / 2
 
     def fits(peak_bytes: float) -> str:
-        """What is said where so large a peak would lie where the plan's now does."""
+        """The row of the text where so large a peak would lie where the plan's now does."""
         capacity = told["capacity_bytes"] * told["peak_bytes"] / peak_bytes
         memory = f"device.memory={capacity + told['reserve_bytes']:.0f} B"
         said = simgpt("predict", *asked, "--set", memory).out
         return said.partition("\nfits ")[2].partition("\n")[0].strip()
 
-    assert re.fullmatch(r"tight: [2-8] of 10 such runs fit", fits(half))
-    assert re.fullmatch(
-        r"yes: 9[0-2] of 100 such runs fit, .* to spare", fits(told["sure_bytes"] / 1.01)
-    )
+    assert re.search(r"^tight\b.*\b[2-8] of 10\b", fits(half))
+    assert re.search(r"^yes\b.*\b9[0-2] of 100\b", fits(told["sure_bytes"] / 1.01))
 
 
 @pytest.mark.parametrize(
@@ -45,15 +44,12 @@ def test_a_range_says_that_no_published_run_has_a_recipe(
     """Of models of either kind runs in nvfp4 are published."""
     asked = ("-m", "1x8xB200", "-n", "8", "--batch", "8", "--json", "--plan")
     found = json.loads(simgpt("predict", model, *asked, f"data=8,recipe={recipe}").out)
-    words = f"none of any published run with recipe={recipe}"
-    assert (words in found["range"]["basis"]) == is_said
+    assert (f"recipe={recipe}" in found["range"]["basis"]) == is_said
 
 
 def test_trays_of_racks_are_said_to_be_without_their_nvlink() -> None:
     asked = ("tiny-2m", "-m", "2xGB200,4xNDR", "-n", "8", "--batch", "8")
-    words = (
-        "nodes are trays of 4, without the NVLink of racks of 72 between them; 1x64xGB200 has it"
-    )
-    assert words in simgpt("predict", *asked, "--plan", "data=8").out
+    words = ("4", "NVLink", "72", "1x64xGB200")
+    assert_names(simgpt("predict", *asked, "--plan", "data=8").out, *words)
     fixed = "x=1,y=1,z=1,pipe=1,zero=0,micro_batch=1,recompute=none"
-    assert words in simgpt("search", *asked, "--plan", fixed).out
+    assert_names(simgpt("search", *asked, "--plan", fixed).out, *words)
