@@ -48,16 +48,16 @@ def test_slices_may_follow_and_nest_and_flows_join_them(events: tuple[Any, ...])
 @pytest.mark.parametrize(
     ("events", "words"),
     [
-        ((slice_of("a", 0, 2), slice_of("b", 1, 2)), "b on (0, 0) ends after the slice around"),
-        ((slice_of("a", 0, 1.002), slice_of("b", 1, 1)), "ends after the slice around it"),
-        ((slice_of("a", 0, -1),), "dur = -1 is no time"),
-        ((slice_of("a", 0, float("nan")),), "dur = nan is no time"),
-        ((slice_of("a", 0, 1, tid=7),), "track 7 of process 0 has no name"),
-        ((slice_of("", 0, 1),), "has no name"),
-        (({"ph": "B", "name": "a"},), "is of no known phase"),
-        ((slice_of("a", 0, 2), flow("s", 1), flow("f", 3)), "does not touch a slice"),
-        ((slice_of("a", 0, 2), flow("s", 1)), "is not one begin and one end"),
-        ((slice_of("a", 0, 2), flow("s", 2), flow("f", 1)), "ends before it begins"),
+        ((slice_of("a", 0, 2), slice_of("b", 1, 2)), "b on (0, 0)"),
+        ((slice_of("a", 0, 1.002), slice_of("b", 1, 1)), "b on (0, 0)"),
+        ((slice_of("a", 0, -1),), "dur = -1"),
+        ((slice_of("a", 0, float("nan")),), "dur = nan"),
+        ((slice_of("a", 0, 1, tid=7),), "track 7 of process 0"),
+        ((slice_of("", 0, 1),), "no name"),
+        (({"ph": "B", "name": "a"},), "phase"),
+        ((slice_of("a", 0, 2), flow("s", 1), flow("f", 3)), "flow m"),
+        ((slice_of("a", 0, 2), flow("s", 1)), "flow 1"),
+        ((slice_of("a", 0, 2), flow("s", 2), flow("f", 1)), "before"),
     ],
 )
 def test_the_checker_finds_what_is_wrong(events: tuple[Any, ...], words: str) -> None:

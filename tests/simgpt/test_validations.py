@@ -11,6 +11,7 @@ import pytest
 
 from simgpt.commands.validate.device import _record
 from simulator.engine import compiled
+from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
 from validation import host_validation as host
@@ -31,7 +32,7 @@ def test_the_host_validation_fails_above_its_tolerance(
     said = simgpt("validate", "host", "-m", "host", "--tolerance", tolerance, "--json")
     assert said.status == status
     assert json.loads(said.out)["mape"] == pytest.approx(0.5)
-    assert ("above the tolerance of 40.0 %" in said.err) == (status == 4)
+    assert ("40.0 %" in said.err) == (status == 4)
 
 
 def compared(path: Path, factor: float, tolerance: str) -> Said:
@@ -49,7 +50,8 @@ def test_a_table_fails_whether_its_collectives_are_predicted_too_slow_or_too_fas
     factor: float, tmp_path: Path
 ) -> None:
     said = compared(tmp_path / "t.json", factor, "0.3")
-    assert (said.status, said.err) == (4, "1 table above 30.0 %\n")
+    assert said.status == 4
+    assert_names(said.err, "1", "30.0 %")
     assert compared(tmp_path / "t.json", 1.0, "0.3").status == 0
 
 
@@ -85,7 +87,7 @@ def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch
     asked = ("predict", "gpt-5b", "-m", "perlmutter", "-n", "8", "--batch", "8")
     said = simgpt(*asked, "--engine", "compiled")
     assert said.status == 3
-    assert "installed without a C compiler" in said.err
+    assert_names(said.err, "C compiler", "simpy")
     assert json.loads(simgpt(*asked, "--json").out)["engine"] == "simpy"
 
 
@@ -94,4 +96,4 @@ def test_commands_of_published_runs_are_compared_with_nothing(tmp_path: Path) ->
     stored.write_text("{}", encoding="utf-8")
     said = simgpt("validate", "published", "--commands", "--against", str(stored))
     assert said.status == 2
-    assert "leave out --against" in said.err
+    assert_names(said.err, "--against")

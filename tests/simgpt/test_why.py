@@ -8,17 +8,12 @@ import pytest
 
 import simgpt as api
 from simgpt import tables
+from tests.messages import assert_names
 from tests.simgpt.face import asked, assert_golden, simgpt
 from topologies.files.units import format_quantity
 
 SMALL = ("tiny-30k", "-m", "frontier", "--plan", "x=2,data=2", "--batch", "4")
 WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
-
-
-def test_the_help_opens_with_two_examples() -> None:
-    said = simgpt("why", "--help")
-    assert said.out.count("\n  simgpt why ") == 2
-    assert_golden("help-why.txt", said.out)
 
 
 def test_the_answer_reads_as_its_golden_file() -> None:
@@ -32,11 +27,8 @@ def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
     """The sentence is below the budget, the range above both, and the two are of two numbers."""
     text = asked(*WHY).out
     rows = " ".join(text.split())
-    at = [rows.index(part) for part in ("8 of 10 such steps", "root of the sum", "the range above")]
-    assert at == sorted(at)
-    sentence = rows[at[-1] :].partition(")")[0]
-    assert "published runs" in sentence
-    assert "the two do not add up" in sentence
+    above, row, below = (rows.index(part) for part in ("8 of 10", "root of the sum", "the range"))
+    assert above < row < below
 
 
 def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
@@ -72,19 +64,19 @@ def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_nam
 
 
 @pytest.mark.parametrize(
-    ("status", "command", "words"),
+    ("status", "command", "named"),
     [
-        (2, "why", "missing argument 'MODEL'"),
-        (2, "why nope -m frontier -n 8", "unknown model 'nope'"),
-        (2, "why gpt-5b -m fronteir -n 8", "nearest: frontier"),
-        (3, "why tiny-30k -m frontier --plan x=3", "x=3 does not divide heads=8"),
-        (2, "why tiny-30k -m frontier --plan data=2 -o /nowhere/x", "there is no folder"),
+        (2, "why", "MODEL"),
+        (2, "why nope -m frontier -n 8", "nope"),
+        (2, "why gpt-5b -m fronteir -n 8", "fronteir frontier"),
+        (3, "why tiny-30k -m frontier --plan x=3", "heads=8 ffn=128 2"),
+        (2, "why tiny-30k -m frontier --plan data=2 -o /nowhere/x", "-o /nowhere"),
     ],
 )
-def test_wrong_input_is_one_sentence(status: int, command: str, words: str) -> None:
+def test_wrong_input_is_one_sentence(status: int, command: str, named: str) -> None:
     said = simgpt(*command.split())
     assert said.status == status
-    assert words in said.sentence
+    assert_names(said.sentence, *named.split())
 
 
 def test_the_head_names_the_question_as_that_of_a_prediction_does() -> None:
