@@ -14,7 +14,9 @@ from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
 from simulator.uncertainty.fitting import EXACT
+from tests.messages import assert_names
 from tests.simgpt.face import simgpt
+from tests.simgpt.offers import changes_in, times_in
 from topologies.machine_files import load_machine
 from topologies.placement import with_room
 from workload.gpt import find_model
@@ -53,7 +55,7 @@ def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(
     plan: str, sequence: str, ranks: int, fewer: int
 ) -> None:
     split = f"context={ranks},data={32 // ranks}"
-    assert f"it fits with {split} (" in told(plan, sequence)
+    assert changes_in(told(plan, sequence))[0] == split
     alone = plan.replace("cp=2,", "")
     assert fits(alone.replace("dp=rest", split), sequence)
     assert not fits(alone.replace("dp=rest", f"cp={fewer},dp=rest"), sequence)
@@ -62,21 +64,22 @@ def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(
 def test_a_loss_is_cut_into_the_fewest_chunks_that_are_enough_where_logits_are_too_large() -> None:
     asked = *("predict", "llama-3-8b", "-m", "1x8xA100-40", "-n", "8", "--batch", "32"), "--plan"
     plan = "fsdp=true,dp=rest,mbs=4,recompute=full"
-    assert "it fits with loss_chunks=2 (" in simgpt(*asked, plan, "--stack", "fsdp").err
+    assert changes_in(simgpt(*asked, plan, "--stack", "fsdp").err)[0] == "loss_chunks=2"
     assert "loss_chunks" not in simgpt(*asked, plan, "--stack", "megatron-core").err
 
 
 def test_only_what_divides_sequence_and_ranks_is_named() -> None:
     """24 ranks of data are split by 3, and 32 are not; 2*3 divides 9 * 2**15 tokens."""
     plan = "tp=2,dp=rest,mbs=1,sp=true,zero=1"
-    assert "context=3,data=8 (" in told(plan, "294912", "-n", "48", "--batch", "48")
-    assert "context=4,data=8 (" in told(plan, "294912")
-    assert "context=4,data=6 (" in told(plan, "262144", "-n", "48", "--batch", "48")
+    wide = ("-n", "48", "--batch", "48")
+    assert "context=3,data=8" in changes_in(told(plan, "294912", *wide))
+    assert "context=4,data=8" in changes_in(told(plan, "294912"))
+    assert "context=4,data=6" in changes_in(told(plan, "262144", *wide))
 
 
 def test_context_stands_among_other_changes_by_its_time() -> None:
     said = told("tp=1,dp=rest,mbs=16,zero=1", "8192", "--batch", "1024")
-    assert [each.partition(" (")[0] for each in said.partition("fits with ")[2].split(", or ")] == [
+    assert changes_in(said) == [
         "micro_batch=4",
         "context=4,data=16,micro_batch=16",
         "x=4,data=16,micro_batch=16",
@@ -93,8 +96,7 @@ def test_sequences_that_are_not_long_are_not_split() -> None:
 
 def test_context_goes_together_with_other_changes_where_these_are_not_enough() -> None:
     plan = "tp=4,dp=16,mbs=1,sp=true,zero=1"
-    said = told(plan, "4Mi")
-    change = said.partition("it fits with ")[2].partition(" together (")[0]
+    (change,) = changes_in(told(plan, "4Mi"))
     assert change == "recompute=full,zero=3,context=16,data=1"
     assert fits(f"tp=4,mbs=1,sp=true,{change}", "4Mi")
     assert not fits("tp=4,mbs=1,sp=true,recompute=full,zero=3,context=8,data=2", "4Mi")
@@ -102,8 +104,8 @@ def test_context_goes_together_with_other_changes_where_these_are_not_enough() -
 
 def test_where_no_split_is_enough_the_search_that_splits_further_is_named() -> None:
     said = told("tp=2,dp=2,mbs=1,sp=true,zero=1", "2Mi", "-n", "4", "--batch", "32")
-    assert "no change of one key is enough" in said
-    assert "let `simgpt search --split-sequences` split the model another way" in said
+    assert changes_in(said) == []
+    assert_names(said, "simgpt search --split-sequences")
 
 
 def test_a_stack_without_context_is_told_of_none() -> None:
@@ -139,8 +141,7 @@ def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
     room = before.memory.peak_bytes - short_bytes
     small = replace(before, memory=replace(before.memory, capacity_bytes=room, errors=EXACT))
     said = what_fits(small, H100)
-    changes = said.partition("it fits with ")[2].split(", or ")
-    assert changes[0] == f"recompute={parts}"
+    assert changes_in(said)[0] == f"recompute={parts}"
     after = predicted(job, replace(job.plan, recompute=parts))
     assert after.memory.peak_bytes <= room
     if job.plan.recompute == "none":
@@ -161,9 +162,8 @@ def test_what_is_offered_is_the_fastest_of_a_few_changes_simulated_once_each() -
 
     small = replace(before, memory=replace(before.memory, capacity_bytes=room, errors=EXACT))
     said = what_fits(small, H100, other)
-    offers = said.partition("it fits with ")[2].split(", or ")
     assert len(asked) == len(set(asked)) <= PREDICTED
-    assert len(offers) == min(len(asked), NAMED)
+    assert len(changes_in(said)) == min(len(asked), NAMED)
     assert {f"recompute={plan.recompute}" for plan in asked} >= {"recompute=moe_act"}
 
 
@@ -175,4 +175,5 @@ def test_uneven_experts_are_told_of_the_part_that_they_fill(tmp_path: Path) -> N
     plan = ("--plan", "tp=1,ep=8,pp=4,vpp=8,dp=rest,mbs=1,zero=1", "--batch", "512")
     where = ("-m", "16x8xH100,8xNDR", "-n", "128", "--stack", "megatron-core")
     said = simgpt("predict", "mixtral-8x7b", *where, *plan, "--routing", str(routing)).err
-    assert said.partition("it fits with ")[2].startswith("recompute=moe_act (6.")
+    assert changes_in(said)[0] == "recompute=moe_act"
+    assert times_in(said)[0].startswith("6.")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simgpt.face import assert_golden, simgpt
+from tests.messages import assert_names
+from tests.simgpt.face import simgpt
 
 PREDICT = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--plan", "z=4,data=rest", "--json")
 FIGURES = ("breakdown", "timeline", "memory", "links")
@@ -23,12 +24,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_help_opens_with_two_examples() -> None:
-    said = simgpt("report", "--help")
-    assert said.out.count("\n  simgpt report ") == 3
-    assert_golden("help-report.txt", said.out)
-
-
 def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> None:
     page, figures = tmp_path / "report.html", tmp_path / "figures"
     said = simgpt("report", str(folder), "-o", str(page), "--figures", str(figures))
@@ -38,7 +33,8 @@ def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> Non
     expected = {f"{name}.{suffix}" for name in FIGURES for suffix in suffixes}
     assert {path.name for path in figures.iterdir()} == expected
     text = page.read_text(encoding="utf-8")
-    assert "How long does one training step of tiny-1m take on 16 devices of frontier" in text
+    (question,) = re.findall("<h1>(.*?)</h1>", text)
+    assert_names(question, "tiny-1m", "16", "frontier")
     assert "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16" in text
 
 
@@ -72,21 +68,21 @@ def test_weak_scaling_is_drawn_for_every_machine_of_the_ladder(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "named"),
     [
-        ("report", "give FILES, or --weak-scaling"),
-        ("report {}", "give -o report.html, or --figures and a folder"),
-        ("report {} -o /nowhere/x.html", "there is no folder /nowhere"),
-        ("report {} -o x.pdf", "must end in .html"),
-        ("report {}/nope.json -o x.html", "cannot read"),
-        ("report {} --figures /dev/null/x", "cannot make the folder"),
-        ("report /dev/null -o x.html", "it is no regular file"),
+        ("report", "FILES --weak-scaling"),
+        ("report {}", "-o report.html --figures"),
+        ("report {} -o /nowhere/x.html", "-o /nowhere"),
+        ("report {} -o x.pdf", "-o x.pdf .html"),
+        ("report {}/nope.json -o x.html", "nope.json"),
+        ("report {} --figures /dev/null/x", "/dev/null/x"),
+        ("report /dev/null -o x.html", "/dev/null"),
     ],
 )
-def test_wrong_input_is_one_sentence(command: str, words: str, folder: Path) -> None:
+def test_wrong_input_is_one_sentence(command: str, named: str, folder: Path) -> None:
     said = simgpt(*command.format(folder).split())
     assert said.status == 2
-    assert words in said.sentence
+    assert_names(said.sentence, *named.split())
 
 
 @pytest.mark.usefixtures("figures_left_out")
@@ -99,7 +95,7 @@ def test_swept_steps_of_a_stack_in_fp8_have_the_commands_that_predict_them_again
     assert simgpt(*words, *swept, "--json", "-o", str(answer)).status == 0
     assert simgpt("report", str(answer), "-o", str(page)).status == 0
     text = html.unescape(page.read_text(encoding="utf-8"))
-    assert "MFU, of the peak of bf16" in text
+    assert re.search(r"MFU[^<\n]*bf16", text)
     found = re.findall(r"simgpt (predict tiny-1m [^\n<]*precision=fp8 [^\n<]*--stack nemo)", text)
     steps = {json.loads(simgpt(*shlex.split(each), "--json").out)["step_s"] for each in found}
     rows = json.loads(answer.read_text(encoding="utf-8"))["rows"]
@@ -110,15 +106,9 @@ def test_swept_steps_of_a_stack_in_fp8_have_the_commands_that_predict_them_again
 @pytest.mark.usefixtures("figures_left_out")
 def test_where_the_range_of_a_step_comes_from_stands_once_on_its_page(tmp_path: Path) -> None:
     answer, page = tmp_path / "answer.json", tmp_path / "report.html"
-    basis = "outside what was validated: no published run is like simgpt on 16 mi250x."
-    for asked, what in (
-        (PREDICT, "8 of 10 such steps"),
-        (
-            (*PREDICT, "--sweep", "recompute=none,full"),
-            "8 of 10 steps of the plan x=1,y=1,z=4,data=4",
-        ),
-    ):
+    basis = json.loads(simgpt(*PREDICT).out)["range"]["basis"]
+    for asked in (PREDICT, (*PREDICT, "--sweep", "recompute=none,full")):
         assert simgpt(*asked, "-o", str(answer)).status == 0
         assert simgpt("report", str(answer), "-o", str(page)).status == 0
         text = page.read_text(encoding="utf-8").replace("<wbr>", "")
-        assert text.count(f"{what}: {basis}") == 1
+        assert text.count(f": {basis}.") == 1
