@@ -23,6 +23,13 @@ def test_the_answer_reads_as_its_golden_file() -> None:
     assert_golden("why.txt", said.out)
 
 
+def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
+    """The range is above the budget, whose last row is a sum, and what both are is below it."""
+    rows = " ".join(asked(*WHY).out.split())
+    above, row, below = (rows.index(part) for part in ("8 of 10", "sum of squares", "the range"))
+    assert above < row < below
+
+
 def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
     record = json.loads(simgpt("why", *SMALL, "--json").out)
     assert record["step_s"] == json.loads(simgpt("predict", *SMALL, "--json").out)["step_s"]
