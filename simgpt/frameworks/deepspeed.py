@@ -163,12 +163,17 @@ def _read_precision(reading: Reading, *, half: bool) -> None:
     fp16 = reading.switch("fp16.enabled")
     if fp16:
         reading.differs("fp16.enabled", "bf16, which has as many bytes and the same rate")
-    brain = reading.switch("bf16.enabled") or reading.switch("bfloat16.enabled")
+    brain = is_bf16(reading)
     autocast = reading.switch("torch_autocast.enabled") or reading.switch("amp.enabled")
     if not (half or fp16 or brain or autocast):
         fields["precision"] = "fp32"
         return
     fields["gradients"] = "fp32" if dtype in WIDE else "bf16"
+
+
+def is_bf16(reading: Reading) -> bool:
+    """Whether training is in bf16, for certain."""
+    return any(reading.switch(name) for name in HALVES[:2])
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:

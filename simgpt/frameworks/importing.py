@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
+from simgpt.frameworks import axonn, deepspeed, megatron, megatron_deepspeed, torchtitan
 from simgpt.frameworks.files import (
     AXONN,
     BRIDGE,
@@ -135,7 +135,7 @@ def question_from(
     question = question_of(
         fields,
         frameworks=frameworks,
-        stack=megatron.FORK if len(frameworks) > 1 else readings[0].stack,
+        stack=megatron_deepspeed.STACK if len(frameworks) > 1 else readings[0].stack,
         devices=devices or fields.get("devices"),
         model=model or fields.get("model"),
         changed=changed,
@@ -165,11 +165,14 @@ def _read(
     for name, settings in merged.items():
         split = max(prod(fields.get(axis, 1) for axis in NOT_DATA), 1) if name == DEEPSPEED else 1
         ranks = max(devices // split, 1) if devices else None
-        reading = reading_of(name, settings, ranks, model, stack)
+        reading = reading_of(name, settings, ranks, model, stack, has_deepspeed=DEEPSPEED in merged)
         fields |= reading.fields
         if "devices" in reading.fields:
             fields["devices"] *= split
         readings.append(reading)
+    if len(readings) > 1:
+        bf16 = deepspeed.is_bf16(readings[1])
+        fields["zero"] = megatron_deepspeed.stage_that_runs(readings[0], fields["zero"], bf16=bf16)
     return readings, fields
 
 
@@ -199,9 +202,12 @@ def reading_of(
     devices: int | None,
     model: Mapping[str, Any],
     stack: str | None = None,
+    *,
+    has_deepspeed: bool = False,
 ) -> Reading:
     """A framework's settings, read and sorted, for a `model` with these fields of the user's, and
-    for the `stack` that is taken in place of the framework's."""
+    for the `stack` that is taken in place of the framework's; with `has_deepspeed` the stage of
+    ZeRO and such are told elsewhere."""
     table, words = table_of(framework), ""
     older = table.get("older", {})
     prefix = table.get("prefix", "")
@@ -212,7 +218,7 @@ def reading_of(
         table |= {"stack": own}
         settings, names = arguments_of(settings)
         framework = MEGATRON
-    reading = Reading(table, settings, names, model, stack)
+    reading = Reading(table, settings, names, model, stack, has_deepspeed=has_deepspeed)
     reading.stack_words = words
     reading.leave_switched_off()
     READERS[framework](reading, devices)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from simgpt.frameworks import megatron_optimizer, megatron_stages
+from simgpt.frameworks import megatron_deepspeed, megatron_optimizer, megatron_stages
 from simgpt.frameworks.layers import (
     activations,
     context,
@@ -26,15 +26,17 @@ from simgpt.frameworks.layers import (
     rotary,
     windows,
 )
-from simgpt.frameworks.reading import ON, Reading
+from simgpt.frameworks.reading import DIGITS, ON, FrameworkError, Reading
 from simgpt.frameworks.switches import OFF
 from simulator.stacks import load_stack
+from topologies.files.printable import shown
 from workload.errors import ModelError
 from workload.gpt import find_model
 from workload.models.rope_scaling import YARN, RopeScaling, scaling_of
 from workload.recipes.table import NO_RECIPE
 
 DROPOUT, NORM_EPS, MTP_LOSS = 0.1, 1e-5, 0.1
+SCHEDULE = "step-batch-size-schedule"
 # Which change no time.
 UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
@@ -50,7 +52,6 @@ MULTIPLE = 128  # to which times tp the vocabulary is padded
 BACKENDS = ("flash", "fused", "unfused", "local", "auto")
 IMPLEMENTATIONS = ("local", "transformer_engine", "inference_optimized")
 FP8_SWITCHES = ("fp8-format", "fp8", "fp8-hybrid", "fp8-e4m3")
-FORK = "megatron-deepspeed"  # a stack
 FORKS_FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 
 
@@ -58,6 +59,7 @@ def read(reading: Reading, devices: int | None) -> None:
     """Read all arguments that bear on a model and a plan; `devices` is their number if known."""
     reading.read_simple()
     fields = reading.fields
+    _read_schedule(reading)
     _read_model(reading)
     activations.read(reading)
     rotary.read(reading)
@@ -76,7 +78,7 @@ def read(reading: Reading, devices: int | None) -> None:
     kind = reading.word("transformer-impl", "", IMPLEMENTATIONS)
     flash, local = reading.switch("use-flash-attn"), kind == IMPLEMENTATIONS[0]
     if reading.switch("deepspeed"):
-        _read_fork(reading)
+        megatron_deepspeed.read(reading)
         local, flash = True, flash or any(map(reading.switch, FORKS_FLASH))
     else:
         fusions.read(reading)
@@ -90,18 +92,6 @@ def read(reading: Reading, devices: int | None) -> None:
         fields.pop("sequence_parallel", None)  # as Megatron does
     elif not reading.switch("deepspeed"):
         fields.setdefault("sequence_parallel", False)  # Megatron's own default, no recipe's
-
-
-def _read_fork(reading: Reading) -> None:
-    """What Megatron-DeepSpeed does otherwise: ZeRO of DeepSpeed's, and no overlap of its own.
-
-    Source: microsoft/Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed.
-    """
-    reading.stack = FORK
-    reading.fields["zero"] = reading.number("zero-stage", most=3)
-    reading.fields["overlap"] = "none"
-    if reading.switch("embed-layernorm"):
-        reading.fields["embedding_norm"] = True
 
 
 def _read_model(reading: Reading) -> None:
@@ -136,6 +126,21 @@ def _read_model(reading: Reading) -> None:
     fields["dropout"] = reading.real("hidden-dropout", DROPOUT)
     if reading.real("attention-dropout", DROPOUT) != fields["dropout"]:
         reading.differs("attention-dropout", f"{fields['dropout']} is dropped everywhere")
+
+
+def _read_schedule(reading: Reading) -> None:
+    """Read the last batch of a schedule, `0:768 250B:1536`, which stands in place of the batch.
+
+    Source: NVIDIA/Megatron-LM@d98e8a6, megatron/core/num_microbatches_calculator.py.
+    """
+    text = reading.text(SCHEDULE)
+    if not text:
+        return
+    batches = [part.rpartition(":")[2] for part in text.strip("'\"").split()]
+    if not (batches[-1].isdecimal() and 0 < len(batches[-1]) <= DIGITS):
+        raise FrameworkError(f"--{SCHEDULE} = {shown(text)} must be as 0:768 250B:1536")
+    reading.fields.setdefault("batch", int(batches[-1]))
+    reading.differs(SCHEDULE, reading.table["changes"][SCHEDULE])
 
 
 def _read_head_norms(reading: Reading) -> None:

@@ -73,7 +73,7 @@ class Reading:
     table. `names` are the file's own names of settings, where they are not the table's; `model` has
     the fields of the model that the user names, and those that are set beside it, which come before
     the file's; `stack` is that of the files and `stack_words` say why, `asked_stack` is taken in
-    its place.
+    its place; with `has_deepspeed` DeepSpeed's JSON is given beside a script.
     """
 
     def __init__(
@@ -83,12 +83,14 @@ class Reading:
         names: Mapping[str, str] | None = None,
         model: Mapping[str, Any] | None = None,
         asked_stack: str | None = None,
+        *,
+        has_deepspeed: bool = False,
     ) -> None:
         self.table = table
         self.names = names or {}
         self.model = model or {}
         self.stack, self.stack_words = str(table["stack"]), ""
-        self.asked_stack = asked_stack
+        self.asked_stack, self.has_deepspeed = asked_stack, has_deepspeed
         if len(settings) > MOST_SETTINGS:
             raise FrameworkError(f"the files have more than {MOST_SETTINGS:,} settings")
         self.settings = {name: text_of(value) for name, value in settings.items()}

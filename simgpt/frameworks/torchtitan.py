@@ -23,6 +23,7 @@ WHOLE, HALF = DTYPES = ("float32", "bfloat16")
 MODES = ("none", "selective", "full", "memory_budget")
 RESHARDS = ("default", "always", "never")
 EAGER = "torchtitan-eager"
+COMPONENTS, LAYERS = "compile.components", "model"  # what is compiled: these and the loss
 P, T, AC = "parallelism.", "training.", "activation_checkpoint."
 OFFLOAD = T + "enable_cpu_offload"
 PARTS = P + "pipeline_parallel_microbatches"  # of older releases
@@ -68,7 +69,8 @@ def read(reading: Reading, devices: int | None) -> None:
     fields["gradients"] = "fp32" if fp32 else "bf16"
     if reading.word(T + "dtype", WHOLE, DTYPES) != WHOLE:
         reading.differs(T + "dtype", reading.table["changes"][T + "dtype"])
-    if not reading.switch("compile.enable"):
+    compiled = reading.settings.get(COMPONENTS, LAYERS).split()
+    if not (reading.switch("compile.enable") and LAYERS in compiled):
         reading.stack = EAGER
     _read_offload(reading)
     if reading.text("model.attn_mask_type", "causal") != "causal":
