@@ -15,6 +15,8 @@ from simgpt.frameworks.reading import FrameworkError, Reading
 
 Z = "zero_optimization."
 OFFLOAD, WEIGHTS = Z + "offload_optimizer.", Z + "offload_param."
+RULE, ADAM = "optimizer.type", ("adam", "adamw")
+ZENFLOW = Z + "zenflow."
 PLACES = ("none", "cpu", "nvme")
 HALVES = ("bf16.enabled", "bfloat16.enabled", "fp16.enabled")
 SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -58,6 +60,7 @@ def read(reading: Reading, devices: int | None) -> None:
         fields["shard"] = within
     _read_held(reading, stage)
     _read_offload(reading)
+    _read_optimizer(reading)
     _read_precision(reading, half=any(name in filled_in for name in HALVES))
 
 
@@ -98,6 +101,20 @@ def _read_offload(reading: Reading) -> None:
         reading.fields["offload"] = "update"
     _read_parameters(reading)
     _read_ratio(reading)
+
+
+def _read_optimizer(reading: Reading) -> None:
+    """Say what of the update is another than AdamW's right behind the backward pass.
+
+    Source: deepspeedai/DeepSpeed@edaa722, deepspeed/runtime/config.py (names in any case), and
+    runtime/zenflow/zenflow_config.py, whose section alone switches it on.
+    """
+    if reading.text(RULE, ADAM[0]).lower() not in ADAM:
+        reading.differs(RULE, "AdamW, whose gradients are summed whole")
+    late = [name for name in reading.settings if name.startswith(ZENFLOW)]
+    for name in late[:1]:
+        reading.refuse(name, reading.table["refused"][ZENFLOW.rstrip(".")])
+    reading.without(f"{ZENFLOW}*")
 
 
 def _read_ratio(reading: Reading) -> None:

@@ -43,6 +43,7 @@ OF_RECIPES = (
     "stack",
     "elsewhere",
     "fp8_recipe",
+    "fsdp_shards",
     "sends_once",
     "with_fusions",
     "fused_unless_said",

@@ -92,6 +92,8 @@ def read(reading: Reading, devices: int | None) -> None:
         fields.pop("sequence_parallel", None)  # as Megatron does
     elif not reading.switch("deepspeed"):
         fields.setdefault("sequence_parallel", False)  # Megatron's own default, no recipe's
+    if "micro_batch" not in fields and reading.table.get("prefix"):  # which Megatron-LM refuses
+        reading.differs("micro-batch-size", "not given: all that a rank has of the batch, at once")
 
 
 def _read_model(reading: Reading) -> None:
@@ -212,10 +214,10 @@ def _read_state(reading: Reading, devices: int | None) -> None:
     """What data parallelism shards, and over how many ranks."""
     fields = reading.fields
     sharded = fsdp.is_on(reading)
-    strategy = reading.text("data-parallel-sharding-strategy", "optim_grads_params")
+    strategy = reading.text(fsdp.STRATEGY, reading.table["fsdp_shards"])
     fields["zero"] = int(reading.switch("use-distributed-optimizer"))
     if sharded and strategy not in fsdp.STRATEGIES:
-        reading.refuse("data-parallel-sharding-strategy", f"known: {', '.join(fsdp.STRATEGIES)}")
+        reading.refuse(fsdp.STRATEGY, f"known: {', '.join(fsdp.STRATEGIES)}")
     elif sharded:
         fields["zero"] = fsdp.STRATEGIES[strategy]
     fsdp.read(reading)

@@ -244,7 +244,8 @@ def _plan_words(fields: Mapping[str, Any], stack: str) -> dict[str, Any]:
     words: dict[str, Any] = {}
     for key in PLAN:
         value = fields.get(key, "rest" if key == "data" else None)
-        if value is not None and (key in ("data", "micro_batch") or value not in (0, 1)):
+        nothing = {"data": (), "micro_batch": (), "shard": (0,)}.get(key, (0, 1))
+        if value is not None and value not in nothing:  # beside context, shard=1 is not all ranks
             words[key] = value
     for key in ALWAYS:
         if key in fields:

@@ -35,6 +35,9 @@ PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or l
 GATES = {"swiglu": "silu", "quick-geglu": "quick_gelu"}  # as recipes of Megatron-Bridge have them
 OTHERS = "--stack nemo-2024 is NeMo 23.07 to 24.05, nemo-2023 before it, nemo after it"
 CORE, WHOLE = "mcore_gpt", "apex_transformer_log_level"  # of NeMo's whole configurations
+FSDP = (
+    "fsdp"  # PyTorch's in NeMo 1, of whichever name in NeMo 2 (nemo/lightning/pytorch/strategies)
+)
 OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
 
 
@@ -72,6 +75,9 @@ def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str
     if parts[-2:] == ["optim", "name"] or leaf == "optimizer":
         own = [("use-distributed-optimizer", "true")] if value in DISTRIBUTED else []
         return own or [("optimizer", "adam" if "adam" in value else value)]
+    if leaf == FSDP:
+        own = "use-megatron-fsdp" if value == "megatron" else "use-torch-fsdp2"
+        return [(own, "true" if value == "megatron" else value)]
     if leaf in PRECISIONS:
         return _precision(value, table["precisions"])
     if leaf == PACKED and not OFF.fullmatch(value):

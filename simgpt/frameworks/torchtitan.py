@@ -192,7 +192,8 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     batch = reading.number(T + "global_batch_size", -1, least=-1)
     split = reading.number(P + "pipeline_parallel_microbatch_size", 1)
     piped = fields.get("pipe", 1) > 1
-    parts = reading.number(PARTS, fields.get("pipe", 1) if _is_older(reading) else 0)
+    chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
+    parts = reading.number(PARTS, chunks if _is_older(reading) else 0)
     if parts and piped:
         split = max(local // parts, 1)
         if local % parts:
@@ -212,7 +213,8 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
 
 def _is_older(reading: Reading) -> bool:
     """Whether pipelines are those of releases before March 2025: of layers alone, without a part
-    for embedding and classifier, and of as many micro-batches as there are stages."""
+    for embedding and classifier, and of as many micro-batches as there are chunks of all stages
+    (pytorch/torchtitan@785c34c, torchtitan/distributed/pipeline.py, num_total_stages)."""
     return P + "pipeline_parallel_degree" in reading.names
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from simgpt.frameworks.reading import Reading
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+STRATEGY = "data-parallel-sharding-strategy"
 NAMES = ("use-megatron-fsdp", "use-custom-fsdp")
 MAIN_GRADIENTS = "megatron-fsdp-main-grads-dtype"
 UNFUSED = "no-gradient-accumulation-fusion"
@@ -55,7 +56,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     names = {number: name for name, number in STRATEGIES.items()}
     settings: dict[str, Any] = {"use-megatron-fsdp": True, "ckpt-format": "fsdp_dtensor"}
-    settings |= {"data-parallel-sharding-strategy": names[fields["zero"]], UNFUSED: True}
+    settings |= {STRATEGY: names[fields["zero"]], UNFUSED: True}
     if fields["zero"] == 3:
         settings["init-model-with-meta-device"] = True
     if fields["precision"] != "fp32" and fields["gradients"] == "fp32":

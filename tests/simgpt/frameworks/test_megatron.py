@@ -24,6 +24,7 @@ SMALL = {
     "micro-batch-size": 1,
     "bf16": True,
 }
+FSDP = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
 
 
 def asked(devices: int | None = 16, **settings: Any) -> Question:
@@ -75,15 +76,16 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
 @pytest.mark.parametrize(
     ("settings", "key", "value"),
     [
-        ({"use_megatron_fsdp": True}, "zero", 3),
+        ({"use_megatron_fsdp": True}, "zero", 0),  # no_shard, its default
+        (FSDP, "zero", 3),
         ({"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim"}, "zero", 1),
         ({"data_parallel_sharding_strategy": "optim_grads"}, "zero", 0),
         ({"use_distributed_optimizer": True, "overlap_grad_reduce": True}, "overlap", "oar+dp"),
-        ({"use_megatron_fsdp": True, "overlap_grad_reduce": True, "overlap_param_gather": True},
+        (FSDP | {"overlap_grad_reduce": True, "overlap_param_gather": True},
          "overlap", "oar+ors+oag"),
-        ({"use_megatron_fsdp": True, "overlap_grad_reduce": True, "overlap_param_gather": True,
+        (FSDP | {"overlap_grad_reduce": True, "overlap_param_gather": True,
           "num_distributed_optimizer_instances": 2}, "overlap", "oar+ors+oag+dp"),
-        ({"use_megatron_fsdp": True, "megatron_fsdp_main_grads_dtype": "bf16"}, "gradients",
+        (FSDP | {"megatron_fsdp_main_grads_dtype": "bf16"}, "gradients",
          "bf16"),
         ({"no_async_tensor_model_parallel_allreduce": True}, "overlap", "none"),
         ({"pipeline_model_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 2},
@@ -146,8 +148,8 @@ def test_a_fraction_of_an_update_on_the_host_is_a_share_of_it() -> None:
         ({"use_distributed_optimizer": False}, False, True),
         ({"optimizer": "dist_muon", "use_distributed_optimizer": False}, False, True),
         ({"optimizer_cpu_offload": True}, False, True),
-        ({"use_megatron_fsdp": True, "fp8_recipe": "mxfp8", "fp8_format": "e4m3"}, False, True),
-        ({"use_megatron_fsdp": True}, True, False),
+        (FSDP | {"fp8_recipe": "mxfp8", "fp8_format": "e4m3"}, False, True),
+        (FSDP, True, False),
     ],
 )
 def test_parameters_are_gathered_in_fp8_or_it_is_said_why_not(
