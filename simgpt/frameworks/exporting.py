@@ -44,6 +44,7 @@ WRITERS: Mapping[str, Writer] = {
     DEEPSPEED: deepspeed.written,
     AXONN: axonn.written,
 }
+IN_FP8 = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks that are told whether linears are in fp8
 ALONE = ("x", "pipe", "context", "y", "z")  # sizes that need not be written where they are 1
 
 
@@ -98,6 +99,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
             f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
             "that of its stack; take --to megatron"
         )
+    if job.stack.fp8 and framework not in IN_FP8:
+        raise PlanCannotRunError(f"{table['title']} has no setting for precision=fp8")
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     fields["order"] = _order_of(job.plan, own)
     settings = _simple(table, fields) | WRITERS[framework](fields | {"table": table})

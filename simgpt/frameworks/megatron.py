@@ -92,7 +92,8 @@ def read(reading: Reading, devices: int | None) -> None:
         fields.pop("sequence_parallel", None)  # as Megatron does
     elif not reading.switch("deepspeed"):
         fields.setdefault("sequence_parallel", False)  # Megatron's own default, no recipe's
-    if "micro_batch" not in fields and reading.table.get("prefix"):  # which Megatron-LM refuses
+    of_recipe = "fused_unless_said" in reading.table
+    if "micro_batch" not in fields and not of_recipe:  # which Megatron-LM refuses
         reading.differs("micro-batch-size", "not given: all that a rank has of the batch, at once")
 
 

@@ -76,8 +76,8 @@ def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str
         own = [("use-distributed-optimizer", "true")] if value in DISTRIBUTED else []
         return own or [("optimizer", "adam" if "adam" in value else value)]
     if leaf == FSDP:
-        own = "use-megatron-fsdp" if value == "megatron" else "use-torch-fsdp2"
-        return [(own, "true" if value == "megatron" else value)]
+        of_megatron = value == "megatron"
+        return [("use-megatron-fsdp", "true")] if of_megatron else [("use-torch-fsdp2", value)]
     if leaf in PRECISIONS:
         return _precision(value, table["precisions"])
     if leaf == PACKED and not OFF.fullmatch(value):

@@ -157,6 +157,13 @@ def test_without_a_batch_each_rank_has_one_micro_batch(
     assert (plan.data, plan.batch, plan.micro_batch) == (ranks, 2 * ranks, 2)
 
 
+def test_a_script_without_a_micro_batch_which_megatron_refuses_is_said() -> None:
+    """A: assert args.micro_batch_size is not None."""
+    question = asked({"micro-batch-size": None, "global-batch-size": 64})
+    assert [each.name for each in question.changes] == ["--micro-batch-size"]
+    assert asked({}).changes == ()
+
+
 @pytest.mark.parametrize(
     ("settings", "shard"),
     [

@@ -1,0 +1,166 @@
+"""Of two features at once, what a framework cannot be told is refused or noted by its name.
+
+The exporter compares what it wrote with what is asked by its own rules; here the whole plans are
+compared, field by field, with what is neither refused nor in a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simgpt.frameworks.exporting import Asked, Exported, exported
+from simgpt.frameworks.importing import imported
+from simgpt.frameworks.rendering import rendered
+from simulator.stacks import load_stack
+from simulator.stacks.job import Job, job_of
+from tests.simgpt.frameworks.test_round_trips import SUFFIXES
+from topologies.errors import SimgptError
+from topologies.session import Session
+from workload.gpt import find_model
+from workload.models.read import described_model
+
+USUAL: dict[str, Any] = {"data": 16, "micro_batch": 1, "zero": 1, "sequence_parallel": True}
+HOW: dict[str, dict[str, Any]] = {
+    "fp8": {"precision": "fp8"},
+    "mxfp8": {"precision": "mxfp8"},
+    "nvfp4": {"precision": "nvfp4"},
+    "update": {"offload": "update"},
+    "parameters": {"zero": 3, "offload": "parameters"},
+    "half": {"gradients": "bf16"},
+}
+WHERE: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "ring": {"context": 2, "context_kind": "ring"},
+    "gathered": {"context": 2, "context_kind": "all_gather"},
+    "traded": {"context": 4, "context_heads": 2},
+    "experts": {"expert": 4},
+    "whole experts": {"x": 2, "expert": 4, "expert_tensor": 1},
+    "experts beside context": {"context": 4, "expert": 2},
+    "copies": {"zero": 3, "shard": 4},
+    "copies beside context": {"zero": 3, "context": 2, "shard": 1},
+}
+ZERO = {"torchtitan": 3, "axonn": 0}  # the only ones that run there, or none
+# Fields that say nothing where others are off, and what a plan's even layers spell out.
+INERT = {"batch", "stage_layers", "schedule", "order", "overlap"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def session() -> Iterator[None]:
+    with Session():
+        yield
+
+
+def asked_of(framework: str, how: str, where: str) -> Asked:
+    words = {**USUAL, "zero": ZERO.get(framework, 1), **HOW[how], **WHERE[where]}
+    if words.get("x", 1) == 1 or framework == "axonn":
+        del words["sequence_parallel"]
+    gpt = find_model("qwen3-30b-a3b" if "expert" in words else "llama-3.1-8b")
+    return Asked(gpt, words, None, 64)
+
+
+def read_again(found: Exported, asked: Asked, folder: Path) -> Job:
+    """The job that the exported file asks for."""
+    path = folder / f"exported{SUFFIXES[found.framework]}"
+    path.write_text(rendered(found) + "\n", encoding="utf-8")
+    question = imported([path], devices=found.devices, model=asked.gpt.name)
+    assert question.refused == ()
+    assert described_model(asked.gpt.name).gpt == asked.gpt
+    words = dict(question.plan)
+    return job_of(
+        asked.gpt, words, load_stack(question.stack), devices=found.devices, batch=question.batch
+    )
+
+
+def job_asked(asked: Asked, stack: str) -> Job:
+    return job_of(asked.gpt, asked.plan, load_stack(stack), batch=asked.batch)
+
+
+def fields_of(job: Job) -> dict[str, Any]:
+    """What of a plan says something."""
+    fields = {key: value for key, value in asdict(job.plan).items() if key not in INERT}
+    fields["precision"] = "fp8" if job.stack.fp8 else fields["precision"]
+    if fields["expert_tensor"] == fields["x"]:
+        fields["expert_tensor"] = 0
+    if fields["context"] == 1:
+        del fields["context_kind"]
+    if fields["dispatcher"] == "all_to_all":
+        fields["dispatcher"] = "usual"
+    return fields
+
+
+@pytest.mark.parametrize(
+    ("framework", "stack"),
+    [
+        ("megatron", "megatron-core"),
+        ("megatron-bridge", "nemo"),
+        ("torchtitan", "torchtitan"),
+        ("deepspeed", "deepspeed"),
+        ("axonn", "axonn"),
+    ],
+)
+@pytest.mark.parametrize("how", HOW)
+def test_what_a_framework_is_not_told_of_two_features_is_refused_or_noted(
+    framework: str, stack: str, how: str, tmp_path: Path
+) -> None:
+    for where, further in WHERE.items():
+        asked = asked_of(framework, how, where)
+        try:
+            found = exported(asked, framework)
+        except SimgptError as error:
+            given = (*HOW[how], *further, "recipe")
+            named = [key for key in given if f"{key}=" in str(error)]
+            assert named or "experts" in str(error), (where, str(error))
+            continue
+        one, two = fields_of(job_asked(asked, stack)), fields_of(read_again(found, asked, tmp_path))
+        notes = " ".join(found.notes)
+        lost = [key for key in one if one[key] != two.get(key) and f"{key}=" not in notes]
+        assert lost == [], (where, {key: (one[key], two.get(key)) for key in lost})
+
+
+def test_gradients_of_axonn_are_told_in_the_script_and_noted() -> None:
+    plan = {"x": 2, "data": 8, "micro_batch": 1, "gradients": "bf16"}
+    found = exported(Asked(find_model("gpt-5b"), plan, None, 64), "axonn")
+    assert [each for each in found.notes if each.startswith("gradients=bf16 ")]
+    usual = exported(Asked(find_model("gpt-5b"), plan | {"gradients": "fp32"}, None, 64), "axonn")
+    assert not [each for each in usual.notes if each.startswith("gradients=")]
+
+
+@pytest.mark.parametrize(
+    ("plan", "runs"),
+    [
+        # distributed/parallel_dims.py of torchtitan 0.2.1: experts are on all ranks of context, and
+        # of tensor parallelism where that does not split them: ep % cp, or ep % (cp * tp), is 0.
+        ({"context": 4, "expert": 2}, False),
+        ({"context": 4, "expert": 4}, True),
+        ({"context": 4, "expert": 8}, True),
+        ({"x": 2, "context": 2, "expert": 2, "expert_tensor": 1}, False),
+        ({"x": 2, "context": 2, "expert": 4, "expert_tensor": 1}, True),
+        ({"x": 2, "context": 2, "expert": 2}, True),
+        ({"x": 2, "expert": 1, "expert_tensor": 1}, False),
+    ],
+)
+def test_torchtitans_experts_are_on_all_ranks_of_context(plan: dict[str, Any], runs: bool) -> None:
+    words = {**USUAL, "zero": 3} | plan
+    if words.get("x", 1) == 1:
+        del words["sequence_parallel"]
+    asked = Asked(find_model("qwen3-30b-a3b"), words, None, 64)
+    if not runs:
+        with pytest.raises(SimgptError, match=f"expert={plan['expert']}"):
+            exported(asked, "torchtitan")
+        return
+    settings = exported(asked, "torchtitan").settings
+    assert settings["parallelism.expert_parallel_degree"] == plan["expert"]
+    within = plan.get("expert_tensor", plan.get("x", 1))
+    assert settings["parallelism.expert_tensor_parallel_degree"] == within
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "axonn"])
+def test_fp8_that_a_file_does_not_say_is_refused_by_name(framework: str) -> None:
+    plan = {"data": 16, "micro_batch": 1, "zero": 0, "precision": "fp8"}
+    with pytest.raises(SimgptError, match="precision=fp8"):
+        exported(Asked(find_model("llama-3.1-8b"), plan, None, 64), framework)
