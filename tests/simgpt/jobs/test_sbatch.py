@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgpt.sites.job_script import (
+    JobRequest,
     job_name,
+    job_script,
     limit_of,
     nodes_of,
     seconds_of,
@@ -86,6 +89,17 @@ def test_perlmutter_is_asked_for_nodes_with_the_devices_that_were_predicted(
     said = script(machine, "--site", "perlmutter", "--account", "abc123")
     assert submitted(said.out).options["--constraint"] == constraint
     assert ("NERSC docs" in said.out) == (constraint != "gpu")  # the source of that setting
+
+
+@pytest.mark.parametrize(
+    ("launcher", "tasks", "cores"), [("torchrun", "1", "56"), ("srun", "8", "7")]
+)
+def test_cores_are_those_of_a_tasks_ranks(launcher: str, tasks: str, cores: str) -> None:
+    """7 for each of 8 ranks of a node, which torchrun starts from one task and srun each itself."""
+    site = replace(sites()["generic"], launcher=launcher, cpus_per_task=7)
+    job = JobRequest("job", 2, 8, is_full=True, limit_s=600.0, words=("run",))
+    options = submitted(job_script(site, job)).options
+    assert (options["--ntasks-per-node"], options["--cpus-per-task"]) == (tasks, cores)
 
 
 def test_trays_of_racks_are_slurms_nodes_and_segments_theirs() -> None:

@@ -232,6 +232,7 @@ def test_a_sliding_window_of_all_layers_is_read_and_one_of_some_is_said() -> Non
     assert off.gpt.window == 0
     assert not any("sliding_window" in text for text in notes(off))
     switched = described("qwen3-8b", {"use_sliding_window": True, "sliding_window": 512})
+    assert switched.gpt.window == 0  # which layers are within it, the config does not say
     (said,) = notes(switched, sequence=513)
     assert said in notes(switched)
     assert_names(said, "sliding_window", "512", "--model-set", "window", "global_every")
