@@ -23,7 +23,7 @@ from simgpt.frameworks.identity.sizes import check_sizes
 from simgpt.frameworks.question import AS_SAID, Instead, Question, checked, in_place, question_of
 from simgpt.frameworks.reading import FrameworkError, NotSaidError, Reading
 from simgpt.frameworks.recipe_file import read_recipe
-from simgpt.frameworks.recipes import arguments_of, release_of
+from simgpt.frameworks.recipes import arguments_of, leave_to_recipe, release_of
 from simgpt.frameworks.rendering import exported_from
 from simgpt.frameworks.titan_recipe import is_titan, read_titan
 from topologies.files.printable import path_shown
@@ -44,6 +44,7 @@ OF_RECIPES = (
     "elsewhere",
     "fp8_recipe",
     "fsdp_shards",
+    "fsdp_sums",
     "sends_once",
     "with_fusions",
     "fused_unless_said",
@@ -218,6 +219,8 @@ def reading_of(
         own, words = release_of(framework, settings)
         table |= {"stack": own}
         settings, names = arguments_of(settings)
+        if framework == BRIDGE:
+            leave_to_recipe(settings, names)
         framework = MEGATRON
     reading = Reading(table, settings, names, model, stack, has_deepspeed=has_deepspeed)
     reading.stack_words = words

@@ -36,7 +36,7 @@ from workload.models.rope_scaling import YARN, RopeScaling, scaling_of
 from workload.recipes.table import NO_RECIPE
 
 DROPOUT, NORM_EPS, MTP_LOSS = 0.1, 1e-5, 0.1
-SCHEDULE = "step-batch-size-schedule"
+SCHEDULE, MAIN_GRADIENTS = "step-batch-size-schedule", "main-grads-dtype"
 # Which change no time.
 UNTIMED = ("norm-epsilon", "use-rope-scaling", "rope-scaling-factor")
 # What `--use-rope-scaling` does, but for its factor: megatron/core/models/common/embeddings/
@@ -162,8 +162,6 @@ def _read_vocabulary(reading: Reading) -> None:
         size = padded
     elif not size:
         size = int(reading.table["vocabularies"].get(kind, 0)) or _vocabulary_of(reading)
-    elif kind == "NullTokenizer":
-        size += 1  # the token that ends a document
     if not size and reading.text("vocab-file") and not kind:
         size = reading.table["vocabularies"]["GPT2BPETokenizer"]
     multiple = reading.number("make-vocab-size-divisible-by", MULTIPLE) * reading.fields.get("x", 1)
@@ -206,7 +204,11 @@ def _read_precision(reading: Reading) -> None:
     elif not half:
         fields["precision"] = "fp32"
         return
-    in_fp32 = reading.switch("bf16") or reading.switch("accumulate-allreduce-grads-in-fp32")
+    wide = reading.text(MAIN_GRADIENTS, "fp32") in megatron_optimizer.WIDE
+    if reading.text(MAIN_GRADIENTS) in megatron_optimizer.FP16:
+        reading.differs(MAIN_GRADIENTS, "gradients are in bf16, which has as many bytes")
+    in_fp32 = reading.switch("bf16") and wide
+    in_fp32 |= reading.switch("accumulate-allreduce-grads-in-fp32")
     in_half = reading.switch("grad-reduce-in-bf16")
     fields["gradients"] = "bf16" if in_half or (half and not in_fp32) else "fp32"
 

@@ -26,6 +26,7 @@ OFFLOAD, FRACTION = "optimizer-cpu-offload", "optimizer-offload-fraction"
 MAIN = "main-params-dtype"
 MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
 WIDE, HALF = ("fp32", "float32", "torch.float32"), ("bf16", "bfloat16", "torch.bfloat16")
+FP16 = ("fp16", "float16", "torch.float16")
 
 
 def read(reading: Reading) -> None:

@@ -27,7 +27,9 @@ NEWER = {"context_parallel_size", "num_moe_experts", "apply_rope_fusion"}  # key
 FULL = ("32", "fp32", "", "null", "none")
 HALVES = {"bf16": "bf16", "fp16": "fp16", "16": "fp16"}
 DISTRIBUTED = ("distributed_fused_adam", "mcore_distributed_optim")
-EITHER = ("use-distributed-optimizer",)  # stands in two sections, and is on if it is in one
+SHARDED, UNSHARDED = "use-distributed-optimizer", "sharding-not-said"
+OVERLAPS = ("overlap-grad-reduce", "overlap-param-gather")
+EITHER = (SHARDED,)  # stands in two sections, and is on if it is in one
 ACTIVATIONS, TARGET = ("activation", "activation_func"), "_target_"
 # What a recipe has by the number of groups, and by its mixed precision.
 ELSEWHERE = ("group-query-attention", "megatron-fsdp-main-grads-dtype")
@@ -60,6 +62,17 @@ def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str,
             names[argument] = f"{name}.{argument.replace('-', '_')}" if of_several else name
     _settle(found, names)
     return found, names
+
+
+def leave_to_recipe(found: dict[str, str], names: dict[str, str]) -> None:
+    """Mark that a file of Megatron-Bridge, which changes a recipe, leaves to that whether the
+    optimizer's states are sharded.
+
+    Source: NVIDIA-NeMo/Megatron-Bridge@067f987, src/megatron/bridge/recipes/common.py.
+    """
+    if SHARDED not in found:
+        found[UNSHARDED] = "true"
+        names[UNSHARDED] = f"ddp.{SHARDED.replace('-', '_')}"
 
 
 def _argument(name: str, value: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -198,6 +211,8 @@ def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
         elif argument not in ELSEWHERE:
             leaf = renamed.get(argument, argument.replace("-", "_"))
             found[f"{section}.{leaf}"] = value
+    for argument in (SHARDED, *OVERLAPS):  # which recipes have on, where a file does not say it
+        found.setdefault(f"ddp.{argument.replace('-', '_')}", False)
     if "bf16" not in arguments:
         found["mixed_precision"] = None
     return found

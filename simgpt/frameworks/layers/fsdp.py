@@ -19,7 +19,7 @@ STRATEGY = "data-parallel-sharding-strategy"
 NAMES = ("use-megatron-fsdp", "use-custom-fsdp")
 MAIN_GRADIENTS = "megatron-fsdp-main-grads-dtype"
 UNFUSED = "no-gradient-accumulation-fusion"
-DTYPES, OTHERS = ("fp32", "bf16"), ("fp16", "auto")
+DTYPES, AUTO, OTHER = ("fp32", "bf16"), "auto", "fp16"
 
 
 def is_on(reading: Reading) -> bool:
@@ -33,10 +33,12 @@ def read(reading: Reading) -> None:
     if not is_on(reading):
         return
     fields = reading.fields
-    dtype = reading.word(MAIN_GRADIENTS, "", (*DTYPES, *OTHERS))
+    dtype = reading.word(MAIN_GRADIENTS, reading.table["fsdp_sums"], (*DTYPES, AUTO, OTHER))
+    if dtype == AUTO:
+        dtype = "fp32" if fields.get("precision") == "fp32" else "bf16"
     if dtype in DTYPES and "gradients" in fields:
         fields["gradients"] = dtype
-    elif dtype in OTHERS:
+    elif dtype == OTHER:
         reading.differs(MAIN_GRADIENTS, reading.table["changes"][MAIN_GRADIENTS])
     if fields["zero"] > 1:
         reading.without(UNFUSED)

@@ -13,6 +13,11 @@ _OPTION = re.compile(r"(?:^|\s)(-\w(?=[\s\d])|--[\w-]+(?=[=\s]))(?:=|\s*)([^\s=-
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z]\w*:)?(\d{1,4})")
 _NODES = ("--nodes", "-N")
 _PER_NODE = ("--gpus-per-node", "--gres", "--ntasks-per-node")  # the first of them that is given
+AS_GIVEN = {  # which Slurm sets where the option is given, to its value
+    "--gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "--ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "--cpus-per-task": "SLURM_CPUS_PER_TASK",
+}
 VARIABLES = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "each": ("SLURM_GPUS_ON_NODE",)}
 
 
@@ -31,7 +36,7 @@ def job_variables(text: str) -> dict[str, str]:
         found |= dict.fromkeys(VARIABLES["nodes"], nodes)
     if each and each[0]:
         found |= dict.fromkeys(VARIABLES["each"], each[0][1])
-    return found
+    return found | {name: given[key] for key, name in AS_GIVEN.items() if key in given}
 
 
 def devices_of_job(variables: Mapping[str, str]) -> int | None:

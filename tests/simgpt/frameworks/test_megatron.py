@@ -63,7 +63,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
     gpt = question.gpt
     assert gpt is not None
     assert (gpt.ffn, gpt.kv_heads, gpt.dropout, gpt.tied) == (2048, 2, 0.1, True)
-    assert gpt.vocab == 10240  # 8,192 and the end of a document, in multiples of 2 * 1,024
+    assert gpt.vocab == 8192  # 4 times 2 * 1,024
     assert question.plan["recompute"] == "full:3"
     assert (question.plan["precision"], question.plan["context"]) == ("fp8", 2)
     assert question.plan["attention"] == "unfused"

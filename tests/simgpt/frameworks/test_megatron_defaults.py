@@ -12,17 +12,21 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.files import BRIDGE, MEGATRON, NEMO, Described
+from simgpt.frameworks.exporting import Asked, exported
+from simgpt.frameworks.files import BRIDGE, DEEPSPEED, MEGATRON, NEMO, Described
 from simgpt.frameworks.importing import question_from
 from simgpt.frameworks.question import Question
 from simgpt.frameworks.reading import FrameworkError
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
+from workload.gpt import find_model
 from workload.plan import Plan
 
 SIZES = {"num-layers": 8, "hidden-size": 256, "num-attention-heads": 4, "seq-length": 512}
 USUAL = SIZES | {"vocab-size": 1000, "micro-batch-size": 2, "bf16": True}
 SHARDED = {"use-distributed-optimizer": True}
+AWARE = {"use-precision-aware-optimizer": True}
+FSDP = {"use-megatron-fsdp": True, "data-parallel-sharding-strategy": "optim_grads_params"}
 FP8 = {"fp8-format": "hybrid"}
 EXPERTS = {"num-experts": 8, "expert-model-parallel-size": 2, "disable-bias-linear": True}
 TWO = {"tensor-model-parallel-size": 2}
@@ -74,6 +78,15 @@ def job(question: Question) -> Plan:
         ({}, {"gradients": "fp32", "precision": None}),
         ({"bf16": None, "fp16": True}, {"gradients": "bf16", "precision": None}),
         ({"bf16": None}, {"gradients": None, "precision": "fp32"}),
+        # A: but for a dtype of sums of one's own, which the precision-aware optimizer has alone.
+        (SHARDED | AWARE | {"main-grads-dtype": "bf16"}, {"gradients": "bf16"}),
+        (SHARDED | AWARE | {"main-grads-dtype": "fp32"}, {"gradients": "fp32"}),
+        (SHARDED | {"main-grads-dtype": "bf16"}, {"gradients": "fp32"}),
+        # core/distributed/fsdp: sums in the dtype of parameters, whatever --bf16 does elsewhere.
+        (FSDP, {"zero": 3, "gradients": "bf16"}),
+        (FSDP | {"megatron-fsdp-main-grads-dtype": "auto"}, {"gradients": "bf16"}),
+        (FSDP | {"megatron-fsdp-main-grads-dtype": "fp32"}, {"gradients": "fp32"}),
+        (FSDP | {"bf16": None}, {"gradients": None, "precision": "fp32"}),
         # T, fp8_recipe: delayed, which is fp8 as the stack has it; fp8_param is off.
         (FP8 | SHARDED, {"precision": "fp8", "recipe": None, "fp8_params": None}),
         ({"fp8-recipe": "mxfp8"}, {"precision": None, "recipe": None}),
@@ -90,7 +103,7 @@ def job(question: Question) -> Plan:
         # core/optimizer/optimizer_config.py: with fp32 master copies of bf16 weights the
         # precision-aware optimizer keeps their other 16 bits.
         (
-            SHARDED | {"use-precision-aware-optimizer": True},
+            SHARDED | AWARE,
             {"moments": None, "master": "remainders"},
         ),
         # A: --attention-backend is auto, of Transformer Engine's layers.
@@ -131,6 +144,11 @@ def test_an_argument_that_is_left_out_is_megatrons_default_in_the_plan(
         (EXPERTS, {"dense_layers": 0, "expert_every": 1, "shared_ffn": 0, "capacity": 0.0}),
         (EXPERTS, {"balance_loss": 0.0, "router_groups": 0, "router_bias": False}),
         (EXPERTS | {"moe-aux-loss-coeff": 0.01}, {"balance_over": "micro_batch"}),
+        # moe/moe_utils.py, topk_routing_with_score_function: without a limit all groups are chosen.
+        (
+            EXPERTS | {"moe-router-num-groups": 4, "moe-router-topk": 4},
+            {"router_groups": 4, "router_topk_groups": 4},
+        ),
         (EXPERTS | BIAS, {"router_bias_rate": 1e-3}),
         # A: GPT-2's vocabulary, where its file is given and no tokenizer is named.
         ({"vocab-size": None, "vocab-file": "vocab.json"}, {"vocab": 50257}),
@@ -236,6 +254,43 @@ def test_an_argument_that_is_left_out_is_megatron_deepspeeds_default(
     assert question.stack == "megatron-deepspeed"
 
 
+@pytest.mark.parametrize(
+    ("precision", "arguments", "stage", "zero"),
+    [
+        ("bf16", {}, 0, 1),
+        ("bf16", {"no-pipeline-parallel": True}, 0, 0),
+        ("bf16", {}, 2, 2),
+        # FP16_Optimizer shards nothing: engine.py, _do_optimizer_sanity_check.
+        ("fp16", {}, 0, 0),
+        ("fp16", {}, 1, 1),
+    ],
+)
+def test_the_stage_is_that_of_deepspeeds_json_whatever_the_script_says(
+    precision: str, arguments: dict[str, Any], stage: int, zero: int
+) -> None:
+    halves = {"bf16": None, precision: True}
+    given = {**USUAL, **FORK, **halves, **arguments, "zero-stage": 3}
+    script = Described(MEGATRON, {key: each for key, each in given.items() if each is not None})
+    own = {f"{precision}.enabled": True, "zero_optimization.stage": stage}
+    question = question_from([script, Described(DEEPSPEED, own)], devices=16, changed={})
+    assert (question.plan["zero"], question.plan["gradients"]) == (zero, "bf16")
+
+
+@pytest.mark.parametrize(("axes", "ranks"), [({}, 16), (TWO, 8), (STAGES, 8), (TWO | STAGES, 4)])
+def test_deepspeed_counts_its_batch_over_the_ranks_that_the_scripts_axes_leave(
+    axes: dict[str, Any], ranks: int
+) -> None:
+    """runtime/config.py, world_size: ranks of data. 2 sequences in 4 steps of each; and a batch of
+    2 x 4 x 2 is one of 2 ranks, times what else the script splits over."""
+    script = Described(MEGATRON, USUAL | FORK | axes)
+    sizes = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    own = Described(DEEPSPEED, {"bf16.enabled": True, **sizes})
+    question = question_from([script, own], devices=16, changed={})
+    assert question.batch == 2 * 4 * ranks
+    whole = Described(DEEPSPEED, {"bf16.enabled": True, "train_batch_size": 16, **sizes})
+    assert question_from([script, whole], changed={}).devices == 2 * 16 // ranks
+
+
 def test_a_json_of_deepspeeds_that_is_not_given_is_said() -> None:
     given = FORK | {"deepspeed-config": "ds.json"}
     assert [each.name for each in asked(given).changes] == ["--deepspeed-config"]
@@ -286,6 +341,33 @@ def test_a_key_that_is_left_out_is_megatron_bridges_default(
     question = question_from([described], devices=16, changed={})
     assert question.refused == ()
     assert {key: question.plan.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, True),
+        ({"ddp.use_distributed_optimizer": False}, False),
+        ({"optimizer.use_distributed_optimizer": True}, False),
+    ],
+)
+def test_a_yaml_of_bridges_that_leaves_sharding_to_its_recipe_is_said(
+    settings: dict[str, Any], said: bool
+) -> None:
+    """recipes/common.py has use_distributed_optimizer, which tutorials/recipes/llama/conf/
+    llama32_1b_pretrain.yaml and such leave out (067f987)."""
+    described = Described(BRIDGE, OF_BRIDGE | {"mixed_precision": "bf16_mixed"} | settings)
+    question = question_from([described], devices=16, changed={})
+    names = [each.name for each in question.changes]
+    assert names == ["ddp.use_distributed_optimizer"] * said
+
+
+def test_an_exported_recipe_turns_off_what_recipes_have_on() -> None:
+    plan = {"data": 16, "zero": 0, "overlap": "none", "micro_batch": 1}
+    asked_plan = Asked(find_model("llama-3.1-8b"), plan, None, 16)
+    settings = exported(asked_plan, BRIDGE).settings
+    for name in ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"):
+        assert settings[f"ddp.{name}"] is False
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ mixed_precision: bf16_mixed
 dataset:
   packed_sequence_specs:
     packed_sequence_size: SIZE
+ddp: {use_distributed_optimizer: true}
 """
 
 

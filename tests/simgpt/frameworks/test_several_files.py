@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simgpt.frameworks.scripts.job_script import job_variables
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 
@@ -128,3 +129,19 @@ def test_predict_names_import_for_a_script() -> None:
     said = simgpt("predict", "train.sh", "-m", "frontier", "-n", "8")
     assert said.status == 2
     assert_names(said.sentence, "simgpt import train.sh")
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        # sbatch(1): each is set where its option is given, to what is given.
+        ("--gpus-per-node=4", {"SLURM_GPUS_PER_NODE": "4", "SLURM_GPUS_ON_NODE": "4"}),
+        ("--gpus-per-node=a100:4", {"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_GPUS_ON_NODE": "4"}),
+        ("--gres=gpu:4", {"SLURM_GPUS_ON_NODE": "4"}),
+        ("--ntasks-per-node=8", {"SLURM_NTASKS_PER_NODE": "8", "SLURM_GPUS_ON_NODE": "8"}),
+        ("--cpus-per-task=72", {"SLURM_CPUS_PER_TASK": "72"}),
+        ("--nodes=2", {"SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2"}),
+    ],
+)
+def test_slurm_sets_a_variable_for_each_option(options: str, found: dict[str, str]) -> None:
+    assert job_variables(f"#SBATCH {options}\n") == found
