@@ -32,6 +32,12 @@ EXPERTS = {"num-experts": 8, "expert-model-parallel-size": 2, "disable-bias-line
 TWO = {"tensor-model-parallel-size": 2}
 ROWS = {"sequence-parallel": True}
 STAGES = {"pipeline-model-parallel-size": 2}
+FULL = {"recompute-granularity": "full"}
+ENDS = {
+    "num-layers": 6,
+    "account-for-embedding-in-pipeline-split": True,
+    "account-for-loss-in-pipeline-split": True,
+}
 INTERLEAVED = STAGES | {"num-virtual-stages-per-pipeline-rank": 2, "global-batch-size": 64}
 DRY = {"hidden-dropout": 0.0, "attention-dropout": 0.0}
 ROPE = {"position-embedding-type": "rope"}
@@ -69,6 +75,11 @@ def job(question: Question) -> Plan:
         ({}, {"overlap": "oar"}),
         (SHARDED, {"zero": 1, "shard": None, "overlap": "oar"}),
         (INTERLEAVED, {"interleave": 2, "overlap": "oar+pp"}),
+        # A: embedding and loss count among the layers of virtual stages, (6 + 2) / 2 / 2.
+        (
+            STAGES | ENDS | {"num-layers-per-virtual-pipeline-stage": 2, "global-batch-size": 64},
+            {"interleave": 2, "ends_as_layers": True},
+        ),
         # core/distributed/distributed_data_parallel_config.py, data_parallel_sharding_strategy.
         ({"use-megatron-fsdp": True}, {"zero": 0}),
         # A, expert_tensor_parallel_size: as tensor parallelism; T, moe_token_dispatcher_type.
@@ -95,6 +106,10 @@ def job(question: Question) -> Plan:
         ({"recompute-granularity": "selective"}, {"recompute": "selective"}),
         ({"recompute-activations": True}, {"recompute": "selective"}),
         ({}, {"recompute": "none"}),
+        # core/transformer/transformer_block.py: the first N layers of a chunk, or each one.
+        (FULL | {"recompute-method": "block", "recompute-num-layers": 3}, {"recompute": "full:3"}),
+        (FULL | {"recompute-method": "block", "recompute-num-layers": 0}, {"recompute": "none"}),
+        (FULL | {"recompute-method": "uniform"}, {"recompute": "full"}),
         # Before April 2022 one layer was kept by default (152c562, megatron/training/arguments.py).
         ({"activations-checkpoint-method": "block"}, {"recompute": "full:1"}),
         # A: the whole update is offloaded, by AdamW with fp32 moments and master copies.
