@@ -121,6 +121,8 @@ def job(question: Question) -> Plan:
             SHARDED | AWARE,
             {"moments": None, "master": "remainders"},
         ),
+        # Megatron-FSDP's master copies are fp32 (megatron_fsdp_main_params_dtype), and whole.
+        (FSDP | AWARE, {"zero": 3, "master": None}),
         # A: --attention-backend is auto, of Transformer Engine's layers.
         ({}, {"attention": "flash"}),
         ({"transformer-impl": "local"}, {"attention": "unfused"}),
@@ -188,6 +190,13 @@ def test_without_a_batch_each_rank_has_one_micro_batch(
     and context parallelism leave of 16."""
     plan = job(asked(settings))
     assert (plan.data, plan.batch, plan.micro_batch) == (ranks, 2 * ranks, 2)
+
+
+@pytest.mark.parametrize(("layers", "said"), [(None, False), (1, False), (2, True)])
+def test_units_of_several_layers_that_run_again_are_said(layers: int | None, *, said: bool) -> None:
+    """core/transformer/transformer_block.py: a unit's input alone is kept; by default of one."""
+    question = asked(FULL | {"recompute-method": "uniform", "recompute-num-layers": layers})
+    assert [each.name for each in question.changes] == ["--recompute-num-layers"] * said
 
 
 def test_a_script_without_a_micro_batch_which_megatron_refuses_is_said() -> None:
