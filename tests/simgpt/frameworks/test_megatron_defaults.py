@@ -32,6 +32,8 @@ EXPERTS = {"num-experts": 8, "expert-model-parallel-size": 2, "disable-bias-line
 TWO = {"tensor-model-parallel-size": 2}
 ROWS = {"sequence-parallel": True}
 STAGES = {"pipeline-model-parallel-size": 2}
+DRY = {"hidden-dropout": 0.0, "attention-dropout": 0.0}
+TRADED = {"context-parallel-size": 8, "cp-comm-type": "a2a+p2p", **DRY}
 FULL = {"recompute-granularity": "full"}
 ENDS = {
     "num-layers": 6,
@@ -39,7 +41,6 @@ ENDS = {
     "account-for-loss-in-pipeline-split": True,
 }
 INTERLEAVED = STAGES | {"num-virtual-stages-per-pipeline-rank": 2, "global-batch-size": 64}
-DRY = {"hidden-dropout": 0.0, "attention-dropout": 0.0}
 ROPE = {"position-embedding-type": "rope"}
 BIAS = {"moe-router-enable-expert-bias": True, "moe-router-score-function": "sigmoid"}
 LATENT = {"multi-latent-attention": True, "qk-layernorm": True, "disable-bias-linear": True}
@@ -70,6 +71,9 @@ def job(question: Question) -> Plan:
         (STAGES, {"interleave": None, "ends_as_layers": None, "schedule": None}),
         # T, cp_comm_type: None is a ring of point-to-point messages.
         ({"context-parallel-size": 2}, {"context_kind": None, "context_heads": None}),
+        # core/model_parallel_config.py: first the ranks of the all-to-all, then those of the ring.
+        (TRADED | {"hierarchical-context-parallel-sizes": "4 2"}, {"context_heads": 4}),
+        (TRADED | {"hierarchical-context-parallel-sizes": "2 4"}, {"context_heads": 2}),
         # A: overlap_grad_reduce and overlap_param_gather are off, and messages beside compute are
         # those of virtual stages; the input gradient's sums run beside the weight gradient's.
         ({}, {"overlap": "oar"}),
