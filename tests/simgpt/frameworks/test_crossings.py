@@ -164,3 +164,46 @@ def test_fp8_that_a_file_does_not_say_is_refused_by_name(framework: str) -> None
     plan = {"data": 16, "micro_batch": 1, "zero": 0, "precision": "fp8"}
     with pytest.raises(SimgptError, match="precision=fp8"):
         exported(Asked(find_model("llama-3.1-8b"), plan, None, 64), framework)
+
+
+P, Z, COPIES = (
+    "parallelism.data_parallel_",
+    "zero_optimization.",
+    "num-distributed-optimizer-instances",
+)
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "settings"),
+    [
+        # 16 ranks in 2 copies of 8; and 16 copies of one rank, with 2 of context each.
+        ("megatron", {"shard": 8}, {COPIES: 2}),
+        ("megatron", {"shard": 1, "context": 2}, {COPIES: 16}),
+        ("torchtitan", {"shard": 8}, {P + "replicate_degree": 2, P + "shard_degree": 8}),
+        (
+            "torchtitan",
+            {"shard": 1, "context": 2},
+            {P + "replicate_degree": 16, P + "shard_degree": 1},
+        ),
+        ("deepspeed", {"zero": 3, "shard": 8}, {Z + "mics_shard_size": 8}),
+        ("deepspeed", {"offload": "update"}, {Z + "offload_optimizer.device": "cpu"}),
+        (
+            "deepspeed",
+            {"zero": 3, "offload": "parameters"},
+            {Z + "offload_optimizer.device": "cpu", Z + "offload_param.device": "cpu"},
+        ),
+        ("torchtitan", {"offload": "parameters"}, {"training.enable_cpu_offload": True}),
+        ("megatron", {"offload": "update"}, {"optimizer-cpu-offload": True}),
+        ("megatron", {"offload": "activations"}, {"cpu-offloading-num-layers": 31}),
+        ("megatron", {"precision": "mxfp8"}, {"fp8-recipe": "mxfp8", "fp8-format": "e4m3"}),
+        ("megatron", {"precision": "nvfp4"}, {"fp4-format": "e2m1"}),
+        ("torchtitan", {"precision": "fp8"}, {"model.converters": ["float8"]}),
+    ],
+)
+def test_what_a_framework_has_a_setting_for_is_told(
+    framework: str, plan: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    words = {**USUAL, "zero": ZERO.get(framework, 1), "recompute": "none", **plan}
+    del words["sequence_parallel"]
+    found = exported(Asked(find_model("llama-3.1-8b"), words, None, 64), framework).settings
+    assert {name: found.get(name) for name in settings} == settings
