@@ -209,7 +209,7 @@ def test_what_a_recipe_turns_off_picks_the_stack_that_has_it_off() -> None:
     once = own | {"model.moe_token_dispatcher_type": "flex"}
     assert asked_of(BRIDGE, once).stack == "nemo-deepep"
     dense = {"mixed_precision": "bf16_mixed", "model.cross_entropy_loss_fusion": False}
-    (said,) = asked_of(BRIDGE, dense).changes
+    (said,) = asked_of(BRIDGE, dense | {"ddp.use_distributed_optimizer": True}).changes
     assert said.name == "model.cross_entropy_loss_fusion"
     assert_names(said.why, "nemo")
 
