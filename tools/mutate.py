@@ -4,9 +4,9 @@
     python -m tools.mutate --since v0.3.0 --number 50
 
 cosmic-ray makes the mutations, as `tools/mutate.toml` says, in a worktree of the last commit under
-build/. pytest-testmon chooses the tests: one run of all quick tests records which functions each
-of them executes. It lacks what tests execute in processes that they start; with --all-tests every
-quick test is run for each mutation that survived those of the record.
+build/. The nearest tests are the quick ones of the drawn packages, and of these pytest-testmon runs
+for each mutation those that a first run has seen to execute it. With --all-tests every quick test
+is run for each survivor: those of other packages, and those that execute it in another process.
 """
 
 from __future__ import annotations
@@ -47,18 +47,27 @@ def main() -> int:
         with use_db("mutate.sqlite") as items:
             draw(items, modules(asked.paths, asked.since), asked, settings, chance)
             number = items.num_work_items
-            print(f"{number} mutations drawn; recording what the tests execute", flush=True)
-            _run(sys.executable, "-m", "pytest", "--testmon", *QUICK)
-            config = load_config(str(ROOT / "tools" / "mutate.toml"))
-            execute(items, config)
-            if asked.all_tests:
-                _keep_survivors(items)
-                config["test-command"] = shlex.join([sys.executable, "-m", "pytest", "-x", *QUICK])
-                execute(items, config)
+            print(f"{number} mutations drawn", flush=True)
+            _test(items, asked.all_tests)
             return _told(items, number)
     finally:
         os.chdir(ROOT)
         _run("git", "worktree", "remove", "--force", str(COPY))
+
+
+def _test(items: WorkDB, all_tests: bool) -> None:
+    """Run the nearest tests for each mutation, and all for those that survive if so asked."""
+    near = sorted({f"tests/{each.mutations[0].module_path.parts[0]}" for each in items.work_items})
+    _run(sys.executable, "-m", "pytest", "--testmon", *QUICK, *near)
+    config = load_config(str(ROOT / "tools" / "mutate.toml"))
+    config["test-command"] = shlex.join([*shlex.split(config.test_command), *near])
+    execute(items, config)
+    if all_tests:
+        survivors = [item for item, result in items.completed_work_items if not result.is_killed]
+        items.clear()
+        items.add_work_items(survivors)
+        config["test-command"] = shlex.join([sys.executable, "-m", "pytest", "-x", *QUICK])
+        execute(items, config)
 
 
 def _arguments() -> argparse.Namespace:
@@ -115,13 +124,6 @@ def draw(
 def _order(item: WorkItem) -> tuple[Any, ...]:
     spec = item.mutations[0]
     return spec.start_pos, spec.end_pos, spec.operator_name, spec.occurrence
-
-
-def _keep_survivors(items: WorkDB) -> None:
-    """Forget what is killed, and that the rest survived."""
-    survivors = [item for item, result in items.completed_work_items if not result.is_killed]
-    items.clear()
-    items.add_work_items(survivors)
 
 
 def _told(items: WorkDB, drawn: int) -> int:
