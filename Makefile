@@ -30,7 +30,7 @@ Next:
 endef
 export SHOWN
 
-.PHONY: demo dist docs test test-all test-gpu gpu-check mutate fuzz bench lint format clean
+.PHONY: demo dist docs check test test-all test-gpu gpu-check mutate fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -38,6 +38,11 @@ demo: $(VENV)/.installed-run
 	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 	@echo "$$SHOWN"
 
+# Under three minutes on two cores: the files of tests/check.txt.
+check: lint
+	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow" @tests/check.txt
+
+# Under six: what CI runs.
 test: lint
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow"
 
@@ -75,7 +80,7 @@ docs: $(VENV)/.installed-docs
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
