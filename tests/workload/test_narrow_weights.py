@@ -23,10 +23,11 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-LLAMA = replace(find_model("llama-3.1-8b"), sequence=512)
-LINEARS = 32 * 218_103_808  # parameters of the linears of layers
-OTHERS = 8_030_261_248 - LINEARS  # two tables, and norms
-SMALL = (2 * 32 + 1) * 4096
+LAYERS = 2
+LLAMA = replace(find_model("llama-3.1-8b"), sequence=512, layers=LAYERS)
+LINEARS = LAYERS * 218_103_808  # parameters of the linears of layers
+SMALL = (2 * LAYERS + 1) * 4096  # of norms
+OTHERS = 2 * 128_256 * 4096 + SMALL  # two tables, and norms
 HOPPER = Habits(fp8=True, fp8_transposes=True)
 BLACKWELL = Habits(fp8=True)
 
