@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import names
 from topologies.build import Parts, build_machine, fabrics, family_of, gpu_of, gpus
 from topologies.collectives.benchmark import bench, full_ring
@@ -36,8 +39,7 @@ GPUS = [" ".join(gpu["match"]) for gpu in gpus()]
 FABRICS = ["", "none", *fabrics()]
 
 
-@settings(max_examples=2)
-@given(st.tuples(*(st.sampled_from(FABRICS) for _ in GPUS)))
+@few_and_many(1, 20, settings(), drawn=st.tuples(*(st.sampled_from(FABRICS) for _ in GPUS)))
 def test_every_gpu_builds_with_any_fabric(drawn: tuple[str, ...]) -> None:
     for gpu, fabric in zip(GPUS, drawn, strict=True):
         machine = build_machine(Parts(gpu, 3, 4, 4, 200e9, fabric, "mine"))
@@ -89,7 +91,13 @@ def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name:
     assert {fact.confidence for fact in device if fact.inherited} == {"low"}
     own = {"device.memory", "device.memory_bandwidth"}
     assert own <= {fact.key for fact in device if not fact.inherited and fact.confidence != "low"}
-    measured = set(machine_names()) - {
+    assert machine.device.name not in measured_devices()
+
+
+@cache
+def measured_devices() -> set[str]:
+    """The devices of shipped machines whose numbers were measured on them."""
+    others = {
         "aurora",
         "dgx-b200",
         "dgx-h200",
@@ -98,14 +106,24 @@ def test_what_an_unmeasured_device_takes_from_its_family_is_low_and_listed(name:
         "leonardo",
         "marenostrum5",
     }
-    assert machine.device.name not in {load_machine(each).device.name for each in measured}
+    return {load_machine(name).device.name for name in {*machine_names()} - others}
 
 
 DERIVED = ("aurora", "dgx-b200", "dgx-h200", "el-capitan", "gb200-nvl72", "leonardo")
 
 
-@pytest.mark.parametrize("fabric", ["", ",8xNDR", ",4xSlingshot-11"])
-@pytest.mark.parametrize("name", [gpu["name"] for gpu in gpus() if gpu.get("unmeasured")])
+UNMEASURED = [gpu["name"] for gpu in gpus() if gpu.get("unmeasured")]
+ACROSS = [(name, fabric) for name in UNMEASURED for fabric in (",8xNDR", ",4xSlingshot-11")]
+
+
+@pytest.mark.parametrize(
+    ("name", "fabric"),
+    [
+        *((name, "") for name in UNMEASURED),
+        *ACROSS[::9],
+        *(pytest.param(*each, marks=pytest.mark.slow) for at, each in enumerate(ACROSS) if at % 9),
+    ],
+)
 def test_each_number_of_an_unmeasured_device_is_its_own_or_inherited_and_low(
     name: str, fabric: str
 ) -> None:

@@ -46,18 +46,22 @@ def test_a_whole_table_of_efa_is_met_at_every_size() -> None:
     assert max(abs(predicted_s(fit.machine, s) / s.seconds - 1) for s in EFA) < 0.05
 
 
-TABLES = [
+# Between nodes, within one, and of messages.
+QUICK = [
     "alps_nccl_allreduce_8gpu_2node",
+    "dgx_a100_nccl_allreduce_8gpu",
+    "dgx_a100_send_recv_intranode",
+]
+SLOW = [
     "alps_nccl_allreduce_2gpu_2node",
     "kestrel_nccl_allreduce_64gpu_16node",
     "kestrel_nccl_allgather_64gpu_16node",
     "dgx_h100_nccl_allreduce_8gpu",
-    "dgx_a100_nccl_allreduce_8gpu",
     "dgx_a100_nccl_allreduce_lut_8gpu",
-    "dgx_a100_send_recv_intranode",
     "lumi_mpich_bw_intranode_gcd0_gcd1",
     "gb200_nccl_alltoall",
 ]
+TABLES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @pytest.mark.parametrize("name", TABLES)

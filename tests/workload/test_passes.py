@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
@@ -21,6 +22,8 @@ from workload.plan_text import parse_plan
 TINY = GPT(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 GRIDS = [(2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 2, 2), (1, 1, 1, 2), (1, 1, 4, 1)]
 WITHIN = [each.name for each in PASSES if each.scope == SLOT]
+SOME = st.sets(st.sampled_from(WITHIN), min_size=1)
+DRAWN = settings(deadline=None)
 
 
 @st.composite
@@ -60,7 +63,7 @@ def values_read(ops: Sequence[Op]) -> dict[str, list[str]]:
     return found
 
 
-@given(plans(), st.sets(st.sampled_from(WITHIN), min_size=1))
+@few_and_many(15, 100, DRAWN, plan=plans(), overlap=SOME)
 def test_a_pass_within_slots_keeps_every_op_and_the_values_it_reads(
     plan: Plan, overlap: set[str]
 ) -> None:
@@ -70,7 +73,7 @@ def test_a_pass_within_slots_keeps_every_op_and_the_values_it_reads(
         assert values_read(moved) == values_read(ops)
 
 
-@given(plans(), st.sets(st.sampled_from(WITHIN), min_size=1))
+@few_and_many(15, 100, DRAWN, plan=plans(), overlap=SOME)
 def test_a_pass_moves_nothing_that_is_read_behind_what_overwrites_it(
     plan: Plan, overlap: set[str]
 ) -> None:
@@ -88,7 +91,7 @@ def test_a_pass_moves_nothing_that_is_read_behind_what_overwrites_it(
                 assert set(read_by[f"{op.name} {name}"]) <= seen
 
 
-@given(plans())
+@few_and_many(15, 100, DRAWN, plan=plans())
 def test_the_overlap_of_a_collective_is_the_one_that_gave_it_a_stream(plan: Plan) -> None:
     for ops in slots_of(plan):
         for name in WITHIN:
