@@ -74,7 +74,7 @@ def test_model_flops_leave_recomputation_out_under_every_schedule(
     schedule: str, recompute: str
 ) -> None:
     """Against Narayanan's formulas; zero-bubble schedules put some of it into slots of weights."""
-    gpt, machine = find_model("gpt-5b"), load_machine("frontier")
+    gpt, machine = replace(find_model("gpt-5b"), layers=4), load_machine("frontier")
     plan = Plan(pipe=2, data=2, batch=8, micro_batch=1, schedule=schedule, recompute=recompute)
     found = predict(gpt, plan, machine)
     device_s = found.step_s * found.devices
@@ -103,11 +103,10 @@ WORLDS: tuple[World, ...] = (
 )
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("stages", [3, pytest.param(2, marks=pytest.mark.slow), 4])
-def test_every_schedule_equals_its_ops(schedule: str, stages: int) -> None:
-    """In every other world, of each number of stages in others."""
-    in_worlds(schedule, stages, WORLDS[stages % 2 :: 2])
+@pytest.mark.parametrize(("at", "schedule"), [*enumerate(SCHEDULES)])
+def test_every_schedule_equals_its_ops(at: int, schedule: str) -> None:
+    """In two worlds of three stages each; the slow run has them in all."""
+    in_worlds(schedule, 3, [WORLDS[at], WORLDS[(at + 3) % len(WORLDS)]])
 
 
 @pytest.mark.slow
@@ -119,7 +118,7 @@ def test_every_schedule_equals_its_ops_in_every_world(schedule: str, stages: int
 
 def in_worlds(schedule: str, stages: int, worlds: Sequence[World]) -> None:
     gpt = replace(TINY, layers=stages)
-    turns = itertools.cycle((1, 24, 3))
+    turns = itertools.cycle((24, 1, 3))
     for overlap, grid in worlds:
         keys = {**grid, "pipe": stages, "schedule": schedule, "overlap": overlap}
         assert_slots_equal_ops(gpt, plan_of(next(turns), **keys))
@@ -130,10 +129,10 @@ def in_worlds(schedule: str, stages: int, worlds: Sequence[World]) -> None:
     [(2, 3), (3, 2), *(pytest.param(n, n, marks=pytest.mark.slow) for n in (2, 3))],
 )
 def test_chunks_in_turns_equal_their_ops(stages: int, chunks: int) -> None:
-    """In every other world; many random pipelines are in all of them."""
+    """In some worlds; many random pipelines are in all of them."""
     gpt = replace(TINY, layers=stages * chunks)
-    turns = itertools.cycle((1, 8, 2, 3))
-    for overlap, grid in WORLDS[(stages + chunks) % 2 :: 2]:
+    turns = itertools.cycle((1, 6, 2))
+    for overlap, grid in WORLDS[stages % 3 :: 3]:
         keys = {**grid, "pipe": stages, "interleave": chunks, "overlap": overlap}
         assert_slots_equal_ops(gpt, plan_of(next(turns) * stages, **keys))
 
@@ -141,8 +140,9 @@ def test_chunks_in_turns_equal_their_ops(stages: int, chunks: int) -> None:
 @pytest.mark.parametrize("schedule", V_SHAPED)
 @pytest.mark.parametrize("stages", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_chunks_in_a_v_equal_their_ops(schedule: str, stages: int) -> None:
+    """Of two stages in every other world."""
     gpt, turns = replace(TINY, layers=2 * stages), itertools.cycle((0, 5, 1, 12))
-    for overlap, grid in WORLDS:
+    for overlap, grid in WORLDS[1::2] if stages == 2 else WORLDS:
         keys = {**grid, "pipe": stages, "schedule": schedule, "interleave": 2, "overlap": overlap}
         more = next(turns)
         assert_slots_equal_ops(gpt, plan_of(2 * stages + more, **keys))
@@ -189,10 +189,9 @@ def test_stages_of_one_kind_need_not_hold_as_much() -> None:
 
 
 def test_a_stage_without_layers_equals_its_ops() -> None:
-    for schedule in SCHEDULES:
-        keys = {"pipe": 3, "stage_layers": (0, 2, 0), "schedule": schedule, "data": 2, "zero": 1}
-        assert_slots_equal_ops(TINY, plan_of(4, **keys))
-        keys = {**keys, "stage_layers": (1, 0, 1), "offload": "optimizer"}
+    for schedule, split in zip(SCHEDULES, itertools.cycle([(0, 2, 0), (1, 0, 1)]), strict=False):
+        keys = {"pipe": 3, "stage_layers": split, "schedule": schedule, "data": 2, "zero": 1}
+        keys |= {"offload": "none" if split[1] else "optimizer"}
         assert_slots_equal_ops(TINY, plan_of(4, **keys))
 
 
@@ -265,7 +264,7 @@ def some_cases(seed: int) -> Iterator[Case]:
             yield case(row)
 
 
-@settings(derandomize=True, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(derandomize=True, max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.sampled_from(BANDWIDTHS), st.sampled_from(SHARES))
 def test_random_pipelines_equal_their_ops(seed: int, bytes_per_s: float, share: float) -> None:
     assert_slots_equal_ops(*next(some_cases(seed)), bytes_per_s, share)
@@ -318,7 +317,7 @@ def bubble_s(schedule: str, stages: int, micro_batches: int) -> float:
 
 @pytest.mark.parametrize(
     ("stages", "micro_batches", "chunks"),
-    [(2, 1, 1), (4, 8, 1), (8, 8, 1), (4, 64, 1), (2, 4, 2), (4, 8, 2), (4, 8, 3), (8, 64, 4)],
+    [(2, 1, 1), (4, 8, 1), (8, 8, 1), (4, 64, 1), (2, 4, 2), (4, 8, 3), (4, 16, 2)],
 )
 def test_the_bubble_of_equal_stages_is_that_of_theory(
     stages: int, micro_batches: int, chunks: int
@@ -330,7 +329,7 @@ def test_the_bubble_of_equal_stages_is_that_of_theory(
     assert 1 - work / lasts == pytest.approx(share, rel=1e-9)
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 16), (8, 32)])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 16)])
 def test_schedules_order_as_theory_says_in_time(stages: int, micro_batches: int) -> None:
     """GPipe as 1F1B; ZB-H1 (p - 1)(F + B - W); ZB-2p less, if not nothing.
 
@@ -345,10 +344,10 @@ def test_schedules_order_as_theory_says_in_time(stages: int, micro_batches: int)
 
 
 def activations(schedule: str, stages: int, micro_batches: int) -> int:
-    """The most activations that any stage holds."""
+    """The most activations that the first or the last stage holds."""
     gpt = replace(TINY, layers=stages)
     plan = plan_of(micro_batches, pipe=stages, schedule=schedule)
-    programs = [lower(gpt, plan, stage) for stage in range(stages)]
+    programs = [lower(gpt, plan, stage) for stage in (0, stages - 1)]
     return max(use.parts["activations"] for program in programs for use in program.memory)
 
 
