@@ -120,9 +120,10 @@ def test_messages_stand_among_the_passes_in_deepspeeds_order() -> None:
     [
         (2, CUT),
         (3, BLOCKING),
-        (4, CUT),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((2, BLOCKING), (3, CUT))),
-        pytest.param(4, BLOCKING, marks=pytest.mark.slow),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in ((2, BLOCKING), (3, CUT), (4, CUT), (4, BLOCKING))
+        ),
     ],
 )
 def test_slots_and_blocking_messages_equal_their_ops(stages: int, habits: Habits) -> None:
@@ -131,7 +132,7 @@ def test_slots_and_blocking_messages_equal_their_ops(stages: int, habits: Habits
     worlds: tuple[tuple[tuple[str, ...], dict[str, int]], ...] = (
         *(((), {}), (("dp",), {"data": 2}), ((), {"x": 2})),
     )
-    for count, bytes_per_s in ((1, 1e6), (3, 1e8), (24, 1e7)):
+    for count, bytes_per_s in ((1, 1e6), (3, 1e8), (12, 1e7)):
         for overlap, grid in worlds:
             plan = plan_of(count, **grid, pipe=stages, overlap=overlap)
             assert_slots_equal_ops(gpt, plan, bytes_per_s, habits=habits)

@@ -61,9 +61,9 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
 @pytest.mark.parametrize(
     ("counts", "plan"),
     [
-        ((UNEVEN,) * 16, "data=4,expert=4"),
+        pytest.param((UNEVEN,) * 16, "data=4,expert=4", marks=pytest.mark.slow),
         ((UNEVEN,) * 12 + (OTHER,) * 4, "data=4,expert=4"),
-        ((UNEVEN, OTHER) * 8, "data=4,expert=4"),
+        pytest.param((UNEVEN, OTHER) * 8, "data=4,expert=4", marks=pytest.mark.slow),
         ((UNEVEN,) * 13 + (EVEN, OTHER, EVEN), "data=2,expert=2,recompute=full"),
         ((UNEVEN,) * 8 + (OTHER,) * 8, "data=2,expert=2,pipe=2"),
     ],
@@ -118,7 +118,7 @@ def _peak_of_rank(
     return replace(program, known_nbytes=sizes).peak.total_bytes
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.lists(st.integers(40, 100), min_size=8, max_size=8),
     st.integers(0, 7),

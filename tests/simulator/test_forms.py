@@ -114,7 +114,7 @@ def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
 
 @pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> None:
-    plan = plan_of(f"{PLAN},recompute=full,overlap={overlap}", 10)
+    plan = plan_of(f"x=2,z=2,matmul_forms=tuned,recompute=full,overlap={overlap}", 10)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
     folded, whole = (
         simulate_step(
@@ -129,7 +129,7 @@ def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> No
 
 @pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"])
 def test_a_folded_pipeline_with_transposes_equals_the_whole_one(schedule: str) -> None:
-    plan = plan_of(f"pipe=2,z=2,schedule={schedule},matmul_forms=tuned", 16)
+    plan = plan_of(f"pipe=2,z=2,schedule={schedule},matmul_forms=tuned", 10)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
     folded, whole, plain = (
         simulate_pipeline(SMALL, plan, SmallCosts(), SmallFabric(), fold=fold, forms=chosen)

@@ -37,8 +37,13 @@ def found(job: Job) -> dict[str, Recomputation]:
     ("model", "text", "share"),
     [
         ("mixtral-8x7b", "ep=8,dp=rest,mbs=4,zero=1", 0.01),
-        ("deepseek-v2-lite", "ep=8,dp=rest,mbs=4,zero=1", 0.01),
-        ("mixtral-8x7b", "ep=8,pp=2,vpp=2,dp=rest,mbs=2,zero=1", 0.05),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("deepseek-v2-lite", "ep=8,dp=rest,mbs=4,zero=1", 0.01),
+                ("mixtral-8x7b", "ep=8,pp=2,vpp=2,dp=rest,mbs=2,zero=1", 0.05),
+            )
+        ),
         ("llama-3.1-8b", "tp=2,sp=true,pp=2,dp=rest,mbs=4,zero=1", 0.05),
         pytest.param("nemotron-h-8b", "dp=rest,mbs=1,zero=1", 0.05, marks=pytest.mark.slow),
     ],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import reject, settings
 from hypothesis import strategies as st
 
 from simulator.attribution.time_shares import PATH, STREAM, extrapolated, shares_of
@@ -16,6 +17,7 @@ from simulator.explain.sensitivity import FACTOR, MachineParameter, elasticity, 
 from simulator.explain.what_if import neighbours, twice_as_good
 from simulator.explain.why import why
 from simulator.predict import predict
+from tests.examples import few_and_many
 from tests.messages import assert_names
 from topologies.errors import SimgptError
 from topologies.machine import Machine
@@ -101,8 +103,7 @@ def drawn_plans(draw: st.DrawFn) -> Plan:
     return plan
 
 
-@settings(max_examples=12, deadline=None)
-@given(name=st.sampled_from(MACHINES), plan=drawn_plans())
+@few_and_many(4, 60, settings(deadline=None), name=st.sampled_from(MACHINES), plan=drawn_plans())
 def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, plan: Plan) -> None:
     """But for its library's tuner, whose constants are its own."""
     machine = with_settings(load_machine(name), {"software.tuner": "none"})
@@ -119,9 +120,9 @@ def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, pla
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        ("frontier", "z=8,data=4"),
         ("perlmutter", "x=2,y=2,z=2"),
-        ("perlmutter", "data=2,pipe=2,x=2"),
+        pytest.param("frontier", "z=8,data=4", marks=pytest.mark.slow),
+        pytest.param("perlmutter", "data=2,pipe=2,x=2", marks=pytest.mark.slow),
         pytest.param("frontier", "x=2,y=2,z=2", marks=pytest.mark.slow),
         pytest.param("frontier", "data=2,pipe=2,x=2", marks=pytest.mark.slow),
         pytest.param("perlmutter", "z=8,data=4", marks=pytest.mark.slow),
@@ -210,14 +211,14 @@ def test_what_one_micro_batch_adds_is_added_for_each_of_the_rest() -> None:
     assert extrapolated({"a": 5, "b": 1}, {"a": 7, "b": 1}, 10) == {"a": 25, "b": 1}  # type: ignore[dict-item, comparison-overlap]
 
 
-@pytest.mark.parametrize("plan", ["x=2,z=2", "x=2,pipe=2", "pipe=2,interleave=2"])
+@pytest.mark.parametrize("plan", ["x=2", "pipe=2"])
 def test_shares_of_many_micro_batches_are_those_of_every_op(
     plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from simulator.costs.analytic import compute_costs
     from simulator.ranks.fabric import MachineFabric
 
-    parsed = parse_plan(f"{plan},micro_batch=1", batch=48)
+    parsed = parse_plan(f"{plan},micro_batch=1", batch=24)
     prediction = predict(TINY, parsed, FRONTIER)
     fabric = MachineFabric(FRONTIER, parsed.grid.ranks)
     costs = compute_costs(FRONTIER, fabric.ranks_per_node, parsed.grid.ranks)
@@ -237,9 +238,9 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
 
 
 def test_every_figure_of_the_sentence_is_a_simulated_one() -> None:
-    plan = parse_plan("x=2,z=8,data=2", batch=32)
+    plan = parse_plan("x=2,z=4,data=2", batch=16)
     prediction = predict(TINY, plan, FRONTIER)
-    found = why(prediction, FRONTIER, contiguous(FRONTIER, 32))
+    found = why(prediction, FRONTIER, contiguous(FRONTIER, 16))
     best, next_best = found.better[:2]
     settings = {b.words: b for b in twice_as_good(parameters(FRONTIER, "bf16"))}[best.words]
     again = predict(TINY, plan, with_settings(FRONTIER, settings.settings(FRONTIER)))
@@ -256,9 +257,9 @@ def test_every_figure_of_the_sentence_is_a_simulated_one() -> None:
 
 
 def test_a_number_without_a_unit_has_none_in_json() -> None:
-    parsed = parse_plan("x=2,data=4", batch=8)
-    prediction = predict(find_model("tiny-1m"), parsed, FRONTIER)
-    found = why(prediction, FRONTIER, contiguous(FRONTIER, 8), lambda *_, **__: None, pure=True)
+    parsed = parse_plan("data=2", batch=2)
+    prediction = predict(replace(TINY, layers=1), parsed, FRONTIER)
+    found = why(prediction, FRONTIER, contiguous(FRONTIER, 2), lambda *_, **__: None, pure=True)
     units = {e["key"]: e["unit"] for e in found.as_dict()["sensitivity"]}
     assert units["device.matmul.e_max"] == ""
     assert units["node.nics.bandwidth"] == "bytes/s"

@@ -25,7 +25,9 @@ PLANS = (
 )
 
 
-@pytest.mark.parametrize("text", PLANS)
+@pytest.mark.parametrize(
+    "text", [PLANS[0], PLANS[2], *(pytest.param(t, marks=pytest.mark.slow) for t in PLANS[1::2])]
+)
 def test_sizes_and_memory_are_those_of_the_program_that_is_lowered_whole(text: str) -> None:
     gpt, plan = replace(TINY, layers=WHOLE), plan_of(text, 3)
     found, expected = whole_program(lowered_again, gpt, plan), lower(gpt, plan)

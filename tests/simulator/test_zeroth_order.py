@@ -46,8 +46,15 @@ def test_slots_take_as_long_as_their_ops(text: str) -> None:
     assert_slots_equal_ops(replace(TINY, layers=layers), plan)
 
 
-@pytest.mark.parametrize("rule", ["mezo", "fedkseed-step"])
-@pytest.mark.parametrize("text", ["x=2,z=2,batch=18,micro_batch=1", "data=4,batch=8"])
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("x=2,z=2,batch=18,micro_batch=1", "mezo"),
+        ("data=4,batch=8", "fedkseed-step"),
+        pytest.param("x=2,z=2,batch=18,micro_batch=1", "fedkseed-step", marks=pytest.mark.slow),
+        pytest.param("data=4,batch=8", "mezo", marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_of_many_layers_is_exact_from_a_few(rule: str, text: str) -> None:
     plan = parse_plan(f"{text},optimizer={rule}")
     assert DrawnStep(replace(TINY, layers=20), plan, 1e8, 0.2, 0.0).is_exact()

@@ -55,7 +55,7 @@ def spaces_with_parts(draw: st.DrawFn) -> Space:
 
 
 @few_and_many(
-    10,
+    4,
     400,
     DRAWN,
     space=spaces_with_parts(),
@@ -115,7 +115,7 @@ def spaces_with_traded_heads(draw: st.DrawFn) -> Space:
 
 
 @few_and_many(
-    10,
+    4,
     300,
     DRAWN,
     space=spaces_with_traded_heads(),

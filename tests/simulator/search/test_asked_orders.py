@@ -93,7 +93,7 @@ def hidden(space: Space, name: str, data: st.DataObject) -> None:
 
 
 @few_and_many(
-    10,
+    4,
     300,
     DRAWN,
     space=spaces_in_turns(),
@@ -194,7 +194,7 @@ def spaces_in_a_v(draw: st.DrawFn) -> Space:
 
 
 @few_and_many(
-    10, 300, DRAWN, space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data()
+    4, 300, DRAWN, space=spaces_in_a_v(), name=st.sampled_from(sorted(MACHINES)), data=st.data()
 )
 def test_no_plan_in_a_v_takes_less_than_its_bounds(
     space: Space, name: str, data: st.DataObject

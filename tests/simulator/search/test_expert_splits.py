@@ -49,7 +49,7 @@ def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
 
 
 @few_and_many(
-    5,
+    3,
     300,
     DRAWN,
     space=spaces_of_other_ranks(),

@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.search.bounds.batched_programs import sized, within_parts
@@ -16,7 +15,8 @@ from simulator.search.bounds.slot_programs import MIDDLE, LoweredSlots, SlotProg
 from simulator.search.bounds.stream_bound import INSIDE, BusiestStream, Entries
 from simulator.search.orders import overlaps
 from simulator.search.space import Space
-from tests.simulator.search.drawn import UNSHRUNK, mixtures, models, spaces
+from tests.examples import few_and_many
+from tests.simulator.search.drawn import DRAWN, mixtures, models, spaces
 from workload.grid import SHARDS
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, STEP, Op
@@ -35,8 +35,7 @@ def ops_of_second(space: Space, row: int, overlap: tuple[str, ...], count: int) 
     return {op.identity: op for op in program.ops if op.block != STEP and op.micro_batch == 1}
 
 
-@settings(max_examples=40, deadline=None, phases=UNSHRUNK)
-@given(space=spaces(gpts=st.one_of(models(), mixtures())), data=st.data())
+@few_and_many(10, 40, DRAWN, space=spaces(gpts=st.one_of(models(), mixtures())), data=st.data())
 def test_one_in_the_middle_has_the_ops_of_the_last_but_sums_of_gradients(
     space: Space, data: st.DataObject
 ) -> None:
@@ -58,8 +57,7 @@ def test_one_in_the_middle_has_the_ops_of_the_last_but_sums_of_gradients(
         )
 
 
-@settings(max_examples=20, deadline=None, phases=UNSHRUNK)
-@given(space=spaces(gpts=models()), data=st.data())
+@few_and_many(5, 20, DRAWN, space=spaces(gpts=models()), data=st.data())
 def test_slots_in_the_middle_sum_no_gradients_over_ranks(space: Space, data: st.DataObject) -> None:
     assert not has_kinds(space.problem.gpt)
     rows = np.flatnonzero(space.micro_batches > 1)[:1]

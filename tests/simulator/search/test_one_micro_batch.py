@@ -73,7 +73,7 @@ def is_as_alone(space: Space, name: str, data: st.DataObject) -> None:
 
 
 @few_and_many(
-    15,
+    5,
     300,
     DRAWN,
     space=spaces(gpts=st.one_of(models(), mixtures())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,14 @@ def has_the_ops_of_its_relaxed_shape(space: Space, row: int) -> None:
             assert relaxed.values(op.flops) == alone.values(other.flops), op.name
 
 
+def mostly_slow(*axes: list[int], quick: list[tuple[int, ...]]) -> list[Any]:
+    """All combinations as parameters; those beside a few are slow tests."""
+    return [
+        pytest.param(*each, marks=() if each in quick else pytest.mark.slow)
+        for each in product(*axes)
+    ]
+
+
 def with_vocabulary(vocab: int, hidden: int) -> GPT:
     """A model of one layer whose vocabulary ZeRO on many ranks may add rows to."""
     return GPT(
@@ -138,8 +147,9 @@ def with_vocabulary(vocab: int, hidden: int) -> GPT:
     )
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
-@pytest.mark.parametrize("z", [1, 2])
+@pytest.mark.parametrize(
+    ("z", "zero"), mostly_slow([1, 2], [1, 2, 3], quick=[(1, 1), (2, 2), (1, 3)])
+)
 def test_more_rows_of_the_vocabulary_may_take_less_time(z: int, zero: int) -> None:
     """Matmuls with an odd number of rows have half the rate of those with an even one."""
     fixed: dict[str, Any] = {"x": 1, "y": 1, "z": z, "pipe": 1, "micro_batch": 8}
@@ -159,8 +169,10 @@ def test_more_rows_of_the_vocabulary_may_take_less_time(z: int, zero: int) -> No
     assert others.any()
 
 
-@settings(max_examples=50, deadline=None, phases=UNSHRUNK)
-@given(
+@few_and_many(
+    10,
+    50,
+    DRAWN,
     hidden=st.sampled_from([40, 200, 320, 512]),
     vocab=st.integers(500, 520),
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4, 8])] * 4),
@@ -183,16 +195,16 @@ def test_rows_of_the_vocabulary_are_those_of_programs(
         assert vocabulary_rows(space)[row] == program.layouts["embed.w"].padded[0] // x
 
 
-@settings(max_examples=60, deadline=None, phases=UNSHRUNK)
-@given(space=EVERY, data=st.data())
+@few_and_many(12, 60, DRAWN, space=EVERY, data=st.data())
 def test_relaxed_shapes_have_no_op_that_a_row_lacks(space: Space, data: st.DataObject) -> None:
     if not is_relaxed(space.problem):
         reject()
     has_the_ops_of_its_relaxed_shape(space, data.draw(st.integers(0, len(space) - 1)))
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("z", [1, 2])
+@pytest.mark.parametrize(
+    ("z", "zero"), mostly_slow([1, 2], [0, 1, 2, 3], quick=[(1, 0), (2, 1), (2, 3)])
+)
 def test_one_micro_batch_has_the_ops_of_its_relaxed_shape(z: int, zero: int) -> None:
     """Without z, or with ZeRO-3, it adds to no gradients."""
     fixed = {"z": z, "zero": zero, "pipe": 1, "micro_batch": 4, "recompute": "none", "x": 1}
@@ -201,7 +213,7 @@ def test_one_micro_batch_has_the_ops_of_its_relaxed_shape(z: int, zero: int) -> 
         has_the_ops_of_its_relaxed_shape(space, row)
 
 
-@few_and_many(80, 1500, DRAWN, space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
+@few_and_many(15, 1500, DRAWN, space=EVERY, name=st.sampled_from(sorted(MACHINES)), data=st.data())
 def test_relaxed_shapes_take_no_longer_than_a_row(
     space: Space, name: str, data: st.DataObject
 ) -> None:
@@ -397,7 +409,7 @@ def rules_rows_out_and_finds_the_best(
     assert sum(ruled) > 0
 
 
-@pytest.mark.parametrize("objective", ["time", "energy"])
+@pytest.mark.parametrize("objective", ["time", pytest.param("energy", marks=pytest.mark.slow)])
 def test_a_search_that_rules_rows_out_finds_what_trying_all_plans_finds(
     monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
