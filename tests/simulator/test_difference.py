@@ -127,7 +127,7 @@ def test_a_plan_that_ran_twice_counts_once_in_the_order() -> None:
 
 @pytest.mark.parametrize(
     "experts",
-    [pytest.param(False, id="dense"), pytest.param(True, id="experts", marks=pytest.mark.slow)],
+    [pytest.param(False, id="dense", marks=pytest.mark.slow), pytest.param(True, id="experts")],
 )
 def test_the_widening_makes_eight_of_ten_right_for_sources_that_are_not_known(
     experts: bool,

@@ -83,7 +83,7 @@ def test_starts_and_ends_are_equal(
 )
 def test_stages_that_meet_by_messages_are_equal(text: str, bytes_per_s: float) -> None:
     plan = parse_plan(
-        f"{text},micro_batch=1", batch=8 * (4 if "data" in text or "z" in text else 1)
+        f"{text},micro_batch=1", batch=4 * (4 if "data" in text or "z" in text else 1)
     )
     assert_equal(plan, 8, SmallFabric(bytes_per_s=bytes_per_s))
 

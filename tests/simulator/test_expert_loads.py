@@ -62,7 +62,7 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
     ("counts", "plan"),
     [
         pytest.param((UNEVEN,) * 16, "data=4,expert=4", marks=pytest.mark.slow),
-        ((UNEVEN,) * 12 + (OTHER,) * 4, "data=4,expert=4"),
+        pytest.param((UNEVEN,) * 12 + (OTHER,) * 4, "data=4,expert=4", marks=pytest.mark.slow),
         pytest.param((UNEVEN, OTHER) * 8, "data=4,expert=4", marks=pytest.mark.slow),
         ((UNEVEN,) * 13 + (EVEN, OTHER, EVEN), "data=2,expert=2,recompute=full"),
         ((UNEVEN,) * 8 + (OTHER,) * 8, "data=2,expert=2,pipe=2"),

@@ -25,7 +25,7 @@ from workload.passes.matmul_forms import with_forms
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-SMALL = GPT(name="small", layers=36, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
+SMALL = GPT(name="small", layers=18, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
 PLAN = "x=2,z=4,data=2,matmul_forms=tuned"
 SLOW_NT = {"device.matmul.forms.NT": "0.1"}
 
@@ -114,7 +114,7 @@ def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
 
 @pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> None:
-    plan = plan_of(f"x=2,z=2,matmul_forms=tuned,recompute=full,overlap={overlap}", 10)
+    plan = plan_of(f"x=2,z=2,matmul_forms=tuned,recompute=full,overlap={overlap}", 9)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
     folded, whole = (
         simulate_step(

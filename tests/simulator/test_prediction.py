@@ -69,7 +69,7 @@ def test_offloaded_states_take_the_host_s_memory_and_time_on_its_link() -> None:
     "machine", ["frontier", pytest.param("perlmutter", marks=pytest.mark.slow)]
 )
 def test_a_folded_prediction_is_the_whole_one(machine: str) -> None:
-    gpt = replace(find_model("gpt-5b"), layers=20)
+    gpt = replace(find_model("gpt-5b"), layers=14)
     plan = parse_plan("x=4,y=2,z=4,data=4,micro_batch=1,recompute=full", batch=112)
     whole = predict(gpt, plan, load_machine(machine), fold=False)
     assert predict(gpt, plan, load_machine(machine)) == whole

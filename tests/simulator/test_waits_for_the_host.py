@@ -132,7 +132,8 @@ def test_a_path_that_is_walked_slot_by_slot_has_waits_for_the_host_of_their_own(
     assert slow["compute"] == pytest.approx(none["compute"], rel=1e-3)
 
 
-def test_a_host_twice_as_fast_is_among_what_would_help() -> None:
+def test_a_host_twice_as_fast_is_among_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulator.explain.why._elasticities", lambda *_: [])
     job = asked("data=8,ep=8,micro_batch=1")
     job = replace(job, gpt=replace(job.gpt, layers=1), plan=job.plan.with_micro_batches(1))
     prediction = predicted(job, 1)

@@ -153,9 +153,9 @@ def in_turns(rests: Sequence[str], others: Sequence[str], every: int = 1) -> lis
     in_turns(["recompute=none", "recompute=full", *SHARDINGS[1:]], ["none", "all"], every=4),
 )
 def test_counts_and_memory_are_those_of_the_whole_program(rest: str, overlap: str) -> None:
-    count = 16 if "parameters" in rest else 10  # whose sums come from the micro-batch before
+    count = 12 if "parameters" in rest else 8  # whose sums come from the micro-batch before
     plan = plan_of(f"x=2,y=2,z=2,data=4,{rest},overlap={overlap}", count)
-    gpt = replace(SMALL, layers=20)
+    gpt = replace(SMALL, layers=14)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)
     assert folded.micro_batches < plan.micro_batches
@@ -192,7 +192,7 @@ def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 120))]
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 120))]
 )
 def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
     assert next(drawn_steps(seed)).is_exact()
@@ -207,7 +207,7 @@ def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
     ),
 )
 def test_a_host_that_issues_slowly_binds_every_layer_alike(rest: str, recompute: str) -> None:
-    gpt = replace(SMALL, layers=26)
+    gpt = replace(SMALL, layers=18)
     plan = plan_of(f"y=2,z=2,data=2,{rest},recompute={recompute}", 9)
     costs, fabric = SmallCosts(issue_s=2.34491932048865e-05), SmallFabric(bytes_per_s=1e9)
     folded, whole = (simulate_step(gpt, plan, costs, fabric, fold=fold) for fold in (True, False))

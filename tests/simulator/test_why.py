@@ -22,7 +22,7 @@ from workload.plan_text import parse_plan
 
 FRONTIER = load_machine("frontier")
 TINY = find_model("tiny-1m")
-PLAN = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=16)
+PLAN = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=8)
 APART = Placement(node=np.arange(8), device=np.zeros(8, dtype=np.int64))  # a node for each rank
 
 

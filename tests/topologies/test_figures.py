@@ -17,7 +17,14 @@ from topologies.figures import draw_interconnect, draw_node
 from topologies.machine_files import load_machine
 
 
-@pytest.mark.parametrize("name", ["frontier", "perlmutter", "dgx-h100", "host"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "frontier",
+        "host",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("perlmutter", "dgx-h100")),
+    ],
+)
 def test_a_node_shows_every_device_and_nic(name: str, tmp_path: Path) -> None:
     machine = load_machine(name)
     draw_node(machine, tmp_path / "node.svg")

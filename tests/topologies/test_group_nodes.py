@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from topologies.collectives.benchmark import ring_over
 from topologies.machine_files import load_machine
 from topologies.placement import contiguous
@@ -35,7 +36,7 @@ def test_devices_of_a_rack_are_told_apart_beyond_the_sixty_third() -> None:
     ]
 
 
-@given(st.permutations(range(144)))
+@few_and_many(10, 100, settings(), order=st.permutations(range(144)))
 def test_visits_have_every_member_once(order: list[int]) -> None:
     found = sets_of([order[:48], order[48:96], order[96:]])
     for group in range(3):

@@ -7,9 +7,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from topologies.files.toml_text import toml_text
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine, machine_to_dict
@@ -59,8 +60,7 @@ def test_a_derived_a_changed_and_a_measured_machine_read_back(tmp_path: Path) ->
     assert_reads_back(dataclasses.replace(lab, profile=profile), tmp_path)
 
 
-@settings(max_examples=50)
-@given(st.dictionaries(TEXT, VALUES))
+@few_and_many(15, 50, settings(), document=st.dictionaries(TEXT, VALUES))
 def test_any_document_reads_back(document: dict[str, object]) -> None:
     assert tomllib.loads(toml_text(document)) == document
 

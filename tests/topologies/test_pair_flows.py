@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.examples import few_and_many
 from tests.topologies.test_together import MINIMAL, SWITCHED, TAPERED, Groups, axis, worlds
 from topologies.collectives import algorithms
 from topologies.collectives.collective_time import collective_seconds, group_of
@@ -151,8 +152,14 @@ def test_the_last_group_ends_when_the_last_of_all_flows_does(
     assert last == pytest.approx(last_end_s(machine, placement, groups, 1e9), rel=1e-4)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from([TAPERED, MINIMAL, SWITCHED]), worlds(), st.lists(st.booleans(), min_size=3))
+@few_and_many(
+    12,
+    40,
+    settings(deadline=None),
+    machine=st.sampled_from([TAPERED, MINIMAL, SWITCHED]),
+    world=worlds(),
+    pairs=st.lists(st.booleans(), min_size=3),
+)
 def test_an_exchange_never_gains_by_an_axis_beside_it_nor_lets_one_gain(
     machine: Machine, world: Placed, pairs: list[bool]
 ) -> None:
@@ -185,7 +192,14 @@ def test_no_nic_sends_more_than_it_can(machine: Machine, world: Placed) -> None:
             assert pair_rate(ring) * sent <= nics.bytes_per_s * (1 + 1e-6)
 
 
-@given(st.integers(1, 34), st.integers(10, 40), st.sampled_from(["pairwise", "hierarchical"]))
+@few_and_many(
+    20,
+    100,
+    settings(),
+    doublings=st.integers(1, 34),
+    power=st.integers(10, 40),
+    algorithm=st.sampled_from(["pairwise", "hierarchical"]),
+)
 def test_more_bytes_take_longer(doublings: int, power: int, algorithm: str) -> None:
     machine = with_settings(FRONTIER, {"software.algorithm.all_to_all": algorithm})
     (ring,) = exchange(machine, contiguous(machine, 64), axis(64, 1, 64))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import names
 from topologies.build import Parts, build_machine, fabrics, gpu_of, gpus
 from topologies.errors import MachineError
@@ -20,8 +21,11 @@ KNOWN = st.sampled_from([gpu["name"] for gpu in gpus()])
 RATES = st.one_of(st.just(0.0), st.floats(1e-3, 1e15), st.integers(1, 10**13).map(float))
 
 
-@given(
-    st.builds(
+@few_and_many(
+    30,
+    100,
+    settings(),
+    parts=st.builds(
         Parts,
         gpu=KNOWN,
         nodes=st.integers(1, 10**9 - 1),
@@ -30,7 +34,7 @@ RATES = st.one_of(st.just(0.0), st.floats(1e-3, 1e15), st.integers(1, 10**13).ma
         nic_bits_per_s=RATES,
         fabric=st.sampled_from(["", "none", *fabrics()]),
         name=st.text(st.characters(exclude_categories=["Cs"])),
-    )
+    ),
 )
 def test_parts_read_back_from_their_text_with_what_is_unset_unset(parts: Parts) -> None:
     text = parts_text(parts)
@@ -38,7 +42,7 @@ def test_parts_read_back_from_their_text_with_what_is_unset_unset(parts: Parts) 
     assert not set(text) & set(" \t\n:") and not text.endswith(".toml")
 
 
-@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [25, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_rows_of_published_runs_have_the_same_machines_from_their_text(every: int) -> None:
     rows = {parts_of(run): None for run in read_runs() if is_known(run.text("gpu"))}
     assert len(rows) > 100

@@ -7,9 +7,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from topologies.collectives import algorithms
 from topologies.collectives.algorithms import DeviceGroup
 from topologies.hardware.software import Curve
@@ -173,8 +174,7 @@ MATRICES = st.integers(3, 7).flatmap(
 )
 
 
-@settings(deadline=None)
-@given(MATRICES)
+@few_and_many(25, 100, settings(deadline=None), entries=MATRICES)
 def test_what_bundles_grant_fits_every_cut_and_shrinks_no_more_than_the_straight_routes(
     entries: list[float],
 ) -> None:
@@ -196,8 +196,13 @@ def traffic(draw: st.DrawFn) -> list[tuple[int, int]]:
                          max_size=60))  # fmt: skip
 
 
-@settings(deadline=None)
-@given(traffic(), st.sampled_from(["minimal", "adaptive"]))
+@few_and_many(
+    20,
+    100,
+    settings(deadline=None),
+    pairs=traffic(),
+    routing=st.sampled_from(["minimal", "adaptive"]),
+)
 def test_no_flow_exceeds_a_link_and_none_can_gain_without_a_poorer_one_losing(
     pairs: list[tuple[int, int]], routing: str
 ) -> None:

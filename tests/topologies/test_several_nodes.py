@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from topologies.collectives import algorithms
 from topologies.collectives.algorithms import DeviceGroup
 from topologies.collectives.benchmark import ring_over
@@ -40,13 +41,15 @@ def ring_of(name: str, nodes: int, each: int, stride: int, pairs: bool) -> Ring:
     return ring_over(cached_machine(name), placed, "all_to_all" if pairs else "all_gather")
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    st.sampled_from(MACHINES),
-    st.sampled_from([2, 3, 8]),
-    st.sampled_from([2, 3, 4, 6, 8, 12]),
-    st.sampled_from([1, 2]),
-    st.sampled_from([2.0**10, 2.0**18, 2.0**22, 2.0**30, 2.0**34]),
+@few_and_many(
+    12,
+    50,
+    settings(deadline=None),
+    name=st.sampled_from(MACHINES),
+    nodes=st.sampled_from([2, 3, 8]),
+    each=st.sampled_from([2, 3, 4, 6, 8, 12]),
+    stride=st.sampled_from([1, 2]),
+    size=st.sampled_from([2.0**10, 2.0**18, 2.0**22, 2.0**30, 2.0**34]),
 )
 def test_the_same_bytes_on_more_nodes_take_no_less_time(
     name: str, nodes: int, each: int, stride: int, size: float

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.examples import few_and_many
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, contiguous
@@ -101,8 +102,7 @@ def worlds(draw: st.DrawFn) -> tuple[Placement, list[Groups]]:
 MACHINES = st.sampled_from([TAPERED, MINIMAL, SWITCHED])
 
 
-@settings(deadline=None, max_examples=60)
-@given(MACHINES, worlds())
+@few_and_many(15, 60, settings(deadline=None), machine=MACHINES, world=worlds())
 def test_adding_an_axis_never_raises_a_rate(
     machine: Machine, world: tuple[Placement, list[Groups]]
 ) -> None:
@@ -112,8 +112,9 @@ def test_adding_an_axis_never_raises_a_rate(
         assert all(b <= a for a, b in zip(before, after, strict=True))
 
 
-@settings(deadline=None, max_examples=40)
-@given(MACHINES, worlds(), st.floats(0.2, 0.95))
+@few_and_many(
+    10, 40, settings(deadline=None), machine=MACHINES, world=worlds(), factor=st.floats(0.2, 0.95)
+)
 def test_nothing_gets_faster_when_all_links_slow_down(
     machine: Machine, world: tuple[Placement, list[Groups]], factor: float
 ) -> None:
@@ -125,11 +126,13 @@ def test_nothing_gets_faster_when_all_links_slow_down(
         assert all(b <= a * (factor + 1e-3) for a, b in zip(before, after, strict=True))
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    MACHINES,
-    st.lists(st.tuples(st.integers(0, 47), st.integers(48, 95)), min_size=1, max_size=60),
-    st.sampled_from(["node.links", "node.nics", "interconnect.link_"]),
+@few_and_many(
+    15,
+    60,
+    settings(deadline=None),
+    machine=MACHINES,
+    pairs=st.lists(st.tuples(st.integers(0, 47), st.integers(48, 95)), min_size=1, max_size=60),
+    kind=st.sampled_from(["node.links", "node.nics", "interconnect.link_"]),
 )
 def test_the_slowest_flow_is_never_faster_where_one_kind_of_link_slows_down(
     machine: Machine, pairs: list[tuple[int, int]], kind: str
@@ -152,8 +155,15 @@ def slower(machine: Machine, kinds: list[str], factor: float) -> Machine:
     return with_settings(machine, changes)
 
 
-@settings(deadline=None, max_examples=40)
-@given(MACHINES, worlds(), st.permutations(range(4)), st.permutations(range(3)))
+@few_and_many(
+    10,
+    40,
+    settings(deadline=None),
+    machine=MACHINES,
+    world=worlds(),
+    groups=st.permutations(range(4)),
+    nodes=st.permutations(range(3)),
+)
 def test_relabelling_groups_and_nodes_changes_nothing(
     machine: Machine, world: tuple[Placement, list[Groups]], groups: list[int], nodes: list[int]
 ) -> None:

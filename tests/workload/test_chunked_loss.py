@@ -145,6 +145,7 @@ def test_a_search_keeps_chunks_that_divide_and_refuses_those_that_follow_from_pl
 
 def test_a_search_finds_the_best_plan_with_so_many_chunks_of_a_fused_loss() -> None:
     fixed = {"loss": "fused", "loss_chunks": 4, "overlap": (), "schedule": "1f1b"}
+    fixed |= {"recompute": "none"}
     problem = SearchProblem(TINY, devices=2, batch=4, fixed=fixed)
     machine = load_machine("dgx-h100")
     *_, found = search(problem, machine, top=3)

@@ -29,7 +29,7 @@ PLANS = [
 @pytest.mark.parametrize("text", PLANS)
 def test_no_op_of_any_rank_is_missing_among_the_distinct_ones(text: str) -> None:
     gpt = replace(TINY, layers=8)
-    plan = parse_plan(text, batch=32)
+    plan = parse_plan(text, batch=16)
     known = distinct_ops(gpt, plan)
     for stage in range(plan.pipe):
         for op in lower(gpt, plan, stage).ops:
@@ -37,8 +37,8 @@ def test_no_op_of_any_rank_is_missing_among_the_distinct_ones(text: str) -> None
 
 
 def test_there_are_few_of_them() -> None:
-    plan = parse_plan("x=2,micro_batch=1", batch=64)
-    assert len(distinct_ops(replace(TINY, layers=96), plan)) < 60
+    plan = parse_plan("x=2,micro_batch=1", batch=16)
+    assert len(distinct_ops(replace(TINY, layers=48), plan)) < 60
 
 
 def test_an_op_that_was_not_measured_is_refused_by_name() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import names
 from tests.simulator.worlds import TINY
 from workload.errors import PlanCannotRunError, PlanError
@@ -92,8 +93,10 @@ FIELDS = {
 }
 
 
-@settings(deadline=None, max_examples=30, derandomize=True)
-@given(
+@few_and_many(
+    10,
+    30,
+    settings(deadline=None, derandomize=True),
     gpt=st.sampled_from((*MODELS, *OTHERS)),
     micro_batches=st.sampled_from([1, 3]),
     plan=st.fixed_dictionaries(FIELDS),

@@ -133,6 +133,8 @@ QUICK = smallest_of_each_kind()
 )
 def test_formula_and_program_agree(name: str) -> None:
     gpt = find_model(name)
+    if name in QUICK and not gpt.pattern:
+        gpt = replace(gpt, layers=min(gpt.layers, 4))
     program = lower(gpt, Plan(batch=1, micro_batch=1, recompute="full"))
     assert program.parameters == gpt.parameters
     assert program.model_flops == gpt.model_flops(1)

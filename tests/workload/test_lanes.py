@@ -87,9 +87,20 @@ def test_steps_are_taken_once_and_say_what_they_follow_from() -> None:
     assert (product + a).values.tolist() == [21, 54]
 
 
-@pytest.mark.parametrize("zero", range(4))
+MORE: tuple[dict[str, Any], ...] = (
+    {},
+    {"recompute": "full", "reshard": False},
+    {"schedule": "zb-h1"},
+)
+
+
 @pytest.mark.parametrize(
-    "more", [{}, {"recompute": "full", "reshard": False}, {"schedule": "zb-h1"}]
+    ("zero", "more"),
+    [
+        pytest.param(zero, more, marks=() if (zero + at) % 3 == 1 else pytest.mark.slow)
+        for zero in range(4)
+        for at, more in enumerate(MORE)
+    ],
 )
 def test_many_plans_lowered_at_once_have_each_its_own_program(
     zero: int, more: dict[str, Any]

@@ -81,8 +81,22 @@ def test_a_pair_is_one_slot_of_the_schedule() -> None:
         assert last.start[:5] == [1, 2, 3, 4, 6]
 
 
-@pytest.mark.parametrize("words", [RING, f"{RING},zero=3", f"{V},z=2,recompute=full"])
-@pytest.mark.parametrize("overlap", ["a2a", "all+a2a"])
+@pytest.mark.parametrize(
+    ("words", "overlap"),
+    [
+        (f"{RING},zero=3", "a2a"),
+        (f"{V},z=2,recompute=full", "all+a2a"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (RING, "a2a"),
+                (RING, "all+a2a"),
+                (f"{RING},zero=3", "all+a2a"),
+                (f"{V},z=2,recompute=full", "a2a"),
+            )
+        ),
+    ],
+)
 def test_turns_keep_every_op_and_the_values_it_reads(words: str, overlap: str) -> None:
     plan = plan_of(words, overlap)
     for stage in range(2):

@@ -114,7 +114,7 @@ def test_it_lies_between_all_and_nothing(gpt: GPT) -> None:
 
 
 def test_many_layers_are_those_of_the_whole_program() -> None:
-    gpt, habits = replace(MIXED, layers=24), Habits(early_stop=True)
+    gpt, habits = replace(MIXED, layers=16), Habits(early_stop=True)
     plan = parse_plan("data=2,micro_batch=1,zero=3,recompute=per_op,overlap=all", batch=8)
     program = lower(gpt, plan, habits=habits)
     assert step_bytes(gpt, plan, habits) == program.peak.total_bytes

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
@@ -44,7 +45,10 @@ sizes = st.sampled_from([1, 2, 3, 4, 8])
 few = st.sampled_from([1, 2, 3])  # of which every axis may have some
 
 
-@given(
+@few_and_many(
+    40,
+    100,
+    settings(),
     axes=st.tuples(sizes, sizes, sizes, sizes),
     micro=sizes,
     count=sizes,

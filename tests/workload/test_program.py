@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
@@ -306,7 +307,10 @@ def test_attention_is_computed_alike_on_every_rank_of_y() -> None:
     assert op_of(program, "m0.l0.up.matmul").replicas == 1
 
 
-@given(
+@few_and_many(
+    25,
+    100,
+    settings(),
     gpt=st.sampled_from(
         [ONE_LAYER, ONE_LLAMA, replace(ONE_LAYER, embedding_norm=True, dropout=0.1)]
     ),
@@ -351,7 +355,13 @@ def test_every_program_is_well_formed(
     assert program.hardware_flops == blocking.hardware_flops
 
 
-@given(overlap=st.sets(st.sampled_from(OVERLAPS)), recompute=st.sampled_from(RECOMPUTES))
+@few_and_many(
+    15,
+    100,
+    settings(),
+    overlap=st.sets(st.sampled_from(OVERLAPS)),
+    recompute=st.sampled_from(RECOMPUTES),
+)
 def test_no_buffer_is_freed_before_its_last_use_or_twice(overlap: set[str], recompute: str) -> None:
     switches = "+".join(sorted(overlap)) or "none"
     program = program_of(f"x=2,z=2,data=2,recompute={recompute},overlap={switches}")

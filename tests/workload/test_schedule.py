@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import names
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
@@ -131,8 +132,7 @@ def test_zb_2p_waits_nowhere_and_zb_1p_waits_for_the_stages_behind(stages: int) 
     assert waited("zb-h1", stages, 2 * stages) == list(range(stages - 1, -1, -1))
 
 
-@settings(max_examples=25)
-@given(cases(), st.sampled_from(("all", "none")))
+@few_and_many(8, 25, settings(), case=cases(), overlap=st.sampled_from(("all", "none")))
 def test_no_stage_waits_for_a_send_that_nobody_will_receive(
     case: tuple[str, int, int, int], overlap: str
 ) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import names as naming
 from tests.workload.test_program import GOLDEN, ONE_LAYER, names, op_of, place, program_of, table
 from workload.errors import PlanError
@@ -214,7 +215,7 @@ def sharded_plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@given(plan=sharded_plans())
+@few_and_many(20, 100, settings(), plan=sharded_plans())
 def test_every_sharded_program_is_well_formed(plan: Plan) -> None:
     program = lower(ONE_LAYER, plan)
     assert len({op.name for op in program.ops}) == len(program.ops)

@@ -81,9 +81,9 @@ def test_what_is_hidden_is_saved(bytes_per_s: float) -> None:
     assert 0.5 * exchanged[1] < saved <= exchanged[1] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("layers", [4, 14])
+@pytest.mark.parametrize("layers", [pytest.param(4, marks=pytest.mark.slow), 14])
 def test_a_folded_step_is_the_whole_one(layers: int) -> None:
-    gpt, plan = replace(TWO, layers=layers), plan_of("a2a+dp", 12)
+    gpt, plan = replace(TWO, layers=layers), plan_of("a2a+dp", 9)
     worlds = SmallCosts(), SmallFabric(bytes_per_s=1e8)
     folded, whole = (simulate_step(gpt, plan, *worlds, fold=fold) for fold in (True, False))
     assert sum(folded.parts_ticks.values()) == sum(whole.parts_ticks.values())

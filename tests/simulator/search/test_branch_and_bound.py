@@ -68,7 +68,8 @@ def test_a_search_finds_what_trying_all_plans_finds(
     same_answer(problem, name, top, objective)
 
 
-@pytest.mark.parametrize("positions", [pytest.param("rope", marks=pytest.mark.slow), "learned"])
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", ["rope", "learned"])
 def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less(positions: str) -> None:
     """On Kestrel NCCL changes its algorithm between a stage's layers and all of its parameters."""
     fixed = {"x": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}

@@ -212,6 +212,7 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
         SearchProblem(SMALL, 4, 8, {"dispatcher": "once_per_node"})
 
 
+@pytest.mark.slow
 def test_places_of_experts_by_blocks_are_searched() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
     places = replace(TINY, capacity=1.25)

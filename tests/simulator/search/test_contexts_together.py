@@ -13,10 +13,19 @@ from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of
 from tests.simulator.search.test_relaxed import MIXTURE
 
+MODELS: tuple[dict[str, Any], ...] = ({}, {"document": 256}, {"window": 256, "global_every": 2})
+RECIPES = ("none", "fp8-tensorwise", "fp8-blockwise")
 
-@pytest.mark.parametrize("kind", ["all_gather", "ulysses"])
-@pytest.mark.parametrize("recipe", ["none", "fp8-tensorwise", "fp8-blockwise"])
-@pytest.mark.parametrize("more", [{}, {"document": 256}, {"window": 256, "global_every": 2}])
+
+@pytest.mark.parametrize(
+    ("kind", "recipe", "more"),
+    [
+        pytest.param(kind, recipe, more, marks=() if at == number else pytest.mark.slow)
+        for kind in ("all_gather", "ulysses")
+        for at, recipe in enumerate(RECIPES)
+        for number, more in enumerate(MODELS)
+    ],
+)
 def test_a_program_of_several_contexts_has_the_ops_of_each(
     kind: str, recipe: str, more: dict[str, Any]
 ) -> None:

@@ -61,7 +61,7 @@ def in_windows(draw: st.DrawFn) -> GPT:
 
 
 @few_and_many(
-    3,
+    2,
     200,
     DRAWN,
     slow={"space": spaces(gpts=in_windows())},

@@ -44,8 +44,14 @@ def grouped(form: str, rows: int, dtype: str) -> Op:
     )
 
 
-@pytest.mark.parametrize("name", ["dgx-b200", "alps", "perlmutter"])
-@pytest.mark.parametrize("form", ["TN", "NN", "NT"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        pytest.param(name, form, marks=() if at == number else pytest.mark.slow)
+        for at, name in enumerate(["dgx-b200", "alps", "perlmutter"])
+        for number, form in enumerate(["TN", "NN", "NT"])
+    ],
+)
 def test_no_matmul_of_more_rows_takes_less_than_the_least_time(name: str, form: str) -> None:
     machine = load_machine(name)
     costs, device = AnalyticCosts(machine), machine.device

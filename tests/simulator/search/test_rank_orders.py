@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from simulator.search.asked.expert_splits import RUNS, runs_of
@@ -24,6 +24,7 @@ from simulator.search.rings.strides import (
 from simulator.search.root_nodes import entries_of
 from simulator.search.space import space_of
 from simulator.search.tree_nodes import in_every_order, with_each_axis_first
+from tests.examples import few_and_many
 from tests.simulator.search.test_relaxed import MIXTURE
 from workload.grid import AXES, axes_of
 
@@ -67,8 +68,10 @@ def test_an_axis_is_nearest_where_it_is_first_and_behind_the_first_elsewhere() -
     assert strides_when_first(experts, ("expert_copies",), "x") == {((4, 4),), ((16, 4),)}
 
 
-@settings(max_examples=60, deadline=None)
-@given(
+@few_and_many(
+    20,
+    200,
+    settings(deadline=None),
     counts=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=6, max_size=6),
     split=st.booleans(),
     key=st.sampled_from(

@@ -62,7 +62,7 @@ MIXTURE = GPT(
     expert_ffn=512,
     dense_layers=1,
 )
-EACH = 293  # of rows whose bounds are made one by one
+EACH = 31  # of rows whose bounds are made one by one
 SUMS = BUCKET_SCATTER, BUCKET_REDUCE  # of gradients over data, which follow the slots
 EVERY = st.one_of(
     *(spaces(), spaces(gpts=mixtures()), spaces(gpts=in_windows()), spaces_of_other_ranks()),
@@ -285,7 +285,7 @@ def test_tables_gathered_over_more_ranks_may_take_less_time() -> None:
         "vocab": 50257,
     }
     gpt = replace(MIXTURE, **few, experts=4, expert_ffn=128, shared_ffn=512)
-    fixed = {"x": 2, "y": 1, "z": 3, "pipe": 1, "micro_batch": 1, "recompute": "none"}
+    fixed = {"x": 2, "y": 1, "z": 3, "pipe": 1, "micro_batch": 1, "recompute": "none", "zero": 3}
     space = spaces_of(SearchProblem(gpt, 12, 24, fixed, splits_sequences=True))[0]
     goal, machinery = Objective("time", MACHINES["busy"], 12), machinery_of(space.problem, "busy")
     relaxed = relaxed_rows(space, machinery, goal)
@@ -324,7 +324,9 @@ def ruled_out(space: Space, threshold: int) -> list[list[int]]:
 
 
 def test_rows_are_bounded_or_ruled_out_and_most_are_ruled_out() -> None:
-    space = spaces_of(SearchProblem(MIXTURE, 16, 16, {"y": 1}, splits_sequences=True))[0]
+    space = spaces_of(
+        SearchProblem(MIXTURE, 16, 16, {"y": 1, "z": 1, "recompute": "none"}, splits_sequences=True)
+    )[0]
     goal, machinery = Objective("time", MACHINES["alps"], 16), machinery_of(space.problem, "alps")
     bounds = [
         int(bounds_of(space, row, machinery, goal).min()) for row in range(0, len(space), EACH)
@@ -363,12 +365,12 @@ def test_a_higher_threshold_opens_what_a_lower_one_ruled_out() -> None:
 
 
 def test_shares_have_every_row_once_and_relaxed_shapes_whole() -> None:
-    space = space_of(SearchProblem(MIXTURE, 16, 16))
+    space = space_of(SearchProblem(MIXTURE, 16, 16, {"y": 1}))
     goal, machinery = Objective("time", MACHINES["alps"], 16), machinery_of(space.problem, "alps")
     names = list(space.columns)
     every = set(zip(*(space.columns[name].tolist() for name in names), strict=True))
     shapes = len(relaxed_rows(space, machinery, goal).layers.shapes)
-    for count in (1, 2, 5, 10**3):
+    for count in (1, 3, 10**3):
         shares = [share_of(space, number, count) for number in range(count)]
         rows = [zip(*(own.columns[name].tolist() for name in names), strict=True) for own in shares]
         found = [row for own in rows for row in own]
@@ -413,7 +415,7 @@ def rules_rows_out_and_finds_the_best(
 def test_a_search_that_rules_rows_out_finds_what_trying_all_plans_finds(
     monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
-    rules_rows_out_and_finds_the_best(monkeypatch, objective, zero=1)
+    rules_rows_out_and_finds_the_best(monkeypatch, objective, zero=1, z=1)
 
 
 @pytest.mark.slow
@@ -426,7 +428,7 @@ def test_it_does_so_with_optimizers_gradients_and_weights_whole_and_in_parts(
 
 def test_shapes_that_a_machine_has_no_times_for_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"all_gather": (2,), "reduce_scatter": (2,)}
-    problem, machine = SearchProblem(SMALL, 8, 16, FEW | {"x": 1, "y": 1}), measured(**sizes)
+    problem, machine = SearchProblem(SMALL, 4, 8, FEW | {"x": 1, "y": 1}), measured(**sizes)
     ruled = relaxing(monkeypatch, problem)
     *_, found = search(problem, machine)
     *_, every = exhaustive(problem, machine)

@@ -165,7 +165,10 @@ def test_the_embeddings_bucket_is_left_out_where_further_tokens_add_to_its_gradi
 
 @pytest.mark.parametrize(
     ("recipe", "recompute", "machine"),
-    [("none", "full", "perlmutter"), ("fp8-tensorwise", "none", "alps")],
+    [
+        pytest.param("none", "full", "perlmutter", marks=pytest.mark.slow),
+        ("fp8-tensorwise", "none", "alps"),
+    ],
 )
 def test_additions_to_a_table_that_the_other_stage_has_too_wait_as_on_their_own_stage(
     recipe: str, recompute: str, machine: str

@@ -59,7 +59,7 @@ def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) 
 
 # An attention and a softmax of their own, no pipeline, sums once a step, own kernels.
 BOUNDED = ("megatron-core", "megatron-lm-2021", "fsdp", "torchtitan", "simgpt")
-SEARCHED = ("fsdp", "megatron-lm-2021")
+SEARCHED = ("fsdp",)
 
 
 def quick(names: Collection[str], every: Sequence[str]) -> list[Any]:
@@ -270,7 +270,7 @@ def test_a_stack_without_fused_attention_has_that_softmax_where_nobody_asks(name
     assert fastest_kernels(stack, GPT_4, {}, machine) == least
     gpt = replace(GPT_4, sequence=2048)
     fixed = NARROW | {"micro_batch": 4, "recompute": "selective"}
-    problem = SearchProblem(gpt, 4, 32, fixed, stack=stack)
+    problem = SearchProblem(gpt, 2, 16, fixed, stack=stack)
     found = last(search(problem, machine, top=3))
     assert [each.plan for each in found.found] == [
         each.plan for each in last(exhaustive(problem, machine, top=3)).found

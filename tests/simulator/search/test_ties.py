@@ -20,7 +20,9 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
-ORDERS = SearchProblem(SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none"})
+ORDERS = SearchProblem(
+    SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none", "overlap": ()}
+)
 
 
 @pytest.mark.parametrize("top", [pytest.param(1, marks=pytest.mark.slow), 3])

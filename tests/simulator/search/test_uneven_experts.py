@@ -81,7 +81,7 @@ def uneven_mixtures(draw: st.DrawFn) -> GPT:
 
 
 @few_and_many(
-    4,
+    2,
     200,
     DRAWN,
     slow={"space": spaces(gpts=uneven_mixtures()), "name": st.sampled_from(sorted(MACHINES))},

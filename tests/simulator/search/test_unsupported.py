@@ -27,9 +27,13 @@ NO_EIGHT = ("all_reduce", "8", "2", "4")  # no group of 8 was measured, only tho
     ("sizes", "fixed"),
     [
         ({"all_reduce": (2, 4)}, {"pipe": 2, "x": 2}),
-        ({"all_gather": (2,), "reduce_scatter": (2, 4)}, {"order": USUAL}),
-        ({"all_reduce": (8,)}, {"order": USUAL, "pipe": 2}),
-        ({"send_recv": (4,)}, {"order": USUAL}),
+        ({"send_recv": (4,)}, {"order": USUAL, "x": 2, "z": 1}),
+        pytest.param(
+            {"all_gather": (2,), "reduce_scatter": (2, 4)},
+            {"order": USUAL},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"all_reduce": (8,)}, {"order": USUAL, "pipe": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_counted(

@@ -37,7 +37,8 @@ def of_sizes(layers: int, hidden: int, heads: int, ffn: int, sequence: int, voca
 
 
 @pytest.mark.parametrize(
-    ("name", "hidden", "pipe", "data"), [("dgx-h100", 2048, 2, 8), ("dgx-h100", 512, 4, 16)]
+    ("name", "hidden", "pipe", "data"),
+    [("dgx-h100", 2048, 2, 8), pytest.param("dgx-h100", 512, 4, 16, marks=pytest.mark.slow)],
 )
 def test_a_head_that_gpipe_gathers_again_is_not_gathered_again_with_1f1b(
     name: str, hidden: int, pipe: int, data: int
@@ -208,6 +209,6 @@ def test_kinds_of_layers_that_no_model_has_together_are_passed_over() -> None:
         dense_layers=1,
     )
     fixed: dict[str, Any] = {"y": 1, "z": 1, "pipe": 1, "recompute": "none", "overlap": ()}
-    fixed["zero"] = 1
+    fixed |= {"zero": 1, "micro_batch": 1}
     problem = SearchProblem(gpt, 4, 8, fixed | {"order": "x-y-z-data-pipe"})
     finds_the_best(problem, load_machine("dgx-h100"))
