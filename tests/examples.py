@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -42,3 +42,14 @@ def few_and_many(
         return counted
 
     return decorated
+
+
+def one_in(count: int, values: Iterable[Any]) -> list[Any]:
+    """All of these as parameters; those but the first of each so many are slow tests."""
+    return [
+        pytest.param(
+            *(each if isinstance(each, tuple) else (each,)),
+            marks=() if at % count == 0 else pytest.mark.slow,
+        )
+        for at, each in enumerate(values)
+    ]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import topologies
+from tests.examples import one_in
 from tests.messages import assert_names, names
 from topologies.errors import MachineError, SimgptError, UnitError
 from topologies.files.facts import put
@@ -81,7 +82,7 @@ def test_every_value_of_a_shipped_file_is_a_fact(name: str) -> None:
     assert fact.source == f"{document['sources'][short]}:{rest}"
 
 
-@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize("name", one_in(3, machine_names()))
 def test_a_written_machine_reads_back_equal(name: str, tmp_path: Path) -> None:
     rows = ((2.0, 1024.0, 1e-5),)
     profile = Profile(
@@ -316,7 +317,7 @@ def test_loading_a_machine_imports_neither_networkx_nor_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", machine_names())
+@pytest.mark.parametrize("name", one_in(3, machine_names()))
 def test_a_machine_is_built_as_cattrs_builds_it(name: str) -> None:
     for variant in variant_names(name) or [""]:
         machine = load_machine(f"{name}:{variant}" if variant else name)

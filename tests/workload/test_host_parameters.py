@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -11,6 +12,7 @@ from simulator.goodput.checkpoint import checkpoint_of
 from simulator.predict import predict
 from simulator.search.problem import SearchProblem
 from simulator.stacks import load_stack
+from tests.examples import one_in
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.gpt import find_model
@@ -60,8 +62,10 @@ def test_fsdp_has_its_masters_on_the_host_sixteen_bytes_with_gradients() -> None
     assert moved(program, "to_device", "weight_fetch") == 4 * (2 * SHARD - 2 * TABLE // 8)
 
 
-@pytest.mark.parametrize("overlap", ["none", "oag", "ors+oag+dp"])
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize(
+    ("recompute", "overlap"),
+    one_in(4, product(["none", "full"], ["none", "oag", "ors+oag+dp"])),
+)
 def test_layers_come_twice_a_micro_batch_and_tables_once(recompute: str, overlap: str) -> None:
     """A layer comes for its forward pass, and for its backward pass with what that recomputes."""
     words = f"recompute={recompute},overlap={overlap}"

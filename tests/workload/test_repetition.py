@@ -30,7 +30,7 @@ RESTS = (
 RECOMPUTES = ("none", "full", "selective")
 OVERLAPS = ("none", "oar", "oag", "dp", "oar+ors+oag", "all")
 EVERY = 7  # of all combinations, so that each pair of values occurs
-QUICK = 8  # of these again; the others are slow tests
+QUICK = 12  # of these again; the others are slow tests
 
 
 def outline(layers: int, plan: Plan) -> Structure:

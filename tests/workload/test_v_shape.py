@@ -68,7 +68,7 @@ def theirs(schedule: str, stage: int, stages: int, micro_batches: int) -> Iterat
 
 @pytest.mark.parametrize("schedule", V_SHAPED)
 def test_orders_are_those_of_pytorch(schedule: str) -> None:
-    for stages in (2, 3, 5):
+    for stages in (2, 3):
         first = 1 if schedule == "zb-v" else 2 * stages
         for count in (first, first + 1, 2 * stages, 2 * stages + 3, 4 * stages):
             for stage in range(stages):
