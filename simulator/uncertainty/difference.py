@@ -24,6 +24,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -101,8 +102,9 @@ class PublishedPairs:
         """The least widening with which the errors hold for `SHARE` of the pairs of sources that
         they do not know, as the mean over sources."""
         needed: dict[str, list[float]] = {}
+        error_of = cache(lambda run, source: self.error_of(run, without=source).share)
         for row, miss in zip(self.rows, self._misses.tolist(), strict=True):
-            error = math.log1p(self.error_of(row.run, without=row.source).share) / WIDENING
+            error = math.log1p(error_of(row.run, row.source)) / WIDENING
             needed.setdefault(row.source, []).append(miss / error)
         every = sorted(each for own in needed.values() for each in own)
         return next(w for w in every if _covered(needed, w) >= SHARE)
