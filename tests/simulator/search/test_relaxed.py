@@ -242,6 +242,14 @@ def test_no_row_of_a_stack_is_ruled_out_too_soon(
     holds_for_one_row(data.draw(st.sampled_from(found)), machine, data)
 
 
+def test_what_relaxed_shapes_do_not_have_leaves_them_out_of_a_search() -> None:
+    """Casts of a recipe, copies of what is offloaded, chunks of a loss."""
+    plain = replace(MIXTURE, experts=0, topk=0, expert_ffn=0, dense_layers=0)
+    more = {"recipe": "fp8-tensorwise"}, {"offload": "optimizer"}, {"loss_chunks": 4}
+    found = [is_relaxed(SearchProblem(plain, 4, 16, fixed)) for fixed in ({}, *more)]
+    assert found == [True, False, False, False]
+
+
 @pytest.mark.parametrize(("z", "batch"), [(1, 16), (2, 32)])
 def test_rows_that_add_to_no_whole_gradients_stay_open(z: int, batch: int) -> None:
     """Without z one micro-batch adds to nothing, with ZeRO-2 sums over data stand in for additions,
