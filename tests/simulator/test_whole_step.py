@@ -153,7 +153,7 @@ def in_turns(rests: Sequence[str], others: Sequence[str], every: int = 1) -> lis
     in_turns(["recompute=none", "recompute=full", *SHARDINGS[1:]], ["none", "all"], every=4),
 )
 def test_counts_and_memory_are_those_of_the_whole_program(rest: str, overlap: str) -> None:
-    count = 12 if "parameters" in rest else 8  # whose sums come from the micro-batch before
+    count = 16 if "parameters" in rest else 8  # whose sums come from the micro-batch before
     plan = plan_of(f"x=2,y=2,z=2,data=4,{rest},overlap={overlap}", count)
     gpt = replace(SMALL, layers=14)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
