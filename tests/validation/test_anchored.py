@@ -6,6 +6,8 @@ import json
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ import pytest
 from simulator.uncertainty.anchors import SAME_PLAN, Bin
 from tests.simgpt.face import simgpt
 from tests.simulator.test_anchors import HERE
+from topologies.files.reading import shipped_text
+from validation.published import anchored
 from validation.published.anchored import compare_anchored, table_of, table_text
 from validation.published.outcome import PREDICTED, Outcome, held_out
-from validation.published.runs import PublishedRun
+from validation.published.runs import RUNS, PublishedRun, RunsError
 
 BINS = (Bin("dense", 1.0, -0.05, 0.05, 9, 3),)
 SEEN = [f"row-{n}" for n in range(60) if not held_out(f"row-{n}")]
@@ -128,12 +132,50 @@ def test_pairs_with_the_same_plan_have_bins_of_their_own_where_sources_are_enoug
     assert not any(SAME_PLAN in each.kind for each in table_of(rows[2:]))
 
 
-def test_rows_of_a_file_are_anchored_by_the_command() -> None:
-    said = simgpt("validate", "anchored", "--source", "Narayanan", "--json")
-    found = json.loads(said.out)
+def anchored_by_the_command(*words: str) -> dict[str, Any]:
+    """What the command says of a table, whose rows are each of a source and off by their error."""
+    said = simgpt("validate", "anchored", *words, "--json")
     assert said.status == 0
+    found: dict[str, Any] = json.loads(said.out)
     assert {row["source"] for row in found["rows"]} == set(found["by_source"])
     for each in found["rows"]:
         assert each["doublings"] >= 1
         error = each["anchored_step_s"] / each["measured_step_s"] - 1
         assert each["anchored_error"] == pytest.approx(error)
+    return found
+
+
+def test_rows_of_a_file_are_anchored_by_the_command(tmp_path: Path) -> None:
+    """Two of one source, on 32 and on 128 devices."""
+    head, *lines = shipped_text("validation", f"data/{RUNS}").splitlines()
+    file, ids = tmp_path / "runs.csv", ("sc21-001", "sc21-003")
+    file.write_text("\n".join([head, *(line for line in lines if line.startswith(ids))]))
+    found = anchored_by_the_command("--data", str(file))
+    anchors = {row["id"]: row["anchors"] for row in found["rows"]}
+    assert anchors == {ids[0]: [ids[1]], ids[1]: [ids[0]]}
+
+
+@pytest.mark.slow
+def test_shipped_rows_of_a_source_are_anchored_by_the_command() -> None:
+    assert len(anchored_by_the_command("--source", "Narayanan")["rows"]) > 5
+
+
+def test_rows_are_of_both_tables_and_of_one_where_the_other_has_no_such_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that stands in both is the first table's; a source of neither is refused."""
+    mine, also, theirs = row(SEEN[0], 1.0), row(SEEN[0], 2.0), row(SEEN[1], 1.0)
+    tables = {"validate_published": {"a": [mine]}, "validate_moe": {"a": [also, theirs]}}
+    tables["validate_moe"]["b"] = [theirs]
+    for name, rows in tables.items():
+
+        def validate(_: None, sources: list[str], *__: object, rows: Any = rows) -> Any:
+            if sources[0] not in rows:
+                raise RunsError(sources[0])
+            return SimpleNamespace(outcomes=rows[sources[0]])
+
+        monkeypatch.setattr(anchored, name, validate)
+    assert anchored.outcomes_of_both(None, ["a"]) == [mine, theirs]
+    assert anchored.outcomes_of_both(None, ["b"]) == [theirs]
+    with pytest.raises(RunsError):
+        anchored.outcomes_of_both(None, ["c"])
