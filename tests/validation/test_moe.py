@@ -397,12 +397,13 @@ def test_a_tenth_of_the_rows_is_held_out() -> None:
 
 def test_a_small_file_as_people_read_it(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
+    large = {"layers": "160", "moe_layers": "160", "moe_ffn": "16384"}
     write(
         path,
         {},
         {"id": "a-2", "ep": "4", "dispatcher": "DeepEP", "step_s": "0.06", "peak_mem_GiB": ""},
         {"id": "a-3", "ep": "2", "step_s": "0.07"},
-        {"id": "a-4", "layers": "2400", "moe_layers": "2400", "status": "oom", "step_s": ""},
+        {"id": "a-4", **large, "status": "oom", "step_s": ""},
         {"id": "a-5", "status": "oom", "step_s": ""},
         {"id": "b-1", "source": "B. Author", "attention": "compressed sparse"},
         {"id": "b-2", "source": "B. Author", "step_s": "", "tflops_per_gpu": "90"},
@@ -480,11 +481,11 @@ def shape(gpt: GPT) -> tuple[int, ...]:
     ],
 )
 def test_a_row_has_the_overlaps_of_exchanges_that_it_or_its_recipe_names(
-    name: str, overlaps: set[str], fitting: None
+    name: str, overlaps: set[str]
 ) -> None:
     """Besides those of its stack; the last one is a pipeline of four stages of four chunks."""
     run = next(run for run in read_moe_runs() if run.id == name)
-    plan = case_of(run).job.plan
+    plan = cases.case_as_read(run).job.plan
     assert {"a2a", "wgrad"} & set(plan.overlap) == overlaps
     assert "dp" in plan.overlap
     assert plan.in_pairs == (name == "mbridge-moe-020")

@@ -91,7 +91,7 @@ def test_the_fit_saw_at_most_half_of_the_device_counts_or_half_of_the_sizes() ->
 
 
 def test_the_fitted_tables_are_those_of_the_fit_script() -> None:
-    jobs = json.loads((ROOT / "benchmarks" / "fit_jobs.json").read_text(encoding="utf-8"))
+    jobs = json.loads((ROOT / "tools" / "fit_jobs.json").read_text(encoding="utf-8"))
     assert fitted_tables() == {table for job in jobs.values() for table in job["tables"]}
 
 
@@ -102,7 +102,7 @@ def test_every_table_of_more_than_eight_rows_is_within_a_tenth_or_its_error_expl
 
 
 def test_a_curve_fitted_to_few_rows_or_to_one_count_of_devices_is_of_low_confidence() -> None:
-    jobs = json.loads((ROOT / "benchmarks" / "fit_jobs.json").read_text(encoding="utf-8"))
+    jobs = json.loads((ROOT / "tools" / "fit_jobs.json").read_text(encoding="utf-8"))
     every, per_node, sparse = read_tables(), devices_per_node(), 0
     for job in jobs.values():
         found = [measured(name, every[name], per_node) for name in job["tables"]]
