@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,12 +66,23 @@ WRITE_METHODS = {"write_text", "write_bytes", "savefig"}
 OPENS = {"open", "fdopen", "NamedTemporaryFile"}
 
 
-def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
-    """Every call with the whole name of what is called, and its last word."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-            whole = ast.unparse(node.func)
-            yield node, whole, whole.rpartition(".")[2]
+@cache
+def _calls(tree: ast.AST) -> tuple[tuple[ast.Call, str, str], ...]:
+    """Every call with the whole name of what is called, and its last word, found once for all."""
+    called = (
+        (node, _name_of(node.func))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
+    )
+    return tuple((node, whole, whole.rpartition(".")[2]) for node, whole in called)
+
+
+def _name_of(called: ast.Attribute | ast.Name) -> str:
+    """`os.open`, or `.open` where what it is of is no name."""
+    if isinstance(called, ast.Name):
+        return called.id
+    of = called.value
+    return f"{of.id if isinstance(of, ast.Name) else ''}.{called.attr}"
 
 
 def _mode(call: ast.Call) -> str:

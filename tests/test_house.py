@@ -312,16 +312,15 @@ def test_names_are_the_fields_own_words(package: str) -> None:
 def test_what_is_kept_between_calls_belongs_to_a_session(package: str) -> None:
     """`cache` is for data that ships with the package and is read once; `id()` is no key."""
     for path in sources(package):
-        tree = tree_of(path)
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names = {node.id for node in nodes_of(path) if isinstance(node, ast.Name)}
         is_session = path.name == "session.py"
         assert is_session or "lru_cache" not in names or path.name == "evaluate.py", path
         assert "id" not in {
             node.func.id
-            for node in ast.walk(tree)
+            for node in nodes_of(path)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }, path
-        for node in ast.walk(tree):
+        for node in nodes_of(path):
             if isinstance(node, FUNCTIONS):
                 marks = {mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)}
                 assert "cache" not in marks or not node.args.args, f"{path}: {node.name}"

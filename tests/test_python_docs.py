@@ -18,6 +18,23 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, NOTEBOOK = DOCS / "python.md", DOCS / "notebook.ipynb"
 
 
+def without_searches(text: str) -> str:
+    """The page but for the section that searches, whose answer nothing behind it needs."""
+    section = re.compile(r"^## Searches.*?(?=^## )", re.MULTILINE | re.DOTALL)
+    rest, found = section.subn("", text)
+    assert found == 1
+    return rest
+
+
+def test_the_page_about_python_shows_what_a_console_prints_but_for_searches() -> None:
+    text = without_searches(PAGE.read_text(encoding="utf-8"))
+    pytest.importorskip("pandas")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assert rerun_page(text) == text
+
+
+@pytest.mark.slow
 def test_the_page_about_python_shows_what_a_console_prints() -> None:
     text = PAGE.read_text(encoding="utf-8")
     pytest.importorskip("pandas")

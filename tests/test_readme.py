@@ -2,10 +2,11 @@
 
 A block `<!-- output: COMMAND -->` is followed by the command and its output, and compared;
 `<!-- excerpt: COMMAND -->` likewise, of a prediction the question and the step alone, of a why with
-a roofline the question and that, among the slow tests (tests/simgpt/test_roofline.py is quick);
-`<!-- slow: COMMAND -->` like the first, but only among the slow tests, and of a sweep the last
-point, of a why the step among the quick ones; `<!-- measured: COMMAND -->` likewise, but what was
-measured once on a machine is only kept.
+a roofline the question and that; `<!-- slow: COMMAND -->` like the first, but only among the slow
+tests, and of a sweep the last point, of a why the step among the quick ones, and `<!-- slow
+excerpt: COMMAND -->` like the second; `<!-- measured: COMMAND -->` likewise, but what was measured
+once on a machine is only kept. What takes a second, and shows no option that a quick block does not
+show or another quick test does not ask, is slow.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 ACCURACY = ROOT / "docs" / "accuracy.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+KINDS = ("output", "excerpt", "slow", "slow excerpt", "measured")
 BLOCK = re.compile(
-    r"<!-- (output|excerpt|slow|measured): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
+    rf"<!-- ({'|'.join(KINDS)}): (simgpt .*?) -->\n(?:```text\n.*?```\n)?", re.DOTALL
 )
 WRITES = {
     "--roofline",
@@ -48,7 +50,7 @@ def shown(command: str, kind: str = "output") -> str:
     ):
         said = simgpt(*words)
     assert said.status == 0, said.err
-    output = excerpt(said.out) if kind == "excerpt" else said.out
+    output = excerpt(said.out) if kind.endswith("excerpt") else said.out
     lines = (line.rstrip() for line in f"$ {command}\n{output}".strip().splitlines())
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
@@ -87,11 +89,12 @@ def rewrite(command: str, kind: str) -> None:
     ("kind", "command"),
     [
         *(("output", command) for command in blocks("output")),
+        *(("excerpt", command) for command in blocks("excerpt")),
         *(
-            pytest.param("excerpt", command, marks=SLOW if " --roofline " in command else [])
-            for command in blocks("excerpt")
+            pytest.param(kind, command, marks=SLOW)
+            for kind in ("slow", "slow excerpt")
+            for command in blocks(kind)
         ),
-        *(pytest.param("slow", command, marks=SLOW) for command in blocks("slow")),
     ],
 )
 def test_the_pages_show_what_the_command_prints(kind: str, command: str) -> None:
