@@ -15,7 +15,7 @@ from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
 from validation.published.predicting import predict_runs
 from validation.published.runs import read_runs
-from validation.seeds import table, validate_seeds
+from validation.seeds import candidates, table, validate_seeds
 from validation.seeds.candidates import Candidates, SeedRun, SeedRuns, _predicted, seed_runs
 from validation.seeds.figures import OF_ONE, OF_TWO, of_one, of_two, range_of_software
 from validation.seeds.table import SeedsError
@@ -197,6 +197,27 @@ def test_profiled_runs_are_predicted_as_validate_published_does() -> None:
     assert compute.predicted == pytest.approx(compute.published, rel=0.1)
 
 
+def test_a_run_made_from_another_has_its_best_with_another_batch_or_all_with_other_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small: dict[str, Any] = {"model": "tiny-1m", "machine": "frontier", "devices": 8, "batch": 64}
+    runs = [
+        SeedRun(id="base", **small, stack="megatron-deepspeed", candidates={"x": [1, 2]}),
+        SeedRun(id="strong", **small, of="base", change={"batch": 128}),
+        SeedRun(id="again", **small, of="base", change={"recompute": "full"}),
+    ]
+    monkeypatch.setattr(candidates, "seed_runs", lambda: {run.id: run for run in runs})
+    found = SeedRuns()
+    base, strong, again = (found[run.id] for run in runs)
+    assert strong.best.plan == replace(base.best.plan, batch=128)
+    assert len(strong.predictions) == 1 and not strong.chosen
+    plans = [replace(each.plan, recompute="full") for each in base.predictions]
+    assert [each.plan for each in again.predictions] == plans
+    assert again.best.step_s > base.best.step_s
+    assert {each.stack.name for each in again.predictions} == {"megatron-deepspeed"}
+
+
+@pytest.mark.slow
 def test_a_run_made_from_another_has_its_candidates_with_other_words() -> None:
     runs = SeedRuns()
     one, other = runs["ornl-1t-tabled"], runs["ornl-1t-3072-strong"]

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from tests.examples import few_and_many
 from tests.messages import assert_names, names
 from validation.jobs import trace_events
 from validation.jobs.anatomy import Communicator
@@ -115,7 +116,10 @@ VALUES = st.recursive(
 )
 
 
-@given(
+@few_and_many(
+    20,
+    100,
+    settings(deadline=None),
     events=st.lists(st.dictionaries(st.text(), VALUES, max_size=3), max_size=5),
     before=st.dictionaries(
         st.text().filter(lambda key: key != "traceEvents") | st.just("distributedInfo"),
