@@ -146,11 +146,13 @@ def anchored_by_the_command(*words: str) -> dict[str, Any]:
 
 
 def test_rows_of_a_file_are_anchored_by_the_command(tmp_path: Path) -> None:
-    """Two of one source, on 32 and on 128 devices."""
+    """Two of one source, on 32 and on 128 devices, and one that was not chosen."""
     head, *lines = shipped_text("validation", f"data/{RUNS}").splitlines()
     file, ids = tmp_path / "runs.csv", ("sc21-001", "sc21-003")
-    file.write_text("\n".join([head, *(line for line in lines if line.startswith(ids))]))
-    found = anchored_by_the_command("--data", str(file))
+    own = (line for line in lines if line.startswith((*ids, "sc21-004")))
+    file.write_text("\n".join([head, *own]), encoding="utf-8")
+    chosen = [word for name in ids for word in ("--source", name)]
+    found = anchored_by_the_command("--data", str(file), *chosen)
     anchors = {row["id"]: row["anchors"] for row in found["rows"]}
     assert anchors == {ids[0]: [ids[1]], ids[1]: [ids[0]]}
 

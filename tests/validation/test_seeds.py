@@ -202,13 +202,14 @@ def test_a_run_made_from_another_has_its_best_with_another_batch_or_all_with_oth
 ) -> None:
     small: dict[str, Any] = {"model": "tiny-1m", "machine": "frontier", "devices": 8, "batch": 64}
     runs = [
-        SeedRun(id="base", **small, stack="megatron-deepspeed", candidates={"x": [1, 2]}),
+        SeedRun(id="base", **small, stack="megatron-deepspeed", candidates={"x": [2, 1]}),
         SeedRun(id="strong", **small, of="base", change={"batch": 128}),
         SeedRun(id="again", **small, of="base", change={"recompute": "full"}),
     ]
     monkeypatch.setattr(candidates, "seed_runs", lambda: {run.id: run for run in runs})
     found = SeedRuns()
     base, strong, again = (found[run.id] for run in runs)
+    assert [each.plan.x for each in base.predictions] == [2, base.best.plan.x] == [2, 1]
     assert strong.best.plan == replace(base.best.plan, batch=128)
     assert len(strong.predictions) == 1 and not strong.chosen
     plans = [replace(each.plan, recompute="full") for each in base.predictions]
