@@ -124,6 +124,9 @@ def test_combinations_that_are_no_plan_or_do_not_fit_are_no_candidates() -> None
     assert (found.chosen, found.best.plan.batch) == (False, 64)
     with pytest.raises(PlanCannotRunError, check=names("small")):
         _predicted(replace(run, candidates={"x": [3]}))
+    # A row of 128 tokens keeps above a MiB: 2^18 at once are more than the 64 GiB that there are.
+    large = replace(run, batch=8 * 2**18, candidates={"micro_batch": [2**18, 2**14]})
+    assert [each.plan.micro_batch for each in _predicted(large).predictions] == [2**14]
 
 
 def test_grids_are_the_first_of_axonn_s_model_under_the_run_s_stack() -> None:
