@@ -109,10 +109,22 @@ def refused(question: Question) -> str:
     return ""
 
 
+def assert_none_silent(base: str, drawn: list[tuple[str, str]]) -> None:
+    found = [silent(base, name, each) for name, each in drawn if NONE.get(name) != each]
+    assert list(filter(None, found)) == []
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_nonsense_is_refused_by_name_or_said(base: str) -> None:
+    """Each setting with one kind of nonsense, with another one in each base."""
     assert not asked(*BASES[base]).refused
-    names = names_of(base)
-    drawn = [(name, each) for name in names for each in NONSENSE if NONE.get(name) != each]
-    found = [silent(base, name, each) for name, each in drawn]
-    assert list(filter(None, found)) == []
+    first = list(BASES).index(base)
+    kinds = len(NONSENSE)
+    names = enumerate(names_of(base), start=first)
+    assert_none_silent(base, [(name, NONSENSE[number % kinds]) for number, name in names])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", BASES)
+def test_all_nonsense_is_refused_by_name_or_said(base: str) -> None:
+    assert_none_silent(base, [(name, each) for name in names_of(base) for each in NONSENSE])

@@ -26,7 +26,7 @@ from workload.gpt import GPT, find_model
 from workload.models.from_table import model_from_table
 
 __all__ = ["session"]  # the fixture
-DENSE = {"layers": 8, "hidden": 512, "heads": 8, "ffn": 1024, "sequence": 256, "vocab": 32000}
+DENSE = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 1024, "sequence": 256, "vocab": 32000}
 EXPERTS = {**DENSE, "experts": 8, "topk": 2, "expert_ffn": 512, "activation": "swiglu"}
 EXPERTS |= {"norm": "rmsnorm", "positions": "rope", "biases": False}
 PLANS: list[tuple[Mapping[str, Any], str]] = [
@@ -81,9 +81,15 @@ def there_and_back(
 
 
 def assert_all_come_back(
-    plans: list[tuple[Mapping[str, Any], str]], framework: str, stack: str, folder: Path
+    plans: list[tuple[Mapping[str, Any], str]],
+    framework: str,
+    stack: str,
+    folder: Path,
+    *,
+    timed: bool = True,
 ) -> None:
-    """Plans of a stack come back as the same jobs, the first of them as a step of the same time."""
+    """Plans of a stack come back as the same jobs, the first of them as a step of the same time
+    where steps are `timed`."""
     machine = load_machine(MACHINE)
     written = 0
     for fields, plan in plans:
@@ -94,7 +100,7 @@ def assert_all_come_back(
         assert (two.stack.name, two.stack.fp8) == (stack, one.stack.fp8)
         assert shape_of(two.gpt) == shape_of(one.gpt)
         assert told(two.plan, two.gpt) == told(one.plan, one.gpt)
-        if not written:
+        if timed and not written:
             steps = [predict(each.gpt, each.plan, machine, stack=each.stack) for each in jobs]
             assert steps[1].step_s == pytest.approx(steps[0].step_s, rel=1e-9)
         written += 1
@@ -106,8 +112,10 @@ def assert_all_come_back(
 
 
 @pytest.mark.parametrize("stack", stack_names())
-def test_a_plan_of_any_stack_comes_back_as_the_same_step(stack: str, tmp_path: Path) -> None:
-    assert_all_come_back([PLANS[0], *PLANS[-2:]], MEGATRON, stack, tmp_path)
+def test_a_plan_of_any_stack_comes_back_as_the_same_job(stack: str, tmp_path: Path) -> None:
+    """The time follows from the job, so that one stack's will do."""
+    timed = stack == "nemo"
+    assert_all_come_back([PLANS[0], *PLANS[-2:]], MEGATRON, stack, tmp_path, timed=timed)
 
 
 @pytest.mark.slow
