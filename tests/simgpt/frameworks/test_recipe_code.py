@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.frameworks.recipe_code import evaluator
 from simgpt.frameworks.recipe_code.checkout import Checkout
 from simgpt.frameworks.recipe_code.evaluator import Evaluator, evaluated_call
 from simgpt.frameworks.recipe_code.values import RecipeError, Thing
@@ -172,6 +173,13 @@ def test_what_a_recipe_refuses_is_said_with_its_place(tmp_path: Path) -> None:
         )
 
 
+ENDLESS = {
+    "loop": "def recipe():\n    x = 0\n    while True:\n        x = [i for i in range(9000)]\n",
+    "ways": "import m\ndef recipe():\n"
+    + "    if m.f():\n        if m.g():\n            return 1\n" * 30,
+}
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -179,16 +187,25 @@ def test_what_a_recipe_refuses_is_said_with_its_place(tmp_path: Path) -> None:
         "def recipe():\n    return [0] * 10**9\n",
         "def recipe():\n    return 9 ** 60 * 9 ** 60\n",
         "def recipe():\n    x = 'a' * 9999\n    return x + x\n",
-        "def recipe():\n    x = 0\n    while True:\n        x = [i for i in range(9000)]\n",
         "def recipe():\n    return " + "[" * 60 + "]" * 60 + "\nX = " + "-" * 900 + "1\n",
-        "import m\ndef recipe():\n"
-        + "    if m.f():\n        if m.g():\n            return 1\n" * 30,
+        *(pytest.param(body, marks=pytest.mark.slow) for body in ENDLESS.values()),
     ],
-    ids=["recursion", "list", "number", "text", "loop", "nesting", "ways"],
+    ids=["recursion", "list", "number", "text", "nesting", *ENDLESS],
 )
 def test_work_is_bounded(tmp_path: Path, body: str) -> None:
     with pytest.raises(RecipeError):
         evaluated(tmp_path, body)
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_recipe_ends_after_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Both kinds take as many steps as they may, of which there are fewer here."""
+    assert evaluator.MOST_STEPS <= 10**6
+    monkeypatch.setattr(evaluator, "MOST_STEPS", 10_000)
+    with pytest.raises(RecipeError, check=names("10,000 steps")):
+        evaluated(tmp_path, ENDLESS[kind])
 
 
 def test_a_link_out_of_the_checkout_is_no_module_of_it(tmp_path: Path) -> None:
