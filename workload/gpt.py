@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -267,16 +268,20 @@ def beyond_preset(name: str) -> tuple[str, ...]:
     >>> beyond_preset("nemotron-4-15b")
     ('squared_relu',)
     """
-    families = shipped_toml("workload", "models.toml").values()
+    families = _families().values()
     return next(tuple(each.get("beyond", ())) for each in families if name in each["models"])
 
 
 @cache
+def _families() -> Mapping[str, Any]:
+    return shipped_toml("workload", "models.toml")
+
+
+@cache
 def _presets() -> dict[str, GPT]:
-    families = shipped_toml("workload", "models.toml")
     return {
         name: _preset(name, shape, family)
-        for family in families.values()
+        for family in _families().values()
         for name, shape in family["models"].items()
     }
 
@@ -284,7 +289,7 @@ def _presets() -> dict[str, GPT]:
 @cache
 def _spellings() -> dict[tuple[str, ...], GPT]:
     """Presets by the words of their names, and of the other names that a family's table gives."""
-    presets, families = _presets(), shipped_toml("workload", "models.toml")
+    presets, families = _presets(), _families()
     others = {n: of for family in families.values() for n, of in family.get("also", {}).items()}
     names = {name: name for name in presets} | others
     return {words_of(name): presets[preset] for name, preset in names.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,7 @@ def reading_of(
     settings = {older.get(name, name): value for name, value in settings.items()}
     if framework in RECIPES:
         own, words = release_of(framework, settings)
-        table |= {"stack": own}
+        table = {**table, "stack": own}
         settings, names = arguments_of(settings)
         if framework == BRIDGE:
             leave_to_recipe(settings, names)
@@ -236,9 +237,10 @@ def _merged(described: Sequence[Described], framework: str) -> dict[str, Any]:
     return {name: value for settings in own for name, value in settings.items()}
 
 
-def table_of(framework: str) -> dict[str, Any]:
+@cache
+def table_of(framework: str) -> Mapping[str, Any]:
     """A framework's table of names; recipes have Megatron-LM's, with some entries of their own."""
     if framework not in RECIPES:
         return shipped_toml("simgpt", f"frameworks/{framework}.toml")
     own = shipped_toml("simgpt", "frameworks/recipes.toml")
-    return table_of(MEGATRON) | {key: own[key] for key in OF_RECIPES}
+    return {**table_of(MEGATRON), **{key: own[key] for key in OF_RECIPES}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from simgpt.frameworks.layers.patterns import MOST, pattern_of
@@ -43,12 +44,17 @@ FSDP = (
 OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
 
 
+@cache
+def _table() -> Mapping[str, Any]:
+    return shipped_toml("simgpt", "frameworks/recipes.toml")
+
+
 def arguments_of(settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
     """Megatron-LM's arguments that a recipe's settings stand for, and the recipe's names of them.
 
     What bears on no step has its own name among the arguments, after a full stop.
     """
-    table = shipped_toml("simgpt", "frameworks/recipes.toml")
+    table = _table()
     found: dict[str, str] = {}
     names: dict[str, str] = {}
     texts = {name: text_of(value) for name, value in settings.items()}
@@ -169,7 +175,7 @@ def release_of(framework: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     are still those of that time. Source: NVIDIA/NeMo, examples/nlp/language_modeling/conf/
     megatron_gpt_config.yaml.
     """
-    stack = str(shipped_toml("simgpt", "frameworks/recipes.toml")["stack"])
+    stack = str(_table()["stack"])
     if framework == BRIDGE:
         return stack, "Megatron-Bridge's; --stack names another (simgpt stacks)"
     leaves = {name.rpartition(".")[2]: text_of(value) for name, value in settings.items()}
@@ -190,7 +196,7 @@ def devices_of(settings: Mapping[str, Any]) -> int | None:
 
 def recipe_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe of Megatron-Bridge for Megatron-LM's arguments, by dotted names."""
-    table = shipped_toml("simgpt", "frameworks/recipes.toml")
+    table = _table()
     renamed = {argument: leaf for leaf, argument in reversed(table["renames"].items())}
     if "multi-latent-attention" in arguments:  # whose YaRN has Megatron-Core's own names
         renamed = {key: leaf for key, leaf in renamed.items() if not leaf.startswith("yarn_")}
