@@ -26,7 +26,15 @@ from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 
 PLAN = "x=2,z=2,data=2,micro_batch=2"
-FEW = {"pipe": 1, "y": 1, "zero": 0, "recompute": "none", "overlap": "none"}
+FEW = {
+    "pipe": 1,
+    "y": 1,
+    "z": 1,
+    "micro_batch": 1,
+    "zero": 0,
+    "recompute": "none",
+    "overlap": "none",
+}
 STUDY = (
     'model = "tiny-1m"\nmachine = "frontier"\ndevices = 8\nbatch = 16\nsweep = {z = [1, 2, 64]}\n'
 )
@@ -66,7 +74,7 @@ ASKED: dict[str, Callable[[], Result]] = {
     "sweep": lambda: api.predict("tiny-1m", "frontier", batch=64, sweep={"devices": (8, 16)}),
     "why": lambda: api.why("tiny-30k", "frontier", "data=2", batch=4, all_numbers=True),
     "search": lambda: api.search(
-        "tiny-1m", "frontier", 8, batch=16, plan=FEW, also_devices=[4], workers=1
+        "tiny-30k", "frontier", 4, batch=4, plan=FEW, also_devices=[2], workers=1
     ),
     "axonn": lambda: api.search("tiny-1m", "frontier", 8, batch=16, rank_by="axonn"),
     "plan_run": lambda: api.plan_run(
@@ -80,7 +88,11 @@ ASKED: dict[str, Callable[[], Result]] = {
 }
 
 
-@pytest.mark.parametrize("name", ASKED)
+SLOW = ("why",)  # whose rows and texts the quick run has
+MARKED = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in ASKED]
+
+
+@pytest.mark.parametrize("name", MARKED)
 def test_a_result_has_the_json_of_its_command(name: str) -> None:
     same_as_command(ASKED[name]())
 
@@ -88,7 +100,7 @@ def test_a_result_has_the_json_of_its_command(name: str) -> None:
 def test_a_study_is_swept_into_its_folder(tmp_path: Path) -> None:
     study = tmp_path / "plans.toml"
     study.write_text(STUDY, encoding="utf-8")
-    found = api.sweep(study, output=tmp_path / "rows", workers=2)
+    found = api.sweep(study, output=tmp_path / "rows", workers=1)
     assert [row["status"] for row in found.rows()] == ["ok", "ok", "infeasible"]
     assert (tmp_path / "rows" / "results.jsonl").exists()
     same_as_command(found)
@@ -209,10 +221,10 @@ def test_a_time_limit_is_kept_outside_the_main_thread_too() -> None:
 
     def asked() -> None:
         try:
-            found = api.search("gpt-640b", "frontier", 32768, batch=8192, time_limit=1, workers=1)
+            found = api.search("gpt-640b", "frontier", 32768, batch=8192, time_limit=0.2, workers=1)
             said.append("not stopped" if found.optimal else "")
         except (api.SimgptError, UserWarning) as error:
-            assert_names(str(error), "1 s")
+            assert_names(str(error), "0.2 s")
             said.append("")
 
     thread = threading.Thread(target=asked)
@@ -240,9 +252,9 @@ def test_a_script_needs_no_guard_around_a_search_on_several_processes(tmp_path: 
 
 def test_a_prediction_says_which_files_it_wrote(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    found = api.predict("tiny-1m", "frontier", PLAN, batch=16, trace=trace)
+    found = api.predict("tiny-30k", "1x2xH100", "data=2", batch=4, trace=trace)
     assert found.paths == (trace,) and trace.exists() and found.notes == ()
     page = tmp_path / "page.html"
     written = api.report(found, output=page)
     assert written.paths == (page,) and written.to_dict() == {"paths": [str(page)]}
-    assert "tiny-1m" in page.read_text(encoding="utf-8")
+    assert "tiny-30k" in page.read_text(encoding="utf-8")
