@@ -19,7 +19,18 @@ from tests.simgpt.face import simgpt
 ROOT = Path(__file__).resolve().parents[3]
 README = ("tp=8,pp=2,dp=48,recompute=none", "--reached", "420.5 TFLOP/s")
 LOG = "docs/samples/megatron-lm-70b-invented.log"
+SAMPLE = "docs/samples/dgxc-llama3-70b.toml"
 MACHINE = ("-m", "96x8xH100,8xNDR")
+FILE = """
+model = "llama-3.1-8b"
+machine = "8x8xH100,8xNDR"
+devices = 64
+batch = 256
+plan = "tp=4,dp=rest,mbs=1,sp=true"
+stack = "megatron-core"
+[measured]
+step = "4.2 s"
+"""
 SMALL = ("tests/simgpt/jobs/arguments/megatron.log", "-m", "8x8xH100,8xNDR", "--warm-up", "0")
 
 
@@ -61,10 +72,23 @@ def test_causes_are_parts_of_what_the_reference_reached() -> None:
 
 
 @pytest.mark.parametrize(
-    "reference", ["tp=4,pp=2,recompute=full", "mbridge-070", "docs/samples/dgxc-llama3-70b.toml"]
+    "reference",
+    [
+        "tp=4,recompute=full",
+        "dgxc-004",
+        "own.toml",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("tp=4,pp=2,recompute=full", "mbridge-070", SAMPLE)
+        ),
+    ],
 )
-def test_the_causes_lead_from_the_reference_to_the_job_without_a_gap(reference: str) -> None:
-    way = compared(*SMALL, "--reference", reference)["waterfall"]
+def test_the_causes_lead_from_the_reference_to_the_job_without_a_gap(
+    reference: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.toml").write_text(FILE, encoding="utf-8")
+    path = reference.replace("own.toml", str(tmp_path / "own.toml"))
+    way = compared(*SMALL, "--reference", path)["waterfall"]
     ends = [(each["flops_per_s_before"], each["flops_per_s_after"]) for each in way["causes"]]
     assert ends[0][0] == way["reference_flops_per_s"]
     assert ends[-1][1] == way["measured_flops_per_s"]
@@ -72,7 +96,13 @@ def test_the_causes_lead_from_the_reference_to_the_job_without_a_gap(reference: 
     assert way["causes"][-1]["cause"] == UNEXPLAINED
 
 
-@pytest.mark.parametrize("reference", [README, ("mbridge-070",), ("mbs=2,zero=0",)])
+@pytest.mark.parametrize(
+    "reference",
+    [
+        ("mbs=2,zero=0",),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (README, ("mbridge-070",))),
+    ],
+)
 def test_the_printed_numbers_add_up(reference: Sequence[str]) -> None:
     words = (LOG, *MACHINE) if reference is README else SMALL
     said = simgpt("compare", *words, "--reference", *reference).out
