@@ -7,12 +7,13 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgpt.sites.job_script import (
@@ -54,8 +55,9 @@ def test_a_job_script_reads_as_its_golden_file(site: str) -> None:
     assert_golden(f"sbatch-{site}.txt", said.out)
 
 
-@pytest.mark.parametrize("site", NAMES)
-@pytest.mark.parametrize("devices", [64, 32, 8])
+@pytest.mark.parametrize(
+    ("site", "devices"), [*((each, 64) for each in NAMES), ("frontier", 8), ("perlmutter", 32)]
+)
 def test_slurm_takes_the_script_and_starts_a_rank_for_each_device(site: str, devices: int) -> None:
     said = script(MACHINES[site], "--account", "abc123", "--partition", "debug", devices=devices)
     found = submitted(said.out)
@@ -193,6 +195,7 @@ def test_a_plan_that_does_not_fit_and_ranks_that_do_not_fill_nodes_are_refused()
     assert [nodes_of(ranks, 8) for ranks in (1, 3, 8, 64)] == [1, 1, 1, 8]
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=40))
 def test_whatever_is_typed_no_name_leaves_its_line(text: str) -> None:
     """A name is taken as it is, or refused; a model's name is made one."""
@@ -237,27 +240,27 @@ def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path:
     assert f"--plan {best} --batch 16" in said.out
 
 
+LOG = 'echo "$(basename "$0") $*" >> "$STUB_LOG"'
 STUBS = {
-    "scontrol": 'echo localhost; echo "scontrol $*" >> "$STUB_LOG"',
-    "srun": 'echo "srun $*" >> "$STUB_LOG"; while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"',
+    "scontrol": f"echo localhost; {LOG}",
+    "srun": LOG + '; while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"',
 }
 
 
-@pytest.mark.distributed
-def test_the_script_of_any_cluster_runs_the_plan(tmp_path: Path) -> None:
-    """Two ranks on this machine's cores, with stand-ins for srun and scontrol."""
+def ran(folder: Path, stubs: Mapping[str, str]) -> tuple[str, list[str]]:
+    """What a script of two ranks prints with stand-ins for these programs, and their calls."""
     words = ("--plan", "data=2,precision=fp32", "--batch", "8", "--steps", "3")
     said = simgpt("sbatch", "tiny-30k", "-m", "host", "-n", "2", *words)
     assert said.status == 0, said.err
-    for name, line in STUBS.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
-    folders = (str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"])
+    for name, line in stubs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{line}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    folders = (str(folder), str(Path(sys.executable).parent), os.environ["PATH"])
     environment = {
         **os.environ,
         "PATH": os.pathsep.join(folders),
         "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
-        "STUB_LOG": str(tmp_path / "log"),
+        "STUB_LOG": str(folder / "log"),
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NUM_NODES": "1",
         "SLURM_JOB_NODELIST": "localhost",
@@ -273,8 +276,28 @@ def test_the_script_of_any_cluster_runs_the_plan(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "step 3/3" in done.stdout
-    assert_names(done.stdout, "tiny-30k", "x=1,y=1,z=1,data=2,precision=fp32")
-    log = (tmp_path / "log").read_text(encoding="utf-8").splitlines()
+    return done.stdout, (folder / "log").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_script_of_any_cluster_starts_the_plan(tmp_path: Path) -> None:
+    """srun starts torchrun at the job's first node, on the port 20000 + 4711, and that the run."""
+    _, log = ran(tmp_path, STUBS | {"python": LOG})
     assert log[0] == "scontrol show hostnames localhost"
-    assert log[1].startswith("srun --cpu-bind=none --kill-on-bad-exit=1 python -P -m torch.")
+    srun, python = (line.split() for line in log[1:])
+    assert srun[:3] == ["srun", "--cpu-bind=none", "--kill-on-bad-exit=1"]
+    assert srun[3:] == python
+    assert python[:4] == ["python", "-P", "-m", "torch.distributed.run"]
+    run = python.index("simgpt")
+    assert {"--nnodes=1", "--nproc-per-node=2", "--rdzv-endpoint=localhost:24711"} < {*python[:run]}
+    plan = ["--plan", "x=1,y=1,z=1,data=2,precision=fp32"]
+    asked = [*plan, "--batch", "8", "--steps", "3", "-m", "host"]
+    assert python[run - 1 :] == ["-m", "simgpt", "run", "tiny-30k", *asked]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_the_script_of_any_cluster_runs_the_plan(tmp_path: Path) -> None:
+    """Two ranks on this machine's cores, with stand-ins for srun and scontrol."""
+    out, _ = ran(tmp_path, STUBS)
+    assert "step 3/3" in out
+    assert_names(out, "tiny-30k", "x=1,y=1,z=1,data=2,precision=fp32")
