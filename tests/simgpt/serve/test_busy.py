@@ -60,7 +60,9 @@ def refused_as_busy(got: Got) -> bool:
     return got.status == 503 and int(got.fields["retry-after"]) > 0
 
 
-@pytest.mark.parametrize("begun", [b"", b"G", b"GET /x HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET /x HTTP/1.1\r\nHost: x\r\n", pytest.param(b"G", marks=pytest.mark.slow)]
+)
 def test_who_has_no_token_cannot_keep_the_user_out(running: PageServer, begun: bytes) -> None:
     with held(running.port, 3 * connections.MOST[Place.HEAD], begun) as slow:
         for _ in range(3):
@@ -116,9 +118,10 @@ def test_a_client_that_reads_no_answer_is_given_up(monkeypatch: pytest.MonkeyPat
         assert received < 2**24
 
 
-def test_two_hundred_at_once_are_answered_or_told_to_come_again(running: PageServer) -> None:
+@pytest.mark.parametrize("number", [80, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_at_once_are_answered_or_told_to_come_again(running: PageServer, number: int) -> None:
     """Half of them ask for the page, half ask a question; all stay connected until the last is."""
-    asked = [page(running), question(running, b"{}")] * 100
+    asked = [page(running), question(running, b"{}")] * (number // 2)
     begin = threading.Barrier(len(asked), timeout=PATIENCE_S)
 
     def ask(what: bytes) -> Got:
@@ -195,7 +198,12 @@ def _unasked(name: str, body: bytes) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status"),
+    [
+        (signal.SIGINT, 0),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_slow_clients_do_not_hold_up_the_end(number: signal.Signals, status: int) -> None:
     words = [sys.executable, "-m", "simgpt", "serve"]

@@ -25,7 +25,8 @@ from simgpt.studies.rows import line_of
 from simgpt.studies.study import Study
 from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.messages import assert_names, names
-from tests.simgpt.studies.processes import begin, count, finish, write_study
+from tests.simgpt.face import simgpt
+from tests.simgpt.studies.processes import count, write_study
 from tests.simgpt.studies.worlds import GRID, SMALL, study
 from topologies.errors import DiskError, OutputError
 
@@ -60,9 +61,23 @@ def test_every_point_has_its_row_and_what_cannot_run_says_why() -> None:
     assert (rows[6]["prediction"], rows[0]["prediction"]["devices"]) == (None, 2)
 
 
-@settings(max_examples=50)
-@given(cut=st.integers(0, 10**6), rest=st.binary(max_size=40))
+CUTS = given(cut=st.integers(0, 10**6), rest=st.binary(max_size=40))
+
+
+@settings(max_examples=12)
+@CUTS
 def test_a_sweep_cut_at_any_byte_goes_on_to_the_same_bytes(cut: int, rest: bytes) -> None:
+    assert_it_goes_on(cut, rest)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@CUTS
+def test_a_sweep_cut_at_many_a_byte_goes_on_to_the_same_bytes(cut: int, rest: bytes) -> None:
+    assert_it_goes_on(cut, rest)
+
+
+def assert_it_goes_on(cut: int, rest: bytes) -> None:
     """Whatever stands behind the cut, torn or not, is no row of this study."""
     asked, inputs, whole = world()
     cut %= len(whole) + 1
@@ -339,8 +354,8 @@ def test_a_full_disk_is_said_and_the_rows_before_it_are_kept(tmp_path: Path) -> 
     assert_names(done.stderr, RESULTS, os.strerror(errno.EFBIG))
     assert done.stderr.count("\n") == 1
     assert count(tmp_path / "o" / RESULTS) > 0
-    finish(begin(study_file, tmp_path / "o"))
-    finish(begin(study_file, tmp_path / "whole"))
+    for name in ("o", "whole"):
+        assert simgpt("sweep", str(study_file), "-o", str(tmp_path / name)).status == 0
     files = [tmp_path / name / RESULTS for name in ("o", "whole")]
     assert files[0].read_bytes() == files[1].read_bytes()
 

@@ -318,6 +318,7 @@ def test_a_disk_without_room_for_the_folder_ends_with_5(
     assert error.value.exit_code == 5
 
 
+@pytest.mark.usefixtures("figures_left_out")
 def test_a_study_whose_name_is_no_text_in_utf_8(tmp_path: Path) -> None:
     write_study(tmp_path, 1).rename(place := tmp_path / "s\udcff.toml")
     said = simgpt("sweep", str(place), "-o", str(tmp_path / "out"))
