@@ -41,17 +41,21 @@ PART = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-si
 IMPORTED = ("import", str(SCRIPT), "-m", "64x8xH100,8xNDR")
 
 
-def test_predict_answers_as_the_printed_command_does() -> None:
-    question, said = simgpt(*IMPORTED), simgpt(*IMPORTED, "--predict")
+def test_predict_answers_as_the_printed_command_does(tmp_path: Path) -> None:
+    path = tmp_path / "small.txt"
+    sizes = "--seq-length 64 --vocab-size 512 --global-batch-size 8 --bf16"
+    path.write_text(f"torchrun pretrain_gpt.py {PART} {sizes}", encoding="utf-8")
+    asked = ("import", str(path), "-m", "1x2xH100", "-n", "2")
+    question, said = simgpt(*asked), simgpt(*asked, "--predict")
     words = shlex.split(question.out.splitlines()[-1])
     alone = simgpt(*words[1:])
     assert (said.status, said.err) == (0, alone.err)
     assert said.out == f"{question.out}\n{alone.out}"
-    record = json.loads(simgpt(*IMPORTED, "--predict", "--json").out)
+    record = json.loads(simgpt(*asked, "--predict", "--json").out)
     answer = json.loads(simgpt(*words[1:], "--json").out)
     assert record["prediction"]["step_s"] == answer["step_s"]
     assert record["prediction"].keys() == answer.keys()
-    assert "prediction" not in json.loads(simgpt(*IMPORTED, "--json").out)
+    assert "prediction" not in json.loads(simgpt(*asked, "--json").out)
 
 
 def test_an_imported_plan_that_does_not_fit_is_predicted_and_ends_with_3(tmp_path: Path) -> None:
