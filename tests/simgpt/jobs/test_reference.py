@@ -76,24 +76,32 @@ def test_causes_are_parts_of_what_the_reference_reached() -> None:
     [
         "tp=4,recompute=full",
         "dgxc-004",
-        "own.toml",
         *(
             pytest.param(each, marks=pytest.mark.slow)
             for each in ("tp=4,pp=2,recompute=full", "mbridge-070", SAMPLE)
         ),
     ],
 )
-def test_the_causes_lead_from_the_reference_to_the_job_without_a_gap(
-    reference: str, tmp_path: Path
-) -> None:
-    (tmp_path / "own.toml").write_text(FILE, encoding="utf-8")
-    path = reference.replace("own.toml", str(tmp_path / "own.toml"))
-    way = compared(*SMALL, "--reference", path)["waterfall"]
+def test_the_causes_lead_from_the_reference_to_the_job_without_a_gap(reference: str) -> None:
+    way = compared(*SMALL, "--reference", reference)["waterfall"]
+    is_measured = "=" not in reference
+    assert (way["reference_measured_over_predicted"] != 1) == is_measured
     ends = [(each["flops_per_s_before"], each["flops_per_s_after"]) for each in way["causes"]]
     assert ends[0][0] == way["reference_flops_per_s"]
     assert ends[-1][1] == way["measured_flops_per_s"]
     assert all(one[1] == two[0] for one, two in pairwise(ends))
     assert way["causes"][-1]["cause"] == UNEXPLAINED
+
+
+def test_a_file_is_a_reference_with_its_own_plan_and_step(tmp_path: Path) -> None:
+    """Its step of 4.2 s does the job's FLOPs, but for 256 rows that tp 4 adds to the vocabulary."""
+    path = tmp_path / "own.toml"
+    path.write_text(FILE, encoding="utf-8")
+    found = compared(*SMALL, "--reference", str(path))
+    told = found["predicted"]
+    flops = told["model_flops_per_s_per_device"] * told["step_s"]
+    assert found["waterfall"]["reference_flops_per_s"] == pytest.approx(flops / 4.2, rel=1e-3)
+    assert list(causes(found)) == ["tp 4 → 2", UNEXPLAINED]
 
 
 @pytest.mark.parametrize(
