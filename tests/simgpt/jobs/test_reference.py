@@ -26,7 +26,7 @@ model = "llama-3.1-8b"
 machine = "8x8xH100,8xNDR"
 devices = 64
 batch = 256
-plan = "tp=4,dp=rest,mbs=1,sp=true"
+plan = "tp=4,dp=rest,mbs=1,sp=true,overlap=oar+dp"
 stack = "megatron-core"
 [measured]
 step = "4.2 s"

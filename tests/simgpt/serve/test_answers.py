@@ -173,7 +173,7 @@ def test_the_mildest_remedies_come_first() -> None:
 
 
 def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
-    """The fastest of all, x=1, does not fit."""
+    """The fastest of all, x=1, fits but for a margin of error."""
     question = {**SMALLER, "plan": "x=2,data=rest,micro_batch=1,sequence_parallel=true"}
     found = answered("best", question)
     rates = [choice["tokens_per_s"] for choice in found["choices"]]
@@ -183,7 +183,7 @@ def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
         words = shlex.split(choice["command"])[1:]
         record = json.loads(simgpt(*words, "--json").out)
         assert record["step_s"] == choice["step_s"]
-        assert record["memory"]["fits"]
+        assert record["memory"]["verdict"] == "fits"
         assert record["plan"] | choice["change"] == record["plan"] | {
             key: str(value).lower()
             for key, value in record["plan"].items()
