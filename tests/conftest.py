@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
@@ -84,6 +85,17 @@ def forked_ranks() -> Iterator[None]:
 def figures_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of reports have no outlines of their figures, which are made all the same."""
     monkeypatch.setattr("validation.report.page.as_svg", lambda *_: "<svg></svg>")
+
+
+@pytest.fixture
+def few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`why` varies two numbers of a machine, where it would simulate a step for each of dozens."""
+    from simulator.explain import sensitivity
+
+    def two(*words: Any, **how: Any) -> list[sensitivity.MachineParameter]:
+        return sensitivity.parameters(*words, **how)[:2]
+
+    monkeypatch.setattr("simulator.explain.why.parameters", two)
 
 
 @pytest.fixture

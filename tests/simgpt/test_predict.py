@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.messages import assert_names
-from tests.simgpt.face import simgpt
+from tests.simgpt.face import asked, simgpt
 from topologies.files.units import format_energy
 from topologies.machine import machine_to_dict
 from topologies.machine_files import load_machine
@@ -27,7 +27,7 @@ WORDS = ("predict", "tiny-1m", "-m", "frontier", "--plan", PLAN, "--batch", "16"
 
 
 def predicted(*words: str) -> dict[str, Any]:
-    said = simgpt(*words, "--json")
+    said = asked(*words, "--json")
     assert said.status == 0, said.err
     record: dict[str, Any] = json.loads(said.out)
     assert record["asked"].pop("command") == shlex.join(["simgpt", *words, "--json"])
@@ -230,6 +230,7 @@ def test_fp8_of_a_stack_is_said_and_its_plan_gives_the_same_prediction_again() -
     assert all("bf16" in line for line in lines if line.startswith("MFU"))
 
 
+@pytest.mark.usefixtures("few_numbers")
 def test_plans_beside_one_in_fp8_are_in_fp8_too() -> None:
     found = predicted("why", *FP8)
     other = min(found["why"]["neighbouring_plans"], key=lambda each: each["step_s"])

@@ -46,6 +46,7 @@ plan = "data=rest"
 kind = "strong"
 devices = [1, 2, 64]
 """
+FEW = "pipe=1,y=1,zero=1,micro_batch=1,overlap=all,recompute=full,order=x-y-z-data-pipe"
 SEARCH = ("search", "tiny-1m", "-m", "frontier", "-n", "16", "--batch", "16", "--workers", "1")
 
 
@@ -223,8 +224,7 @@ def test_reach_is_the_last_rung_before_the_first_that_loses_a_fifth(
 
 
 def test_a_searchs_page_is_about_the_best_plan_on_the_devices_asked_for(tmp_path: Path) -> None:
-    words = ("--also-devices", "8", "--plan", "pipe=1,y=1,micro_batch=1,overlap=all")
-    path = answered(tmp_path / "s.json", *SEARCH, *words)
+    path = answered(tmp_path / "s.json", *SEARCH, "--also-devices", "8", "--plan", FEW)
     head = headline(read_answers([path]), {})
     assert_names(head.question, "tiny-1m", "16", "frontier")
     assert head.about is not None
@@ -236,8 +236,7 @@ def test_a_searchs_page_is_about_the_best_plan_on_the_devices_asked_for(tmp_path
 
 
 def test_a_search_that_was_stopped_says_how_far_off_it_may_be(tmp_path: Path) -> None:
-    words = ("--plan", "pipe=1,y=1,micro_batch=1,overlap=all", "--objective", "energy")
-    path = answered(tmp_path / "s.json", *SEARCH, *words)
+    path = answered(tmp_path / "s.json", *SEARCH, "--plan", FEW, "--objective", "energy")
     record = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**record, "gap": 0.25}), encoding="utf-8")
     head = headline(read_answers([path]), {})

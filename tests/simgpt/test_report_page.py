@@ -161,6 +161,7 @@ def test_a_model_of_ones_own_is_named_by_its_file_and_drawn(tmp_path: Path) -> N
     assert 'id="timeline"' in page
 
 
+@pytest.mark.usefixtures("few_numbers")
 def test_why_is_reported_with_the_command_that_was_run(tmp_path: Path) -> None:
     path = answered(tmp_path / "why.json", "why", *FRONTIER[1:])
     page = page_of(path)

@@ -76,7 +76,7 @@ def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: 
     assert rows["rows"][0]["prediction"]["step_s"] == alone["step_s"]
 
 
-@pytest.mark.usefixtures("figures_left_out")
+@pytest.mark.usefixtures("figures_left_out", "few_numbers")
 def test_why_and_a_report_go_by_it_too(uneven: str, tmp_path: Path) -> None:
     alone = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
     found = answer(simgpt("why", *STEP, *PLAN, "--routing", uneven, "--json"))
@@ -158,10 +158,11 @@ def _fixed(plan: str) -> str:
 EVENLY = "--routing FILE"  # which gives a measured histogram
 
 
+@pytest.mark.usefixtures("figures_left_out", "few_numbers")
 def test_that_experts_are_taken_to_be_used_evenly_is_said_once_where_nothing_else_is_known(
     uneven: str, tmp_path: Path
 ) -> None:
-    fixed = "x=1,y=1,z=1,pipe=1,micro_batch=1,zero=1,recompute=none,expert=4"
+    fixed = f"{FEW},expert=4"
     asked = [
         ("predict", *STEP, *PLAN),
         ("why", *STEP, *PLAN),

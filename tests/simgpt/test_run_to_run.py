@@ -15,6 +15,7 @@ from topologies.machine_files import load_machine
 PLAN = ("tiny-1m", "--plan", "z=4,data=rest", "--batch", "256")
 
 
+@pytest.mark.usefixtures("few_numbers")
 @pytest.mark.parametrize("command", ["predict", "why"])
 def test_on_64_nodes_equal_runs_have_a_band_beside_the_range(command: str) -> None:
     asked = (command, *PLAN, "-m", "perlmutter", "-n", "256")

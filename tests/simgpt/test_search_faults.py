@@ -20,7 +20,8 @@ from tests.simgpt.face import simgpt
 
 SEARCH = (
     *("search", "tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8", "--json"),
-    *("--plan", "pipe=1,y=1,micro_batch=1,overlap=all", "--workers", "2"),
+    *("--plan", "pipe=1,y=1,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe"),
+    *("--workers", "2"),
 )
 
 

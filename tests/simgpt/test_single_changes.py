@@ -96,7 +96,7 @@ def drawn(seed: int) -> Question:
 
 @pytest.mark.parametrize(
     "seed",
-    [pytest.param(n, marks=() if n < 12 else pytest.mark.slow) for n in range(120)],
+    [pytest.param(n, marks=() if n < 4 else pytest.mark.slow) for n in range(120)],
 )
 def test_the_fastest_change_of_one_key_is_named_or_one_nearly_as_fast(seed: int) -> None:
     question = drawn(seed)
