@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from simgpt.arguments.searched import searched_of
@@ -20,6 +20,7 @@ from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
 from simulator.stacks import load_stack, stack_names
 from simulator.stacks.job import job_of
+from tests.examples import few_and_many
 from tests.messages import names
 from topologies.errors import SimgptError
 from workload.errors import PlanError
@@ -31,6 +32,7 @@ EXPERTS = replace(find_model("qwen3-30b-a3b"), sequence=1024)
 EXPORTERS = {"megatron-core": "megatron", "nemo": "megatron-bridge", "torchtitan": "torchtitan"}
 UNEVEN = {"megatron-lm-zero-bubble", "nanotron", "nanotron-zero1"}  # whose stages a search has not
 SEARCHED = [name for name in stack_names() if name not in UNEVEN]
+GENERATED = settings(phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 WORDS = {
     "x": st.sampled_from([1, 2]),
     "pipe": st.sampled_from([1, 2]),
@@ -58,8 +60,7 @@ def drawn(data: st.DataObject, stack: str) -> Any:
 
 
 @pytest.mark.parametrize("stack", stack_names())
-@settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(data=st.data())
+@few_and_many(3, 8, GENERATED, data=st.data())
 def test_a_printed_plan_is_the_same_plan(stack: str, data: st.DataObject) -> None:
     if (job := drawn(data, stack)) is None:
         return

@@ -115,7 +115,8 @@ def test_a_machine_without_a_file_system_asks_for_one() -> None:
 
 
 def test_a_plan_that_does_not_fit_is_answered_and_ends_with_three() -> None:
-    words = [word if word != "z=16,data=rest" else "data=rest" for word in CHAIN]
+    other = {"z=16,data=rest": "data=rest", "512": "8", "100B": "1B"}
+    words = [other.get(word, word) for word in CHAIN]
     said = simgpt(*words)
     assert said.status == 3
     assert_names(said.out, str(json.loads(simgpt(*words, "--json").out)["end"]))

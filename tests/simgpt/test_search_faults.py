@@ -28,6 +28,12 @@ SEARCH = (
 ENDED = "process 1 ended"
 
 
+FRONTS = (
+    *(*SEARCH[:-3], f"{SEARCH[-3]},recompute=full", "--workers", "1"),
+    *("--memory-front", "--also-devices", "4"),
+)
+
+
 def assert_said_of_both_fronts(err: str) -> None:
     """Why, what is left out of the front of memory, and what of that of devices."""
     why, _, devices = err.splitlines()
@@ -110,14 +116,14 @@ def test_a_loss_along_a_front_after_a_plan_was_found_is_said_once(
             yield state
 
     monkeypatch.setattr(searching, "search", losing)
-    said = simgpt(*SEARCH[:-2], "--workers", "1", "--memory-front", "--also-devices", "4")
+    said = simgpt(*FRONTS)
     assert len(json.loads(said.out)["memory_front"]) == 1
     assert_said_of_both_fronts(said.err)
 
 
 def test_a_loss_along_a_front_keeps_what_was_found_before(monkeypatch: pytest.MonkeyPatch) -> None:
     lost_after(monkeypatch, 1)
-    said = simgpt(*SEARCH[:-2], "--workers", "1", "--memory-front", "--also-devices", "4")
+    said = simgpt(*FRONTS)
     answer = json.loads(said.out)
     assert (said.status, answer["optimal"]) == (0, True)
     assert len(answer["memory_front"]) == len(answer["devices_front"]) == 1

@@ -45,14 +45,14 @@ def compared(path: Path, factor: float, tolerance: str) -> Said:
     return simgpt("validate", "network", "--data", str(path), "--tolerance", tolerance)
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0])
+@pytest.mark.parametrize(("factor", "status"), [(0.5, 4), (1.0, 0), (2.0, 4)])
 def test_a_table_fails_whether_its_collectives_are_predicted_too_slow_or_too_fast(
-    factor: float, tmp_path: Path
+    factor: float, status: int, tmp_path: Path
 ) -> None:
     said = compared(tmp_path / "t.json", factor, "0.3")
-    assert said.status == 4
-    assert_names(said.err, "1", "30.0 %")
-    assert compared(tmp_path / "t.json", 1.0, "0.3").status == 0
+    assert said.status == status
+    if status:
+        assert_names(said.err, "1", "30.0 %")
 
 
 def test_the_device_validation_is_held_to_the_prediction_from_measured_ops() -> None:
@@ -66,10 +66,10 @@ def test_the_device_validation_is_held_to_the_prediction_from_measured_ops() -> 
 
 @pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
 def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "4", "--json")
+    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2", "--json")
     rows = json.loads(said.out)["rows"]
     assert said.status == 0
-    assert [row["equal"] for row in rows] == [True] * 4
+    assert [row["equal"] for row in rows] == [True] * 2
     assert all(row["spans"] > 0 for row in rows)
     run = compiled.run
 
@@ -77,14 +77,14 @@ def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> 
         return run(network, tasks, [ticks + (ticks > 0) for ticks in durations], **named)
 
     monkeypatch.setattr(compiled, "run", slow)
-    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "4")
+    said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2")
     assert said.status == 4
-    assert said.out.count("differs: ") == 4
+    assert said.out.count("differs: ") == 2
 
 
 def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_recurrence", None)
-    asked = ("predict", "gpt-5b", "-m", "perlmutter", "-n", "8", "--batch", "8")
+    asked = ("predict", "tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8")
     said = simgpt(*asked, "--engine", "compiled")
     assert said.status == 3
     assert_names(said.err, "C compiler", "simpy")

@@ -13,13 +13,17 @@ from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from topologies.errors import SimgptError
 
-ASKED = ("gpt-5b", "-m", "perlmutter", "-n", "8", "--batch", "64")
+ASKED = ("gpt-5b", "-m", "perlmutter", "-n", "8", "--batch", "16")
 PLAN = ("--plan", "z=8,mbs=1")
+SEARCHED: dict[str, Any] = {
+    **{"model": "gpt-5b", "machine": "perlmutter", "devices": 8, "batch": 16, "top": 1},
+    "plan": "pipe=1,x=1,y=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe",
+}
 ANCHOR = """
 model = "gpt-5b"
 machine = "perlmutter"
 devices = 8
-batch = 64
+batch = 16
 plan = "z=8,mbs=1"
 [measured]
 step = "3 s"
@@ -61,11 +65,12 @@ def test_only_what_does_not_fit_ends_with_status_3(verdict: str, fits: bool, sta
 
 def test_a_row_of_a_sweep_that_is_tight_is_ok_and_says_so() -> None:
     _, memory = with_memory("tight")
-    said = simgpt("predict", *ASKED, *PLAN, "--set", memory, "--sweep", "batch=64,128")
+    said = simgpt("predict", *ASKED, *PLAN, "--set", memory, "--sweep", "batch=16,32")
     assert said.status == 0
     assert "tight" in said.out
 
 
+@pytest.mark.usefixtures("few_numbers")
 @pytest.mark.parametrize(
     "words",
     [
@@ -82,10 +87,7 @@ def test_every_command_answers_a_tight_plan_and_says_so(words: tuple[str, ...]) 
 
 
 def test_a_search_takes_plans_that_fit_with_the_probability_that_is_asked_for() -> None:
-    found = {
-        p: api.search("gpt-5b", "perlmutter", plan="pipe=1,y=1", devices=8, batch=64, top=1, fits=p)
-        for p in (0.3, 0.9, 0.97)
-    }
+    found = {p: api.search(**SEARCHED, fits=p) for p in (0.3, 0.9, 0.97)}
     rooms = [each.to_dict()["room_bytes"] for each in found.values()]
     assert rooms == sorted(rooms, reverse=True)
     assert rooms[0] > rooms[-1]
@@ -128,9 +130,7 @@ def test_a_search_leaves_room_for_what_an_anchor_found_beside_tensors(tmp_path: 
     told = blind["memory"]["peak_bytes"] + 4 * 2**30
     file = tmp_path / "mine.toml"
     file.write_text(f'{ANCHOR}peak = "{told} B"\npeak_of = "reserved"\n')
-    found = api.search(
-        "gpt-5b", "perlmutter", plan="pipe=1,y=1", devices=8, batch=64, top=1, anchor=str(file)
-    )
+    found = api.search(**SEARCHED, anchor=str(file))
     best = found.best
     assert best is not None
     memory = best.memory

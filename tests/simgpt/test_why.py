@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 import simgpt as api
 from simgpt import tables
+from simulator.explain import sensitivity
 from tests.messages import assert_names
 from tests.simgpt.face import asked, assert_golden, simgpt
 from topologies.files.units import format_quantity
 
 SMALL = ("tiny-30k", "-m", "frontier", "--plan", "x=2,data=2", "--batch", "4")
+VARIED = ("device.launch", "node.nics.bandwidth", "interconnect.link_bandwidth")
 WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
 
 
@@ -30,6 +33,7 @@ def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
     assert above < row < below
 
 
+@pytest.mark.usefixtures("few_numbers")
 def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
     record = json.loads(simgpt("why", *SMALL, "--json").out)
     assert record["step_s"] == json.loads(simgpt("predict", *SMALL, "--json").out)["step_s"]
@@ -41,8 +45,17 @@ def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
     assert savings == sorted(savings, reverse=True)
 
 
-def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_named() -> None:
-    """In Python, whose result has both the text and the JSON of one command."""
+def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In Python, whose result has both the text and the JSON of one command; of all numbers of the
+    machine those of its launches and its network are varied."""
+
+    def few(*words: Any, **how: Any) -> list[sensitivity.MachineParameter]:
+        found = sensitivity.parameters(*words, **how)
+        return [each for each in found if each.name in VARIED]
+
+    monkeypatch.setattr("simulator.explain.why.parameters", few)
     question = "tiny-2m", "kestrel", "x=2,y=8"
     said = api.why(*question, devices=16, batch=16)
     why = said.to_dict()["why"]
@@ -78,6 +91,7 @@ def test_wrong_input_is_one_sentence(status: int, command: str, named: str) -> N
     assert_names(said.sentence, *named.split())
 
 
+@pytest.mark.usefixtures("few_numbers")
 def test_the_head_names_the_question_as_that_of_a_prediction_does() -> None:
     plan = ("--plan", "tp=2,dp=rest,mbs=1,precision=fp8", "--stack", "nemo", "--batch", "16")
     question = ("tiny-1m", "-m", "dgx-h100", "-n", "8", *plan)
