@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -202,31 +204,49 @@ def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated(
     assert record["peak_bytes"] == pytest.approx(record["predicted_peak_bytes"], rel=0.1)
 
 
-def test_ranks_that_a_launcher_started_join_each_other() -> None:
-    port = _free_port()
-    ranks = [_joined(rank, port, words=("--no-predict",)) for rank in range(2)]
-    first, second = (rank.communicate(timeout=250) for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [0, 0], first[1] + second[1]
-    record = json.loads(first[0])
+def test_ranks_that_a_launcher_started_join_each_other(tmp_path: Path) -> None:
+    first, second = _both(tmp_path, "--plan", "data=rest", "--no-predict")
+    assert [first.status, second.status] == [0, 0], first.err + second.err
+    record = json.loads(first.out)
     assert record["comm_bytes"] == program_of("data=2").comm_bytes
     assert record["predicted_step_s"] is None
-    assert second == ("", "")
+    assert (second.out, second.err) == ("", "")
 
 
-def _joined(
-    rank: int, port: int, *paths: str, plan: str = "data=rest", words: tuple[str, ...] = ()
-) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "PYTHONPATH": os.pathsep.join([*paths, os.getcwd()]),
-    }
+def _both(folder: Path, *words: str, ranks: tuple[int, ...] = (0, 1)) -> list[Said]:
+    """What ranks of a launcher's two say, forked like those of other runs."""
+    port, context = _free_port(), multiprocessing.get_context("forkserver")
+    files = [folder / f"{rank}.json" for rank in ranks]
+    forks = [
+        context.Process(target=_joining, args=(_place(rank, port), words, path))
+        for rank, path in zip(ranks, files, strict=True)
+    ]
+    for fork in forks:
+        fork.start()
+    for fork in forks:
+        fork.join(250)
+    return [Said(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+
+
+def _joining(place: dict[str, str], words: tuple[str, ...], path: Path) -> None:
+    os.environ.update(place)
+    said = simgpt(*WORDS, "--json", *words)
+    path.write_text(json.dumps(asdict(said)), encoding="utf-8")
+
+
+def _place(rank: int, port: int) -> dict[str, str]:
+    """What a launcher tells a rank of two."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {"RANK": str(rank), "WORLD_SIZE": "2", **where}
+
+
+def _joined(rank: int, port: int, path: str) -> subprocess.Popen[str]:
+    """A rank of two in a process of its own, in which Python finds a folder's modules first."""
+    words = (*WORDS, "--plan", "data=rest", "--json", "--no-predict")
+    folders = {"PYTHONPATH": os.pathsep.join([path, os.getcwd()])}
     return subprocess.Popen(
-        [sys.executable, "-m", "simgpt", *WORDS, "--plan", plan, "--json", *words],
-        env=environment,
+        [sys.executable, "-m", "simgpt", *words],
+        env={**os.environ, **_place(rank, port), **folders},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -278,8 +298,7 @@ if os.environ["RANK"] == "1":
 def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAILING, encoding="utf-8")
     port = _free_port()
-    words = ("--no-predict",)
-    ranks = [_joined(rank, port, str(tmp_path), words=words) for rank in range(2)]
+    ranks = [_joined(rank, port, str(tmp_path)) for rank in range(2)]
     (_, lost), (_, failed) = (rank.communicate(timeout=250) for rank in ranks)
     assert [rank.returncode for rank in ranks] == [5, 3]
     assert failed.count("\n") == 1
@@ -287,20 +306,20 @@ def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_
     assert_names(lost.splitlines()[-1], "rank 0")
 
 
-def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started() -> None:
-    ranks = [_joined(rank, _free_port(), plan="x=3,data=rest") for rank in range(2)]
-    first, second = (rank.communicate(timeout=250) for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [3, 3]
-    assert first[1].count("\n") == 1
-    assert_names(first[1], "3", "2", "data=rest")
-    assert second == ("", "")
+def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started(
+    tmp_path: Path,
+) -> None:
+    first, second = _both(tmp_path, "--plan", "x=3,data=rest")
+    assert [first.status, second.status] == [3, 3]
+    assert first.err.count("\n") == 1
+    assert_names(first.err, "3", "2", "data=rest")
+    assert (second.out, second.err) == ("", "")
 
 
-def test_what_is_wrong_on_one_node_is_said_with_its_rank() -> None:
-    rank = _joined(1, _free_port(), words=("--data", "/no/such/text"))
-    out, err = rank.communicate(timeout=250)
-    assert (rank.returncode, out) == (2, "")
-    assert_names(err, "rank 1", "/no/such/text")
+def test_what_is_wrong_on_one_node_is_said_with_its_rank(tmp_path: Path) -> None:
+    (said,) = _both(tmp_path, "--plan", "data=rest", "--data", "/no/such/text", ranks=(1,))
+    assert (said.status, said.out) == (2, "")
+    assert_names(said.err, "rank 1", "/no/such/text")
 
 
 @pytest.mark.parametrize(
