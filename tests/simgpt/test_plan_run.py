@@ -117,9 +117,9 @@ def test_a_machine_without_a_file_system_asks_for_one() -> None:
 def test_a_plan_that_does_not_fit_is_answered_and_ends_with_three() -> None:
     other = {"z=16,data=rest": "data=rest", "512": "8", "100B": "1B"}
     words = [other.get(word, word) for word in CHAIN]
-    said = simgpt(*words)
+    said = simgpt(*words, "--json")
     assert said.status == 3
-    assert_names(said.out, str(json.loads(simgpt(*words, "--json").out)["end"]))
+    assert json.loads(said.out)["end"] >= "2026-01-01"
     assert_names(said.err, "39.80 GiB")
 
 

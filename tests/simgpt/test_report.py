@@ -24,6 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("figures_left_out")
 def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> None:
     page, figures = tmp_path / "report.html", tmp_path / "figures"
     said = simgpt("report", str(folder), "-o", str(page), "--figures", str(figures))
