@@ -53,9 +53,7 @@ def fits(plan: str, sequence: str, *words: str, layers: int = 2) -> bool:
     [
         ("tp=2,dp=rest,mbs=1,sp=true,zero=1", "512Ki", 4, 2),
         ("tp=2,cp=2,dp=rest,mbs=1,sp=true,zero=1", "512Ki", 4, 2),
-        pytest.param(
-            "tp=2,dp=rest,mbs=1,sp=true,zero=1,recompute=full", "1Mi", 8, 4, marks=pytest.mark.slow
-        ),
+        ("tp=2,dp=rest,mbs=1,sp=true,zero=1,recompute=full", "1Mi", 8, 4),
     ],
 )
 def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(

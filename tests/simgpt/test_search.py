@@ -383,9 +383,10 @@ def test_a_search_refuses_a_value_that_no_plan_has_also_where_no_plan_uses_the_d
 def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
     asks = ("search", "gpt-5b", "-m", "perlmutter", "-n", "16", "--batch", "16", "--workers", "1")
     fixed = "pipe=1,x=1,y=1,zero=2,overlap=all,recompute=full,order=x-y-z-data-pipe"
-    asks += ("--plan", fixed, "--also-devices", "8", "--top", "1", "--json")
+    words = ("--plan", fixed, "--also-devices", "8", "--top", "1", "--json")
     fast, cheap = (
-        json.loads(simgpt(*asks, "--objective", objective).out) for objective in ("time", "energy")
+        json.loads(simgpt(*asks, *words, "--objective", objective).out)
+        for objective in ("time", "energy")
     )
     assert cheap["plans"] != fast["plans"]
     assert cheap["devices_front"] == fast["devices_front"]
