@@ -25,6 +25,7 @@ NEMO = (
 )
 MOE = b"  num_moe_experts: 8\n  hidden_size: 256\n"
 TRACE = '{"schemaVersion": 1, '
+EVENTS_BEGIN = f'{TRACE}"traceEvents": ['
 PIPE = "--pipeline-model-parallel-size"
 WIDE = "x" * 60_000
 
