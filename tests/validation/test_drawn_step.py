@@ -15,9 +15,9 @@ from topologies.machine_files import load_machine
 from topologies.placement import contiguous, scheduler
 from validation.report.answer_files import ReportError
 from validation.report.figures.drawn_step import Scene, staged
-from validation.report.figures.link_figures import _busy_links
+from validation.report.figures.link_figures import _busy_links, _node
 from validation.report.figures.step_figures import MOST_ROWS, POINTS, _thinned, tornado
-from validation.report.figures.style import drawing
+from validation.report.figures.style import canvas, drawing
 from validation.report.figures.timeline_data import timeline_data
 from validation.report.read_prediction import prediction_of
 from workload.gpt import find_model
@@ -104,6 +104,21 @@ def test_four_links_between_two_devices_are_a_fourth_as_busy_as_one() -> None:
     busy = _busy_links(machine, link_loads(machine, contiguous(machine, 8), [pair]), 1.0)
     assert busy[0, 1] == pytest.approx(8.0 / 200e9)
     assert sum(busy.values()) == busy[0, 1]
+
+
+@pytest.mark.parametrize(("name", "devices"), [("host", 1), ("1x2xH100", 2)])
+def test_a_node_whose_devices_stand_on_a_line_is_drawn_with_a_height(
+    name: str, devices: int
+) -> None:
+    """The circle of devices has a radius of 1."""
+    machine = load_machine(name)
+    loads = link_loads(machine, contiguous(machine, devices), [])
+    with drawing():
+        figure, (axes,) = canvas(4.0, 4.0)
+        _node(axes, machine, loads, 1.0)
+        figure.canvas.draw()
+    low, high = axes.get_ylim()
+    assert low <= -1.0 and high >= 1.0
 
 
 def test_the_interactive_timeline_has_starts_and_durations() -> None:

@@ -60,6 +60,8 @@ def _node(axes: Axes, machine: Machine, loads: LinkLoads, step_s: float) -> None
     axes.set_aspect("equal")
     axes.axis("off")
     axes.margins(0.08)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, -1.0), max(high, 1.0))  # one device or two stand on a line
     bar = axes.figure.colorbar(scale, ax=axes, shrink=0.7, label="link in use, % of the step")
     if bar.solids is not None:
         bar.solids.set_edgecolor("face")
