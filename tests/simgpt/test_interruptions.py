@@ -10,7 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +50,7 @@ if moment == "at last":
 CONSOLE = "import sys; from simgpt.__main__ import main; sys.argv[0] = 'simgpt'; sys.exit(main())"
 ENTRIES = {"module": ["-m", "simgpt"], "script": ["-c", CONSOLE]}
 PREDICT = "predict tiny-30k -m frontier --plan data=2 --json"
-SEARCH = "search tiny-1m -m perlmutter -n 8 --batch 8 --plan y=1,micro_batch=1 --workers 2 --json"
+SEARCH = "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,x=1 --workers 2 --json"
 IMPORTING = ("1", "30", "200")  # before any command
 LATER = ("700", "1500", "2500", "3500")
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -78,9 +81,20 @@ def end(
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("moment", [*IMPORTING, "as it ends"])
+def sampled(*axes: Sequence[object]) -> list[Any]:
+    """All combinations; quick are those that meet each pair of the first and the last once."""
+    found = []
+    for places in product(*(range(len(axis)) for axis in axes)):
+        values = (axis[place] for axis, place in zip(axes, places, strict=True))
+        quick = sum(places) % len(axes[1]) == 0
+        found.append(pytest.param(*values, marks=() if quick else pytest.mark.slow))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("moment", "number", "entry"),
+    sampled([*IMPORTING, "as it ends"], NUMBERS, [*ENTRIES]),
+)
 def test_a_signal_outside_the_command_ends_the_program_with_its_status(
     moment: str, number: signal.Signals, entry: str, struck: Path
 ) -> None:
@@ -91,9 +105,9 @@ def test_a_signal_outside_the_command_ends_the_program_with_its_status(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [PREDICT, SEARCH], ids=["predict", "search"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", LATER)
+@pytest.mark.parametrize(
+    ("moment", "number", "command"), sampled(LATER, NUMBERS[:2], [PREDICT, SEARCH])
+)
 def test_a_signal_while_a_command_imports_what_it_needs_ends_it_in_order(
     moment: str, number: signal.Signals, command: str, struck: Path
 ) -> None:
