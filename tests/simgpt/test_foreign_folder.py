@@ -63,10 +63,10 @@ def run(words: list[str], folder: Path, **environment: str) -> subprocess.Comple
     "command",
     [
         "predict tiny-30k -m frontier --plan data=2",
-        "search tiny-1m -m perlmutter -n 16 --batch 16 --plan y=1,micro_batch=1 --workers 2",
+        "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,x=1 --workers 2",
         pytest.param("sweep {study} -o {results} --workers 2", id="sweep"),
         pytest.param(
-            "run tiny-30k --steps 1 --no-predict --ranks 2", marks=pytest.mark.distributed
+            "run tiny-30k --steps 1 --no-predict --ranks 1", marks=pytest.mark.distributed
         ),
     ],
 )
