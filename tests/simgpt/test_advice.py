@@ -40,12 +40,13 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
-        (
+        pytest.param(
             "x=4,z=8,data=rest",
             ["recompute=layernorm+mlp", "recompute=full:25", "micro_batch=1", SPLIT],
+            marks=pytest.mark.slow,
         ),
         ("data=rest", ["zero=3", "y=32,data=32,micro_batch=1", "z=64,data=16"]),
-        ("x=4,z=4,data=rest", ["y=4,data=16,micro_batch=4"]),
+        pytest.param("x=4,z=4,data=rest", ["y=4,data=16,micro_batch=4"], marks=pytest.mark.slow),
         pytest.param(
             "x=4,z=8,pipe=2,data=rest,micro_batch=4",
             [
@@ -93,16 +94,18 @@ def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
 @pytest.mark.parametrize(
     ("text", "stack", "changes"),
     [
-        (
+        pytest.param(
             "x=4,z=8,data=rest",
             "simgpt",
             ["recompute=full:25", "recompute=layernorm+mlp", SPLIT, "micro_batch=1"],
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(  # levers have the other order
             "data=rest",
             "simgpt",
             ["z=64,data=16", "zero=3", "y=32,data=32,micro_batch=1"],
-        ),  # levers have the other order
+            marks=pytest.mark.slow,
+        ),
         (
             "x=4,z=8,data=rest,recompute=none",
             "axonn",
@@ -124,7 +127,10 @@ def test_what_is_enough_is_ranked_by_the_step_that_it_is_predicted_to_take(
 @pytest.mark.parametrize(
     ("devices", "changes", "milder"),
     [
-        (32, {"micro_batch": 1, "zero": 2}, [{"micro_batch": 2}, {"zero": 1}]),
+        pytest.param(
+            *(32, {"micro_batch": 1, "zero": 2}, [{"micro_batch": 2}, {"zero": 1}]),
+            marks=pytest.mark.slow,
+        ),
         (
             16,
             {"recompute": "full", "micro_batch": 8, "zero": 2},
