@@ -301,7 +301,8 @@ def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:
 
 
 def test_why_begins_with_a_plan_that_does_not_fit() -> None:
-    said = simgpt("why", "gpt2-xl", "-m", "1x2xH100", "--plan", "data=2", "--batch", "512")
+    small = ("-m", "host", "--set", "device.memory=1 MiB")
+    said = simgpt("why", "tiny-30k", *small, "--plan", "data=1", "--batch", "64")
     assert said.status == 3
     first = " ".join(said.out.partition("\n\n")[0].split())
     assert first.endswith(said.err.strip())

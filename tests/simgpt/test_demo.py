@@ -48,7 +48,7 @@ def test_the_demo_predicts_compares_runs_and_names_three_commands() -> None:
     assert first == ["predict", "validate", "run", "search", "why", "predict"]
 
 
-@pytest.mark.parametrize("number", [0, 4, 5])
+@pytest.mark.parametrize("number", [0, pytest.param(4, marks=pytest.mark.slow), 5])
 def test_the_demo_s_quick_commands_are_answered_without_a_warning(number: int) -> None:
     answered(number)
 

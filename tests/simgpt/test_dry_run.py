@@ -10,15 +10,19 @@ from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
 WORDS = ("run", "tiny-30k", "--batch", "8", "--dry")
-PLAN = ("--plan", "x=2,pipe=2,data=4096")
 
 
-def test_any_rank_of_many_is_played_and_agrees() -> None:
-    said = simgpt(*WORDS[:2], "--batch", "4096", "--dry", *PLAN, "--rank", "12345", "--json")
+@pytest.mark.parametrize(
+    ("data", "rank"), [(512, 1234), pytest.param(4096, 12345, marks=pytest.mark.slow)]
+)
+def test_any_rank_of_many_is_played_and_agrees(data: int, rank: int) -> None:
+    """The second half of the ranks is the pipeline's second stage."""
+    plan = ("--batch", f"{data}", "--plan", f"x=2,pipe=2,data={data}", "--rank", f"{rank}")
+    said = simgpt(*WORDS[:2], "--dry", *plan, "--json")
     assert said.status == 0, said.err
     record = json.loads(said.out)
     assert record["agrees"]
-    assert (record["ranks"], record["rank"], record["stage"]) == (16384, 12345, 1)
+    assert (record["ranks"], record["rank"], record["stage"]) == (4 * data, rank, 1)
     assert record["difference"] == record["stages"]["hang"] == ""
 
 

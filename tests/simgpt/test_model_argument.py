@@ -60,9 +60,9 @@ def test_a_field_that_is_set_is_the_model_s_own_and_stands_in_the_record() -> No
 
 
 def test_why_and_search_take_the_model_that_predict_takes() -> None:
-    step_s = predicted("tiny-30k", "--model-set", "layers=6")["step_s"]
-    said = simgpt("why", "tiny-30k", *ON, "--model-set", "layers=6", "--json")
-    assert json.loads(said.out)["step_s"] == step_s
+    asked = ("tiny-30k", "-m", "host", "--plan", "data=1", "--model-set", "layers=6", "--json")
+    step_s = json.loads(simgpt("predict", *asked).out)["step_s"]
+    assert json.loads(simgpt("why", *asked).out)["step_s"] == step_s
     words = ("search", "tiny-1m", *ON, "--batch", "8", "--workers", "1", "--json")
     found = json.loads(simgpt(*words, "--plan", "data=8", "--model-set", "layers=6").out)
     fixed = json.loads(simgpt(*words, "--plan", "data=8").out)

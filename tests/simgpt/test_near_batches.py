@@ -22,8 +22,8 @@ from workload.gpt import find_model
 
 MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--model-set", "sequence=4096")
 SEARCH = (
-    *("search", "gpt-5b", "-m", "perlmutter", "-n", "16"),
-    *("--plan", "y=1,z=1,recompute=full,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe"),
+    *("search", "tiny-1m", "-m", "perlmutter", "-n", "8", "--plan"),
+    "y=1,z=1,pipe=1,recompute=full,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe",
     *("--workers", "1", "--top", "1", "--json"),
 )
 
@@ -60,13 +60,13 @@ def test_a_batch_that_the_devices_divide_costs_no_further_search() -> None:
 
 
 def test_a_search_names_near_batches_whose_plans_are_faster_per_token() -> None:
-    """61 sequences on 16 devices leave no data parallelism; 64 leave all of it, and 60 some."""
+    """61 sequences on 8 devices leave no data parallelism; 64 leave all of it, and 60 some."""
     odd = json.loads(simgpt(*SEARCH, "--batch", "61").out)
     near = json.loads(simgpt(*SEARCH, "--batch", "64").out)
     per_sequence = [found["plans"][0]["step_s"] / n for found, n in ((odd, 61), (near, 64))]
     assert per_sequence[0] > 1.1 * per_sequence[1]
     named = {each["batch"]: each for each in odd["faster_batches"]}
-    assert named[64]["batch_tokens"] == 64 * 2048
+    assert named[64]["batch_tokens"] == 64 * 128
     assert "faster_batches" not in near
 
 

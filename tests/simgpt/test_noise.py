@@ -93,7 +93,7 @@ def test_plans_of_all_sorts_are_served(plan: str) -> None:
 
 
 def test_why_says_it_too() -> None:
-    words = ("tiny-30k", "-m", "frontier", "--plan", "data=2", "--batch", "4", *NOISE)
+    words = ("tiny-30k", "-m", "host", "--plan", "data=1", "--batch", "4", *NOISE)
     record = answered("why", *words, "--samples", "4")
     assert record["variability"] == answered("predict", *words, "--samples", "4")["variability"]
     said = simgpt("why", *words, "--samples", "4")
