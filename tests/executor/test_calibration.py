@@ -6,6 +6,7 @@ import importlib
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -50,13 +51,23 @@ PLANS = (
 
 
 @cache
+def samples(precision: str, *, quick: bool = True) -> tuple[Sample, ...]:
+    """All kernels that a calibration samples."""
+    return tuple(kernels(precision, quick=quick))
+
+
+@cache
 def sampled(precision: str, quick: bool) -> set[str]:
     """The kinds of kernels that a calibration samples."""
-    return {sample.key for sample in kernels(precision, quick=quick)}
+    every = samples(precision) if quick else samples(precision, quick=False)
+    return {sample.key for sample in every}
 
 
-@pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "precision",
+    [pytest.param(p, marks=[pytest.mark.slow] if p == "fp64" else []) for p in PRECISIONS],
+)
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, quick: bool) -> None:
     gpt = replace(find_model("tiny-30k"), dropout=0.1 if "unfused" in plan else 0.0)
@@ -75,16 +86,15 @@ def test_every_kind_of_op_of_latent_attention_has_a_sample() -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_matmul_form_is_measured_on_the_same_shapes(quick: bool) -> None:
     shapes: dict[float, set[tuple[float, ...]]] = {}
-    for sample in kernels("fp32", quick=quick):
-        if sample.key == "matmul":
-            shape = tuple(sample.features[key] for key in "mnk")
-            shapes.setdefault(sample.features["form"], set()).add(shape)
+    for sample in takewhile(lambda sample: sample.key == "matmul", kernels("fp32", quick=quick)):
+        shape = tuple(sample.features[key] for key in "mnk")
+        shapes.setdefault(sample.features["form"], set()).add(shape)
     first, second, third = shapes.values()
     assert first == second == third
 
 
 def test_the_transposes_that_other_matmul_forms_take_have_samples() -> None:
-    sizes = [s.features["nbytes"] for s in kernels("fp32", quick=True) if s.key == "transpose"]
+    sizes = [s.features["nbytes"] for s in samples("fp32") if s.key == "transpose"]
     assert sizes == sorted(set(sizes))
     assert len(sizes) == 3
 
@@ -118,7 +128,7 @@ def test_pairs_of_ranks_take_turns_at_messages(ranks: int) -> None:
 
 
 def test_a_sample_repeats_its_op_on_operands_that_take_turns() -> None:
-    sample = next(kernels("fp32", quick=True))
+    sample = samples("fp32")[0]
     program = sample.program(4)
     assert [op.kind for op in program.ops] == ["matmul"] * 4
     assert len({op.reads for op in program.ops}) == 4
@@ -128,7 +138,7 @@ def test_a_sample_repeats_its_op_on_operands_that_take_turns() -> None:
 def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> Calibrated:
     """What a calibration of a machine of 1 GFLOP/s and 1 GB/s would have measured."""
     tables: dict[str, list[dict[str, float]]] = {}
-    for sample in kernels("fp32", quick=True):
+    for sample in samples("fp32"):
         work = sample.features.get("nbytes", 1e6) * seconds_per_byte
         if sample.key == "matmul":
             work = 2e-9 * sample.features["m"] * sample.features["n"] * sample.features["k"]
@@ -149,6 +159,7 @@ def made_up(ranks: int, seconds_per_byte: float = 1e-9) -> Calibrated:
     )
 
 
+@cache
 def machine_of(ranks: int) -> Machine:
     document = machine_document(made_up(1), made_up(ranks), ranks, "today")
     return machine_from_dict(json.loads(json.dumps(document)), "made up")
@@ -245,7 +256,7 @@ def test_a_calibration_writes_what_a_rank_s_device_holds(
 ) -> None:
     """Measured for real, by one rank, of a single sample; and by the same words on a GPU."""
     timing = importlib.import_module("executor.calibrating.calibrate_worker")
-    sample = next(kernels("fp32", quick=True))
+    sample = samples("fp32")[0]
     one = ("kernels", "matmul@fp32", {"ranks": 1.0, **sample.features}, sample)
     monkeypatch.setattr(timing, "_samples", lambda *_: iter([one]))
     task = replace(TASK, device="cpu")
@@ -299,7 +310,7 @@ def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
     monkeypatch.setattr(timing, "_timings", played)
     monkeypatch.setattr(timing, "_mean", float)
     place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
-    wide = [sample for sample in kernels("fp32", quick=False) if sample.key == "gelu"][-1]
+    wide = [sample for sample in samples("fp32") if sample.key == "gelu"][-1]
     least = LEAST_SCRATCH_BYTES["cpu"]
     assert wide.peak_bytes // 128 > SCRATCH_BYTES["cpu"]
     spreads: list[float] = []
@@ -353,7 +364,7 @@ def test_the_host_that_issues_a_gpus_ops_is_timed_apart(monkeypatch: pytest.Monk
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
-    sample = next(kernels("fp32", quick=True))
+    sample = samples("fp32")[0]
     assert timing.issue_s(sample, place, ProcessGroups(0, 1.0)) == pytest.approx(0.3)
 
 
@@ -384,7 +395,7 @@ def test_numbers_that_index_are_within_what_they_index() -> None:
         "take_rows": lambda op, size: size(op.reads[0])[0],
     }
     found = set()
-    for sample in kernels("fp32", quick=True):
+    for sample in samples("fp32"):
         if sample.key in indexed:
             program = sample.program(2)
             buffers = program.buffers

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from executor.calibrating import calibrate_worker as timing
-from executor.calibrating.microbenchmarks import Sample, kernels, repeats
+from executor.calibrating.microbenchmarks import Sample, repeats
 from executor.calibrating.sample_values import COUNTS, NUMBERED
 from executor.groups import ProcessGroups
 from executor.launching.task_specs import AdamW
@@ -19,7 +19,7 @@ from simgpt.running.calibrated import _not_measured
 from simulator.costs.calibrated import CalibratedCosts
 from simulator.ranks.fabric import fabric_of
 from tests.executor.rehearsal import plans_of_every_kind
-from tests.executor.test_calibration import machine_of
+from tests.executor.test_calibration import machine_of, sampled, samples
 from tests.messages import assert_names
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.routing.rings import Ring
@@ -40,14 +40,13 @@ OF_RECIPES = {"amax", "quantise", "update_scales", "quantise_rows", "dequantise_
 
 
 def test_every_kernel_has_a_sample() -> None:
-    sampled = {sample.key for sample in kernels("fp32", quick=True)}
     wanted = {
         op.kernel
         for gpt, plan, _, stage in plans_of_every_kind("fp32")
         for op in lower(gpt, plan, stage).ops
         if not op.communicates
     }
-    assert wanted - sampled == OF_NO_SAMPLE | OF_RECIPES
+    assert wanted - sampled("fp32", quick=True) == OF_NO_SAMPLE | OF_RECIPES
 
 
 def test_every_kind_of_sample_can_be_played(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +54,7 @@ def test_every_kind_of_sample_can_be_played(monkeypatch: pytest.MonkeyPatch) -> 
     rows."""
     monkeypatch.setattr(ProcessGroups, "prepare", lambda *_: None)
     played = set()
-    for sample in kernels("fp32", quick=True):
+    for sample in samples("fp32"):
         if sample.key in played:
             continue
         played.add(sample.key)
