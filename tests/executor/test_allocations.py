@@ -20,7 +20,7 @@ from executor.memory.allocations import allocations
 from executor.memory.release import WITHIN_S, await_release
 from executor.rank_context import RankContext
 from executor.train import Trainer
-from tests.executor.covering import Case, Row, covering
+from tests.executor.covering import OPTIONS, Case, Row, covering
 from tests.executor.peaks import (
     CPU,
     LONGER,
@@ -134,13 +134,24 @@ def check(rows: Sequence[Row], longer: int = LONGER) -> None:
     assert wrong == []
 
 
-LATER = [pytest.param(number, marks=pytest.mark.slow) for number in range(1, ROWS - 1)]
-
-
-@pytest.mark.parametrize("number", [0, *LATER, ROWS - 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(ROWS))
 def test_the_allocator_holds_what_the_program_says(number: int) -> None:
     assert len(rows_of_every_kind()) == ROWS
     check(rows_of_every_kind()[number : number + 1], longer=LONGER // 2)
+
+
+# The first of these rows without its dropout, interleaving and micro-batches, and the last one.
+STAGES = {"y": 2, "data": 2, "pipe": 2, "recompute": "selective", "micro_batches": 2}
+STAGES |= {"offload": "optimizer", "zero": 2, "model": "Qwen", "reshard": False}
+UNFUSED = {"x": 2, "data": 4, "shard": 2, "zero": 2, "recompute": "full", "model": "Qwen"}
+UNFUSED |= {"offload": "update", "sequence_parallel": True, "attention": "unfused"}
+
+
+@pytest.mark.parametrize("row", [STAGES, UNFUSED], ids=["stages", "unfused"])
+def test_the_allocator_holds_what_the_program_of_a_row_says(row: Row) -> None:
+    plain = {name: values[0] for name, values in OPTIONS.items()}
+    check([plain | row], longer=LONGER // 2)
 
 
 @pytest.mark.slow
