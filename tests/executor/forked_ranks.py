@@ -95,13 +95,14 @@ class ForkedRank:
 
     def terminate(self) -> None:
         """Ask it to end."""
-        self._send(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it."""
-        self._send(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
 
-    def _send(self, what: signal.Signals) -> None:
+    def send_signal(self, what: int) -> None:
+        """Send it a signal while it runs."""
         if self.returncode is None:
             # One that ended just now may be gone before its server says how, as `Popen` allows for.
             with suppress(ProcessLookupError):

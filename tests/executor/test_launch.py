@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,19 @@ def children() -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_killed_rank_ends_the_run_and_is_named(victim: int) -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("is_forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_run_and_is_named(is_forked: bool, victim: int) -> None:
     seen: list[int] = []
 
     def kill(message: dict[str, Any]) -> None:
         if message["step"] == 2:
-            seen.extend(children().values())
-            os.kill(children()[victim], signal.SIGKILL)
+            ranks = running() if is_forked else children()
+            seen.extend(ranks.values())
+            os.kill(ranks[victim], signal.SIGKILL)
 
-    with pytest.raises(LaunchError, check=names(f"rank {victim}", "SIGKILL")):
+    start = forked() if is_forked else nullcontext()
+    with start, pytest.raises(LaunchError, check=names(f"rank {victim}", "SIGKILL")):
         launch("train", JOB.to_json(), ranks=2, report=kill, timeout_s=PATIENCE_S)
     assert len(seen) == 2
     assert not any(Path(f"/proc/{process}").exists() for process in seen)
@@ -94,6 +98,7 @@ if sys.orig_argv[-4:-1] == ["train", "1", "2"]:
 """
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_ends_the_others_that_wait_for_it_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,12 +193,12 @@ def test_a_report_that_raises_leaves_no_rank_behind(interrupted: Interrupted) ->
 
 
 @pytest.fixture
-def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def endless(ranks: int, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A command that trains until it is stopped, once its first step is done; what it keeps for
     the time of the run lies in `tmp_path`."""
-    words = f"run tiny-30k --no-predict --plan data=2 --batch 4 --steps {WITHOUT_END}".split()
+    words = f"run tiny-30k --no-predict --plan data={ranks} --batch 4".split()
     command = subprocess.Popen(
-        [sys.executable, "-m", "simgpt", *words, "--device", "cpu"],
+        [sys.executable, "-m", "simgpt", *words, "--steps", f"{WITHOUT_END}", "--device", "cpu"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -215,20 +220,27 @@ def _children_file(parent: int) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("how", "status", "named"),
+    ("ranks", "how", "status", "named"),
     [
-        pytest.param(signal.SIGINT, 130, "simgpt", marks=pytest.mark.slow),
-        (signal.SIGTERM, 143, "SIGTERM"),
-        pytest.param(signal.SIGUSR1, 138, "SIGUSR1", marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, 129, "SIGHUP", marks=pytest.mark.slow),
-        (signal.SIGKILL, -signal.SIGKILL, ""),
+        (1, signal.SIGTERM, 143, "SIGTERM"),
+        pytest.param(2, signal.SIGTERM, 143, "SIGTERM", marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGINT, 130, "simgpt", marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGUSR1, 138, "SIGUSR1", marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGHUP, 129, "SIGHUP", marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGKILL, -signal.SIGKILL, "", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_and_their_files_go_with_the_command_that_started_them(
-    how: signal.Signals, status: int, named: str, endless: subprocess.Popen[str], tmp_path: Path
+    *,
+    ranks: int,
+    how: signal.Signals,
+    status: int,
+    named: str,
+    endless: subprocess.Popen[str],
+    tmp_path: Path,
 ) -> None:
     workers = _workers_of(endless.pid)
-    assert len(workers) == 2
+    assert len(workers) == ranks
     assert len(list(tmp_path.iterdir())) == 1
     endless.send_signal(how)
     _, err = endless.communicate(timeout=PATIENCE_S)
@@ -264,6 +276,8 @@ def test_a_rank_that_computes_ends_when_nobody_holds_its_stdin_any_more(tmp_path
         while answers.read_bytes().count(b"\n") < 2:
             assert worker.poll() is None
             time.sleep(0.1)
+        *whole, _ = answers.read_text().split("\n")
+        assert [json.loads(line)["step"] for line in whole][:2] == [1, 2]
         worker.stdin.close()
         assert worker.wait(timeout=PATIENCE_S / 10) == LaunchError.exit_code
         assert not folder.exists()
@@ -282,7 +296,10 @@ def _runs(process: int) -> bool:
 def test_a_worker_says_only_messages_on_stdout() -> None:
     job = Job(gpt=JOB.gpt, plan=parse_plan("data=1", batch=2), steps=2, device="cpu")
     messages: list[dict[str, Any]] = []
-    result = launch("train", job.to_json(), ranks=1, report=messages.append, timeout_s=PATIENCE_S)
+    with forked():
+        result = launch(
+            "train", job.to_json(), ranks=1, report=messages.append, timeout_s=PATIENCE_S
+        )
     assert [message["step"] for message in messages] == [1, 2]
     assert json.loads(json.dumps(result))["losses"] == [m["loss"] for m in messages]
 

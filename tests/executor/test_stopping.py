@@ -12,6 +12,7 @@ import pytest
 from executor.launching.launch import launch
 from executor.launching.stopping import StopRequest, stopped_by
 from executor.launching.task_specs import Job
+from tests.executor.forked_ranks import forked
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -79,13 +80,14 @@ def test_an_interrupted_run_ends_with_its_last_step_recorded_on_all_ranks() -> N
 
     plan = parse_plan("data=2,precision=fp32", batch=4)
     job = Job(gpt=find_model("tiny-30k"), plan=plan, steps=10**6, device="cpu")
-    result = launch(
-        *("train", job.to_json()),
-        ranks=2,
-        report=report,
-        timeout_s=PATIENCE_S,
-        on_interrupt=lambda: said.append("stopping"),
-    )
+    with forked():
+        result = launch(
+            *("train", job.to_json()),
+            ranks=2,
+            report=report,
+            timeout_s=PATIENCE_S,
+            on_interrupt=lambda: said.append("stopping"),
+        )
     assert said == ["stopping"]
     assert 5 <= result["stopped_at_step"] == len(result["losses"]) == steps[-1] < 10**6
     assert all(entry["ops"] for entry in result["ranks"])
