@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.checkpoints import writer as writing
@@ -258,16 +258,17 @@ def test_what_is_being_written_is_not_changed_by_the_next_step() -> None:
     assert taken["w"].tolist() == [0, 0]
 
 
-@given(
-    st.sampled_from(["zero=0", "zero=1", "zero=2", "zero=3", "zero=1,shard=2", "zero=3,shard=2"]),
-    st.sampled_from(
-        ["x=1,y=2,z=2,data=4", "x=2,y=1,z=1,data=4", "x=2,y=2,z=1,data=2", "x=2,context=2,data=2"]
-    ),
-    st.sampled_from(["fp32", "bf16"]),
-)
-def test_each_part_is_written_by_one_rank_and_read_by_any_plan(
-    zero: str, axes: str, precision: str
-) -> None:
+ZEROS = ["zero=0", "zero=1", "zero=2", "zero=3", "zero=1,shard=2", "zero=3,shard=2"]
+GRIDS = ["x=1,y=2,z=2,data=4", "x=2,y=1,z=1,data=4", "x=2,y=2,z=1,data=2", "x=2,context=2,data=2"]
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_each_part_is_written_by_one_rank_and_read_by_any_plan(examples: int) -> None:
+    words = (st.sampled_from(each) for each in (ZEROS, GRIDS, ["fp32", "bf16"]))
+    settings(max_examples=examples)(given(*words)(each_part_is_written_once))()
+
+
+def each_part_is_written_once(zero: str, axes: str, precision: str) -> None:
     """Whole tensors of counted numbers, cut for 8 or 16 ranks, written once, and cut again."""
     if "shard" in zero and "data=2" in axes:
         zero = zero.partition(",")[0]

@@ -24,15 +24,15 @@ from tests.executor.devices import (
 from tests.executor.rehearsal import CPU, SMALL, TOLERANCE, cases_once, worst
 from workload.op import Op
 
-PRECISIONS = tuple(TOLERANCE)
+PRECISIONS = ["fp32", pytest.param("bf16", marks=pytest.mark.slow)]
 without_gpu = pytest.mark.skipif(
     torch.cuda.is_available(), reason="where torch sees a GPU, the same runs there"
 )
 
 
-def test_every_kernel_has_a_case_to_compare() -> None:
-    kinds = {p: {case.op.kind for case in cases_once(p).values()} for p in PRECISIONS}
-    assert kinds["bf16"] == kinds["fp32"] == set(KERNELS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_kernel_has_a_case_to_compare(precision: str) -> None:
+    assert {case.op.kind for case in cases_once(precision).values()} == set(KERNELS)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -85,8 +85,7 @@ def test_collectives_of_one_rank_leave_what_they_find() -> None:
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (1, eight_plans()[3:7:3]),
-        (2, two_ranks()[:4:3]),
+        (1, eight_plans()[3:4]),
         pytest.param(1, eight_plans(), marks=pytest.mark.slow),
         pytest.param(2, two_ranks(), marks=pytest.mark.slow),
     ],
@@ -98,6 +97,7 @@ def test_what_is_to_train_on_gpus_trains_on_a_cpu(ranks: int, cases: list[Case])
 
 
 @without_gpu
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_bf16_training_on_one_batch_lowers_its_loss() -> None:
     (found,) = on_devices(1, repeated, [(SMALL, plan_of(precision="bf16"))], 10)

@@ -61,11 +61,16 @@ def test_a_step_is_known_without_the_steps_before_and_whatever_the_batch(tmp_pat
     assert not torch.equal(batch_of(data, TINY, 8, 2, 1), one_by_one[16:])
 
 
-@settings(max_examples=40)
-@given(st.lists(st.integers(1, 99), min_size=2, max_size=5))
+@pytest.mark.parametrize("examples", [8, pytest.param(40, marks=pytest.mark.slow)])
 def test_a_mixture_has_each_share_at_every_point_to_less_than_the_number_of_sources(
-    weights: list[int],
+    examples: int,
 ) -> None:
+    drawn = given(st.lists(st.integers(1, 99), min_size=2, max_size=5))
+    settings(max_examples=examples)(drawn(has_each_share))()
+
+
+def has_each_share(weights: list[int]) -> None:
+    """Each source's share at every point, and its texts in order."""
     mixture = mixture_of(weights)
     shares = np.asarray(weights) / sum(weights)
     taken = np.cumsum(mixture.order[:, None] == np.arange(len(weights)), axis=0)

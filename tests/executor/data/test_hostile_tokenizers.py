@@ -101,7 +101,13 @@ def test_what_is_no_document_is_named(content: str, tmp_path: Path) -> None:
         tokenized(TEXT, "text.txt", written(tmp_path, content))
 
 
-@pytest.mark.parametrize("case", NO_TOKENS)
+LONG = "letters that double"  # of which the other test below is as well
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(each, marks=[pytest.mark.slow] if each == LONG else []) for each in NO_TOKENS],
+)
 def test_a_text_that_the_library_makes_no_tokens_of_is_named(
     case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,7 +130,9 @@ except TextError:
 """
 
 
-@pytest.mark.parametrize("case", ["letters that double", "a page for each letter"])
+@pytest.mark.parametrize(
+    "case", [LONG, pytest.param("a page for each letter", marks=pytest.mark.slow)]
+)
 def test_a_small_file_takes_no_memory_beyond_measure(case: str, tmp_path: Path) -> None:
     path = written(tmp_path, NO_TOKENS[case])
     done = subprocess.run(
@@ -177,7 +185,9 @@ def test_added_tokens_and_ids_beyond_the_vocabulary_are_the_models_to_refuse(
         assert (said.status, len(said.err.splitlines())) == (2, 1)
 
 
-@pytest.mark.parametrize("case", ["a merge without its prefix", "no unknown word"])
+@pytest.mark.parametrize(
+    "case", ["no unknown word", pytest.param("a merge without its prefix", marks=pytest.mark.slow)]
+)
 def test_a_command_refuses_a_tokenizer_in_one_sentence(case: str, tmp_path: Path) -> None:
     path = written(tmp_path, {**NO_FILES, **NO_TOKENS}[case])
     text = tmp_path / "text.txt"
