@@ -138,11 +138,22 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Qwen3", "Mixtral"])
+@pytest.mark.parametrize(
+    ("name", "plans"),
+    [
+        ("GPT-2", PLANS[:3:2]),
+        ("Llama", PLANS[3:]),
+        ("Mixtral", PLANS[1:2]),
+        *(
+            pytest.param(each, PLANS, marks=pytest.mark.slow)
+            for each in ("GPT-2", "Llama", "Qwen3", "Mixtral")
+        ),
+    ],
+)
 def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
-    name: str, tmp_path: Path
+    name: str, plans: tuple[str, ...], tmp_path: Path
 ) -> None:
-    check(2, name, PLANS, tmp_path)
+    check(2, name, plans, tmp_path)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_one_rank_goes_on_with_its_state_its_data_its_rates_and_its_evaluation(
     ("gpt", "plan"),
     [
         (TINY, "recipe=fp8-tensorwise"),
-        (TINY, "recipe=nvfp4"),
+        pytest.param(TINY, "recipe=nvfp4", marks=pytest.mark.slow),
         (TINY, "recipe=fp8-tensorwise,fp8_params=true"),
         (TINY, "recipe=mxfp8,offload=optimizer"),
         (TINY, "offload=optimizer"),
@@ -89,11 +89,13 @@ def test_one_rank_goes_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Path) 
     [
         (TINY, "data=2,zero=3,recipe=fp8-tensorwise"),
         (TINY, "data=2,zero=3,offload=parameters"),
-        (TINY, "data=2,zero=1,optimizer=muon"),
-        (TINY, "context=2,recipe=mxfp8"),
+        pytest.param(TINY, "data=2,zero=1,optimizer=muon", marks=pytest.mark.slow),
+        pytest.param(TINY, "context=2,recipe=mxfp8", marks=pytest.mark.slow),
         (TINY, "pipe=2,micro_batch=2,offload=optimizer"),
         (BALANCED, "data=2,expert=2,zero=1"),
-        (MIXTRAL, "data=2,expert=2,recipe=mxfp8,offload=optimizer"),
+        pytest.param(
+            MIXTRAL, "data=2,expert=2,recipe=mxfp8,offload=optimizer", marks=pytest.mark.slow
+        ),
         pytest.param(MIXTRAL, "context=2,expert=2,zero=1", marks=pytest.mark.slow),
         pytest.param(MIXTRAL, "x=2,expert=2,expert_tensor=1,sp=true", marks=pytest.mark.slow),
         pytest.param(FOUR, "pipe=2,schedule=dualpipe,micro_batch=1", marks=pytest.mark.slow),
