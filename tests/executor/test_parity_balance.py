@@ -29,7 +29,8 @@ INTERLEAVED = plan_of(pipe=2, interleave=2, micro_batches=4, overlap=(), recompu
 
 @pytest.mark.distributed
 def test_every_axis_trains_as_the_plain_model_does() -> None:
-    check(4, V3, [FOUR[3], plan_of(y=2, pipe=2, micro_batches=2, recompute="full"), FOUR[6]])
+    """Where tokens are split over data, and experts over x as well."""
+    check(4, V3, FOUR[3:4])
 
 
 @pytest.mark.distributed
@@ -38,7 +39,7 @@ def test_every_axis_trains_as_the_plain_model_does() -> None:
 def test_under_more_plans_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     check(2, gpt, TWO)
-    check(4, gpt, FOUR)
+    check(4, gpt, [*FOUR, plan_of(y=2, pipe=2, micro_batches=2, recompute="full")])
     check(8, gpt, EIGHT)
 
 

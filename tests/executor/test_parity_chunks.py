@@ -35,8 +35,17 @@ def plans() -> list[Plan]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("gpt", [TINY, UNTIED, GOLDFISH], ids=["tied", "untied", "goldfish"])
+@pytest.mark.parametrize("gpt", [TINY, GOLDFISH], ids=["tied", "goldfish"])
 def test_a_loss_in_chunks_trains_as_the_plain_model_does(gpt: GPT) -> None:
+    fused = plan_of(pipe=2, loss="fused", loss_chunks=2, micro_batches=2, schedule="gpipe")
+    check(2, replace(gpt, layers=1), [plan_of(x=2, loss_chunks=4, sequence_parallel=True)])
+    check(2, gpt, [fused])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("gpt", [TINY, UNTIED, GOLDFISH], ids=["tied", "untied", "goldfish"])
+def test_a_loss_in_chunks_meets_every_axis(gpt: GPT) -> None:
     check(4, gpt, plans())
 
 

@@ -52,6 +52,11 @@ def cases(rows: tuple[dict[str, Any], ...], kind: str, first: int = 0) -> list[C
     ]
 
 
+def in_one_layer(cases: list[Case]) -> list[Case]:
+    """Cases whose model has but one layer."""
+    return [(replace(gpt, layers=1), plan) for gpt, plan in cases]
+
+
 def both(rows: tuple[dict[str, Any], ...], first: int) -> list[Case]:
     """Cases in which some neighbours trade heads before the ring; those that cannot are left out
     by their keys' heads."""
@@ -65,13 +70,14 @@ def both(rows: tuple[dict[str, Any], ...], first: int) -> list[Case]:
 
 @pytest.mark.distributed
 def test_heads_traded_among_neighbours_before_a_ring_train_as_the_plain_model_does() -> None:
-    check(4, both(BOTH, 0))
+    check(4, in_one_layer(both(BOTH[:1], 0)))
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_heads_traded_before_a_ring_meet_every_other_axis() -> None:
+    check(4, both(BOTH, 0))
     check(4, both(BOTH, 2))
     check(8, [each for first in range(2) for each in both(BOTH_ON_EIGHT, first)])
 
@@ -79,9 +85,9 @@ def test_heads_traded_before_a_ring_meet_every_other_axis() -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_as_the_plain_model_does(kind: str) -> None:
-    row = {"context": 2, "recompute": "selective"}
-    first = [*KINDS].index(kind)
-    check(2, [*cases((row,), kind, first), *cases(({**row, "dropout": 0.1},), kind, first=3)])
+    """Of Qwen, with dropout; GPT, Llama and BLOOM are in the slow set below."""
+    row = {"context": 2, "recompute": "selective", "dropout": 0.1}
+    check(2, in_one_layer(cases((row,), kind, first=3)))
 
 
 @pytest.mark.distributed

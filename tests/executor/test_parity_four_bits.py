@@ -40,8 +40,8 @@ OF_TWO = {
 @pytest.mark.distributed
 @pytest.mark.parametrize("axis", ["x"])
 def test_four_bits_train_as_the_plain_model_does(axis: str) -> None:
-    plan = replace(OF_TWO[axis], micro_batch=8)
-    check(2, with_recipe(replace(NARROW_LLAMA, sequence=32), "nvfp4", plan))
+    gpt = replace(NARROW_LLAMA, hidden=32, ffn=64, head_width=16, sequence=16)
+    check(2, with_recipe(gpt, "nvfp4", replace(OF_TWO[axis], micro_batch=8)))
 
 
 @pytest.mark.distributed
@@ -79,8 +79,8 @@ FOUR_BIT_EXPERTS = {
 @pytest.mark.distributed
 @pytest.mark.parametrize("axis", ["expert"])
 def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:
-    plan = replace(FOUR_BIT_EXPERTS[axis], micro_batch=4)
-    check(2, with_recipe(FEW_BITS, "nvfp4", plan))
+    plan = replace(FOUR_BIT_EXPERTS[axis], micro_batch=8)
+    check(2, with_recipe(replace(FEW_BITS, hidden=32, heads=2, sequence=16), "nvfp4", plan))
 
 
 @pytest.mark.distributed

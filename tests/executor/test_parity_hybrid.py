@@ -103,7 +103,8 @@ def test_a_hybrid_on_one_rank_trains_as_the_plain_model_does() -> None:
 
 @pytest.mark.distributed
 def test_heads_and_groups_over_two_ranks_train_as_the_plain_model_does() -> None:
-    check(2, replace(DENSE, ssm_chunk=4), TWO[:1])
+    """With an MLP and attention behind them."""
+    check(2, replace(DENSE, layers=3, pattern="M-*", ssm_chunk=4), TWO[:1])
 
 
 @pytest.mark.distributed
@@ -113,6 +114,7 @@ def test_hybrids_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> Non
     check(1, gpt, ONE)
     check(2, gpt, TWO)
     check(4, gpt, FOUR)
+    check(2, replace(gpt, ssm_chunk=4), TWO[:1])
 
 
 @pytest.mark.distributed

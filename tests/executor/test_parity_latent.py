@@ -54,12 +54,15 @@ FOUR = [
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("gpt", [LITE, LATENT])
-def test_every_axis_trains_as_the_plain_model_does(gpt: GPT) -> None:
-    """With a compressed query; without one under every other plan."""
-    step = 1 if gpt.q_rank else 2
-    check(1, gpt, ONE[::step])
-    check(2, gpt, TWO[1::step] if step > 1 else TWO)
+@pytest.mark.parametrize(("gpt", "plan"), [(LITE, 1), (LATENT, 2)], ids=["whole", "compressed"])
+def test_latent_attention_over_heads_trains_as_the_plain_model_does(gpt: GPT, plan: int) -> None:
+    """Without a compressed query and with one."""
+    check(2, replace(gpt, layers=1), TWO[plan : plan + 1])
+
+
+@pytest.mark.distributed
+def test_latent_attention_in_single_steps_trains_as_the_plain_model_does() -> None:
+    check(1, replace(LATENT, layers=1), ONE[2:])
 
 
 @pytest.mark.distributed
@@ -73,7 +76,14 @@ def test_axes_together_train_as_the_plain_model_does(gpt: GPT) -> None:
 
 @pytest.mark.distributed
 def test_dropout_of_probabilities_is_that_of_the_plain_model() -> None:
-    check(2, replace(LATENT, dropout=0.1), [plan_of(x=2, micro_batches=2)])
+    check(2, replace(LATENT, dropout=0.1, layers=1), [plan_of(x=2, micro_batches=2)])
+
+
+@pytest.mark.distributed
+def test_over_context_it_trains_as_the_plain_model_does() -> None:
+    kinds = CHOICES["context_kind"]
+    plans = [plan_of(context=2, context_kind=kind, recompute="full") for kind in kinds]
+    check(2, replace(LITE, layers=1), plans)
 
 
 OVER_CONTEXT = [
@@ -87,8 +97,9 @@ MORE_OVER_CONTEXT = [
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("gpt", [LITE, pytest.param(LATENT, marks=pytest.mark.slow)])
-def test_over_context_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [LITE, LATENT])
+def test_over_context_and_x_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
     check(4, gpt, OVER_CONTEXT)
 
 
@@ -113,7 +124,7 @@ LATENTS = [
 
 @pytest.mark.distributed
 def test_gathered_latents_train_as_the_plain_model_does() -> None:
-    check(2, LATENT, [plan_of(context=2, **GATHERED)])
+    check(2, replace(LATENT, layers=1), [plan_of(context=2, **GATHERED)])
 
 
 @pytest.mark.distributed

@@ -59,8 +59,7 @@ MORE = [
 
 @pytest.mark.distributed
 def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
-    rows, stages = plan_of(x=2, sequence_parallel=True, micro_batches=2), {"stage_layers": (1, 2)}
-    check(2, SUPER, [rows, plan_of(pipe=2, micro_batches=2, **stages)])
+    check(2, SUPER, [plan_of(pipe=2, micro_batches=2, stage_layers=(1, 2))])
 
 
 IN_V: dict[str, Any] = {"pipe": 2, "interleave": 2, "schedule": "zb-v"}
@@ -69,8 +68,8 @@ FOUR_LAYERS = replace(THREE, layers=4, mtp_shared=True)
 
 
 @pytest.mark.distributed
-def test_beside_the_embedding_and_on_parts_of_sequences_it_trains_as_the_plain_model_does() -> None:
-    check(2, replace(LLAMA, layers=4), [plan_of(**IN_V, micro_batches=2), plan_of(context=2)])
+def test_beside_the_embedding_it_trains_as_the_plain_model_does() -> None:
+    check(2, replace(LLAMA, layers=4), [plan_of(**IN_V, micro_batches=2)])
 
 
 @pytest.mark.distributed
@@ -104,6 +103,7 @@ def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind:
     if gpt.experts:
         plans += [plan_of(**how, data=2, expert=4, zero=1), plan_of(**how, z=2, expert=2)]
     check(2, gpt, [plan_of(**how, micro_batches=2)])
+    check(2, replace(LLAMA, layers=4), [plan_of(**how)])
     check(4, gpt, plans)
 
 
@@ -146,7 +146,8 @@ FOUR_OF_EXPERTS = [
 @pytest.mark.parametrize("gpt", [SUPER, replace(SUPER, mtp_shared=False)], ids=["shared", "own"])
 def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
-    check(2, gpt, [TWO[0], *TWO[2:4], replace(TWO[1], recompute="moe"), *EXPERTS])
+    rows = plan_of(x=2, sequence_parallel=True, micro_batches=2)
+    check(2, gpt, [rows, TWO[0], *TWO[2:4], replace(TWO[1], recompute="moe"), *EXPERTS])
     check(4, gpt, FOUR_OF_EXPERTS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,8 @@ def plans(of: str) -> list[Plan]:
 
 @pytest.mark.distributed
 def test_parts_of_layers_with_experts_train_as_the_plain_model_does() -> None:
-    check(4, DEEPSEEK, [plans(WHOLE)[0], plans(FINE)[1]])
+    split: dict[str, Any] = {"data": 2, "expert": 2, "zero": 3, "overlap": OVERLAPS}
+    check(2, DEEPSEEK, [plan_of(recompute=each, **split) for each in (WHOLE, FINE)])
 
 
 @pytest.mark.slow

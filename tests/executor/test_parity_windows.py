@@ -32,7 +32,7 @@ FOUR = [
 
 @pytest.mark.distributed
 def test_layers_with_windows_between_others_train_as_the_plain_model_does() -> None:
-    check(2, OSS, TWO[3:])
+    check(1, replace(OSS, layers=2), ONE[1:])
 
 
 @pytest.mark.distributed
@@ -57,7 +57,8 @@ RINGS = [
 
 @pytest.mark.distributed
 def test_windows_over_context_train_as_the_plain_model_does() -> None:
-    check(2, replace(OSS, layers=2), OVER_CONTEXT)
+    """Where heads are traded, ranks have whole sequences as one alone has."""
+    check(2, replace(OSS, layers=2), OVER_CONTEXT[::2])
 
 
 @pytest.mark.distributed
@@ -65,6 +66,7 @@ def test_windows_over_context_train_as_the_plain_model_does() -> None:
 def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
     sunk = replace(OSS, sinks=True, kv_heads=0)
     check(2, OSS, OVER_CONTEXT)
+    check(2, replace(OSS, layers=2), OVER_CONTEXT)
     check(2, replace(MISTRAL, sinks=True), OVER_CONTEXT)
     wide = [plan_of(context=4, context_kind=kind, zero=1) for kind in ("all_gather", "ulysses")]
     check(4, sunk, [*wide, plan_of(x=2, context=2, context_kind="ulysses", micro_batches=2)])
@@ -72,9 +74,9 @@ def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
 
 @pytest.mark.distributed
 def test_sinks_over_context_train_as_the_plain_model_does() -> None:
-    sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0, layers=2)
-    trades = plan_of(x=2, context=2, context_kind="ulysses")
-    check(4, sunk, [plan_of(context=4, context_heads=2), trades])
+    """On a ring, and where heads are traded."""
+    sunk = replace(OSS, sinks=True, window=0, global_every=0, layers=1)
+    check(2, sunk, OVER_CONTEXT[1:])
 
 
 @pytest.mark.distributed
@@ -84,6 +86,8 @@ def test_sinks_over_context_do_so_in_every_kind_of_it() -> None:
     rings = [plan_of(context=4, micro_batches=2), plan_of(context=4, context_heads=2)]
     others = [plan_of(x=2, context=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
     check(4, sunk, [*rings, *others])
+    trades = plan_of(x=2, context=2, context_kind="ulysses")
+    check(4, replace(sunk, layers=2), [plan_of(context=4, context_heads=2), trades])
 
 
 # Of 16 tokens four documents of 4 each; of 8 with windows of 3, which end within a document.
@@ -94,12 +98,14 @@ THREE = [OVER_CONTEXT[1], plan_of(context=2, context_kind="all_gather"), plan_of
 
 @pytest.mark.distributed
 def test_packed_documents_train_as_the_plain_model_does() -> None:
-    check(2, PACKED, THREE)
+    """On one rank; those of several lengths over context."""
+    check(1, replace(PACKED, layers=1), ONE[:1])
 
 
 @pytest.mark.distributed
 def test_a_ring_that_leaves_out_a_step_trains_as_the_plain_model_does() -> None:
-    check(4, replace(OSS, kv_heads=0, layers=2, window=2), RINGS[:1])
+    plain = replace(OSS, kv_heads=0, layers=1, window=2, global_every=0)
+    check(4, plain, [plan_of(context=4)])
 
 
 @pytest.mark.distributed
@@ -107,6 +113,7 @@ def test_a_ring_that_leaves_out_a_step_trains_as_the_plain_model_does() -> None:
 def test_rings_that_leave_out_steps_train_as_the_plain_model_does() -> None:
     plain = replace(OSS, kv_heads=0, layers=2)
     for gpt in (
+        replace(plain, window=2),
         replace(plain, window=2, global_every=0),
         replace(plain, window=6, sinks=True),
         replace(plain, window=0, global_every=0, document=4),
@@ -120,6 +127,7 @@ def test_rings_that_leave_out_steps_train_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_packed_documents_under_more_plans_train_as_the_plain_model_does() -> None:
+    check(2, PACKED, THREE)
     check(2, replace(NARROW, sinks=True), THREE)
     check(2, replace(PACKED, positions="alibi", document=8), THREE)
     wide = [plan_of(context=4, context_kind="all_gather", recompute="full", micro_batches=2)]
@@ -134,7 +142,8 @@ LENGTHS = replace(PACKED, document=0, documents="7+1+5+3")
 
 @pytest.mark.distributed
 def test_documents_of_several_lengths_train_as_the_plain_model_does() -> None:
-    check(2, LENGTHS, [*OVER_CONTEXT, plan_of(x=2)])
+    """On a ring, and where heads are traded."""
+    check(2, replace(LENGTHS, layers=1), OVER_CONTEXT[1:])
 
 
 @pytest.mark.distributed
@@ -143,6 +152,7 @@ def test_documents_of_several_lengths_train_as_the_plain_model_does() -> None:
 def test_documents_of_several_lengths_under_more_plans_train_as_the_plain_model_does() -> None:
     long = replace(LENGTHS, kv_heads=0)
     check(1, LENGTHS, ONE[:1])
+    check(2, LENGTHS, [*OVER_CONTEXT, plan_of(x=2)])
     for gpt in (
         long,
         replace(long, positions="alibi", documents="9+3+4"),
