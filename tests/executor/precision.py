@@ -87,11 +87,15 @@ class Exact:
     updates: Tensors
 
 
-def exact(gpt: GPT, sequences: int, head: float = 1.0) -> Exact:
-    """One step of the plain model, its gradients clipped; `head` multiplies an untied classifier,
-    and so the logits."""
+def larger(gpt: GPT, head: float = 1.0) -> dict[str, Tensor]:
+    """Weights to start from; `head` multiplies an untied classifier, and so the logits."""
     weights = {name: w * LARGER if w.ndim > 1 else w for name, w in start(gpt).items()}
-    weights |= {name: weights[name] * head for name in ("head.w",) if name in weights}
+    return weights | {name: weights[name] * head for name in ("head.w",) if name in weights}
+
+
+def exact(gpt: GPT, sequences: int, head: float = 1.0) -> Exact:
+    """One step of the plain model, its gradients clipped."""
+    weights = larger(gpt, head)
     batch = batches(gpt, sequences)[0]
     pair = (batch[:, :-1], batch[:, 1:])
     model: dict[str, Any] = {"heads": gpt.heads, "family": family(gpt)}

@@ -143,7 +143,7 @@ def test_the_allocator_holds_what_the_program_says(number: int) -> None:
 
 # The first of these rows without its dropout, interleaving and micro-batches, and the last one.
 STAGES = {"y": 2, "data": 2, "pipe": 2, "recompute": "selective", "micro_batches": 2}
-STAGES |= {"offload": "optimizer", "zero": 2, "model": "Qwen", "reshard": False}
+STAGES |= {"offload": "optimizer", "zero": 2, "reshard": False}
 UNFUSED = {"x": 2, "data": 4, "shard": 2, "zero": 2, "recompute": "full", "model": "Qwen"}
 UNFUSED |= {"offload": "update", "sequence_parallel": True, "attention": "unfused"}
 

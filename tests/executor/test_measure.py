@@ -28,7 +28,7 @@ def test_each_distinct_op_is_measured_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
-    plan = parse_plan("x=2,pipe=2,zero=1,data=2,micro_batch=1,precision=fp32", batch=4)
+    plan = parse_plan("pipe=2,data=2,micro_batch=1,precision=fp32,optimizer=sgd", batch=4)
     said: list[str] = []
     first = calibration.measured_ops(TINY, plan, 1, said.append)
     assert first.keys() == distinct_ops(TINY, plan).keys()

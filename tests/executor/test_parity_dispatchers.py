@@ -20,6 +20,7 @@ from tests.executor.test_parity_experts import (
     MIXTRAL,
     MORE_OVER_CONTEXT,
     OVER_CONTEXT,
+    SHORT,
     TURNS,
     plan_of,
 )
@@ -47,7 +48,7 @@ def test_experts_that_no_token_chose_add_nothing_to_any() -> None:
 
 @pytest.mark.distributed
 def test_gathered_tokens_train_as_the_plain_model_does() -> None:
-    check(2, DEEPSEEK, by("all_gather", [plan_of(data=2, expert=2, micro_batches=2)]))
+    check(2, SHORT, by("all_gather", [plan_of(data=2, expert=2, micro_batches=2)]))
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def apart(dispatcher: str, plans: list[Plan]) -> list[Plan]:
 @pytest.mark.distributed
 def test_rows_by_way_of_nodes_train_as_the_plain_model_does() -> None:
     plan = plan_of(data=4, expert=4)
-    check_on_nodes(2, 4, DEEPSEEK, by("hierarchical", [plan]) + by("once_per_node", [plan]))
+    check_on_nodes(2, 4, SHORT, by("hierarchical", [plan]) + by("once_per_node", [plan]))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.executor.test_parity import check
-from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
+from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, SHORT, plan_of
 from workload.gpt import GPT
 from workload.plan import Plan
 
@@ -82,8 +82,8 @@ def by(dispatcher: str) -> list[Plan]:
 @pytest.mark.distributed
 def test_experts_in_parts_copies_and_shards_on_other_ranks_train_as_the_plain_model_does() -> None:
     """More ranks, with both at once, are in the slow sets below."""
-    check(2, DEEPSEEK, [over_x(x=2, expert_tensor=1), plan_of(data=2, expert_tensor=2)])
-    check(4, DEEPSEEK, IN_SHARDS[:1])
+    check(2, SHORT, [over_x(x=2, expert_tensor=1), plan_of(data=2, expert_tensor=2)])
+    check(4, SHORT, IN_SHARDS[:1])
 
 
 @pytest.mark.slow

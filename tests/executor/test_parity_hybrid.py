@@ -84,6 +84,8 @@ LATENT_PLACES = [
     plan_of(data=2, expert=2, dispatcher="sparse", recompute="full"),
     plan_of(data=2, expert=2, dispatcher="all_gather", micro_batches=2),
 ]
+# Two chunks of a sequence, and a group of heads for each of two ranks.
+COARSE: dict[str, Any] = {"ssm_chunk": 8, "ssm_groups": 2}
 PARTS = ["layernorm+core_attn+mlp+moe", "layernorm+moe_act+shared_experts"]
 
 
@@ -104,7 +106,7 @@ def test_a_hybrid_on_one_rank_trains_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 def test_heads_and_groups_over_two_ranks_train_as_the_plain_model_does() -> None:
     """With an MLP and attention behind them."""
-    check(2, replace(DENSE, layers=3, pattern="M-*", ssm_chunk=4), TWO[:1])
+    check(2, replace(DENSE, layers=3, pattern="M-*", **COARSE), TWO[:1])
 
 
 @pytest.mark.distributed

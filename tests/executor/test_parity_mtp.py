@@ -10,7 +10,7 @@ import pytest
 from tests.executor.test_parity import check
 from tests.executor.test_parity_balance import V3
 from tests.executor.test_parity_experts import FOUR, plan_of
-from tests.executor.test_parity_hybrid import NANO
+from tests.executor.test_parity_hybrid import COARSE, NANO
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.splits.plan_values import CHOICES
@@ -59,7 +59,7 @@ MORE = [
 
 @pytest.mark.distributed
 def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
-    check(2, SUPER, [plan_of(pipe=2, micro_batches=2, stage_layers=(1, 2))])
+    check(2, replace(SUPER, **COARSE), [plan_of(pipe=2, micro_batches=2, stage_layers=(1, 2))])
 
 
 IN_V: dict[str, Any] = {"pipe": 2, "interleave": 2, "schedule": "zb-v"}

@@ -101,7 +101,7 @@ def test_what_is_no_document_is_named(content: str, tmp_path: Path) -> None:
         tokenized(TEXT, "text.txt", written(tmp_path, content))
 
 
-LONG = "letters that double"  # of which the other test below is as well
+LONG = "letters that double"  # until a second or two of a process is over
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ except TextError:
 
 
 @pytest.mark.parametrize(
-    "case", [LONG, pytest.param("a page for each letter", marks=pytest.mark.slow)]
+    "case", [pytest.param(LONG, marks=pytest.mark.slow), "a page for each letter"]
 )
 def test_a_small_file_takes_no_memory_beyond_measure(case: str, tmp_path: Path) -> None:
     path = written(tmp_path, NO_TOKENS[case])
