@@ -29,10 +29,11 @@ INTERLEAVED = plan_of(pipe=2, interleave=2, micro_batches=4, overlap=(), recompu
 
 @pytest.mark.distributed
 def test_every_axis_trains_as_the_plain_model_does() -> None:
-    """Where tokens are split over data, and experts over x as well."""
+    """Where tokens are split over data and experts over x as well, columns over y, and sequences
+    over context, whose ranks have one loss together."""
     gpt = replace(V3, layers=1, dense_layers=0)
     check(4, gpt, FOUR[3:4])
-    check(2, gpt, [plan_of(y=2)])
+    check(2, gpt, [plan_of(y=2), plan_of(context=2)])
 
 
 @pytest.mark.distributed
