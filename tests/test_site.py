@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,7 +62,7 @@ def broken(name: str, text: str, generated: Mapping[str, str]) -> list[str]:
         path, _, place = target.partition("#")
         if "://" in path:
             continue
-        whole = str(PurePosixPath(name).parent / path) if path else name
+        whole = normpath(PurePosixPath(name).parent / path) if path else name
         if whole in pages:
             if place and place not in anchors(pages[whole]):
                 wrong.append(target)

@@ -14,6 +14,7 @@ from simgpt.frameworks.files import (
     AXONN,
     BRIDGE,
     DEEPSPEED,
+    FRAMEWORKS,
     MEGATRON,
     NEMO,
     TORCHTITAN,
@@ -237,10 +238,16 @@ def _merged(described: Sequence[Described], framework: str) -> dict[str, Any]:
     return {name: value for settings in own for name, value in settings.items()}
 
 
-@cache
 def table_of(framework: str) -> Mapping[str, Any]:
     """A framework's table of names; recipes have Megatron-LM's, with some entries of their own."""
-    if framework not in RECIPES:
-        return shipped_toml("simgpt", f"frameworks/{framework}.toml")
+    return _tables()[framework]
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, Any]]:
+    """The tables of all frameworks, as they are shipped."""
+    plain = [each for each in FRAMEWORKS if each not in RECIPES]
+    tables = {each: shipped_toml("simgpt", f"frameworks/{each}.toml") for each in plain}
     own = shipped_toml("simgpt", "frameworks/recipes.toml")
-    return {**table_of(MEGATRON), **{key: own[key] for key in OF_RECIPES}}
+    of_recipes = {**tables[MEGATRON], **{key: own[key] for key in OF_RECIPES}}
+    return {**tables, **dict.fromkeys(RECIPES, of_recipes)}
