@@ -38,9 +38,8 @@ def gpu_of(name: str) -> Mapping[str, Any]:
     A MachineError names the known ones.
     """
     given = spelled(name)
-    own = (gpu for gpu in gpus() if spelled(gpu["name"]) == given)
     alike = (gpu for gpu in gpus() if all(_has(given, word) for word in gpu["match"]))
-    found = next(own, None) or next(alike, None)
+    found = _by_spelling().get(given) or next(alike, None)
     if found is None:
         raise _unknown(name, "is not known")
     return found
@@ -172,6 +171,12 @@ def gpus() -> list[dict[str, Any]]:
     entries = [entry for file in _FILES for entry in shipped_toml("topologies", file)["gpu"]]
     by_name = {entry["name"]: entry for entry in entries}
     return [_with_like(entry, by_name) for entry in entries]
+
+
+@cache
+def _by_spelling() -> dict[str, dict[str, Any]]:
+    """The entries by their names as `spelled` has them; of equal names the first."""
+    return {spelled(gpu["name"]): gpu for gpu in reversed(gpus())}
 
 
 def _with_like(entry: Mapping[str, Any], by_name: Mapping[str, Any]) -> dict[str, Any]:
