@@ -45,7 +45,7 @@ def test_a_subject_is_an_area_and_an_imperative(subject: str) -> None:
         "a: keep " + "b" * 65,
         "tests: read /home/me/x",
         r"tests: read C:\x",
-        "Merge branch 'main' of /work/main",
+        "Merge branch 'main' of /home/me/simgpt",
         "",
     ],
 )

@@ -260,7 +260,7 @@ def measured_ops(gpt: GPT, plan: Plan) -> dict[str, float]:
 
 
 def reach_of(prediction: Prediction, machine: Machine, placement: Placement) -> dict[str, str]:
-    """For each axes that communicate, how far their groups reach, as `inside a node`."""
+    """How far the groups of each axis that communicates reach, as `inside a node`."""
     from topologies.routing.locality import locality
 
     grid = prediction.plan.grid

@@ -38,9 +38,8 @@ PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or l
 GATES = {"swiglu": "silu", "quick-geglu": "quick_gelu"}  # as recipes of Megatron-Bridge have them
 OTHERS = "--stack nemo-2024 is NeMo 23.07 to 24.05, nemo-2023 before it, nemo after it"
 CORE, WHOLE = "mcore_gpt", "apex_transformer_log_level"  # of NeMo's whole configurations
-FSDP = (
-    "fsdp"  # PyTorch's in NeMo 1, of whichever name in NeMo 2 (nemo/lightning/pytorch/strategies)
-)
+# PyTorch's in NeMo 1, of either name in NeMo 2 (nemo/lightning/pytorch/strategies).
+FSDP = "fsdp"
 OFF = re.compile(r"|-\d+|0+|null|none", re.IGNORECASE)
 
 

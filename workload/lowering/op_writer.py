@@ -46,10 +46,12 @@ class OpWriter:
 
     @contextmanager
     def within(self, module: str) -> Iterator[None]:
-        """Ops belong to another module of the layer."""
+        """Ops written meanwhile belong to another module of the layer (see `workload/op.py`)."""
         around, self.module = self.module, module
-        yield
-        self.module = around
+        try:
+            yield
+        finally:
+            self.module = around
 
     def nbytes(self, name: str) -> int:
         """A buffer's size, worked out once for all the ops that touch it."""
