@@ -42,7 +42,7 @@ demo: $(VENV)/.installed-run
 check: lint
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow" @tests/check.txt
 
-# Under six: what CI runs.
+# What CI runs: all quick tests.
 test: lint
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow"
 
