@@ -30,7 +30,7 @@ Next:
 endef
 export SHOWN
 
-.PHONY: demo dist docs check test test-all test-gpu gpu-check mutate fuzz bench lint format clean
+.PHONY: demo dist docs check checks test tests test-all all-tests test-gpu gpu-check mutate fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -38,16 +38,28 @@ demo: $(VENV)/.installed-run
 	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 	@echo "$$SHOWN"
 
+# Linters and tests run side by side, because those wait for a network, a process or a file now and then.
+BESIDE_LINT = $(MAKE) --no-print-directory --jobs 2 lint
+
 # Under three minutes on two cores: the files of tests/check.txt.
-check: lint
+check: $(VENV)/.installed-test
+	$(BESIDE_LINT) checks
+
+checks:
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow" @tests/check.txt
 
 # What CI runs: all quick tests.
-test: lint
+test: $(VENV)/.installed-test
+	$(BESIDE_LINT) tests
+
+tests:
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow"
 
 # Hours. CI runs it each night and keeps its record (tools/test_record.py).
-test-all: lint
+test-all: $(VENV)/.installed-test
+	$(BESIDE_LINT) all-tests
+
+all-tests:
 	$(PYTEST) $(BOTH_CORES) -m "not gpu" --junitxml=build/test-all.xml
 
 # On a machine with a GPU: tests, calibration, validation and throughput, within 25 minutes and without

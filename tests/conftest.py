@@ -65,6 +65,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """What ends with the process is not looked through once more, which takes seconds."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def session() -> Iterator[None]:
     """One session for the tests of a process: they predict on the same few machines."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,10 +47,12 @@ def few_and_many(
 
 def one_in(count: int, values: Iterable[Any]) -> list[Any]:
     """All of these as parameters; those but the first of each so many are slow tests."""
+    given = [each if isinstance(each, ParameterSet) else _parameters(each) for each in values]
     return [
-        pytest.param(
-            *(each if isinstance(each, tuple) else (each,)),
-            marks=() if at % count == 0 else pytest.mark.slow,
-        )
-        for at, each in enumerate(values)
+        each if at % count == 0 else each._replace(marks=[*each.marks, pytest.mark.slow])
+        for at, each in enumerate(given)
     ]
+
+
+def _parameters(value: Any) -> ParameterSet:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)))

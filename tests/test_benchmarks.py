@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
 from importlib import import_module
@@ -23,7 +24,11 @@ MODULES = sorted(
 
 @pytest.fixture(autouse=True)
 def same_threads() -> Iterator[None]:
-    """Benchmarks of the executor compute on one thread, which what follows must not."""
+    """Benchmarks of the executor compute on one thread, which what follows must not.
+
+    They collect garbage before each time that they take, but not that of other tests.
+    """
+    gc.freeze()
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -84,6 +89,7 @@ def test_users_may_spell_the_questions_so(step: questions.Step) -> None:
     assert options["batch"] == 2 * step.batch
 
 
+@pytest.mark.slow
 def test_packages_that_lack_a_question_have_a_row_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from simgpt.tables import percent
+from tests.examples import one_in
 from tests.simgpt.face import simgpt
 from validation.published import validate_published
 
@@ -88,8 +89,7 @@ def rewrite(command: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        *(("output", command) for command in blocks("output")),
-        *(("excerpt", command) for command in blocks("excerpt")),
+        *one_in(2, ((kind, each) for kind in ("output", "excerpt") for each in blocks(kind))),
         *(
             pytest.param(kind, command, marks=SLOW)
             for kind in ("slow", "slow excerpt")
@@ -112,7 +112,7 @@ def cells(line: str) -> set[str]:
     return set(re.split(r"\s{2,}", line.strip())[1:])
 
 
-@pytest.mark.parametrize("command", [each for each in blocks("slow") if SWEPT.search(each)])
+@pytest.mark.parametrize("command", one_in(3, filter(SWEPT.search, blocks("slow"))))
 def test_the_last_point_of_a_sweep_that_is_slow_is_as_shown(command: str) -> None:
     """A question of one point leaves out what was swept and may say more of the step."""
     values = [match[2].split(",") for match in SWEPT.finditer(command)]
@@ -128,6 +128,7 @@ def test_the_last_point_of_a_sweep_that_is_slow_is_as_shown(command: str) -> Non
         assert kept <= cells(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [each for each in blocks("slow") if " why " in each])
 def test_the_step_of_a_why_that_is_slow_is_as_shown(command: str) -> None:
     found = re.search(r"^step +(.+? m?s)\b", shown(command.replace(" why ", " predict ", 1)), re.M)

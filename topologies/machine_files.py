@@ -15,6 +15,7 @@ from topologies.files.reading import UserFile
 from topologies.files.schema import Leaf, nearest, nearest_key, value_of
 from topologies.files.units import format_quantity, multiple_of, quantity, times
 from topologies.machine import Machine, known_keys, machine_from_dict, machine_from_facts
+from topologies.session import session_cached
 from topologies.variants import as_variant, variants_in
 
 _SHIPPED = Path(__file__).parent / "machines"
@@ -61,11 +62,17 @@ def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
         )
     name, variant = (before, after) if before else (name_or_path, "")
     path = Path(name)
-    if path.suffix not in (".toml", ".json"):
-        if name not in machine_names():
-            return _of_parts(name, variant)
-        path = _SHIPPED / f"{name}.toml"
-    origin = name if path.parent == _SHIPPED else path.name
+    if path.suffix in (".toml", ".json"):
+        return _of_file(path, variant, path.name, above)
+    return _shipped(name, variant) if name in machine_names() else _of_parts(name, variant)
+
+
+@session_cached(256)
+def _shipped(name: str, variant: str) -> Machine:
+    return _of_file(_SHIPPED / f"{name}.toml", variant, name, ())
+
+
+def _of_file(path: Path, variant: str, origin: str, above: tuple[Path, ...]) -> Machine:
     document = _document(path)
     if has_base(document):
         from topologies.bases import derived
@@ -81,6 +88,7 @@ def has_base(document: Mapping[str, Any]) -> bool:
     return "base" in document or any(named)
 
 
+@session_cached(256)
 def _of_parts(name: str, variant: str) -> Machine:
     """The machine whose parts a text names. What builds it loads machines, and so is imported
     here."""

@@ -254,6 +254,7 @@ def test_ranks_and_their_files_go_with_the_command_that_started_them(
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_rank_that_computes_ends_when_nobody_holds_its_stdin_any_more(tmp_path: Path) -> None:
     """Its answers go where they are always taken, so that only stdin tells it of its parent's end.
 

@@ -58,6 +58,7 @@ def test_biases_of_routers_follow_what_both_copies_chose() -> None:
     check(2, replace(V3, balance_over="micro_batch"), [both_ways(2, pipe=2)])
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_both_copies_drop_what_the_plain_model_drops() -> None:
     """Of activations by dropout and of targets by the Goldfish loss; a copy sees other sequences
@@ -84,7 +85,7 @@ def test_passes_in_turns_at_all_to_alls_train_as_the_plain_model_does() -> None:
 @pytest.mark.parametrize(
     ("recipe", "gpt"),
     [
-        ("fp8-delayed", TINY),
+        pytest.param("fp8-delayed", TINY, marks=pytest.mark.slow),
         pytest.param("fp8-delayed", recipes.ROUTED, marks=pytest.mark.slow),
         pytest.param("fp8-tensorwise", TINY, marks=pytest.mark.slow),
         pytest.param("mxfp8", recipes.ROUTED_WIDE["mxfp8"], marks=pytest.mark.slow),

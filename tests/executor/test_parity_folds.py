@@ -94,6 +94,7 @@ def test_in_shards_of_data_experts_do_so_under_more_plans(gpt: GPT) -> None:
     check(8, gpt, EIGHT_IN_SHARDS)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_with_places_they_drop_the_same_tokens() -> None:
     """Where two ranks of x have more parts of an expert than x has."""

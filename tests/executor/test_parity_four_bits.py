@@ -76,6 +76,7 @@ FOUR_BIT_EXPERTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("axis", ["expert"])
 def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:

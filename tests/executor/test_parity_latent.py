@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import one_in
 from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import DEEPSEEK, plan_of
 from workload.gpt import GPT, find_model
@@ -54,7 +55,9 @@ FOUR = [
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("gpt", "plan"), [(LITE, 1), (LATENT, 2)], ids=["whole", "compressed"])
+@pytest.mark.parametrize(
+    ("gpt", "plan"), one_in(2, [(LITE, 1), (LATENT, 2)]), ids=["whole", "compressed"]
+)
 def test_latent_attention_over_heads_trains_as_the_plain_model_does(gpt: GPT, plan: int) -> None:
     """Without a compressed query and with one."""
     check(2, replace(gpt, layers=1), TWO[plan : plan + 1])

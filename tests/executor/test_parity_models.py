@@ -75,6 +75,7 @@ TOGETHER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_llama_on_grids_trains_as_the_plain_model_does() -> None:
     """On y and x, which split layers; all grids are in the slow sets below."""

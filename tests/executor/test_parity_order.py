@@ -41,6 +41,7 @@ SHARDED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_shards_of_neighbours_on_data_are_whole_in_any_rank_order() -> None:
     check(8, replace(TINY, layers=1), [replace(SHARDED[0], micro_batch=2)])

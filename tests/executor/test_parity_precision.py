@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.examples import one_in
 from tests.executor.covering import Case
 from tests.executor.precision import Outcome, larger, outcomes
 from tests.executor.ranks import on_ranks
@@ -79,7 +80,7 @@ def check(ranks: int, cases: list[Case], precision: str) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("ranks", "precision"), [(1, "fp32"), (1, "bf16"), (2, "bf16")])
+@pytest.mark.parametrize(("ranks", "precision"), one_in(3, [(1, "fp32"), (1, "bf16"), (2, "bf16")]))
 def test_every_tensors_gradient_and_update_are_the_plain_models(ranks: int, precision: str) -> None:
     check(ranks, FEW[ranks][::4], precision)
 
@@ -91,6 +92,7 @@ def test_they_are_so_under_all_of_a_few_plans(ranks: int, precision: str) -> Non
     check(ranks, FEW[ranks], precision)
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_gradients_summed_in_bf16_are_clipped_to_the_clip_all_the_same() -> None:
     plan = plan_of(2, data=2, zero=2, gradients="bf16", precision="bf16")
@@ -105,6 +107,7 @@ def test_they_are_so_with_states_or_parameters_on_the_host() -> None:
     check(2, [(LLAMA, replace(plan, offload="optimizer")), (TINY, there)], "bf16")
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_vocabulary_on_four_ranks_takes_logits_of_80() -> None:
     """The largest logits of four ranks add up to 200: less that, all exponentials are 0 in fp32."""

@@ -251,6 +251,7 @@ def test_rows_sent_in_8_bits_train_as_in_the_plain_model(recipe: str) -> None:
     check(2, with_recipe(replace(gpt, capacity=1.25), recipe, narrow_splits()[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_rows_sent_in_8_bits_on_two_ranks() -> None:
     check(2, with_recipe(ROUTED_WIDE["mxfp8"], "mxfp8", narrow_splits()[0]))

@@ -72,6 +72,7 @@ def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
     check(4, sunk, [*wide, plan_of(x=2, context=2, context_kind="ulysses", micro_batches=2)])
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_sinks_over_context_train_as_the_plain_model_does() -> None:
     """On a ring, and where heads are traded."""

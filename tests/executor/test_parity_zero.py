@@ -98,6 +98,7 @@ def test_sharded_over_data_it_trains_as_the_plain_model_does() -> None:
     check(2, TINY, FEW[2])
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_sharded_over_neighbours_on_data_it_trains_as_the_plain_model_does() -> None:
     """With copies of shards, whose gradients are summed besides."""

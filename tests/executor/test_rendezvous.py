@@ -139,6 +139,7 @@ def test_ranks_that_are_left_out_are_in_no_communicator() -> None:
     assert hang_of(among([0, 2], calls)) == ""
 
 
+@pytest.mark.slow
 def test_without_an_exchange_beforehand_every_pipeline_of_early_receives_hangs() -> None:
     # Stage 0 begins with a receive from stage 1, stage 1 with one from stage 0: two communicators,
     # and each host stays in the one that it forms.

@@ -55,7 +55,7 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
             ],
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             "x=4,z=8,data=rest,matmul_forms=tuned",
             [
                 f"{change},matmul_forms=plain"
@@ -66,6 +66,7 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
                     SPLIT,
                 )
             ],
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -156,6 +157,7 @@ def step_s_of(asked: tuple[str, ...], text: str, change: str) -> float:
     return float(json.loads(simgpt("predict", *asked, "--plan", plan, "--json").out)["step_s"])
 
 
+@pytest.mark.slow
 def test_the_time_alone_decides() -> None:
     """Times that are made up, by which the smaller micro-batch is faster."""
     prediction = predicted("x=4,z=8,data=rest")
@@ -292,7 +294,8 @@ def test_nothing_is_lowered_for_what_leaves_activations_that_do_not_fit(
     assert not [change for change in tried if splits.isdisjoint(change)]
 
 
-@pytest.mark.parametrize("command", [pytest.param("why", marks=pytest.mark.slow), "sbatch"])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["why", "sbatch"])
 def test_other_commands_say_the_same_times(command: str) -> None:
     words = ("gpt2-xl", "-m", "1x2xH100", "--plan", "data=2", "--batch", "512")
     remedy = simgpt("predict", *words).err.strip()

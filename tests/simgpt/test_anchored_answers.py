@@ -81,6 +81,7 @@ def test_the_text_says_what_moved_the_step_and_how_far(anchor: str) -> None:
     assert_names(said, "mine.toml", "4", "8", "NeMo 25.02")
 
 
+@pytest.mark.slow
 def test_a_search_finds_the_same_plans_and_scales_all_of_them_alike(
     anchor: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import one_in
 from tests.messages import names
 from tests.simgpt.face import simgpt
 from tests.simgpt.fuzz.costly import COSTLY, EVENTS_BEGIN, NEMO, SCRIPT, TRACE, command
@@ -33,6 +34,7 @@ SERVER = """
 import gc, json, os, resource, sys
 import simgpt.frameworks.importing, simulator.predict, validation.jobs.reading
 from simgpt.cli import main
+from tests.examples import one_in, one_in
 
 gc.freeze()
 addresses, processor_s = map(int, sys.argv[1:])
@@ -83,7 +85,9 @@ def limited() -> Iterator[Limited]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COSTLY],
+    one_in(
+        2, [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COSTLY]
+    ),
 )
 def test_a_costly_file_is_refused_within_memory_and_time(
     name: str, limited: Limited, tmp_path: Path

@@ -62,11 +62,17 @@ def run(words: list[str], folder: Path, **environment: str) -> subprocess.Comple
 @pytest.mark.parametrize(
     "command",
     [
-        "predict tiny-30k -m frontier --plan data=2",
-        "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,x=1 --workers 2",
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                "predict tiny-30k -m frontier --plan data=2",
+                "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,x=1 --workers 2",
+            )
+        ),
         pytest.param("sweep {study} -o {results} --workers 2", id="sweep"),
         pytest.param(
-            "run tiny-30k --steps 1 --no-predict --ranks 1", marks=pytest.mark.distributed
+            "run tiny-30k --steps 1 --no-predict --ranks 1",
+            marks=[pytest.mark.distributed, pytest.mark.slow],
         ),
     ],
 )
@@ -79,6 +85,7 @@ def test_a_command_runs_in_a_folder_of_foreign_modules(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_checkout_is_run_from_its_own_folder(tmp_path: Path) -> None:
     """Its ranks come from there too, whatever else is installed."""

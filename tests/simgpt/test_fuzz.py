@@ -1,4 +1,4 @@
-"""A few hundred drawn command lines, always the same, nearly all of them among the slow tests.
+"""A few hundred drawn command lines, always the same, among the slow tests.
 
 `make fuzz` runs ten thousand others.
 """
@@ -17,8 +17,7 @@ from tests.simgpt.fuzz.values import MARK
 from tests.simgpt.serve.raw import Got
 
 SEED, EACH = 1, 38
-# The first few of a part, the others, and seven further parts.
-PARTS = [range(6), range(6, EACH), *(range(n * EACH, (n + 1) * EACH) for n in range(1, 8))]
+PARTS = [range(n * EACH, (n + 1) * EACH) for n in range(8)]
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +26,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return bases_of(tmp_path_factory.mktemp("bases"))
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [PARTS[0], *(pytest.param(part, marks=pytest.mark.slow) for part in PARTS[1:])],
-    ids=str,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", PARTS, ids=str)
 def test_no_input_is_answered_with_anything_but_an_answer_or_a_sentence(
     numbers: range, bases: dict[str, bytes]
 ) -> None:
@@ -41,6 +37,7 @@ def test_no_input_is_answered_with_anything_but_an_answer_or_a_sentence(
     assert {"0", "2"} <= findings.statuses.keys()  # neither all refused nor all taken
 
 
+@pytest.mark.slow
 def test_an_input_of_a_seed_is_always_the_same(bases: dict[str, bytes]) -> None:
     for number in range(50):
         first, second = (Draw(SEED, number, bases, QUICK) for _ in range(2))
@@ -50,6 +47,7 @@ def test_an_input_of_a_seed_is_always_the_same(bases: dict[str, bytes]) -> None:
 SENTENCE = "simgpt: no\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "words"),
     [

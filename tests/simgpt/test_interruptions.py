@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.examples import one_in
+
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = """
 import atexit, os, sys
@@ -93,7 +95,7 @@ def sampled(*axes: Sequence[object]) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("moment", "number", "entry"),
-    sampled([*IMPORTING, "as it ends"], NUMBERS, [*ENTRIES]),
+    one_in(2, sampled([*IMPORTING, "as it ends"], NUMBERS, [*ENTRIES])),
 )
 def test_a_signal_outside_the_command_ends_the_program_with_its_status(
     moment: str, number: signal.Signals, entry: str, struck: Path
@@ -106,7 +108,7 @@ def test_a_signal_outside_the_command_ends_the_program_with_its_status(
 
 
 @pytest.mark.parametrize(
-    ("moment", "number", "command"), sampled(LATER, NUMBERS[:2], [PREDICT, SEARCH])
+    ("moment", "number", "command"), one_in(4, sampled(LATER, NUMBERS[:2], [PREDICT, SEARCH]))
 )
 def test_a_signal_while_a_command_imports_what_it_needs_ends_it_in_order(
     moment: str, number: signal.Signals, command: str, struck: Path

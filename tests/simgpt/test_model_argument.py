@@ -59,6 +59,7 @@ def test_a_field_that_is_set_is_the_model_s_own_and_stands_in_the_record() -> No
     assert own["fields"] == {}
 
 
+@pytest.mark.slow
 def test_why_and_search_take_the_model_that_predict_takes() -> None:
     asked = ("tiny-30k", "-m", "host", "--plan", "data=1", "--model-set", "layers=6", "--json")
     step_s = json.loads(simgpt("predict", *asked).out)["step_s"]

@@ -92,6 +92,7 @@ def test_plans_of_all_sorts_are_served(plan: str) -> None:
     assert ("pipe" in found["excess_s"]) == (plan == "pipe")
 
 
+@pytest.mark.slow
 def test_why_says_it_too() -> None:
     words = ("tiny-30k", "-m", "host", "--plan", "data=1", "--batch", "4", *NOISE)
     record = answered("why", *words, "--samples", "4")

@@ -130,6 +130,7 @@ def test_settings_of_runs_change_no_step_and_predict_says_so() -> None:
     assert_names(said.err, "storage.write", "simgpt plan-run")
 
 
+@pytest.mark.slow
 def test_a_report_draws_the_calendar(tmp_path: Path) -> None:
     answer, page = tmp_path / "run.json", tmp_path / "page.html"
     assert simgpt(*CHAIN, "-o", str(answer), "--json").status == 0

@@ -230,6 +230,7 @@ def test_fp8_of_a_stack_is_said_and_its_plan_gives_the_same_prediction_again() -
     assert all("bf16" in line for line in lines if line.startswith("MFU"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 def test_plans_beside_one_in_fp8_are_in_fp8_too() -> None:
     found = predicted("why", *FP8)
@@ -239,6 +240,7 @@ def test_plans_beside_one_in_fp8_are_in_fp8_too() -> None:
     assert again["step_s"] == other["step_s"]
 
 
+@pytest.mark.slow
 def test_fp8_is_swept_beside_other_precisions() -> None:
     words = ("predict", *FP8[:-1], "tp=2,dp=rest,mbs=1", "--sweep", "precision=fp8,bf16")
     rows = predicted(*words)["rows"]

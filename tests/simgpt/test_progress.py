@@ -113,6 +113,7 @@ def every_line(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
     return simgpt(*words).err.splitlines()
 
 
+@pytest.mark.slow
 def test_a_search_says_how_long_bounding_the_space_takes_and_when_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,7 @@ from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
 from simulator.uncertainty.fitting import EXACT
+from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.simgpt.offers import changes_in, times_in
@@ -50,11 +51,14 @@ def fits(plan: str, sequence: str, *words: str, layers: int = 2) -> bool:
 
 @pytest.mark.parametrize(
     ("plan", "sequence", "ranks", "fewer"),
-    [
-        ("tp=2,dp=rest,mbs=1,sp=true,zero=1", "512Ki", 4, 2),
-        ("tp=2,cp=2,dp=rest,mbs=1,sp=true,zero=1", "512Ki", 4, 2),
-        ("tp=2,dp=rest,mbs=1,sp=true,zero=1,recompute=full", "1Mi", 8, 4),
-    ],
+    one_in(
+        3,
+        [
+            ("tp=2,dp=rest,mbs=1,sp=true,zero=1", "512Ki", 4, 2),
+            ("tp=2,cp=2,dp=rest,mbs=1,sp=true,zero=1", "512Ki", 4, 2),
+            ("tp=2,dp=rest,mbs=1,sp=true,zero=1,recompute=full", "1Mi", 8, 4),
+        ],
+    ),
 )
 def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(
     plan: str, sequence: str, ranks: int, fewer: int
@@ -73,6 +77,7 @@ def test_a_loss_is_cut_into_the_fewest_chunks_that_are_enough_where_logits_are_t
     assert "loss_chunks" not in simgpt(*asked, *plan, "--stack", "megatron-core").err
 
 
+@pytest.mark.slow
 def test_only_what_divides_sequence_and_ranks_is_named() -> None:
     """12 ranks of data are split by 3, and 8 are not; 2*3 divides 9 * 2**15 tokens."""
     plan = "tp=2,dp=rest,mbs=1,sp=true,zero=1"
@@ -130,15 +135,21 @@ def predicted(job: Job, plan: Plan) -> Prediction:
 
 @pytest.mark.parametrize(
     ("text", "short_bytes", "parts"),
-    [
-        ("ep=8,dp=rest,mbs=4,zero=1", 2**30, "layernorm"),
-        ("ep=8,dp=rest,mbs=4,zero=1", 5 * 2**30, "moe_act"),
-        ("ep=8,dp=rest,mbs=4,zero=1", 8 * 2**30, "layernorm+moe_act"),
-        ("ep=8,dp=rest,mbs=4,zero=1,recompute=layernorm", 2 * 2**30, "layernorm+moe_act"),
-        pytest.param(
-            "ep=8,dp=rest,mbs=4,zero=1,pp=4,vpp=2", 2 * 2**30, "layernorm", marks=pytest.mark.slow
-        ),
-    ],
+    one_in(
+        2,
+        [
+            ("ep=8,dp=rest,mbs=4,zero=1", 2**30, "layernorm"),
+            ("ep=8,dp=rest,mbs=4,zero=1", 5 * 2**30, "moe_act"),
+            ("ep=8,dp=rest,mbs=4,zero=1", 8 * 2**30, "layernorm+moe_act"),
+            ("ep=8,dp=rest,mbs=4,zero=1,recompute=layernorm", 2 * 2**30, "layernorm+moe_act"),
+            pytest.param(
+                "ep=8,dp=rest,mbs=4,zero=1,pp=4,vpp=2",
+                2 * 2**30,
+                "layernorm",
+                marks=pytest.mark.slow,
+            ),
+        ],
+    ),
 )
 def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
     text: str, short_bytes: int, parts: str

@@ -86,6 +86,7 @@ def test_wrong_input_is_one_sentence(command: str, named: str, folder: Path) -> 
     assert_names(said.sentence, *named.split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("figures_left_out")
 def test_swept_steps_of_a_stack_in_fp8_have_the_commands_that_predict_them_again(
     tmp_path: Path,

@@ -223,6 +223,7 @@ def test_reach_is_the_last_rung_before_the_first_that_loses_a_fifth(
     assert_names(reach.sentence if reach else "", *named.split())
 
 
+@pytest.mark.slow
 def test_a_searchs_page_is_about_the_best_plan_on_the_devices_asked_for(tmp_path: Path) -> None:
     path = answered(tmp_path / "s.json", *SEARCH, "--also-devices", "8", "--plan", FEW)
     head = headline(read_answers([path]), {})

@@ -47,6 +47,7 @@ def test_the_command_prints_the_table_and_draws_the_figure(tmp_path: Path) -> No
     assert {"down.matmul", "norms", "optimizer", "whole step"} <= set(kinds)
 
 
+@pytest.mark.slow
 def test_the_suffix_says_how_a_figure_is_written(tmp_path: Path) -> None:
     """As a PDF; an SVG and a PNG are drawn below, by the command and from Python."""
     prediction, found = of_step("data=2", model="tiny-30k")
@@ -126,6 +127,7 @@ def test_dots_that_lie_on_one_another_are_named_together() -> None:
     assert together == [["b", "a"], ["c"], ["whole step"], ["d"]]
 
 
+@pytest.mark.slow
 def test_names_stand_inside_the_figure_and_apart() -> None:
     """Also where no two dots share a name, and one peak is far above the other."""
     from matplotlib.text import Text

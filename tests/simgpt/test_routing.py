@@ -76,6 +76,7 @@ def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: 
     assert rows["rows"][0]["prediction"]["step_s"] == alone["step_s"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("figures_left_out", "few_numbers")
 def test_why_and_a_report_go_by_it_too(uneven: str, tmp_path: Path) -> None:
     alone = answer(simgpt("predict", *STEP, *PLAN, "--routing", uneven, "--json"))
@@ -127,6 +128,7 @@ def test_what_knows_no_uneven_experts_refuses_them_by_name(uneven: str) -> None:
 FEW = "pipe=1,zero=1,x=1,y=1,z=1,overlap=dp,recompute=none,order=x-y-z-data-pipe,micro_batch=1"
 
 
+@pytest.mark.slow
 def test_a_search_and_a_study_of_best_plans_go_by_it_too(uneven: str, tmp_path: Path) -> None:
     """The step of the plan found is that of its own prediction."""
     found = answer(simgpt("search", *STEP, "--plan", FEW, "--routing", uneven, "--json"))

@@ -295,6 +295,7 @@ if os.environ["RANK"] == "1":
 """
 
 
+@pytest.mark.slow
 def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAILING, encoding="utf-8")
     port = _free_port()
@@ -306,6 +307,7 @@ def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_
     assert_names(lost.splitlines()[-1], "rank 0")
 
 
+@pytest.mark.slow
 def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started(
     tmp_path: Path,
 ) -> None:
@@ -316,6 +318,7 @@ def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started(
     assert (second.out, second.err) == ("", "")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_on_one_node_is_said_with_its_rank(tmp_path: Path) -> None:
     (said,) = _both(tmp_path, "--plan", "data=rest", "--data", "/no/such/text", ranks=(1,))
     assert (said.status, said.out) == (2, "")
@@ -363,6 +366,7 @@ def test_a_run_takes_this_machine_as_it_was_measured(
     assert machine_for(job, None, RankInfo(1, 2, 1, 2), predicts=True, again=False) is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_summary_its_json_and_its_trace(tmp_path: Path) -> None:
     out, trace = tmp_path / "run.json", tmp_path / "trace.json"
     words = ["run", "tiny-30k", "--steps", "1000000", "--batch", "4", "--no-predict", "--json"]

@@ -14,6 +14,7 @@ import simgpt as api
 from simgpt.commands.serve.answers import answered
 from simgpt.studies.evaluate import rows_of
 from simgpt.studies.inputs import inputs_of
+from tests.examples import one_in
 from tests.simgpt.face import simgpt
 from tests.simgpt.studies.worlds import study
 from validation.report.answers import answers_in
@@ -71,7 +72,7 @@ def step(name: str) -> dict[str, Any]:
     return dict(api.predict(**question(name)).to_dict())
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", one_in(2, FIELDS))
 def test_a_row_of_a_sweep_is_the_step_of_its_point(name: str) -> None:
     """In a sweep of `predict`, here over the one value that the model has anyway, and in a study's
     file; and it is not the step of the question without that field."""
@@ -104,7 +105,7 @@ def test_a_report_knows_the_whole_question_of_an_answer(name: str) -> None:
     assert again["step_s"] == alone["step_s"]
 
 
-@pytest.mark.parametrize("name", [n for n in FIELDS if {*FIELDS[n]} <= {*PAGE}])
+@pytest.mark.parametrize("name", one_in(2, [n for n in FIELDS if {*FIELDS[n]} <= {*PAGE}]))
 def test_the_page_answers_with_the_step_that_is_predicted(name: str) -> None:
     answer = answered("predict", {key: str(each) for key, each in question(name).items()})
     assert answer["prediction"]["step_s"] == step(name)["step_s"]

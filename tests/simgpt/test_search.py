@@ -173,6 +173,7 @@ def test_a_signal_ends_a_search_with_the_best_so_far(
     assert re.search(r"\d %", said.out)  # how far off it may be
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ONE_QUICK)
 def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
     number: signal.Signals,
@@ -298,6 +299,7 @@ def test_other_numbers_of_devices_that_cannot_be_are_left_out_with_a_word() -> N
     assert_names(said.err, "7", "tiny-1m")
 
 
+@pytest.mark.slow
 def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others(
     tmp_path: Path,
 ) -> None:
@@ -380,6 +382,7 @@ def test_a_search_refuses_a_value_that_no_plan_has_also_where_no_plan_uses_the_d
     assert said.err.startswith(f"simgpt: {key}={word} ") and " devices" not in said.err
 
 
+@pytest.mark.slow
 def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
     asks = ("search", "gpt-5b", "-m", "perlmutter", "-n", "16", "--batch", "16", "--workers", "1")
     fixed = "pipe=1,x=1,y=1,zero=2,overlap=all,recompute=full,order=x-y-z-data-pipe"

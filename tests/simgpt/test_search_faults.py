@@ -62,7 +62,10 @@ class Ailing(ProcessPool):
 
 @pytest.mark.parametrize(
     ("number", "named"),
-    [(signal.SIGKILL, "9"), (signal.SIGSTOP, "3 s")],  # the signal, and how long it has not run
+    [
+        (signal.SIGKILL, "9"),
+        pytest.param(signal.SIGSTOP, "3 s", marks=pytest.mark.slow),  # how long it has not run
+    ],
 )
 def test_a_search_that_loses_a_process_answers_with_the_best_plan_so_far(
     number: signal.Signals, named: str, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +104,7 @@ def test_without_any_plan_so_far_the_loss_is_the_answer(monkeypatch: pytest.Monk
     assert said.sentence == f"simgpt: {ENDED}"
 
 
+@pytest.mark.slow
 def test_a_loss_along_a_front_after_a_plan_was_found_is_said_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_device_is_no_machine(machine: str, instead: str) -> None:
     assert_names(said.sentence, instead)
 
 
+@pytest.mark.slow
 def test_experts_over_more_ranks_than_data_has_are_told_of_those_of_x() -> None:
     where = ("mixtral-8x7b", "-m", "8x8xH100,8xNDR", "--stack", "megatron-core")
     said = simgpt("predict", *where, "--plan", "tp=8,dp=2,ep=8")

@@ -104,7 +104,12 @@ ladder = [["gpt-40b", 4096, 8192], ["gpt-80b", 8192, 8192], ["gpt-80b", 12288, 8
     ("name", "study", "words"),
     [
         ("sweep.txt", SPLITS, ("--limit", "5")),
-        ("sweep-energy.txt", SPLITS + "[set]\ntokens = '300B'\n", ("--sort", "energy")),
+        pytest.param(
+            "sweep-energy.txt",
+            SPLITS + "[set]\ntokens = '300B'\n",
+            ("--sort", "energy"),
+            marks=pytest.mark.slow,
+        ),
         ("sweep-scaling.txt", LADDER, ()),
     ],
 )

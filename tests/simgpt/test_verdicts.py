@@ -76,7 +76,7 @@ def test_a_row_of_a_sweep_that_is_tight_is_ok_and_says_so() -> None:
     [
         ("sbatch", "--steps", "10"),
         ("plan-run", "--tokens", "1B", "--mtbf", "400d"),
-        ("why",),
+        pytest.param(("why",), marks=pytest.mark.slow),
     ],
 )
 def test_every_command_answers_a_tight_plan_and_says_so(words: tuple[str, ...]) -> None:

@@ -91,6 +91,7 @@ def test_wrong_input_is_one_sentence(status: int, command: str, named: str) -> N
     assert_names(said.sentence, *named.split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 def test_the_head_names_the_question_as_that_of_a_prediction_does() -> None:
     plan = ("--plan", "tp=2,dp=rest,mbs=1,precision=fp8", "--stack", "nemo", "--batch", "16")

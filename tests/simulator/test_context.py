@@ -9,6 +9,7 @@ import pytest
 from simulator.attribution.critical_path import COLLECTIVE_WORDS
 from simulator.costs.attention import attention_s
 from simulator.predict import predict
+from tests.examples import one_in
 from tests.messages import names
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
@@ -147,7 +148,9 @@ def test_only_a_rings_first_step_has_the_mask(more: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", ["data=2", "pipe=2,data=2,micro_batch=1", "x=2,recompute=full"])
+@pytest.mark.parametrize(
+    "text", one_in(3, ["pipe=2,data=2,micro_batch=1", "data=2", "x=2,recompute=full"])
+)
 def test_folded_and_unfolded_steps_are_the_same(kind: str, text: str) -> None:
     plan = parse_plan(f"context=4,context_kind={kind},{text}", batch=8)
     gpt = replace(MANY, layers=6)

@@ -98,6 +98,7 @@ def swiglu() -> Module:
     return lambda: F.silu(gate) * up, [gate, up]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "module", "times"), [
     ("rmsnorm", rmsnorm, 1), ("rope", rope, 2), ("swiglu", swiglu, 1),
 ])  # fmt: skip

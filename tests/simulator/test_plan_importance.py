@@ -52,6 +52,7 @@ def test_shares_sum_to_one_and_fields_without_a_choice_have_none() -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -257,6 +257,7 @@ def test_every_figure_of_the_sentence_is_a_simulated_one(monkeypatch: pytest.Mon
     assert_names(found.sentence, share, str(largest), found.links[largest.axes])
 
 
+@pytest.mark.slow
 def test_a_number_without_a_unit_has_none_in_json() -> None:
     parsed = parse_plan("data=2", batch=2)
     prediction = predict(replace(TINY, layers=1), parsed, FRONTIER)

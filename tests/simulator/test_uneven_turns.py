@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from simulator.pipeline import simulate_pipeline
+from tests.examples import one_in
 from tests.messages import names
 from tests.simulator.test_pipeline import assert_slots_equal_ops, plan_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
@@ -60,7 +61,7 @@ SLOW = [each for each in product((2, 3, 4), (2, 3), OVERLAPS) if each not in QUI
 
 @pytest.mark.parametrize(
     ("stages", "chunks", "overlap"),
-    [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],
+    one_in(3, [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)]),
 )
 def test_no_stage_waits_for_a_message_that_never_comes(
     stages: int, chunks: int, overlap: tuple[str, ...]

@@ -42,6 +42,7 @@ def found(tight: Machine) -> Why:
     return why(predicted(tight), tight, APART)
 
 
+@pytest.mark.slow
 def test_figures_are_of_the_ranks_where_the_plan_has_them(found: Why, tight: Machine) -> None:
     assert predicted(tight).step_s > 1.2 * predict(TINY, PLAN, tight).step_s
     better = {each.words: each for each in twice_as_good(parameters(tight, "bf16"))}

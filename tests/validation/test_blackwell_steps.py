@@ -10,12 +10,10 @@ from topologies.session import Session
 from validation.moe.rows import moe_runs_of
 
 LEFT_OUT = {"dense-004": 0.15, "dense-014": 0.1, "dense-031": 0.05}
-OTHERS = [name for name in LEFT_OUT if name != "dense-031"]
 
 
-@pytest.mark.parametrize(
-    "name", ["dense-031", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_dense_step_on_gb300_that_the_fit_left_out_is_near_its_prediction(name: str) -> None:
     """Llama 3.1 405B and Llama 3 70B in 8 bits, and 70B in 4, whose matmuls and whose others both
     have a part."""

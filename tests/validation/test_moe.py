@@ -395,6 +395,7 @@ def test_a_tenth_of_the_rows_is_held_out() -> None:
     assert 0.08 < sum(map(held_out, names)) / len(names) < 0.13
 
 
+@pytest.mark.slow
 def test_a_small_file_as_people_read_it(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     large = {"layers": "160", "moe_layers": "160", "moe_ffn": "16384"}

@@ -53,6 +53,7 @@ def test_the_jobs_of_a_source_may_have_switched_gpudirect_off() -> None:
     assert found == {"Qwen3 30B": ("no-gdr",), "dense": ()}
 
 
+@pytest.mark.slow
 def test_axonn_s_runs_of_20b_are_within_15_percent_on_both_machines() -> None:
     """8.2 s on 256 A100; 26.6 s on 512 GCDs without GPUDirect, with libfabric's own settings."""
     assert machine_of(ROWS["axonn-008"]).variant == "rccl-default:no-gdr"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.examples import one_in
 from tests.simulator.worlds import TINY, by_hand, compute, plan_of
 from workload.lowering import lower
 from workload.plan import Plan
@@ -54,7 +55,7 @@ def plans() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("text", plans())
+@pytest.mark.parametrize("text", one_in(2, plans()))
 def test_a_repeated_program_is_the_one_that_is_lowered_whole(text: str) -> None:
     plan = plan_of(text, 2)
     few, whole = outline(FEW, plan), outline(WHOLE, plan)

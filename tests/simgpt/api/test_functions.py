@@ -22,6 +22,7 @@ from simgpt.api.result import Result
 from simgpt.api.words import keywords_of, words_of
 from simgpt.cli import COMMANDS, cli
 from simgpt.commands.validate import command as comparisons
+from tests.examples import one_in
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 
@@ -92,7 +93,7 @@ SLOW = ("why",)  # whose rows and texts the quick run has
 MARKED = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in ASKED]
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", one_in(2, MARKED))
 def test_a_result_has_the_json_of_its_command(name: str) -> None:
     same_as_command(ASKED[name]())
 

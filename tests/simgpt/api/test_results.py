@@ -17,6 +17,7 @@ from simgpt.api.facts import Listing, Machine, Model, Validation
 from simgpt.api.predictions import MOST_BARS, Prediction, Search, Sweep
 from simgpt.api.reasons import Why
 from simgpt.api.result import SHOWN, Result
+from tests.examples import one_in
 from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
 
@@ -180,7 +181,7 @@ FIGURES: dict[str, tuple[Callable[[], Drawn], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", one_in(2, FIGURES))
 def test_plots_are_figures_of_matplotlib(name: str, tmp_path: Path) -> None:
     from matplotlib.text import Text
 

@@ -13,6 +13,7 @@ from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
 from simulator.stacks import load_stack
+from tests.examples import one_in
 from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
@@ -72,7 +73,7 @@ def some_plans(gpt: GPT, stack: str, words: str, also: tuple[str, ...]) -> list[
     return every[:: max(len(every) // PLANS_OF_EACH, 1)]
 
 
-@pytest.mark.parametrize(("stack", "framework", "model", "words", "also"), QUESTIONS)
+@pytest.mark.parametrize(("stack", "framework", "model", "words", "also"), one_in(3, QUESTIONS))
 def test_every_row_of_a_search_is_exported(
     stack: str, framework: str, model: str, words: str, also: tuple[str, ...]
 ) -> None:

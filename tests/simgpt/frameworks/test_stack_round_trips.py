@@ -17,6 +17,7 @@ from simgpt.frameworks.rendering import rendered
 from simulator.predict import predict
 from simulator.stacks import load_stack, stack_names
 from simulator.stacks.job import Job, job_of
+from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from tests.simgpt.frameworks.test_round_trips import SUFFIXES, session
@@ -111,7 +112,7 @@ def assert_all_come_back(
     assert written or whole or "dispatcher" in own  # of experts alone
 
 
-@pytest.mark.parametrize("stack", stack_names())
+@pytest.mark.parametrize("stack", one_in(2, stack_names()))
 def test_a_plan_of_any_stack_comes_back_as_the_same_job(stack: str, tmp_path: Path) -> None:
     """The time follows from the job, so that one stack's will do."""
     timed = stack == "nemo"

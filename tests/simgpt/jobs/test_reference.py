@@ -60,6 +60,7 @@ def test_a_job_of_296_tflops_is_told_what_one_of_420_does_otherwise() -> None:
     assert {"pp 2 → 8", "devices 768 → 128", UNEXPLAINED} < parts.keys()
 
 
+@pytest.mark.slow
 def test_causes_are_parts_of_what_the_reference_reached() -> None:
     """Of twice the rate they are twice as large."""
     once, twice = (
@@ -75,10 +76,9 @@ def test_causes_are_parts_of_what_the_reference_reached() -> None:
     "reference",
     [
         "tp=4,recompute=full",
-        "dgxc-004",
         *(
             pytest.param(each, marks=pytest.mark.slow)
-            for each in ("tp=4,pp=2,recompute=full", "mbridge-070", SAMPLE)
+            for each in ("dgxc-004", "tp=4,pp=2,recompute=full", "mbridge-070", SAMPLE)
         ),
     ],
 )

@@ -16,6 +16,7 @@ from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of
 from simgpt.commands.serve.changes import Choice, best_neighbours, neighbours, remedies
 from simgpt.tables import percent
+from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from workload.models.read import described_model
@@ -49,6 +50,7 @@ HELP = f"""
 from simgpt.cli import main
 from simgpt.commands.serve.answers import answered
 import sys
+from tests.examples import one_in, one_in
 answered("predict", {TINY!r})
 sys.argv = ["simgpt", "predict", "--help"]
 main()
@@ -57,13 +59,21 @@ main()
 
 @pytest.mark.parametrize(
     "question",
-    [
-        TINY,
-        {**TINY, "batch": "16", "sequence": "64", "stack": "simgpt"},
-        {**TINY, "batch_tokens": "2048", "plan": "tp=2,dp=rest,overlap=none"},
-        {**TINY, "machine": "2x8xH100,8xNDR"},
-        {**TINY, "model": "llama-3.1-8b", "stack": "megatron-core", "plan": "x=8,micro_batch=2"},
-    ],
+    one_in(
+        2,
+        [
+            TINY,
+            {**TINY, "batch": "16", "sequence": "64", "stack": "simgpt"},
+            {**TINY, "batch_tokens": "2048", "plan": "tp=2,dp=rest,overlap=none"},
+            {**TINY, "machine": "2x8xH100,8xNDR"},
+            {
+                **TINY,
+                "model": "llama-3.1-8b",
+                "stack": "megatron-core",
+                "plan": "x=8,micro_batch=2",
+            },
+        ],
+    ),
 )
 def test_the_command_to_copy_predicts_the_same(question: dict[str, str]) -> None:
     answer = answered("predict", question)
@@ -134,6 +144,7 @@ def test_what_is_no_question_has_an_answer_too(question: Any) -> None:
         assert "command" not in answer
 
 
+@pytest.mark.slow
 def test_an_answer_leaves_the_help_of_predict_as_it_is() -> None:
     words = [sys.executable, "-c", HELP]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)

@@ -21,6 +21,7 @@ from simgpt.commands.serve.connections import Connections, Place, Question
 from simgpt.commands.serve.heads import Head
 from simgpt.commands.serve.replies import Reply, json_reply
 from simgpt.commands.serve.server import PageServer
+from tests.examples import one_in
 from tests.simgpt.serve.raw import (
     PATIENCE_S,
     Got,
@@ -80,7 +81,7 @@ def test_bodies_that_do_not_come_keep_nobody_out(running: PageServer) -> None:
         assert refused_as_busy(reply(slow[0]))
 
 
-@pytest.mark.parametrize("place", [Place.HEAD, Place.BODY])
+@pytest.mark.parametrize("place", one_in(2, [Place.HEAD, Place.BODY]))
 def test_a_drip_does_not_prolong_the_time_that_a_request_has(
     running: PageServer, monkeypatch: pytest.MonkeyPatch, place: Place
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_drip_does_not_prolong_the_time_that_a_request_has(
     assert unguarded(got) == []
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_no_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.LONGEST_S, Place.LEAVING, 0.2)
     long = Reply(200, "x" * 2**24, "text/plain")
@@ -199,11 +201,14 @@ def _unasked(name: str, body: bytes) -> Reply:
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [
-        (signal.SIGINT, 0),
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
-    ],
+    one_in(
+        2,
+        [
+            (signal.SIGINT, 0),
+            (signal.SIGTERM, 143),
+            pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        ],
+    ),
 )
 def test_slow_clients_do_not_hold_up_the_end(number: signal.Signals, status: int) -> None:
     words = [sys.executable, "-m", "simgpt", "serve"]

@@ -166,6 +166,7 @@ def test_a_cluster_without_workers_is_not_waited_for_without_end(tmp_path: Path)
             sweep_into(tmp_path, asked, inputs_of(asked), workers, lambda _: None)
 
 
+@pytest.mark.slow
 @wants_dask
 @quiet
 def test_a_scheduler_that_is_not_there_is_named(
@@ -407,6 +408,7 @@ def test_slurm_without_slurm_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert_names(said.sentence, "sbatch")
 
 
+@pytest.mark.slow
 @wants_dask
 def test_ctrl_c_keeps_its_meaning_though_dask_jobqueue_is_imported() -> None:
     script = (

@@ -143,6 +143,7 @@ def stop_a_worker(stopped: list[int]) -> None:
             return
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_is_named_and_replaced_and_the_bytes_are_the_same() -> None:
     asked, inputs, whole = world()
     stopped: list[int] = []
@@ -206,6 +207,7 @@ def test_workers_of_another_version_are_refused(tmp_path: Path) -> None:
         sweep_into(tmp_path, asked, other, SweepResources(2), lambda _: None)
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
     sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2")
     wait_for_rows(sweep, tmp_path / "out" / RESULTS, 3)
@@ -250,6 +252,7 @@ def test_a_sweep_that_is_told_to_end_says_so_and_takes_its_workers_along(
     wait_for_the_end_of(workers)
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_workers_are_starting_is_one_sentence(tmp_path: Path) -> None:
     """A terminal sends it to all processes, those that are importing too."""
     sweep = begin(write_study(tmp_path, LAYERS), tmp_path / "out", "--workers", "2", own_group=True)
@@ -290,6 +293,7 @@ def kill_and_resume(
     assert all(command.startswith("simgpt sweep ") for command in commands)
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     kill_and_resume(tmp_path, 12, [random.Random(2).randrange(1, 20)], 2, resumed_by=1)
 

@@ -68,6 +68,7 @@ def test_no_plan_that_recomputes_parts_takes_less_than_its_bounds(
     holds_for_one_plan(space, name, data)
 
 
+@pytest.mark.slow
 def test_a_search_over_parts_to_recompute_finds_what_trying_all_plans_finds() -> None:
     """In little memory plans that recompute nothing do not fit, and whole layers take longer."""
     fixed = without("recompute") | {"x": 1, "expert": 8, "sequence_parallel": False}
@@ -129,6 +130,7 @@ def test_no_plan_that_trades_heads_takes_less_than_its_bounds(
     holds_for_one_plan(space, name, data)
 
 
+@pytest.mark.slow
 def test_a_search_over_traded_heads_finds_what_trying_all_plans_finds() -> None:
     """Experts over all of context, or over the neighbours that trade heads; both in any order."""
     fixed = without("order", "overlap") | {"x": 1, "overlap": (), "data": 1}

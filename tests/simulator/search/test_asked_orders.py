@@ -130,6 +130,7 @@ def test_two_hundred_plans_by_a_recipe_take_no_less(space: Space, data: st.DataO
     hidden(space, "alps", data)
 
 
+@pytest.mark.slow
 def test_a_search_over_hidden_all_to_alls_finds_what_trying_all_plans_finds() -> None:
     """Without a pipeline, and interleaved over two stages; wgrad without a2a in either schedule."""
     fixed = without("pipe") | {"x": 1, "data": 2, "expert": 2}
@@ -202,6 +203,7 @@ def test_no_plan_in_a_v_takes_less_than_its_bounds(
     holds_in_turns(space, name, data)
 
 
+@pytest.mark.slow
 def test_a_search_over_schedules_in_a_v_finds_what_trying_all_plans_finds() -> None:
     """Of four layers, of which one has no experts, on two stages of two chunks each."""
     fixed = without("pipe") | {"x": 1, "data": 1, "micro_batch": 1}

@@ -146,6 +146,7 @@ def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
     assert last(search(problem, machine, capacity_bytes=least)).found
 
 
+@pytest.mark.slow
 def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.search.branch_and_bound.WORTH", 1)
     fixed = {"recompute": "none", "schedule": "1f1b", "zero": 0, "overlap": (), "y": 1}
@@ -186,6 +187,7 @@ def test_a_process_that_ends_is_said_in_one_sentence() -> None:
             list(pool.map(os._exit, [1]))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_or_stopped_is_named() -> None:
     for number, what in (
         (signal.SIGKILL, "9"),
@@ -219,6 +221,7 @@ def test_a_crew_that_is_left_while_it_is_told_something_ends_at_once() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_axonns_model_ranks_by_its_communication_and_tau_tells_how_well() -> None:
     gpt = find_model("gpt-5b")
     ranked = by_axonn(SearchProblem(gpt, 64, 64), MACHINES["perlmutter"], top=6)

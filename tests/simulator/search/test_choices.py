@@ -169,6 +169,7 @@ def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() ->
     assert sent.tolist() == [500]  # each of two ranks its half
 
 
+@pytest.mark.slow
 def test_of_several_precisions_the_fastest_is_found() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
     fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
@@ -186,6 +187,7 @@ def test_of_several_precisions_the_fastest_is_found() -> None:
     assert last(search(alone, machine)).found[0].plan.recipe == "none"
 
 
+@pytest.mark.slow
 def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
     fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
     problem = SearchProblem(SMALL, 2, 2, fixed, splits_sequences=True)
@@ -264,6 +266,7 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
     )
 
 
+@pytest.mark.slow
 def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -> None:
     """Ranks of context wait for the busiest one, in the bounds too."""
     fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}

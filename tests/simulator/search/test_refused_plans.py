@@ -79,6 +79,7 @@ def test_all_to_alls_in_steps_that_were_not_measured_are_passed_over(asked: dict
     assert {each.plan.expert for each in found.found} >= {1, 2, 4}
 
 
+@pytest.mark.slow
 def test_plans_of_too_many_slots_to_simulate_are_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -331,6 +331,7 @@ def ruled_out(space: Space, threshold: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_rows_are_bounded_or_ruled_out_and_most_are_ruled_out() -> None:
     space = spaces_of(
         SearchProblem(MIXTURE, 16, 16, {"y": 1, "z": 1, "recompute": "none"}, splits_sequences=True)
@@ -419,7 +420,8 @@ def rules_rows_out_and_finds_the_best(
     assert sum(ruled) > 0
 
 
-@pytest.mark.parametrize("objective", ["time", pytest.param("energy", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["time", "energy"])
 def test_a_search_that_rules_rows_out_finds_what_trying_all_plans_finds(
     monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
@@ -434,6 +436,7 @@ def test_it_does_so_with_optimizers_gradients_and_weights_whole_and_in_parts(
     rules_rows_out_and_finds_the_best(monkeypatch, objective)
 
 
+@pytest.mark.slow
 def test_shapes_that_a_machine_has_no_times_for_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"all_gather": (2,), "reduce_scatter": (2,)}
     problem, machine = SearchProblem(SMALL, 4, 8, FEW | {"x": 1, "y": 1}), measured(**sizes)

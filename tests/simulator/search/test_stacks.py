@@ -277,7 +277,8 @@ def test_a_stack_without_fused_attention_has_that_softmax_where_nobody_asks(name
     ]
 
 
-@pytest.mark.parametrize("pipe", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("pipe", [1, 2])
 def test_a_stack_whose_gathered_keys_come_in_steps_is_searched(pipe: int) -> None:
     """These steps have buffers that no program without the stack has."""
     gpt = replace(GPT_4, norm="rmsnorm", positions="rope", biases=False)

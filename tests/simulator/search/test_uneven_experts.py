@@ -95,10 +95,8 @@ def test_no_plan_of_unevenly_chosen_experts_takes_less_than_its_bounds(
     holds_for_one_plan(space, name, data)
 
 
-@pytest.mark.parametrize(
-    "layers",
-    [(SKEWED, SKEWED), pytest.param((OTHER, SKEWED), marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", [(SKEWED, SKEWED), (OTHER, SKEWED)])
 def test_a_search_with_a_histogram_finds_what_trying_all_plans_finds(
     layers: tuple[tuple[int, ...], ...],
 ) -> None:

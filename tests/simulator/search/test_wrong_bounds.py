@@ -187,6 +187,7 @@ def test_an_order_may_name_context_where_there_is_none() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_kinds_of_layers_that_no_model_has_together_are_passed_over() -> None:
     """A module for further tokens shared by both depths wants windows in all layers or in none."""
     gpt = GPT(
