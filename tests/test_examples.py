@@ -27,8 +27,10 @@ def test_as_many_examples_are_drawn_as_the_count_says_and_slow_ones_from_further
     noted(2, name="few")
     noted(50, name="many")
     few, many = ([number for name, number in SEEN if name == which] for which in ("few", "many"))
-    assert len(few) == 2 and max(few) < 100
-    assert len(many) == 50 and min(many) >= 100
+    assert len(few) == 2
+    assert max(few) < 100
+    assert len(many) == 50
+    assert min(many) >= 100
 
 
 @pytest.mark.parametrize("count", [2, 50])

@@ -143,7 +143,8 @@ def test_two_published_sources_are_as_predicted_now() -> None:
     report = validate_published(None, ["2205.05198", "2104.04473"])
     rows = [" ".join(line.split()) for line in ACCURACY.read_text(encoding="utf-8").splitlines()]
     for name, found in report.by("source").items():
-        assert found.mape is not None and found.bias is not None
+        assert found.mape is not None
+        assert found.bias is not None
         mape, bias = percent(found.mape), percent(found.bias, sign=True)
         figures = f" {found.rows} {mape} {bias} "
         assert any(row.startswith(name[:20]) and figures in row for row in rows)

@@ -19,7 +19,8 @@ TIMEOUT_S = 60.0
 CASES_AT_ONCE = 5
 # Ranks are forked from one server that has imported torch already: importing it takes each of
 # them longer than most tests.
-PRELOADED = ["torch._dynamo", "executor.job", "executor.worker", "tests.executor.resumed"]
+PRELOADED = ["torch._dynamo", "cattrs", "executor.job", "executor.worker"]
+PRELOADED += [f"tests.executor.{name}" for name in ("precision", "resumed")]
 PRELOADED += [f"tests.executor.test_parity{name}" for name in ("", "_layer", "_recipes", "_rules")]
 multiprocessing.set_forkserver_preload(PRELOADED)
 

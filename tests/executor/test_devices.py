@@ -70,7 +70,8 @@ def test_a_machine_of_other_devices_than_those_here_is_refused(
         return
     with pytest.raises(OtherDeviceError) as error:
         devices.check_is_here(name, device, "a machine")
-    assert name in str(error.value) and here in str(error.value)
+    assert name in str(error.value)
+    assert here in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ ON_TWO = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_ranks_evaluate_as_the_plain_model_does_and_training_goes_on_as_without() -> None:
     assert max(on_ranks(2, differences, DROPPING, ON_TWO[3:])) < TOLERANCE

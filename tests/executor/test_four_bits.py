@@ -51,7 +51,8 @@ def test_random_rounding_is_right_in_the_mean() -> None:
     found = rounding.unpacked(rounding.packed(rounding.drawn(x, uniform)), torch.float64)
     assert set(found.flatten().tolist()) == {-3.0, -2.0}
     assert found.mean().item() == pytest.approx(-2.3, abs=5 * 0.0023)
-    assert uniform.min() >= 0 and uniform.max() < 1
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
     other = rounding.uniform(gradient(400, 100), slice(0, 400), "columns", at)
     assert not torch.equal(uniform, other)
 
@@ -96,7 +97,8 @@ def test_ranks_with_parts_of_an_expert_draw_by_the_same_first_token() -> None:
         rounding.uniform(op, slice(0, 32), "rows", replace(AT, grid=grid, rank=rank), 3)
         for rank in range(4)
     ]
-    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[2], drawn[3])
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[2], drawn[3])
     assert not torch.equal(drawn[0], drawn[2])
 
 
@@ -128,11 +130,16 @@ def test_each_expert_is_cast_by_its_own_largest_value() -> None:
     scales = [torch.full(shape, 255, dtype=torch.uint8) for shape in ((3, 128, 1), (3, 8, 16))]
     casts.quantise(op, [x, most, counts], [copies[0], scales[0], copies[1], scales[1]], AT)
     values = rounding.unpacked(copies[0].view(-1, 8), torch.float32)
-    assert values[:3].eq(6).all() and values[128:145].eq(6).all()
-    assert values[3:128].eq(0).all() and values[145:].eq(0).all()
+    assert values[:3].eq(6).all()
+    assert values[128:145].eq(6).all()
+    assert values[3:128].eq(0).all()
+    assert values[145:].eq(0).all()
     eights = scales[0].view(torch.float8_e4m3fn).view(-1).float()
-    assert eights[:3].eq(448).all() and eights[128:145].eq(448).all() and eights[145:].eq(0).all()
-    assert scales[1].view(24, 16)[2:8].eq(0).all() and scales[1].view(24, 16)[8:10].gt(0).all()
+    assert eights[:3].eq(448).all()
+    assert eights[128:145].eq(448).all()
+    assert eights[145:].eq(0).all()
+    assert scales[1].view(24, 16)[2:8].eq(0).all()
+    assert scales[1].view(24, 16)[8:10].gt(0).all()
 
 
 def test_a_product_over_turned_rows_is_that_of_the_rows() -> None:
@@ -157,7 +164,8 @@ def test_scales_of_two_levels_by_hand() -> None:
     casts.quantise(op, [x, most], [stored, scales], AT)
     assert scales.view(torch.float8_e4m3fn)[0].tolist() == [448, 56]
     values = rounding.unpacked(stored.view(16, 16), torch.float32)
-    assert values[0, :2].tolist() == [6, -0.5] and values[0, 16:18].tolist() == [6, 2]
+    assert values[0, :2].tolist() == [6, -0.5]
+    assert values[0, 16:18].tolist() == [6, 2]
     assert scales[1:].sum() == values[1:].abs().sum() == 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import one_in
 from tests.executor.covering import MODELS, OPTIONS, Case, case
 from tests.executor.test_parity_layer import check
 from workload.splits.plan_values import CHOICES
@@ -83,7 +84,7 @@ def test_heads_traded_before_a_ring_meet_every_other_axis() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", one_in(2, KINDS))
 def test_two_ranks_train_as_the_plain_model_does(kind: str) -> None:
     """Of Qwen, with dropout; GPT, Llama and BLOOM are in the slow set below."""
     row = {"context": 2, "recompute": "selective", "dropout": 0.1}

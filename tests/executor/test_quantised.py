@@ -55,7 +55,8 @@ def test_a_block_of_32_has_the_power_of_two_that_the_standard_says() -> None:
     x[0, 3], x[0, 40] = 20.0, 0.5
     stored, scale = cast(x, POWERS, (1, 32), (1, 2), torch.uint8)
     assert scale.tolist() == [[127 - 4, 127 - 9]]
-    assert values(stored)[0][3] == 20 * 16 and values(stored)[0][40] == 0.5 * 2**9
+    assert values(stored)[0][3] == 20 * 16
+    assert values(stored)[0][40] == 0.5 * 2**9
 
 
 def test_a_shorter_last_block_has_a_scale_of_its_own() -> None:
@@ -118,7 +119,8 @@ def test_rows_of_experts_begin_with_blocks_of_their_own() -> None:
     quantised.quantise(op, [x, counts], [stored, scale], AT)
     assert scale[:3].view(-1).tolist() == [127 + 2 - 8, 127 + 3 - 8, 127 + 4 - 8]
     found = stored.view(torch.float8_e4m3fn).float().view(-1).tolist()
-    assert found[:4] == [64, 128, 256, 0] and found[4:12] == [256] * 4 + [256, 0, 0, 0]
+    assert found[:4] == [64, 128, 256, 0]
+    assert found[4:12] == [256] * 4 + [256, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_rank_0_alone_is_reported_and_its_result_returned(tmp_path: Path) -> Non
     assert heard == [{"step": 1}, {"step": 2}]
 
 
+@pytest.mark.slow
 def test_a_rank_of_which_nothing_is_heard_for_the_timeout_ends_the_run(tmp_path: Path) -> None:
     with acting(tmp_path, f"{says(step=4)}; {SLEEP}") as ranks:
         assert ranks[0].listen() == [{"step": 4}]

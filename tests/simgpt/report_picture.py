@@ -1,4 +1,7 @@
-"""Draw a report's picture in the documentation: python -m tests.simgpt.report_picture FILE.png"""
+"""Draw a report's picture in the documentation.
+
+python -m tests.simgpt.report_picture FILE.png
+"""
 
 from __future__ import annotations
 

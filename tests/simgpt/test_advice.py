@@ -18,6 +18,7 @@ from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, load_stack
 from simulator.stacks.job import job_of
 from simulator.uncertainty.fitting import EXACT
+from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from tests.simgpt.offers import changes_in, times_in
@@ -226,10 +227,13 @@ def test_what_fits_is_judged_with_what_the_stack_has_in_memory(stack: str, text:
 
 @pytest.mark.parametrize(
     ("micro_batch", "zero", "model"),
-    [
-        pytest.param(*row, marks=() if number % 5 == 0 else pytest.mark.slow)
-        for number, row in enumerate(product((2, 4), (0, 1, 3), ("gpt-40b", "mixtral-8x7b")))
-    ],
+    one_in(
+        3,
+        [
+            pytest.param(*row, marks=() if number % 5 == 0 else pytest.mark.slow)
+            for number, row in enumerate(product((2, 4), (0, 1, 3), ("gpt-40b", "mixtral-8x7b")))
+        ],
+    ),
 )
 def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leaves(
     model: str, zero: int, micro_batch: int
@@ -245,13 +249,16 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
 
 @pytest.mark.parametrize(
     ("model", "text"),
-    [
-        ("gpt-40b", "x=4,z=8,data=rest"),
-        ("gpt-40b", "x=4,pipe=2,data=rest,micro_batch=4"),
-        ("mixtral-8x7b", "x=4,z=8,data=rest,zero=2"),
-        ("deepseek-v2-lite", "pipe=2,data=rest,expert=2,micro_batch=4"),
-        ("deepseek-v2-lite", "data=rest,expert=4,dispatcher=all_gather,zero=3"),
-    ],
+    one_in(
+        3,
+        [
+            ("gpt-40b", "x=4,z=8,data=rest"),
+            ("gpt-40b", "x=4,pipe=2,data=rest,micro_batch=4"),
+            ("mixtral-8x7b", "x=4,z=8,data=rest,zero=2"),
+            ("deepseek-v2-lite", "pipe=2,data=rest,expert=2,micro_batch=4"),
+            ("deepseek-v2-lite", "data=rest,expert=4,dispatcher=all_gather,zero=3"),
+        ],
+    ),
 )
 def test_activations_are_no_less_where_states_are_sharded_further(model: str, text: str) -> None:
     """Else a change that is enough would not be tried."""

@@ -133,6 +133,7 @@ def test_families_of_plans_do_not_decide_which_anchor_a_search_takes(
     assert told == pytest.approx(plain["plans"][0]["step_s"])
 
 
+@pytest.mark.slow
 def test_why_scales_times_and_leaves_shares_as_they_are(tmp_path: Path) -> None:
     """One device has few parameters and few neighbouring plans."""
     path = tmp_path / "alone.toml"

@@ -72,7 +72,8 @@ def limited() -> Iterator[Limited]:
         text=True,
     ) as process:
         asked, told = process.stdin, process.stdout
-        assert asked is not None and told is not None
+        assert asked is not None
+        assert told is not None
 
         def run(folder: Path, command: list[str]) -> tuple[int, int]:
             print(json.dumps([str(folder), command]), file=asked, flush=True)

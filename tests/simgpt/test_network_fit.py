@@ -35,9 +35,11 @@ def table(tmp_path: Path) -> str:
 def test_a_table_becomes_a_machine_file_that_predicts_it(table: str, tmp_path: Path) -> None:
     ours = tmp_path / "ours.toml"
     said = simgpt("bench-network", "-m", P4DE, "--fit", table, "-o", str(ours), "--json")
-    assert said.status == 0 and "wrote" in said.err
+    assert said.status == 0
+    assert "wrote" in said.err
     record = json.loads(said.out)
-    assert record["mean_error"] > 0.3 and record["fitted_mean_error"] < 0.05
+    assert record["mean_error"] > 0.3
+    assert record["fitted_mean_error"] < 0.05
     assert record["held_out_mean_error"] < 0.25
     assert "software.tree.launch" in record["not_determined"]
     machine = load_machine(str(ours))
@@ -53,7 +55,8 @@ def test_a_table_becomes_a_machine_file_that_predicts_it(table: str, tmp_path: P
 def test_text_has_every_size_the_error_that_is_left_and_what_is_not_known(table: str) -> None:
     said = simgpt("bench-network", "-m", P4DE, "--fit", table)
     rows = [line for line in said.out.splitlines() if line.startswith("all_reduce")]
-    assert len(rows) == 5 and all("%" in line for line in rows)
+    assert len(rows) == 5
+    assert all("%" in line for line in rows)
     assert_names(said.out, "software.tree.efficiency_across")
 
 

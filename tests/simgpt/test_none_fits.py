@@ -22,6 +22,7 @@ def told(words: str) -> str:
     return " ".join(said.out.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "is_named"),
     [

@@ -74,8 +74,10 @@ def test_the_first_number_of_nodes_to_finish_is_the_answer() -> None:
     found = record(*words, "--nodes", "8,64,16,7")
     assert [row["nodes"] for row in found["compared"]] == [8, 64, 16, 7]
     ends = {row["nodes"]: row["median_s"] for row in found["compared"]}
-    assert found["nodes"] == 64 and ends[64] < ends[16] < ends[8]
-    assert ends[7] is None and found["compared"][-1]["reason"]
+    assert found["nodes"] == 64
+    assert ends[64] < ends[16] < ends[8]
+    assert ends[7] is None
+    assert found["compared"][-1]["reason"]
 
 
 def test_noise_lengthens_the_mean_step() -> None:
@@ -140,7 +142,8 @@ def test_a_report_draws_the_calendar(tmp_path: Path) -> None:
     found = json.loads(answer.read_text(encoding="utf-8"))
     (question,) = re.findall(r"<h1>(.*?)</h1>", text)
     assert_names(question, "gpt-5b", "64", "frontier")
-    assert found["end"] in text and found["low_end"] in text
+    assert found["end"] in text
+    assert found["low_end"] in text
     assert f"{found['calendar']['failures']} failure" in text
     assert (tmp_path / "figures" / "calendar-1.png").exists()
 
@@ -152,7 +155,8 @@ def test_a_calendar_that_is_none_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "run.json"
         path.write_text(json.dumps(damaged), encoding="utf-8")
         said = simgpt("report", str(path), "-o", str(tmp_path / "page.html"))
-        assert said.status == 2 and key in said.err
+        assert said.status == 2
+        assert key in said.err
 
 
 def test_python_has_the_run_with_its_calendar() -> None:

@@ -168,6 +168,7 @@ def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
         assert not [p for p in others if p.step_s < after.step_s and p.memory.peak_bytes <= room]
 
 
+@pytest.mark.slow
 def test_what_is_offered_is_the_fastest_of_a_few_changes_simulated_once_each() -> None:
     job = mixtral("ep=8,dp=rest,mbs=4,zero=1", layers=8)
     before = predicted(job, job.plan)

@@ -137,6 +137,7 @@ def test_a_row_without_a_checksum_is_believed_only_where_rows_had_none(tmp_path:
     assert len(read_answers([results]).predictions) == 2
 
 
+@pytest.mark.slow
 def test_a_studys_page_has_its_title_command_and_training(tmp_path: Path) -> None:
     folder = swept(tmp_path, LAYERS)
     said = simgpt("sweep", str(tmp_path / "study.toml"), "-o", str(folder)).out

@@ -161,6 +161,7 @@ def test_a_model_of_ones_own_is_named_by_its_file_and_drawn(tmp_path: Path) -> N
     assert 'id="timeline"' in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_numbers")
 def test_why_is_reported_with_the_command_that_was_run(tmp_path: Path) -> None:
     path = answered(tmp_path / "why.json", "why", *FRONTIER[1:])
@@ -178,6 +179,7 @@ def test_training_is_told_of_as_predict_tells_it(tmp_path: Path) -> None:
     assert f"{COMMAND} --tokens 300000000000" in page
 
 
+@pytest.mark.slow
 def test_a_step_of_a_stack_in_fp8_with_context_parallelism_is_asked_again_as_it_was(
     tmp_path: Path,
 ) -> None:

@@ -150,4 +150,6 @@ def test_names_stand_inside_the_figure_and_apart() -> None:
     ends = [figure.bbox.contains(*corner) for box in beside for corner in (box.min, box.max)]
     assert all(ends)
     left, right = whole.get_tightbbox(), near.get_tightbbox()
-    assert left is not None and right is not None and left.x1 <= right.x0
+    assert left is not None
+    assert right is not None
+    assert left.x1 <= right.x0

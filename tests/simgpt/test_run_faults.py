@@ -73,6 +73,7 @@ def test_weights_of_two_runs_do_not_go_into_one_folder(
     assert run(weights, "--steps", "1", "--export-weights", str(weights)).status == 2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_same_text_alone_unless_it_is_told_to(tmp_path: Path) -> None:
     texts = [tmp_path / name for name in ("a.txt", "b.txt", "other.txt")]
     for path, content in zip(texts, ("text " * 99, "text " * 99, "others" * 99), strict=True):

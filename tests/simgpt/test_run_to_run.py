@@ -8,6 +8,7 @@ import pytest
 
 from simgpt import tables
 from simulator.explain.sensitivity import parameters
+from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
@@ -32,7 +33,7 @@ def test_on_64_nodes_equal_runs_have_a_band_beside_the_range(command: str) -> No
 
 @pytest.mark.parametrize(
     ("machine", "devices"),
-    [("perlmutter", "252"), ("alps", "256"), ("perlmutter:cray-mpich", "256")],
+    one_in(3, [("perlmutter", "252"), ("alps", "256"), ("perlmutter:cray-mpich", "256")]),
 )
 def test_nothing_is_said_without_a_source(machine: str, devices: str) -> None:
     batch = ("--batch", devices, "-m", machine, "-n", devices)

@@ -45,6 +45,7 @@ def test_the_json_is_the_prediction_with_the_reasons_beside_it() -> None:
     assert savings == sorted(savings, reverse=True)
 
 
+@pytest.mark.slow
 def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

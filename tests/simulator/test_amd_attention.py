@@ -34,7 +34,7 @@ def seconds_of(gpu: str, kind: str, *shape: int) -> float:
     return attention_s(machine.device, peak_flops_per_s(machine, "bf16"), op_of(kind, *shape))
 
 
-@pytest.mark.parametrize("batch, length, heads, width, values, there, back", MI300X)
+@pytest.mark.parametrize(("batch", "length", "heads", "width", "values", "there", "back"), MI300X)
 def test_attention_of_an_mi300x_takes_what_was_measured(
     batch: int, length: int, heads: int, width: int, values: int, there: float | None, back: float
 ) -> None:

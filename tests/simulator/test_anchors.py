@@ -132,7 +132,8 @@ def test_all_plans_of_a_question_share_what_anchors_make_of_the_first() -> None:
     anchors = QuestionAnchors([*near, *(measured(other, 2.0, f"tp {n}") for n in range(3))])
     first, second = anchors.of(HERE), anchors.of(other)
     assert first is second
-    assert first is not None and first.factor == pytest.approx(1.1)
+    assert first is not None
+    assert first.factor == pytest.approx(1.1)
     assert QuestionAnchors(()).of(HERE) is None
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.kernels import Kernels
+from tests.examples import one_in
 from topologies.machine_files import load_machine
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -420,7 +421,7 @@ def test_a_recipe_keeps_less_but_nothing_where_layers_run_again(recipe: str) -> 
     assert few[0] == few[1] < many[1] < many[0]
 
 
-@pytest.mark.parametrize("more", ["", ",recipe=mxfp8", ",optimizer=muon"])
+@pytest.mark.parametrize("more", one_in(3, ["", ",recipe=mxfp8", ",optimizer=muon"]))
 def test_gpipe_keeps_a_layers_input_of_each_micro_batch_and_1f1b_no_more(more: str) -> None:
     """Where layers run again: of two layers on a stage, and half of it where two ranks share a
     sequence. 1F1B has two in flight whatever their number."""

@@ -140,7 +140,8 @@ def test_the_widening_makes_eight_of_ten_right_for_sources_that_are_not_known(
 def test_published_plans_are_mostly_in_the_order_that_is_predicted(experts: bool) -> None:
     found = published_order(experts=experts)
     assert found.plan_groups > (5 if experts else 30)
-    assert found.plan_tau is not None and found.plan_tau > 0.6
+    assert found.plan_tau is not None
+    assert found.plan_tau > 0.6
     assert 0 <= found.regret < 0.1
 
 

@@ -68,6 +68,7 @@ def test_an_estimate_of_memory_misses_the_peak_by_little(
         assert estimate == pytest.approx(peak(each.words), abs=share * (most - least)), each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "text"),
     [

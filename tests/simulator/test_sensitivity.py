@@ -237,6 +237,7 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
     )
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_sentence_is_a_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.explain.why._elasticities", lambda *_: [])
     plan = parse_plan("x=2,z=4,data=2", batch=8)

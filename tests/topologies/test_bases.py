@@ -53,12 +53,15 @@ def test_a_device_takes_what_collectives_reach_over_its_own_links(tmp_path: Path
     reached = machine(tmp_path, text, "b200.toml").software.all_to_all
     rack = load_machine("gb200-nvl72").software.all_to_all
     hopper = load_machine("dgx-h100").software.all_to_all
-    assert reached and rack and hopper
+    assert reached
+    assert rack
+    assert hopper
     assert reached.efficiency_within == rack.efficiency_within == 0.6605
     assert reached.efficiency_across == hopper.efficiency_across
     own = '[software.all_to_all]\nefficiency_within = {value = 0.5, source = "measured"}\n'
     found = machine(tmp_path, text + own, "own.toml").software.all_to_all
-    assert found and found.efficiency_within == 0.5
+    assert found
+    assert found.efficiency_within == 0.5
     library = machine(tmp_path, text + 'software = "dgx-h100"\n', "library.toml").software
     assert library.all_to_all == hopper
 
@@ -93,7 +96,8 @@ def test_what_belongs_together_follows_what_is_given(tmp_path: Path) -> None:
     nics = 'node.nics = {source = "ibstat", count = 4, bandwidth = "25 GB/s"}\n'
     lab = machine(tmp_path, H200.replace("16", "70") + nics)
     tree = lab.interconnect
-    assert tree.kind == "fat-tree" and lab.node.nics.of_device == (0, 0, 1, 1, 2, 2, 3, 3)
+    assert tree.kind == "fat-tree"
+    assert lab.node.nics.of_device == (0, 0, 1, 1, 2, 2, 3, 3)
     facts = [fact_of(lab, f"interconnect.{key}")[0] for key in ("units", "rails", "link_bandwidth")]
     assert facts == [3, 4, "25 GB/s"]
     assert lab.power is not None  # an H200 draws as much as an H100
@@ -105,7 +109,8 @@ def test_a_variant_and_other_links_take_the_place_of_the_bases(tmp_path: Path) -
     links = 'node.links = {source = "topo -m", bandwidth = "25 GB/s", all_pairs = 2}\n'
     own = "[variants.mine.software]\nsource = 'here'\ntuner = 'none'\n"
     lab = machine(tmp_path, H200 + links + own)
-    assert lab.full_name == "lab:mine" and lab.software.tuner == "none"
+    assert lab.full_name == "lab:mine"
+    assert lab.software.tuner == "none"
     assert (lab.node.links.switch, lab.node.links.all_pairs) == (0, 2)
     assert lab.software.nvls is None
 

@@ -25,7 +25,8 @@ def test_a_fabric_says_of_one_curve_what_it_says_of_no_other() -> None:
     for fabric in ("efa", "efa-slow"):
         machine = build_machine(Parts("H100-SXM5-80GB", 64, 8, 32, 100e9, fabric))
         tree, gather = machine.software.tree, machine.software.all_gather
-        assert tree is not None and gather is not None
+        assert tree is not None
+        assert gather is not None
         assert tree.hop_large_s == pytest.approx(40e-6)
         assert tree.efficiency_across == gather.efficiency_across == 0.57
         seconds = collective_seconds(

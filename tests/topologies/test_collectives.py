@@ -95,7 +95,8 @@ def test_a_small_all_reduce_takes_the_tree_and_a_large_one_the_ring() -> None:
 def test_an_all_reduce_ring_is_both_halves_with_one_launch() -> None:
     ring = whole_nodes(FRONTIER, 16)
     gather, scatter = FRONTIER.software.all_gather, FRONTIER.software.reduce_scatter
-    assert gather is not None and scatter is not None
+    assert gather is not None
+    assert scatter is not None
     halves = sum(
         collective_seconds(FRONTIER, kind, 512 * MIB, ring)
         for kind in ("all_gather", "reduce_scatter")
@@ -139,8 +140,8 @@ def test_an_unknown_algorithm_is_refused_by_name() -> None:
 
 
 def test_a_library_without_the_chosen_algorithm_says_so() -> None:
+    machine = with_algorithm(PERLMUTTER, "all_reduce", "nvls")
     with pytest.raises(MachineError, check=names("perlmutter", "software.nvls")):
-        machine = with_algorithm(PERLMUTTER, "all_reduce", "nvls")
         collective_seconds(machine, "all_reduce", MIB, whole_nodes(PERLMUTTER, 16))
 
 

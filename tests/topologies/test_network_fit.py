@@ -98,7 +98,8 @@ def test_what_samples_do_not_determine_stays_as_the_machine_has_it() -> None:
     assert [constant.field for constant in fit.determined] == ["efficiency_across"]
     assert {"hop_small_s", "launch_s"} <= {constant.field for constant in fit.kept}
     own, before = fit.machine.software.all_gather, machine.software.all_gather
-    assert own is not None and before is not None
+    assert own is not None
+    assert before is not None
     assert (own.launch_s, own.hop_small_s) == (before.launch_s, before.hop_small_s)
 
 
@@ -108,7 +109,8 @@ def test_a_fit_changes_no_other_curve_and_lets_no_latency_fall() -> None:
     assert fit.machine.software.all_gather == machine.software.all_gather
     assert fit.machine.software.all_reduce == machine.software.all_reduce
     tree = fit.machine.software.tree
-    assert tree is not None and tree.hop_large_s is not None
+    assert tree is not None
+    assert tree.hop_large_s is not None
     assert tree.hop_large_s > tree.hop_small_s
 
 

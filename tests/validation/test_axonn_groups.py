@@ -34,7 +34,8 @@ def test_on_frontier_one_efficiency_explains_every_row_across_nodes(
 def test_rows_are_shown_for_the_environment_of_the_authors_jobs() -> None:
     assert MEASURED_ON == ("perlmutter", "frontier:no-gdr")
     found = {name: published for name, published, *_ in groups()}
-    assert len(found) == 25 and found["axonn-group-frontier-16-ranks-8-apart"] == 5
+    assert len(found) == 25
+    assert found["axonn-group-frontier-16-ranks-8-apart"] == 5
 
 
 def test_on_frontier_the_graph_explains_the_order_in_the_node_but_not_one_efficiency() -> None:

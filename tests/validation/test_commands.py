@@ -46,6 +46,7 @@ def test_so_is_every_run_of_a_model_with_experts() -> None:
     assert asked_alike([each for each in read_moe_runs() if has_experts(each)]) == 308
 
 
+@pytest.mark.slow
 def test_runs_of_models_with_experts_have_their_commands_printed() -> None:
     said = simgpt("validate", "moe", "--source", "xmoe-012", "--commands")
     words = shlex.split(said.out, comments=True)

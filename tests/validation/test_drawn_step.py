@@ -118,7 +118,8 @@ def test_a_node_whose_devices_stand_on_a_line_is_drawn_with_a_height(
         _node(axes, machine, loads, 1.0)
         figure.canvas.draw()
     low, high = axes.get_ylim()
-    assert low <= -1.0 and high >= 1.0
+    assert low <= -1.0
+    assert high >= 1.0
 
 
 def test_the_interactive_timeline_has_starts_and_durations() -> None:

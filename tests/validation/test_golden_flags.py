@@ -126,7 +126,8 @@ def test_weights_of_8_bits_have_transposed_copies_on_hopper_alone() -> None:
         habits = job.stack.kernels(job.gpt, job.plan, run.machine).habits
         level = lower(job.gpt, job.plan, habits=habits).levels[:, 0]
         held[run.id] = int(level[ROLES.index("parameters")])
-    assert hopper.persistent_bytes is not None and blackwell.persistent_bytes is not None
+    assert hopper.persistent_bytes is not None
+    assert blackwell.persistent_bytes is not None
     more = held["mcore-541"] - held["mcore-540"]
     assert more == hopper.persistent_bytes - blackwell.persistent_bytes == 36 * 512**2
 

@@ -31,7 +31,9 @@ def test_the_rate_of_a_job_is_that_of_its_nodes() -> None:
 
 def test_what_is_assumed_is_named_and_every_input_says_where_it_is_from() -> None:
     for row in ROWS.values():
-        assert row.given and row.source and row.certainty in ("read", "quoted")
+        assert row.given
+        assert row.source
+        assert row.certainty in ("read", "quoted")
         assert all(each.origin for each in (*row.given.values(), *row.assumed.values()))
     assert {"megascale-12288-gpus", "llama-3-405b-16384-gpus", "opt-175b-992-gpus"} == {
         name for name, row in ROWS.items() if row.open and name[:3] != "rsc"
@@ -43,7 +45,8 @@ def test_a_bound_that_is_kept_has_no_difference() -> None:
         given = {"days": Input(1, "the text")}
         return GoodputRow("id", "effective", "%", 90, predicted, True, "a", "read", given, {})
 
-    assert row(95).difference == 0 and row(87).difference == pytest.approx(-0.03)
+    assert row(95).difference == 0
+    assert row(87).difference == pytest.approx(-0.03)
 
 
 def test_the_command_prints_every_row_and_counts() -> None:

@@ -28,7 +28,8 @@ def ids_of(name: str) -> set[str]:
 
 def test_every_row_is_of_a_long_sequence_that_is_split_and_says_where_it_was_read() -> None:
     rows = [RUNS[name] for name in sorted(ids_of(LONG))]
-    assert len(rows) >= 20 and all(map(is_long, rows))
+    assert len(rows) >= 20
+    assert all(map(is_long, rows))
     assert all(run.text("provenance") and run.text("notes").startswith("[") for run in rows)
 
 
@@ -54,7 +55,8 @@ def test_megatron_core_s_own_flops_count_half_of_attention_s_square() -> None:
 def test_long_runs_of_experts_that_ran_fit_as_their_command_says() -> None:
     run = RUNS["modelzoo-012"]
     case = case_of(run)
-    assert case.fits and case.job.plan.recompute == "layernorm+moe"
+    assert case.fits
+    assert case.job.plan.recompute == "layernorm+moe"
     assert case.job.stack.name == "nemo-deepep"
 
 
@@ -89,4 +91,6 @@ def test_errors_of_long_contexts_are_of_scored_long_rows_that_are_not_held_out()
 def test_the_median_error_of_a_kind_is_below_an_eighth(kind: str) -> None:
     report: MoeComparison = validate_moe(sources=[kind])
     found = report.long_context
-    assert found.rows >= 5 and found.median_error is not None and found.median_error < 0.125
+    assert found.rows >= 5
+    assert found.median_error is not None
+    assert found.median_error < 0.125

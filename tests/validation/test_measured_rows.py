@@ -36,7 +36,8 @@ def test_a_batch_that_is_no_multiple_takes_its_share_of_the_step_and_of_each_par
     part, whole = predicted(
         {**cells, "global_batch_seqs": "24"}, {**cells, "global_batch_seqs": "32"}
     )
-    assert part.predicted_s is not None and whole.predicted_s is not None
+    assert part.predicted_s is not None
+    assert whole.predicted_s is not None
     assert part.predicted_s == pytest.approx(0.75 * whole.predicted_s)
     assert sum(part.breakdown_s.values()) == pytest.approx(part.predicted_s)
 
@@ -46,6 +47,7 @@ def test_rows_of_one_plan_on_two_machines_have_predictions_of_their_own() -> Non
     cells = {"gpus_total": "16", "dp": "4", "nics_per_node": "1"}
     slow, fast, again = predicted(*({**cells, "nic_gbps": rate} for rate in ("25", "400", "25")))
     assert slow.plan == fast.plan
-    assert slow.predicted_s is not None and fast.predicted_s is not None
+    assert slow.predicted_s is not None
+    assert fast.predicted_s is not None
     assert slow.predicted_s > 1.2 * fast.predicted_s
     assert again.predicted_s == slow.predicted_s

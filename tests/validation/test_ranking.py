@@ -75,7 +75,8 @@ def test_rows_that_are_not_scored_are_not_ranked() -> None:
 def test_the_formula_is_ranked_by_its_own_times() -> None:
     rows = [outcome(f"{n}", n, n, formula_s=4.0 - n) for n in (1.0, 2.0, 3.0)]
     ours, formula = rankings(rows), rankings(rows, formula=True)
-    assert ours is not None and formula is not None
+    assert ours is not None
+    assert formula is not None
     assert (ours.tau, ours.regret) == (1.0, 0.0)
     assert (formula.tau, formula.regret) == (-1.0, 2.0)
 

@@ -135,7 +135,8 @@ def test_the_best_of_several_models_is_of_most_flops_per_device_that_fits() -> N
     assert best_of(every, "throughput") is best
     head = headline(Answers(every), {})
     assert head.about is best
-    assert "tiny-2m" in head.sentence and "perlmutter" in head.sentence
+    assert "tiny-2m" in head.sentence
+    assert "perlmutter" in head.sentence
 
 
 NUMBERS: Mapping[str, tuple[Record, float]] = {

@@ -58,5 +58,6 @@ def test_axonn_s_runs_of_20b_are_within_15_percent_on_both_machines() -> None:
     """8.2 s on 256 A100; 26.6 s on 512 GCDs without GPUDirect, with libfabric's own settings."""
     assert machine_of(ROWS["axonn-008"]).variant == "rccl-default:no-gdr"
     for found in predict_runs([ROWS["axonn-007"], ROWS["axonn-008"]], lambda _: None):
-        assert found.predicted_s is not None and found.measured_s is not None
+        assert found.predicted_s is not None
+        assert found.measured_s is not None
         assert abs(found.predicted_s / found.measured_s - 1) < 0.15

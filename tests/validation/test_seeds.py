@@ -62,7 +62,9 @@ def of_stack(stack: str) -> Prediction:
 def test_a_figure_that_follows_from_the_step_has_its_range_from_runs_of_the_same_software() -> None:
     step = of_stack("megatron-core")
     within, found = range_of_software(step), of_one("days", Candidates((step,), chosen=False))
-    assert within is not None and found.low is not None and found.high is not None
+    assert within is not None
+    assert found.low is not None
+    assert found.high is not None
     per_second = found.predicted / 2.0
     assert found.low == pytest.approx(within.low_s * per_second)
     assert found.high == pytest.approx(within.high_s * per_second)
@@ -85,11 +87,13 @@ def test_every_rung_of_the_ladder_has_a_row_and_those_without_a_figure_say_so(
     rungs = [name for names in ladders().values() for name in names]
     assert set(rungs) <= set(rows)
     unknown = {run for run, row in rows.items() if "published" not in row}
-    assert unknown == {run for run in unknown if rows[run]["certainty"] == "none"} and unknown
+    assert unknown == {run for run in unknown if rows[run]["certainty"] == "none"}
+    assert unknown
     quick = {"perlmutter-512": Candidates(taking(2.0), chosen=False)}
     monkeypatch.setattr(table, "SeedRuns", lambda _: quick)
     (row,) = validate_seeds(["axonn-weak-perlmutter-512"])
-    assert (row.published, row.error, row.within) == (None, None, None) and row.predicted > 0
+    assert (row.published, row.error, row.within) == (None, None, None)
+    assert row.predicted > 0
 
 
 def test_candidates_with_changed_words_are_compared_one_by_one_with_their_own() -> None:
@@ -99,7 +103,8 @@ def test_candidates_with_changed_words_are_compared_one_by_one_with_their_own() 
     assert of_two("saving", run, base, paired=True).predicted == pytest.approx(50.0)
     other = of_two("saving", run, base, paired=False)
     assert other.predicted == pytest.approx(100 / 3)
-    assert other.low is not None and other.high is not None
+    assert other.low is not None
+    assert other.high is not None
     assert other.low <= 0.0 < 50.0 <= other.high
 
 
@@ -132,7 +137,8 @@ def test_combinations_that_are_no_plan_or_do_not_fit_are_no_candidates() -> None
 def test_grids_are_the_first_of_axonn_s_model_under_the_run_s_stack() -> None:
     run = SeedRun(id="small", model="tiny-1m", machine="frontier", devices=8, batch=64, grids=3)
     found = _predicted(run)
-    assert len(found.predictions) == 3 and found.chosen
+    assert len(found.predictions) == 3
+    assert found.chosen
     assert {each.stack.name for each in found.predictions} == {"axonn"}
     assert {each.plan.recompute for each in found.predictions} == {"full"}
 
@@ -146,7 +152,8 @@ def test_every_figure_is_of_a_known_kind_and_of_runs_that_are_stated() -> None:
             if figure["kind"] not in ("traced", "groups"):
                 assert row["certainty"] in known
             if figure["kind"] in (*OF_ONE, *OF_TWO):
-                assert row["run"] in runs and row.get("base", row["run"]) in runs
+                assert row["run"] in runs
+                assert row.get("base", row["run"]) in runs
     assert all(run.of in runs for run in runs.values() if run.of)
 
 
@@ -162,10 +169,13 @@ def test_rows_are_chosen_by_words_of_their_ids(monkeypatch: pytest.MonkeyPatch) 
 def test_a_row_in_json_has_the_plan_and_the_step_that_was_published() -> None:
     (row,) = validate_seeds(["ornl-22b"])
     record = row.as_dict()
-    assert row.low is not None and row.high is not None and row.published is not None
+    assert row.low is not None
+    assert row.high is not None
+    assert row.published is not None
     assert record["within"] == (row.low <= row.published <= row.high)
     assert record["devices"] == 16
-    assert row.error is not None and abs(row.error) < 0.08
+    assert row.error is not None
+    assert abs(row.error) < 0.08
     ratio = record["predicted_s"] / record["measured_s"]
     assert ratio - 1 == pytest.approx(record["error"])
     assert ratio == pytest.approx(row.published / row.predicted)
@@ -185,12 +195,14 @@ def test_the_slow_form_of_320b_is_slow_in_plain_forms_alone() -> None:
     """Both predictions are of one plan and differ by the form: 30.1 and 13.2 s are published."""
     rows = {row.id: row for row in validate_seeds(["axonn-compute-320b"])}
     plain, tuned = rows["axonn-compute-320b"], rows["axonn-compute-320b-tuned"]
-    assert plain.step is not None and tuned.step is not None
+    assert plain.step is not None
+    assert tuned.step is not None
     assert replace(plain.step.plan, matmul_forms="tuned") == tuned.step.plan
     assert plain.predicted > 1.9 * tuned.predicted
     assert plain.predicted == pytest.approx(plain.published, rel=0.1)
 
 
+@pytest.mark.slow
 def test_profiled_runs_are_predicted_as_validate_published_does() -> None:
     rows = {row.id: row for row in validate_seeds(["axonn-20b-perlmutter"])}
     (outcome,) = predict_runs([run for run in read_runs() if run.id == "axonn-007"], print)
@@ -214,7 +226,8 @@ def test_a_run_made_from_another_has_its_best_with_another_batch_or_all_with_oth
     base, strong, again = (found[run.id] for run in runs)
     assert [each.plan.x for each in base.predictions] == [2, base.best.plan.x] == [2, 1]
     assert strong.best.plan == replace(base.best.plan, batch=128)
-    assert len(strong.predictions) == 1 and not strong.chosen
+    assert len(strong.predictions) == 1
+    assert not strong.chosen
     plans = [replace(each.plan, recompute="full") for each in base.predictions]
     assert [each.plan for each in again.predictions] == plans
     assert again.best.step_s > base.best.step_s

@@ -49,8 +49,10 @@ def test_evaluated_ops_are_those_of_a_program_that_is_lowered_plainly() -> None:
     _, wide, again = programs("x=2,y=2,z=2,recompute=full")
     plain = lower(wide.gpt, wide.plan)
     assert any(op.replicas > 1 for op in plain.ops)
-    assert wide.ops == plain.ops and again.ops != plain.ops
-    assert wide.ops[1:3] == tuple(plain.ops[1:3]) and len(wide.ops) == len(plain.ops)
+    assert wide.ops == plain.ops
+    assert again.ops != plain.ops
+    assert wide.ops[1:3] == tuple(plain.ops[1:3])
+    assert len(wide.ops) == len(plain.ops)
 
 
 def test_where_many_are_expected_programs_come_from_formulas_at_once() -> None:
@@ -58,4 +60,5 @@ def test_where_many_are_expected_programs_come_from_formulas_at_once() -> None:
     with Session():
         expect_many()
         first, second = (lower_again(replace(TINY, vocab=n), plan) for n in (64, 128))
-    assert first.outline is second.outline and first.ops == programs(PLANS[0])[0].ops
+    assert first.outline is second.outline
+    assert first.ops == programs(PLANS[0])[0].ops

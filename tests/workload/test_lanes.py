@@ -70,7 +70,8 @@ def test_steps_calculate_as_lanes_do() -> None:
     ]
     for mine, plain in pairs:
         assert mine.values.tolist() == plain.values.tolist()
-    assert a > b and not b > a
+    assert a > b
+    assert not b > a
     with pytest.raises(UnequalLanesError):
         bool(a > 8)
 

@@ -23,7 +23,8 @@ def program(plan: Plan, *, alone: bool) -> Program:
 def test_each_gradient_has_a_collective_of_its_own_and_all_bytes_stay() -> None:
     plan = replace(PLAN, overlap=())
     whole, own = (sums(program(plan, alone=alone)) for alone in (False, True))
-    assert len(whole) == 1 and len(own) == len(whole[0].reads) > 1
+    assert len(whole) == 1
+    assert len(own) == len(whole[0].reads) > 1
     assert [op.reads for op in own] == [(name,) for name in whole[0].reads]
     assert sum(op.nbytes for op in own) == whole[0].nbytes
     assert len({op.name for op in own}) == len(own)

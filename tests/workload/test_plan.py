@@ -256,7 +256,8 @@ def test_data_is_runs_of_neighbours_that_share_shards() -> None:
     assert grid.groups("replica").tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert grid.groups("data").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert grid.coordinates(6) | {"x": 0} == grid.coordinates(7) | {"x": 0}
-    assert grid.coordinates(6)["shard"] == 1 and grid.coordinates(6)["replica"] == 1
+    assert grid.coordinates(6)["shard"] == 1
+    assert grid.coordinates(6)["replica"] == 1
 
 
 def test_the_ends_of_a_pipeline_are_its_first_and_its_last_stage() -> None:

@@ -69,7 +69,8 @@ def test_inputs_are_kept_as_they_are_multiplied_alone(recipe: str) -> None:
     (weight,) = (op for op in matmuls if op.name == "m0.l0.up.grad.weight")
     assert forward.dtype == weight.dtype
     kept = found.buffers[weight.reads[0]]
-    assert kept.role == "activations" and kept.nbytes <= 32 * 64
+    assert kept.role == "activations"
+    assert kept.nbytes <= 32 * 64
     source = forward.reads[0].partition("o.")[0] + "o"
     assert not [op for op in found.ops if source in op.reads and op.block.phase == BACKWARD]
 
@@ -105,7 +106,8 @@ def test_the_largest_value_is_reduced_over_ranks_with_parts_of_the_same_tensor()
         ("x",),
     )
     (weights,) = (op for op in reduced if op.purpose == WEIGHT_CAST)
-    assert weights.axes == ("x", "z") and weights.nbytes == 2 * 4 * 4
+    assert weights.axes == ("x", "z")
+    assert weights.nbytes == 2 * 4 * 4
 
 
 def test_experts_rows_have_one_scale_on_all_ranks_with_parts_of_the_same_sequences() -> None:
@@ -250,7 +252,8 @@ def test_largest_values_of_an_expert_are_reduced_over_its_columns_alone() -> Non
 def test_the_classifier_of_a_module_for_further_tokens_stays_in_16_bits() -> None:
     found = lower(FURTHER, replace(PLAN, recipe="nvfp4"))
     read = {name for op in found.ops if op.dtype == "nvfp4" for name in op.reads}
-    assert "l2.eh_proj.w.nvfp4" in read and "l2.up.w.nvfp4" in read
+    assert "l2.eh_proj.w.nvfp4" in read
+    assert "l2.up.w.nvfp4" in read
     assert not {name for name in read if name.startswith("head.w")}
     heads = [op for op in found.ops if op.label.startswith("head.") and op.kind == "matmul"]
     assert [op.dtype for op in heads] == ["bf16"] * 12  # two micro-batches, two classifiers
@@ -262,7 +265,8 @@ def test_updated_parts_of_a_weight_are_gathered_as_they_are(recipe: str) -> None
     plan = replace(PLAN, recipe=recipe, x=2, data=2, zero=1, sequence_parallel=True)
     ops = lower(FURTHER, plan).ops
     (gathered,) = (op for op in ops if op.kind == "all_gather" and "l2.eh_proj.w" in op.writes)
-    assert gathered.reads == ("l2.eh_proj.w.updated",) and gathered.dtype == "bf16"
+    assert gathered.reads == ("l2.eh_proj.w.updated",)
+    assert gathered.dtype == "bf16"
 
 
 def test_four_bits_run_in_whole_blocks() -> None:

@@ -142,7 +142,8 @@ def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_
     linears two have gathered inputs, and two gathered gradients."""
     whole = program(Habits(fp8=True, fp8_transposes=True))
     casts = [op for op in whole.ops if op.kind == "cast" and op.part.is_layer]
-    assert casts and {op.nbytes / whole.buffers[op.writes[0]].nbytes for op in casts} == {4}
+    assert casts
+    assert {op.nbytes / whole.buffers[op.writes[0]].nbytes for op in casts} == {4}
     assert not [op for op in whole.ops if op.kind == "transpose"]
 
     plan = replace(PLAN, sequence_parallel=True)

@@ -197,7 +197,9 @@ def test_parameters_are_held_twice_and_their_gradients_summed_at_the_end(words: 
     counts = [[b for b in p.buffers.values() if b.role == "parameters"] for p in every]
     assert sum(buffer.elements for own in counts for buffer in own) == 2 * FOUR.parameters
     held = [{buffer.name for buffer in own} for own in counts]
-    assert held[0] == held[3] and held[1] == held[2] and not held[0] & held[1]
+    assert held[0] == held[3]
+    assert held[1] == held[2]
+    assert not held[0] & held[1]
     for stage, program in enumerate(every):
         (summed,) = [op for op in program.ops if op.axes == (OPPOSITE,)]
         (other,) = [op for op in every[3 - stage].ops if op.axes == (OPPOSITE,)]

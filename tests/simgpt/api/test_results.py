@@ -108,7 +108,8 @@ def test_what_a_caller_does_to_a_record_does_not_change_the_result() -> None:
     record["memory"]["peak_bytes"] = record["breakdown_s"]["compute"] = 0
     step().memory.clear()
     step().breakdown_s.clear()
-    assert step().memory["peak_bytes"] > 0 and step().breakdown_s["compute"] > 0
+    assert step().memory["peak_bytes"] > 0
+    assert step().breakdown_s["compute"] > 0
 
 
 def test_html_shows_names_as_they_are_whatever_they_contain() -> None:
@@ -117,7 +118,8 @@ def test_html_shows_names_as_they_are_whatever_they_contain() -> None:
     record["breakdown_s"] = {evil: record["step_s"]}
     asked = Asked((), (), "", record, (evil,), (), 0)
     for html in (Prediction(asked)._repr_html_(), Model(_named(evil))._repr_html_()):
-        assert "<img" not in html and "&lt;img" in html
+        assert "<img" not in html
+        assert "&lt;img" in html
         assert set(re.findall(r"</?(\w+)", html)) <= {"p", "b", "table", "thead", "tbody", "tr",
                                                       "td", "th"}  # fmt: skip
 
@@ -131,11 +133,13 @@ def test_a_frame_has_a_row_for_each_point_and_a_column_for_each_value() -> None:
     frame = swept().to_frame()
     assert list(frame["plan.z"]) == [1, 2, 64]
     assert list(frame["status"]) == ["ok", "ok", "infeasible"]
-    assert frame["step_s"][0] == swept().rows()[0]["step_s"] > 0 and frame["step_s"].isna()[2]
+    assert frame["step_s"][0] == swept().rows()[0]["step_s"] > 0
+    assert frame["step_s"].isna()[2]
     assert list(found().to_frame()["step_s"]) == [plan.step_s for plan in found()]
     assert step().to_frame()["memory.peak_bytes"][0] == step().memory["peak_bytes"]
     assert set(machine().to_frame()) == {"key", "value", "confidence", "source"}
-    assert len(compared().to_frame()) == 2 and compared().mape == compared().to_dict()["mape"]
+    assert len(compared().to_frame()) == 2
+    assert compared().mape == compared().to_dict()["mape"]
 
 
 def test_without_pandas_a_frame_is_refused_in_one_sentence(
@@ -148,7 +152,8 @@ def test_without_pandas_a_frame_is_refused_in_one_sentence(
 
 def test_a_search_has_its_plans_best_first_each_with_its_own_command() -> None:
     best = found().best
-    assert best is not None and best.step_s == min(plan.step_s for plan in found())
+    assert best is not None
+    assert best.step_s == min(plan.step_s for plan in found())
     assert (len(found()), found().optimal, found().gap) == (3, True, 0.0)
     assert found().certificate == found().to_dict()["certificate"]
     again = simgpt(*best.command.split()[1:], "--json")
@@ -195,7 +200,8 @@ def test_plots_are_figures_of_matplotlib(name: str, tmp_path: Path) -> None:
 
 def test_nothing_to_draw_is_said() -> None:
     none = api.predict("tiny-1m", "frontier", "x=3,data=2", batch=16, sweep={"z": [3]})
-    assert none.status == 3 and isinstance(none, Sweep)
+    assert none.status == 3
+    assert isinstance(none, Sweep)
     with pytest.raises(api.SimgptError):
         none.plot()
     with pytest.raises(api.SimgptError):

@@ -157,7 +157,8 @@ def test_a_scaling_of_no_sense_is_refused(words: dict[str, float], named: str) -
 def test_a_gate_counts_as_swiglu(settings: dict[str, Any]) -> None:
     """Each expert has three matrices; without a gate it would have two."""
     found, usual = asked(**settings), asked()
-    assert found.gpt is not None and usual.gpt is not None
+    assert found.gpt is not None
+    assert usual.gpt is not None
     same = replace(found.gpt, ffn=usual.gpt.ffn, expert_ffn=usual.gpt.expert_ffn)
     assert shape_of(same) == shape_of(usual.gpt)
     for why in changed(found).values():

@@ -97,7 +97,8 @@ def test_a_setting_that_trains_some_weights_alone_is_found(
     settings: dict[str, object], setting: str
 ) -> None:
     found = frozen(of_document(settings))
-    assert found.startswith(setting) and bool(found) == bool(setting)
+    assert found.startswith(setting)
+    assert bool(found) == bool(setting)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def test_variables_of_a_script_reach_the_yaml_after_it(tmp_path: Path) -> None:
 def test_a_yamls_own_table_of_variables_counts(tmp_path: Path) -> None:
     path = written(tmp_path, f"ENV_VARS: {{SEQ_LEN: 512}}{ARGUMENTS}")
     gpt = imported([path], devices=8).gpt
-    assert gpt is not None and gpt.sequence == 512
+    assert gpt is not None
+    assert gpt.sequence == 512
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,8 @@ def test_what_has_no_value_is_named_and_advice_can_be_followed(
     assert (f"--define {named}=" in str(raised.value)) == advised
     if advised:
         gpt = imported([path], defined={named: "4096"}).gpt
-        assert gpt is not None and gpt.hidden == 4096
+        assert gpt is not None
+        assert gpt.hidden == 4096
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,8 @@ def test_what_omegaconf_reads_is_read(text: str, read: int, tmp_path: Path) -> N
     extra = "sizes: [256, 512]\nbase: {deep: {width: 768}}\ncopied: ${base}\nwhich: hidden_size\n"
     path = written(tmp_path, RECIPE.format(hidden="4096", ffn=text) + extra)
     gpt = imported([path], defined={"NAMED": "5120"}, model=None).gpt
-    assert gpt is not None and gpt.ffn == read
+    assert gpt is not None
+    assert gpt.ffn == read
 
 
 def test_aliases_and_merged_tables_are_read(tmp_path: Path) -> None:
@@ -149,7 +152,8 @@ def test_the_environment_of_the_process_is_not_looked_at(
     monkeypatch.setenv("FFN", "1")
     path = written(tmp_path, RECIPE.format(hidden="4096", ffn="${oc.env:FFN,11008}"))
     gpt = imported([path]).gpt
-    assert gpt is not None and gpt.ffn == 11008
+    assert gpt is not None
+    assert gpt.ffn == 11008
 
 
 @pytest.mark.parametrize(
@@ -189,4 +193,5 @@ def test_arguments_of_megatron_in_yaml_may_be_what_resolvers_return(tmp_path: Pa
     assert question.gpt is not None
     assert (question.gpt.hidden, question.gpt.sequence, question.plan["x"]) == (64, 32, 4)
     gpt = imported([path], defined={"SEQ": "128"}).gpt
-    assert gpt is not None and gpt.sequence == 128
+    assert gpt is not None
+    assert gpt.sequence == 128

@@ -73,5 +73,6 @@ def test_a_public_script_is_the_step_that_its_framework_runs(name: str, tmp_path
 def test_each_file_names_its_source_and_commit() -> None:
     for case in CASES.values():
         repository, at, rest = case["source"].partition("@")
-        assert at and repository.count("/") == 1
+        assert at
+        assert repository.count("/") == 1
         assert len(rest.partition(",")[0]) == 7

@@ -231,7 +231,8 @@ def test_options_stand_in_place_of_the_files(tmp_path: Path) -> None:
     path.write_text(f"{text} --global-batch-size 128")
     said = simgpt("import", str(path), "--stack", "nemo", "--batch-tokens", "262144")
     assert_names(said.out, "1,024 sequences", "128", "megatron-core")
-    assert "--stack nemo" in said.out and "--batch 1024" in said.out
+    assert "--stack nemo" in said.out
+    assert "--batch 1024" in said.out
     path.write_text(text)
     assert "--batch 64" in simgpt("import", str(path), "--batch", "64").out
     both = simgpt("import", str(path), "--batch", "64", "--batch-tokens", "16384")
@@ -276,4 +277,5 @@ def test_a_comment_with_an_unknown_stack_is_refused_by_its_name(tmp_path: Path) 
     path = tmp_path / "run.sh"
     path.write_text("--num-layers 8 --bf16\n# exported by simgpt from the stack nosuch\n")
     said = simgpt("import", str(path))
-    assert said.status == 2 and "nosuch" in said.err
+    assert said.status == 2
+    assert "nosuch" in said.err

@@ -53,7 +53,8 @@ class Child:
             self.end()
         process = self._process = self._process or _started(self._memory_gib)
         self._served += 1
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(json.dumps([str(folder), args]).encode() + b"\n")
         process.stdin.flush()
         begun = time.monotonic()

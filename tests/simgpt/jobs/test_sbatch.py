@@ -227,6 +227,7 @@ def test_a_models_name_and_path_are_quoted(tmp_path: Path) -> None:
     assert shlex.quote(str(path)) in said.out
 
 
+@pytest.mark.slow
 def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     sizes = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 128, "vocab_size": 512}

@@ -1,4 +1,7 @@
-"""Draw the page's picture in the documentation: python -m tests.simgpt.serve.picture FILE.png"""
+"""Draw the page's picture in the documentation.
+
+python -m tests.simgpt.serve.picture FILE.png
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def test_rows_that_do_not_fit_show_their_figures_below_those_that_fit() -> None:
     assert [row[0] for row in rows] == ["2", "0"]  # though the second would be the faster one
     assert "yes" in rows[0]
     assert float(rows[0][3]) > float(rows[1][3])
-    assert " ".join(rows[1]).startswith("0 1 1 ") and {"GiB", "no,"} <= {*rows[1]}
+    assert " ".join(rows[1]).startswith("0 1 1 ")
+    assert {"GiB", "no,"} <= {*rows[1]}
     assert [line.split()[0] for line in second.splitlines()[2:] if line[0] != " "] == ["1", "3"]
     assert_names(said.out, "4 points", "1", "3")
 

@@ -148,6 +148,7 @@ def test_the_best_plan_under_a_stack_is_one_that_it_runs() -> None:
     assert shape(found, "data", "gradients") == (4, "bf16")
 
 
+@pytest.mark.slow
 def test_the_best_plan_is_that_of_the_search() -> None:
     fixed = {"zero": 1, "sequence_parallel": False, "recompute": "none", "y": 1}
     found = row(plan="best", set=fixed, devices=4, batch=8)

@@ -64,7 +64,8 @@ def test_a_save_is_as_slow_as_the_file_system_or_the_nodes() -> None:
     whole = found.limit
     assert found.read_s == pytest.approx(28 / 6.4)
     found = save_times(of, machine, wide, 128, async_save=True)
-    assert found.write_s == pytest.approx(14 / 1.6) and found.limit != whole
+    assert found.write_s == pytest.approx(14 / 1.6)
+    assert found.limit != whole
     assert found.stall_s == pytest.approx(14e12 / 128 / 36e9)
 
 
@@ -78,7 +79,9 @@ def test_one_job_gets_its_share_of_the_file_system_and_all_nodes_get_all_of_it()
     assert half.write_s == pytest.approx(7.0)  # of 2 TB/s, for half of the nodes
     assert "25 %" in job.limit
     storage = machine.storage
-    assert storage is not None and storage.job_share < 1 and storage.node_bytes_per_s
+    assert storage is not None
+    assert storage.job_share < 1
+    assert storage.node_bytes_per_s
 
 
 def test_a_rate_of_failures_is_for_a_thousand_days_of_a_node() -> None:

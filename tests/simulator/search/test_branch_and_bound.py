@@ -158,6 +158,7 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (one.considered, one.fitting) == (two.considered, two.fitting)
 
 
+@pytest.mark.slow
 def test_a_first_plan_is_found_before_a_large_space_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

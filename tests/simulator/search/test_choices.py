@@ -203,10 +203,10 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
     with pytest.raises(MachineError, check=names("perlmutter", "device.peak_flops.mxfp8")):
         last(search(SearchProblem(SMALL, 4, 8, FEW, several={"precision": ("bf16", "mxfp8")}),
                     MACHINES["perlmutter"]))  # fmt: skip
+    stack = load_stack("megatron-deepspeed")
     with pytest.raises(
         PlanCannotRunError, check=names("megatron-deepspeed", "dispatcher=hierarchical")
     ):
-        stack = load_stack("megatron-deepspeed")
         SearchProblem(TINY, 8, 16, {"dispatcher": "hierarchical"}, stack=stack)
     with pytest.raises(PlanError, check=names("dispatcher=sparse")):
         SearchProblem(TINY, 8, 16, several={"dispatcher": ("usual", "sparse")})

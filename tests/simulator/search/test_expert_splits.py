@@ -86,7 +86,8 @@ def test_parts_that_are_tried_also_stand_beside_the_usual_ones() -> None:
     found = list(every_plan(space_of(also)))
     # In as many parts as x it is the usual plan.
     parts = {plan for every in others for plan in every if plan.expert_tensor != plan.x}
-    assert len(found) == len({*found}) and {*found} == {*plans} | parts
+    assert len(found) == len({*found})
+    assert {*found} == {*plans} | parts
     assert parts
     with pytest.raises(PlanCannotRunError, check=names("8", "expert_tensor=3")):
         spaces_of(replace(usual, also={"expert_tensor": ("2", "3")}))

@@ -75,6 +75,7 @@ def test_no_plan_of_layers_that_attend_differently_takes_less_than_its_bounds(
     holds_for_one_plan(space, name, data)
 
 
+@pytest.mark.slow
 def test_a_search_over_windows_finds_what_trying_all_plans_finds() -> None:
     """Six layers, of which two attend to all tokens, on four devices: one to four stages."""
     problem = SearchProblem(TINY, 4, 8, {**FEW, "x": 1, "schedule": "1f1b"})

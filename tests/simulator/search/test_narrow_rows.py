@@ -55,6 +55,7 @@ def test_rows_in_8_bits_are_tried_beside_those_in_16_where_rows_are_sent() -> No
     assert {*kept} == {*sent}
 
 
+@pytest.mark.slow
 def test_of_rows_in_8_and_in_16_bits_the_fastest_is_found() -> None:
     """Long sequences, whose rows take longer to send than to cast."""
     long = replace(experts(expert=8), gpt=replace(TINY, sequence=16384))

@@ -37,6 +37,7 @@ FIXED: dict[str, Any] = {"pipe": 2, "x": 1, "micro_batch": 1, "order": "x-y-z-da
 NODE = load_machine("dgx-h100")
 
 
+@pytest.mark.slow
 def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_path: Path) -> None:
     """The search answers with what runs, as trying all plans does."""
     own = tmp_path / "own.toml"

@@ -118,6 +118,7 @@ def test_a_search_of_more_plans_finds_what_trying_them_finds(
     same_answer(problem, name, top=3)
 
 
+@pytest.mark.slow
 def test_experts_that_are_chosen_unevenly_enough_are_split_over_fewer_ranks() -> None:
     """On four devices eight experts are split over four ranks. Where three of four rows go to one
     of these, two ranks wait less; each step is that of its own prediction."""

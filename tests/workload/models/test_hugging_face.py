@@ -139,7 +139,8 @@ def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_ou
     )
     assert found.gpt == replace(preset, name="own", source=found.gpt.source)
     (said,) = notes(found)[2:]
-    assert "num_nextn_predict_layers = 1" in said and "--model-set mtp_layers=1" in said
+    assert "num_nextn_predict_layers = 1" in said
+    assert "--model-set mtp_layers=1" in said
     lite = {"model_type": "deepseek_v2", "q_lora_rank": None, "num_experts_per_tok": 6}
     gpt = model_from_config(lite, "c.json", name="own").gpt
     assert (gpt.q_rank, gpt.shared_ffn, gpt.dense_layers, gpt.router) == (0, 2814, 0, "softmax")
@@ -263,7 +264,8 @@ def test_a_key_that_is_not_read_is_said_unless_it_is_null_or_off() -> None:
     changes["num_experts"] = 0
     found = described("llama-3.1-8b", changes)
     (said,) = notes(found, sequence=1)
-    assert "is_causal" in said and not any(key in said for key in changes if key != "is_causal")
+    assert "is_causal" in said
+    assert not any(key in said for key in changes if key != "is_causal")
     on = described("llama-3.1-8b", {"use_mrope": True})
     (said,) = notes(on, sequence=1)
     assert_names(said, "use_mrope")
@@ -272,7 +274,8 @@ def test_a_key_that_is_not_read_is_said_unless_it_is_null_or_off() -> None:
 def test_another_class_of_the_family_is_said() -> None:
     found = described("llama-3.1-8b", {"architectures": ["LlamaForSequenceClassification"]})
     (said,) = notes(found, sequence=1)
-    assert "LlamaForSequenceClassification" in said and "LlamaForCausalLM" in said
+    assert "LlamaForSequenceClassification" in said
+    assert "LlamaForCausalLM" in said
 
 
 def test_a_config_without_model_type_is_known_by_its_class() -> None:
