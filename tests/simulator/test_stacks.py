@@ -202,8 +202,8 @@ def test_rates_are_those_of_the_gpu_or_its_family_or_the_machines_own() -> None:
     ],
 )
 def test_what_a_stack_does_not_run_is_refused_by_name(text: str, named: tuple[str, ...]) -> None:
-    found = job(text)
     with pytest.raises(PlanCannotRunError, check=names(*named)):
+        found = job(text)
         predict(found.gpt, found.plan, load_machine("dgx-h100"), stack=found.stack)
 
 
