@@ -8,7 +8,7 @@ import pytest
 
 from tests.examples import one_in
 from tests.messages import names
-from topologies.environments import ENVIRONMENTS, staged_bytes_per_s
+from topologies.environments import ENVIRONMENTS, NO_GDR, in_environment, staged_bytes_per_s
 from topologies.errors import MachineError
 from topologies.machine_files import load_machine, machine_names, with_settings
 
@@ -18,6 +18,13 @@ FRONTIER = "frontier:no-gdr"
 def test_a_staged_byte_takes_the_sum_of_three_ways() -> None:
     """25 GB/s over the NIC and twice 50 GB/s over the hosts' links: 0.04 + 0.02 + 0.02 ns."""
     assert staged_bytes_per_s(25e9, 50e9) == pytest.approx(12.5e9)
+
+
+def test_two_nics_of_a_device_share_what_its_host_link_lets_through() -> None:
+    """100 GB/s over two NICs and twice 50 GB/s over the hosts' links: 20 GB/s, 10 for each NIC."""
+    usual = with_settings("2x4xH100,4xNDR", {"node.nics.count": 8})
+    assert (usual.node.nics.bytes_per_s, usual.node.host.bytes_per_s) == (50e9, 50e9)
+    assert in_environment(usual, NO_GDR).node.nics.bytes_per_s == pytest.approx(10e9)
 
 
 @pytest.mark.parametrize(
