@@ -130,6 +130,14 @@ def test_small_messages_are_left_out_where_there_are_large_ones() -> None:
     assert fitted_samples([small]) == [small]
 
 
+def test_the_largest_size_of_each_group_is_fitted_in_whatever_order_it_is_given() -> None:
+    """What is held out lies below a size that is fitted, so nothing of it is extrapolated."""
+    (a, b), sizes = (8, 16), (2.0, 8.0, 1.0, 4.0)
+    seen, held = every_other([Sample("all_reduce", n, 2, s, 1e-4) for s in sizes for n in (a, b)])
+    assert [(each.ranks, each.size_bytes) for each in seen] == [(a, 8), (a, 2), (b, 8), (b, 2)]
+    assert [(each.ranks, each.size_bytes) for each in held] == [(a, 4), (a, 1), (b, 4), (b, 1)]
+
+
 def test_a_group_that_the_machine_has_no_nodes_for_is_refused() -> None:
     machine = load_machine(P4DE)
     with pytest.raises(MachineError, check=names("64", "2")):
