@@ -61,6 +61,13 @@ def test_rings_inside_a_node_take_its_unit_links(
     assert rates(machine, groups) == expected
 
 
+def test_links_that_a_file_names_from_the_higher_device_are_the_same_links() -> None:
+    turned = [[b, a, count] for a, b, count in FRONTIER.node.links.pairs]
+    machine = with_settings(FRONTIER, {"node.links.pairs": turned})
+    assert machine.node.link_counts() == FRONTIER.node.link_counts()
+    assert rates(machine, [[0, 2, 4, 6], [1, 3, 5, 7]]) == [100, 100]
+
+
 def test_groups_that_find_no_ring_share_one() -> None:
     bus = with_settings(PERLMUTTER, {"node.links.all_pairs": "0", "node.links.pairs": "[[0,1,1],"
                                      "[1,2,1],[2,3,1]]"})  # fmt: skip
