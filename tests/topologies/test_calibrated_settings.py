@@ -16,9 +16,15 @@ PROFILE = Profile(kernels={"add@fp32": TABLE}, collectives={"all_gather": TABLE}
 CALIBRATED = dataclasses.replace(load_machine("host"), profile=PROFILE)
 
 
-@pytest.mark.parametrize("key", ["device.matmul.e_max", "device.peak_flops.fp32"])
-def test_a_setting_that_measured_tables_override_is_refused(key: str) -> None:
-    value = "2 TFLOP/s" if "peak" in key else 0.5
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("device.matmul.e_max", 0.5),
+        ("device.peak_flops.fp32", "2 TFLOP/s"),
+        ("node.links.bandwidth", "0.5x"),
+    ],
+)
+def test_a_setting_that_measured_tables_override_is_refused(key: str, value: object) -> None:
     with pytest.raises(MachineError, check=names(key)):
         with_settings(CALIBRATED, {key: value})
 
