@@ -105,6 +105,20 @@ def test_what_belongs_together_follows_what_is_given(tmp_path: Path) -> None:
     assert (half.node.nics.count, half.node.nics.of_device, half.power) == (4, (0, 1, 2, 3), None)
 
 
+def test_the_bases_file_system_and_spread_of_runs_are_its_own(tmp_path: Path) -> None:
+    base = load_machine("frontier")
+    assert base.storage
+    assert base.run_to_run
+    text = 'base = "frontier"\n'
+    lab = machine(tmp_path, text)
+    assert (lab.storage, lab.run_to_run) == (None, None)
+    own = '[storage]\nsource = "here"\nwrite = "1 GB/s"\nread = "2 GB/s"\n'
+    stored = machine(tmp_path, text + own, "own.toml").storage
+    assert stored
+    assert stored.write_bytes_per_s == 1e9
+    assert stored.node_bytes_per_s is None
+
+
 def test_a_variant_and_other_links_take_the_place_of_the_bases(tmp_path: Path) -> None:
     links = 'node.links = {source = "topo -m", bandwidth = "25 GB/s", all_pairs = 2}\n'
     own = "[variants.mine.software]\nsource = 'here'\ntuner = 'none'\n"
