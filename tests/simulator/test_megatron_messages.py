@@ -52,11 +52,13 @@ def shown(schedule: SlotSchedule, times: SlotTimes, stage: int) -> list[str]:
 def test_the_order_follows_from_the_plan() -> None:
     plan = Plan(pipe=4, batch=8, micro_batch=1, overlap=("pp",))
     chunks = replace(plan, interleave=2)
+    paired = replace(chunks, data=2, batch=16, expert=2, overlap=("a2a", "pp"))
     for each, order in (
         (plan, MEGATRON),
         (replace(plan, overlap=()), MEGATRON),
         (chunks, OVERLAPPED),
         (replace(chunks, overlap=()), INTERLEAVED),
+        (paired, INTERLEAVED),
         (replace(plan, schedule="zb-h1"), AHEAD),
         (replace(plan, schedule="gpipe", overlap=()), AWAITED),
     ):
