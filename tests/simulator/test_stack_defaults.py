@@ -10,6 +10,7 @@ import pytest
 from simulator.stacks import StackError, load_stack
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.searched import kept
+from simulator.stacks.where import following
 from workload.gpt import GPT, find_model
 
 GPT_20B = find_model("gpt-20b")
@@ -98,6 +99,17 @@ def test_a_search_fixes_what_a_rule_gives_for_what_is_fixed(tmp_path: Path) -> N
     assert kept(stack, {"zero": 3})["overlap"] == ("ors", "oag", "dp")
     assert kept(stack, {"zero": 1})["overlap"] == ("oar", "dp", "pp")
     assert "sequence_parallel" not in kept(stack, {"x": 4})
+
+
+def test_a_change_of_a_plan_leaves_what_the_user_said_of_other_keys() -> None:
+    """Where the plan has what the stack gave, it gets what the stack gives behind the change."""
+    rules = load_stack("megatron-core").plan
+    own = job("tp=4,dp=rest,mbs=1,zero=2,sp=false,overlap=dp", "megatron-core").plan
+    assert following(rules, own, {"zero": 3}) == {"zero": 3}
+    given = job("tp=4,dp=rest,mbs=1,zero=2", "megatron-core").plan
+    overlap = ("oar", "ors", "oag", "dp", "pp")
+    expected = {"zero": 3, "overlap": overlap, "sequence_parallel": True}
+    assert following(rules, given, {"zero": 3}) == expected
 
 
 @pytest.mark.parametrize(
