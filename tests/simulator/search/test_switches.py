@@ -75,6 +75,18 @@ def test_sums_over_rows_of_x_may_be_done_apart_on_one_rank_of_data(gpt: GPT) -> 
         assert is_apart == space.shape(at)["sequence_parallel"]
 
 
+def test_shards_over_context_alone_are_gathered_beside_compute_or_not() -> None:
+    gpt = replace(LATENT, kv_rank=0, rope_width=0)
+    fixed = {"context": 2, "data": 1, "zero": 3, "micro_batch": 1, "order": USUAL}
+    problem = SearchProblem(gpt, 2, 4, fixed | {"recompute": "none"}, splits_sequences=True)
+    space = space_of(problem)
+    searched = overlaps(problem, space.shape(0))
+    assert {("ors" in overlap, "oag" in overlap) for overlap in searched} == {
+        *((True, True), (True, False), (False, True), (False, False))
+    }
+    moves_nothing_else(space, 0)
+
+
 def test_scores_move_beside_experts_of_models_without_a_shared_mlp() -> None:
     gpt = replace(LATENT, kv_rank=0, rope_width=0, experts=4, topk=2, expert_ffn=128)
     fixed = {"data": 4, "expert": 4, "zero": 0, "micro_batch": 1, "order": USUAL}
