@@ -101,10 +101,19 @@ def test_lowered_again_it_is_the_same() -> None:
 
 
 def test_what_a_host_holds_is_compared_with_the_memory_that_it_has() -> None:
-    """Eight devices share a host: of 80 GB each has 10, and one that is alone all of them."""
+    """Eight devices share a host: of 80 GB each has 10."""
     plan = plan_of("zero=2,gradients=bf16")
     small = with_settings(A100, {"node.host.memory": "80 GB"})
     memory = predict(LLAMA, plan, small).memory
     assert memory.host_capacity_bytes == 10e9 < memory.host_bytes
     assert memory.as_dict()["host_capacity_bytes"] == 10**10
     assert "host_capacity_bytes" not in predict(LLAMA, plan, A100).memory.as_dict()
+
+
+def test_a_job_on_one_device_has_all_of_its_host_s_memory() -> None:
+    """14 bytes of 1.49 billion parameters, which an eighth of 80 GB would not hold."""
+    gpt = replace(LLAMA, layers=2)
+    plan = parse_plan("data=1,micro_batch=1,offload=update,zero=2,gradients=bf16", batch=1)
+    memory = predict(gpt, plan, with_settings(A100, {"node.host.memory": "80 GB"})).memory
+    assert memory.host_bytes == pytest.approx(14 * gpt.parameters, rel=0.01)
+    assert 10e9 < memory.host_bytes < memory.host_capacity_bytes == 80e9
