@@ -14,7 +14,7 @@ from tests.messages import names
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
-from workload.op import BUSIEST, HOST_KINDS, Op
+from workload.op import BUSIEST, CAUSAL, HOST_KINDS, Op
 
 MATMULS = MeasuredTable(
     ("ranks", "form", "m", "n", "k", "seconds"),
@@ -75,6 +75,20 @@ def test_a_matmul_of_one_row_takes_the_time_of_reading_its_weight() -> None:
     op = matmul(1, 16384, 16384)
     seconds = AnalyticCosts(machine).seconds(op)
     assert seconds == pytest.approx(device.matmul.launch_s + op.nbytes / rate)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_attention_under_a_mask_and_without_one_are_two_times(first: bool) -> None:
+    """Steps of ring attention count the same FLOPs, and half of them is left in each; under the
+    mask a kernel works through the blocks on the diagonal whole, which takes longer."""
+    costs, flops = AnalyticCosts(load_machine("dgx-h100")), 4 * 32 * 128 * 4096**2
+    about = {"sequence": 4096, "width": 128}
+    op = Op("op", "attention", (), (), BLOCK, nbytes=2**27, flops=flops, attributes=about)
+    seconds = {
+        masked: costs.seconds(replace(op, attributes={**about, CAUSAL: masked}))
+        for masked in (first, not first)
+    }
+    assert seconds[False] < seconds[True] < 1.1 * seconds[False]
 
 
 @pytest.mark.parametrize("kind", ["batched_matmul", "stacked_matmul"])
