@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -50,11 +51,12 @@ def test_a_loss_in_chunks_meets_every_axis(gpt: GPT) -> None:
     check(4, gpt, plans())
 
 
+def place() -> RankContext:
+    adamw = AdamW(lr=1.0, clip=1.0)
+    return RankContext(grid=plan_of().grid, rank=0, device=torch.device("cpu"), adamw=adamw, seed=0)
+
+
 def test_a_fused_loss_is_pytorchs_and_leaves_nothing_in_padded_columns() -> None:
-    plan = plan_of()
-    at = RankContext(
-        grid=plan.grid, rank=0, device=torch.device("cpu"), adamw=AdamW(lr=1.0, clip=1.0), seed=0
-    )
     logits = torch.randn(6, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     targets, total = torch.tensor([0, 3, 9, 9, 1, 5]), torch.zeros(1, dtype=torch.float64)
     plain = logits[:, :10].clone().requires_grad_()
@@ -62,7 +64,20 @@ def test_a_fused_loss_is_pytorchs_and_leaves_nothing_in_padded_columns() -> None
     (grad,) = torch.autograd.grad(expected, plain)
     how = {"tokens": 8, "vocab": 10, "first": False}
     op = Op("loss", "fused_loss", (), (), attributes=how)
-    fused_loss(op, [logits, targets, total], [logits, total], at)
+    fused_loss(op, [logits, targets, total], [logits, total], place())
     assert float(total) == pytest.approx(expected.item(), rel=1e-12)
     torch.testing.assert_close(logits[:, :10], grad, rtol=1e-12, atol=1e-15)
     assert not logits[:, 10:].any()
+
+
+def test_tokens_that_a_fused_loss_leaves_out_have_no_gradient() -> None:
+    """Equal logits of two words: a kept token has the loss ln 2 and the gradients -1/2 and 1/2, all
+    divided by 4 tokens."""
+    logits, total = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    targets, kept = torch.tensor([0, 0, 1]), torch.tensor([1, 0, 1], dtype=torch.uint8)
+    how = {"tokens": 4, "vocab": 2, "first": True}
+    op = Op("loss", "fused_loss", (), (), attributes=how)
+    fused_loss(op, [logits, targets, kept, total], [logits, total], place())
+    grad = torch.tensor([[-1 / 8, 1 / 8], [0, 0], [1 / 8, -1 / 8]], dtype=torch.float64)
+    torch.testing.assert_close(logits, grad, rtol=1e-12, atol=1e-15)
+    assert total.tolist() == pytest.approx([2 * math.log(2) / 4, 2 / 4])
