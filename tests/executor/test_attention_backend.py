@@ -85,6 +85,13 @@ def test_kernels_that_cannot_are_refused_by_name(
         attention_of(DeviceUse(attention=backend), gpt, parse_plan(text, batch=1), device)
 
 
+@pytest.mark.parametrize(("backend", "widest"), [("auto", 256), ("flash", 256), ("cudnn", 128)])
+def test_the_widest_heads_that_kernels_take_are_not_refused(backend: str, widest: int) -> None:
+    gpt, plan = replace(SMALL, hidden=2 * widest, heads=2), parse_plan("precision=bf16", batch=1)
+    taken = "flash" if backend == "auto" else backend
+    assert attention_of(DeviceUse(attention=backend), gpt, plan, "cuda") == taken
+
+
 def test_a_run_refuses_them_before_a_rank_starts() -> None:
     words = ("--device", "cpu", "--attention-backend", "cudnn", "--no-predict")
     said = simgpt("run", "tiny-30k", *words)
