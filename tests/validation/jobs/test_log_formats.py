@@ -203,6 +203,27 @@ def test_json_lines_are_read_by_the_names_of_frameworks(
     assert read_job(path, ASKED)[0].entries[0].step_s == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize(
+    ("key", "unit", "kind"),
+    [
+        ("peak_bytes", 1, "allocated"),
+        ("max_memory_allocated", 1, "allocated"),
+        ("peak_memory_alloc", GIB, "allocated"),
+        ("peak_memory_active", GIB, "allocated"),
+        ("memory/max_active(GiB)", GIB, "allocated"),
+        ("memory/max_reserved(GiB)", GIB, "reserved"),
+    ],
+)
+def test_the_highest_peak_of_json_lines_is_read_in_its_unit(
+    key: str, unit: float, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [f'{{"step": {n}, "step_s": 1.5, "{key}": {40 + n % 3}}}\n' for n in range(1, 5)]
+    path.write_text("".join(lines))
+    job, _ = read_job(path, ASKED)
+    assert (job.peak_bytes, job.peak_of) == (42 * unit, kind)
+
+
 def test_a_time_that_is_no_number_is_no_step(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "step_s": NaN}\n')
