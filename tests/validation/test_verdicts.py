@@ -9,7 +9,14 @@ import pytest
 
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
-from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS
+from simulator.uncertainty.fitting import (
+    DOES_NOT_FIT,
+    FITS,
+    MeasuredPeak,
+    MeasuredPeaks,
+    kind_of,
+)
+from validation.memory import verdicts
 from validation.memory.few_layers import job_bytes, least_bytes
 from validation.memory.memory_questions import ALLOCATED, DEVICE, RESERVED, Answer
 from validation.memory.verdicts import VerdictRow, VerdictValidation, validate_verdicts
@@ -66,22 +73,28 @@ def test_every_row_is_in_one_bin_of_the_reliability_table() -> None:
     assert sum(map(sum, bins.values())) == len(FOUND.rows)
 
 
-def test_runs_are_taken_as_they_are_read_and_not_as_what_would_fit(tmp_path: Path) -> None:
-    """8 billion parameters take 16 GB, gradients in fp32 32, AdamW 12 on each of 8 devices, and
-    activations of four sequences 73 more: unless layers run again, which nothing says."""
+def written(tmp_path: Path, *rows: tuple[str, str, int, int, int, str, str]) -> Path:
+    """A table of runs by their id, source, dp, micro-batch, ZeRO stage, recompute and status."""
     file = tmp_path / "runs.csv"
-    rows = [
-        ("large", 8, 4, 1, "none", ""),
-        ("oom", 8, 4, 1, "none", "oom"),
-        ("small", 64, 1, 3, "full", ""),
-    ]
     with file.open("w", newline="") as lines:
         table = csv.writer(lines)
         table.writerow(COLUMNS)
-        for name, dp, mbs, zero, recompute, status in rows:
+        for name, source, dp, mbs, zero, recompute, status in rows:
             own = ["DGX H100", "H100-SXM5-80GB", dp, 8, "Megatron-LM"]
             plan = [64, mbs, 1, 1, dp, zero, recompute, status, 20.0]
-            table.writerow([name, "a source", *own, *LLAMA_8B, *plan])
+            table.writerow([name, source, *own, *LLAMA_8B, *plan])
+    return file
+
+
+def test_runs_are_taken_as_they_are_read_and_not_as_what_would_fit(tmp_path: Path) -> None:
+    """8 billion parameters take 16 GB, gradients in fp32 32, AdamW 12 on each of 8 devices, and
+    activations of four sequences 73 more: unless layers run again, which nothing says."""
+    file = written(
+        tmp_path,
+        ("large", "a source", 8, 4, 1, "none", ""),
+        ("oom", "a source", 8, 4, 1, "none", "oom"),
+        ("small", "a source", 64, 1, 3, "full", ""),
+    )
     found = {each.id: each for each in validate_verdicts(file).rows}
     assert found["large"].ran
     assert not found["oom"].ran
@@ -89,6 +102,23 @@ def test_runs_are_taken_as_they_are_read_and_not_as_what_would_fit(tmp_path: Pat
     assert found["large"].peak_bytes == found["oom"].peak_bytes > 120 * 10**9
     assert found["small"].verdict == FITS
     assert found["small"].share == pytest.approx(20 / 79.6, abs=0.01)
+
+
+def test_the_verdict_on_a_run_comes_from_the_peaks_of_other_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of the first source need a quarter of their predicted peak, those of the second four
+    times as much as predicted, and each run is told what the other source's need."""
+    kind = kind_of(load_stack("megatron-core"), experts=False)
+    peaks = [MeasuredPeak("first", kind, -1.4), MeasuredPeak("second", kind, 1.4)]
+    known = MeasuredPeaks(peaks, blur=0.001)
+    monkeypatch.setattr(verdicts, "measured_peaks", lambda: known)
+    how = (8, 1, 1, "full", "")
+    file = written(tmp_path, ("one", "first", *how), ("other", "second", *how))
+    one, other = validate_verdicts(file).rows
+    assert 0.3 < one.peak_bytes / one.capacity_bytes < 3
+    assert (one.p_fits, one.verdict) == (pytest.approx(0, abs=1e-3), DOES_NOT_FIT)
+    assert (other.p_fits, other.verdict) == (pytest.approx(1, abs=1e-3), FITS)
 
 
 def job(layers: int, text: str) -> Job:
