@@ -130,6 +130,15 @@ def test_the_job_itself_as_reference_leaves_what_is_not_explained() -> None:
     assert rest["flops_per_s_before"] == pytest.approx(told)
 
 
+def test_a_log_is_compared_by_simgpts_flops_where_the_reference_has_no_rate_of_its_own() -> None:
+    """The log says 520 TFLOP/s by a count of its own; its median step takes 3.7045 s."""
+    found = compared(*SMALL, "--reference", "tp=2")
+    told = found["predicted"]
+    ours = told["model_flops_per_s_per_device"] * told["step_s"] / 3.7045
+    assert found["waterfall"]["measured_flops_per_s"] == pytest.approx(ours)
+    assert abs(ours / 520e12 - 1) > 0.01
+
+
 def test_what_cannot_be_changed_alone_is_changed_with_the_next() -> None:
     """64 devices are no 16 stages of tensor-parallel groups of 8."""
     words = (SMALL[0], "-m", "16x8xH100,8xNDR", "--warm-up", "0")
