@@ -12,6 +12,7 @@ import pytest
 from simgpt.frameworks.logs.blocks import KINDS, VOCABULARY, blocks_of
 from simgpt.frameworks.logs.python_repr import value_of
 from simgpt.frameworks.logs.question import NoArgumentsError, question_of_log
+from simgpt.frameworks.question import Instead
 from simgpt.frameworks.reading import FrameworkError
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
@@ -62,6 +63,32 @@ def test_a_configuration_of_olmo_is_its_question_on_devices_that_are_given() -> 
     assert {key: found.plan[key] for key in told} == told
     with pytest.raises(FrameworkError, check=names("-n")):
         question_of_log(LOGS / "olmo.log")
+
+
+def changed(name: str, tmp_path: Path, before: str, after: str) -> Path:
+    """A sample in which one setting has another value."""
+    text = (LOGS / name).read_text(encoding="utf-8")
+    assert text.count(before) == 1
+    path = tmp_path / name
+    path.write_text(text.replace(before, after), encoding="utf-8")
+    return path
+
+
+def test_a_job_of_olmo_with_ddp_shards_nothing(tmp_path: Path) -> None:
+    """Where FSDP is not used, its settings stand in the log all the same."""
+    told = "distributed_strategy='ddp'"
+    path = changed("olmo.log", tmp_path, "distributed_strategy='fsdp'", told)
+    assert question_of_log(path, devices=64).plan["zero"] == 0
+
+
+def test_a_job_of_nanotron_with_context_parallelism_has_as_many_times_the_devices(
+    tmp_path: Path,
+) -> None:
+    """Under a stack of the user's, since the one named nanotron has no context axis."""
+    told = "context_parallel_size=4"
+    path = changed("nanotron.log", tmp_path, "context_parallel_size=1", told)
+    found = question_of_log(path, instead=Instead("megatron-core"))
+    assert (found.plan["context"], found.batch, found.devices) == (4, 256, 4 * 64)
 
 
 @pytest.mark.parametrize("name", ["megatron.log", "torchtitan.log", "nanotron.log"])
