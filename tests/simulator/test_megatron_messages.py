@@ -156,6 +156,7 @@ def test_slots_equal_their_ops(stages: int, chunks: int) -> None:
     for turns, overlap, grid, bytes_per_s in (
         (1, ("pp",), {}, 1e6),
         (2, (), {"x": 2}, 1e8),
+        (8, ("pp",), {}, 1e7),
         (9, (), {}, 1e7),
         (8, ("dp", "pp"), {"data": 2}, 1e8),
     ):

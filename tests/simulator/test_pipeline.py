@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate_timeline
@@ -21,7 +21,7 @@ from simulator.pipeline.stage_orders import StageOrders
 from simulator.predict import predict
 from simulator.result import StepResult
 from simulator.search.bounds.peak_memory import stage_bytes
-from tests.examples import one_in
+from tests.examples import few_and_many, one_in
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
 from tests.simulator.worlds import TINY, Ring, SmallCosts, SmallFabric
 from topologies.machine_files import load_machine
@@ -265,8 +265,14 @@ def some_cases(seed: int) -> Iterator[Case]:
             yield case(row)
 
 
-@settings(derandomize=True, max_examples=4, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32), st.sampled_from(BANDWIDTHS), st.sampled_from(SHARES))
+@few_and_many(
+    4,
+    40,
+    settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]),
+    seed=st.integers(0, 2**32),
+    bytes_per_s=st.sampled_from(BANDWIDTHS),
+    share=st.sampled_from(SHARES),
+)
 def test_random_pipelines_equal_their_ops(seed: int, bytes_per_s: float, share: float) -> None:
     assert_slots_equal_ops(*next(some_cases(seed)), bytes_per_s, share)
 
@@ -318,7 +324,10 @@ def bubble_s(schedule: str, stages: int, micro_batches: int) -> float:
 
 @pytest.mark.parametrize(
     ("stages", "micro_batches", "chunks"),
-    [(2, 1, 1), (4, 8, 1), (8, 8, 1), (4, 64, 1), (2, 4, 2), (4, 8, 3), (4, 16, 2)],
+    [
+        *((2, 1, 1), (4, 8, 1), (8, 8, 1), (4, 64, 1), (2, 4, 2), (4, 8, 3), (4, 16, 2)),
+        pytest.param(8, 64, 4, marks=pytest.mark.slow),
+    ],
 )
 def test_the_bubble_of_equal_stages_is_that_of_theory(
     stages: int, micro_batches: int, chunks: int
@@ -330,7 +339,10 @@ def test_the_bubble_of_equal_stages_is_that_of_theory(
     assert 1 - work / lasts == pytest.approx(share, rel=1e-9)
 
 
-@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 4), (4, 16)])
+@pytest.mark.parametrize(
+    ("stages", "micro_batches"),
+    [(2, 4), (4, 4), (4, 16), pytest.param(8, 32, marks=pytest.mark.slow)],
+)
 def test_schedules_order_as_theory_says_in_time(stages: int, micro_batches: int) -> None:
     """GPipe as 1F1B; ZB-H1 (p - 1)(F + B - W); ZB-2p less, if not nothing.
 

@@ -67,13 +67,15 @@ def theirs(schedule: str, stage: int, stages: int, micro_batches: int) -> Iterat
 
 
 @pytest.mark.parametrize("schedule", V_SHAPED)
-def test_orders_are_those_of_pytorch(schedule: str) -> None:
-    for stages in (2, 3):
-        first = 1 if schedule == "zb-v" else 2 * stages
-        for count in (first, first + 1, 2 * stages, 2 * stages + 3, 4 * stages):
-            for stage in range(stages):
-                expected = tuple(theirs(schedule, stage, stages, count))
-                assert slots(schedule, stage, stages, count, 2) == expected
+@pytest.mark.parametrize(
+    "stages", [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5, 8))]
+)
+def test_orders_are_those_of_pytorch(stages: int, schedule: str) -> None:
+    first = 1 if schedule == "zb-v" else 2 * stages
+    for count in (first, first + 1, 2 * stages, 2 * stages + 3, 4 * stages):
+        for stage in range(stages):
+            expected = tuple(theirs(schedule, stage, stages, count))
+            assert slots(schedule, stage, stages, count, 2) == expected
 
 
 def orders_of(schedule: str, stages: int, count: int) -> list[tuple[Slot, ...]]:
