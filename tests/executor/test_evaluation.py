@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from executor.groups import ProcessGroups
+from executor.launching.task_specs import AdamW
 from executor.train import Trainer
 from executor.training.evaluation import Evaluator
+from executor.training.held_out import HeldOut
 from tests.executor.ranks import TIMEOUT_S, on_ranks
+from tests.executor.resumed import job_of, ran
 from tests.executor.test_parity import ADAMW, BATCH, TINY, TOLERANCE, batches, start
 from tests.reference import ReferenceGPT
-from workload.gpt import GPT
+from workload.gpt import GPT, find_model
 from workload.lowering import lower, lower_forward
 from workload.op import BACKWARD
 from workload.plan import Plan
@@ -120,3 +124,16 @@ def test_a_forward_programs_flops_are_a_third_of_training() -> None:
     plan = plan_of(recompute="none")
     third = lower(TINY, plan).model_flops / 3
     assert lower_forward(TINY, plan).model_flops == pytest.approx(third, rel=0.01)
+
+
+def test_an_evaluation_takes_each_window_once(tmp_path: Path) -> None:
+    """Two batches of two sequences are the four sequences of one batch; a rate of 0 keeps the
+    weights alike."""
+    losses = []
+    for batch, batches in ((2, 2), (4, 1)):
+        held_out = HeldOut(text="README.md", every=1, batches=batches)
+        folder = tmp_path / str(batch)
+        job = job_of(find_model("tiny-30k"), "data=1", folder, steps=1, adamw=AdamW(lr=0.0))
+        job = replace(job, plan=plan_of(batch=batch, micro_batch=2), held_out=held_out)
+        losses.append(ran(job)[0].steps[-1]["eval_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
