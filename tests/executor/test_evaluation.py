@@ -130,8 +130,8 @@ def test_an_evaluation_takes_each_window_once(tmp_path: Path) -> None:
     """Two batches of two sequences are the four sequences of one batch; a rate of 0 keeps the
     weights alike."""
     losses = []
-    for batch, batches in ((2, 2), (4, 1)):
-        held_out = HeldOut(text="README.md", every=1, batches=batches)
+    for batch, count in ((2, 2), (4, 1)):
+        held_out = HeldOut(text="README.md", every=1, batches=count)
         folder = tmp_path / str(batch)
         job = job_of(find_model("tiny-30k"), "data=1", folder, steps=1, adamw=AdamW(lr=0.0))
         job = replace(job, plan=plan_of(batch=batch, micro_batch=2), held_out=held_out)

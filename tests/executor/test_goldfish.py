@@ -9,11 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.kernels.goldfish import kept
+from executor.kernels.goldfish import kept, kept_mean
+from executor.launching.task_specs import AdamW
+from executor.rank_context import RankContext
 from tests.executor.test_parity import TINY, batches, check, plan_of, reference
 from tests.executor.test_parity_pipe import plan_of as staged
 from tests.reference_goldfish import IGNORED, hashed, without_dropped
 from workload.gpt import find_model
+from workload.grid import Grid
+from workload.op import Op
 
 GOLDFISH = replace(TINY, goldfish_k=3, goldfish_h=4)
 
@@ -53,6 +57,17 @@ tokens = st.integers(0, 50_303)
 def test_the_kernel_leaves_out_what_plain_numbers_do(row: list[int], k: int, h: int) -> None:
     targets = torch.tensor([row])
     assert torch.equal(kept(targets, k, h), without_dropped(targets, k, h) != IGNORED)
+
+
+def test_the_loss_and_the_norm_of_its_gradient_are_over_the_kept_tokens_alone() -> None:
+    """Of 8 tokens 2 are kept, whose losses are 1 and 3. Divided by 8, their gradient is a quarter
+    of that of their mean, and the square of its norm a sixteenth."""
+    loss, norm_square = torch.zeros(1), torch.zeros(1)
+    total = torch.tensor([(1 + 3) / 8, 2 / 8])
+    at = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    op = Op("op", "kept_mean", (), ())
+    kept_mean(op, [total, torch.tensor([0.5])], [loss, norm_square], at)
+    assert (loss.item(), norm_square.item()) == (2.0, 8.0)
 
 
 def test_ranks_keep_different_counts_in_what_parity_is_tested_on() -> None:
