@@ -286,6 +286,17 @@ def test_other_ranks_precision_or_threads_are_another_calibration(
     assert len(list(tmp_path.glob("*.json"))) == 6
 
 
+def test_after_an_update_of_torch_a_machine_is_calibrated_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
+    monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: MADE)
+    for version in ("2.8.0", "2.9.0", "2.9.0"):
+        monkeypatch.setattr("importlib.metadata.version", {"torch": version}.__getitem__)
+        cached(TASK, 1, lambda _: None)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_quick_calibration_of_this_machine_predicts_every_tiny_model() -> None:

@@ -1,9 +1,15 @@
-"""How long a step takes, of the times that a run has measured."""
+"""How long a step takes and what it holds, of what the ranks of a run have measured."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import pytest
+import torch.distributed as dist
+
+from executor.job import _gather
+from executor.launching.launch_env import RankInfo
 from executor.train import TrainingRun, TrainingStep
 
 
@@ -47,3 +53,16 @@ def test_the_share_of_waiting_is_that_of_the_steps_after_the_first_two() -> None
     times = [(9.0, 9.0), (9.0, 0.0), (1.0, 0.25), (3.0, 0.75)]
     steps = [TrainingStep(n, 0.0, took, waited) for n, (took, waited) in enumerate(times, start=1)]
     assert TrainingRun(steps).waited_share == pytest.approx(0.25)
+
+
+def test_the_peak_of_a_run_is_that_of_its_fullest_rank(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rank 1 of two, perhaps the last stage, holds 7 bytes, and rank 0 holds 5."""
+
+    def gather(mine: dict[str, Any], everyone: list[Any]) -> None:
+        everyone[:] = [mine, mine | {"rank": 1, "peak_bytes": 7}]
+
+    monkeypatch.setattr(dist, "gather_object", gather)
+    run = TrainingRun([TrainingStep(1, 2.0, 1.0)], peak_bytes=5)
+    assert _gather(run, RankInfo.local(0, 2, tmp_path), 1, [])["peak_bytes"] == 7
