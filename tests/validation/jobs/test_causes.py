@@ -98,6 +98,14 @@ def test_more_memory_than_predicted_is_said_of_what_is_allocated(
     assert ("memory" in said and "30 %" in said) == is_said
 
 
+@pytest.mark.parametrize("peak_of", ["allocated", "reserved", "device"])
+def test_less_memory_than_predicted_is_said_whatever_is_measured(peak_of: str) -> None:
+    """What an allocator or a device holds is at least what tensors need."""
+    peak = 0.6 * TOLD.memory.peak_bytes
+    (said,) = compared(PREDICTED, peak_bytes=peak, peak_of=peak_of).causes
+    assert_names(said, "memory", "40 %", "less")
+
+
 @pytest.mark.parametrize(
     ("job", "named"),
     [
@@ -128,3 +136,18 @@ def test_where_a_trace_has_no_group_sizes_kinds_are_compared() -> None:
     assert rows == [("all_gather", 0.2, 0.3), ("all_reduce", 0.1, 0.1)]
     sized = compared(replace(PREDICTED, communicators_s={GATHER: 0.2})).kernels()[4:]
     assert sized == [("all_gather of 8", 0.2, 0.3), ("all_reduce of 8", 0.0, 0.1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "is_known"), [("overlap=ors+oag", True), ("overlap=dp", True), ("overlap=ors", False)]
+)
+def test_the_optimizers_timer_is_the_update_alone_where_gathers_overlap(
+    words: str, is_known: bool
+) -> None:
+    """Parameters that are gathered behind the update count in the timer, which is then no part of
+    a prediction."""
+    plan = parse_plan(f"data=8,zero=3,{words}", batch=16)
+    found = compared(None, timers_s={"optimizer": 0.2})
+    found = replace(found, prediction=replace(found.prediction, plan=plan))
+    update_s = found.prediction.breakdown_s["optimizer"] if is_known else None
+    assert found.timers() == [("optimizer", 0.2, update_s)]
