@@ -85,6 +85,12 @@ def test_a_job_of_megatrons_states_its_sizes() -> None:
     }
 
 
+def test_the_world_size_that_deepspeed_prints_is_not_the_number_of_devices() -> None:
+    """It has 16 data-parallel ranks in its configuration, of 512 devices."""
+    line = "[2026-01-15 10:00:00,100] [INFO] [config.py:1013:print]   world_size ........ 16\n"
+    assert read(ARGUMENTS + line + megatron((1, 1000.0))).ranks == 512
+
+
 @pytest.mark.parametrize(
     ("line", "sizes"),
     [
@@ -170,6 +176,12 @@ def test_torchtitans_tokens_per_second_are_seconds_of_a_devices_tokens() -> None
     assert (job.peak_bytes, job.peak_of) == (30 * 2**30, "reserved")
     assert job.entries[0].flops_per_s == 300.5e12
     assert any("2 ranks" in remark for remark in job.remarks)
+
+
+def test_the_peak_memory_of_a_job_is_the_largest_that_a_step_logged() -> None:
+    steps = enumerate((12, 30, 11), start=1)
+    job = read("".join(TITAN.format(rank=0, step=n, tps=1024, gib=gib) for n, gib in steps))
+    assert job.peak_bytes == 30 * 2**30
 
 
 def test_a_number_in_a_line_that_is_cut_off_does_not_count() -> None:
