@@ -8,7 +8,7 @@ import pytest
 
 from tests.messages import assert_names
 from tests.validation.test_report import answer
-from validation.report.answers import Answers, Pair
+from validation.report.answers import Answers, Pair, answers_in
 from validation.report.figures.efficiency import reach_of
 from validation.report.findings import Finding, Ladder, best_of
 from validation.report.headline import headline
@@ -117,3 +117,13 @@ def test_a_rung_that_does_not_fit_is_not_reached() -> None:
     reach = reach_of([Ladder({}, "weak", [*rungs, beyond])])
     assert reach is not None
     assert (reach.last.devices, reach.beyond) == (2, None)
+
+
+def test_a_whole_run_ends_in_the_middle_of_its_range() -> None:
+    ends = {"low_end": "2026-03-01", "end": "2026-04-01", "high_end": "2026-06-01"}
+    about = {"model": "gpt-5b", "machine": "frontier", "nodes": 64, "start": "2026-01-01"}
+    spent = {"effective_share": 0.9, "expected_s": 7.8e6, "shares": {"training": 0.9}}
+    run = {**about, **ends, **spent, "interval": {"interval_s": 3600.0}, "calendar": None}
+    said = headline(answers_in(run, "run.json"), {})
+    assert said.answer == "2026-04-01"
+    assert_names(said.sentence, "2026-03-01", "2026-06-01")

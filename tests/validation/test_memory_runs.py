@@ -188,6 +188,13 @@ def test_the_command_prints_rows_verdicts_and_what_was_refused(tmp_path: Path) -
     assert_names(shown.output, "1", "--defer-embedding-wgrad-compute")
 
 
+def test_runs_that_are_refused_are_counted_by_the_reason(tmp_path: Path) -> None:
+    """Two runs have an option that no plan stands for, and one uses CUDA graphs."""
+    found = validate_memory(some_golden(tmp_path, "mcore-371", "mcore-372", "mcore-703"))
+    assert not found.rows
+    assert sorted(found.refused.values()) == [1, 2]
+
+
 def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.csv"
     file.write_text("a,b\n1,2\n")
