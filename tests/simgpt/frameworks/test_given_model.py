@@ -107,6 +107,18 @@ def test_fields_that_the_user_sets_come_before_those_of_files() -> None:
     assert question.plan["expert"] == 8
 
 
+def test_a_sequence_that_the_user_sets_comes_before_that_of_the_files() -> None:
+    """2,048 of --model-set, though the script has 4,096 and the model 8,192."""
+    described = [Described(MEGATRON, SCRIPT | {"seq-length": 4096})]
+    set_by_user = {"sequence": 2048}
+    question = question_from(described, devices=64, model="llama-3.1-8b", changed=set_by_user)
+    assert question.model_set == set_by_user
+    assert question.gpt is not None
+    assert question.gpt.sequence == 2048
+    of_files = question_from(described, devices=64, model="llama-3.1-8b", changed={})
+    assert of_files.model_set == {"sequence": 4096}
+
+
 @pytest.mark.parametrize("name", [SIZE, "expert-tensor-parallel-size"])
 @pytest.mark.parametrize("size", [-4, 0])
 def test_a_size_below_one_is_refused(name: str, size: int) -> None:

@@ -65,6 +65,12 @@ def test_a_configuration_of_olmo_is_its_question_on_devices_that_are_given() -> 
         question_of_log(LOGS / "olmo.log")
 
 
+def test_devices_that_are_given_come_before_those_of_the_log() -> None:
+    """One sequence for each of 128 ranks, though the log tells of 64."""
+    found = question_of_log(LOGS / "torchtitan.log", devices=128)
+    assert (found.devices, found.batch) == (128, 128)
+
+
 def changed(name: str, tmp_path: Path, before: str, after: str) -> Path:
     """A sample in which one setting has another value."""
     text = (LOGS / name).read_text(encoding="utf-8")
