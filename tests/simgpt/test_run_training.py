@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from simgpt.arguments.training import adamw_of
 from tests.executor.data.megatron import write_indexed
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
@@ -141,6 +143,12 @@ def test_without_an_extra_its_option_says_what_brings_it(
     said = simgpt(*WORDS, option, "there")
     assert said.status == 5
     assert_names(said.sentence, option, package, f"simgpt[{extra}]")
+
+
+@pytest.mark.parametrize(("clip", "longest"), [(0.0, math.inf), (0.5, 0.5)])
+def test_a_clip_of_zero_leaves_gradients_of_every_length(clip: float, longest: float) -> None:
+    update = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
+    assert adamw_of(update | {"clip": clip}).clip == longest
 
 
 @pytest.mark.parametrize(
