@@ -160,6 +160,13 @@ def test_a_search_has_its_plans_best_first_each_with_its_own_command() -> None:
     assert f'"step_s": {best.step_s}' in again.out
 
 
+def test_a_ranking_by_messages_alone_does_not_call_its_best_plan_optimal() -> None:
+    plan = "pipe=1,recompute=none,zero=0,y=1,z=1,micro_batch=1"
+    ranked = api.search("tiny-30k", "frontier", 2, batch=4, plan=plan, rank_by="axonn")
+    assert len(ranked) > 1
+    assert (ranked.optimal, ranked.gap) == (False, None)
+
+
 def test_the_parts_of_a_why_are_rows() -> None:
     assert {"change", "step_s", "saving", "plan_string"} <= set(why().rows()[0])
     assert "elasticity" in why().rows("sensitivity")[0]
