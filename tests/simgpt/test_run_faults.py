@@ -11,6 +11,8 @@ import pytest
 from executor.checkpoints import ownership
 from executor.checkpoints.folder import steps_in
 from executor.checkpoints.ownership import owned
+from executor.launching import launch
+from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("forked_ranks")]
@@ -43,6 +45,28 @@ def test_a_trace_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
     said = run(tmp_path / "run", "--steps", "2", "--json", "--trace", "/dev/full")
     assert said.status == 5
     assert len(json.loads(said.out)["losses"]) == 2
+
+
+def test_a_run_whose_last_checkpoint_was_not_written_answers_and_ends_with_5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, why = launch.launch, "the checkpoint of step 1 was not written"
+
+    def unsaved(task: str, description: str, **how: Any) -> dict[str, Any]:
+        return start(task, description, **how) | {"unsaved": why}
+
+    monkeypatch.setattr(launch, "launch", unsaved)
+    said = run(tmp_path / "run", "--steps", "1", "--json")
+    assert said.status == 5
+    assert len(json.loads(said.out)["losses"]) == 1
+    assert_names(said.err.splitlines()[-1], why)
+
+
+def test_the_log_of_a_new_run_replaces_whatever_the_file_had(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("lines of another program\n")
+    assert run(tmp_path / "run", "--steps", "1", "--log", str(log)).status == 0
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1]
 
 
 def test_a_folder_that_another_run_saves_into_is_refused(
