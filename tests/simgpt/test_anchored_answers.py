@@ -103,6 +103,16 @@ def test_a_search_finds_the_same_plans_and_scales_all_of_them_alike(
     assert answer("predict", *QUESTION, *again)["step_s"] == pytest.approx(best["step_s"])
 
 
+def test_a_searchs_bound_on_other_plans_is_scaled_as_its_plans_are(anchor: str) -> None:
+    """A search that came to its end has no plan below the best one, anchored or not."""
+    narrow = ("--plan", "tp=1,pp=1,mbs=64,zero=1,recompute=none", "--top", "1", "--workers", "1")
+    words = ("search", *QUESTION, "--batch", "256", *narrow)
+    blind, found = answer(*words), answer(*words, "--anchor", anchor)
+    (its,), (mine,) = blind["plans"], found["plans"]
+    assert mine["step_s"] > 10 * its["step_s"]
+    assert (blind["bound"], found["bound"]) == (its["step_s"], pytest.approx(mine["step_s"]))
+
+
 def test_families_of_plans_do_not_decide_which_anchor_a_search_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
