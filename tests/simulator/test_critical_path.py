@@ -32,6 +32,7 @@ from tests.simulator.worlds import (
 )
 from workload.gpt import find_model
 from workload.lowering import lower
+from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH
 from workload.plan_text import parse_plan
 
 FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0)  # two ranks all-reduce 1 MB in 1 s
@@ -139,3 +140,12 @@ def test_what_experts_and_recipes_bring_has_names_of_its_own() -> None:
     assert found[CASTS] == {"amax", "quantise"}
     assert {"take_rows", "sum_rows", "sort_rows"} <= found[ROWS]
     assert found["routing"] == {"route", "route_grad"}
+
+
+@pytest.mark.parametrize("plan", ["data=2,expert=2", "data=2,expert=2,context=2"])
+def test_experts_rows_are_filed_under_experts_both_there_and_back(plan: str) -> None:
+    """With context=2 both exchanges are along context, which says less than what they are for."""
+    program = lower(find_model("tiny-mixtral-130k"), parse_plan(plan, batch=2))
+    exchanges = [op for op in program.ops if op.kind == "all_to_all"]
+    assert {op.purpose for op in exchanges} == {EXPERT_DISPATCH, EXPERT_COMBINE}
+    assert {cause_of(op) for op in exchanges} == {Cause("expert", "all-to-alls")}
