@@ -12,7 +12,7 @@ from simulator.stacks import load_stack
 from simulator.stacks.stack import EXECUTOR
 from tests.messages import names
 from tests.simgpt.face import simgpt
-from topologies.machine_files import load_machine
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import scheduler
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
@@ -75,6 +75,19 @@ def test_plans_that_no_search_has_are_refused_by_name() -> None:
     alone = parse_plan("data=1", batch=1)
     with pytest.raises(PlanCannotRunError, match="needs 8"):
         plan_importance(gpt, alone, machine, scheduler(machine, 1), EXECUTOR)
+
+
+@pytest.mark.usefixtures("exact_peaks")
+def test_only_plans_that_fit_have_a_part_in_the_importance() -> None:
+    """Of 12 plans the 3 pipelines are the fastest and the largest: they need 416 to 422 kB, where
+    the others, of x=2 or y=2, need 333 to 357 kB."""
+    gpt, plan = find_model("tiny-30k"), parse_plan("x=2,overlap=none", batch=1)
+    small = {"device.memory": "400 kB", "device.reserve": "0 B"}
+    machine = with_settings(load_machine("frontier"), small)
+    found = plan_importance(gpt, plan, machine, scheduler(machine, 2), EXECUTOR)
+    assert (found.plans, found.unfit, found.space) == (9, 3, 12)
+    assert found.fastest == plan
+    assert "pipe" not in found.shares
 
 
 @pytest.mark.slow
