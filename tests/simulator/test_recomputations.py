@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.explain.enough_recomputation import EnoughRecomputation
 from simulator.explain.nearest_fit import habits_in_memory
 from simulator.explain.recomputations import Recomputation, estimated_bytes, recomputations
 from simulator.predict import predict
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, load_stack
 from simulator.stacks.job import Job, job_of
+from simulator.uncertainty.fitting import EXACT
 from topologies.machine_files import load_machine
 from topologies.placement import with_room
 from workload.gpt import find_model
+from workload.plan_text import parse_plan
 
 H100 = with_room(load_machine("16x8xH100,8xNDR"), 128)
 FEW = {"mixtral-8x7b": 8, "deepseek-v2-lite": 6, "llama-3.1-8b": 8, "nemotron-h-8b": 0}
@@ -135,3 +138,19 @@ def test_what_runs_again_already_stays() -> None:
     assert all("layernorm" in each and len(each) > 1 for each in named)
     assert found(asked("llama-3.1-8b", "dp=rest,mbs=1,recompute=full")) == {}
     assert found(asked("llama-3.1-8b", "dp=rest,mbs=1,recompute=full:2")) == {}
+
+
+def test_of_a_pipeline_as_few_layers_run_again_as_are_enough_to_the_byte() -> None:
+    """Of a stage's three layers: two, and all where two need a byte more than there is."""
+    gpt, machine = (
+        replace(find_model("tiny-30k"), layers=6, sequence=1024),
+        load_machine("frontier"),
+    )
+    plan = parse_plan("pipe=2,micro_batch=1", batch=2)
+    before, again = predict(gpt, plan, machine), replace(plan, recompute="full:2")
+    two = predict(gpt, again, machine).memory.peak_bytes
+    for room, enough in ((two, "full:2"), (two - 1, "full")):
+        memory = replace(before.memory, capacity_bytes=room, errors=EXACT)
+        small = replace(before, memory=memory)
+        offered = EnoughRecomputation(small, machine, {"recompute": "full"}).changes()
+        assert offered == [{"recompute": enough}]
