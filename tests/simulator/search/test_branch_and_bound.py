@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from simulator.search.warm_start import FEW
 from tests.examples import few_and_many
 from tests.messages import names
 from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
+from topologies.placement import Placement, contiguous
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.grid import AXES, USUAL
@@ -125,6 +127,20 @@ def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_fi
     schedules = [each.plan.schedule for each in found]
     assert schedules == ["zb-1p", "zb-2p", "zb-h1", "1f1b", "gpipe"]
     assert [each.step_s for each in found] == [found[0].step_s] * 3 + [found[3].step_s] * 2
+
+
+def test_the_steps_found_are_those_of_the_ranks_where_they_are_placed() -> None:
+    """Two ranks on one node, and with a node for each."""
+    machine, plan = MACHINES["frontier"], parse_plan("x=2,micro_batch=2,overlap=none", batch=2)
+    named = (*AXES, "overlap", "recompute", "zero", "sequence_parallel")
+    fixed = {key: getattr(plan, key) for key in named}
+    apart = Placement(node=np.arange(2), device=np.zeros(2, dtype=np.int64))
+    steps = []
+    for placement in (contiguous(machine, 2), apart):
+        best = best_plan(SMALL, machine, 2, 2, fixed=fixed, placement=placement)
+        assert best.step_s == predict(SMALL, best.plan, machine, placement=placement).step_s
+        steps.append(best.step_s)
+    assert steps[1] > 1.1 * steps[0]
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:
