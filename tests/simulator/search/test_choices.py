@@ -199,6 +199,20 @@ def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
     assert {p.context_kind for space in spaces_of(one) for p in every_plan(space)} == {"ulysses"}
 
 
+@pytest.mark.parametrize(
+    ("kept", "kinds"),
+    [({}, {"ring", "all_gather", "ulysses"}), ({"context_kind": "ulysses"}, {"ulysses"})],
+)
+def test_parts_of_sequences_that_every_plan_splits_meet_in_each_way_that_is_left(
+    kept: dict[str, Any], kinds: set[str]
+) -> None:
+    fixed = without("zero") | {"x": 1, "context": 2} | kept
+    spaces = spaces_of(SearchProblem(SMALL, 2, 2, fixed))
+    plans = [plan for space in spaces for plan in every_plan(space)]
+    assert {plan.context for plan in plans} == {2}
+    assert {plan.context_kind for plan in plans} == kinds
+
+
 def test_what_cannot_be_chosen_is_refused_by_name() -> None:
     with pytest.raises(MachineError, check=names("perlmutter", "device.peak_flops.mxfp8")):
         last(search(SearchProblem(SMALL, 4, 8, FEW, several={"precision": ("bf16", "mxfp8")}),
