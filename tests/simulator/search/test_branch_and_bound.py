@@ -129,6 +129,30 @@ def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_fi
     assert [each.step_s for each in found] == [found[0].step_s] * 3 + [found[3].step_s] * 2
 
 
+ALIKE = {
+    "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", "sequence_parallel": False,
+    "overlap": (),
+}  # fmt: skip
+
+
+def test_the_second_best_plan_is_found_behind_the_best() -> None:
+    """With four ranks in one order there are six plans: x of 1, 2 or 4, and micro-batches."""
+    problem = SearchProblem(SMALL, 4, 4, {**ALIKE, "order": USUAL})
+    machine = MACHINES["perlmutter"]
+    every = sorted(predict(SMALL, each, machine).step_s for each in every_plan(space_of(problem)))
+    found = last(search(problem, machine, top=2)).found
+    assert [each.step_s for each in found] == every[:2]
+
+
+def test_asked_for_as_many_plans_as_there_are_a_search_leaves_none_out() -> None:
+    """Two ranks of x on one node of four, and on two nodes: the orders of one shape."""
+    problem = SearchProblem(SMALL, 8, 4, {**ALIKE, "x": 2, "micro_batch": 1})
+    plans = set(every_plan(space_of(problem)))
+    found = last(search(problem, MACHINES["perlmutter"], top=len(plans))).found
+    assert len(plans) == 2
+    assert {each.plan for each in found} == plans
+
+
 def test_the_steps_found_are_those_of_the_ranks_where_they_are_placed() -> None:
     """Two ranks on one node, and with a node for each."""
     machine, plan = MACHINES["frontier"], parse_plan("x=2,micro_batch=2,overlap=none", batch=2)
