@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from simulator.ranks.fabric import MachineFabric
 from simulator.search.asked.expert_splits import RUNS, runs_of
 from simulator.search.bounds.batched_programs import PlacedProgram, sized
 from simulator.search.bounds.stream_bound import Entries
 from simulator.search.orders import ANY, FIRST, NUMBER_OF, ORDERS, by_first_axis, rank_orders
 from simulator.search.problem import SearchProblem
+from simulator.search.rings.ring_numbers import RingNumbers
 from simulator.search.rings.strides import (
     Spans,
     Strides,
@@ -25,7 +28,9 @@ from simulator.search.root_nodes import entries_of
 from simulator.search.space import space_of
 from simulator.search.tree_nodes import in_every_order, with_each_axis_first
 from tests.examples import few_and_many
+from tests.simulator.search.drawn import MACHINES
 from tests.simulator.search.test_relaxed import MIXTURE
+from workload.gpt import find_model
 from workload.grid import AXES, axes_of
 
 AXIS_OF = {number: axis for axis, number in FIRST.items()}
@@ -121,3 +126,23 @@ def test_orders_with_each_axis_first_are_all_orders() -> None:
         assert placed_entries(*in_every_order(space, *placed)) == expected
         fewer += len(placed_entries(*placed)) < len(expected)
     assert fewer
+
+
+@pytest.mark.parametrize("sums_first", [True, False])
+def test_in_unknown_places_a_gather_has_the_ideal_rings_and_a_sum_has_none(
+    sums_first: bool,
+) -> None:
+    """Four ranks of eight along z and data, under any order: a gather is no faster than on the
+    ideal rings of four, and a sum may be faster, whichever of both is asked for first."""
+    fixed = {"x": 2, "y": 1, "z": 2, "pipe": 1, "micro_batch": 1, "zero": 0, "recompute": "none"}
+    fixed |= {"sequence_parallel": False}
+    space, fabric = (
+        space_of(SearchProblem(find_model("tiny-30k"), 8, 8, fixed)),
+        MachineFabric(MACHINES["frontier"], 8),
+    )
+    some, numbers = next(sized(space, np.zeros(1, dtype=np.int64))), RingNumbers(space, fabric)
+    expected = {True: (), False: tuple(fabric.fastest(fabric.ideal(4)))}
+    assert expected[False]
+    for reduces in (sums_first, not sums_first):
+        (number,) = numbers.of(some, (("z", "data"), reduces, False)).tolist()
+        assert numbers.rings[number] == expected[reduces]
