@@ -142,6 +142,15 @@ def test_under_zero_3_the_bucket_is_there_all_the_time() -> None:
     assert {*(levels[1] - levels[0]).tolist()} == {2 * 10**6}
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("stack", ["deepspeed", "megatron-deepspeed"])
+def test_deepspeed_collects_gradients_in_a_bucket_of_a_gigabyte(stack: str, zero: int) -> None:
+    """500 million elements of 2 bytes, however small the model is."""
+    job = job_of(LAMA, f"data=4,mbs=1,zero={zero}", load_stack(stack), batch=4)
+    found = predict(job.gpt, job.plan, load_machine("dgx-a100"), stack=job.stack).memory
+    assert found.peak_bytes == pytest.approx(1e9, rel=1e-3)
+
+
 @pytest.mark.parametrize(("zero", "parts"), [(0, 1), (2, 4), (3, 4)])
 def test_an_update_that_is_not_fused_holds_the_roots_of_all_that_it_updates(
     zero: int, parts: int

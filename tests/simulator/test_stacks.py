@@ -149,6 +149,19 @@ def test_each_micro_batch_reduces_gradients_in_the_stacks_dtype(
     assert sent["fp32"] - sent["bf16"] == 2 * weights * (wire - 2) + norms * 2
 
 
+def test_under_fp8_torchtitan_gathers_a_byte_of_each_weight_in_place_of_two() -> None:
+    """Those of layers in the forward pass and again in the backward pass, those of the embedding
+    and of the head once."""
+    sent = []
+    for precision in ("", ",precision=fp8"):
+        text = f"dp=rest,mbs=1,zero=3{precision}"
+        found = job_of(SMALL, text, load_stack("torchtitan"), devices=8, batch=8)
+        step = predict(found.gpt, found.plan, load_machine("dgx-h100"), stack=found.stack)
+        sent.append(step.comm_bytes["data"])
+    layers, ends = 2 * 12 * 512**2, 2 * 1024 * 512
+    assert sent[0] - sent[1] == 2 * layers + ends
+
+
 @pytest.mark.parametrize("reshard", ["true", "false"])
 def test_a_pipeline_of_fsdp2_holds_unsharded_parameters_once(reshard: str) -> None:
     """8 layers of 12 h^2 weights in 4 stages: 2 bytes for each, whatever is in flight."""
