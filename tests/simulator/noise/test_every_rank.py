@@ -110,8 +110,14 @@ def test_micro_batches_that_were_left_out_are_executed(text: str) -> None:
     assert slow > step.play(PLAIN).ticks[0]
 
 
-def played(text: str, speeds: list[float] | Factors, *ops: Op, **seconds: float) -> Played:
-    """A program written by hand, with a factor for each rank's compute."""
+def played(
+    text: str,
+    speeds: list[float] | Factors,
+    *ops: Op,
+    pool: Factors | None = None,
+    **seconds: float,
+) -> Played:
+    """A program written by hand, with a factor for each rank's compute, and jitter of a pool."""
     program = by_hand(text, *ops)
     program = replace(program, plan=plan_of(text))
     nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
@@ -119,7 +125,7 @@ def played(text: str, speeds: list[float] | Factors, *ops: Op, **seconds: float)
     fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
     timed = _timed(whole, 1, GivenSeconds(**seconds), classes_of([program], fabric))
     assert timed is not None
-    return OneStage(timed).play(Draw(0, (0,), np.atleast_2d(speeds)))
+    return OneStage(timed).play(Draw(0, (0,), np.atleast_2d(speeds), pool))
 
 
 def seconds_of(found: Played) -> dict[str, float]:
@@ -133,6 +139,14 @@ def test_of_two_ranks_the_fast_one_waits_for_the_slow_one() -> None:
     found = played("data=2", [1.0, 1.1], *ops, long=10.0, short=5.0)
     assert found.ticks[0] / TICKS_PER_S == pytest.approx(17.5)
     assert seconds_of(found) == pytest.approx({OWN: 16.75, "data": 0.5, END: 0.25})
+
+
+def test_a_slow_device_is_so_many_times_as_slow_under_jitter_too() -> None:
+    """10 s of compute take 1.2 * 10 s on one rank and 1.2 * 1.5 * 10 s on the other, 1 s a sum."""
+    ops = (compute("work", "", "a"), reduce("sum", "a", "data", 1))
+    found = played("data=2", [1.0, 1.5], *ops, pool=np.full(8, 1.2), work=10.0)
+    assert found.ticks[0] / TICKS_PER_S == pytest.approx(18 + 1)
+    assert seconds_of(found) == pytest.approx({OWN: 16, "data": 3, END: 0}, abs=1e-9)
 
 
 def test_a_delay_is_waited_for_along_each_axis_by_the_ranks_that_it_reaches_there() -> None:
