@@ -245,5 +245,10 @@ def test_two_steps_send_fewer_larger_messages_across_and_more_bytes_inside() -> 
     assert (across.moved_bytes, across.hops, across.chunk_bytes) == (448e6, 7, 8e6)
     (flat,) = algorithms.pairwise(64e6, group_of(ring))
     assert (flat.moved_bytes, flat.hops, flat.chunk_bytes) == (448e6, 56, 1e6)
+    # Four ranks in each of eight nodes: a quarter to each of 3 neighbours, then an eighth to each
+    # of 7 nodes, for all four by the same NICs.
+    inside, across = algorithms.two_steps(64e6, group_of(replace(ring, ranks=32)))
+    assert (inside.moved_bytes, inside.chunk_bytes) == (48e6, 16e6)
+    assert (across.moved_bytes, across.chunk_bytes) == (224e6, 8e6)
     alone = replace(ring, ranks=8, devices_per_node=1, within_bytes_per_s=float("inf"))
     assert algorithms.two_steps(64e6, group_of(alone)) == algorithms.pairwise(64e6, group_of(alone))
