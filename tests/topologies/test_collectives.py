@@ -16,6 +16,7 @@ from topologies.collectives.collective_time import (
     algorithm_seconds,
     collective_seconds,
     with_algorithm,
+    with_reached,
 )
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
@@ -274,6 +275,18 @@ def test_a_pairs_ring_reaches_the_share_of_its_kind_of_links() -> None:
     assert collective_seconds(machine, "all_gather", 1e9, ring) == pytest.approx(expected)
     unknown = dataclasses.replace(ring, pair_links=2)
     assert collective_seconds(machine, "all_gather", 1e9, unknown) == pytest.approx(3.5e-3)
+
+
+def test_kernels_reach_their_share_also_where_all_to_alls_have_no_curve_of_their_own() -> None:
+    """They take that of all-gathers: a large one at half of the rate takes twice as long."""
+    software = dataclasses.replace(FRONTIER.software, all_to_all=None)
+    machine = dataclasses.replace(FRONTIER, software=software)
+    curve = machine.software.all_gather
+    assert curve is not None
+    slow = with_reached(machine, None, curve.efficiency_across / 2)
+    ring = whole_nodes(machine, 64)
+    seconds = [collective_seconds(each, "all_to_all", 1e12, ring) for each in (machine, slow)]
+    assert seconds[1] == pytest.approx(2 * seconds[0], rel=0.01)
 
 
 @pytest.mark.parametrize("rows", ["[[4, 1.2]]", "[[4, 0]]", "[[0.5, 0.5]]", "[[4, 0.5], [4, 0.6]]"])
