@@ -85,3 +85,13 @@ def test_pairs_on_a_switch_load_each_devices_links_to_it() -> None:
     traffic = RingTraffic("x", np.arange(8).reshape(1, 8), 7.0, pairs=True)
     found = link_loads(machine, contiguous(machine, 8), [traffic])
     assert found.links == {(device, SWITCH): 7.0 for device in range(8)}
+
+
+def test_uplinks_of_a_leaf_carry_what_the_nics_of_one_rail_send() -> None:
+    """Eight groups of one device in each of two units: a leaf joins the first NICs of all nodes."""
+    machine = load_machine("dgx-h100")
+    unit = machine.interconnect.nodes_per_unit * 8  # type: ignore[union-attr]
+    groups = np.array([[device, unit + device] for device in range(8)])
+    found = link_loads(machine, contiguous(machine, 2 * unit), [RingTraffic("x", groups, 5.0)])
+    assert_names(found.sorts[-1].words, "uplinks")
+    assert found.sorts[-1].most_bytes == 5.0
