@@ -60,6 +60,7 @@ def test_rows_alone_say_the_ranks_by_their_bandwidths(tmp_path: Path) -> None:
     assert (table.kind, table.ranks, table.nodes, table.rows) == ("all_reduce", 16, 0, ROWS)
     assert with_nodes(table, 8).nodes == 2
     assert with_nodes(table, 4).nodes == 4
+    assert with_nodes(table, 6).nodes == 3  # the last one with four of them
 
 
 def test_a_single_process_says_its_ranks_by_threads_and_devices(tmp_path: Path) -> None:
