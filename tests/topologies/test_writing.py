@@ -110,6 +110,17 @@ def test_permissions_are_those_of_an_open_or_of_the_earlier_file(tmp_path: Path)
     assert earlier.read_text() == "2"
 
 
+def test_a_private_file_is_the_users_alone_also_where_the_earlier_one_was_not(
+    tmp_path: Path,
+) -> None:
+    new, earlier = tmp_path / "new", tmp_path / "earlier"
+    earlier.write_text("1")
+    earlier.chmod(0o644)
+    for path in (new, earlier):
+        write_whole(path, "2", private=True)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (new, earlier)] == [0o600, 0o600]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
 def test_a_file_that_is_protected_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
