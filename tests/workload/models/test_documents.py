@@ -86,6 +86,13 @@ def test_the_work_of_ranks_is_that_of_their_chunks() -> None:
     assert cores == {"ring": [1.25, 2.0] * 2, "all_gather": [1.5] * 2, "ulysses": [None] * 2}
 
 
+def test_keys_in_a_ring_come_from_the_rank_before() -> None:
+    """Three ranks have tokens 0 and 5, 1 and 4, 2 and 3 of documents of 4 and 2 tokens. At step 1
+    they have the keys of 2 and 3, of which 0 and 5 see none, of 0 and 5, of which 1 sees one, and
+    of 1 and 4, of which 2 and 3 see one each."""
+    assert documents.in_ring("4+2", 0, 3) == [[2, 2, 3], [0, 1, 2], [1, 0, 2]]
+
+
 def test_a_ring_leaves_out_steps_of_which_no_query_sees_a_key() -> None:
     """Chunks of 2 tokens: documents of 1, 2 and 5 end within them; only that of 5 and that of 2
     have tokens of several ranks."""
