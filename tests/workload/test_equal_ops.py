@@ -45,6 +45,11 @@ def test_ops_of_one_sort_are_equal_and_few(text: str) -> None:
         assert len(equal.first) - others < len(in_layers) / 4
 
 
+def test_ops_of_equal_sizes_in_other_precisions_are_of_sorts_of_their_own() -> None:
+    op = next(op for op in programs("x=2")[0].ops if op.kind == "matmul" and op.part.is_layer)
+    assert equal_ops([op, replace(op, dtype="fp8"), op]).sort.tolist() == [0, 1, 0]
+
+
 def test_evaluated_ops_are_those_of_a_program_that_is_lowered_plainly() -> None:
     _, wide, again = programs("x=2,y=2,z=2,recompute=full")
     plain = lower(wide.gpt, wide.plan)
