@@ -76,6 +76,13 @@ def test_two_depths_count_twice_in_flops_and_once_in_parameters_where_they_share
     assert OWN.model_flops(1) == SUPER.model_flops(1)
 
 
+def test_losses_of_all_depths_together_have_the_weight_of_the_module() -> None:
+    program = lower(replace(SUPER, mtp_loss=0.5), parse_plan("batch=1,overlap=none"))
+    for kind in ("loss_mean", "loss_grad"):
+        ops = [op for op in program.ops if op.kind == kind]
+        assert [op.attributes.get("weight", 1.0) for op in ops] == [1.0, 0.25, 0.25]
+
+
 def test_gradients_of_shared_weights_are_added_from_the_last_depth_to_the_first() -> None:
     program = lower(SUPER, parse_plan("micro_batch=2,batch=4,overlap=none"))
     own = [op for op in program.ops if "l4.qkv.w.grad" in op.writes and op.kind == "accumulate"]
