@@ -102,6 +102,16 @@ def test_a_stage_moves_all_it_has_before_each_pass_and_goes_back_at_the_end() ->
             assert own == set(program.layouts)
 
 
+@pytest.mark.parametrize(("rule", "second"), [("mezo", -2.0), ("fedkseed-step", -1.0)])
+def test_the_second_pass_is_as_far_from_the_start_as_the_first(rule: str, second: float) -> None:
+    """In place two steps back from where the first one was; from master copies one step back."""
+    program = program_of("data=2,batch=2", rule)
+    scales = {
+        (op.micro_batch, op.attributes["scale"]) for op in program.ops if op.kind == "perturb"
+    }
+    assert scales == {(0, 1.0), (1, second)}
+
+
 def test_the_slots_of_a_pipeline_are_those_of_both_passes_without_a_bubble_between() -> None:
     plan = parse_plan("pipe=4,batch=8,micro_batch=1,optimizer=mezo")
     for stage in range(4):
