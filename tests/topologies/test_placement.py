@@ -70,6 +70,13 @@ def test_the_same_seed_gives_the_same_nodes_in_ascending_order() -> None:
     assert (np.diff(random(FRONTIER, 512, seed=1).node) >= 0).all()
     shuffled = random(FRONTIER, 512, seed=1, order="shuffled")
     assert (np.diff(shuffled.node) < 0).any()
+    assert parse_placement("random:seed=1:order=shuffled", FRONTIER, 512) == shuffled
+
+
+def test_a_scheduler_gives_other_nodes_with_another_seed() -> None:
+    given = [parse_placement(f"scheduler:seed={seed}", FRONTIER, 512) for seed in (1, 1, 2)]
+    assert given[0] == given[1] != given[2]
+    assert parse_placement("scheduler", FRONTIER, 512) not in given
 
 
 @pytest.mark.parametrize(
