@@ -23,7 +23,7 @@ from workload.expert_loads.histogram import (
     routed,
 )
 from workload.expert_loads.histogram_file import as_document, histogram_of, read_routed
-from workload.expert_loads.rank_sizes import least_sizes, sizes_of_ranks
+from workload.expert_loads.rank_sizes import fullest, least_sizes, sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.pipeline.stages import like_stages
@@ -160,6 +160,15 @@ def test_memory_is_that_of_one_rank_and_not_of_the_busiest_of_each_layer() -> No
     peaks = [replace(turns, known_nbytes=own).peak.total_bytes for own in sizes_of_ranks(turns)]
     assert even.peak.total_bytes < max(peaks) < turns.peak.total_bytes
     assert turns.peak.total_bytes == same.peak.total_bytes
+
+
+def test_the_fullest_rank_need_not_have_most_rows_in_all() -> None:
+    """Where layers run again one at a time, a rank with 5 of 8 rows of one layer and none of the
+    other is fuller than one with 3 of 8 in both."""
+    gpt = with_counts((3, 5, 0, 0), (3, 0, 3, 2))
+    program = program_of(gpt, "data=4,expert=4,recompute=full")
+    both, one = (_peak(program, sizes) for sizes in sizes_of_ranks(program))
+    assert both < one == fullest(program).peak.total_bytes
 
 
 def test_stages_are_alike_where_their_experts_are_chosen_as_often() -> None:
