@@ -125,6 +125,7 @@ def test_a_weight_is_gathered_and_its_gradient_scattered_once_a_micro_batch(word
     [
         (TINY, "loss_chunks=3", ("loss_chunks=3", "micro-batch=64")),
         (TINY, "loss=fused,x=2", ("loss=fused", "x=2", "x=1", "loss_chunks")),
+        (TINY, "loss=fused,y=2", ("loss=fused", "y=2", "y=1", "loss_chunks")),
         (FURTHER, "loss_chunks=2", ("mtp_layers=1",)),
         (FURTHER, "loss=fused", ("mtp_layers=1",)),
     ],
