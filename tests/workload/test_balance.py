@@ -17,7 +17,7 @@ from tests.messages import names
 from tests.workload.test_experts import TWO, of_layer, program_of
 from workload.errors import ModelError
 from workload.grid import Grid
-from workload.lowering import lower, lower_again
+from workload.lowering import lower, lower_again, lower_forward
 from workload.op import Op
 from workload.plan_text import parse_plan
 
@@ -102,6 +102,12 @@ def test_in_a_v_the_first_loss_of_a_stage_begins_its_sum_and_every_layers_is_add
         of_layers.update(op.part.layer for op in losses)
         counted.update(op.part.layer for op in counts)
     assert of_layers == counted == dict.fromkeys(range(2, 8), 8)
+
+
+def test_an_evaluation_goes_without_it() -> None:
+    plan = parse_plan("micro_batch=2,batch=4")
+    without = lower_forward(replace(BOTH, balance_loss=0.0), plan)
+    assert lower_forward(BOTH, plan).ops == without.ops
 
 
 def test_what_runs_again_neither_counts_nor_adds_to_the_loss() -> None:
