@@ -55,6 +55,16 @@ def test_a_rule_keeps_its_states_of_matrices_and_of_everything_else(
     assert held(program_of(f"optimizer={rule}"), "optimizer") == states + master
 
 
+def test_weights_of_matrices_and_tables_decay_and_norms_and_biases_do_not() -> None:
+    decays: dict[str, bool] = {}
+    for op in closing(program_of("z=2,data=2"), "adamw"):
+        decays |= zip(op.attributes["parameters"], op.attributes["decays"], strict=True)
+    of_layer = ("qkv.w", "out.w", "up.w", "down.w")
+    matrices = {f"l{layer}.{name}" for layer in range(2) for name in of_layer}
+    assert {name for name, decay in decays.items() if decay} == matrices | {"embed.w", "position.w"}
+    assert {"norm.w", "norm.b", "l1.norm2.b", "l1.qkv.b"} < set(decays)
+
+
 def test_lomo_keeps_gradients_of_norms_biases_and_positions_alone() -> None:
     program = program_of("z=2,data=2,optimizer=lomo")
     assert held(program, "gradients") == 4 * SMALL
