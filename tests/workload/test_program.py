@@ -245,6 +245,21 @@ def test_the_gradients_of_what_worked_on_split_rows_are_summed_over_x_too() -> N
     assert {"norm.w.grad", "l0.out.b.grad", "position.w.grad"} < set(rows.reads)
 
 
+@pytest.mark.parametrize(
+    ("split", "parts"),
+    [("x=2", 1), ("y=2", 2), ("x=2,sequence_parallel=true", 2)],
+)
+def test_stages_send_each_other_the_rows_and_columns_that_ranks_have(
+    split: str, parts: int
+) -> None:
+    """Of 2 sequences of 16 tokens and 32 columns, in 2 bytes."""
+    text = f"pipe=2,micro_batch=2,{split}"
+    for stage in range(2):
+        program = lower(replace(ONE_LAYER, layers=2), parse_plan(text, batch=4), stage)
+        sent = {op.nbytes for op in program.ops if op.kind in ("send", "recv")}
+        assert sent == {2 * 16 * 32 * 2 // parts}
+
+
 def test_oar_gathers_the_input_again_beside_its_gradients_matmul() -> None:
     program = program_of("x=2,sequence_parallel=true,overlap=oar")
     gather = place(program, "m0.l0.up.grad.source.gather")
