@@ -310,6 +310,13 @@ def test_an_rmsnorm_reduces_one_sum_per_token_and_a_layernorm_two() -> None:
             assert op_of(program, f"m0.l0.{name}").nbytes == 4 * sums * rows
 
 
+@pytest.mark.parametrize("gpt", [ONE_LLAMA, ONE_LAYER])
+def test_norms_of_split_columns_divide_their_sums_by_the_whole_width(gpt: GPT) -> None:
+    ops = [op for op in program_of("y=4", gpt).ops if op.part.is_layer and "norm" in op.label]
+    widths = {op.label: op.attributes["width"] for op in ops if "width" in op.attributes}
+    assert widths == dict.fromkeys(("norm1", "norm2", "norm1.grad", "norm2.grad"), 32)
+
+
 def test_without_biases_no_op_and_no_parameter_is_a_bias() -> None:
     program = program_of("x=2,y=2,z=2", replace(ONE_LAYER, biases=False))
     assert not {"bias", "column_sum"} & {op.kind for op in program.ops}
