@@ -8,9 +8,11 @@ from itertools import product
 import pytest
 
 from tests.messages import names
-from tests.workload.test_experts import ROWS, of_layer, program_of
+from tests.workload.test_experts import ROWS, TWO, of_layer, program_of
+from topologies.session import Session
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Axes, Grid
+from workload.lowering import expect_many, lower, lower_again
 from workload.plan_text import parse_plan
 
 
@@ -81,6 +83,17 @@ def test_experts_lie_over_context_first_and_then_over_data() -> None:
     assert sums["experts.grads.reduce"] == ("expert_copies",)
     assert sums["grads.reduce"] == ("context", "data")
     assert program.buffers["l1.experts.up.w"].replicas == 2
+
+
+def test_a_program_of_formulas_is_of_one_order_of_the_axes_of_experts() -> None:
+    """In two orders that are the same to all else."""
+    text = "x=2,data=4,expert=8,expert_tensor=1,sp=true,batch=8,overlap=none"
+    both = [parse_plan(f"{text},order={order}") for order in ("x-y-z-data-pipe", "z-data-x-y-pipe")]
+    assert [plan.expert_axes for plan in both] == [("x", "expert"), ("expert", "x")]
+    with Session():
+        expect_many()
+        again = [lower_again(TWO, plan) for plan in both]
+    assert [program.ops for program in again] == [lower(TWO, plan).ops for plan in both]
 
 
 def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> None:
