@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples import one_in
 from tests.messages import names
 from tests.simgpt.face import simgpt
 from tests.simgpt.fuzz.costly import COSTLY, EVENTS_BEGIN, NEMO, SCRIPT, TRACE, command
@@ -85,10 +84,7 @@ def limited() -> Iterator[Limited]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    one_in(
-        2, [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COSTLY]
-    ),
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COSTLY]
 )
 def test_a_costly_file_is_refused_within_memory_and_time(
     name: str, limited: Limited, tmp_path: Path
