@@ -33,7 +33,6 @@ SERVER = """
 import gc, json, os, resource, sys
 import simgpt.frameworks.importing, simulator.predict, validation.jobs.reading
 from simgpt.cli import main
-from tests.examples import one_in, one_in
 
 gc.freeze()
 addresses, processor_s = map(int, sys.argv[1:])

@@ -50,7 +50,6 @@ HELP = f"""
 from simgpt.cli import main
 from simgpt.commands.serve.answers import answered
 import sys
-from tests.examples import one_in, one_in
 answered("predict", {TINY!r})
 sys.argv = ["simgpt", "predict", "--help"]
 main()
