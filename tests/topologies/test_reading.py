@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tracemalloc
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.messages import assert_names, names
 from topologies.errors import SimgptError
+from topologies.files import reading
 from topologies.files.reading import ANSWER_BYTES, MOST_DEPTH, MOST_LINES, SMALL_BYTES, UserFile
 
 FILE = UserFile("thing", SimgptError)
@@ -185,3 +187,14 @@ def test_a_table_has_lines_with_their_ends_and_not_too_many(tmp_path: Path) -> N
     path = written(tmp_path, "b.csv", "\n" * (MOST_LINES + 1))
     with pytest.raises(SimgptError, check=names("100,000")):
         FILE.lines(path)
+
+
+def test_as_many_values_as_a_document_may_have_fit_into_a_gigabyte() -> None:
+    text = json.dumps([{"key": 0.5}] * 10_000)  # three values each, the list's own aside
+    tracemalloc.start()
+    try:
+        document = json.loads(text)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size / (3 * len(document)) * reading.MOST_VALUES < 2**30
