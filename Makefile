@@ -38,28 +38,28 @@ demo: $(VENV)/.installed-run
 	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 	@echo "$$SHOWN"
 
-# Linters and tests run side by side, because those wait for a network, a process or a file now and then.
+# Types are checked on one core, and tests now and then wait for each other: run both at once.
 BESIDE_LINT = $(MAKE) --no-print-directory --jobs 2 lint
 
 # Under three minutes on two cores: the files of tests/check.txt.
 check: $(VENV)/.installed-test
 	$(BESIDE_LINT) checks
 
-checks:
+checks: $(VENV)/.installed-test
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow" @tests/check.txt
 
 # What CI runs: all quick tests.
 test: $(VENV)/.installed-test
 	$(BESIDE_LINT) tests
 
-tests:
+tests: $(VENV)/.installed-test
 	$(PYTEST) $(BOTH_CORES) -m "not gpu and not slow"
 
 # Hours. CI runs it each night and keeps its record (tools/test_record.py).
 test-all: $(VENV)/.installed-test
 	$(BESIDE_LINT) all-tests
 
-all-tests:
+all-tests: $(VENV)/.installed-test
 	$(PYTEST) $(BOTH_CORES) -m "not gpu" --junitxml=build/test-all.xml
 
 # On a machine with a GPU: tests, calibration, validation and throughput, within 25 minutes and without

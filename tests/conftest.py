@@ -66,7 +66,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """What ends with the process is not looked through once more, which takes seconds."""
+    """Pytest then collects garbage several times, which is none of what ends with the process."""
     gc.freeze()
 
 

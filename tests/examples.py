@@ -1,4 +1,4 @@
-"""One property, checked on a few drawn examples in every run and on many in the slow one."""
+"""Which examples and parameters of a test every run has, and which the slow one alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,12 +46,16 @@ def few_and_many(
 
 def one_in(count: int, values: Iterable[Any]) -> list[Any]:
     """All of these as parameters; those but the first of each so many are slow tests."""
-    given = [each if isinstance(each, ParameterSet) else _parameters(each) for each in values]
     return [
-        each if at % count == 0 else each._replace(marks=[*each.marks, pytest.mark.slow])
-        for at, each in enumerate(given)
+        each if at % count == 0 else parameter
+        for at, each in enumerate(values)
+        for parameter in slow(each)
     ]
 
 
-def _parameters(value: Any) -> ParameterSet:
-    return pytest.param(*(value if isinstance(value, tuple) else (value,)))
+def slow(*values: Any) -> list[Any]:
+    """These as parameters of slow tests; a tuple is one value for each argument."""
+    return [
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
+        for each in values
+    ]

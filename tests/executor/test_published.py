@@ -24,7 +24,7 @@ from executor.published.parameter import parted
 from executor.published.reading import published_values
 from executor.published.writing import export
 from executor.train import Trainer
-from tests.examples import one_in
+from tests.examples import slow
 from tests.executor import hugging_face
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, reference, start
@@ -141,18 +141,10 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("name", "plans"),
-    one_in(
-        3,
-        [
-            ("GPT-2", PLANS[:3:2]),
-            ("Llama", PLANS[3:]),
-            ("Mixtral", PLANS[1:2]),
-            *(
-                pytest.param(each, PLANS, marks=pytest.mark.slow)
-                for each in ("GPT-2", "Llama", "Qwen3", "Mixtral")
-            ),
-        ],
-    ),
+    [
+        ("GPT-2", PLANS[:3:2]),
+        *slow(("GPT-2", PLANS), ("Llama", PLANS), ("Qwen3", PLANS), ("Mixtral", PLANS)),
+    ],
 )
 def test_from_published_weights_it_trains_and_publishes_as_the_plain_model_does(
     name: str, plans: tuple[str, ...], tmp_path: Path

@@ -19,7 +19,7 @@ from executor.checkpoints.manifest import rank_file
 from executor.checkpoints.saving import Saving
 from executor.launching.task_specs import AdamW, Job
 from executor.training.held_out import HeldOut
-from tests.examples import one_in
+from tests.examples import slow
 from tests.executor.resumed import FROM, STEPS, Ran, job_of, ran, resumes, spoil, whole_and_resumed
 from tests.executor.test_manifest import edited
 from workload.gpt import GPT, find_model
@@ -66,22 +66,19 @@ def test_one_rank_goes_on_with_its_state_its_data_its_rates_and_its_evaluation(
 
 @pytest.mark.parametrize(
     ("gpt", "plan"),
-    one_in(
-        2,
-        [
-            (TINY, "recipe=fp8-tensorwise"),
-            pytest.param(TINY, "recipe=nvfp4", marks=pytest.mark.slow),
-            (TINY, "recipe=fp8-tensorwise,fp8_params=true"),
-            (TINY, "recipe=mxfp8,offload=optimizer"),
-            (TINY, "offload=optimizer"),
-            (TINY, "offload=update,offload_share=0.5"),
-            (TINY, "optimizer=muon,offload=optimizer"),
-            (TINY, "optimizer=sgd-momentum,precision=fp32"),
-            (TINY, "optimizer=mezo"),
-            (TINY, "moments=bf16"),
-            (BALANCED, "data=1"),
-        ],
-    ),
+    [
+        (TINY, "recipe=fp8-tensorwise"),
+        *slow((TINY, "recipe=nvfp4")),
+        (TINY, "recipe=fp8-tensorwise,fp8_params=true"),
+        (TINY, "recipe=mxfp8,offload=optimizer"),
+        (TINY, "offload=optimizer"),
+        (TINY, "offload=update,offload_share=0.5"),
+        (TINY, "optimizer=muon,offload=optimizer"),
+        (TINY, "optimizer=sgd-momentum,precision=fp32"),
+        (TINY, "optimizer=mezo"),
+        (TINY, "moments=bf16"),
+        (BALANCED, "data=1"),
+    ],
 )
 def test_one_rank_goes_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Path) -> None:
     same_again(job_of(gpt, plan, tmp_path))
@@ -90,25 +87,22 @@ def test_one_rank_goes_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Path) 
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("gpt", "plan"),
-    one_in(
-        2,
-        [
+    [
+        (TINY, "context=2,recipe=mxfp8"),
+        (TINY, "data=2,zero=3,offload=parameters"),
+        (BALANCED, "data=2,expert=2,zero=1"),
+        *slow(
             (TINY, "data=2,zero=3,recipe=fp8-tensorwise"),
-            (TINY, "data=2,zero=3,offload=parameters"),
-            pytest.param(TINY, "data=2,zero=1,optimizer=muon", marks=pytest.mark.slow),
-            pytest.param(TINY, "context=2,recipe=mxfp8", marks=pytest.mark.slow),
+            (TINY, "data=2,zero=1,optimizer=muon"),
             (TINY, "pipe=2,micro_batch=2,offload=optimizer"),
-            (BALANCED, "data=2,expert=2,zero=1"),
-            pytest.param(
-                MIXTRAL, "data=2,expert=2,recipe=mxfp8,offload=optimizer", marks=pytest.mark.slow
-            ),
-            pytest.param(MIXTRAL, "context=2,expert=2,zero=1", marks=pytest.mark.slow),
-            pytest.param(MIXTRAL, "x=2,expert=2,expert_tensor=1,sp=true", marks=pytest.mark.slow),
-            pytest.param(FOUR, "pipe=2,schedule=dualpipe,micro_batch=1", marks=pytest.mark.slow),
-            pytest.param(FOUR, "pipe=2,interleave=2,micro_batch=1", marks=pytest.mark.slow),
-            pytest.param(TINY, "data=4,shard=2,zero=3", marks=pytest.mark.slow),
-        ],
-    ),
+            (MIXTRAL, "data=2,expert=2,recipe=mxfp8,offload=optimizer"),
+            (MIXTRAL, "context=2,expert=2,zero=1"),
+            (MIXTRAL, "x=2,expert=2,expert_tensor=1,sp=true"),
+            (FOUR, "pipe=2,schedule=dualpipe,micro_batch=1"),
+            (FOUR, "pipe=2,interleave=2,micro_batch=1"),
+            (TINY, "data=4,shard=2,zero=3"),
+        ),
+    ],
 )
 def test_several_ranks_go_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Path) -> None:
     held_out = HeldOut(text="README.md", every=STEPS, batches=1)

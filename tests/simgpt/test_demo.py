@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples import one_in
+from tests.examples import slow
 from tests.simgpt.face import Said, simgpt
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def test_the_demo_predicts_compares_runs_and_names_three_commands() -> None:
     assert first == ["predict", "validate", "run", "search", "why", "predict"]
 
 
-@pytest.mark.parametrize("number", one_in(2, [0, pytest.param(4, marks=pytest.mark.slow), 5]))
+@pytest.mark.parametrize("number", [0, 5, *slow(4)])
 def test_the_demo_s_quick_commands_are_answered_without_a_warning(number: int) -> None:
     answered(number)
 

@@ -10,10 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -83,19 +81,9 @@ def end(
     return done.returncode, done.stderr
 
 
-def sampled(*axes: Sequence[object]) -> list[Any]:
-    """All combinations; quick are those that meet each pair of the first and the last once."""
-    found = []
-    for places in product(*(range(len(axis)) for axis in axes)):
-        values = (axis[place] for axis, place in zip(axes, places, strict=True))
-        quick = sum(places) % len(axes[1]) == 0
-        found.append(pytest.param(*values, marks=() if quick else pytest.mark.slow))
-    return found
-
-
 @pytest.mark.parametrize(
     ("moment", "number", "entry"),
-    one_in(2, sampled([*IMPORTING, "as it ends"], NUMBERS, [*ENTRIES])),
+    one_in(5, product([*IMPORTING, "as it ends"], NUMBERS, ENTRIES)),
 )
 def test_a_signal_outside_the_command_ends_the_program_with_its_status(
     moment: str, number: signal.Signals, entry: str, struck: Path
@@ -108,7 +96,7 @@ def test_a_signal_outside_the_command_ends_the_program_with_its_status(
 
 
 @pytest.mark.parametrize(
-    ("moment", "number", "command"), one_in(4, sampled(LATER, NUMBERS[:2], [PREDICT, SEARCH]))
+    ("moment", "number", "command"), one_in(7, product(LATER, NUMBERS[:2], [PREDICT, SEARCH]))
 )
 def test_a_signal_while_a_command_imports_what_it_needs_ends_it_in_order(
     moment: str, number: signal.Signals, command: str, struck: Path

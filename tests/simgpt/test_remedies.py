@@ -15,7 +15,7 @@ from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
 from simulator.uncertainty.fitting import EXACT
-from tests.examples import one_in
+from tests.examples import one_in, slow
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.simgpt.offers import changes_in, times_in
@@ -135,21 +135,15 @@ def predicted(job: Job, plan: Plan) -> Prediction:
 
 @pytest.mark.parametrize(
     ("text", "short_bytes", "parts"),
-    one_in(
-        2,
-        [
-            ("ep=8,dp=rest,mbs=4,zero=1", 2**30, "layernorm"),
+    [
+        ("ep=8,dp=rest,mbs=4,zero=1", 2**30, "layernorm"),
+        ("ep=8,dp=rest,mbs=4,zero=1", 8 * 2**30, "layernorm+moe_act"),
+        *slow(
             ("ep=8,dp=rest,mbs=4,zero=1", 5 * 2**30, "moe_act"),
-            ("ep=8,dp=rest,mbs=4,zero=1", 8 * 2**30, "layernorm+moe_act"),
             ("ep=8,dp=rest,mbs=4,zero=1,recompute=layernorm", 2 * 2**30, "layernorm+moe_act"),
-            pytest.param(
-                "ep=8,dp=rest,mbs=4,zero=1,pp=4,vpp=2",
-                2 * 2**30,
-                "layernorm",
-                marks=pytest.mark.slow,
-            ),
-        ],
-    ),
+            ("ep=8,dp=rest,mbs=4,zero=1,pp=4,vpp=2", 2 * 2**30, "layernorm"),
+        ),
+    ],
 )
 def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
     text: str, short_bytes: int, parts: str

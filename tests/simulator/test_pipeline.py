@@ -21,7 +21,7 @@ from simulator.pipeline.stage_orders import StageOrders
 from simulator.predict import predict
 from simulator.result import StepResult
 from simulator.search.bounds.peak_memory import stage_bytes
-from tests.examples import few_and_many, one_in
+from tests.examples import few_and_many, slow
 from tests.executor.covering import OPTIONS, Case, Row, case, is_legal, is_refused, ranks_of
 from tests.simulator.worlds import TINY, Ring, SmallCosts, SmallFabric
 from topologies.machine_files import load_machine
@@ -127,7 +127,7 @@ def in_worlds(schedule: str, stages: int, worlds: Sequence[World]) -> None:
 
 @pytest.mark.parametrize(
     ("chunks", "stages"),
-    one_in(2, [(2, 3), (3, 2), *(pytest.param(n, n, marks=pytest.mark.slow) for n in (2, 3))]),
+    [(2, 3), *slow((3, 2), (2, 2), (3, 3))],
 )
 def test_chunks_in_turns_equal_their_ops(stages: int, chunks: int) -> None:
     """In some worlds; many random pipelines are in all of them."""

@@ -29,6 +29,7 @@ from topologies.machine_files import (
     variant_names,
     with_settings,
 )
+from topologies.session import Session
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 
@@ -40,6 +41,22 @@ def changed_frontier(tmp_path: Path, old: str, new: str) -> Path:
     path = tmp_path / "mine.toml"
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     return path
+
+
+@pytest.mark.parametrize("name", ["frontier", "perlmutter:cray-mpich", "64x8xH100,8xNDR"])
+def test_a_session_builds_a_machine_of_a_name_or_of_parts_once(name: str) -> None:
+    with Session():
+        first = load_machine(name)
+        assert load_machine(name) is first
+    with Session():
+        assert load_machine(name) is not first
+
+
+def test_a_file_that_changes_within_a_session_is_read_again(tmp_path: Path) -> None:
+    with Session():
+        for gib in (32, 48):
+            path = changed_frontier(tmp_path, '"64 GiB"', f'"{gib} GiB"')
+            assert load_machine(str(path)).device.memory_bytes == gib * 2**30
 
 
 def refusal(path: Path | str, error: type[SimgptError] = MachineError) -> str:

@@ -22,7 +22,7 @@ from simgpt.api.result import Result
 from simgpt.api.words import keywords_of, words_of
 from simgpt.cli import COMMANDS, cli
 from simgpt.commands.validate import command as comparisons
-from tests.examples import one_in
+from tests.examples import one_in, slow
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 
@@ -89,11 +89,9 @@ ASKED: dict[str, Callable[[], Result]] = {
 }
 
 
-SLOW = ("why",)  # whose rows and texts the quick run has
-MARKED = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in ASKED]
-
-
-@pytest.mark.parametrize("name", one_in(2, MARKED))
+@pytest.mark.parametrize(
+    "name", [*one_in(2, [name for name in ASKED if name != "why"]), *slow("why")]
+)
 def test_a_result_has_the_json_of_its_command(name: str) -> None:
     same_as_command(ASKED[name]())
 

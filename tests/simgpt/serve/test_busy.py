@@ -21,7 +21,7 @@ from simgpt.commands.serve.connections import Connections, Place, Question
 from simgpt.commands.serve.heads import Head
 from simgpt.commands.serve.replies import Reply, json_reply
 from simgpt.commands.serve.server import PageServer
-from tests.examples import one_in
+from tests.examples import one_in, slow
 from tests.simgpt.serve.raw import (
     PATIENCE_S,
     Got,
@@ -201,14 +201,7 @@ def _unasked(name: str, body: bytes) -> Reply:
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    one_in(
-        2,
-        [
-            (signal.SIGINT, 0),
-            (signal.SIGTERM, 143),
-            pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
-        ],
-    ),
+    [(signal.SIGINT, 0), *slow((signal.SIGTERM, 143), (signal.SIGHUP, 129))],
 )
 def test_slow_clients_do_not_hold_up_the_end(number: signal.Signals, status: int) -> None:
     words = [sys.executable, "-m", "simgpt", "serve"]
