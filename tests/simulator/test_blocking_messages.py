@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,6 +192,16 @@ def test_plans_that_need_messages_beside_compute_are_refused(
         stack_of(messages=DEEPSPEED).check(plan)
     stack_of().check(plan)
     stack_of(messages=DEEPSPEED).check(replace(plan, pipe=1, interleave=1))
+
+
+def test_a_users_file_that_says_so_makes_messages_block(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'base = "other"\ntitle = "t"\nsource = "s"\n[kernels]\nmessages = "deepspeed"\n'
+    )
+    plan = Plan(pipe=2, batch=8, micro_batch=1, overlap=("pp",))
+    with pytest.raises(PlanCannotRunError, check=names("pp", "overlap")):
+        load_stack(str(file)).check(plan)
 
 
 def test_a_search_leaves_out_what_blocking_messages_cannot_run() -> None:

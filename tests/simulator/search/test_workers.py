@@ -13,11 +13,12 @@ from simulator.search import search
 from simulator.search.objective import OBJECTIVES
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import Function, ProcessPool, WorkerState
-from simulator.search.progress import Progress
-from simulator.search.workers import WorkerReport
+from simulator.search.progress import Progress, Tally
+from simulator.search.workers import WorkerReport, Workers
 from tests.examples import few_and_many
 from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
 from workload.gpt import GPT
+from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 
@@ -51,10 +52,31 @@ class InTurn(ProcessPool):
         return number, answer
 
 
-def by_team(problem: SearchProblem, name: str, pool: ProcessPool, **how: Any) -> list[Progress]:
-    """The states of a search by a pool."""
+class Reporting(ProcessPool):
+    """One process, which answers its tasks with these reports, one after the other."""
+
+    def __init__(self, *reports: WorkerReport) -> None:
+        super().__init__(1)
+        self._reports = list(reports)
+        self.asked: list[str] = []
+
+    @property
+    def free(self) -> list[int]:
+        return [0]
+
+    def ask(self, number: int, function: Function, task: object) -> None:
+        self.asked.append(function.__name__)
+
+    def answer(self) -> tuple[int, Any]:
+        return 0, self._reports.pop(0) if self.asked[-1] == "work" else None
+
+
+def by_team(
+    problem: SearchProblem, name: str, pool: ProcessPool, *, worth: int = 1, **how: Any
+) -> list[Progress]:
+    """The states of a search by a pool, which shares a space of at least `worth` shapes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("simulator.search.branch_and_bound.WORTH", 1)
+        patch.setattr("simulator.search.branch_and_bound.WORTH", worth)
         patch.setattr("simulator.search.workers.WORK_S", 0)
         patch.setattr("simulator.search.ProcessPool", lambda _: pool)
         return list(search(problem, MACHINES[name], workers=2, **how))
@@ -108,3 +130,23 @@ def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
     after = [asked for done, asked in follow if isinstance(done, WorkerReport) and done.candidates]
     assert len(after) == answer.simulated
     assert set(after) == {"simulated"}
+
+
+@pytest.mark.parametrize(("worth", "shares"), [(1, 2), (10**6, 0)])
+def test_the_processes_share_a_space_that_is_large_enough(worth: int, shares: int) -> None:
+    fixed = {"pipe": 1, "x": 2, "y": 1, "z": 1, "zero": 0, "recompute": "none", "overlap": ()}
+    problem = SearchProblem(SMALL, 2, 2, {**fixed, "micro_batch": 2, "sequence_parallel": False})
+    pool = InTurn(2, 0)
+    by_team(problem, "perlmutter", pool, worth=worth)
+    assert pool.asked.count("settle") == shares
+
+
+def test_only_the_first_plan_is_simulated_before_nodes_with_lower_bounds() -> None:
+    """A plan must undercut 10; two that may are waiting, with bounds of 7 and 8, while a node with
+    a bound of 5 is open. The next one that is simulated is the one with the node's new bound."""
+    plans = [(7, Plan(batch=1, micro_batch=1)), (8, Plan(batch=2, micro_batch=1))]
+    pool = Reporting(WorkerReport(Tally(), 5, plans), WorkerReport(Tally(), 8, []))
+    workers = Workers(pool)
+    found = [outcome for _ in range(4) for outcome in workers.step(10)]
+    assert pool.asked == ["work", "simulated", "work", "simulated"]
+    assert [candidate for candidate, _ in found] == plans
