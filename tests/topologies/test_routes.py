@@ -160,6 +160,15 @@ def test_a_quiet_pair_of_groups_is_not_held_back_by_a_crowded_one() -> None:
     assert granted(demand, 100)[0, 1] == pytest.approx(400, rel=1e-3)
 
 
+def test_what_a_crowded_pair_does_not_use_is_left_whole_for_another() -> None:
+    """From 0 to 1, straight and over 2: two bundles' worth of ten. From 1 to 0 all bundles are the
+    other ones, and two bundles' worth is what they carry."""
+    demand = np.zeros((3, 3))
+    demand[0, 1], demand[1, 0] = 10, 2
+    found = granted(demand, 1.0)
+    assert (found[0, 1], found[1, 0]) == pytest.approx((2, 2), rel=1e-3)
+
+
 def test_shifted_traffic_gets_half_of_all_bundles() -> None:
     n = 10
     demand = np.roll(np.eye(n), 1, axis=1) * 1e6
