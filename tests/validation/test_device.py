@@ -26,6 +26,11 @@ def test_the_matrix_covers_both_families_and_every_recomputation(accelerator: bo
     assert widths[-1] >= 4 * widths[0]
 
 
+def test_the_shapes_of_a_gpu_are_whole_tiles_of_its_kernels() -> None:
+    cases = matrix(accelerator=True)
+    assert {size % 128 for case in cases for size in (case.hidden, case.sequence)} == {0}
+
+
 def row_of(case: DeviceCase) -> DeviceRow:
     return DeviceRow(
         case=case,

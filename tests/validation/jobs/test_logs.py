@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.messages import names
+from tests.messages import assert_names, names
 from validation.jobs.errors import LogError
 from validation.jobs.log_lines import read_log
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
 from validation.jobs.reading import read_job
 from validation.jobs.records import read_lines
-from validation.jobs.step_lines import Job
+from validation.jobs.step_lines import Job, by_clock
 
 MEGATRON = (
     " [2026-01-15 10:00:00] iteration {step:8d}/     500 | consumed samples:         2560 | "
@@ -213,6 +213,23 @@ def test_a_line_that_averages_a_step_of_the_warm_up_is_left_out() -> None:
 def test_a_job_of_warm_up_alone_is_refused() -> None:
     with pytest.raises(LogError, check=names("3", "5", "--warm-up 0")):
         statistics(read(megatron((1, 1.0), (2, 1.0), (3, 1.0))))
+
+
+def test_a_batch_that_grows_is_said_from_the_first_to_the_last() -> None:
+    text = "".join(
+        megatron((n, 1000.0)).replace("size:   256", f"size: {batch:5}")
+        for n, batch in enumerate((64, 128, 512), start=1)
+    )
+    job = read(text)
+    (said,) = job.remarks
+    assert_names(said, "64", "512")
+    assert job.batch is None
+
+
+def test_steps_by_a_clock_begin_anew_where_it_goes_back() -> None:
+    """Three readings 10 s apart, and then of another clock three more 20 s apart."""
+    found, _ = by_clock([(1, 100.0), (2, 110.0), (3, 120.0), (4, 5.0), (5, 25.0), (6, 45.0)])
+    assert [(each.last, each.step_s) for each in found] == [(2, 10), (3, 10), (5, 20), (6, 20)]
 
 
 def test_json_lines_have_steps_memory_and_rates() -> None:

@@ -97,6 +97,13 @@ def test_a_trace_may_be_the_list_of_its_events_alone(tmp_path: Path) -> None:
     check(read_trace(written(tmp_path, MARKS + STEPS))[0])
 
 
+def test_events_without_a_name_or_an_end_are_left_out(tmp_path: Path) -> None:
+    nameless = event("", 100.0, 104.0) | {"name": 7}
+    endless = event("ProfilerStep#5", 120.0, 130.0, cat="gpu_user_annotation")
+    del endless["dur"]
+    check(read_trace(written(tmp_path, [*MARKS, nameless, endless, *STEPS]))[0])
+
+
 def test_the_trace_of_the_executor_has_its_collectives_and_outermost_ops() -> None:
     """Its four marks lie within 1.080 s."""
     job, rank = read_trace(HERE / "tiny-2m-rank0-shrunk.json.gz")
