@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from simgpt.cli import cli
+from simulator.stacks import EXECUTOR
+from simulator.stacks.job import job_of
 from simulator.uncertainty.fitting import Kind
 from tests.messages import assert_names, names
 from topologies.errors import SimgptError
+from topologies.machine_files import load_machine
 from validation.memory.golden_runs import (
     MORE_OF_CUBLAS,
     GoldenRun,
     NotExpressibleError,
     golden_runs,
 )
-from validation.memory.memory_questions import ALLOCATED, DEVICE, RESERVED, Answer, questions
+from validation.memory.memory_questions import (
+    ALLOCATED,
+    DEVICE,
+    RESERVED,
+    Answer,
+    Asked,
+    answer,
+    questions,
+)
 from validation.memory.memory_validation import MemoryRow, MemoryValidation, validate_memory
+from workload.gpt import GPT
+from workload.lowering import lower
+from workload.plan import Plan
+from workload.program import Program
 
 MIB = 2**20
 BY_ID = {run.id: run for run in golden_runs()}
@@ -132,6 +149,23 @@ def test_each_source_says_what_it_measures() -> None:
     bytes_of = {run.id: run.measured_bytes for run in questions(None)}
     assert bytes_of["zb-001"] == 30 * 10**9
     assert bytes_of["lumi-001"] == int(32.9 * 2**30)
+
+
+def test_the_allocator_sees_twice_as_many_micro_batches_as_stages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 8 micro-batches of 2 sequences on 2 ranks of data it sees 4: 16 sequences."""
+    gpt = GPT(name="small", layers=2, hidden=64, heads=2, ffn=256, sequence=64, vocab=512)
+    job = job_of(gpt, "pp=2,dp=2,mbs=2", EXECUTOR, devices=4, batch=32)
+    seen: list[Plan] = []
+
+    def lowered(gpt: GPT, plan: Plan, *how: int, **more: Any) -> Program:
+        seen.append(plan)
+        return lower(gpt, plan, *how, **more)
+
+    monkeypatch.setattr("validation.memory.memory_questions.lower", lowered)
+    answer(Asked(job, load_machine("dgx-h100"), 0))
+    assert seen == [replace(job.plan, batch=16)]
 
 
 def row(

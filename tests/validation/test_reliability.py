@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulator.uncertainty.step_range import WIDENING, PublishedResiduals, Run, published_residuals
-from validation.reliability import draw, reliability, source_ranges
+from tests.messages import names
+from validation.reliability import draw, main, reliability, source_ranges
 
 RUN = Run("s", "s", "h100", "h100", 8, False, False)
 
@@ -62,3 +63,21 @@ def test_published_ranges_hold_about_what_they_are_to_hold() -> None:
 def test_the_plot_is_drawn(residuals: Callable[[], PublishedResiduals], tmp_path: Path) -> None:
     draw(residuals(), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_the_command_draws_into_the_one_file_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = known({"a": [-0.3, 0.3], "b": [-0.1, 0.1]})
+    drawn: list[tuple[PublishedResiduals, Path]] = []
+    monkeypatch.setattr("validation.reliability.published_residuals", lambda: found)
+    monkeypatch.setattr("validation.reliability.draw", lambda *of: drawn.append(of))
+    file = tmp_path / "plot.png"
+    for words in ([], [str(file), "more"]):
+        monkeypatch.setattr("sys.argv", ["reliability", *words])
+        with pytest.raises(SystemExit, check=names("FILE.png")):
+            main()
+    assert not drawn
+    monkeypatch.setattr("sys.argv", ["reliability", str(file)])
+    main()
+    assert drawn == [(found, file)]

@@ -132,6 +132,14 @@ def test_tflops_of_the_modelzoo_count_half_of_attentions_square() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "normed", "eps"), [("Qwen3-32B", True, 1e-6), ("Qwen2.5-32B", False, 1e-5)]
+)
+def test_queries_and_keys_of_qwen3_have_norms(model: str, normed: bool, eps: float) -> None:
+    gpt = case(activation="swiglu", model=model).asked
+    assert (gpt.qk_norm, gpt.norm_eps) == (normed, eps)
+
+
+@pytest.mark.parametrize(
     ("model", "recompute"), [("Qwen3-30B-A3B", "full"), ("GPT OSS 20B", "none")]
 )
 def test_automodel_shards_keeps_weights_whole_and_recomputes_but_gpt_oss(
