@@ -13,6 +13,7 @@ from validation.report.figures.efficiency import reach_of
 from validation.report.findings import Finding, Ladder, best_of
 from validation.report.headline import headline
 from validation.report.read_prediction import Answer, prediction_of
+from validation.report.whole_run.calendar import calendar_of
 from validation.report.words import hours
 
 RECORD = answer()
@@ -119,11 +120,22 @@ def test_a_rung_that_does_not_fit_is_not_reached() -> None:
     assert (reach.last.devices, reach.beyond) == (2, None)
 
 
-def test_a_whole_run_ends_in_the_middle_of_its_range() -> None:
+def whole_run(calendar: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The answer of `simgpt plan-run`."""
     ends = {"low_end": "2026-03-01", "end": "2026-04-01", "high_end": "2026-06-01"}
     about = {"model": "gpt-5b", "machine": "frontier", "nodes": 64, "start": "2026-01-01"}
     spent = {"effective_share": 0.9, "expected_s": 7.8e6, "shares": {"training": 0.9}}
-    run = {**about, **ends, **spent, "interval": {"interval_s": 3600.0}, "calendar": None}
-    said = headline(answers_in(run, "run.json"), {})
+    return {**about, **ends, **spent, "interval": {"interval_s": 3600.0}, "calendar": calendar}
+
+
+def test_a_whole_run_ends_in_the_middle_of_its_range() -> None:
+    said = headline(answers_in(whole_run(), "run.json"), {})
     assert said.answer == "2026-04-01"
     assert_names(said.sentence, "2026-03-01", "2026-06-01")
+
+
+def test_the_life_of_a_run_is_read_in_pairs() -> None:
+    life = {"progress": [[0, 0], [50, 0.25], [90, 1]], "jobs_s": [[0, 60], [70, 100]]}
+    found = calendar_of(whole_run({**life, "failures_s": [65], "failures": 1, "saves": 2}), "run")
+    assert found.progress == [(0, 0), (50, 0.25), (90, 1)]
+    assert found.jobs_s == [(0, 60), (70, 100)]

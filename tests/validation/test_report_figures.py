@@ -14,7 +14,7 @@ from validation.report.answers import Answers, Pair
 from validation.report.figures.bars import breakdown
 from validation.report.figures.efficiency import efficiency
 from validation.report.figures.lines import ladders_of, scaling_lines
-from validation.report.figures.scaling_figures import measured, scaling, seconds
+from validation.report.figures.scaling_figures import measured, scaling, seconds, time_unit
 from validation.report.figures.style import drawing
 from validation.report.findings import Ladder
 
@@ -94,6 +94,18 @@ def test_the_parts_of_a_bar_lie_end_to_end_and_what_is_too_small_stands_behind_t
         (6.0, 3.98),
         (9.98, 0.02),
     ]
+
+
+def test_bars_with_labels_of_two_lines_are_a_tenth_of_an_inch_further_apart() -> None:
+    fitting, beyond = (breakdown([each()] * 3).get_figheight() for each in (made, too_large))
+    assert beyond - fitting == pytest.approx(3 * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "unit"), [(30.0, "s"), (2.0, "s"), (1.9, "ms"), (0.002, "ms"), (0.0019, "µs")]
+)
+def test_an_axis_begins_with_two_of_its_unit(step_s: float, unit: str) -> None:
+    assert time_unit(step_s)[0] == unit
 
 
 @pytest.mark.parametrize(

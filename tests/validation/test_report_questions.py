@@ -106,6 +106,18 @@ def test_labels_have_every_key_that_differs_and_none_that_does_not() -> None:
     assert labels(found) == ["z=4, zero=0", "z=2, zero=1", "z=1, zero=1"]
 
 
+@pytest.mark.parametrize(("length", "shown"), [(20, 91), (34, 93)])
+def test_the_last_line_of_a_label_has_room_for_two_and_is_cut_behind_them(
+    length: int, shown: int
+) -> None:
+    """A line has room for 46 characters. Three values of 20 are 91 with their keys and commas, and
+    of longer ones 92 are shown, and that there are more."""
+    keys = ("x", "y", "z", "data", "recompute", "overlap", "schedule")
+    plans = (",".join(f"{key}={letter * length}" for key in keys) for letter in "ab")
+    *_, last = labels([made(plan_string=plan) for plan in plans])[0].splitlines()
+    assert (len(last), last.endswith("…")) == (shown, shown > 2 * 46)
+
+
 def test_whiskers_reach_from_the_low_to_the_high_end_of_a_steps_range() -> None:
     """A step of 3 s within 2.5 and 4 s, and one whose range is not known."""
     with drawing():

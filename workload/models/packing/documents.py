@@ -72,10 +72,10 @@ def one_length(text: str) -> int:
     return every.pop() if len(every) == 1 else 0
 
 
-def counted_pairs(text: str, window: int = 0) -> int:
+def counted_pairs(text: str, window: int) -> int:
     """The pairs of a query and a key that attention counts in a sequence.
 
-    >>> counted_pairs("8+2x4"), counted_pairs("8+2x4", 5)
+    >>> counted_pairs("8+2x4", 0), counted_pairs("8+2x4", 5)
     (96, 72)
     """
     return sum(length * min(length, window or length) for length in lengths(text))
