@@ -10,7 +10,7 @@ import pytest
 from tests.messages import names
 from tests.workload.test_experts import ROWS, TWO, of_layer, program_of
 from topologies.session import Session
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.grid import Axes, Grid
 from workload.lowering import expect_many, lower, lower_again
 from workload.plan_text import parse_plan
@@ -151,6 +151,28 @@ def test_where_tensor_parallelism_holds_all_experts_context_holds_copies() -> No
     sums = {op.label: op.axes for op in program.ops if op.micro_batch < 0}
     assert sums["experts.grads.reduce"] == ("context",)
     assert program.buffers["l1.experts.up.w"].elements == 4 * 32 * 96
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("x=4,data=2,expert=8", ("etp=1", "sp=true")),
+        ("x=4,data=2,expert=8,sp=true", ("etp=1",)),
+        ("x=4,data=2,expert=8,expert_tensor=2,sp=true", ("etp=1",)),
+        ("data=8,expert=8,expert_tensor=2", ("etp=1",)),
+    ],
+)
+def test_more_ranks_of_experts_than_parts_of_them_leave_are_told_of_whole_ones(
+    words: str, instead: tuple[str, ...]
+) -> None:
+    with pytest.raises(NearestError, check=names(*instead)) as refused:
+        program_of(words)
+    assert refused.value.instead.count("=") == len(instead)
+    of_each = [word for word in words.split(",") if not word.startswith(("sp=", "expert_tensor="))]
+    assert program_of(",".join([*of_each, "expert_tensor=1", "sp=true"])).ops
+    with pytest.raises(NearestError) as refused:
+        program_of(words.replace("expert=8", "expert=3"))
+    assert not refused.value.instead
 
 
 @pytest.mark.parametrize(

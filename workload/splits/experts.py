@@ -151,9 +151,8 @@ def check(plan: Plan) -> None:
     if not fits(plan.expert_tensor or plan.x, sizes, tensor):
         raise _refusal(plan, "expert_tensor", sizes)
     if not fits(plan.expert, left, folded(plan.expert, *left)):
-        whole = plan.expert_tensor in (0, plan.x) and plan.x > 1
-        spread = whole and fits(plan.expert, sizes, folded(plan.expert, *sizes))
-        other = "etp=1" if plan.sequence_parallel else "etp=1 with sp=true"
+        spread = fits(plan.expert, sizes, folded(plan.expert, *sizes))
+        other = "etp=1" if plan.sequence_parallel or plan.x == 1 else "etp=1 with sp=true"
         raise _refusal(plan, "expert", left, other if spread else "")
     if is_folded(plan):
         _check_folded(plan)
