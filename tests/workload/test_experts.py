@@ -10,6 +10,7 @@ import pytest
 from tests.messages import names
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
+from workload.layout import NORMAL, RESIDUAL
 from workload.lowering import lower, lower_again
 from workload.models import moe
 from workload.op import BACK, EXPERT_COMBINE, EXPERT_DISPATCH, FOR_NODES, THERE, Op
@@ -110,6 +111,14 @@ def test_a_rank_sends_each_token_to_its_experts_and_gets_as_many_back() -> None:
     up = of_layer(program, "experts.up.matmul")
     assert up.flops == 2 * (2 * ROWS) * 32 * (2 * 48)
     assert {key: up.attributes[key] for key in "mnk"} == {"m": 2 * ROWS // 2, "n": 96, "k": 32}
+
+
+def test_only_the_matrices_that_end_in_the_stream_begin_smaller_by_its_depth() -> None:
+    layouts = program_of("data=2", replace(TWO, shared_ffn=16)).layouts
+    ends = ("out", "experts.down", "shared.down")
+    starts = {name: RESIDUAL if name in ends else NORMAL
+              for name in ("qkv", "experts.up", "shared.up", *ends)}  # fmt: skip
+    assert {name: layouts[f"l1.{name}.w"].starts for name in starts} == starts
 
 
 def test_with_a_capacity_every_expert_has_as_many_places() -> None:

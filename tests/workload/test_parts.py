@@ -53,6 +53,18 @@ def test_experts_run_again_up_to_their_last_linear() -> None:
     assert again(recomputing("moe"), 0) == []
 
 
+@pytest.mark.parametrize(
+    ("dispatcher", "summed"), [("sparse", "combine.sum_weighted_rows"), ("dense", "combine.matmul")]
+)
+def test_experts_that_are_weighed_at_home_run_again_until_their_rows_are_back(
+    dispatcher: str, summed: str
+) -> None:
+    """Where experts are narrower than the stream, it is their sum that is widened again."""
+    placed, more = replace(MIXED, capacity=2.0), f",dispatcher={dispatcher}"
+    for gpt, last in ((placed, "combine.exchange"), (replace(placed, expert_latent=8), summed)):
+        assert again(recomputing("moe", gpt, more), 3)[-1] == last
+
+
 def test_what_leads_up_runs_again_and_queries_keys_and_values_are_not_kept() -> None:
     program = recomputing("mla_up_proj", LATENT)
     expected = ["q_norm", "q_up.matmul", "kv_norm", "kv_up.matmul", "latent.qkv"]

@@ -124,6 +124,16 @@ def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
     assert not each.matters(sizes)
 
 
+@pytest.mark.parametrize("axis", ["x", "y", "z", "data"])
+def test_an_overlap_within_slots_matters_on_the_axes_whose_collectives_it_moves(axis: str) -> None:
+    sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "sums_rows": 0, axis: 2}
+    plan = parse_plan(f"{axis}=2,micro_batch=1,overlap={'+'.join(WITHIN)}", batch=2)
+    moved = {switch_of(op) for op in lower(TINY, plan).ops}
+    assert {
+        each.name for each in PASSES if each.name in WITHIN and each.matters(sizes)
+    } == moved & {*WITHIN}
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_gradients_of_tied_weights_are_added_head_first_and_then_summed_over_data(
     layers: int,

@@ -78,6 +78,16 @@ def test_a_layer_keeps_its_input_queries_values_the_context_and_one_of_gate_and_
     assert kept_bytes(program_of(LAMA)) == 2 * TOKENS * widths + sums
 
 
+def test_the_fifth_product_is_kept_whole_and_what_follows_reads_it() -> None:
+    """Queries, keys and values, the output of attention, the first one of an MLP without gate."""
+    program = program_of(replace(LAMA, activation="gelu"))
+    found = [bool(again(program, f"{name}.matmul")) for name in ("qkv", "out", "up", "down")]
+    assert found == [True, True, False, False]
+    (up, *_) = (op for op in program.ops if op.label == "up.matmul")
+    (gelu,) = again(program, "gelu")
+    assert gelu.reads == up.writes
+
+
 def test_experts_run_again_whole() -> None:
     program = program_of(MIXED)
     (up,) = again(program, "experts.up.matmul")

@@ -193,6 +193,12 @@ def test_x_is_the_fastest_axis_of_the_rank_order() -> None:
     assert grid.coordinates(12)["data"] == 1
 
 
+def test_what_a_grid_has_worked_out_is_no_part_of_its_text() -> None:
+    grid, text = Grid(x=2, y=3), repr(Grid(x=2, y=3))
+    assert grid.coordinates(5)["y"] == 2
+    assert repr(grid) == text
+
+
 def test_an_order_says_on_which_axis_ranks_are_neighbours() -> None:
     grid = parse_plan("x=2,z=3,pipe=2,order=pipe-z-x-y-data").grid
     assert [grid.stride(axis) for axis in ("pipe", "z", "x")] == [1, 2, 6]
