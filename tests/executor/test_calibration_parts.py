@@ -88,6 +88,13 @@ def test_attention_on_parts_of_sequences_takes_the_time_of_its_own_kernels(step:
     assert both == pytest.approx(3 * seconds(**{whole: 1.0}))
 
 
+def test_what_a_gpu_reserves_is_neither_free_nor_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (50, 80))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 20)
+    assert timing.reserve_bytes(torch.device("cuda")) == 80 - 50 - 20
+    assert timing.reserve_bytes(CPU) == 0
+
+
 def test_a_shift_around_a_ring_takes_what_was_measured() -> None:
     machine = machine_of(2)
     fabric, ring = fabric_of(machine, 2), Ring(2, 1, 2, 1e9)
