@@ -9,7 +9,7 @@ import torch
 
 from executor.kernels import goldfish
 from executor.kernels.attentions import attention
-from executor.kernels.context import pieces
+from executor.kernels.context import exchange, pieces
 from executor.kernels.context.positions import (
     before_chunks,
     behind_chunks,
@@ -163,6 +163,17 @@ def test_every_rank_has_a_chunk_from_either_end() -> None:
     rows = torch.arange(2 * SEQUENCE // RANKS)
     assert positions(rows, SEQUENCE, place(0)).tolist() == [0, 1, 2, 3, 28, 29, 30, 31] * 2
     assert positions(rows, SEQUENCE, place(3))[:8].tolist() == list(range(12, 20))
+
+
+def test_whole_sequences_come_apart_by_the_ranks_of_their_rows_and_together_again() -> None:
+    """Of four rows the first of two ranks has the first and the last."""
+    op = op_of("split_tokens", sequences=2)
+    whole, parts = torch.arange(8.0)[:, None], torch.zeros(2, 4, 1)
+    exchange.split_tokens(op, [whole], [parts], place(0, 2))
+    assert parts[..., 0].tolist() == [[0, 3, 4, 7], [1, 2, 5, 6]]
+    again = torch.zeros(8, 1)
+    exchange.join_tokens(op, [parts], [again], place(0, 2))
+    assert torch.equal(again, whole)
 
 
 @pytest.mark.parametrize("h", [1, 3, 13])
