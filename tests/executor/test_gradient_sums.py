@@ -64,6 +64,21 @@ def test_a_layernorms_gain_and_bias_sum_1025_rows_in_fp32(kind: str) -> None:
     assert bias.tolist() == [ROWS] * WIDTH
 
 
+def test_a_layernorm_in_fp32_has_the_gradients_of_torchs_own_kernel() -> None:
+    """To the bit: only rows of 16 bits are summed elsewhere, and so in another order."""
+    generator = torch.Generator().manual_seed(2)
+    source, grad = (torch.randn(ROWS, WIDTH, generator=generator) for _ in range(2))
+    kept, weight, shift = (
+        each.requires_grad_() for each in (source.clone(), *torch.ones(2, WIDTH))
+    )
+    out, mean, rstd = torch.native_layer_norm(kept, [WIDTH], weight, shift, 0.1)
+    expected = torch.autograd.grad(out, [kept, weight, shift], grad)
+    stats = torch.stack([mean.detach()[:, 0], rstd.detach()[:, 0]])
+    found = [torch.empty(ROWS, WIDTH), torch.empty(WIDTH), torch.empty(WIDTH)]
+    perform("layernorm_grad", [grad, source, stats, torch.ones(WIDTH)], found, first=True)
+    assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.parametrize("kind", ["rmsnorm_grad", "rmsnorm_grad_sums"])
 def test_an_rmsnorms_gain_sums_1025_rows_in_fp32(kind: str) -> None:
     source = SIGNS.to(torch.bfloat16).repeat(ROWS, 1)
