@@ -121,6 +121,14 @@ def test_ranks_that_do_not_end_when_asked_are_killed(
         assert ranks[0].process.returncode == -signal.SIGKILL
 
 
+def test_a_rank_that_is_asked_to_end_has_time_to_tidy_up(tmp_path: Path) -> None:
+    tidy = f"trap 'sleep 0.1; exit 7' TERM; {says(step=0)}; while true; do sleep 0.01; done"
+    with acting(tmp_path, tidy) as ranks:
+        assert ranks[0].listen() == [{"step": 0}]
+        end(ranks, finished=False)
+        assert ranks[0].process.returncode == 7
+
+
 def test_ranks_that_are_finished_are_let_go(tmp_path: Path) -> None:
     with acting(tmp_path, "sleep 0.3; exit 0") as ranks:
         end(ranks, finished=True)
