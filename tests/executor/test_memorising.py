@@ -13,10 +13,11 @@ from executor.data.corpus import read_text
 from executor.errors import TextError
 from executor.groups import ProcessGroups
 from executor.launching.launch import launch
+from executor.launching.launch_env import RankInfo
 from executor.launching.task_specs import AdamW
 from executor.memorising.documents import buckets_of, stream
 from executor.memorising.generate import Decoder, greedy, leading
-from executor.memorising.measure import WARM_UP, trained_weights
+from executor.memorising.measure import WARM_UP, _generate, _woven, trained_weights
 from executor.memorising.spec import LAST, Memorisation
 from executor.train import Trainer
 from executor.weights import initial_value
@@ -93,6 +94,19 @@ def test_generation_that_keeps_keys_and_values_gives_what_whole_passes_give() ->
         tokens = torch.cat([tokens, nearest], dim=1)
     assert torch.equal(greedy(weights, gpt, prefixes, 8), tokens[:, 10:])
     assert len(set(tokens[:, 10:].flatten().tolist())) > 3
+
+
+def test_ranks_generate_every_other_document_and_join_them_in_order() -> None:
+    """Document n goes on as the model does for 10 n tokens, and then otherwise."""
+    weights = weights_of(SMALL)
+    prefixes = torch.randint(256, (4, TASK.prefix), generator=torch.Generator().manual_seed(0))
+    documents = torch.cat([prefixes, greedy(weights, SMALL, prefixes, LAST)], dim=1)
+    for n in range(4):
+        documents[n, TASK.prefix + 10 * n] ^= 1
+    infos = [RankInfo.local(rank, 2, Path()) for rank in range(2)]
+    found = [_generate(TASK, weights, {6: documents}, info) for info in infos]
+    assert found == [{6: [0, 20]}, {6: [10, 30]}]
+    assert _woven([of[6] for of in found]) == [0, 10, 20, 30]
 
 
 def losses(rank: int, data: int) -> list[tuple[float, float]]:
