@@ -144,6 +144,18 @@ def test_a_conversion_is_written_into_files_of_a_bounded_size(tmp_path: Path) ->
     assert index["weight_map"].keys() == weights.keys()
 
 
+@pytest.mark.parametrize("source", ["in", "in/model.safetensors"])
+def test_a_conversion_keeps_what_else_the_config_beside_the_weights_says(
+    source: str, tmp_path: Path
+) -> None:
+    gpt, _ = published_qwen(tmp_path / "in")
+    config = tmp_path / "in" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": 7}))
+    (tmp_path / "out").mkdir()
+    conversion.convert(gpt, tmp_path / source, tmp_path / "out", "fp32")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == 7
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
