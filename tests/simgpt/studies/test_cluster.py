@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
@@ -417,6 +418,14 @@ def test_ctrl_c_keeps_its_meaning_though_dask_jobqueue_is_imported() -> None:
         "assert signal.getsignal(signal.SIGINT) is before"
     )
     subprocess.run([sys.executable, "-c", script], timeout=120, check=True)
+
+
+@pytest.mark.parametrize("error", [ValueError, CancelledError])
+def test_whatever_a_cluster_fails_with_is_said_in_a_line(error: type[BaseException]) -> None:
+    said = names("Dask", error.__name__, "broken pipe")
+    with pytest.raises(WorkersError, check=said) as raised, cluster._in_a_sentence():
+        raise error("broken\npipe")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("words", [("--scheduler", "127.0.0.1:1"), ("--slurm",)])
