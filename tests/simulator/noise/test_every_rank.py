@@ -110,6 +110,18 @@ def test_micro_batches_that_were_left_out_are_executed(text: str) -> None:
     assert slow > step.play(PLAIN).ticks[0]
 
 
+def stage_of(text: str, *ops: Op, **seconds: float) -> OneStage:
+    """A program written by hand."""
+    program = by_hand(text, *ops)
+    program = replace(program, plan=plan_of(text))
+    nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
+    whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
+    fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
+    timed = _timed(whole, 1, GivenSeconds(**seconds), classes_of([program], fabric))
+    assert timed is not None
+    return OneStage(timed)
+
+
 def played(
     text: str,
     speeds: list[float] | Factors,
@@ -118,14 +130,7 @@ def played(
     **seconds: float,
 ) -> Played:
     """A program written by hand, with a factor for each rank's compute, and jitter of a pool."""
-    program = by_hand(text, *ops)
-    program = replace(program, plan=plan_of(text))
-    nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
-    whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
-    fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
-    timed = _timed(whole, 1, GivenSeconds(**seconds), classes_of([program], fabric))
-    assert timed is not None
-    return OneStage(timed).play(Draw(0, (0,), np.atleast_2d(speeds), pool))
+    return stage_of(text, *ops, **seconds).play(Draw(0, (0,), np.atleast_2d(speeds), pool))
 
 
 def seconds_of(found: Played) -> dict[str, float]:
@@ -178,6 +183,22 @@ def test_waiting_for_another_stream_counts_for_its_axes() -> None:
     assert seconds_of(found) == pytest.approx(
         {OWN: 13.05 - waits, "data": waits, END: 0.05}, abs=1e-9
     )
+
+
+def test_an_op_is_kept_until_the_last_op_that_waits_for_it_and_no_longer() -> None:
+    ops = (
+        compute("work", "", "a"),
+        reduce("sum", "a", "data", 1, "data"),
+        compute("beside", "", "b"),
+        compute("after", "a b", "c"),
+    )
+    (steps, *_) = stage_of("data=2", *ops, work=10.0, beside=0.4, after=1.0)._stretches
+    assert {op.name: step.reach for op, step in zip(ops, steps, strict=True)} == {
+        "work": 1,
+        "sum": 2,
+        "beside": 0,
+        "after": 0,
+    }
 
 
 def test_communication_has_no_noise() -> None:
