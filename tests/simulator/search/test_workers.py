@@ -21,6 +21,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+NARROW = {"x": 4, "overlap": (), "order": "x-y-z-data-pipe", "micro_batch": 1}
 
 
 class InTurn(ProcessPool):
@@ -118,6 +119,20 @@ def test_a_team_finds_what_one_finds(
     problem: SearchProblem, name: str, data: st.DataObject
 ) -> None:
     holds_for_a_team(problem, name, data)
+
+
+def test_a_search_is_by_one_process_unless_it_is_given_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+
+    def pool(count: int) -> ProcessPool:
+        counts.append(count)
+        return ProcessPool(count)
+
+    monkeypatch.setattr("simulator.search.ProcessPool", pool)
+    assert list(search(SearchProblem(SMALL, 4, 8, NARROW), MACHINES["perlmutter"]))
+    assert counts == [1]
 
 
 @pytest.mark.slow
