@@ -12,7 +12,7 @@ from simgpt.frameworks.reading import Reading
 def read(reading: Reading, devices: int | None) -> None:
     """Read the grid, which says how many devices there are."""
     reading.read_simple()
-    if "data" in reading.fields or devices is None:
+    if devices is None:
         reading.fields["devices"] = prod(reading.fields.values())
 
 
