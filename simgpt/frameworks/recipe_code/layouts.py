@@ -146,7 +146,6 @@ def _matched(functions: dict[str, str], constants: dict[str, str]) -> Iterator[R
                     function,
                     f"{defined}:{constant}",
                 )
-            break
 
 
 def _of_matrices(checkout: Checkout) -> Iterator[RecipeKey]:
