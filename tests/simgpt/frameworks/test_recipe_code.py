@@ -78,6 +78,16 @@ def test_functions_change_the_object_that_they_are_given(tmp_path: Path) -> None
     assert found == (None, True)
 
 
+@pytest.mark.parametrize(
+    ("key", "found"), [("-1", [1, 9]), ("2", [1, 2]), ("elsewhere.count()", [1, 2])]
+)
+def test_an_element_is_set_where_a_list_is_known_to_have_it(
+    key: str, found: list[int], tmp_path: Path
+) -> None:
+    body = f"import elsewhere\ndef recipe():\n    a = [1, 2]\n    a[{key}] = 9\n    return a\n"
+    assert evaluated(tmp_path, body) == found
+
+
 def test_a_branch_that_cannot_be_told_leaves_unknown_what_it_decides_and_nothing_else(
     tmp_path: Path,
 ) -> None:
