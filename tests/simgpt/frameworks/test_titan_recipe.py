@@ -125,6 +125,16 @@ def test_one_file_of_a_checkout_is_enough(checkout: Path) -> None:
     assert imported([path], recipe="base", devices=16).plan["x"] == 2
 
 
+@pytest.mark.parametrize(("folder", "name"), [("qwen3", "base"), ("mine", "qwen3_base")])
+def test_a_models_family_is_its_folder_or_what_its_configuration_is_named_after(
+    folder: str, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / folder / "config_registry.py"
+    path.parent.mkdir()
+    path.write_text(REGISTRY.replace('"8B"', '"32B"').replace("def base()", f"def {name}()"))
+    assert imported([path], recipe=name, devices=16).model == "qwen3-32b"
+
+
 def test_what_the_text_does_not_determine_is_listed(checkout: Path) -> None:
     changes = imported([checkout], recipe="untold", devices=16).changes
     assert [each.name for each in changes] == ["parallelism.data_parallel_replicate_degree"]
