@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import simgpt as api
+from simgpt.calendars.question import _run
+from simulator.goodput.saves import SaveTimes
 from tests.messages import assert_names
 from tests.simgpt.face import assert_golden, simgpt
 
@@ -107,6 +109,19 @@ def test_what_cannot_be_is_refused_in_one_sentence(words: tuple[str, ...]) -> No
     assert said.status == 2
     assert said.err.count("\n") == 1
     assert_names(said.err, *REFUSED[words].split())
+
+
+@pytest.mark.parametrize(
+    ("step_s", "least_s", "given_s", "found_s"),
+    [(1.0, 1.4, 1.4, 2.0), (1.0, 1.4, 3.4, 3.0), (1.0, 0.5, 1.4, 1.0), (0.1, 1.1, 1.1, 1.1)],
+)
+def test_a_save_is_after_whole_steps_the_last_of_which_it_is_through_before(
+    step_s: float, least_s: float, given_s: float, found_s: float
+) -> None:
+    """1.1 is 11 steps of 0.1, though it is 11.000000000000002 of them in floating point."""
+    how = dict.fromkeys(("walltime", "spares", "restart", "detection")) | {"save_every": given_s}
+    run = _run(how, SaveTimes(least_s, 0.0, 1.0, "a test"), 1e4, step_s, 1e-6)
+    assert run.interval_s == pytest.approx(found_s)
 
 
 def test_a_machine_without_a_file_system_asks_for_one() -> None:
