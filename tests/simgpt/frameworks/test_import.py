@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.messages import assert_names
+from simgpt.commands.import_ import _check
+from simgpt.frameworks.files import MEGATRON, Described
+from simgpt.frameworks.importing import question_from
+from simgpt.frameworks.reading import FrameworkError, Remark
+from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
 
 FILES = Path(__file__).parent / "files"
@@ -87,6 +93,16 @@ def test_what_cannot_be_predicted_right_away_is_refused_by_name(
     said = simgpt("import", *(word.format(**named) for word in words), "--predict")
     assert said.status == 2
     assert_names(said.err, remedy)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_of_refused_settings_the_first_is_explained_and_the_others_are_counted(others: int) -> None:
+    refused = [Remark(f"--{name}", "", "it is odd") for name in ("first", "second", "third")]
+    described = Described(MEGATRON, {})
+    question = question_from([described], devices=8, model="llama-3.1-8b", changed={})
+    with pytest.raises(FrameworkError, check=names("--first", "it is odd")) as raised:
+        _check(replace(question, refused=tuple(refused[: 1 + others])))
+    assert re.findall(r"\d+", str(raised.value)) == [str(others)] * (others > 0)
 
 
 def test_a_refused_file_is_said_whole_in_json_and_ends_as_refused_input_does() -> None:
