@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from simulator.explain.waterfall import UNEXPLAINED
+from simgpt.commands.jobs.reference import TERA, described
+from simulator.explain.waterfall import UNEXPLAINED, Fall, Waterfall
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
@@ -120,6 +121,15 @@ def test_the_printed_numbers_add_up(reference: Sequence[str]) -> None:
     assert numbers[0][-1] + sum(changes) == pytest.approx(numbers[-1][0], abs=1e-6)
     assert sum(changes) == pytest.approx(numbers[-1][1], abs=1e-6)
     assert sum(shares) == pytest.approx(numbers[-1][2], abs=0.11)
+
+
+def test_a_cause_is_printed_from_the_first_digit_that_is_shown() -> None:
+    """Half a TFLOP/s and half a percent are; 0.04 of either would be printed as 0.0."""
+    marks = [("slower", 100.0), ("alike", 99.5), (UNEXPLAINED, 99.46)]
+    rates = [*(TERA * rate for _, rate in marks), 99.4 * TERA]
+    falls = [Fall(words, *each) for (words, _), each in zip(marks, pairwise(rates), strict=True)]
+    said = described(Waterfall(rates[0], rates[-1], 1.0, tuple(falls)), "another")
+    assert {words: said.count(words) for words, _ in marks[:2]} == {"slower": 2, "alike": 0}
 
 
 def test_the_job_itself_as_reference_leaves_what_is_not_explained() -> None:
