@@ -12,6 +12,7 @@ import pytest
 
 from simgpt import tables
 from simgpt.cli import COMMANDS, cli
+from simgpt.commands.machines import _shortened
 from simgpt.commands.validate import _rows
 from tests.messages import assert_names
 from tests.simgpt.face import assert_golden, simgpt
@@ -140,6 +141,18 @@ def test_a_machine_is_shown_with_each_source_once() -> None:
     sources = said.out.split("\nsources\n")[1]
     assert sources.count("\n[") + 1 == len({fact["source"] for fact in facts})
     assert max(map(len, said.out.splitlines())) <= tables.WIDTH
+
+
+def test_a_table_stands_for_its_keys_where_all_of_them_are_named() -> None:
+    machine = load_machine("perlmutter")
+    wholes = ("software.", "device.matmul.")
+    named = [fact.key for fact in machine.entries if fact.key.startswith(wholes)]
+    assert len(named) > 10
+    assert sorted(_shortened(machine, [*named, "device.memory"])) == [
+        "device.matmul",
+        "device.memory",
+        "software",
+    ]
 
 
 def test_the_rows_of_the_host_validation_read_as_their_golden_file() -> None:
