@@ -73,6 +73,8 @@ def test_the_figure_has_a_line_for_each_model_under_each_loss(tmp_path: Path) ->
         (["--goldfish-h", "128"], "goldfish_h=128 sequence=128", 2),
         (["--goldfish-k", "1"], "--goldfish-k 1", 2),
         (["--figure", "there.txt"], "there.txt .png .svg .pdf", 2),
+        (["--documents", "0"], "--documents 0", 2),
+        (["--documents", "1", "--figure", "there.txt"], "there.txt", 2),
         (["--data", "/nowhere/text"], "/nowhere/text", 2),
     ],
 )
