@@ -14,6 +14,7 @@ from simulator.engine import compiled
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
+from topologies.machine import Machine
 from validation import host_validation as host
 from validation.device_validation import matrix
 from validation.network_tables import read_tables
@@ -80,6 +81,21 @@ def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> 
     said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2")
     assert said.status == 4
     assert said.out.count("differs: ") == 2
+
+
+def test_engines_are_compared_on_200_plans_for_each_of_three_machines_or_as_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[list[str], int, int]] = []
+
+    def compare(machines: list[Machine], plans: int, seed: int, _: object) -> list[object]:
+        asked.append(([machine.name for machine in machines], plans, seed))
+        return []
+
+    monkeypatch.setattr("validation.engine_validation.validate_engines", compare)
+    for words in ((), ("-m", "alps", "--plans", "3", "--seed", "4")):
+        assert simgpt("validate", "engine", *words).status == 0
+    assert asked == [(["frontier", "perlmutter", "alps"], 200, 0), (["alps"], 3, 4)]
 
 
 def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
