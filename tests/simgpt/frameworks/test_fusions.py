@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simgpt.frameworks.exporting import Asked, exported
-from simgpt.frameworks.files import BRIDGE, MEGATRON
-from simgpt.frameworks.importing import imported, table_of
+from simgpt.frameworks.files import BRIDGE, MEGATRON, Described
+from simgpt.frameworks.importing import imported, question_from, table_of
 from simgpt.frameworks.rendering import rendered
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
@@ -67,6 +67,14 @@ def test_what_a_stack_has_and_no_setting_carries_is_said() -> None:
     first, second = exported(question, MEGATRON, "nemo-deepep-full-graphs").notes
     assert_names(first, "CUDA graph")
     assert_names(second, "--moe-flex-dispatcher-backend", "hybridep")
+
+
+def test_fusions_of_experts_have_no_effect_where_the_given_model_has_one() -> None:
+    described = Described(MEGATRON, {"micro-batch-size": 1, "moe-permute-fusion": True})
+    one = {"experts": 1, "topk": 1}
+    question = question_from([described], devices=8, model="mixtral-8x7b", changed=one)
+    assert changed(question) == {}
+    assert [each.name for each in question.without_effect] == ["--moe-permute-fusion"]
 
 
 @pytest.mark.parametrize("recompute", ["full", "full:2", "moe"])
