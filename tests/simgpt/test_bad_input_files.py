@@ -237,6 +237,14 @@ def test_an_answer_for_stdout_is_added_to_the_file_that_it_is_redirected_to() ->
     assert Path("log").read_text().startswith("old\ntiny-2m")
 
 
+def test_a_folder_is_refused_as_a_file_to_write_before_anything_else_is_looked_at() -> None:
+    Path("folder").mkdir()
+    said = simgpt("predict", "no-model", "-o", "folder")
+    assert said.status == 2
+    assert_names(said.err, "--output", "folder")
+    assert "no-model" not in said.err
+
+
 @pytest.mark.parametrize("option", ["-o", "--trace"])
 def test_a_link_to_itself_is_a_sentence(option: str) -> None:
     Path("loop").symlink_to("loop")
