@@ -116,6 +116,7 @@ def test_processes_of_a_console_do_not_look_for_modules_where_it_stands(
     foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(foreign)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})  # one core is this process
     # As a console and as a notebook have the folder.
     monkeypatch.setattr(sys, "path", ["", str(foreign), *sys.path])
     with processes(WORTH_A_POOL) as pool:
