@@ -60,6 +60,25 @@ def test_names_come_from_other_modules_and_from_names_put_together(tmp_path: Pat
     assert found == (7, 3)
 
 
+@pytest.mark.parametrize(
+    ("imports", "value"),
+    [
+        ("import plans.wide", "plans.wide.TP"),
+        ("import plans.wide as wide", "wide.TP"),
+        ("import plans.wide, plans.deep", "plans.wide.TP"),
+        ("import plans.deep as deep, plans.wide", "plans.wide.TP"),
+        ("import torch.cuda", "torch.cuda.get_device_properties(0).major"),
+    ],
+)
+def test_an_import_without_as_binds_the_outermost_package(
+    tmp_path: Path, imports: str, value: str
+) -> None:
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "wide.py").write_text("TP = 9\n")
+    (tmp_path / "plans" / "deep.py").write_text("TP = 1\n")
+    assert evaluated(tmp_path, f"{imports}\ndef recipe():\n    return {value}\n") == 9
+
+
 def test_functions_change_the_object_that_they_are_given(tmp_path: Path) -> None:
     found = evaluated(
         tmp_path,
@@ -164,6 +183,67 @@ def test_attributes_set_of_an_unknown_object_are_known(tmp_path: Path) -> None:
     )
     assert found.is_unknown
     assert found.fields == {"tp": 4}
+
+
+@pytest.mark.parametrize(
+    ("default", "change", "value", "found"),
+    [
+        ("field(default_factory=list)", "{}.append(7)", "{}", ([7], [])),
+        ("field(default_factory=dict)", "{}['tp'] = 7", "{}", ({"tp": 7}, {})),
+        ("field(default_factory=Inner)", "{}.tp = 7", "{}.tp", (7, 1)),
+        ("3", "{} += 4", "{}", (7, 3)),
+    ],
+)
+def test_a_default_of_a_dataclass_is_changed_in_one_object_alone(
+    tmp_path: Path, default: str, change: str, value: str, found: tuple[Any, Any]
+) -> None:
+    body = f"""
+        from dataclasses import dataclass, field
+        @dataclass
+        class Inner:
+            tp: int = 1
+        @dataclass
+        class Config:
+            parts: object = {default}
+        def recipe():
+            one, other = Config(), Config()
+            {change.format("one.parts")}
+            return {value.format("one.parts")}, {value.format("other.parts")}
+        """
+    assert evaluated(tmp_path, body) == found
+
+
+def test_an_attribute_that_was_only_read_may_be_missing(tmp_path: Path) -> None:
+    given, read, around = evaluated(
+        tmp_path,
+        """
+        import elsewhere
+        def recipe():
+            model = elsewhere.load()
+            model.tp = 4
+            seen = model.pp
+            model.inner.ep = 2
+            return [hasattr(model, name) for name in ("tp", "pp", "inner")]
+        """,
+    )
+    assert (given, around) == (True, True)
+    assert isinstance(read, Thing)
+    assert read.is_unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1 < 2 < 3", True),
+        ("1 < 5 < 3", False),
+        ("3 > 2 > 1 > 2", False),
+        ("1 in [1] == [1]", True),
+        ("elsewhere.count() < 5 < 3", False),
+    ],
+)
+def test_a_chain_compares_neighbours(tmp_path: Path, text: str, *, found: bool) -> None:
+    body = f"import elsewhere\ndef recipe():\n    return {text}\n"
+    assert evaluated(tmp_path, body) is found
 
 
 def test_the_main_part_of_a_script_is_not_followed(tmp_path: Path) -> None:
