@@ -117,6 +117,14 @@ def _write(folder: Path, **files: str) -> Path:
     return folder
 
 
+def _take_model_of(flat: Path, checkpoint: str) -> None:
+    """Have the recipes of a checkout take the model that a checkpoint's configuration describes."""
+    path = flat / "src/megatron/bridge/library.py"
+    bridge = "class AutoBridge:\n    pass\n"
+    made = f'AutoBridge.from_hf_pretrained("{checkpoint}").to_megatron_provider()'
+    path.write_text(bridge + path.read_text().replace("model=Provider()", f"model={made}"))
+
+
 @pytest.fixture
 def flat(tmp_path: Path) -> Path:
     """A checkout in the layout of v0.6."""
@@ -158,6 +166,33 @@ def test_a_flat_recipe_gives_its_facts(flat: Path) -> None:
 
 def test_modules_count_only_where_recomputation_is_selective(flat: Path, variants: Path) -> None:
     assert facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))["recompute"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "again"),
+    [
+        ({"granularity": "full"}, "full"),
+        ({"granularity": "full", "method": "block", "num_layers": 4}, "full:4"),
+        ({"granularity": "full", "method": "block"}, "full"),
+        ({"granularity": "full", "method": "uniform", "num_layers": 4}, "full"),
+        ({"granularity": "selective", "method": "block", "num_layers": 4}, "core_attn"),
+        ({"granularity": "selective", "modules": ["mlp", "moe_act"]}, "mlp+moe_act"),
+        ({"granularity": "selective", "modules": []}, "none"),
+    ],
+)
+def test_the_number_of_layers_counts_where_full_recomputation_is_of_a_block(
+    flat: Path, settings: dict[str, object], again: str
+) -> None:
+    """The method `uniform` recomputes all layers, so many of them at a time."""
+    path = flat / "src/megatron/bridge/perf_recipes/moe/gb200/moe.py"
+    own = '    cfg.model.recompute_modules = ["moe_act"]\n'
+    lines = "".join(
+        f"    cfg.model.recompute_{key} = {value!r}\n" for key, value in settings.items()
+    )
+    text = path.read_text()
+    assert own in text
+    path.write_text(text.replace(own, lines))
+    assert facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))["recompute"] == again
 
 
 def test_a_variant_takes_its_own_plan_and_what_the_launcher_adds(variants: Path) -> None:
@@ -203,11 +238,20 @@ def test_a_recipe_is_imported_as_the_question_that_it_asks(flat: Path) -> None:
     assert "a2a" in str(question.plan["overlap"])
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "dispatcher"),
+    [("Qwen/Qwen3-30B-A3B", "hybridep"), ("meta-llama/Meta-Llama-3-8B", "")],
+)
+def test_tokens_are_dispatched_where_the_checkpoint_has_experts(
+    flat: Path, checkpoint: str, dispatcher: str
+) -> None:
+    _take_model_of(flat, checkpoint)
+    found = facts(named_recipe(flat, "moe_30b_pretrain_64gpu_gb200_fp8mx"))
+    assert found["dispatcher"] == dispatcher
+
+
 def test_the_preset_of_the_checkpoint_is_the_model_with_the_recipes_sequence(flat: Path) -> None:
-    path = flat / "src/megatron/bridge/library.py"
-    bridge = "class AutoBridge:\n    pass\n"
-    made = 'AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").to_megatron_provider()'
-    path.write_text(bridge + path.read_text().replace("model=Provider()", f"model={made}"))
+    _take_model_of(flat, "Qwen/Qwen3-30B-A3B")
     recipe = flat / "src/megatron/bridge/perf_recipes/moe/gb200/moe.py"
     text = recipe.read_text()
     recipe.write_text(text.replace("    return", "    cfg.model.seq_length = 2048\n    return"))
