@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simgpt.commands.network_fit import fitted_to
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
+from topologies.collectives.fit import Sample, predicted_s
 from topologies.machine_files import load_machine
 
 P4DE = "2x8xA100-80,4xEFA-100"
@@ -60,6 +62,23 @@ def test_a_fit_that_no_held_out_size_tests_is_of_low_confidence(tmp_path: Path) 
     assert json.loads(simgpt("bench-network", *words).out)["held_out_mean_error"] is None
     fitted = [fact for fact in load_machine(str(ours)).entries if path.name in fact.source]
     assert {fact.confidence for fact in fitted} == {"low"}
+
+
+@pytest.mark.parametrize(("slower", "error"), [(1, 0), (4, 0.75)])
+def test_sizes_held_out_are_not_seen_by_the_fit_that_they_test(
+    tmp_path: Path, slower: int, error: float
+) -> None:
+    """Every second size takes `slower` times as long as the machine already predicts."""
+    machine, path = load_machine(P4DE), tmp_path / "rows.txt"
+    samples = [Sample("all_gather", 16, 2, 2.0**power, 0.0) for power in range(31, 23, -1)]
+    rows = [
+        f"{each.size_bytes:.0f} {each.size_bytes / 4:.0f} float none -1 "
+        f"{1e6 * predicted_s(machine, each) * (slower if held else 1):.6f} 0.00 0.00 0\n"
+        for each, held in zip(samples, [False, True] * 4, strict=True)
+    ]
+    path.write_text("".join(reversed(rows)))
+    found = fitted_to(machine, path, kind="all_gather", ranks=16)
+    assert found.held_out == pytest.approx(error, abs=1e-3)
 
 
 def test_text_has_every_size_the_error_that_is_left_and_what_is_not_known(table: str) -> None:
