@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from executor.dry.fake_gpu import GPU, fake_gpu, part_of
 from executor.dry.rank import play_rank
 from executor.dry.stages import meeting, play_stages
 from executor.dry.storages import StorageCount
+from executor.kernels import KERNELS
 from executor.nccl.issue_order import calls_of, issue_order
 from executor.nccl.rendezvous import among, hang_of, message_rounds
+from executor.rank_context import RankContext
 from tests.examples import one_in, slow
 from tests.executor import dry_cases
 from tests.executor.dry_cases import cut, rank_of
@@ -203,6 +205,25 @@ def test_each_distinct_kernel_is_played_once() -> None:
     assert long.ops > 2 * short.ops
     # What takes all parameters at once, or a layer's alone beside others, has other operands.
     assert long.kernels <= short.kernels + 4
+
+
+def test_what_a_kernel_holds_beside_its_operands_counts_in_all_ops_that_it_is_played_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GELU is played in the first layer; the second holds the first one's activations too."""
+
+    def gelu(
+        op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], at: RankContext
+    ) -> None:
+        reads[0].new_empty(10**8, dtype=torch.uint8)
+        KERNELS["gelu"](op, reads, writes, at)
+
+    monkeypatch.setattr("executor.prepared.KERNELS", {**KERNELS, "gelu": gelu})
+    program = program_of("x=1", gpt=replace(TINY, layers=2))
+    uses = zip(program.ops, program.memory, strict=True)
+    first, second = (use.total_bytes for op, use in uses if op.kind == "gelu")
+    assert first < second < program.peak.total_bytes
+    assert play_rank(program, 0).most_bytes == second + 10**8
 
 
 def test_stages_of_a_pipeline_come_to_the_end() -> None:
