@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from validation.report.figures.bars import breakdown
 from validation.report.figures.efficiency import efficiency
 from validation.report.figures.lines import ladders_of, scaling_lines
 from validation.report.figures.scaling_figures import measured, scaling, seconds, time_unit
-from validation.report.figures.style import drawing
+from validation.report.figures.style import as_svg, canvas, drawing
 from validation.report.findings import Ladder
 
 
@@ -114,3 +115,20 @@ def test_an_axis_begins_with_two_of_its_unit(step_s: float, unit: str) -> None:
 )
 def test_durations_have_the_unit_that_suits_them(value: float, shown: str) -> None:
     assert seconds(value) == shown
+
+
+def test_what_an_svg_refers_to_is_its_own() -> None:
+    """Clips and hatches are named in url(), markers and letters in href."""
+    figure, (axes,) = canvas(2.0, 2.0)
+    axes.bar([1], [1], hatch="//")
+    axes.plot([1, 2], [1, 2], marker="o")
+    own = []
+    for prefix in ("first", "second"):
+        text = as_svg(figure, prefix)
+        ids = set(re.findall(r'\bid="([^"]*)"', text))
+        for pattern in (r'clip-path="url\(#(.*?)\)"', r"fill: url\(#(.*?)\)", 'href="#(.*?)"'):
+            named = set(re.findall(pattern, text))
+            assert named
+            assert named <= ids
+        own.append(ids)
+    assert not own[0] & own[1]
