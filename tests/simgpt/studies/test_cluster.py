@@ -234,6 +234,13 @@ def test_a_folder_that_is_gone_holds_no_certificate(
         pass
 
 
+@pytest.mark.parametrize(
+    ("workers", "cores", "jobs"), [(64, 32, 2), (65, 32, 3), (63, 32, 2), (3, 32, 1), (3, 1, 3)]
+)
+def test_a_job_of_slurm_may_be_partly_filled(workers: int, cores: int, jobs: int) -> None:
+    assert Slurm(workers=workers, cores=cores).jobs == jobs
+
+
 @wants_dask
 @wants_tls
 @quiet
