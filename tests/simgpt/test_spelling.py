@@ -6,6 +6,7 @@ import pytest
 
 import simgpt as python
 from simgpt.api.errors import ArgumentError
+from simgpt.arguments.foreign_options import value_of
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from topologies.files.reading import shipped_toml
@@ -54,6 +55,22 @@ def test_a_foreign_word_is_answered_with_ours(words: str, instead: str) -> None:
     said = simgpt("predict", *MODEL, *words.split())
     assert said.status == 2
     assert_names(said.sentence, *instead.split(" | "))
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("predict --tp-comm-overlap=true --tp 8", "8"),
+        ("predict --tp-comm-overlap true --tp=8", "8"),
+        ("predict --tp --pp=4", None),
+        ("predict --pp=4 --tp", None),
+        ("predict --tp= --pp=4", ""),
+        ("predict --set=--tp --pp=4", None),
+        ("predict --tp=a=b", "a=b"),
+    ],
+)
+def test_a_value_is_that_of_the_option_alone(words: str, value: str | None) -> None:
+    assert value_of(words.split(), "--tp") == value
 
 
 @pytest.mark.parametrize("command", TAKES_A_STEP)
