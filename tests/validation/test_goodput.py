@@ -8,10 +8,11 @@ import pytest
 
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
-from validation.goodput import GOAL, GoodputRow, Input, validate_goodput
+from validation.goodput import GOAL, PREDICTED, GoodputRow, Input, validate_goodput
 
 ROWS = {row.id: row for row in validate_goodput()}
 COUNTED = [name for name, row in ROWS.items() if row.is_counted]
+NONE = {"failures": 0, "days": 1}
 SMALL = "rsc-1-1024-gpus-failures"  # whose source has failures that are no node's
 
 
@@ -57,3 +58,24 @@ def test_the_command_prints_every_row_and_counts() -> None:
     record = json.loads(simgpt("validate", "goodput", "--json").out)
     assert [row["id"] for row in record["rows"]] == list(ROWS)
     assert record["rows"][-1]["given"]["model"]["from"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "predicted"),
+    [
+        # Twelve failures a day, each of 10 minutes and of 2 to be noticed: 2.4 hours in 24.
+        ("effective", {"lost_s": 600, "detection_s": 120, "failures": 12, "days": 1}, 90.0),
+        # A node fails twice in 1000 days: 500 nodes once a day, or every 24 hours.
+        ("failures", {"nodes": 500, "failures_per_1000_node_days": 2}, 24.0),
+        ("failures", {"failures": 12, "days": 4}, 8.0),
+        # Half of two hours and a stall of 10 minutes, and 20 more until the save is durable.
+        ("lost", {**NONE, "interval_s": 7200, "stall_s": 600, "write_s": 1800}, 85 / 60),
+        # An hour of training and 400 s of each save, which is a ninth of it.
+        ("effective", {**NONE, "interval_s": 3600, "stall_s": 400, "write_s": 400}, 90.0),
+        ("effective", {**NONE, "interval_s": 3600, "stall_share": 1 / 9}, 90.0),
+    ],
+)
+def test_figures_follow_from_their_inputs(
+    kind: str, values: dict[str, float], predicted: float
+) -> None:
+    assert PREDICTED[kind](values) == pytest.approx(predicted, rel=1e-4)
