@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from simgpt.tables import percent
 from simulator.uncertainty.anchors import SAME_PLAN, Bin
 from tests.simgpt.face import simgpt
 from tests.simulator.test_anchors import HERE
@@ -155,6 +156,28 @@ def test_rows_of_a_file_are_anchored_by_the_command(tmp_path: Path) -> None:
     found = anchored_by_the_command("--data", str(file), *chosen)
     anchors = {row["id"]: row["anchors"] for row in found["rows"]}
     assert anchors == {ids[0]: [ids[1]], ids[1]: [ids[0]]}
+
+
+def test_each_column_of_the_commands_tables_has_its_measure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four rows of one source that take 10, 12, 15 and 20 s, further apart by a doubling each."""
+    rows = [row(SEEN[n], over, devices=64 * 2**n) for n, over in enumerate((1.0, 1.2, 1.5, 2.0))]
+    monkeypatch.setattr(anchored, "outcomes_of_both", lambda *_: rows)
+    monkeypatch.setattr("simulator.uncertainty.anchors.anchored_bins", lambda: BINS)
+    said = simgpt("validate", "anchored")
+    score = compare_anchored(rows, BINS).by_source["a"]
+    assert score.blind == pytest.approx((0 + 1 / 6 + 1 / 3 + 1 / 2) / 4)
+    measures = {
+        **{"blind": score.blind, "one": score.one, "three": score.several},
+        **{"formula": score.formula, "within": score.within},
+        **{"range": score.half_width, "blind range": score.blind_half_width},
+    }
+    cells = ["4", *(percent(each or 0.0) for each in measures.values())]
+    assert len(set(cells)) == len(cells)
+    lines = [line.split() for line in said.out.splitlines()]
+    assert " ".join(("source", "rows", *measures)).split() in lines
+    assert " ".join(("a", *cells)).split() in lines
 
 
 @pytest.mark.slow
