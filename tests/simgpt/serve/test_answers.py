@@ -15,7 +15,7 @@ from simgpt.commands.serve import changes
 from simgpt.commands.serve.answers import answered
 from simgpt.commands.serve.asked import MOST_CHARACTERS, asked_of
 from simgpt.commands.serve.changes import Choice, best_neighbours, neighbours, remedies
-from simgpt.tables import percent
+from simgpt.tables import gib, percent
 from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
@@ -86,6 +86,23 @@ def test_the_command_to_copy_predicts_the_same(question: dict[str, str]) -> None
     for label, value in answer["shown"]["facts"]:
         assert f"{label} " in text
         assert value in text
+
+
+def test_shares_are_of_the_step_and_of_the_peak_memory() -> None:
+    """Neither is as large as the memory of the device."""
+    answer = answered("predict", TINY)
+    shown, memory = answer["shown"], answer["prediction"]["memory"]
+    wholes = {"time": answer["prediction"]["step_s"], "memory": memory["peak_bytes"]}
+    assert wholes["memory"] < memory["capacity_bytes"] / 2
+    for name, whole in wholes.items():
+        values = [value for _, value, _, _ in shown[name]]
+        assert sum(values) == pytest.approx(whole)
+        assert [share for *_, share in shown[name]] == [percent(each / whole) for each in values]
+    assert shown["memory"][0][2] == gib(shown["memory"][0][1])
+    assert (shown["peak"], shown["capacity"]) == (
+        gib(memory["peak_bytes"]),
+        gib(memory["capacity_bytes"]),
+    )
 
 
 @pytest.mark.parametrize(
