@@ -12,8 +12,11 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from click import UsageError
 
-from tests.messages import assert_names
+from executor.launching.launch_env import RankInfo
+from simgpt.running.launched import ranks_of
+from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 
 PREDICT = "predict gpt-5b -m frontier -n 8"
@@ -280,6 +283,21 @@ def test_a_broken_launch_environment(
     said = simgpt(*RUN.split(), "--ranks", "3")
     assert said.status == status
     assert_names(said.sentence, *named.split())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "launched", "ranks"), [(3, None, 3), (None, None, None), (None, 4, 4), (4, 4, 4)]
+)
+def test_there_are_as_many_ranks_as_a_launcher_started_or_else_as_many_as_asked_for(
+    wanted: int | None, launched: int | None, ranks: int | None
+) -> None:
+    assert ranks_of(wanted, None if launched is None else RankInfo(0, launched, 0)) == ranks
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 5])
+def test_a_number_of_ranks_that_no_launcher_started_is_refused(wanted: int) -> None:
+    with pytest.raises(UsageError, check=names(f"--ranks {wanted}", "4")):
+        ranks_of(wanted, RankInfo(0, 4, 0))
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
