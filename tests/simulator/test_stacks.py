@@ -13,6 +13,7 @@ from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import SAID, Job, job_of
 from simulator.stacks.searched import kept
+from simulator.stacks.stack_schema import check_document
 from simulator.step_memory import room_for
 from simulator.uncertainty.fitting import UNLIKELY
 from tests.messages import assert_names, names
@@ -324,6 +325,23 @@ def test_a_file_that_is_no_stack_is_refused(
     path.write_text(text)
     with pytest.raises((StackError, PlanError), check=names(*named)):
         job_of(GPT_20B, "dp=rest,mbs=1", load_stack(str(path)), devices=64, batch=64)
+
+
+SOFTMAX = {
+    "multiple": 4,
+    "longest": 1024,
+    "fused": {"softmax": 1},
+    "steps": {"softmax": 3.5},
+    "launches": {"softmax": 5},
+}
+
+
+@pytest.mark.parametrize("lacking", SOFTMAX)
+def test_a_softmax_that_lacks_one_of_its_numbers_is_refused(lacking: str) -> None:
+    check_document({"kernels": {"softmax": SOFTMAX}}, "own.toml")
+    given = {key: value for key, value in SOFTMAX.items() if key != lacking}
+    with pytest.raises(StackError, check=names("own.toml", "kernels.softmax", lacking)):
+        check_document({"kernels": {"softmax": given}}, "own.toml")
 
 
 def test_the_kernels_of_a_stack_change_with_its_constants_alone() -> None:
