@@ -14,8 +14,9 @@ TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, voca
 
 def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
     """In front of the first linear of each pass and behind its last one, each element read and
-    written in 16 bits; not where every expert has as many places as the others."""
-    gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
+    written in 16 bits: of 32 tokens two rows each, as wide as the stream outside of both linears.
+    Not where every expert has as many places as the others."""
+    gpt = replace(TINY, experts=4, topk=2, expert_ffn=96, positions="rope", biases=False)
     plan = Plan(data=2, expert=2, batch=2, micro_batch=1)
     habits = Habits(fp8=True, fp8_pads=True)
     found = lower(gpt, plan, habits=habits)
@@ -25,6 +26,7 @@ def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
     for op in copies:
         linear, behind = op.label.removesuffix(f".{op.kind}"), op.kind == "unpad_rows"
         assert (order.index(op.label) > order.index(linear)) == behind
-        assert op.nbytes == 2 * found.buffers[op.writes[0]].nbytes
+        assert op.reads == op.writes
+        assert op.nbytes == (2 + 2) * (32 * 2) * 64
     even = lower(replace(gpt, capacity=1.0), plan, habits=habits)
     assert not [op for op in even.ops if op.kind == "pad_rows"]
