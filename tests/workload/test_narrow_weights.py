@@ -94,7 +94,7 @@ def test_updated_weights_are_gathered_in_8_bits(words: str, habits: Habits, item
 
 @pytest.mark.parametrize(
     ("words", "habits"),
-    [("zero=3", BLACKWELL), ("zero=3,recipe=fp8-tensorwise", NO_HABITS)],
+    [("zero=3", BLACKWELL), ("zero=3", HOPPER), ("zero=3,recipe=fp8-tensorwise", NO_HABITS)],
 )
 def test_parts_are_held_and_gathered_in_8_bits(words: str, habits: Habits) -> None:
     program = lower(LLAMA, plan_of(words), habits=habits)
