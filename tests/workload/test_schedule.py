@@ -194,6 +194,9 @@ def test_layers_are_split_evenly_or_as_the_plan_says() -> None:
     [
         ("pipe=4", 6, ("tiny-30k", "6", "pipe*interleave=4", "ends_as_layers=true")),
         ("pipe=4", 7, ("stage_layers=2+2+2+1",)),
+        ("pipe=3", 7, ("ends_as_layers=true",)),
+        ("pipe=3", 8, ("stage_layers=3+3+2",)),
+        ("pipe=3,ends_as_layers=true", 8, ("stage_layers=3+3+2",)),
         ("pipe=4", 3, ("tiny-30k", "3", "pipe*interleave=4")),
         ("pipe=2,stage_layers=3+4", 8, ("7", "layers", "tiny-30k", "8")),
     ],
