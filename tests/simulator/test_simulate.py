@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.simulate import simulate_ops, simulate_timeline, simulate_unfolded
+from simulator.engine.simulate import (
+    KnownDurations,
+    durations_of,
+    simulate_ops,
+    simulate_timeline,
+    simulate_unfolded,
+)
+from simulator.engine.stream_graph import graph_of
+from simulator.engine.streams import RankTask
 from simulator.engine.ticks import to_seconds
 from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import (
@@ -78,6 +86,23 @@ def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
     assert starts(timeline, rank=0)["work"] == 1e-6
     assert starts(timeline, rank=3)["work"] == 2e-6
     assert starts(timeline, rank=0)["outer"] == starts(timeline, rank=3)["outer"] == 1.000002
+
+
+def test_tasks_of_one_graph_take_as_long_as_their_own_sizes() -> None:
+    """On x=2 with 1 GB/s on the device and 1 MB/s between the two."""
+    program = by_hand("x=2", compute("work", writes="a"), reduce("sum", "a", "x", 0))
+    work, summed = program.ops
+    sizes = [(1_000_000, 3_000), (2_000_000, 5_000)]
+    tasks = [
+        RankTask(0, graph_of(program.outline), (replace(work, nbytes=a), replace(summed, nbytes=b)))
+        for a, b in sizes
+    ]
+    costs, network = SmallCosts(launch_s=0.0), classes_of([program], FABRIC)
+    known: KnownDurations = {}
+    for _ in ("found", "known"):
+        every = durations_of(tasks, costs, network, known)
+        seconds = [[to_seconds(ticks) for ticks in each.tolist()] for each in every]
+        assert seconds == [[0.001, 0.003], [0.002, 0.005]]
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e8, 1e9, 1e10])
