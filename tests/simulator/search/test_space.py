@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, permutations, product
+from typing import Any
 
 import pytest
 
@@ -163,3 +164,19 @@ def test_every_plan_is_in_one_family() -> None:
     alone = {(plan.x, plan.y, plan.z, plan.pipe) for plan in families[0]}
     assert alone == {(1, 1, 1, 1)}
     assert all(plan.pipe == 1 < plan.x * plan.y and plan.z == 1 for plan in families[1])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "xs"), [(8, 4, {1, 2}), (4, 0, {1, 2}), (8, 0, {1, 2, 4})]
+)
+@pytest.mark.parametrize(
+    "context", [{"context": 4, "context_heads": 2}, {"context": 2, "context_kind": "ulysses"}]
+)
+def test_ranks_of_x_leave_each_neighbour_on_context_whole_heads(
+    heads: int, kv_heads: int, xs: set[int], context: dict[str, Any]
+) -> None:
+    """Two neighbours trade heads, so that x splits half of the heads, and of keys' heads."""
+    gpt = replace(GPT_4, heads=heads, kv_heads=kv_heads)
+    fixed = {**context, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", "micro_batch": 1}
+    space = space_of(SearchProblem(gpt, 16, 16, fixed))
+    assert set(space.columns["x"].tolist()) == xs
