@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import resources
 
 import pytest
@@ -41,13 +42,33 @@ def test_a_row_is_a_run_of_its_stack_on_its_device() -> None:
     )
 
 
+KNOWN = PublishedResiduals([HERE] * 3, ["a", "a", "b"], [0.1, 0.7, 0.2])
+OF_A = [outcome("a", 1.1), outcome("a", 2.0)]
+# Where ranges end at distance 1, whose spread is 1.25: a's at what b took, b's at a's largest.
+HIGH_OF_A, HIGH_OF_B = 1.02 * 1.25 * 0.2, 1.02 * 1.25 * 0.7
+
+
 def test_coverage_is_the_mean_over_sources_that_know_nothing_of_themselves() -> None:
     """Of a: 1.1 is within what b took, 2.0 is not; b's own step is within what a took."""
-    known = PublishedResiduals([HERE] * 3, ["a", "a", "b"], [0.1, 0.7, 0.2])
-    rows = [outcome("a", 1.1), outcome("a", 2.0), outcome("b", 1.2)]
-    found = coverage(rows, known)
+    found = coverage([*OF_A, outcome("b", 1.2)], KNOWN)
     assert found.share == pytest.approx((1 / 2 + 1) / 2)
     assert found.sources == 2
+    assert found.half_width == pytest.approx((math.exp(HIGH_OF_A) - 1) / 2)  # of two of three rows
+    missed = 10 * (math.log(2.0) - HIGH_OF_A)
+    assert found.interval_score == pytest.approx((HIGH_OF_A + missed / 2 + HIGH_OF_B) / 2)
+
+
+def test_a_widening_that_does_not_know_a_source_is_what_the_others_need() -> None:
+    """As shares of their ranges a's steps need 0.37 and 2.7 and b's needs 0.2: of a's none is
+    within what b's needs, b's is within what a's need. Both sources need that of 2.0."""
+    found = coverage([*OF_A, outcome("b", 1.2)], KNOWN)
+    assert found.nested == (0 + 1) / 2
+    assert found.widening == pytest.approx(1.02 * math.log(2.0) / HIGH_OF_A)
+
+
+def test_where_there_is_no_other_source_the_widening_is_the_tables() -> None:
+    found = coverage(OF_A, KNOWN)
+    assert found.nested == found.share == 1 / 2
 
 
 def test_rows_that_are_held_out_are_not_in_the_table() -> None:
