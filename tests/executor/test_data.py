@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from executor.weights import cut, initial_value, join
 from tests.messages import names
 from workload.gpt import find_model
 from workload.grid import Grid
-from workload.layout import RESIDUAL, Layout
+from workload.layout import DECAYS, RESIDUAL, STEPS, TAPS, Layout
 from workload.lowering import lower
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -158,3 +159,22 @@ def test_initial_values_depend_on_name_and_seed_and_shrink_with_depth() -> None:
     down = initial_value("l0.down.w", replace(layout, starts=RESIDUAL), TINY, 0)
     assert float(up.std()) == pytest.approx(0.02, rel=0.02)
     assert float(down.std()) == pytest.approx(0.02 / (2 * TINY.layers) ** 0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("starts", "share_of"),
+    [
+        (TAPS, lambda kept: (kept + 0.5) / (0.5 + 0.5)),
+        (DECAYS, lambda kept: (kept.exp() - 1) / (16 - 1)),
+        (STEPS, lambda kept: (torch.nn.functional.softplus(kept) / 0.001).log10() / 2),
+    ],
+)
+def test_scans_start_evenly_between_the_least_and_the_most(
+    starts: str, share_of: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Each of four taps between -1/2 and 1/2, decay rates between 1 and 16, kept as logarithms, and
+    steps between 0.001 and 0.1, evenly in logarithms, kept as what softplus makes steps of."""
+    layout = Layout((4096,), (4096,), ((),), starts=starts)
+    shares = share_of(initial_value("l0.scan", layout, replace(TINY, ssm_conv=4), 0))
+    quarters = torch.linspace(0, 1, 5)
+    assert shares.quantile(quarters).tolist() == pytest.approx(quarters.tolist(), abs=0.03)
