@@ -132,6 +132,40 @@ def test_a_branch_that_cannot_be_told_leaves_unknown_what_it_decides_and_nothing
     assert str(unknown.place) == "job.py:5"
 
 
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        *(("[2, 1]", each) for each in ("append(3)", "extend([3])", "insert(0, 3)", "remove(2)")),
+        *(("[2, 1]", each) for each in ("pop()", "clear()", "reverse()")),
+        *(("{'a': 1}", each) for each in ("update(a=2)", "pop('a')", "clear()")),
+        ("{}", "setdefault('a', 2)"),
+        *(("{1}", each) for each in ("add(2)", "update({2})", "discard(1)", "clear()")),
+    ],
+)
+def test_what_a_method_changes_in_one_of_two_ways_is_unknown(
+    before: str, change: str, tmp_path: Path
+) -> None:
+    body = f"""
+        import elsewhere
+        def recipe():
+            both, one = {before}, {before}
+            if elsewhere.measured():
+                both.{change}
+                one.{change}
+            else:
+                both.{change}
+            return both, one
+        """
+    known = eval(before)
+    eval(f"known.{change}")
+    both, one = evaluated(tmp_path, body)
+    assert both == known
+    (unknown,) = one.values() if isinstance(one, dict) else one
+    assert isinstance(unknown, Thing)
+    assert unknown.is_unknown
+    assert str(unknown.place) == "job.py:5"
+
+
 def test_a_way_that_returns_early_skips_what_follows_only_for_itself(tmp_path: Path) -> None:
     found = evaluated(
         tmp_path,
