@@ -196,6 +196,20 @@ def test_a_state_that_gave_a_lost_loss_is_neither_saved_nor_gone_on_from(tmp_pat
     assert {each.name for each in tmp_path.iterdir()} == {f"{name_of(1)}{DIVERGED}"}
 
 
+@pytest.mark.parametrize(("lr", "is_good"), [(8e-3, True), (1e30, False)])
+def test_a_run_that_lost_its_loss_exports_no_weights_and_evaluates_none(
+    lr: float, is_good: bool, tmp_path: Path
+) -> None:
+    into, held_out = tmp_path / "weights", HeldOut(text="README.md", every=1, batches=1)
+    into.mkdir()
+    about = {"steps": 2, "adamw": AdamW(lr=lr), "held_out": held_out}
+    job = job_of(TINY, "precision=fp32", tmp_path / "run", export_weights=str(into), **about)
+    found = ran(job)[0]
+    assert (found.result["diverged_at_step"] is None) == is_good
+    assert ["eval_loss" in each for each in found.reports] == [True, is_good]
+    assert any(into.iterdir()) == is_good
+
+
 @pytest.fixture(scope="module")
 def saved_by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ran]:
     """A run on two ranks whose states are sharded, saved after each of three steps. In fp64, in
