@@ -71,3 +71,16 @@ def test_what_an_overlapped_collective_reads_lives_until_it_is_awaited() -> None
     buffers = {name: Buffer(name, (1,), "fp32", "activations") for name in "pqr"}
     ops = [op("a", "", "p"), op("b", "p", "q", "z"), op("c", "", "r"), op("d", "q", "r")]
     assert Structure(ops, buffers).releases == [[], [], [], ["p", "q", "r"]]
+
+
+def test_what_several_streams_read_lives_until_the_last_of_them_is_awaited() -> None:
+    """A compute op that touches it later is done sooner, and so is another stream's collective; one
+    that nobody awaits is done with the step."""
+    buffers = {name: Buffer(name, (1,), "fp32", "activations") for name in "pqrst"}
+    ops = [op("a", "", "p"), op("b", "p", "q", "y"), op("c", "p", "r", "z"), op("d", "p", "s")]
+    y_last = [*ops, op("e", "r", "t"), op("f", "q", "t"), op("g", "", "t")]
+    assert Structure(y_last, buffers).releases[5:] == [["p", "q"], ["t"]]
+    z_last = [*ops, op("e", "q", "t"), op("f", "r", "t"), op("g", "", "t")]
+    assert Structure(z_last, buffers).releases[5:] == [["p", "r"], ["t"]]
+    unawaited = [*ops, op("e", "r", "t"), op("f", "", "t"), op("g", "", "s")]
+    assert Structure(unawaited, buffers).releases[5:] == [["t"], ["p", "q", "s"]]
