@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,18 @@ def test_an_interruption_that_another_thread_takes_is_heard_when_the_start_is_ov
 @pytest.mark.parametrize("pid", [0, 2**31])
 def test_of_a_process_that_is_not_there_nobody_says_how_long_it_ran(pid: int) -> None:
     assert ran_ticks(pid) == -1
+
+
+@pytest.mark.parametrize("name", ["pytest", "a) R 1 (b"])
+def test_a_process_ran_for_its_own_user_and_system_time(name: str) -> None:
+    """Without that of its children, and whatever it is called."""
+    own = Path("/proc/self/comm")
+    called, per_second = own.read_text(), os.sysconf("SC_CLK_TCK")
+    own.write_text(name)
+    try:
+        user, system, *_ = os.times()
+        ticks = ran_ticks(os.getpid())
+    finally:
+        own.write_text(called.rstrip("\n"))
+    assert user > 10 / per_second
+    assert ticks == pytest.approx((user + system) * per_second, abs=5)
