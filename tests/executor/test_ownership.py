@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from executor.checkpoints.errors import CheckpointError
 from executor.checkpoints.folder import SAVING
 from executor.checkpoints.ownership import LOCK, owned
 from tests.messages import names
+from topologies.files.locking import locked
 
 HOLD = """
 import subprocess, sys
@@ -71,6 +73,33 @@ def test_a_folder_is_free_once_its_holder_and_all_that_inherit_the_lock_are_gone
         patched.setattr(ownership, "PATIENCE_S", 60.0)
         take(tmp_path)
     assert [each.name for each in tmp_path.iterdir()] == [LOCK]
+
+
+@pytest.mark.parametrize(("ends_at_s", "is_free"), [(0.5, True), (1.5, True), (60.0, False)])
+def test_a_run_that_is_ending_is_awaited_for_two_seconds(
+    ends_at_s: float, is_free: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on in sleep alone, at whose time the run lets go of the lock."""
+    held, _ = locked(tmp_path / LOCK)
+    now_s, holders = 100.0, [held]
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        if holders and now_s >= 100.0 + ends_at_s:
+            os.close(holders.pop())
+
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=sleep)
+    monkeypatch.setattr(ownership, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(ownership, "time", clock)
+    if is_free:
+        take(tmp_path)
+        assert now_s == pytest.approx(100.0 + ends_at_s, abs=0.1)
+    else:
+        with pytest.raises(CheckpointError, check=names(str(tmp_path))):
+            take(tmp_path)
+        assert now_s == pytest.approx(102.0, abs=0.1)
+        os.close(holders.pop())
 
 
 def test_only_the_owner_removes_drafts(
