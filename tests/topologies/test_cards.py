@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,12 @@ from tests.messages import names
 from topologies.build import gpus
 from topologies.collectives.benchmark import bench
 from topologies.errors import MachineError, UnknownDeviceError
-from topologies.hardware.device_library import exact_gpu
+from topologies.files.facts import Fact
+from topologies.hardware.device_library import exact_gpu, with_device
 from topologies.machine_files import load_machine, with_settings
 from workload.op import Op
+
+HOST = "node.host.bandwidth"
 
 
 @pytest.mark.parametrize(
@@ -163,6 +167,26 @@ def test_matmuls_of_an_a40_take_the_time_that_was_measured(
 def test_the_host_is_reached_by_the_pcie_of_the_board(name: str, gb_per_s: float) -> None:
     """16 lanes of PCIe 3.0, 4.0 and 5.0, less the protocol's overhead."""
     assert load_machine(f"1x8x{name}").node.host.bytes_per_s == pytest.approx(gb_per_s * 1e9)
+
+
+@pytest.mark.parametrize(
+    ("links", "own", "host"),
+    [
+        ({"switch": 1}, "12.5 GB/s", ("12.5 GB/s", "a test")),
+        ({"switch": 1}, "", ("50 GB/s", "data sheet")),
+        ({"switch": 18}, "12.5 GB/s", ("12.5 GB/s", "a test")),
+        ({"switch": 18}, "", ("20 GB/s", "its machine")),
+        ({"pairs": [[0, 1, 1]]}, "", ("20 GB/s", "its machine")),
+    ],
+)
+def test_an_entrys_own_way_to_the_host_goes_before_its_pcie_and_this_before_the_machines(
+    links: dict[str, Any], own: str, host: tuple[str, str]
+) -> None:
+    stated = {HOST: {"value": own, "source": "a test", "confidence": "high"}} if own else {}
+    rate = {"bandwidth": "50 GB/s", "source": "data sheet", "confidence": "low"}
+    entry = {"name": "new", "links": {**links, **rate}, "set": stated}
+    fact = with_device({HOST: Fact(HOST, "20 GB/s", "its machine")}, entry, "another")[HOST]
+    assert (fact.key, fact.value, fact.source) == (HOST, *host)
 
 
 def test_an_mi250_is_no_mi250x() -> None:
