@@ -103,6 +103,16 @@ def test_the_peak_is_that_of_the_fullest_rank(plan: str) -> None:
     assert found < predicted(with_counts(*[UNEVEN] * 4, gpt=four), plan).memory.peak_bytes
 
 
+def test_the_fullest_rank_may_have_fewer_rows_than_another_in_all_layers_together() -> None:
+    """The first rank has 26 of 64, and the second, with 18, has 12 of 16 in one layer: with full
+    recompute the rows of one layer at a time are in use."""
+    layers = ((1, 1, 6, 6, 1, 1, 0, 0), *[(4, 4, 1, 1, 1, 1, 2, 2)] * 3)
+    plan, four = "data=4,expert=4,recompute=full", replace(WIDE, layers=4)
+    alone = [_peak_of_rank(layers, rank, four, plan, 0) for rank in range(4)]
+    assert alone[1] > max(alone[0], *alone[2:])
+    assert predicted(with_counts(*layers, gpt=four), plan).memory.peak_bytes == alone[1]
+
+
 def _peak_of_rank(
     layers: tuple[tuple[int, ...], ...], rank: int, gpt: GPT, plan: str, stage: int
 ) -> int:
