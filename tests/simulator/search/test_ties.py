@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.costs.analytic import compute_costs
 from simulator.ranks.fabric import MachineFabric
-from simulator.search import search
+from simulator.search import branch_and_bound, search
 from simulator.search.baselines import exhaustive
 from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.objective import Objective
@@ -14,9 +16,11 @@ from simulator.search.problem import SearchProblem
 from simulator.search.progress import Tally
 from simulator.search.root_nodes import Machinery
 from simulator.search.space import space_of
+from simulator.search.warm_start import FEW
 from simulator.search.workers import Simulated, WorkerSetup
 from tests.simulator.search.drawn import MACHINES
 from workload.gpt import GPT
+from workload.grid import USUAL
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
@@ -47,6 +51,22 @@ def test_plans_as_good_as_the_last_of_the_best_are_still_looked_at() -> None:
     for prediction in found.found:
         asked._insert(prediction)
     assert asked._threshold == goal.of(found.found[1]) + 1
+
+
+@pytest.mark.parametrize("top", [1, 3, FEW + 1])
+def test_plans_that_the_warm_start_found_are_listed_once(
+    top: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the best of one order, then the best of all orders of its shape, then the search itself
+    simulates them again. There are six orders of three axes."""
+    *_, cold = search(ORDERS, MACHINES["dgx-a100"], top=top)
+    one_order = replace(ORDERS, fixed={**ORDERS.fixed, "order": USUAL})
+    likely = [space_of(one_order)]
+    monkeypatch.setattr(branch_and_bound, "likely", lambda _: likely.pop() if likely else None)
+    *_, warm = search(ORDERS, MACHINES["dgx-a100"], top=top)
+    assert warm.simulated > cold.simulated
+    assert [each.plan for each in warm.found] == [each.plan for each in cold.found]
+    assert len({each.plan for each in warm.found}) == min(top, 6)
 
 
 def unasked(plan: Plan) -> Simulated:
