@@ -24,7 +24,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search import SearchProblem
 from simulator.search.bounds import schedule_bound
 from simulator.search.bounds.batched_programs import placed, sized
-from simulator.search.bounds.isolated import LAST_ONE, IsolatedBlocks
+from simulator.search.bounds.isolated import BETWEEN, FIRST_ONE, LAST_ONE, IsolatedBlocks
 from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
 from simulator.search.bounds.stream_bound import SCHEDULES
@@ -37,6 +37,7 @@ from tests.simulator.search.drawn import MACHINES, UNSHRUNK, mixtures, models
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
+from workload.op import FORWARD
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS
 from workload.plan import Plan
@@ -141,6 +142,36 @@ def test_a_chunk_without_the_embedding_has_no_bucket_behind_it(
     found = list(each_slot(space, 0, order, MACHINES[machine]))
     assert all(bound <= own for bound, own in found)
     assert any(bound == own for bound, own in found)
+
+
+def test_a_slot_has_its_own_bound_behind_each_other_in_whatever_order_they_are_asked_for() -> None:
+    """Sums of gradients that are in flight behind a slot of the last micro-batch slow the next one;
+    behind any other slot there are none. The first chunk has the embedding, and the last the
+    classifier."""
+    shape = {"x": 1, "y": 1, "z": 1, "data": 2, "pipe": 2, "interleave": 2, "zero": 1}
+    how = {"micro_batch": 1, "recompute": "none", "schedule": "1f1b", "order": "x-y-z-data-pipe"}
+    (space,) = spaces_of(SearchProblem(replace(LATENT, layers=4), 4, 8, {**shape, **how}))
+    order = Order("1f1b", 2, ("dp",), "x-y-z-data-pipe")
+    plan, fabric = space.plan(0, order), MachineFabric(MACHINES["dgx-a100"], 4)
+    op_bounds = OpBounds(space, compute_costs(MACHINES["dgx-a100"], 4, 4), fabric)
+    _, chunks = _bounds(space, 0, order, plan, op_bounds)
+    slots = [
+        ((work, chunk, which), after)
+        for work in (FORWARD, "backward")
+        for chunk in chunks
+        for which in (FIRST_ONE, BETWEEN, LAST_ONE)
+        for after in (None, (FORWARD, chunks[0]), *(("backward", before) for before in chunks))
+    ]
+
+    def found(asked: list[Any]) -> dict[Any, tuple[int, int]]:
+        blocks, _ = _bounds(space, 0, order, plan, op_bounds)
+        return {(place, after): blocks.slot(0, place, after=after) for place, after in asked}
+
+    ticks = found(slots)
+    assert found(slots[::-1]) == ticks
+    place = ("backward", chunks[0], BETWEEN)
+    alone, summing = ticks[place, None][0], ticks[place, ("backward", chunks[3])][0]
+    assert ticks[place, (FORWARD, chunks[0])][0] == alone < summing
 
 
 FURTHER = replace(LATENT, layers=4, experts=4, topk=2, expert_ffn=128, tied=False, mtp_layers=1)
