@@ -144,36 +144,6 @@ def test_a_chunk_without_the_embedding_has_no_bucket_behind_it(
     assert any(bound == own for bound, own in found)
 
 
-def test_a_slot_has_its_own_bound_behind_each_other_in_whatever_order_they_are_asked_for() -> None:
-    """Sums of gradients that are in flight behind a slot of the last micro-batch slow the next one;
-    behind any other slot there are none. The first chunk has the embedding, and the last the
-    classifier."""
-    shape = {"x": 1, "y": 1, "z": 1, "data": 2, "pipe": 2, "interleave": 2, "zero": 1}
-    how = {"micro_batch": 1, "recompute": "none", "schedule": "1f1b", "order": "x-y-z-data-pipe"}
-    (space,) = spaces_of(SearchProblem(replace(LATENT, layers=4), 4, 8, {**shape, **how}))
-    order = Order("1f1b", 2, ("dp",), "x-y-z-data-pipe")
-    plan, fabric = space.plan(0, order), MachineFabric(MACHINES["dgx-a100"], 4)
-    op_bounds = OpBounds(space, compute_costs(MACHINES["dgx-a100"], 4, 4), fabric)
-    _, chunks = _bounds(space, 0, order, plan, op_bounds)
-    slots = [
-        ((work, chunk, which), after)
-        for work in (FORWARD, "backward")
-        for chunk in chunks
-        for which in (FIRST_ONE, BETWEEN, LAST_ONE)
-        for after in (None, (FORWARD, chunks[0]), *(("backward", before) for before in chunks))
-    ]
-
-    def found(asked: list[Any]) -> dict[Any, tuple[int, int]]:
-        blocks, _ = _bounds(space, 0, order, plan, op_bounds)
-        return {(place, after): blocks.slot(0, place, after=after) for place, after in asked}
-
-    ticks = found(slots)
-    assert found(slots[::-1]) == ticks
-    place = ("backward", chunks[0], BETWEEN)
-    alone, summing = ticks[place, None][0], ticks[place, ("backward", chunks[3])][0]
-    assert ticks[place, (FORWARD, chunks[0])][0] == alone < summing
-
-
 FURTHER = replace(LATENT, layers=4, experts=4, topk=2, expert_ffn=128, tied=False, mtp_layers=1)
 
 BOTH = replace(
@@ -273,6 +243,37 @@ def test_what_keeps_experts_evenly_used_takes_no_time_on_stages_without_any(
         assert 0.95 * to_ticks(step) < node.ticks() <= to_ticks(step)
     assert ends[0][0] == ends[1][0]
     assert sum(ends[0][1]) < sum(ends[1][1])
+
+
+def test_a_slot_has_its_own_bound_behind_each_other_in_whatever_order_they_are_asked_for() -> None:
+    """Sums of gradients that are in flight behind a slot of the last micro-batch slow the next one;
+    behind any other slot there are none. The first chunk has the embedding, the last the
+    classifier; two have dense layers, and two experts."""
+    shape = {"x": 1, "y": 1, "z": 1, "data": 2, "pipe": 2, "interleave": 2, "expert": 1}
+    how = {"micro_batch": 1, "recompute": "none", "zero": 1, "schedule": "1f1b"}
+    problem = SearchProblem(MIXED, 4, 8, {**shape, **how, "order": "x-y-z-data-pipe"})
+    (space,) = spaces_of(problem)
+    order = Order("1f1b", 2, ("dp",), "x-y-z-data-pipe")
+    plan, fabric = space.plan(0, order), MachineFabric(MACHINES["dgx-a100"], 4)
+    op_bounds = OpBounds(space, compute_costs(MACHINES["dgx-a100"], 4, 4), fabric)
+    _, chunks = _bounds(space, 0, order, plan, op_bounds)
+    slots = [
+        ((work, chunk, which), after)
+        for work in (FORWARD, "backward")
+        for chunk in chunks
+        for which in (FIRST_ONE, BETWEEN, LAST_ONE)
+        for after in (None, (FORWARD, chunks[0]), *(("backward", before) for before in chunks))
+    ]
+
+    def found(asked: list[Any]) -> dict[Any, tuple[int, int]]:
+        blocks, _ = _bounds(space, 0, order, plan, op_bounds)
+        return {(place, after): blocks.slot(0, place, after=after) for place, after in asked}
+
+    ticks = found(slots)
+    assert found(slots[::-1]) == ticks
+    place = ("backward", chunks[0], BETWEEN)
+    alone, summing = ticks[place, None][0], ticks[place, ("backward", chunks[3])][0]
+    assert ticks[place, (FORWARD, chunks[0])][0] == alone < summing
 
 
 @pytest.mark.slow
