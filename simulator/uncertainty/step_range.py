@@ -40,7 +40,7 @@ from workload.recipes.table import NO_RECIPE
 
 SHARE = 0.8  # of the steps that fall into the range
 WIDENING = 1.02  # python -m validation.published.residuals --coverage
-WIDENING_OF_EXPERTS = 1.38  # simgpt validate moe
+WIDENING_OF_EXPERTS = 1.3  # simgpt validate moe
 OTHER_STACK, OTHER_STACK_FAMILY = 0.5, 1.5
 OTHER_GPU, OTHER_GPU_FAMILY = 0.5, 1.0
 DOUBLED = 1 / 6  # distance of a plan on twice as many devices

@@ -27,9 +27,9 @@ FUSED = 128 + 576  # in place of queries, and from what leads up to keys and val
 @pytest.mark.parametrize(
     ("stack", "forward", "backward", "kernels"),
     [
-        ("megatron-core", UNFUSED, UNFUSED_GRAD, 9),
-        ("primus", UNFUSED, UNFUSED_GRAD, 9),
-        ("nemo-unfused", UNFUSED, UNFUSED_GRAD, 9),
+        ("megatron-core", UNFUSED, UNFUSED_GRAD, 10),
+        ("primus", UNFUSED, UNFUSED_GRAD, 10),
+        ("nemo-unfused", UNFUSED, UNFUSED_GRAD, 10),
         ("nemo", FUSED, FUSED, 1),
         ("nemo-deepep-attn-graphs", FUSED, FUSED, 1),
     ],
@@ -53,14 +53,14 @@ def test_the_program_moves_a_row_and_head_once_and_the_positions_of_keys_besides
 
 
 def test_a_host_takes_longer_where_rope_and_routing_are_not_fused() -> None:
-    """Fourteen and more ops of 118 us for each of two layers' passes, forward and backward."""
+    """Eighteen and more ops of 113 us for each of two layers' passes, forward and backward."""
     gpt = replace(find_model("moonlight-16b"), layers=2, sequence=256)
     machine, steps = load_machine("dgx-h100"), []
     for name in ("nemo", "nemo-unfused"):
         job = job_of(gpt, "dp=8,ep=8,mbs=1", load_stack(name), devices=8, batch=8)
         steps.append(predict(job.gpt, job.plan, machine, stack=job.stack).step_s)
-    more = 2 * (8 + 8) * 118e-6  # of latent attention in two layers
-    routed = 2 * 118e-6  # of the one layer with experts, forward; as much backward
+    more = 2 * (9 + 9) * 113e-6  # of latent attention in two layers
+    routed = 2 * 113e-6  # of the one layer with experts, forward; as much backward
     assert more <= steps[1] - steps[0] <= more + 2 * routed + 1e-4
 
 
