@@ -55,7 +55,15 @@ class Peak:
     @property
     def excess(self) -> float:
         """By which share the allocator held more than the program says."""
-        return self.allocated_bytes / self.program.peak.total_bytes - 1
+        return self.allocated_bytes / max(in_use(self.program)) - 1
+
+
+def in_use(program: Program) -> list[int]:
+    """Bytes that one allocator holds for device and host during each op, but for what the host
+    keeps from one step to the next, which has its place before."""
+    buffers = program.buffers.values()
+    kept = sum(b.nbytes for b in buffers if b.persistent and b.role == HOST)
+    return [use.total_bytes + use.parts[HOST] - kept for use in program.memory]
 
 
 def peaks(gpt: GPT, plan: Plan) -> Iterator[Peak]:
@@ -97,11 +105,11 @@ def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:
     for trainer in trainers(gpt, plan):
         measured = list(_allocated(trainer))
         program = _of_rows_that_came(trainer)
-        in_use = [use.total_bytes for use in program.memory]
+        said = in_use(program)
         lasting = [b for b in program.buffers.values() if b.persistent and b.role != HOST]
         constant = sum(buffer.nbytes for buffer in lasting)
         for index, allocated in measured:
-            kind, excess = program.ops[index].kind, constant + allocated - in_use[index]
+            kind, excess = program.ops[index].kind, constant + allocated - said[index]
             found[kind] = max(found.get(kind, excess), excess)
     return found
 
