@@ -199,22 +199,26 @@ def main(most: int) -> None:
     print(f"worst clipped norm     {max(each.clip_error for each in found):.1e}")
 
 
+def plain_in_bf16(gpt: GPT, batch: Tensor) -> list[Nearness]:
+    """How near gradients of the plain model wholly in bf16 are to its own in float64."""
+    weights, pair = larger(gpt), (batch[:, :-1], batch[:, 1:])
+    model: dict[str, Any] = {"heads": gpt.heads, "family": family(gpt)}
+    narrow = {name: w.bfloat16() for name, w in weights.items()}
+    expected = loss_and_gradients(weights, pair, **model)[1]
+    found = loss_and_gradients(narrow, pair, **model)[1]
+    wide = [(name, tensor.double()) for name, tensor in found.items()]
+    return _nearness(gpt, "gradient", wide, expected)
+
+
 def plain(trials: int = 30) -> None:
     """Print the worst tensors of the plain model in bf16 over random batches, by depth."""
     draw = torch.Generator().manual_seed(0)
-    for layers in (2, 4, 6):
+    for layers in (2, 4, 6, 10):
         gpt = replace(TOGETHER["Qwen"], layers=layers)
-        model: dict[str, Any] = {"heads": gpt.heads, "family": family(gpt)}
-        weights = {name: w * LARGER if w.ndim > 1 else w for name, w in start(gpt).items()}
-        narrow = {name: w.bfloat16() for name, w in weights.items()}
         worst: dict[str, tuple[float, float]] = {}
         for _ in range(trials):
             batch = torch.randint(0, gpt.vocab, (BATCH, gpt.sequence + 1), generator=draw)
-            pair = (batch[:, :-1], batch[:, 1:])
-            expected = loss_and_gradients(weights, pair, **model)[1]
-            found = loss_and_gradients(narrow, pair, **model)[1]
-            wide = [(name, tensor.double()) for name, tensor in found.items()]
-            for name, cosine, longer in _nearness(gpt, "gradient", wide, expected):
+            for name, cosine, longer in plain_in_bf16(gpt, batch):
                 kind = name.partition(".")[2] or name
                 before = worst.get(kind, (1.0, 0.0))
                 worst[kind] = min(before[0], cosine), max(before[1], abs(longer))

@@ -12,7 +12,7 @@ import torch
 
 from tests.examples import one_in
 from tests.executor.covering import Case
-from tests.executor.precision import Outcome, larger, outcomes
+from tests.executor.precision import Nearness, Outcome, larger, outcomes, plain_in_bf16
 from tests.executor.ranks import on_ranks
 from tests.executor.test_parity import CLIP, LR, TINY, batches, family, losses_of, start
 from tests.executor.test_parity_all import rows_by_ranks
@@ -26,8 +26,9 @@ from workload.plan import Plan
 # clipped gradients' norm may be from the exact ones. bf16 has 8 bits: a hundredth on sums of few.
 BOUNDS = {"bf16": (0.999, 0.02, 1e-3, 2e-5), "fp32": (1 - 1e-7, 1e-4, 1e-6, 2e-5)}
 # Gradients of norms of single heads, and of what they normalise, are small sums of large terms: the
-# plain model wholly in bf16, by torch's own autograd, is as far as 0.978 and 0.17 from itself in
-# float64 there (`python -m tests.executor.precision plain`).
+# plain model wholly in bf16, by torch's own autograd, is as far as 0.949 and 0.20 from itself in
+# float64 there (`python -m tests.executor.precision plain`), the deeper the farther. A gradient's
+# cosine may be as low as that of the plain model in bf16 on the same batch.
 OF_HEAD_NORMS = {"bf16": (0.99, 0.1, 1e-3, 2e-5)}
 DROPPED = replace(TINY, dropout=0.2)
 UNTIED = replace(TINY, tied=False)
@@ -68,11 +69,25 @@ def far(cases: Iterable[Case], found: Iterable[Outcome], precision: str) -> list
         bounds = OF_HEAD_NORMS if gpt.qk_norm else BOUNDS
         cosine, length, loss, clip = bounds.get(precision, BOUNDS[precision])
         tensors = [t for t in each.near if not (t[1] >= cosine and abs(t[2]) <= length)]
+        if tensors and bounds is OF_HEAD_NORMS and precision == "bf16":
+            least = as_narrow(gpt, plan.batch)
+            tensors = [t for t in tensors if not (t[1] >= least[of(t)] and abs(t[2]) <= length)]
         if not (each.loss_error <= loss and each.clip_error <= clip) or tensors or each.stale:
             wrong.append(
                 (gpt.name, str(plan), each.loss_error, each.clip_error, each.stale, tensors)
             )
     return wrong
+
+
+def as_narrow(gpt: GPT, sequences: int) -> dict[str, float]:
+    """The cosine of each gradient of the plain model in bf16, on the batch of a case."""
+    near = plain_in_bf16(gpt, batches(gpt, sequences)[0])
+    return {of(each): each[1] for each in near}
+
+
+def of(near: Nearness) -> str:
+    """The tensor, or the part of it, whose gradient or update it is."""
+    return near[0].partition(" of ")[2]
 
 
 def check(ranks: int, cases: list[Case], precision: str) -> None:
