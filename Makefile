@@ -79,7 +79,7 @@ mutate: $(VENV)/.installed-mutate
 fuzz: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simgpt.fuzz --inputs 10000 --seeds 11,12,13
 
-# On a quiet machine, half an hour: this checkout and another commit in turns. AGAINST is that commit,
+# On a quiet machine, an hour and a half: this checkout and another commit in turns. AGAINST is that commit,
 # without it the last release or else the commit before; ONLY chooses: predict, sweep, why/a, ...
 bench: $(VENV)/.installed-run
 	$(BIN)/python -m tools.bench_against $(AGAINST) $(addprefix --only ,$(ONLY)) $(BENCH)

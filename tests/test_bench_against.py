@@ -110,3 +110,21 @@ def test_both_commits_are_timed_on_their_own_packages(checkout: Path, tmp_path: 
         ["git", "-C", str(checkout), "worktree", "list"], check=True, capture_output=True, text=True
     )
     assert len(listed.stdout.splitlines()) == 1
+
+
+def test_what_was_timed_before_an_interruption_is_kept(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turns_of(sides: object, subject: str, *_: object) -> list[tuple[Row, Row]]:
+        if subject == "why/a":
+            raise KeyboardInterrupt
+        return [(side(1.0), side(2.0))]
+
+    monkeypatch.setattr("tools.bench_against.turns_of", turns_of)
+    file = tmp_path / "rows.json"
+    words = ["HEAD~1", "--checkout", str(checkout), "--smallest", "--json", str(file)]
+    ended = CliRunner().invoke(main, [*words, "--only", "predict/a", "--only", "why/a"])
+    assert ended.exit_code != 0
+    (row,) = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    assert row["ratio"] == 0.5
+    assert "0.5" in ended.stdout.split()

@@ -167,25 +167,31 @@ def main(
     words = ["--repeats", str(repeats), *(["--smallest"] if smallest else [])]
     names = chosen(SMALLEST if smallest else USUAL, only)
     rows: list[Row] = []
+    about: Row = {}
     with checked_out(checkout, other) as path, tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "benchmarks", Path(folder) / "benchmarks")
         sides = (checkout, path)
         for side in sides:
             build_core(side)
-        for subject in names:
-            click.echo(f"{subject} ...", err=True)
-            found = turns_of(sides, subject, words, Path(folder), turns)
-            rows += compared(found)
-    about = {"this": found[0][0]["measured_on"], "other": found[0][1]["measured_on"]}
-    about["other"] = about["other"] | {"commit": other}
-    about["this"] = about["this"] | {"commit": git(checkout, "describe", "--always", "--dirty")}
-    for name, side in about.items():
-        core = "compiled core" if side.get("compiled_core") else "no compiled core"
-        click.echo(f"{name}: {side['commit']}, {core}")
-    click.echo(table(rows, COLUMNS))
-    if file is not None:
-        text = json.dumps({"measured_on": about, "rows": rows}, indent=1)
-        file.write_text(text + "\n", encoding="utf-8")
+        commits = (git(checkout, "describe", "--always", "--dirty"), other)
+        try:
+            for subject in names:
+                click.echo(f"{subject} ...", err=True)
+                found = turns_of(sides, subject, words, Path(folder), turns)
+                rows += compared(found)
+                about = {
+                    name: side["measured_on"] | {"commit": commit}
+                    for name, side, commit in zip(("this", "other"), found[0], commits, strict=True)
+                }
+                if file is not None:
+                    text = json.dumps({"measured_on": about, "rows": rows}, indent=1)
+                    file.write_text(text + "\n", encoding="utf-8")
+        finally:  # an hour's figures are not lost to Ctrl-C
+            for name, each in about.items():
+                core = "compiled core" if each.get("compiled_core") else "no compiled core"
+                click.echo(f"{name}: {each['commit']}, {core}")
+            if rows:
+                click.echo(table(rows, COLUMNS))
 
 
 if __name__ == "__main__":
