@@ -186,7 +186,7 @@ def main(
                 if file is not None:
                     text = json.dumps({"measured_on": about, "rows": rows}, indent=1)
                     file.write_text(text + "\n", encoding="utf-8")
-        finally:  # an hour's figures are not lost to Ctrl-C
+        finally:  # also after Ctrl-C: a run takes an hour and a half
             for name, each in about.items():
                 core = "compiled core" if each.get("compiled_core") else "no compiled core"
                 click.echo(f"{name}: {each['commit']}, {core}")

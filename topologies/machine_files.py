@@ -46,8 +46,8 @@ def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
     environment of the job, such as `no-gdr`, follows after another (topologies/environments.py).
     Parts are a text such as `64x8xH100,8xNDR`, which `parse_parts` explains; a machine of parts
     that say no name is called by them. A file that has a `base` is read by `derived`; `above` are
-    the files that build on this one. A session builds a machine that is named, or given by its
-    parts, once; a user's file may change, and is read each time.
+    the files that build on this one. Within a session, a machine given by its name or parts is
+    built once; a user's file may change, and is read each time.
 
     >>> load_machine("frontier").devices_per_node
     8

@@ -55,12 +55,17 @@ class Peak:
     @property
     def excess(self) -> float:
         """By which share the allocator held more than the program says."""
-        return self.allocated_bytes / max(in_use(self.program)) - 1
+        return self.excess_bytes / max(in_use(self.program))
+
+    @property
+    def excess_bytes(self) -> int:
+        """How much more than the program says the allocator held."""
+        return self.allocated_bytes - max(in_use(self.program))
 
 
 def in_use(program: Program) -> list[int]:
-    """Bytes that one allocator holds for device and host during each op, but for what the host
-    keeps from one step to the next, which has its place before."""
+    """Bytes in use during each op where device and host share an allocator, as on a CPU. What the
+    host keeps between steps is left out: it is allocated before the first one."""
     buffers = program.buffers.values()
     kept = sum(b.nbytes for b in buffers if b.persistent and b.role == HOST)
     return [use.total_bytes + use.parts[HOST] - kept for use in program.memory]

@@ -24,6 +24,7 @@ from tests.executor.covering import OPTIONS, Case, Row, covering
 from tests.executor.peaks import (
     CPU,
     LONGER,
+    Peak,
     excess_by_kind,
     peaks,
     rows_of_every_kind,
@@ -45,6 +46,8 @@ from workload.plan_text import parse_plan
 pytestmark = pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureWarning")
 MARGIN = 0.02
 ONEDNN_BYTES = 5 << 18
+# Attention's backward kernel takes 128,448 bytes of its own in the row where they count most.
+BLOCKS_BYTES = 1 << 17
 # Gloo's own threads allocate and free where the profiler, which sees one thread, does not look.
 OVER_GLOO_MARGIN = 0.1
 # Kinds that only calibration and tuned matmuls play.
@@ -124,24 +127,25 @@ def test_one_that_is_never_let_go_of_is_waited_for_until_the_time_is_over(
 
 
 def check(rows: Sequence[Row], longer: int = LONGER) -> None:
-    """No row's allocator holds more or less than its program says. What kernels take whatever the
-    batch is, blocks of attention for instance, counts for half with twice the batch; what is
-    counted wrongly stays."""
+    """Fail if an allocator's peak is not what its program says.
+
+    Blocks of torch's own kernels do not grow with the batch. Where no more than these can be the
+    reason, the row is measured again with twice the batch, of which they are half the share.
+    """
     wrong = []
     for row in rows:
         gpt, plan = wide_case(row, longer=longer)
         found = beyond(gpt, plan)
-        if found:
+        if found and all(0 < peak.excess_bytes <= BLOCKS_BYTES for peak in found):
             plan = replace(plan, batch=2 * plan.batch, micro_batch=2 * plan.micro_batch)
             found = beyond(gpt, plan)
-        wrong += [(str(plan), row["model"], stage, excess) for stage, excess in found]
+        wrong += [(str(plan), row["model"], peak.program.stage, peak.excess) for peak in found]
     assert wrong == []
 
 
-def beyond(gpt: GPT, plan: Plan) -> list[tuple[int, float]]:
-    """Stages whose excess is beyond the margin, and that excess."""
-    found = [(peak.program.stage, peak.excess) for peak in peaks(gpt, plan)]
-    return [(stage, excess) for stage, excess in found if abs(excess) > MARGIN]
+def beyond(gpt: GPT, plan: Plan) -> list[Peak]:
+    """The stages' peaks that are beyond the margin."""
+    return [peak for peak in peaks(gpt, plan) if abs(peak.excess) > MARGIN]
 
 
 @pytest.mark.slow

@@ -71,7 +71,9 @@ def far(cases: Iterable[Case], found: Iterable[Outcome], precision: str) -> list
         tensors = [t for t in each.near if not (t[1] >= cosine and abs(t[2]) <= length)]
         if tensors and bounds is OF_HEAD_NORMS and precision == "bf16":
             least = as_narrow(gpt, plan.batch)
-            tensors = [t for t in tensors if not (t[1] >= least[of(t)] and abs(t[2]) <= length)]
+            tensors = [
+                t for t in tensors if not (t[1] >= least[tensor_of(t)] and abs(t[2]) <= length)
+            ]
         if not (each.loss_error <= loss and each.clip_error <= clip) or tensors or each.stale:
             wrong.append(
                 (gpt.name, str(plan), each.loss_error, each.clip_error, each.stale, tensors)
@@ -82,11 +84,11 @@ def far(cases: Iterable[Case], found: Iterable[Outcome], precision: str) -> list
 def as_narrow(gpt: GPT, sequences: int) -> dict[str, float]:
     """The cosine of each gradient of the plain model in bf16, on the batch of a case."""
     near = plain_in_bf16(gpt, batches(gpt, sequences)[0])
-    return {of(each): each[1] for each in near}
+    return {tensor_of(each): each[1] for each in near}
 
 
-def of(near: Nearness) -> str:
-    """The tensor, or the part of it, whose gradient or update it is."""
+def tensor_of(near: Nearness) -> str:
+    """The name of the tensor, without "gradient of" or "update of"."""
     return near[0].partition(" of ")[2]
 
 

@@ -490,8 +490,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _range(words: Sequence[str]) -> list[str]:
-    """The numbers of `seq`: a last one, with a first before it, with a step between; of a step of 0
-    `seq` prints none."""
+    """The numbers that `seq [FIRST [STEP]] LAST` prints: none where the step is 0."""
     given = [int(word) for word in words]
     first, last = given[0] if len(given) > 1 else 1, given[-1]
     step = given[1] if len(given) > 2 else 1
