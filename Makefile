@@ -15,7 +15,7 @@ BOTH_CORES := -n 2 --dist worksteal
 # Tests start dozens of processes: each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-DEMO_PLAN := z=64,data=rest,recompute=full,overlap=oar+ors+oag
+DEMO_PLAN := z=64,dp=rest,recompute=full,overlap=oar+ors+oag
 
 # How `make demo` ends; a test runs the commands.
 define SHOWN
@@ -35,7 +35,7 @@ export SHOWN
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
 	$(BIN)/simgpt validate seeds --only axonn-weak-frontier
-	$(BIN)/simgpt run tiny-2m --plan data=2,precision=fp32 --ranks 2 --batch 16 --steps 20
+	$(BIN)/simgpt run tiny-2m --plan dp=2,precision=fp32 --ranks 2 --batch 16 --steps 20
 	@echo "$$SHOWN"
 
 # Types are checked on one core, and tests now and then wait for each other: run both at once.
@@ -106,7 +106,7 @@ dist: $(VENV)/.installed-release
 	rm -rf build/fresh && $(PYTHON) -m venv build/fresh
 	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
 	cd build/fresh && bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --batch 512 \
-		--plan z=16,data=rest,recompute=full
+		--plan z=16,dp=rest,recompute=full
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

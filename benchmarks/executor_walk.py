@@ -41,9 +41,9 @@ STEPS, WARM_UP_STEPS = 200, 5
 MODEL = "tiny-2m"
 COLUMNS = ("plan", "ops", "walk_us", "walk_median_us", "all_us", "all_median_us")
 PLANS = (
-    "data=1,micro_batch=2",
-    "x=2,y=2,z=2,data=2,zero=1,micro_batch=1",
-    "pipe=2,data=2,zero=3,micro_batch=1",
+    "dp=1,mbs=2",
+    "x=2,y=2,z=2,dp=2,zero=1,mbs=1",
+    "pp=2,dp=2,zero=3,mbs=1",
 )
 
 

@@ -22,7 +22,7 @@ from workload.plan_text import parse_plan
 
 COLUMNS = ("grows", "size", "cold_s", "warm_s", "cold_exponent", "warm_exponent")
 WARM = 4
-WIDE = "x=4,y=2,z=8,data=rest,micro_batch=1,recompute=full"
+WIDE = "x=4,y=2,z=8,dp=rest,mbs=1,recompute=full"
 GROUP = 128  # nodes of a dragonfly group of Frontier
 
 
@@ -41,7 +41,7 @@ class Sizes:
 
 
 USUAL = Sizes()
-SMALLEST = Sizes("tiny-30k", "x=2,data=rest,micro_batch=1", (8, 16), (2, 4), (1, 2), (2, 4), 16, 2)
+SMALLEST = Sizes("tiny-30k", "tp=2,dp=rest,mbs=1", (8, 16), (2, 4), (1, 2), (2, 4), 16, 2)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def points(sizes: Sizes) -> dict[str, list[Point]]:
     fixed, last = wide[sizes.devices[0]], max(sizes.stages)
     stages = {
         n: parse_plan(
-            f"x={sizes.stage_x},pipe={n},data=rest,micro_batch=1",
+            f"tp={sizes.stage_x},pp={n},dp=rest,mbs=1",
             devices=sizes.stage_devices,
             batch=sizes.stage_devices * last // n,
         )

@@ -1,7 +1,7 @@
 """How long the whole of Frontier takes: arrays, and the traffic of all axes of 32,768 ranks.
 
 Run with `python -m benchmarks.network_scale`. `first` has routes to find in a session, which
-`second` finds there. The plan is gpt-640b's x=8, y=2, z=64, data=32.
+`second` finds there. The plan is gpt-640b's tp=8, y=2, z=64, dp=32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topologies.session import Session
 
 COLUMNS = ("part", "seconds", "least_bytes_per_s", "peak_bytes")
 PLACEMENTS = ("contiguous", "scheduler", "random")
-AXES = ("x", "y", "z", "data")
+AXES = ("tp", "y", "z", "dp")
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ STEPS = {
     "b": h100("llama-3.1-70b", "megatron-core", "tp=8,pp=4,dp=rest,mbs=1"),
     "c": h100("llama-3.1-8b", "torchtitan", "dp=rest,zero=3,mbs=1"),
     "d": h100("mixtral-8x7b", "megatron-core", "pp=2,ep=8,dp=rest,mbs=1"),
-    "e": Step("gpt-80b", "frontier", "x=4,y=2,z=16,data=rest,recompute=full", 8192, 8192),
+    "e": Step("gpt-80b", "frontier", "x=4,y=2,z=16,dp=rest,recompute=full", 8192, 8192),
     "f": h100("deepseek-v3", "megatron-core-deepep", "ep=64,dp=rest,mbs=1,recompute=full"),
 }
 FULL, SOME = ["none", "full"], ["none", "selective", "full"]
@@ -178,7 +178,7 @@ USUAL = Asked(
     {"help": ["--help"], "a": STEPS["a"].words(), "e": STEPS["e"].words()},
 )
 TINY = Step("tiny-30k", "1x2xH100", "dp=rest,mbs=1", 2, 2, "megatron-core")
-ALONE = Step("tiny-30k", "1x1xH100", "data=1", 1, 1)
+ALONE = Step("tiny-30k", "1x1xH100", "dp=1", 1, 1)
 SMALLEST = Asked(
     {"a": TINY},
     {"pipeline": replace(TINY, sweep={"recompute": ["none", "full"]})},

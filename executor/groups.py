@@ -70,9 +70,9 @@ class ProcessGroups:
         One rank of each stage tells all others what it issues: those beside it do the same.
         """
         grid = program.plan.grid
-        if grid.pipe == 1:
+        if grid.pp == 1:
             return
-        chosen = [grid.rank({"pipe": stage}) for stage in range(grid.pipe)]
+        chosen = [grid.rank({"pp": stage}) for stage in range(grid.pp)]
         own = calls_of(program, self._rank, order) if self._rank in chosen else []
         # One after the other: gathering would set aside as much room for each of all the ranks.
         told = [[own] for _ in chosen]

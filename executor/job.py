@@ -66,7 +66,7 @@ def perform(
     held_out = job.held_out.read(job.gpt, job.plan) if job.held_out is not None else None
     cores = _bound(job, info)
     with connected(info, job.threads, job.timeout_s, job.device) as device:
-        stage = job.plan.grid.coordinates(info.rank)["pipe"]
+        stage = job.plan.grid.coordinates(info.rank)["pp"]
         program = lower(job.gpt, job.plan, stage, forms=dict(job.forms))
         _check_memory(program, info, device)
         groups = ProcessGroups(info.rank, job.timeout_s, info.local_ranks)

@@ -120,8 +120,8 @@ class RankContext:
 
     def stage_peer(self, further: int) -> int:
         """The rank at this place so many stages further, around the ring of stages."""
-        stage = (self.index("pipe") + further) % self.grid.pipe
-        return self.grid.rank({**self.coordinates, "pipe": stage})
+        stage = (self.index("pp") + further) % self.grid.pp
+        return self.grid.rank({**self.coordinates, "pp": stage})
 
 
 def scratch_of(peak_bytes: int, device: torch.device) -> int:

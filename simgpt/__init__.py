@@ -4,7 +4,7 @@ Each function asks what the command of its name asks (`machine` and `model`: `si
 `simgpt models`), with the same options, and its result has the same JSON. docs/python.md shows how.
 
 >>> import simgpt
->>> result = simgpt.predict("gpt-5b", "frontier", "z=16,data=rest", devices=512, batch=512)
+>>> result = simgpt.predict("gpt-5b", "frontier", "z=16,dp=rest", devices=512, batch=512)
 >>> result.fits
 True
 """

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Change = dict[str, Any]
 Predicted = Callable[["Plan"], "Prediction"]
-TOGETHER = {"recompute", "micro_batch", "zero", "sequence_parallel", "matmul_forms"}
-BOTH_ENDS = {"expert", "x"}  # of which the strongest may be the fastest
+TOGETHER = {"recompute", "mbs", "zero", "sp", "matmul_forms"}
+BOTH_ENDS = {"ep", "tp"}  # of which the strongest may be the fastest
 PREDICTED, NAMED = 12, 5  # changes that are enough: how many are timed, and said
 
 
@@ -76,7 +76,7 @@ def _enough(
     fits = partial(_fits, prediction)
     if "recompute" in lever[0]:
         return EnoughRecomputation(prediction, machine, lever[-1], predicted).changes()
-    if "context" in lever[0]:
+    if "cp" in lever[0]:
         return _fewest_ranks(prediction, lever)
     if not fits(lever[-1]):
         return []
@@ -92,8 +92,8 @@ def _fewest_ranks(prediction: Prediction, lever: Sequence[Change]) -> list[Chang
     """The first of some changes of context that is enough, looked for from where activations
     that shrink alike would leave room."""
     fits, memory = partial(_fits, prediction), prediction.memory
-    over, before = _over(prediction), prediction.plan.context
-    shares = [before / change["context"] for change in lever]
+    over, before = _over(prediction), prediction.plan.cp
+    shares = [before / change["cp"] for change in lever]
     likely = (at for at, s in enumerate(shares) if memory.parts["activations"] * (1 - s) >= over)
     at = next(likely, len(lever) - 1)
     if not fits(lever[at]):
@@ -122,13 +122,13 @@ def _together(
     """Several changes at once in words, if they are enough: on the ranks as they are each as mild
     as the others allow, or else all with the fewest ranks of context."""
     own = [lever for lever in levers if TOGETHER.issuperset(lever[-1])]
-    own.sort(key=lambda lever: "sequence_parallel" in lever[-1])  # last, as it costs no time
+    own.sort(key=lambda lever: "sp" in lever[-1])  # last, as it costs no time
     every: Change = {}
     for lever in own:
         every |= lever[-1]
     if _fits(prediction, every):
         return _at_once(prediction, _mildest(prediction, own, every), predicted)
-    contexts = [every | change for lever in levers for change in lever if "context" in change]
+    contexts = [every | change for lever in levers for change in lever if "cp" in change]
     fits = partial(_fits, prediction)
     if not contexts or not fits(contexts[-1]):
         return ""
@@ -158,11 +158,11 @@ def _at_once(prediction: Prediction, every: Change, predicted: Predicted | None)
 
 def starved(plan: Plan) -> str:
     """What to say of a pipeline with so few micro-batches that its stages mostly wait."""
-    if plan.micro_batches >= plan.pipe:
+    if plan.micro_batches >= plan.pp:
         return ""
     few = tables.several(plan.micro_batches, "micro-batch")
-    more = "smaller micro_batch" if plan.micro_batch > 1 else "larger batch"
-    return f"{few} for {plan.pipe} stages, which mostly wait; a {more} gives more"
+    more = "smaller mbs" if plan.mbs > 1 else "larger batch"
+    return f"{few} for {plan.pp} stages, which mostly wait; a {more} gives more"
 
 
 def _recomputes(plan: Plan) -> list[Change]:

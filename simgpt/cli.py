@@ -28,17 +28,17 @@ RAN_OUT = (
 )
 COMMANDS = {
     "predict": ("simgpt.commands.predict", "Predict one training step of a model on a machine."),
-    "search": ("simgpt.commands.search", "Find the plan with the fastest step of all that fit."),
-    "why": ("simgpt.commands.why", "Say what a step waits for, and what would make it faster."),
-    "plan-run": ("simgpt.commands.jobs.plan_run", "Say when a whole training run is done."),
-    "sweep": ("simgpt.commands.sweep", "Predict every point of a study; resumes where it was."),
+    "search": ("simgpt.commands.search", "Find the fastest plan that fits, with proof."),
+    "why": ("simgpt.commands.why", "Explain what limits a step, and what would make it faster."),
+    "plan-run": ("simgpt.commands.jobs.plan_run", "Estimate when a training run will finish."),
+    "sweep": ("simgpt.commands.sweep", "Predict every point of a study; resumable."),
     "run": (
         "simgpt.commands.run",
         "Train for real under the same plan, predicted beside measured.",
     ),
     "memorise": (
         "simgpt.commands.memorise",
-        "Train on documents that come again, and count those generated word for word.",
+        "Train on repeated documents; count those reproduced word for word.",
     ),
     "sbatch": (
         "simgpt.commands.jobs.sbatch",
@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "compare": (
         "simgpt.commands.jobs.compare",
-        "Put a measured job, from its log or trace, beside its prediction.",
+        "Compare a measured job's log or trace with its prediction.",
     ),
     "calibrate": ("simgpt.commands.calibrate", "Measure this machine into a file for predict -m."),
     "validate": ("simgpt.commands.validate", "Compare predictions with measurements."),
@@ -54,11 +54,11 @@ COMMANDS = {
     "serve": ("simgpt.commands.serve", "Predict in a browser: a page served on this machine."),
     "bench-network": (
         "simgpt.commands.bench_network",
-        "The table that a collective benchmark would print on a machine.",
+        "Predict a collective benchmark (nccl-tests) on a machine.",
     ),
     "import": (
         "simgpt.commands.import_",
-        "Say which step the files of another framework ask for.",
+        "Read a Megatron, torchtitan, NeMo or DeepSpeed job.",
     ),
     "export": ("simgpt.commands.export", "Print another framework's settings for a plan."),
     "models": ("simgpt.commands.models", "List the model presets, or show one."),
@@ -66,7 +66,7 @@ COMMANDS = {
     "machines": ("simgpt.commands.machines", "List the machines, or show one with its sources."),
     "completion": (
         "simgpt.commands.shell.completion",
-        "Print what makes bash, zsh or fish complete command lines.",
+        "Print the completion script for bash, zsh or fish.",
     ),
 }
 SECTIONS = {
@@ -108,7 +108,7 @@ def cli(context: click.Context) -> None:
     simgpt predict llama-3.1-70b -m 64x8xH100,8xNDR -n 512 \\
         --plan tp=8,pp=4,dp=rest,mbs=1,zero=1 --batch 1024
     simgpt search gpt-5b -m perlmutter -n 64 --batch 256
-    simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
+    simgpt run tiny-2m --plan dp=2 --ranks 2 --steps 20
     """
     session = Session()
     context.call_on_close(lambda: _note_refused(session))  # once the session has been left

@@ -41,7 +41,7 @@ class Share(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         share = share_of(str(value))
         if share is None:
-            self.fail(f"{value} is no share from 0% to 100%; write it like 2%", param, ctx)
+            self.fail(f"{value} is not a share from 0% to 100%; write it like 2%", param, ctx)
         return share
 
 
@@ -54,8 +54,8 @@ class SlowDevices(click.ParamType[tuple[float, float]]):
         share, slower = (share_of(text) for text in f"{value}:".split(":")[:2])
         if share is None or slower is None or str(value).count(":") != 1:
             self.fail(
-                f"{value} is no share of the devices with by how much they are slower, both from "
-                "0% to 100%; write it like 0.1%:5%", param, ctx
+                f"{value} is not a share of the devices with their slowdown, both from 0% to 100%; "
+                "write it like 0.1%:5%", param, ctx
             )  # fmt: skip
         return share, slower
 
@@ -210,7 +210,7 @@ def describe_noise(found: Variability) -> str:
 
 
 def _place(axes: str | None) -> str:
-    return "nothing" if axes is None else "stages" if axes == "pipe" else f"collectives of {axes}"
+    return "nothing" if axes is None else "stages" if axes == "pp" else f"collectives of {axes}"
 
 
 def noise_words(found: Variability) -> str:

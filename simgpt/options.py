@@ -108,9 +108,9 @@ def answer_options(function: Command) -> Command:
     function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
         function
     )
-    return click.option("-o", "--output", type=NewFile(), help="Write the answer to a file.")(
-        function
-    )
+    return click.option(
+        "-o", "--output", type=NewFile(), help="Write the answer to a file; FILE.json gets JSON."
+    )(function)
 
 
 threads_option = click.option(
@@ -137,19 +137,33 @@ timeout_option = click.option(
 )
 
 
-def answer(text: str, record: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
-    """Print a command's answer, as text or as its JSON record, or write it to a file; the caller
-    has both where it is Python."""
+def answer(
+    text: str,
+    record: dict[str, Any],
+    *,
+    as_json: bool,
+    output: Path | None,
+    is_file: bool = False,
+) -> None:
+    """Print a command's answer, as text or as its JSON record, or write it to a file, which gets
+    JSON where it is called so, unless the text is itself a file of some framework; the caller has
+    both where it is Python."""
     if (asker := collecting()) is not None:
         asker.answers.append((text, strict(record)))
         return
     plain = printable(text.rstrip("\n"), keep="\n")
+    as_json = as_json or (is_json(output) and not is_file)
     content = json.dumps(strict(record), indent=2) if as_json else plain
     if output is None:
         say(content)
     else:
         write(output, content + "\n")
         note(f"wrote {output}")
+
+
+def is_json(output: Path | None) -> bool:
+    """Whether a file that gets an answer is called JSON."""
+    return output is not None and output.suffix == ".json"
 
 
 def check_apart(
@@ -244,10 +258,12 @@ def plan_table(text: str) -> str | dict[str, Any]:
         return text
     table = _plan_of_answer(PLAN.document(text))
     if not isinstance(table, dict):
-        raise PlanError(f"{text} is no plan: it should be a table of keys such as x, z and data")
+        raise PlanError(f"{text} is not a plan: it should be a table of keys such as tp and dp")
     for key, value in table.items():
         if type(value) not in KINDS.get(key, (int, str, bool)):
-            raise PlanError(f"{text}: {key} = {json.dumps(value, default=str)} is no plan's value")
+            raise PlanError(
+                f"{text}: {key} = {json.dumps(value, default=str)} is not a plan's value"
+            )
     return table
 
 
@@ -264,10 +280,10 @@ def _plan_of_answer(document: Any) -> Any:
 
 
 def fixed_of(text: str) -> dict[str, Any]:
-    """Fields of a plan that a search keeps: `pipe=1,zero=1`, or those of a plan's file; data=rest
+    """Fields of a plan that a search keeps: `pp=1,zero=1`, or those of a plan's file; dp=rest
     keeps nothing."""
     fixed = parse_fields(plan_table(text))
-    return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}
+    return {key: value for key, value in fixed.items() if (key, value) != ("dp", REST)}
 
 
 def batch_of(

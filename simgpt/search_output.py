@@ -110,9 +110,10 @@ class Found:
         if assumes_balance(problem.gpt):
             head += f"\n{EVENLY}"
         parts = ["\n".join([head, *self.remarks]), self.certificate()]
-        best = "the best plans" if self.state.is_optimal else "the best plans so far"
+        best = "lowest-energy plans" if self.objective == "energy" else "fastest plans"
+        best += "" if self.state.is_optimal else " so far"
         rows = [_group(self.state.found, group) for group in variants(self.state.found)]
-        parts += self._table(f"{best} in {self.objective}", rows)
+        parts += self._table(best, rows)
         parts += anchoring(self.state.found[0]) if self.state.found else []
         parts += [self._range_words(), self._spare_words()] if self.state.found else []
         parts += mfu_words(each.as_dict() for each in self.state.found)
@@ -120,11 +121,11 @@ class Found:
         parts += self._faster_words()
         for name, front in self.fronts.items():
             plans = [(each.plan_text, each) for each in front]
-            parts += self._table(f"the best for {TITLES[name]}", plans, of_devices=True)
+            parts += self._table(f"fastest for {TITLES[name]}", plans, of_devices=True)
         known = [
             (f"{name}: {each.plan_text}", each) for name, each in self.families.items() if each
         ]
-        parts += self._table("the best of each family", known)
+        parts += self._table("fastest of each family", known)
         lacking = [name for name, each in self.families.items() if each is None]
         if lacking:
             parts.append(tables.paragraph(f"no plan fits of: {'; '.join(lacking)}"))
@@ -160,7 +161,7 @@ class Found:
 
     def _range_words(self) -> str:
         """Where the range of the best plan's step comes from."""
-        words = f"8 of 10 steps of the best plan: {self.state.found[0].range.words}"
+        words = f"80 % range of the fastest plan: {self.state.found[0].range.words}"
         return tables.paragraph(words, indent="  ")
 
     def _spare_words(self) -> str:
@@ -184,16 +185,16 @@ class Found:
         assert order.plan_tau is not None
         assert order.plan_regret is not None
         whose = " of models with experts" if self.problem.gpt.experts else ""
-        error = f"{tables.percent(self.difference.share)}, the error of a difference between two"
+        error = tables.percent(self.difference.share)
         said = (
-            f"{self._told_apart()} differ by less than {error} plans: measure them"
+            f"{self._told_apart()} are closer than simgpt can tell apart ({error}): benchmark them"
             if count
-            else f"the best plan is ahead of the next by more than {error} plans"
+            else f"the fastest plan leads by more than simgpt's error between two plans ({error})"
         )
         return (
-            f"{said} (of {order.plans:,} published plans{whose} in {order.plan_groups} groups the "
-            f"predicted order has Kendall's tau {order.plan_tau:.2f}, and the plan picked takes "
-            f"{tables.percent(order.plan_regret)} longer than the best)"
+            f"{said} (for {order.plans:,} published plans{whose} in {order.plan_groups} groups, "
+            f"the predicted order has Kendall's tau {order.plan_tau:.2f}; on average its pick is "
+            f"{tables.percent(order.plan_regret)} slower than the true best)"
         )
 
     @property
@@ -208,22 +209,20 @@ class Found:
         rows = sum(not set(self.undecided).isdisjoint(each) for each in variants(self.state.found))
         is_all = count == len(self.state.found)
         if rows == count:
-            return f"{'these' if is_all else 'the first'} {count} plans"
+            return f"{'these' if is_all else 'the top'} {count} plans"
         if rows == 1:
-            return f"the {count} plans of {'this' if is_all else 'the first'} row"
-        return f"{'these' if is_all else 'the first'} {rows} rows ({count} plans)"
+            return f"the {count} plans of {'this' if is_all else 'the top'} row"
+        return f"{'these' if is_all else 'the top'} {rows} rows ({count} plans)"
 
     def certificate(self) -> str:
         """What is known of the plans that were not simulated."""
-        simulated = f", {self.state.simulated:,} simulated"
+        simulated = f"; only {self.state.simulated:,} had to be simulated"
         return tables.paragraph(f"{self._counts(simulated)}: {self._end()}")
 
     def _counts(self, simulated: str = "") -> str:
         state = self.state
-        fitting = (
-            f", at most {state.may_fit:,} of them fit" if state.bound and state.may_fit else ""
-        )
-        counts = f"{state.considered:,} legal plans{fitting}{simulated}"
+        fitting = f"; at most {state.may_fit:,} fit" if state.bound and state.may_fit else ""
+        counts = f"{state.considered:,} valid plans{fitting}{simulated}"
         if state.unpredicted:
             counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"
         return counts
@@ -236,10 +235,7 @@ class Found:
                 return "none found yet"
             return f"no {those} fits{none_fits(self.problem, self.machine, state)}"
         if state.is_optimal:
-            return (
-                f"in simgpt's model no other {those} is better than these, among the plans that it "
-                "knows"
-            )
+            return "proved optimal within simgpt's model and search space"
         if not state.bound:
             return "stopped before anything was known of the others, which may be better"
         stopped = f"stopped at a gap of {tables.percent(self.enough)}"
@@ -306,7 +302,7 @@ def _table(
         for words, each in rows
     ]
     devices, energy = ["devices"] if of_devices else [], ["energy"] if of_energy else []
-    figures = ["step", "8 of 10 steps", "MFU", "tokens/s/dev", "memory", "node-h"]
+    figures = ["step", "80 % range", "MFU", "tokens/s/dev", "memory", "node-h"]
     return tables.table([title, *devices, *figures, *energy], cells)
 
 

@@ -58,7 +58,7 @@ def step_and_load(
 
 def _load(gpt: RoutedGPT, plan: Plan, even: StepResult) -> ExpertLoad:
     layers, tokens = expert_layers(gpt), dispatched_tokens(gpt, plan)
-    over = {layer: gpt.histogram.over_mean(layer, plan.expert) for layer in layers}
+    over = {layer: gpt.histogram.over_mean(layer, plan.ep) for layer in layers}
     worst = max(layers, key=lambda layer: over[layer])
     lost = [float(dropped(gpt, layer, tokens)) for layer in layers]
     return ExpertLoad(

@@ -24,7 +24,7 @@ MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 def check_slots(plan: Plan) -> None:
     """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
-    slots = plan.pipe * plan.interleave * ways(plan.schedule) * plan.micro_batches * plan.passes
+    slots = plan.pp * plan.vpp * ways(plan.schedule) * plan.micro_batches * plan.passes
     whole, other = "never repeats itself", "a smaller batch or schedule=1f1b"
     what = f"schedule={plan.schedule}"
     if plan.schedule in OPPOSED or plan.in_pairs:
@@ -32,20 +32,20 @@ def check_slots(plan: Plan) -> None:
     if plan.passes > 1:
         what, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
     repeats = plan.schedule not in ("gpipe", *OPPOSED) and plan.passes == 1 and not plan.in_pairs
-    if not repeats and plan.pipe > 1 and slots > MOST_SLOTS:
+    if not repeats and plan.pp > 1 and slots > MOST_SLOTS:
         raise PlanCannotRunError(
             f"{what} {whole}, so that each of {plan.micro_batches:,} "
-            f"micro-batches on {plan.pipe} stages would be simulated, {slots:,} in all and more "
-            f"than {MOST_SLOTS:,}; give a larger micro_batch, {other}"
+            f"micro-batches on {plan.pp} stages would be simulated, {slots:,} in all and more "
+            f"than {MOST_SLOTS:,}; give a larger mbs, {other}"
         )
 
 
 def check_timeline(plan: Plan, step: StepResult) -> None:
     """Refuse a timeline that no viewer opens."""
-    spans = step.ops * plan.pipe
+    spans = step.ops * plan.pp
     if spans > MOST_SPANS:
         raise PlanCannotRunError(
-            f"a timeline of {plan.pipe} stages would have {spans:,} spans, more than "
+            f"a timeline of {plan.pp} stages would have {spans:,} spans, more than "
             f"{MOST_SPANS:,}; fewer micro-batches (a smaller batch) show the same pipeline"
         )
 

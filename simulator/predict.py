@@ -55,7 +55,7 @@ class Prediction:
     """One step of `gpt` under `plan` on `machine`.
 
     `breakdown_s` has `compute`, `optimizer` and `idle`, and exposed communication by axes (`x`,
-    `z+data`); it sums to `step_s`. FLOP/s are per device: model FLOPs leave recomputation out,
+    `z+dp`); it sums to `step_s`. FLOP/s are per device: model FLOPs leave recomputation out,
     hardware FLOPs include it; both count what several ranks compute alike once. MFU and HFU relate
     them to the device's peak in the plan's precision. `ops` and `comm_bytes` (payload by axes) are
     those of one rank. For its `cost` a device is busy in `compute` and `optimizer`. `tuning` is
@@ -134,6 +134,10 @@ class Prediction:
     def plan_text(self) -> str:
         """The plan as its stack reads it."""
         return self.stack.text(self.plan)
+
+    def in_words(self, text: str) -> str:
+        """A text about its plan with axes as its stack's users call them."""
+        return self.stack.in_words(self.plan, text)
 
     @property
     def devices(self) -> int:
@@ -257,11 +261,11 @@ def _simulated(
     forms: Forms,
     gpt: GPT,
 ) -> StepResult:
-    simulate = simulate_pipeline if plan.pipe > 1 else simulate_step
+    simulate = simulate_pipeline if plan.pp > 1 else simulate_step
     try:
         return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
     except OverflowError as error:
-        what = f"micro_batch={plan.micro_batch} makes ops of more bytes or FLOPs than 63 bits hold"
+        what = f"mbs={plan.mbs} makes ops of more bytes or FLOPs than 63 bits hold"
         raise PlanCannotRunError(f"{what}; take a smaller one") from error
 
 
@@ -306,7 +310,7 @@ def _tuning(forms: Forms, plain: StepResult, tuned: StepResult) -> Tuning:
 def _timeline(
     gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
 ) -> Timeline:
-    stages = [lower(gpt, plan, stage, forms=forms, habits=habits) for stage in range(plan.pipe)]
+    stages = [lower(gpt, plan, stage, forms=forms, habits=habits) for stage in range(plan.pp)]
     return simulate_timeline(stages, costs, fabric)
 
 

@@ -14,6 +14,6 @@ def swapped(gpt: GPT, plan: Plan, swap: Mapping[str, str]) -> dict[Matmul, str]:
     """Every matmul of the plan whose form `swap` names, in the form that it gives instead."""
     if not swap:
         return {}
-    ops = [op for stage in range(plan.pipe) for op in lower(gpt, plan, stage).ops]
+    ops = [op for stage in range(plan.pp) for op in lower(gpt, plan, stage).ops]
     every = [matmul_of(op) for op in ops if op.kind == "matmul"]
     return {matmul: swap[matmul[0]] for matmul in every if matmul[0] in swap}

@@ -1,6 +1,6 @@
 """What a message has to name, in whatever words: fields, values, files, what would be right.
 
-with pytest.raises(ValueError, check=names("x=8", "kv_heads=4")):
+with pytest.raises(ValueError, check=names("tp=8", "kv_heads=4")):
     ...
 assert_names(result.stderr, "--batch", "63")
 """

@@ -43,7 +43,7 @@ OF_LAYERS = {
 }
 IN_PLANS = {
     "`y`": "y=2",
-    "`context`": "context=2",
+    "`cp`": "cp=2",
     "recipes": "recipe=mxfp8",
     "`attention=unfused`": "attention=unfused",
 }
@@ -56,7 +56,7 @@ def test_the_documented_cluster_can_be_predicted_on(tmp_path: Path) -> None:
     path.write_text(found[1], encoding="utf-8")
     machine = load_machine(str(path))
     assert (machine.devices, machine.devices_per_node) == (64, 4)
-    plan = parse_plan("z=8,data=rest,recompute=full", devices=64, batch=512)
+    plan = parse_plan("z=8,dp=rest,recompute=full", devices=64, batch=512)
     assert predict(find_model("gpt-5b"), plan, machine).memory.fits
 
 
@@ -192,7 +192,7 @@ def _cells(row: str) -> list[str]:
 
 def _is_lowered(gpt: GPT, words: str) -> bool:
     try:
-        lower(gpt, parse_plan(f"{words},data=2,batch=4,micro_batch=1"))
+        lower(gpt, parse_plan(f"{words},dp=2,batch=4,mbs=1"))
     except PlanCannotRunError:
         return False
     return True

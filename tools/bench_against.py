@@ -48,7 +48,7 @@ def commit_of(checkout: Path, name: str | None) -> str:
     name = name or git(checkout, "describe", "--tags", "--abbrev=0", "HEAD~1") or "HEAD~1"
     found = git(checkout, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if found is None:
-        raise click.UsageError(f"{name} is no commit of {checkout}")
+        raise click.UsageError(f"{name} is not a commit of {checkout}")
     return found
 
 

@@ -41,7 +41,7 @@ STEPS = 400  # more than the lives of one run reach
 PATIENCE_S = 120.0
 AT_START = 0.2  # of the kills come before the first step, at most so many seconds after the start
 START_S, MOMENT_S = 8.0, 4.0
-PLANS = {2: "data=2,zero=1,precision=fp32", 4: "x=2,data=2,zero=1,precision=fp32"}
+PLANS = {2: "dp=2,zero=1,precision=fp32", 4: "tp=2,dp=2,zero=1,precision=fp32"}
 
 
 class Killer:

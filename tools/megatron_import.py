@@ -136,11 +136,11 @@ def wrong(row: dict[str, str], question: Question) -> list[str]:
         "seq_len": (gpt.sequence, row["seq_len"]),
         "tied": (int(gpt.tied), row["tied"]),
         "bias": (int(gpt.biases), row["bias"]),
-        "tp": (plan.get("x", 1), row["tp"]),
-        "pp": (plan.get("pipe", 1), row["pp"]),
-        "vpp": (plan.get("interleave", 1), row["vpp"]),
+        "tp": (plan.get("tp", 1), row["tp"]),
+        "pp": (plan.get("pp", 1), row["pp"]),
+        "vpp": (plan.get("vpp", 1), row["vpp"]),
         "cp": (plan.get("cp", 1), row["cp"]),
-        "micro_batch": (plan.get("micro_batch"), row["micro_batch"]),
+        "micro_batch": (plan.get("mbs"), row["micro_batch"]),
         "global_batch": (question.batch, row["global_batch"]),
     }
     multiple = 128 * int(row["tp"])

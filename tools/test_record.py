@@ -122,7 +122,7 @@ def main(junit: Path, record: Path, command: str) -> None:
     try:
         found = found_in(junit.read_text(encoding="utf-8"))
     except ElementTree.ParseError as error:
-        raise click.UsageError(f"{junit} is no JUnit report: {error}") from None
+        raise click.UsageError(f"{junit} is not a JUnit report: {error}") from None
     whole = {"command": command, **made_on(), **found}
     record.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     click.echo(summary(whole))

@@ -105,7 +105,9 @@ def _read(word: str) -> dict[str, Any]:
         return {"fabric": word.lower()}
     found = _COUNTED.fullmatch(word)
     if found is None or not int(found[1] or 1):
-        raise MachineError(f"{shown(word) or 'nothing'} after a comma is no NIC or fabric; {_HINT}")
+        raise MachineError(
+            f"{shown(word) or 'nothing'} after a comma is not a NIC or fabric; {_HINT}"
+        )
     count = {"nics_per_node": int(found[1])} if found[1] else {}
     return {**count, **_nic(found[2], word)}
 

@@ -56,7 +56,7 @@ class DeviceCase:
         """One rank, two micro-batches."""
         return Plan(
             batch=MICRO_BATCHES * self.micro_batch,
-            micro_batch=self.micro_batch,
+            mbs=self.micro_batch,
             recompute=self.recompute,
             precision=self.precision,
         )

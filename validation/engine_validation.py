@@ -77,8 +77,8 @@ def drawn(machines: Sequence[Machine], seed: int) -> Iterator[tuple[GPT, Plan, M
 
 
 def _drawn_plan(chance: random.Random, devices: int) -> Plan:
-    sizes = {axis: chance.choice(SIZES) for axis in ("x", "y", "z", "pipe")}
-    fields: dict[str, object] = {**sizes, "data": "rest", "micro_batch": 1}
+    sizes = {axis: chance.choice(SIZES) for axis in ("tp", "y", "z", "pp")}
+    fields: dict[str, object] = {**sizes, "dp": "rest", "mbs": 1}
     fields["schedule"] = chance.choice(STRAIGHT)
     fields["recompute"] = chance.choice(RECOMPUTES)
     fields["zero"] = chance.choice((0, 0, 1, 2, 3))

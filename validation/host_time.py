@@ -108,9 +108,9 @@ def _with_experts(run: GoldenRun) -> Job:
     sizes = {"experts": "experts", "topk": "topk", "expert_ffn": "moe_ffn"}
     own: dict[str, Any] = {name: int(cells[column]) for name, column in sizes.items()}
     gpt = replace(run.gpt, biases=False, **own)
-    words = run.words | {"expert": int(cells["ep"])}
+    words = run.words | {"ep": int(cells["ep"])}
     if cells["etp"] not in ("", cells["tp"]):
-        words["expert_tensor"] = int(cells["etp"])
+        words["etp"] = int(cells["etp"])
     return job_of(
         gpt, words, load_stack(STACK), devices=int(DEVICES), batch=int(cells["global_batch"])
     )

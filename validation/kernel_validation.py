@@ -109,7 +109,7 @@ def _rows(path: Path | None) -> Iterator[tuple[dict[str, str], str]]:
     try:
         yield from _checked(_FILE.lines(path), path.name)
     except csv.Error as error:
-        raise KernelsError(f"{path.name} is no CSV file: {error}") from None
+        raise KernelsError(f"{path.name} is not a CSV file: {error}") from None
 
 
 def _checked(lines: Iterable[str], origin: str) -> Iterator[tuple[dict[str, str], str]]:

@@ -91,7 +91,7 @@ def measured(
     """One table as measurements; `per_node` has the devices in a node by machine."""
     kind = KIND_OF_OP.get(str(table.get("op")))
     if kind is None:
-        return Skipped(name, f"{table.get('op')} is no collective")
+        return Skipped(name, f"{table.get('op')} is not a collective")
     rule = _rule(name, table)
     if "variant" not in rule:
         return Skipped(name, rule["reason"])
@@ -133,18 +133,19 @@ def _rule(name: str, table: Mapping[str, Any]) -> dict[str, str]:
 def _rows(name: str, table: Mapping[str, Any], per_node: int) -> tuple[MeasuredRow, ...]:
     columns, rows = table.get("columns"), table.get("rows")
     if not isinstance(columns, list) or not isinstance(rows, list):
-        raise TableError(f"table {name} wants columns and rows, both lists")
+        raise TableError(f"table {name} must have columns and rows, both lists")
     if not all(isinstance(column, str) for column in columns):
         raise TableError(f"table {name} has columns {columns}, of which some are no names")
     if "bytes" not in columns or not {*_SECONDS, "bytes_per_second"} & {*columns}:
         raise TableError(
-            f"table {name} has columns {columns}, but wants bytes and seconds or bytes_per_second"
+            f"table {name} has columns {columns}, but must have bytes and seconds or "
+            "bytes_per_second"
         )
     if "devices" not in columns and "devices" not in table:
         raise TableError(f"table {name} names no devices, neither as a column nor beside it")
     for row in rows:
         if not isinstance(row, list):
-            raise TableError(f"table {name} has {row} among its rows, which is no list of cells")
+            raise TableError(f"table {name} has {row} among its rows, which is not a list of cells")
     return tuple(_row(name, table, dict(zip(columns, row, strict=False)), per_node) for row in rows)
 
 

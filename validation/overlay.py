@@ -76,7 +76,7 @@ def _step_s(name: str) -> float:
     The grid is not published, and changes no FLOPs: here it is data parallelism alone.
     """
     run = next(run for run in _runs() if run["id"] == name)
-    plan = parse_plan("data=1,micro_batch=1,recompute=full", batch=1)
+    plan = parse_plan("dp=1,mbs=1,recompute=full", batch=1)
     flops = lower(find_model(run["model"]), plan).hardware_flops * run["batch"]
     peak = peak_flops_per_s(load_machine(run["machine"]), plan.precision)
     return float(flops / (run["devices"] * peak * run["hfu"]))

@@ -17,7 +17,7 @@ class PlanError(SimgptError):
 
 
 class RestError(PlanError):
-    """The plan has `data=rest`, and nothing says how many devices there are."""
+    """The plan has `dp=rest`, and nothing says how many devices there are."""
 
 
 class PlanCannotRunError(SimgptError):

@@ -11,28 +11,29 @@ from numpy.typing import NDArray
 
 from topologies.session import session_cached
 from workload.errors import PlanError
+from workload.splits.former_words import order_now
 
 Axes = tuple[str, ...]
-AXES = ("x", "y", "z", "context", "data", "pipe")
+AXES = ("tp", "y", "z", "cp", "dp", "pp")
 # The role of axes, by which groups are asked for: of what their ranks hold different parts.
 SHARDS: Mapping[str, Axes] = {
-    "sequences": ("z", "data"),  # of a step's batch
-    "positions": ("context",),  # of each sequence
-    "tokens": ("z", "context", "data"),  # of a step, and so the terms of the loss and of gradients
-    "rows": ("x",),  # of the residual stream, with sequence parallelism
-    "heads": ("x",),
+    "sequences": ("z", "dp"),  # of a step's batch
+    "positions": ("cp",),  # of each sequence
+    "tokens": ("z", "cp", "dp"),  # of a step, and so the terms of the loss and of gradients
+    "rows": ("tp",),  # of the residual stream, with sequence parallelism
+    "heads": ("tp",),
     "width": ("y",),  # of the residual stream
-    "vocabulary": ("x", "y"),
-    "weights": ("x", "y", "z"),
-    "layers": ("pipe",),
+    "vocabulary": ("tp", "y"),
+    "weights": ("tp", "y", "z"),
+    "layers": ("pp",),
 }
-REPLICAS: Mapping[str, Axes] = {"weights": ("context", "data")}  # the same, unless `zero` shards
+REPLICAS: Mapping[str, Axes] = {"weights": ("cp", "dp")}  # the same, unless `zero` shards
 WITHIN_STAGE = tuple(axis for axis in AXES if axis not in SHARDS["layers"])
-USUAL = "x-y-z-data-pipe"
-SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("expert", "expert_copies")
-PARTS_OF_EXPERTS = ("expert_tensor", *EXPERT_PARTS)
-COPIES_IN_SHARDS = ("expert_shard", "replica")
-CONTEXT_PARTS = ("inner_context", "outer_context")
+USUAL = "tp-dp-pp"
+SHARD_PARTS, EXPERT_PARTS = ("shard", "replica"), ("ep", "edp")
+PARTS_OF_EXPERTS = ("etp", *EXPERT_PARTS)
+COPIES_IN_SHARDS = ("edp_shard", "replica")
+CONTEXT_PARTS = ("inner_cp", "outer_cp")
 WHERE = ("inner", "middle", "outer")
 ENDS, OPPOSITE = "ends", "opposite"
 LINK = "link"
@@ -46,31 +47,31 @@ class Grid:
 
     Of the data axis, runs of `shard` neighbours (0: all of them) share sharded state: "shard" names
     the axis within a run, "replica" the one across runs. Or runs of `experts` neighbours (0: there
-    are none) hold different experts: "expert" names the axis within a run, "expert_copies" the one
+    are none) hold different experts: "expert" names the axis within a run, "edp" the one
     across runs; where `expert_tensor` neighbours have parts of the same experts, "expert_tensor" is
     the axis among these, and their runs are the neighbours of "expert". With both, a run of `shard`
-    neighbours holds several copies of experts, among which "expert_shard" is the axis.
+    neighbours holds several copies of experts, among which "edp_shard" is the axis.
     The context axis may fall into runs of neighbours that do something of their own:
-    "inner_context" names the axis within a run, "outer_context" the one across runs. `context_runs`
+    "inner_cp" names the axis within a run, "outer_cp" the one across runs. `cp_runs`
     has the length of a run (none: all of them), or two numbers: the length of the runs, and how
-    many of them make a longer run, among which "middle_context" is the axis. Likewise `x_runs` of x
-    has "inner_x", "middle_x" and "outer_x"; without any, x has no parts.
+    many of them make a longer run, among which "middle_cp" is the axis. Likewise `tp_runs` of x
+    has "inner_tp", "middle_tp" and "outer_tp"; without any, x has no parts.
     "ends" names the pairs of the first and the last stage, "link3" those of the fourth stage and
     the next one in the ring of stages, "opposite" all pairs of stages equally far from either end.
     """
 
-    x: int = 1
+    tp: int = 1
     y: int = 1
     z: int = 1
-    data: int = 1
-    pipe: int = 1
+    dp: int = 1
+    pp: int = 1
     shard: int = 0
     order: str = USUAL
-    context: int = 1
+    cp: int = 1
     experts: int = 0
-    expert_tensor: int = 1
-    context_runs: tuple[int, ...] = ()
-    x_runs: tuple[int, ...] = ()
+    etp: int = 1
+    cp_runs: tuple[int, ...] = ()
+    tp_runs: tuple[int, ...] = ()
     _known: dict[tuple[str, ...], int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -113,34 +114,34 @@ class Grid:
             size: int = getattr(self, axis)
             return size
         if axis in (ENDS, OPPOSITE) or axis.startswith(LINK):
-            return min(self.pipe, 2)
+            return min(self.pp, 2)
         if axis == "replica":
-            return self.data // self._size("shard")
+            return self.dp // self._size("shard")
         if axis == "shard":
-            return self.shard or self.data
-        if axis == "expert":
+            return self.shard or self.dp
+        if axis == "ep":
             return self.experts or 1
-        if axis == "expert_tensor":
-            return self.expert_tensor
-        if axis == "expert_shard":
-            return self._size("shard") // ((self.experts or 1) * self.expert_tensor)
-        if axis == "expert_copies":
-            return self.data // ((self.experts or 1) * self.expert_tensor)
+        if axis == "etp":
+            return self.etp
+        if axis == "edp_shard":
+            return self._size("shard") // ((self.experts or 1) * self.etp)
+        if axis == "edp":
+            return self.dp // ((self.experts or 1) * self.etp)
         where, _, whole = axis.partition("_")
-        if where in WHERE and whole in ("x", "context"):
+        if where in WHERE and whole in ("tp", "cp"):
             return self._size_of_run(where, whole)
-        raise ValueError(f"{axis} is no axis of a grid")
+        raise ValueError(f"{axis} is not an axis of a grid")
 
     def _size_of_run(self, where: str, whole: str) -> int:
         """The size of the inner, middle or outer part of an axis."""
         size: int = getattr(self, whole)
-        inner, *middle = (self.x_runs if whole == "x" else self.context_runs) or (size,)
+        inner, *middle = (self.tp_runs if whole == "tp" else self.cp_runs) or (size,)
         between = middle[0] if middle else 1
         return {"inner": inner, "middle": between, "outer": size // (inner * between)}[where]
 
     def _stages(self, pair: str) -> tuple[int, int]:
         first = 0 if pair == ENDS else int(pair.removeprefix(LINK))
-        return first, self.pipe - 1 if pair == ENDS else (first + 1) % self.pipe
+        return first, self.pp - 1 if pair == ENDS else (first + 1) % self.pp
 
     def stride(self, axis: str) -> int:
         """Distance in ranks between neighbours along an axis."""
@@ -150,16 +151,16 @@ class Grid:
     @property
     def _parts(self) -> Mapping[str, Axes]:
         """Into which parts an axis falls, and a part that falls into others."""
-        found: dict[str, Axes] = {"data": SHARD_PARTS, "context": CONTEXT_PARTS}
+        found: dict[str, Axes] = {"dp": SHARD_PARTS, "cp": CONTEXT_PARTS}
         if self.experts:
-            *apart, copies = PARTS_OF_EXPERTS if self.expert_tensor > 1 else EXPERT_PARTS
-            found["data"] = *apart, copies
-            if 0 < self.shard < self.data:
-                found["data"] = *apart, *COPIES_IN_SHARDS
+            *apart, copies = PARTS_OF_EXPERTS if self.etp > 1 else EXPERT_PARTS
+            found["dp"] = *apart, copies
+            if 0 < self.shard < self.dp:
+                found["dp"] = *apart, *COPIES_IN_SHARDS
                 found |= {"shard": (*apart, COPIES_IN_SHARDS[0]), copies: COPIES_IN_SHARDS}
-        if len(self.context_runs) > 1:
-            found["context"] = runs_of_axis("context", self.context_runs)
-        return found | ({"x": runs_of_axis("x", self.x_runs)} if self.x_runs else {})
+        if len(self.cp_runs) > 1:
+            found["cp"] = runs_of_axis("cp", self.cp_runs)
+        return found | ({"tp": runs_of_axis("tp", self.tp_runs)} if self.tp_runs else {})
 
     def parts_of_axis(self, axis: str) -> Axes:
         """The parts of an axis, the one whose neighbours have neighbouring ranks first; an axis
@@ -197,12 +198,12 @@ class Grid:
         shape = tuple(self._size(name) for name in dimensions)
         ranks = np.arange(self.ranks, dtype=np.int64).reshape(shape)
         if OPPOSITE in axes:
-            at, stages = dimensions.index("pipe"), np.arange(self.pipe // 2)
-            ranks = ranks.take(np.stack([stages, self.pipe - 1 - stages], 1), at)
-            dimensions = *dimensions[:at], "pipe", OPPOSITE, *dimensions[at + 1 :]
+            at, stages = dimensions.index("pp"), np.arange(self.pp // 2)
+            ranks = ranks.take(np.stack([stages, self.pp - 1 - stages], 1), at)
+            dimensions = *dimensions[:at], "pp", OPPOSITE, *dimensions[at + 1 :]
         for pair in [axis for axis in axes if axis == ENDS or axis.startswith(LINK)]:
-            ranks = ranks.take(sorted(set(self._stages(pair))), dimensions.index("pipe"))
-            parts = parts - {pair} | {"pipe"}
+            ranks = ranks.take(sorted(set(self._stages(pair))), dimensions.index("pp"))
+            parts = parts - {pair} | {"pp"}
         places = [place for place, name in enumerate(dimensions) if name in parts]
         rest = [place for place, name in enumerate(dimensions) if name not in parts]
         return ranks.transpose(*rest, *places).reshape(-1, self.size(*axes))
@@ -219,14 +220,14 @@ class Grid:
 
     def stages(self) -> NDArray[np.int64]:
         """The stage of each rank."""
-        return np.arange(self.ranks, dtype=np.int64) // self.stride("pipe") % self.pipe
+        return np.arange(self.ranks, dtype=np.int64) // self.stride("pp") % self.pp
 
 
 def runs_of_axis(axis: str, runs: Sequence[int]) -> Axes:
     """The parts of an axis with such runs of neighbours, the fastest first.
 
-    >>> runs_of_axis("x", (2,)), runs_of_axis("x", (2, 4))
-    (('inner_x', 'outer_x'), ('inner_x', 'middle_x', 'outer_x'))
+    >>> runs_of_axis("tp", (2,)), runs_of_axis("tp", (2, 4))
+    (('inner_tp', 'outer_tp'), ('inner_tp', 'middle_tp', 'outer_tp'))
     """
     return tuple(f"{where}_{axis}" for where in (WHERE if len(runs) > 1 else WHERE[::2]))
 
@@ -239,32 +240,44 @@ def _dimensions(order: str, *parts: tuple[str, Axes]) -> Axes:
 
 
 def axes_of(order: str) -> Axes:
-    """All axes in an order.
+    """All axes in an order: y and z stand behind tp and cp stands in front of dp where it does not
+    name them.
 
     >>> axes_of(USUAL)
-    ('x', 'y', 'z', 'context', 'data', 'pipe')
+    ('tp', 'y', 'z', 'cp', 'dp', 'pp')
     """
-    named = tuple(order.split("-"))
-    if "context" in named:
-        return named
-    return tuple(
-        each for axis in named for each in (("context", axis) if axis == "data" else (axis,))
-    )
+    named = order.split("-")
+    with_others = {"tp": ("tp", *(axis for axis in ("y", "z") if axis not in named))}
+    if "cp" not in named:
+        with_others["dp"] = ("cp", "dp")
+    return tuple(each for axis in named for each in with_others.get(axis, (axis,)))
+
+
+def order_read(text: str) -> str:
+    """An order as somebody wrote it, maybe in words of version 0.2, in its shortest text; one that
+    does not name all axes once is left as it is.
+
+    >>> order_read("x-y-z-context-pipe-data"), order_read("x-y")
+    ('tp-cp-pp-dp', 'tp-y')
+    """
+    order = order_now(text)
+    axes = axes_of(order)
+    return order_of(axes) if sorted(axes) == sorted(AXES) else order
 
 
 def order_of(axes: Sequence[str]) -> str:
     """The shortest text of an order.
 
-    >>> order_of(("x", "z", "y", "context", "data", "pipe"))
-    'x-z-y-data-pipe'
+    >>> order_of(("tp", "y", "z", "cp", "pp", "dp")), order_of(("tp", "z", "y", "cp", "dp", "pp"))
+    ('tp-cp-pp-dp', 'tp-z-y-dp-pp')
     """
-    return "-".join(axes).replace("context-data", "data")
+    return "-".join(axes).replace("cp-dp", "dp").replace("tp-y-z", "tp")
 
 
 def check_order(text: str) -> None:
-    """A PlanError unless a text names every axis once, as in `x-z-y-data-pipe`."""
+    """A PlanError unless a text names tp, dp and pp once each, and no axis twice: `tp-pp-dp`."""
     if sorted(axes_of(text)) != sorted(AXES):
-        named = ", ".join(axis for axis in AXES if axis != "context")
         raise PlanError(
-            f"order={text} must name {named} once each, as in {USUAL}, and may name context"
+            f"order={text} must name tp, dp and pp once each, as in {USUAL}, and may name y, z and "
+            "cp"
         )

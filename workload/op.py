@@ -44,7 +44,7 @@ ITEM_BYTES = {
     "fp64": 8,
     "int64": 8,
 }
-ACROSS_STAGES = frozenset(("pipe", "ends", "opposite"))  # axes of ranks of several stages
+ACROSS_STAGES = frozenset(("pp", "ends", "opposite"))  # axes of ranks of several stages
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]
 HOST_STREAM = "host_adamw"  # of what the host's processors do: the update, and what it reads
@@ -310,7 +310,7 @@ class Op:
 
     @property
     def time_key(self) -> str:
-        """How the time that compute waits for it is reported: by its axes ("x", "z+data"), else by
+        """How the time that compute waits for it is reported: by its axes ("x", "z+dp"), else by
         its stream."""
         return "+".join(self.axes) or self.stream
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, fields, replace
 from math import prod
 from typing import Any
 
 from workload.dispatchers.table import dispatcher_refusal, fp8_refusal
 from workload.errors import PlanCannotRunError, PlanError
-from workload.grid import AXES, SHARDS, USUAL, WITHIN_STAGE, Grid
+from workload.grid import AXES, SHARDS, USUAL, Grid
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import TURNS_LATE, TWO_WAY, V_SHAPED, ways
 from workload.recipes.table import params_refusal, recipe_refusal
@@ -22,74 +23,75 @@ from workload.splits.plan_values import ALONE, check_value
 class Plan:
     """How one training step is split.
 
-    `x, y, z` are the 3D tensor-parallel axes, `data` the data-parallel one, `context` splits each
-    sequence, whose keys and values meet as `context_kind` says; before they go around a ring, each
-    `context_heads` neighbours may trade rows for heads. With `context_latents` ranks gather what
-    latent attention compresses keys and values to, not these. `pipe` counts pipeline stages of
-    `interleave` chunks each, run in the order of `schedule`; of "dualpipe" each is a part of two
-    copies of the model, one from either end, which get half of the batch each. Layers are split
-    evenly over the chunks or, from the first to the last, as `stage_layers` says; with
-    `ends_as_layers` embedding and classifier count as a layer each in the even split.
-    `batch` counts the sequences of a step; `micro_batch` those that one device pushes through the
-    model at a time (z and data split the batch, x and y see the same sequences).
-    `zero` shards over data and context what z has not yet: 1 the optimizer state, 2 also gradients,
-    3 also parameters; with `shard` only over that many neighbours on data, in copies over the rest,
-    where such a run must hold all experts.
-    `reshard` drops gathered weights after the forward pass. `gradients` is the dtype in which bf16
-    training sums gradients, `moments` that of AdamW's two moments, `master` that of the weights'
-    master copies (`workload/splits/states.py`), `optimizer` the update rule, of which
-    `workload/rules/table.py` says what each does, `offload` what lives in the host's memory: the
-    rule's states ("optimizer"), or these, which the host's processors update ("update"), with
-    sharded parameters and gradients as well ("parameters"); or what layers keep for their backward
-    passes ("activations"). Of what the host updates `offload_share` is a share, of which the device
-    updates the rest.
-    With `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits, with `fp8_params` the weights of
-    linears that multiply in 8 bits, without copies of 16 bits. With `sequence_parallel` norms and
-    the residual stream are split over x by rows. `recompute` runs again in the backward pass
+    `tp`, `y` and `z` are the axes of 3D tensor parallelism, x, y and z of AxoNN; other frameworks
+    have `tp` alone. `dp` is the data-parallel axis, and `cp` splits each sequence, whose keys and
+    values meet as `context_kind` says; before they go around a ring, each `context_heads`
+    neighbours may trade rows for heads. With `context_latents` ranks gather what latent attention
+    compresses keys and values to, not these. `pp` counts pipeline stages of `vpp` chunks each, run
+    in the order of `schedule`; of "dualpipe" each is a part of two copies of the model, one from
+    either end, which get half of the batch each. Layers are split evenly over the chunks or, from
+    the first to the last, as `stage_layers` says; with `ends_as_layers` embedding and classifier
+    count as a layer each in the even split. `batch` counts the sequences of a step; `mbs` those
+    that one device pushes through the model at a time (z and dp split the batch, ranks of tp and y
+    see the same sequences). `zero` shards over dp and cp what z has not yet: 1 the optimizer state,
+    2 also gradients, 3 also parameters; with `shard` only over that many neighbours on dp, in
+    copies over the rest, where such a run must hold all experts. `reshard` drops gathered weights
+    after the forward pass. `gradients` is the dtype in which bf16 training sums gradients,
+    `moments` that of AdamW's two moments, `master` that of the weights' master copies
+    (`workload/splits/states.py`), `optimizer` the update rule, of which `workload/rules/table.py`
+    says what each does, `offload` what lives in the host's memory: the rule's states ("optimizer"),
+    or these, which the host's processors update ("update"), with sharded parameters and gradients
+    as well ("parameters"); or what layers keep for their backward passes ("activations"). Of what
+    the host updates `offload_share` is a share, of which the device updates the rest. With
+    `fp8_swiglu_input` what SwiGLU reads is kept in 8 bits, with `fp8_params` the weights of linears
+    that multiply in 8 bits, without copies of 16 bits. With `sp`, sequence parallelism, norms and
+    the residual stream are split over tp by rows. `recompute` runs again in the backward pass
     nothing, the attention core ("selective"), parts of layers by name, all but what chosen ops give
     ("per_op"), or layers whole: "full", or "full:N" for the first N layers of a chunk. The
     classifier and its `loss` take a micro-batch's rows in `loss_chunks` chunks, each with its
     gradients; a "fused" loss makes that of logits in place of these. With `matmul_forms` "tuned"
     each matmul runs in the form that is fastest on the machine, on operands transposed for it if
-    need be.
-    `precision` is that of all but the layers' linears, which multiply by the `recipe`, if there is
-    one (`workload/recipes/table.py`).
-    `overlap` names what runs beside compute; `workload/passes/table.py` says what each does. Copies
-    between host and device always run beside the update.
-    `expert` ranks, neighbours on context and then on data, hold different experts of a layer each;
-    each of its matrices is split over x and y as others are, unless `expert_tensor` says over how
-    many ranks beside y: fewer than x leave ranks of it to hold different experts, or the same, more
-    are neighbours on context and data as well (`workload/splits/experts.py`). Rows get there as the
+    need be. `precision` is that of all but the layers' linears, which multiply by the `recipe`, if
+    there is one (`workload/recipes/table.py`). `overlap` names what runs beside compute;
+    `workload/passes/table.py` says what each does. Copies between host and device always run beside
+    the update. `ep` ranks, neighbours on cp and then on dp, hold different experts of a layer each;
+    each of its matrices is split over tp and y as others are, unless `etp` says over how many ranks
+    beside y: fewer than tp leave ranks of it to hold different experts, or the same, more are
+    neighbours on cp and dp as well (`workload/splits/experts.py`). Rows get there as the
     `dispatcher` says (`workload/dispatchers/table.py`), with `fp8_dispatch` in 8 bits with the
-    scales of the recipe's blocks, and so do gradients on their way to experts.
-    `order` places ranks on the axes: the first one's neighbours have neighbouring ranks.
+    scales of the recipe's blocks, and so do gradients on their way to experts. `order` places ranks
+    on the axes: the first one's neighbours have neighbouring ranks.
     """
 
-    x: int = 1
+    tp: int = 1
     y: int = 1
     z: int = 1
-    context: int = 1
-    context_kind: str = "ring"
-    context_heads: int = 1
-    context_latents: bool = False
-    data: int = 1
-    pipe: int = 1
-    interleave: int = 1
-    schedule: str = "1f1b"
-    stage_layers: tuple[int, ...] = ()
-    ends_as_layers: bool = False
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 0
+    dp: int = 1
     batch: int
-    micro_batch: int
+    mbs: int
+    sp: bool = False
     zero: int = 0
     shard: int = 0
     reshard: bool = True
+    schedule: str = "1f1b"
+    stage_layers: tuple[int, ...] = ()
+    ends_as_layers: bool = False
+    context_kind: str = "ring"
+    context_heads: int = 1
+    context_latents: bool = False
+    dispatcher: str = "usual"
+    fp8_dispatch: bool = False
     gradients: str = "fp32"
     moments: str = "fp32"
     master: str = "fp32"
     optimizer: str = "adamw"
     offload: str = "none"
     offload_share: float = 1.0
-    sequence_parallel: bool = False
     attention: str = "flash"
     matmul_forms: str = "plain"
     recompute: str = "none"
@@ -100,10 +102,6 @@ class Plan:
     recipe: str = "none"
     fp8_swiglu_input: bool = False
     fp8_params: bool = False
-    expert: int = 1
-    expert_tensor: int = 0
-    dispatcher: str = "usual"
-    fp8_dispatch: bool = False
     order: str = USUAL
 
     def __post_init__(self) -> None:
@@ -128,25 +126,23 @@ class Plan:
     def _check_sharding(self) -> None:
         if self.shard and not self.zero:
             raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3")
-        if self.shard and self.data % self.shard:
-            raise PlanCannotRunError(f"shard={self.shard} does not divide data={self.data}")
+        if self.shard and self.dp % self.shard:
+            raise PlanCannotRunError(f"shard={self.shard} does not divide dp={self.dp}")
         if self.gradients == "bf16" and self.precision != "bf16":
             raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
         states.check(self)
         if self.offload == "activations" and (why := self._keeps_activations()):
             raise PlanError(f"offload=activations {why}")
-        if self.sequence_parallel and self.y > 1:
+        if self.sp and self.y > 1:
             raise PlanError(
-                f"sequence_parallel works with y=1, not y={self.y}: y splits the residual stream "
+                f"sp=true works with y=1, not y={self.y}: y splits the residual stream "
                 "and its norms by columns already"
             )
 
     def _keeps_activations(self) -> str:
         """Why activations do not go to the host and back; "" if they may."""
-        if self.pipe > 1:
-            return (
-                f"copies them between a micro-batch's passes on one stage, not on pipe={self.pipe}"
-            )
+        if self.pp > 1:
+            return f"copies them between a micro-batch's passes on one stage, not on pp={self.pp}"
         if {"a2a", "wgrad"} & {*self.overlap}:
             return "has each layer's passes as a whole, which overlap=a2a and wgrad cut"
         if self.passes > 1:
@@ -157,12 +153,12 @@ class Plan:
     def in_pairs(self) -> bool:
         """Whether stages run a forward and a backward pass in turns (`workload/pipeline/pairs.py`);
         without a pipeline a pass over the whole step does it."""
-        return "a2a" in self.overlap and self.pipe > 1
+        return "a2a" in self.overlap and self.pp > 1
 
     @property
     def expert_parts(self) -> int:
         """Over how many ranks an expert's matrices are split beside y."""
-        return self.expert_tensor or self.x
+        return self.etp or self.tp
 
     @property
     def folds_experts(self) -> bool:
@@ -188,28 +184,27 @@ class Plan:
         if self.schedule in TWO_WAY:
             self._check_two_ways()
         in_v = self.schedule in V_SHAPED
-        if in_v and (self.pipe == 1 or self.interleave != 2):
+        if in_v and (self.pp == 1 or self.vpp != 2):
             raise PlanError(
-                f"schedule={self.schedule} needs pipe > 1 and interleave=2: each stage holds two "
+                f"schedule={self.schedule} needs pp > 1 and vpp=2: each stage holds two "
                 "chunks, of which the second ones stand in the opposite order"
             )
-        if self.interleave > 1 and not in_v and (self.pipe == 1 or self.schedule != "1f1b"):
-            raise PlanError(f"interleave={self.interleave} needs pipe > 1 and schedule=1f1b")
-        if self.stage_layers and len(self.stage_layers) != self.pipe * self.interleave:
+        if self.vpp > 1 and not in_v and (self.pp == 1 or self.schedule != "1f1b"):
+            raise PlanError(f"vpp={self.vpp} needs pp > 1 and schedule=1f1b")
+        if self.stage_layers and len(self.stage_layers) != self.pp * self.vpp:
             raise PlanError(
-                f"stage_layers names {len(self.stage_layers)} chunks, but pipe={self.pipe} times "
-                f"interleave={self.interleave} makes {self.pipe * self.interleave}"
+                f"stage_layers names {len(self.stage_layers)} chunks, but pp={self.pp} times "
+                f"vpp={self.vpp} makes {self.pp * self.vpp}"
             )
         if self.stage_layers and (self.ends_as_layers or min(self.stage_layers) < 0):
-            raise PlanError("stage_layers wants numbers of 0 or more, and no ends_as_layers")
+            raise PlanError("stage_layers must be numbers of 0 or more, without ends_as_layers")
 
     def _check_two_ways(self) -> None:
         what = f"schedule={self.schedule}"
-        if self.pipe % 2 or self.interleave != 1:
+        if self.pp % 2 or self.vpp != 1:
             raise PlanError(
-                f"{what} needs an even pipe and interleave=1, not pipe={self.pipe} and "
-                f"interleave={self.interleave}: each stage holds a part of each of two copies of "
-                "the model, which begin at either end"
+                f"{what} needs an even pp and vpp=1, not pp={self.pp} and vpp={self.vpp}: each "
+                "stage holds a part of each of two copies of the model, which begin at either end"
             )
         if self.passes > 1:
             raise PlanError(
@@ -218,30 +213,31 @@ class Plan:
 
     def _check_batch(self) -> None:
         per_rank, left = divmod(self.batch, self.cells)
+        over = f"z*dp={self.z * self.dp}" if self.z > 1 else f"dp={self.dp}"
         both = ", in each of two directions" if self.schedule in TWO_WAY else ""
         if left or not per_rank:
             raise PlanCannotRunError(
-                f"batch={self.batch} does not divide over z*data={self.z * self.data} ranks{both}; "
+                f"batch={self.batch} does not divide over {over} ranks{both}; "
                 f"nearest: {_nearest_multiples(self.batch, self.cells)}"
             )
-        if per_rank % self.micro_batch:
+        if per_rank % self.mbs:
             raise PlanCannotRunError(
-                f"micro_batch={self.micro_batch} does not divide a rank's {per_rank} sequences "
-                f"(batch={self.batch} over z*data={self.z * self.data}{both}); "
+                f"mbs={self.mbs} does not divide a rank's {per_rank} sequences "
+                f"(batch={self.batch} over {over}{both}); "
                 f"try {_divisors_text(per_rank)}"
             )
         every = self.micro_batches * ways(self.schedule)
-        if self.schedule in TURNS_LATE and every < 2 * self.pipe:
+        if self.schedule in TURNS_LATE and every < 2 * self.pp:
             fewer = "zb-h1" if both else "zb-v"
             raise PlanCannotRunError(
-                f"schedule={self.schedule} wants at least 2*pipe={2 * self.pipe} micro-batches, "
+                f"schedule={self.schedule} needs at least 2*pp={2 * self.pp} micro-batches, "
                 f"not {every}; schedule={fewer} runs fewer"
             )
         in_v = self.schedule in V_SHAPED
-        if self.interleave > 1 and not in_v and self.micro_batches < self.pipe:
+        if self.vpp > 1 and not in_v and self.micro_batches < self.pp:
             raise PlanCannotRunError(
-                f"interleave={self.interleave} wants at least as many micro-batches as "
-                f"pipe={self.pipe}, not {self.micro_batches}"
+                f"vpp={self.vpp} needs at least as many micro-batches as pp={self.pp}, not "
+                f"{self.micro_batches}"
             )
 
     @property
@@ -253,8 +249,8 @@ class Plan:
             shard=self.shard,
             order=self.order,
             **experts.runs_of_data(self),
-            context_runs=contexts.runs_of(self),
-            x_runs=experts.runs_of_x(self),
+            cp_runs=contexts.runs_of(self),
+            tp_runs=experts.runs_of_x(self),
         )
 
     @property
@@ -266,13 +262,13 @@ class Plan:
     @property
     def micro_batches(self) -> int:
         """How many micro-batches a rank runs in one step, in each direction if there are two."""
-        return self.batch // (self.cells * self.micro_batch)
+        return self.batch // (self.cells * self.mbs)
 
     @property
     def has_even_turns(self) -> bool:
         """Whether chunks that take turns get as many micro-batches each as there are stages."""
-        turns = self.interleave > 1 and self.schedule not in V_SHAPED
-        return not turns or self.micro_batches % self.pipe == 0
+        turns = self.vpp > 1 and self.schedule not in V_SHAPED
+        return not turns or self.micro_batches % self.pp == 0
 
     @property
     def passes(self) -> int:
@@ -282,21 +278,30 @@ class Plan:
 
     def with_micro_batches(self, count: int) -> Plan:
         """The same plan for a step of `count` micro-batches."""
-        return replace(self, batch=count * self.cells * self.micro_batch)
+        return replace(self, batch=count * self.cells * self.mbs)
+
+    @property
+    def is_3d(self) -> bool:
+        """Whether tensor parallelism has more than one axis, which AxoNN calls x, y and z."""
+        return self.y > 1 or self.z > 1
 
     def __str__(self) -> str:
         """The plan in the one grammar, without the batch and without what stands at its default."""
-        always = [axis for axis in WITHIN_STAGE if axis != "context" or self.context > 1]
-        words = [f"{axis}={getattr(self, axis)}" for axis in always]
+        return self.text()
+
+    def text(self, *, as_axonn: bool = False) -> str:
+        """The plan in the one grammar; tp is called x in AxoNN's words, which 3D plans have too."""
+        words = []
         for key, default in _DEFAULTS.items():
             value = getattr(self, key)
-            if key == "micro_batch" and self.micro_batches > 1:
-                words.append(f"micro_batch={value}")
-            elif key == "context_kind" and self.context == 1:
+            if key == "mbs" and self.micro_batches > 1:
+                words.append(f"mbs={value}")
+            elif key == "context_kind" and self.cp == 1:
                 continue
-            elif key not in (*WITHIN_STAGE, "micro_batch") and value != default:
+            elif key != "mbs" and value != default:
                 words.append(f"{key}={text_of(value)}")
-        return ",".join(words)
+        text = ",".join(words if self.grid.ranks > 1 else ["dp=1", *words])
+        return in_axonn_words(text) if as_axonn or self.is_3d else text
 
     def as_dict(self) -> dict[str, Any]:
         """The plan's keys and values, as they stand in TOML and JSON."""
@@ -316,6 +321,15 @@ def text_of(value: object) -> str:
     if isinstance(value, tuple | list):
         return "+".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def in_axonn_words(text: str) -> str:
+    """A text in which the first axis of tensor parallelism is called x, as AxoNN's authors do.
+
+    >>> in_axonn_words("x=2,z=4,order=z-tp-y-dp-pp")
+    'x=2,z=4,order=z-x-y-dp-pp'
+    """
+    return re.sub(r"\btp\b", "x", text)
 
 
 def _nearest_multiples(value: int, step: int) -> str:

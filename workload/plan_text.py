@@ -1,4 +1,4 @@
-"""Reading a plan: from `x=2,data=4` on a command line, or from a table of the same keys."""
+"""Reading a plan: from `tp=2,dp=4` on a command line, or from a table of the same keys."""
 
 from __future__ import annotations
 
@@ -11,31 +11,20 @@ from typing import Any
 
 from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError, RestError
-from workload.grid import AXES, SHARDS
+from workload.grid import AXES, SHARDS, order_read
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.layout import is_layout, layout_of
 from workload.pipeline.schedule import ways
-from workload.plan import Plan, text_of
+from workload.plan import Plan, in_axonn_words, text_of
 from workload.recipes.table import check_fp8, recipe_words
 from workload.splits.foreign_words import MODEL_WORDS, plain, plan_word
+from workload.splits.former_words import FORMER_WORDS, key_now
 from workload.splits.plan_values import MOST
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
 KEYS = tuple(field.name for field in fields(Plan))
-ALIASES = {  # the words of Megatron-LM, NeMo, torchtitan and DeepSpeed
-    "tp": "x",
-    "cp": "context",
-    "pp": "pipe",
-    "dp": "data",
-    "vpp": "interleave",
-    "mbs": "micro_batch",
-    "gbs": "batch",
-    "sp": "sequence_parallel",
-    "ep": "expert",
-    "etp": "expert_tensor",
-    "layout": "stage_layers",
-}
+ALIASES = {**FORMER_WORDS, "gbs": "batch", "layout": "stage_layers"}
 SHARDED = ("fsdp", "hsdp")
 _REAL = re.compile(r"[0-9]{0,3}\.?[0-9]{1,20}(e-[0-9]{1,2})?")
 WHOLE = 3  # the stage of ZeRO in which parameters are sharded, too
@@ -46,9 +35,9 @@ REALS = tuple(key for key, kind in _TYPES.items() if kind == "float")
 def parse_plan(
     text: str | Mapping[str, Any], *, devices: int | None = None, batch: int | None = None
 ) -> Plan:
-    """Read a plan from its text (`x=2,y=2,data=rest`) or from a table of the same keys.
+    """Read a plan from its text (`x=2,y=2,dp=rest`) or from a table of the same keys.
 
-    `devices` is what `data=rest` fills, and must equal the plan's ranks where both are given.
+    `devices` is what `dp=rest` fills, and must equal the plan's ranks where both are given.
     Without a batch anywhere, a step is one micro-batch per rank; without `micro_batch`, a rank runs
     its whole share at once.
     """
@@ -61,9 +50,9 @@ def parse_plan(
     cells = prod(values.get(axis, 1) for axis in SHARDS["sequences"])
     cells *= ways(values.get("schedule", ""))
     if "batch" not in values:
-        values["batch"] = cells * values.get("micro_batch", 1)
-    if "micro_batch" not in values:
-        values["micro_batch"] = max(values["batch"] // max(cells, 1), 1)
+        values["batch"] = cells * values.get("mbs", 1)
+    if "mbs" not in values:
+        values["mbs"] = max(values["batch"] // max(cells, 1), 1)
     ranks = prod(values.get(axis, 1) for axis in AXES)
     try:
         plan = Plan(**values)
@@ -79,23 +68,41 @@ def _check_ranks(ranks: int, devices: int | None) -> None:
         several = "1 rank" if ranks == 1 else f"{ranks} ranks"
         raise PlanCannotRunError(
             f"the plan's axes multiply to {several}, not to {devices} devices; "
-            "one axis may be given as data=rest"
+            "one axis may be given as dp=rest"
         )
 
 
 def parse_fields(text: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Read some of a plan's fields, without a plan to check them: `pipe=1,zero=1`, or a table."""
+    """Read some of a plan's fields, without a plan to check them: `pp=1,zero=1`, or a table."""
     given = plan_words(text)
     return {key: plan_value(key, value) for key, value in given.items()}
+
+
+def plan_now(text: str) -> str:
+    """A plan's text, as an answer of version 0.2 has it, as answers of today have it.
+
+    >>> plan_now("x=4,y=1,z=1,data=2,pipe=16,micro_batch=1,order=x-y-z-pipe-data")
+    'tp=4,pp=16,dp=2,mbs=1,order=tp-pp-dp'
+    >>> plan_now("x=1,y=1,z=1,data=1,zero=1"), plan_now("x=2,y=1,z=8,data=4")
+    ('dp=1,zero=1', 'x=2,z=8,dp=4')
+    """
+    given = [word.partition("=")[::2] for word in filter(None, text.split(","))]
+    plan = {key_now(key): order_read(value) if key == "order" else value for key, value in given}
+    split = {axis: size for axis in AXES if (size := plan.get(axis, "1")) != "1"}
+    rest = {key: value for key, value in plan.items() if key not in AXES}
+    words = {**(split or {"dp": "1"}), **rest}
+    ordered = sorted(words, key=lambda key: KEYS.index(key) if key in KEYS else len(KEYS))
+    found = ",".join(f"{key}={words[key]}" for key in ordered)
+    return in_axonn_words(found) if {"y", "z"} & {*split} else found
 
 
 def split_plan(text: str) -> dict[str, str]:
     """The words of a plan's text by key, not yet looked at.
 
-    >>> split_plan("x=2,data=rest")
-    {'x': '2', 'data': 'rest'}
+    >>> split_plan("tp=2,dp=rest")
+    {'tp': '2', 'dp': 'rest'}
     """
-    return split_words(text, "plan", "x=2,data=4", PlanError)
+    return split_words(text, "plan", "tp=2,dp=4", PlanError)
 
 
 def split_words(text: str, noun: str, example: str, error: type[SimgptError]) -> dict[str, str]:
@@ -116,7 +123,7 @@ def plan_words(text: str | Mapping[str, Any]) -> dict[str, Any]:
     at.
 
     >>> plan_words("tp=4,pp=2,dp=rest,hsdp=8")
-    {'x': '4', 'pipe': '2', 'data': 'rest', 'zero': 3, 'shard': '8'}
+    {'tp': '4', 'pp': '2', 'dp': 'rest', 'zero': 3, 'shard': '8'}
     """
     found: dict[str, Any] = {}
     said: dict[str, str] = {}
@@ -138,10 +145,10 @@ def _layers_of_layout(words: dict[str, Any]) -> dict[str, Any]:
     layout = words.get("stage_layers")
     if not is_layout(layout):
         return words
-    layers, pipe = layout_of(str(layout)).layers, str(words.get("pipe", 1))
+    layers, pp = layout_of(str(layout)).layers, str(words.get("pp", 1))
     found = words | {"stage_layers": "+".join(map(str, layers))}
-    if pipe.isdecimal() and 0 < int(pipe) < len(layers) and len(layers) % int(pipe) == 0:
-        found.setdefault("interleave", len(layers) // int(pipe))
+    if pp.isdecimal() and 0 < int(pp) < len(layers) and len(layers) % int(pp) == 0:
+        found.setdefault("vpp", len(layers) // int(pp))
     return found
 
 
@@ -175,8 +182,12 @@ def plan_value(key: str, value: Any) -> Any:
             raise PlanError(f"{key!r} is none of the plan but of the model: {field}={value}")
         known = (*_TYPES, *ALIASES, *SHARDED)
         begun = [word for word in known if len(word) > len("etp") and key.startswith(word)]
-        near = begun[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_TYPES)}"
+        near = (
+            [key]
+            if key in ALIASES
+            else begun[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        )
+        hint = f"did you mean {key_now(near[0])}?" if near else f"known: {', '.join(_TYPES)}"
         raise PlanError(f"unknown plan key {key!r}; {hint}")
     if key in ("overlap", "stage_layers") and not isinstance(value, str | list | tuple):
         raise PlanError(f"{key}={value} must be text or a list, as in {_LISTS[key]}")
@@ -185,13 +196,15 @@ def plan_value(key: str, value: Any) -> Any:
     if key == "stage_layers":
         words = value.split("+") if isinstance(value, str) else value
         return () if words == ["none"] else tuple(_number(key, word) for word in words)
+    if key == "order":
+        return order_read(str(value))
     if _TYPES[key] == "str":
         return str(value)
     if _TYPES[key] == "bool":
         return _switch(key, value)
     if _TYPES[key] == "float":
         return _real(key, value)
-    return REST if key == "data" and value == REST else _number(key, value)
+    return REST if key == "dp" and value == REST else _number(key, value)
 
 
 def _number(key: str, value: Any) -> int:
@@ -233,18 +246,31 @@ def _overlap(value: Any) -> tuple[str, ...]:
     return tuple(switch for switch in EVERY if switch in words)
 
 
+def _sizes_that_do(sizes: Mapping[str, int], devices: int) -> str:
+    """A hint at the nearest sizes of one axis with which all together divide the devices."""
+    for axis, size in reversed(sizes.items()):
+        left, rest = divmod(devices, prod(sizes.values()) // max(size, 1))
+        if rest == 0 and left > 0:
+            below = next(n for n in range(min(size, left), 0, -1) if left % n == 0)
+            above = next((n for n in range(size, min(2 * size, left) + 1) if left % n == 0), 0)
+            tried = [n for n in (below, above) if n]
+            return f"; try {axis}={' or '.join(map(str, tried))}"
+    return ""
+
+
 def _fill_rest(values: dict[str, Any], devices: int | None) -> None:
-    if values.get("data") != REST:
+    if values.get("dp") != REST:
         return
-    unsaid = {"data"} | ({"context"} - {*values})
-    others = [axis for axis in AXES if axis not in unsaid]
+    others = [axis for axis in AXES if axis != "dp" and values.get(axis, 1) != 1]
     inner = prod(max(values.get(axis, 1), 1) for axis in others)
     if devices is None:
-        instead = ", or say data=8" if inner == 1 else ""
-        raise RestError(f"data=rest fills a number of devices: give it (-n){instead}")
+        instead = ", or say dp=8" if inner == 1 else ""
+        raise RestError(f"dp=rest fills a number of devices: give it (-n){instead}")
     if devices % inner:
+        sizes = {axis: values[axis] for axis in others}
+        equals = " = " if len(others) > 1 else "="
         raise PlanCannotRunError(
-            f"{'*'.join(others)}={inner} does not divide {devices} devices, so data=rest cannot "
-            "fill"
+            f"{' x '.join(others)}{equals}{inner} does not divide {devices} devices"
+            f"{_sizes_that_do(sizes, devices)}"
         )
-    values["data"] = devices // inner
+    values["dp"] = devices // inner

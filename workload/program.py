@@ -120,7 +120,7 @@ class Program:
     @property
     def comm_bytes(self) -> dict[str, int]:
         """Payload of one rank's collectives, and of the messages that it sends, by axis (`x`,
-        `z+data`, ...)."""
+        `z+dp`, ...)."""
         volume: dict[str, int] = {}
         for op in self.ops:
             if op.communicates:
@@ -129,7 +129,7 @@ class Program:
         return volume
 
     def _flops(self, *, beyond: bool) -> int:
-        ranks = self.plan.grid.ranks // self.plan.pipe
+        ranks = self.plan.grid.ranks // self.plan.pp
         return sum(
             op.flops * ranks // op.replicas
             for op in self.ops

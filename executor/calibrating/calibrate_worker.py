@@ -46,9 +46,7 @@ MOST_SHARE = 0.99  # of compute's time lost beside a collective: with all of it 
 def measure(task: Calibration, info: RankInfo, report: Report) -> dict[str, Any]:
     """Time everything on all ranks at once: the fields of `Calibrated`, for rank 0 to say."""
     with connected(info, task.threads, task.timeout_s, task.device) as device:
-        place = RankContext(
-            grid=Grid(data=info.ranks), rank=info.rank, device=device, adamw=AdamW()
-        )
+        place = RankContext(grid=Grid(dp=info.ranks), rank=info.rank, device=device, adamw=AdamW())
         groups = ProcessGroups(info.rank, task.timeout_s)
         tables: dict[str, Tables] = {"kernels": {}, "collectives": {}}
         issued: dict[str, list[float]] = {}

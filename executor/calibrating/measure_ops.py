@@ -76,7 +76,7 @@ def _op_s(op: Op, sample: Sample, device: torch.device, task: Measurement, info:
     except torch.OutOfMemoryError:
         raise PlanCannotRunError(
             f"{op.name} of {task.gpt.name} does not fit this device's memory, so that it cannot be "
-            "measured here; a smaller micro_batch may"
+            "measured here; a smaller mbs may"
         ) from None
 
 

@@ -22,7 +22,7 @@ def messages(rank: int, ranks: int, *, quick: bool) -> Iterator[Sample]:
 def _turns(rank: int, ranks: int, nbytes: int) -> Callable[[int], Program]:
     """The program of a rank: so many messages, each waited for before the next."""
     gpt, plan = small_model("fp32")
-    plan = replace(plan, y=1, z=1, pipe=ranks, batch=plan.micro_batch)
+    plan = replace(plan, y=1, z=1, pp=ranks, batch=plan.mbs)
     shape = (max(nbytes // ITEM_BYTES["fp32"], 1),)
     buffers = {
         name: Buffer(name, shape, "fp32", "activations", persistent=True)
@@ -48,7 +48,7 @@ def _turns(rank: int, ranks: int, nbytes: int) -> Callable[[int], Program]:
                     reads,
                     writes,
                     stream=f"{kind}.{way}",
-                    axes=("pipe",),
+                    axes=("pp",),
                     nbytes=nbytes,
                     dtype="fp32",
                     attributes=how,

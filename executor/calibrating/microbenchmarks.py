@@ -79,15 +79,15 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
                 continue
             seen.add(signature)
             about: dict[str, Any] = {"peak_bytes": program.peak.total_bytes}
-            about["grid"] = plan.grid if plan.context > 1 or plan.expert > 1 else None
+            about["grid"] = plan.grid if plan.cp > 1 or plan.ep > 1 else None
             yield Sample(kernel, _features(op, program), repeats(op, program), **about)
 
 
 def _kernels_of(plan: Plan, kernel: str) -> tuple[str, ...]:
     """The kernels that are measured as they stand in the programs of a plan."""
-    if plan.context > 1:
+    if plan.cp > 1:
         return OF_CONTEXT
-    return OF_EXCHANGED if plan.expert > 1 else (kernel,)
+    return OF_EXCHANGED if plan.ep > 1 else (kernel,)
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
@@ -98,7 +98,7 @@ def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
     """
     for group in (g for g in range(2, ranks + 1) if ranks % g == 0):
         gpt, plan = small_model("fp32")
-        plan = replace(plan, data=group, z=ranks // group, batch=ranks * plan.micro_batch)
+        plan = replace(plan, dp=group, z=ranks // group, batch=ranks * plan.mbs)
         for kind in _ENDS:
             for nbytes in sizes(quick=quick):
                 op, buffers = _collective(kind, nbytes, group)
@@ -136,7 +136,7 @@ def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
     Each all-gather is issued before a matmul and awaited before the one after the next.
     """
     gpt, plan = small_model(precision)
-    plan = replace(plan, data=ranks, batch=ranks * plan.micro_batch)
+    plan = replace(plan, dp=ranks, batch=ranks * plan.mbs)
     matmul, matmul_buffers = _matmul("NN", (512, 1024, 1024), precision)
     gather, gather_buffers = _collective("all_gather", OVERLAPPED_BYTES, ranks)
     buffers = {**matmul_buffers, **gather_buffers}
@@ -160,7 +160,7 @@ def overlapped(ranks: int, precision: str) -> tuple[Sample, Sample, Sample]:
 
 
 def _stream(op: Op) -> str:
-    return "data" if op.is_collective else COMPUTE
+    return "dp" if op.is_collective else COMPUTE
 
 
 def _matmuls(precision: str, *, quick: bool) -> Iterator[Sample]:
@@ -207,13 +207,13 @@ def _collective(kind: str, nbytes: int, group: int) -> tuple[Op, dict[str, Buffe
     part = Buffer("part", (elements,), "fp32", "activations", True)
     other = replace(whole, name="other")
     read, write = _ENDS[kind]
-    op = Op(kind, kind, (read,), (write,), axes=("data",), nbytes=nbytes)
+    op = Op(kind, kind, (read,), (write,), axes=("dp",), nbytes=nbytes)
     return op, {"whole": whole, "part": part, "other": other}
 
 
 def _features(op: Op, program: Program) -> dict[str, float]:
     if op.kind in ("attention", "attention_grad"):
-        rows = program.plan.micro_batch * program.gpt.sequence // program.plan.context
+        rows = program.plan.mbs * program.gpt.sequence // program.plan.cp
         shape = {key: float(op.attributes[key]) for key in ("heads", "width", "sequence")}
         return {"rows": float(rows), **shape}
     if op.kind == "batched_matmul":

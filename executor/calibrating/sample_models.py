@@ -34,19 +34,19 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         llama = replace(llama, qk_norm=True)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
-            plan = Plan(y=y, z=z, batch=batch, micro_batch=micro_batch, precision=precision)
+            plan = Plan(y=y, z=z, batch=batch, mbs=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
         plain = replace(plan, y=1, z=1)
         cells.append((replace(llama, **EXPERTS), plain))
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
-        cells.append((gpt, replace(plain, pipe=2, stage_layers=(0, 1))))
+        cells.append((gpt, replace(plain, pp=2, stage_layers=(0, 1))))
         kinds = ("ring", "all_gather", "ulysses")
-        cells += [(gpt, replace(plain, context=2, context_kind=kind)) for kind in kinds]
-        gathered = replace(plain, context=2, context_kind="all_gather", context_latents=True)
+        cells += [(gpt, replace(plain, cp=2, context_kind=kind)) for kind in kinds]
+        gathered = replace(plain, cp=2, context_kind="all_gather", context_latents=True)
         cells.append((_latent(llama), gathered))
-        exchanged = replace(plain, data=2, batch=2 * batch, expert=2)
+        exchanged = replace(plain, dp=2, batch=2 * batch, ep=2)
         cells.append((replace(llama, **EXPERTS), exchanged))
         cells += _of_routers(llama, plain, exchanged)
         cells += [(each, plain) for each in _of_other_mlps(llama)]

@@ -177,6 +177,6 @@ def _misfit(manifest: Manifest, job: Job) -> str:
     from executor.checkpoints.kept_tensors import misfit
     from workload.lowering import lower
 
-    stages = range(job.plan.grid.pipe)
+    stages = range(job.plan.grid.pp)
     programs = (lower(job.gpt, job.plan, stage, forms=dict(job.forms)) for stage in stages)
     return next(filter(None, (misfit(program, manifest.layouts) for program in programs)), "")

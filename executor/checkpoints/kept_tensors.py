@@ -70,7 +70,7 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
     """Of the ranks of a stage that hold the same part as this one, the one that writes it."""
     used = grid.dimensions(*(axis for axes in (*layout.split, layout.flat) for axis in axes))
     at = grid.coordinates(rank)
-    kept = {"pipe": at["pipe"]}
+    kept = {"pp": at["pp"]}
     for axis in WITHIN_STAGE:
         kept[axis], neighbours = 0, 1
         for part in grid.parts_of_axis(axis):
@@ -82,7 +82,7 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
 def written_by(program: Program, rank: int) -> list[Kept]:
     """What this rank writes; of two copies of the model that of the first half of the stages."""
     grid = program.plan.grid
-    if ways(program.plan.schedule) > 1 and program.stage >= grid.pipe // 2:
+    if ways(program.plan.schedule) > 1 and program.stage >= grid.pp // 2:
         return []
     return [kept for kept in kept_of(program) if writer(kept.layout, grid, rank) == rank]
 
@@ -123,5 +123,5 @@ def _in_same_stage(ranks: tuple[int, ...], rank: int, grid: Grid) -> int:
     if rank in ranks:
         return rank
     at = {**grid.coordinates(rank)}
-    places = (grid.rank({**at, "pipe": stage}) for stage in range(grid.pipe))
+    places = (grid.rank({**at, "pp": stage}) for stage in range(grid.pp))
     return next(place for place in places if place in ranks)

@@ -31,6 +31,7 @@ from topologies.files.reading import ANSWER_BYTES, UserFile
 from workload.grid import Grid
 from workload.layout import STARTS, Layout
 from workload.plan_text import parse_plan
+from workload.splits.former_words import axes_now, keys_now
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -118,12 +119,35 @@ def read_manifest(path: Path) -> Manifest:
     if not is_whole or not isinstance(raw, dict):
         raise DamagedCheckpointError(f"{path_shown(path)} is not what was written")
     if raw.get("format") != FORMAT:
-        raise CheckpointError(f"{path_shown(path.parent)} is no checkpoint of this version")
+        raise CheckpointError(f"{path_shown(path.parent)} is not a checkpoint of this version")
     try:
-        return _checked(_structured(raw))
+        return _checked(_structured(_in_words_of_today(raw)))
     except _WrongError as error:
         why = str(error)
     raise DamagedCheckpointError(f"{path_shown(path)} is not what was written: {why}")
+
+
+def _in_words_of_today(raw: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of version 0.2 with the names of today for axes and for the plan's fields."""
+    found = {**raw, "plan": keys_now(raw.get("plan"))}
+    tensors = raw.get("tensors")
+    if isinstance(tensors, dict):
+        found["tensors"] = {name: _tensor_now(tensor) for name, tensor in tensors.items()}
+    return found
+
+
+def _tensor_now(tensor: Any) -> Any:
+    layout = tensor.get("layout") if isinstance(tensor, dict) else None
+    if not isinstance(layout, dict):
+        return tensor
+    own = {key: _axes_now(layout[key]) for key in ("split", "flat") if key in layout}
+    return {**tensor, "layout": {**layout, **own}}
+
+
+def _axes_now(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_axes_now, value))
+    return axes_now(value) if isinstance(value, str) else value
 
 
 def _digest(text: str) -> str:
@@ -150,7 +174,7 @@ def _converter() -> Converter:
 
         def plain(value: Any, _: Any, kind: type = kind, kinds: tuple[type, ...] = kinds) -> Any:
             if type(value) not in kinds:
-                raise _WrongError(f"{shown(value)} is no {kind.__name__}")
+                raise _WrongError(f"{shown(value)} is not a {kind.__name__}")
             if kind is int and not 0 <= value <= MOST:
                 raise _WrongError(f"{shown(value)} is out of range")
             return value

@@ -92,7 +92,7 @@ def problem_of(path: Path, rank: int, ranks: int) -> str | None:
 def _lacking(manifest: Manifest) -> str | None:
     """A tensor of which a rank wrote no part that it should have; None if there is none."""
     grid = manifest.grid
-    stage_of = [grid.coordinates(rank)["pipe"] for rank in range(grid.ranks)]
+    stage_of = [grid.coordinates(rank)["pp"] for rank in range(grid.ranks)]
 
     def writers_of(layout: Layout, stage: int) -> frozenset[int]:
         mine = (rank for rank, its in enumerate(stage_of) if its == stage)

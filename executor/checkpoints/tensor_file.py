@@ -77,7 +77,7 @@ class TensorFile:
                 raise ValueError(length)
             self._entries: dict[str, Any] = json.loads(self._bytes[LENGTH_BYTES : self._start])
         except (OSError, ValueError, RecursionError):
-            message = f"{path_shown(path)} is no file of tensors"
+            message = f"{path_shown(path)} is not a file of tensors"
             raise DamagedCheckpointError(message) from None
 
     def __getitem__(self, name: str) -> torch.Tensor:

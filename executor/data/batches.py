@@ -38,8 +38,8 @@ def share(
 ) -> torch.Tensor:
     """The sequences of one micro-batch that this rank's z and data coordinates see, as a part of
     the model gets them."""
-    start = at.first_sequence(micro_batch, plan.micro_batch, part)
-    return batch[start : start + plan.micro_batch]
+    start = at.first_sequence(micro_batch, plan.mbs, part)
+    return batch[start : start + plan.mbs]
 
 
 def feed(batch: torch.Tensor, program: Program, table: BufferTable, at: RankContext) -> None:

@@ -70,7 +70,7 @@ def read_index(path: str) -> Index:
     held = mapped(path)
     begin = len(MAGIC) + HEAD.size
     if bytes(held[: len(MAGIC)]) != MAGIC or len(held) < begin:
-        raise TextError(f"{path} is no index of Megatron's: it does not begin with MMIDIDX")
+        raise TextError(f"{path} is not an index of Megatron's: it does not begin with MMIDIDX")
     version, code, sequences, boundaries = HEAD.unpack(held[len(MAGIC) : begin])
     if version != VERSION:
         raise TextError(f"{path} has version {version}; {VERSION} is known")

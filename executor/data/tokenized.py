@@ -48,7 +48,7 @@ def tokenized(text: Text, name: str, tokenizer: str) -> Tokens:
     try:
         plain.decode()
     except UnicodeDecodeError as error:
-        raise TextError(f"{name} is no UTF-8 text: byte {error.start} is not") from None
+        raise TextError(f"{name} is not UTF-8 text: byte {error.start} is not") from None
     done = _encoded(file, plain)
     if done.returncode:
         raise TextError(_refusal(done, name, path_shown(tokenizer)))
@@ -71,7 +71,7 @@ def _refusal(done: subprocess.CompletedProcess[bytes], name: str, tokenizer: str
     """Why the library made no tokens."""
     if done.returncode == READING:
         why = first_sentence(done.stdout.decode(errors="replace"))
-        return f"{tokenizer} is no tokenizer.json of Hugging Face: {why}"
+        return f"{tokenizer} is not a tokenizer.json of Hugging Face: {why}"
     if done.returncode == ENCODING:
         why = first_sentence(done.stdout.decode(errors="replace"))
     else:

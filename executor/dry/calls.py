@@ -78,7 +78,7 @@ class AskedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _noted(self, func: Any, args: Any) -> Asked:
         if func not in CALLS:
-            raise NotImplementedError(f"{func} is no call that the executor makes")
+            raise NotImplementedError(f"{func} is not a call that the executor makes")
         kind, group, payload, other = CALLS[func]
         ranks = self._ranks_of(dist.ProcessGroup.unbox(args[group]))
         if kind in MESSAGES:
@@ -104,8 +104,8 @@ def expected(op: Op, grid: Grid, rank: int) -> list[Asked]:
         return [Asked("send", op.nbytes, (rank, there)), Asked("recv", op.nbytes, (rank, back))]
     if op.is_message:
         at = grid.coordinates(rank)
-        stage = (at["pipe"] + op.attributes["peer"]) % grid.pipe
-        peer = rank + (stage - at["pipe"]) * grid.stride("pipe")
+        stage = (at["pp"] + op.attributes["peer"]) % grid.pp
+        peer = rank + (stage - at["pp"]) * grid.stride("pp")
         return [Asked(op.kind, op.nbytes, (rank, peer))]
     return [Asked(op.kind, op.nbytes, members(op, grid, rank))]
 
@@ -116,10 +116,10 @@ def members(op: Op, grid: Grid, rank: int) -> tuple[int, ...]:
     for axis in op.axes:
         places: Sequence[int]
         if axis == ENDS:
-            places, own, stride = (0, grid.pipe - 1), at["pipe"], grid.stride("pipe")
+            places, own, stride = (0, grid.pp - 1), at["pp"], grid.stride("pp")
         elif axis == OPPOSITE:
-            own, stride = at["pipe"], grid.stride("pipe")
-            places = own, grid.pipe - 1 - own
+            own, stride = at["pp"], grid.stride("pp")
+            places = own, grid.pp - 1 - own
         else:
             places, own, stride = range(grid.size(axis)), at[axis], grid.stride(axis)
         steps.append([(place - own) * stride for place in places])

@@ -35,14 +35,14 @@ class PlayedStages:
 def play_stages(gpt: GPT, plan: Plan) -> PlayedStages:
     """Play what all stages of a plan issue in a step, one rank of each."""
     started = time.perf_counter()
-    chosen = [plan.grid.rank({"pipe": stage}) for stage in range(plan.pipe)]
+    chosen = [plan.grid.rank({"pp": stage}) for stage in range(plan.pp)]
     every = {rank: _calls(gpt, plan, stage, rank) for stage, rank in enumerate(chosen)}
     calls = {rank: meeting(own) for rank, own in among(chosen, every).items()}
     formed = message_rounds(calls)
     hang = hang_of(calls, formed, loading=True)
     loads_eagerly = bool(hang) and not hang_of(calls, formed)
     return PlayedStages(
-        stages=plan.pipe,
+        stages=plan.pp,
         calls=sum(len(own) - 1 for own in every.values()),  # the last one is the step's end
         hang="" if loads_eagerly else hang,
         loads_eagerly=loads_eagerly,

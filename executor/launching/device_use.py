@@ -96,8 +96,8 @@ def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int)
     why = ""
     if device == "cpu":
         why = "needs GPUs, and this run computes on the CPU"
-    elif plan.pipe > 1:
-        why = f"captures no messages between stages, and the plan has pipe={plan.pipe}"
+    elif plan.pp > 1:
+        why = f"captures no messages between stages, and the plan has pp={plan.pp}"
     elif gpt.dropout:
         why = f"would drop the same in each step: {gpt.name} has dropout={gpt.dropout:g}"
     elif plan.recipe == "nvfp4":

@@ -30,7 +30,7 @@ class SlowRanks:
         self._least_s = 0.0
         stages = at.grid.stages()
         self._stages = [[r for r in range(at.grid.ranks) if stages[r] == s] for s in set(stages)]
-        self._compares = at.grid.ranks > at.grid.pipe
+        self._compares = at.grid.ranks > at.grid.pp
 
     def wants(self, step: int) -> bool:
         """Whether to record a step."""

@@ -42,7 +42,7 @@ def round_of(op: Op, grid: Grid) -> Round:
     if not op.is_message:
         return ("", *op.axes)
     link = op.attributes["link"]
-    last_of_odd = grid.pipe % 2 and link == grid.pipe - 1
+    last_of_odd = grid.pp % 2 and link == grid.pp - 1
     kind = f"{op.direction}.{TURNED}" if op.is_turned else op.direction
     return (kind, "last" if last_of_odd else f"{link % 2}")
 

@@ -92,7 +92,7 @@ def _files(path: Path) -> tuple[Path, list[Path], Collection[str]]:
         raise WeightsError(f"{path_shown(path / INDEX)} has no weight_map of tensors and files")
     for name in places.values():
         if not isinstance(name, str) or Path(name).name != name or "\0" in name:
-            raise WeightsError(f"{path_shown(path / INDEX)}: {shown(name)} is no file beside it")
+            raise WeightsError(f"{path_shown(path / INDEX)}: {shown(name)} is not a file beside it")
     return path, [path / name for name in sorted(set(places.values()))], places.keys()
 
 
@@ -111,7 +111,7 @@ def opened(path: Path, framework: str) -> Iterator[Any]:
     except BaseException as error:
         if not isinstance(error, SafetensorError) and not is_panic(error):
             raise
-        raise WeightsError(f"{path_shown(path)} is no file of safetensors: {error}") from None
+        raise WeightsError(f"{path_shown(path)} is not a file of safetensors: {error}") from None
 
 
 def _headers(path: Path) -> list[Stored]:

@@ -85,7 +85,7 @@ def config_beside(folder: Path) -> Document | None:
         return None
     document = CONFIG_FILE.document(path)
     if not is_config(document):
-        raise WeightsError(f"{path_shown(path)} is no config of Hugging Face: it names no model")
+        raise WeightsError(f"{path_shown(path)} is not a config of Hugging Face: it names no model")
     return dict(document)
 
 

@@ -88,7 +88,7 @@ def close(
 def _every_held(program: Program) -> dict[str, Held]:
     """The parameters of all stages; a table that two stages hold is taken from the first."""
     order: dict[str, Held] = {}
-    for stage in range(program.plan.grid.pipe):
+    for stage in range(program.plan.grid.pp):
         for held in held_by(lower(program.gpt, program.plan, stage), stage):
             order.setdefault(held.name, held)
     return order

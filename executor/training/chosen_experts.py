@@ -37,7 +37,7 @@ class ChosenExperts:
 
 def copies_of_choices(plan: Plan) -> Axes:
     """The axes whose ranks choose for the same tokens, all of them alike."""
-    rows = () if plan.sequence_parallel else plan.grid.shards_of("rows")
+    rows = () if plan.sp else plan.grid.shards_of("rows")
     return *plan.grid.shards_of("width"), *rows
 
 

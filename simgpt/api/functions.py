@@ -55,7 +55,7 @@ def predict(
 def predict(
     model: given.Text,
     machine: given.Text,
-    plan: given.Plan = "data=rest",
+    plan: given.Plan = "dp=rest",
     *,
     sweep: given.Swept | None = None,
     **options: object,
@@ -67,7 +67,7 @@ def predict(
     UserWarning that says what would fit. Bad input raises a SimgptError with one sentence.
 
     >>> import simgpt
-    >>> simgpt.predict("gpt-5b", "frontier", "z=16,data=rest", devices=512, batch=512).fits
+    >>> simgpt.predict("gpt-5b", "frontier", "z=16,dp=rest", devices=512, batch=512).fits
     True
     """
     asked = ask(["predict"], [model], {"machine": machine, "plan": plan, "sweep": sweep, **options})
@@ -77,7 +77,7 @@ def predict(
 def why(
     model: given.Text,
     machine: given.Text,
-    plan: given.Plan = "data=rest",
+    plan: given.Plan = "dp=rest",
     **options: Unpack[given.WhyOptions],
 ) -> Why:
     """Say what a step waits for, what it is sensitive to, and what would make it faster, as
@@ -88,7 +88,7 @@ def why(
 def plan_run(
     model: given.Text,
     machine: given.Text,
-    plan: given.Plan = "data=rest",
+    plan: given.Plan = "dp=rest",
     **options: Unpack[given.PlanRunOptions],
 ) -> PlanRun:
     """Say when a whole training run is done, as `simgpt plan-run` does. It needs `tokens`; lives of

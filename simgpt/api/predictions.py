@@ -116,7 +116,7 @@ class Prediction(Result):
         memory = self._record["memory"]
         facts = [
             ("plan", self.plan),
-            ("8 of 10 such steps", f"{tables.seconds(low)} to {tables.seconds(high)}"),
+            ("80 % range", tables.between(low, high)),
             ("tokens/s", f"{self.tokens_per_s:,.0f}"),
             ("HFU", tables.percent(self.hfu)),
             ("peak memory per device", tables.gib(memory["peak_bytes"])),

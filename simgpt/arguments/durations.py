@@ -27,7 +27,7 @@ class Duration(click.ParamType[float]):
         seconds = seconds_of(str(value))
         if seconds is None or (seconds == 0 and not self._zero):
             self.fail(
-                f"{shown(value)} is no duration; write it like 90s, 30min, 12h or 2d", param, ctx
+                f"{shown(value)} is not a duration; write it like 90s, 30min, 12h or 2d", param, ctx
             )
         return seconds
 

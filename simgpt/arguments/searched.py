@@ -25,10 +25,10 @@ EXAMPLE = "recompute=layernorm+moe_act"
 
 def searched_of(text: str, stack: Stack | None = None) -> tuple[dict[str, Any], Several]:
     """The fields of a plan that all plans have, from its text or file; and those that may have any
-    of several words, as in `precision=bf16+mxfp8`. data=rest keeps nothing, and overlap=all what
+    of several words, as in `precision=bf16+mxfp8`. dp=rest keeps nothing, and overlap=all what
     the stack can have together.
 
-    >>> searched_of("zero=1,data=rest,dispatcher=usual+hierarchical")
+    >>> searched_of("zero=1,dp=rest,dispatcher=usual+hierarchical")
     ({'zero': 1}, {'dispatcher': ('usual', 'hierarchical')})
     """
     given = plan_table(text)
@@ -44,7 +44,7 @@ def searched_of(text: str, stack: Stack | None = None) -> tuple[dict[str, Any], 
         fixed["overlap"] = kept_of_search(words, fixed["overlap"], stack)
     if "precision" in several and "recipe" in fixed:
         raise PlanError("precision and recipe both name a recipe: give one of them")
-    return {key: value for key, value in fixed.items() if (key, value) != ("data", REST)}, several
+    return {key: value for key, value in fixed.items() if (key, value) != ("dp", REST)}, several
 
 
 def also_of(given: Sequence[str]) -> Several:

@@ -66,7 +66,7 @@ def tokens_of(text: object) -> float:
     """
     tokens = _exact(text)
     if tokens is None or not 1 <= tokens <= MOST_TRAINED:
-        raise PlanError(f"{shown(text)} is no number of tokens; write it like 300e9, 300B or 1T")
+        raise PlanError(f"{shown(text)} is not a number of tokens; write it like 300e9, 300B or 1T")
     return float(tokens)
 
 
@@ -82,7 +82,7 @@ def batch_tokens_of(text: object) -> int:
         raise PlanError(f"{shown(text)} tokens in a step are more than {MOST_TOKENS:,}")
     if tokens is None or tokens < 1 or tokens != int(tokens):
         raise PlanError(
-            f"{shown(text)} is no whole number of tokens; write it like 4194304, 4Mi, 4M or 4e6"
+            f"{shown(text)} is not a whole number of tokens; write it like 4194304, 4Mi, 4M or 4e6"
         )
     return int(tokens)
 

@@ -10,7 +10,7 @@ from simgpt import tables
 from simgpt.arguments.durations import duration_text
 from simgpt.calendars.asked import DATE
 from simgpt.calendars.question import Planned
-from simgpt.commands.prediction_text import plan_lines
+from simgpt.commands.prediction_text import plan_line
 from simulator.goodput.closed_form import daly_interval_s, young_interval_s
 from simulator.goodput.forecast import HIGH, LOW, MIDDLE
 from simulator.goodput.job import DAY_S
@@ -52,8 +52,8 @@ def describe(planned: Planned, start: datetime, compared: Sequence[Mapping[str, 
     return "\n\n".join(
         [
             _head(planned),
-            tables.table([], _ends(planned, start), first=LABELS),
-            tables.table(["checkpoints", ""], _checkpoints(planned), first=LABELS),
+            tables.table([], _ends(planned, start), left=2, first=LABELS),
+            tables.table(["checkpoints", ""], _checkpoints(planned), left=2, first=LABELS),
             tables.table(columns, shares, first=LABELS),
             *([_comparison(compared)] if compared else []),
             "\n".join(tables.paragraph(each, indent="     ") for each in _said(planned)),
@@ -63,7 +63,7 @@ def describe(planned: Planned, start: datetime, compared: Sequence[Mapping[str, 
 
 def _said(planned: Planned) -> tuple[str, ...]:
     """What is assumed of the run, and where the range of its steps comes from."""
-    return *planned.assumed, f"8 of 10 steps: {planned.prediction.range.words}"
+    return *planned.assumed, f"80 % range: {planned.prediction.range.words}"
 
 
 def _head(planned: Planned) -> str:
@@ -73,9 +73,9 @@ def _head(planned: Planned) -> str:
     return "\n".join(
         [
             f"{prediction.gpt.name} on {where}, {tables.several(planned.nodes, 'node')}",
-            plan_lines(prediction),
+            plan_line(prediction),
             f"{tables.several(planned.steps, 'step')} of {tables.seconds(planned.step_s)} "
-            f"(8 of 10: {span}), {prediction.tokens_per_step:,} tokens each",
+            f"(80 % range {span}), {prediction.tokens_per_step:,} tokens each",
             *([] if prediction.memory.is_sure else [f"memory: {prediction.memory.words}"]),
         ]
     )
@@ -92,14 +92,14 @@ def _ends(planned: Planned, start: datetime) -> list[tuple[str, str]]:
     return [
         ("start", start.strftime(DATE)),
         ("end", date_of(start, middle)),
-        ("8 of 10 such runs end", f"{date_of(start, low)} to {date_of(start, high)}"),
+        ("80 % range of the end", f"{date_of(start, low)} to {date_of(start, high)}"),
         ("run", f"{duration_text(middle)}, {duration_text(low)} to {duration_text(high)}"),
         ("run, mean of draws", duration_text(found.lives.total_s.mean())),
         ("training without a break", duration_text(found.run.work_s)),
         ("expected run, by formulas", duration_text(found.expected_s)),
         ("the same to first order (Young)", duration_text(found.first_order_s)),
         ("effective training time", tables.percent(found.lives.shares["training"])),
-        ("8 of 10 such runs", f"{shares[0]} to {shares[1]}"),
+        ("80 % range of that", f"{shares[0]} to {shares[1]}"),
         ("failures, mean of draws", failures),
         ("node-hours, the median run", tables.hours(middle * planned.nodes)),
     ]
@@ -136,7 +136,7 @@ def _comparison(compared: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in compared
     ]
-    columns = ["nodes", "end", "8 of 10 such runs end", "effective", "node-hours"]
+    columns = ["nodes", "end", "80 % range", "effective", "node-hours"]
     return tables.table(columns, rows, left=3)
 
 

@@ -78,7 +78,7 @@ def command(
         return
     if algorithm not in (known := ALGORITHMS[collective]):
         raise MachineError(
-            f'--algorithm "{algorithm}" is no algorithm of {collective}; try {", ".join(known)}'
+            f'--algorithm "{algorithm}" is not an algorithm of {collective}; try {", ".join(known)}'
         )
     counts = _given("--devices", devices, lambda text: doubling(text, _whole))
     lines = bench(
@@ -138,8 +138,8 @@ def _text(lines: list[BenchmarkLine]) -> str:
     ]
     if known is None:
         return tables.table(columns, rows)
-    about = f"(8 of 10 runs: how {known.words} lay about their median)"
-    return f"{tables.table([*columns, '8 of 10 runs'], rows)}\n{tables.paragraph(about)}"
+    about = f"(80 % of runs: how {known.words} lay about their median)"
+    return f"{tables.table([*columns, '80 % of runs'], rows)}\n{tables.paragraph(about)}"
 
 
 def _within(line: BenchmarkLine) -> str:
@@ -156,5 +156,5 @@ def _given(option: str, text: str, values_of: Callable[[str], list[float]]) -> l
 
 def _whole(text: str) -> float:
     if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 2:
-        raise MachineError(f"{text} is no number of devices; write 16:1024 or 64")
+        raise MachineError(f"{text} is not a number of devices; write 16:1024 or 64")
     return float(text)

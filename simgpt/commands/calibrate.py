@@ -45,7 +45,7 @@ def command(
 
     \b
     simgpt calibrate -o host.json
-    simgpt predict tiny-10m -m host.json --plan data=2,precision=fp32 --batch 8
+    simgpt predict tiny-10m -m host.json --plan dp=2,precision=fp32 --batch 8
 
     The file is a machine file: `predict -m`, `run -m` and `validate host -m` take it. Where other
     processes disturb the measurement, so that repeats of the same kernel disagree, nothing is

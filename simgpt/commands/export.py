@@ -19,7 +19,7 @@ FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "axonn")
 @click.option(
     "--to", "framework", type=click.Choice(FRAMEWORKS), required=True, help="Whose settings."
 )
-@click.option("-n", "--devices", type=options.DEVICES, help="Devices that data=rest fills.")
+@click.option("-n", "--devices", type=options.DEVICES, help="Devices that dp=rest fills.")
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option("--stack", help="Whose defaults hold where the plan says nothing: simgpt stacks.")
@@ -29,8 +29,8 @@ def command(model: str, framework: str, **how: Any) -> None:
     """Print another framework's settings for a plan.
 
     \b
-    simgpt export llama-3.1-8b --plan x=2,data=rest,zero=1 -n 64 --batch 128 --to megatron
-    simgpt export llama-3.1-70b --plan zero=3,data=256 --batch 512 --to torchtitan -o train.toml
+    simgpt export llama-3.1-8b --plan tp=2,dp=rest,zero=1 -n 64 --batch 128 --to megatron
+    simgpt export llama-3.1-70b --plan zero=3,dp=256 --batch 512 --to torchtitan -o train.toml
 
     What the framework has no setting for is refused by its name; what it is told elsewhere is said
     on stderr. Data, tokenizer, learning rate and all else that a step's time does not depend on is
@@ -54,4 +54,4 @@ def command(model: str, framework: str, **how: Any) -> None:
         "notes": list(found.notes),
     }
     text = rendered(found)
-    options.answer(text, record | ran(), as_json=how["as_json"], output=how["output"])
+    options.answer(text, record | ran(), as_json=how["as_json"], output=how["output"], is_file=True)

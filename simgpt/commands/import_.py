@@ -214,7 +214,7 @@ def describe(question: Question, machine: str | None, *, verbose: bool = False) 
     }
     parts = [tables.table([], list(said.items()), left=2)]
     lists = {
-        "not carried over, though it changes the step": question.changes,
+        "ignored, although it affects step time": question.changes,
         "refused": question.refused,
     }
     for title, remarks in lists.items():

@@ -55,7 +55,7 @@ def _describe(gpt: GPT) -> str:
         ("parameters", f"{tables.count(gpt.parameters)} ({gpt.parameters:,})"),
         ("layers", f"{gpt.layers:,}"),
         ("hidden", f"{gpt.hidden:,}"),
-        ("heads", f"{gpt.heads:,} of {gpt.width:,}{_shared(gpt)}"),
+        ("heads", f"{gpt.heads:,} of width {gpt.width:,}{_shared(gpt)}"),
         *([("latent attention", _latent(gpt))] if gpt.kv_rank else []),
         ("ffn", f"{gpt.ffn:,}"),
         *_hybrid(gpt),
@@ -89,14 +89,15 @@ def _experts(gpt: GPT) -> list[tuple[str, str]]:
     if not gpt.experts:
         return []
     layers = moe.layers_with_experts(gpt)
-    shared = f", {gpt.shared_ffn:,} for all tokens" if gpt.shared_ffn else ""
+    shared = f", shared expert {gpt.shared_ffn:,}" if gpt.shared_ffn else ""
     limit = f", at most {gpt.capacity:g} of the even share" if gpt.capacity else ""
     latent = f", on {gpt.expert_latent:,} latent columns" if gpt.expert_latent else ""
-    place = "" if gpt.pattern else f", behind {gpt.dense_layers:,} without"
+    dense = gpt.dense_layers and not gpt.pattern
+    place = f" after {tables.several(gpt.dense_layers, 'dense layer')}" if dense else ""
     return [
-        ("parameters of one token", f"{tables.count(gpt.active_parameters)}"),
-        ("layers with experts", f"{layers:,}{place}"),
-        ("experts", f"{gpt.experts:,} of {gpt.expert_ffn:,}{shared}{latent}"),
+        ("active parameters", f"{tables.count(gpt.active_parameters)}"),
+        ("MoE layers", f"{layers:,}{place}"),
+        ("experts", f"{gpt.experts:,} of width {gpt.expert_ffn:,}{shared}{latent}"),
         ("experts of a token", f"{gpt.topk:,} by {gpt.router}{_groups(gpt)}{limit}"),
         *([("experts balanced", _balanced(gpt))] if gpt.router_bias or gpt.balance_loss else []),
     ]
@@ -119,8 +120,9 @@ def _balanced(gpt: GPT) -> str:
 def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
     """What is worth saying of windows, rotation, norms and targets where it is not the usual."""
     if gpt.window:
-        every = f", in every {gpt.global_every}. layer all" if gpt.global_every else ""
-        yield "tokens that a token sees", f"{gpt.window:,}{every}"
+        every = gpt.global_every
+        full = f"; full attention in every {_ordinal(every)} layer" if every else ""
+        yield "sliding window", f"{gpt.window:,} tokens{full}"
     if gpt.document or gpt.documents:
         yield "documents of a sequence", gpt.documents or f"of {gpt.document:,} tokens each"
     if gpt.mtp_layers:
@@ -140,9 +142,14 @@ def _biases(gpt: GPT) -> str:
     return "yes" if gpt.biases else "no"
 
 
+def _ordinal(number: int) -> str:
+    words = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+    return words[number] if number < len(words) else f"{number}th"
+
+
 def _shared(gpt: GPT) -> str:
     """What to say of the heads of keys and values, where queries share them."""
-    return f", {gpt.key_heads:,} of keys and of values" if gpt.key_heads < gpt.heads else ""
+    return f", {gpt.key_heads:,} KV heads" if gpt.key_heads < gpt.heads else ""
 
 
 def _latent(gpt: GPT) -> str:

@@ -35,9 +35,9 @@ ENGINES = ("compiled", "simpy")
 @click.command("predict")
 @click.argument("model")
 @click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
-@click.option("-n", "--devices", type=options.DEVICES, help="Devices; data=rest fills them.")
+@click.option("-n", "--devices", type=options.DEVICES, help="Devices; dp=rest fills them.")
 @click.option(
-    "--plan", default="data=rest", show_default=True, help="key=value,… or a TOML or JSON file."
+    "--plan", default="dp=rest", show_default=True, help="key=value,… or a TOML or JSON file."
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
@@ -93,8 +93,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     """Predict how long one training step takes, what limits it, and whether it fits.
 
     \b
-    simgpt predict gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
-    simgpt predict gpt-40b -m perlmutter -n 4096 --plan x=4,z=8,data=rest,recompute=full \\
+    simgpt predict gpt-80b -m frontier -n 8192 --plan z=64,dp=rest,recompute=full --batch 8192
+    simgpt predict gpt-40b -m perlmutter -n 4096 --plan x=4,z=8,dp=rest,recompute=full \\
         --batch-tokens 16777216 --set device.peak_flops.bf16="400 TFLOP/s" --json
 
     With --compute measured, one device predicts thousands: each distinct op of one rank runs on it

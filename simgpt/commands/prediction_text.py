@@ -15,7 +15,6 @@ from simulator.uncertainty.fitting import words_of
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
-from workload.plan_text import ALIASES
 from workload.splits.states import PARAMETERS, UPDATE
 
 if TYPE_CHECKING:
@@ -30,20 +29,19 @@ if TYPE_CHECKING:
 
 PARTS = {
     **{name: name for name in ("compute", "optimizer", "idle")},
-    "pipe": "waiting for other stages",
+    "pp": "waiting for other stages",
     "host": "waiting for the host",
     "host_adamw": "the update on the host",
     "to_host": "copies to the host",
     "to_device": "copies from the host",
 }
-OF_DEVICES = "of the devices alone, the nodes' not known"
+OF_DEVICES = "(devices only)"
 STAND_IN = "host is a stand-in, of which nothing was measured: simgpt calibrate measures yours"
 ON_HOST = (
     "the update runs on the host, at a rate of its processors that is assumed unless the machine's "
     "file has node.host.update"
 )
 LABELS = 30  # characters of the tables' first column
-FRAMEWORK_WORDS = ("tp", "pp", "vpp", "cp", "ep", "dp")
 
 
 def describe(
@@ -68,16 +66,16 @@ def describe(
         (role, tables.gib(nbytes), tables.percent(nbytes / memory.peak_bytes))
         for role, nbytes in memory_parts(prediction)
     ]
-    reached = [(f"groups of {axes}", words) for axes, words in reach.items()]
+    reached = [(f"groups of {prediction.in_words(axes)}", words) for axes, words in reach.items()]
     return "\n\n".join(
         [
             headline(prediction, job),
-            *([tables.table([where, ""], reached, first=LABELS)] if reached else []),
-            tables.table([], facts(prediction), first=LABELS),
+            *([tables.table([where, ""], reached, left=2, first=LABELS)] if reached else []),
+            tables.table([], facts(prediction), left=2, first=LABELS),
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             *([tables.paragraph(ON_HOST, indent="  ")] if _is_on_host(prediction) else []),
             *anchoring(prediction),
-            tables.paragraph(f"8 of 10 such steps: {within.words}", indent="  "),
+            tables.paragraph(f"80 % range: {within.words}", indent="  "),
             *taken_for_granted(granted),
             *run_to_run(prediction, runs),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
@@ -154,14 +152,14 @@ def run_to_run(prediction: Prediction, runs: Band | None) -> list[str]:
     if runs is None:
         return []
     span = tables.between(*runs.around(prediction.step_s))
-    text = f"run to run: 8 of 10 runs {span}, from {runs.words}"
+    text = f"run to run: 80 % of runs take {span}, from {runs.words}"
     return [tables.paragraph(text, indent="  ")]
 
 
 def time_parts(prediction: Prediction) -> list[tuple[str, float]]:
     """What the step's time goes to and the seconds of each, the longest first."""
     return [
-        (PARTS.get(name, f"exposed communication {name}"), value)
+        (PARTS.get(name) or f"exposed communication {prediction.in_words(name)}", value)
         for name, value in _largest_first(prediction.breakdown_s)
     ]
 
@@ -178,8 +176,8 @@ def facts(prediction: Prediction) -> list[tuple[str, str]]:
         ("step", tables.seconds(prediction.step_s)),
         *_load_facts(prediction),
         (
-            "8 of 10 such steps",
-            f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}",
+            "80 % range",
+            tables.between(within.low_s, within.high_s),
         ),
         ("tokens/s", f"{prediction.tokens_per_s:,.0f}"),
         ("model FLOP/s per device", tables.rate(prediction.model_flops_per_s_per_device)),
@@ -276,7 +274,9 @@ def describe_training(run: Training) -> str:
         ("node-hours", tables.hours(run.node_s)),
         ("energy", energy),
     ]
-    return tables.table([f"{tables.count(int(run.tokens))} tokens", ""], facts, first=LABELS)
+    return tables.table(
+        [f"{tables.count(int(run.tokens))} tokens", ""], facts, left=2, first=LABELS
+    )
 
 
 def _megawatt_hours(joules: float) -> str:
@@ -289,13 +289,13 @@ def headline(prediction: Prediction, job: Job | None, answer: str = "") -> str:
     """The question, and what is taken for granted; the first line ends with an `answer`."""
     gpt, plan = prediction.gpt, prediction.plan
     batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
-    each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.micro_batch:,} per rank"
+    each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.mbs:,} per rank"
     each += " in each of two directions" * (ways(plan.schedule) > 1)
     return "\n".join(
         [
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}"
             f"{answer}",
-            plan_lines(prediction),
+            plan_line(prediction),
             f"{batch}, {each}, {precision_words(prediction)}",
             *([tuned] if (tuned := tuned_forms(prediction)) else []),
             *([STAND_IN] if prediction.machine == "host" else []),
@@ -310,20 +310,9 @@ def precision_words(prediction: Prediction) -> str:
     return f"{prediction.plan.precision}{f', linears in {linears}' if linears else ''}"
 
 
-def plan_lines(prediction: Prediction) -> str:
-    """The plan in our own words, and below it its sizes in the field's where the stack is another
-    framework: those that `--plan` takes. A tensor in three dimensions has no such words."""
-    from simulator.stacks import EXECUTOR
-
-    plan, stack = prediction.plan, prediction.stack
-    line = tables.paragraph(f"plan {prediction.plan_text}", indent=" " * 5)
-    if stack.name == EXECUTOR.name or plan.y * plan.z > 1:
-        return line
-    sizes = {word: getattr(plan, ALIASES[word]) for word in FRAMEWORK_WORDS}
-    said = [f"{k}={n}" for k, n in sizes.items() if n > 1 or k not in ("vpp", "cp", "ep")]
-    if plan.expert_tensor:
-        said.append(f"etp={plan.expert_tensor}")
-    return f"{line}\nthat is {', '.join(said)}"
+def plan_line(prediction: Prediction) -> str:
+    """The plan as `--plan` takes it."""
+    return tables.paragraph(f"plan {prediction.plan_text}", indent=" " * 5)
 
 
 def _assumptions(job: Job | None) -> Iterator[str]:

@@ -46,7 +46,7 @@ MOST_SEED = 2**32
 @click.command("run")
 @click.argument("model")
 @model_set_option
-@click.option("--plan", help="key=value,… or a file; default: data=rest.")
+@click.option("--plan", help="key=value,… or a file; default: dp=rest.")
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
@@ -96,8 +96,8 @@ def command(model: str, text: str | None, as_json: bool, output: Path | None, **
     """Train for real with torch.distributed, a line per step with predicted beside measured.
 
     \b
-    simgpt run tiny-2m --plan data=2 --ranks 2 --steps 20
-    torchrun --nproc-per-node 4 -m simgpt run gpt2 --plan x=2,data=2 --batch 16 --steps 20
+    simgpt run tiny-2m --plan dp=2 --ranks 2 --steps 20
+    torchrun --nproc-per-node 4 -m simgpt run gpt2 --plan tp=2,dp=2 --batch 16 --steps 20
 
     Starts --ranks processes on this machine, or joins those that torchrun or srun started. Without
     -m, this machine is measured once, in about a minute, to predict with. Ctrl-C, SIGTERM and
@@ -219,7 +219,7 @@ def _job(model: str, text: str | None, info: RankInfo | None, how: dict[str, Any
     gpt = model_of(model, how["model_fields"], tells=info is None or not info.rank)
     gpt = with_goldfish(gpt, how["goldfish_k"], how["goldfish_h"])
     if how["plan"] is None:
-        plan = options.plan_of("data=rest", devices=ranks or 1, batch=how["batch"])
+        plan = options.plan_of("dp=rest", devices=ranks or 1, batch=how["batch"])
     else:
         plan = options.plan_of(how["plan"], devices=ranks, batch=how["batch"])
     if info is None:

@@ -48,7 +48,7 @@ class DeviceCounts(click.ParamType[tuple[int, ...]]):
         except ValueError:
             found = (0,)
         if min(found) < 1 or max(found) > options.MOST_DEVICES or len(found) > MOST_COUNTS:
-            self.fail(f"{value} is no list of numbers of devices, as in 512,1024", param, ctx)
+            self.fail(f"{value} is not a list of numbers of devices, as in 512,1024", param, ctx)
         return found
 
 
@@ -64,7 +64,7 @@ class Share(click.ParamType[float]):
         except ValueError:
             share = math.nan
         if not 0 <= share < 1:
-            self.fail(f"{value} is no share below one, as in 2% or 0.02", param, ctx)
+            self.fail(f"{value} is not a share below one, as in 2% or 0.02", param, ctx)
         return share
 
 
@@ -82,7 +82,7 @@ def _sure() -> float:
 @click.option(
     "--plan",
     default="",
-    help="Fields that all plans must have: pipe=1,zero=1 or a TOML or JSON file.",
+    help="Fields that all plans must have: pp=1,zero=1 or a TOML or JSON file.",
 )
 @click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
@@ -121,7 +121,7 @@ def _sure() -> float:
     multiple=True,
     metavar="KEY=WORDS",
     help="Also plans with any of these: recompute=layernorm+moe_act (parts of layers), "
-    "overlap=a2a+wgrad, context_heads=2+4, expert_tensor=2+4, fp8_dispatch=true, "
+    "overlap=a2a+wgrad, context_heads=2+4, etp=2+4, fp8_dispatch=true, "
     "schedule=zb-v+dualpipe-v (docs/search.md).",
 )
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
@@ -169,11 +169,11 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
     \b
     simgpt search gpt-80b -m frontier -n 8192 --batch 8192
-    simgpt search gpt-40b -m perlmutter -n 4096 --batch-tokens 16777216 --plan pipe=1 --top 10
+    simgpt search gpt-40b -m perlmutter -n 4096 --batch-tokens 16777216 --plan pp=1 --top 10
 
     The space has every legal x, y, z, data, pipe, micro_batch, zero, recompute (none, selective,
-    full), sequence_parallel, schedule, interleave, overlap and rank order; --plan fixes some (as in
-    order=x-y-z-data-pipe), and sets other fields. Each plan is bounded from below, and simulated
+    full), sp, schedule, vpp, overlap and rank order; --plan fixes some (as in
+    order=tp-dp-pp), and sets other fields. Each plan is bounded from below, and simulated
     unless something faster is known, so the answer is the optimum and says so. Stopped early
     (Ctrl-C, SIGTERM, --time-limit, --gap) it says how far off the best plan so far may be. Where no
     plan fits, that is the answer, with status 3; where none was found in time, the status is 5.

@@ -55,8 +55,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     """Say what a step waits for, what it is sensitive to, and what would make it faster.
 
     \b
-    simgpt why gpt-80b -m frontier -n 8192 --plan z=64,data=rest,recompute=full --batch 8192
-    simgpt why gpt-40b -m perlmutter -n 1024 --plan x=4,z=8,data=rest,recompute=full \\
+    simgpt why gpt-80b -m frontier -n 8192 --plan z=64,dp=rest,recompute=full --batch 8192
+    simgpt why gpt-40b -m perlmutter -n 1024 --plan x=4,z=8,dp=rest,recompute=full \\
         --batch 1024 --json -o why.json
 
     The critical path is walked back from the step's end. The sensitivity to a number of the machine
@@ -112,7 +112,7 @@ def describe(found: Why, job: Job | None = None, remedy: str = "", runs: Band | 
         [
             *([tables.paragraph(f"this plan {remedy}", indent="  ")] if remedy else []),
             headline(prediction, job, f": {tables.seconds(prediction.step_s)} a step"),
-            tables.paragraph(f"8 of 10 such steps: {span}, {within.words}", indent="  "),
+            tables.paragraph(f"80 % range: {span}, {within.words}", indent="  "),
             *anchoring(prediction),
             *run_to_run(prediction, runs),
             tables.paragraph(found.sentence),
@@ -166,7 +166,7 @@ def _roofline(
     if not wanted:
         return "", {}
     found = roofline(prediction, question.machine, question.placement)
-    text = roofline_text.describe(found, prediction.plan.pipe)
+    text = roofline_text.describe(found, prediction.plan.pp)
     return f"\n\n{text}", {"roofline": found.as_dict()}
 
 
@@ -190,7 +190,7 @@ def _sensitivity(found: Why) -> str:
     columns = ["sensitivity (for --set)", "value", "d ln t / d ln p"]
     text = tables.table(columns, rows, first=COLUMN)
     silent = len(found.elasticities) - len(rows)
-    return f"{text}\n({tables.several(silent, 'other number')} of the machine: hardly any)"
+    return f"{text}\n({tables.several(silent, 'other')}: below {LEAST:g})"
 
 
 def _budget(found: Why) -> str:
@@ -209,7 +209,7 @@ def _budget(found: Why) -> str:
     left = math.hypot(*(each.share for each in budget.items[len(rows) :]))
     rows.append(("all others together", "", "", tables.percent(left)))
     rows.append(("root of the sum of squares", "", "", tables.percent(budget.total)))
-    title = "what the answer's error may come from"
+    title = "error budget"
     columns = [title, "value", "confidence, error", "of the step"]
     return f"{tables.table(columns, rows, first=COLUMN)}\n{tables.paragraph(BESIDE_THE_RANGE)}"
 
@@ -219,7 +219,7 @@ def _better(found: Why) -> str:
         (each.words, tables.seconds(each.step_s), tables.percent(each.saving))
         for each in found.better
     ]
-    return tables.table(["a machine twice as good", "step", "saves"], rows, first=COLUMN)
+    return tables.table(["if the hardware were 2x better", "step", "saves"], rows, first=COLUMN)
 
 
 def _bends(found: Why) -> list[str]:
@@ -235,7 +235,7 @@ def _plans(found: Why) -> str:
         (each.words, tables.seconds(each.step_s), tables.percent(each.saving))
         for each in found.plans[:PLANS]
     ]
-    text = tables.table(["the plan with", "step", "saves"], rows, first=COLUMN)
+    text = tables.table(["neighbouring plans", "step", "saves"], rows, first=COLUMN)
     tried = tables.several(len(found.plans) + found.unfit, "neighbouring plan")
     unfit = f", {found.unfit:,} of which do not fit into memory" if found.unfit else ""
     return f"{text}\n({tried} tried{unfit})"

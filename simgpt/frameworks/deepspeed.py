@@ -158,7 +158,7 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     batch, micro, steps = (reading.number(name) for name in SIZES)
     if batch and micro and steps:
         if batch % (micro * steps):
-            raise FrameworkError(f"train_batch_size = {batch} is no multiple of {micro * steps}")
+            raise FrameworkError(f"train_batch_size = {batch} is not a multiple of {micro * steps}")
         ranks = batch // (micro * steps)
         if devices in (None, ranks):
             fields["devices"] = ranks
@@ -168,9 +168,9 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     elif micro and devices and not batch:
         fields["batch"] = micro * max(steps, 1) * devices
     elif batch and steps and devices and not micro:
-        fields["micro_batch"] = max(batch // (steps * devices), 1)
+        fields["mbs"] = max(batch // (steps * devices), 1)
         if batch % (steps * devices):
-            why = f"it is no multiple of {steps} sequences of {devices:,} ranks"
+            why = f"it is not a multiple of {steps} sequences of {devices:,} ranks"
             reading.refuse(SIZES[0], why)
 
 
@@ -195,7 +195,7 @@ def is_bf16(reading: Reading) -> bool:
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The settings beyond those that are one field each."""
-    steps = fields["batch"] // (fields["data"] * fields["micro_batch"])
+    steps = fields["batch"] // (fields["dp"] * fields["mbs"])
     settings: dict[str, Any] = {"gradient_accumulation_steps": steps}
     settings[Z + "overlap_comm"] = bool(fields["overlap"])
     if fields["shard"]:

@@ -45,7 +45,7 @@ WRITERS: Mapping[str, Writer] = {
     AXONN: axonn.written,
 }
 IN_FP8 = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks that are told whether linears are in fp8
-ALONE = ("x", "pipe", "context", "y", "z")  # sizes that need not be written where they are 1
+ALONE = ("tp", "pp", "cp", "y", "z")  # sizes that need not be written where they are 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     if asked.gpt.experts and not table.get("experts", True):
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     if asked.gpt.pattern:
-        raise PlanCannotRunError(f"no hybrids are exported yet, and {asked.gpt.name} has a pattern")
+        raise PlanCannotRunError(f"{asked.gpt.name} is a hybrid; export cannot write those yet")
     own = load_stack(table["stack"])
     if why := _refusal(table["title"], own, job):
         raise PlanCannotRunError(why)
@@ -162,7 +162,7 @@ def _simple(table: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
         if all(fields[field] == value for field, value in told.items()):
             settings[name] = True
     for name, words in table.get("words", {}).items():
-        if words["field"] == "context_kind" and fields["context"] == 1:
+        if words["field"] == "context_kind" and fields["cp"] == 1:
             continue
         for word, value in words["values"].items():
             if fields[words["field"]] == value:
@@ -197,11 +197,11 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
         raise PlanCannotRunError(f"{title} cannot be told this: {why}")
     devices = job.plan.grid.ranks
     given = dict(again.plan)
-    if given.get("expert", 1) > 1 and "dispatcher" not in given:  # the usual one of its own stack
+    if given.get("ep", 1) > 1 and "dispatcher" not in given:  # the usual one of its own stack
         once = exchange_of(load_stack(again.stack)) == SENT_ONCE
         given["dispatcher"] = ONCE if once else ALL_TO_ALL
     read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.batch)
-    assumed = {key for key, _ in job.assumed} - {"batch", "micro_batch"}  # no stack's own choice
+    assumed = {key for key, _ in job.assumed} - {"batch", "mbs"}  # no stack's own choice
     for key, (own, other) in _differences(job, gpt, read, again.gpt).items():
         if key in elsewhere:
             yield f"{key}={text_of(own)} is told in {elsewhere[key]}"
@@ -221,16 +221,16 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
 def _not_asked(asked: Asked, job: Job, again: Question) -> Iterator[str]:
     """Sentences on sizes that the settings have and that nobody gave."""
     words, plan = plan_words(asked.plan), job.plan
-    batch, ranks = plan.batch, plan.grid.ranks // (plan.x * plan.pipe * plan.context)
+    batch, ranks = plan.batch, plan.grid.ranks // (plan.tp * plan.pp * plan.cp)
     if asked.batch is None and "batch" not in words and again.batch is not None:
         yield (
-            f"batch not given: {batch:,}, one micro-batch of {plan.micro_batch:,} for each of the "
+            f"batch not given: {batch:,}, one micro-batch of {plan.mbs:,} for each of the "
             f"{ranks:,} data-parallel ranks; --batch says another"
         )
-    if "micro_batch" not in words and "micro_batch" in again.plan:
+    if "mbs" not in words and "mbs" in again.plan:
         yield (
-            f"micro_batch not given: {plan.micro_batch:,}, all that a rank has of the batch; "
-            "micro_batch=1 in --plan says another"
+            f"mbs not given: {plan.mbs:,}, all that a rank has of the batch; "
+            "mbs=1 in --plan says another"
         )
 
 
@@ -254,18 +254,18 @@ def told(plan: Plan, gpt: GPT, stack: Stack = EXECUTOR) -> dict[str, Any]:
     keys = plan.as_dict() | {"overlap": tuple(in_effect(plan, gpt, stack.messages))}
     chunks = [len(layers) for layers in chunk_layers(gpt, plan)]
     keys |= {"stage_layers": tuple(chunks), "ends_as_layers": False}
-    sharded = plan.zero > 0 and plan.data * plan.context > 1
+    sharded = plan.zero > 0 and plan.dp * plan.cp > 1
     keys["zero"] = plan.zero if sharded else 0
-    keys["shard"] = plan.shard if sharded and plan.shard != plan.data else 0
-    keys["sequence_parallel"] = plan.sequence_parallel and plan.x > 1
+    keys["shard"] = plan.shard if sharded and plan.shard != plan.dp else 0
+    keys["sp"] = plan.sp and plan.tp > 1
     keys["reshard"] = plan.reshard or not (plan.z > 1 or keys["zero"] == 3)
-    keys["schedule"] = plan.schedule if plan.pipe > 1 else "1f1b"
+    keys["schedule"] = plan.schedule if plan.pp > 1 else "1f1b"
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
-    keys["expert_tensor"] = 0 if plan.expert_tensor == plan.x else plan.expert_tensor
+    keys["etp"] = 0 if plan.etp == plan.tp else plan.etp
     once = sends_once(plan, exchange_of(stack))
     own = plan.dispatcher if plan.dispatcher in (HIERARCHICAL, ALL_GATHER) else ALL_TO_ALL
     keys["dispatcher"] = ONCE if once else own
-    keys["context_kind"] = plan.context_kind if plan.context > 1 else ""
+    keys["context_kind"] = plan.context_kind if plan.cp > 1 else ""
     if plan.precision != "bf16":
         keys["gradients"] = "fp32"
     word, _, count = plan.recompute.partition(":")

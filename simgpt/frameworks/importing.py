@@ -39,7 +39,7 @@ READERS: Mapping[str, Reader] = {
     DEEPSPEED: deepspeed.read,
     AXONN: axonn.read,
 }
-NOT_DATA = ("x", "pipe", "context")  # axes over which DeepSpeed counts no batch
+NOT_DATA = ("tp", "pp", "cp")  # axes over which DeepSpeed counts no batch
 OF_RECIPES = (
     "title",
     "stack",

@@ -88,12 +88,12 @@ def read(reading: Reading, devices: int | None) -> None:
     fields["attention"] = "unfused" if unfused else "flash"
     if not unfused:
         reading.without("no-masked-softmax-fusion")
-    if fields.get("x", 1) == 1:
-        fields.pop("sequence_parallel", None)  # as Megatron does
+    if fields.get("tp", 1) == 1:
+        fields.pop("sp", None)  # as Megatron does
     elif not reading.switch("deepspeed"):
-        fields.setdefault("sequence_parallel", False)  # Megatron's own default, no recipe's
+        fields.setdefault("sp", False)  # Megatron's own default, no recipe's
     of_recipe = "fused_unless_said" in reading.table
-    if "micro_batch" not in fields and not of_recipe:  # which Megatron-LM refuses
+    if "mbs" not in fields and not of_recipe:  # which Megatron-LM refuses
         reading.differs("micro-batch-size", "not given: all that a rank has of the batch, at once")
 
 
@@ -164,8 +164,10 @@ def _read_vocabulary(reading: Reading) -> None:
         size = int(reading.table["vocabularies"].get(kind, 0)) or _vocabulary_of(reading)
     if not size and reading.text("vocab-file") and not kind:
         size = reading.table["vocabularies"]["GPT2BPETokenizer"]
-    multiple = reading.number("make-vocab-size-divisible-by", MULTIPLE) * reading.fields.get("x", 1)
-    stack = MULTIPLE * reading.fields.get("x", 1)
+    multiple = reading.number("make-vocab-size-divisible-by", MULTIPLE) * reading.fields.get(
+        "tp", 1
+    )
+    stack = MULTIPLE * reading.fields.get("tp", 1)
     if size and multiple and multiple != stack:
         size = ceil(size / multiple) * multiple
         if size % stack:
@@ -226,7 +228,7 @@ def _read_state(reading: Reading, devices: int | None) -> None:
     fsdp.read(reading)
     copies = reading.number("num-distributed-optimizer-instances", 1)
     if copies > 1 and devices:
-        split = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1) * copies
+        split = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1) * copies
         fields["shard"] = max(devices // split, 1)
     elif copies > 1:
         why = "the optimizer's state is sharded over all data-parallel ranks; give -n"
@@ -245,7 +247,7 @@ def _read_overlaps(reading: Reading) -> None:
     if sums and 0 < zero < 3 and not gathers:
         reading.differs("overlap-grad-reduce", "updated parameters are gathered beside AdamW too")
     waits = reading.switch("no-overlap-p2p-communication")
-    found += ["pp"] * (fields.get("interleave", 1) > 1 and not waits)
+    found += ["pp"] * (fields.get("vpp", 1) > 1 and not waits)
     found += experts.read_shared(reading)
     found += experts.read_turns(reading)
     fields["overlap"] = "+".join(found) or "none"
@@ -313,15 +315,15 @@ def _written_state(fields: Mapping[str, Any]) -> dict[str, Any]:
     if zero and fields["optimizer"] != megatron_optimizer.MUON:
         settings["use-distributed-optimizer"] = True
     if fields["shard"]:
-        copies = fields["data"] // fields["shard"]
+        copies = fields["dp"] // fields["shard"]
         settings["num-distributed-optimizer-instances"] = copies
     summed = "dp" in overlap and (zero < 3 or fields["shard"])
     if summed or {"ors", "oag"} & set(overlap):
         settings["overlap-grad-reduce"] = True
         if zero in (1, 2) or "oag" in overlap:
             settings["overlap-param-gather"] = True
-    if "oar" not in overlap and fields["x"] > 1:
+    if "oar" not in overlap and fields["tp"] > 1:
         settings["no-async-tensor-model-parallel-allreduce"] = True
-    if "pp" not in overlap and fields["interleave"] > 1:
+    if "pp" not in overlap and fields["vpp"] > 1:
         settings["no-overlap-p2p-communication"] = True
     return settings

@@ -48,7 +48,7 @@ def _read_stages(reading: Reading) -> None:
     """Read by what layers are split over stages: evenly, or with embeddings as layers. A classifier
     that is not tied is none."""
     method = reading.text(METHOD, EVEN).strip("'\"")
-    if reading.fields.get("pipe", 1) == 1 or method == EVEN:
+    if reading.fields.get("pp", 1) == 1 or method == EVEN:
         return
     if method == WITH_ENDS and reading.of_model("tied", True):
         reading.fields["ends_as_layers"] = True

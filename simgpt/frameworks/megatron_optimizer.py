@@ -51,7 +51,7 @@ def read(reading: Reading) -> None:
             "matrices, where Megatron-LM's has some matrices whole"
         )
     reading.differs("optimizer", said)
-    if fields.get("x", 1) > 1 and reading.text("muon-tp-mode") != DUPLICATED:
+    if fields.get("tp", 1) > 1 and reading.text("muon-tp-mode") != DUPLICATED:
         why = "matrices are gathered over tensor-parallel ranks, each of which iterates on them all"
         reading.differs("muon-tp-mode", why)
     if reading.number("muon-num-ns-steps", STEPS) != STEPS:

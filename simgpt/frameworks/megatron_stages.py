@@ -20,7 +20,7 @@ LAYOUT = "pipeline-model-parallel-layout"
 
 def read(reading: Reading) -> None:
     """Read the chunks of each stage, and the layers of each chunk where they are not even."""
-    fields, pipe = reading.fields, reading.fields.get("pipe", 1)
+    fields, pp = reading.fields, reading.fields.get("pp", 1)
     most = MOST_OF_MODELS["layers"]
     ends = [reading.switch(name) for name in ENDS]
     first, last = (reading.number(name, most=most) for name in UNEVEN)
@@ -28,40 +28,40 @@ def read(reading: Reading) -> None:
     layout = reading.text(LAYOUT)
     layers = fields.get("layers", 0) + sum(ends)
     if layout:
-        _read_layout(reading, layout, pipe)
+        _read_layout(reading, layout, pp)
         return
-    if per_chunk and pipe > 1:
-        chunks = layers // pipe // per_chunk
-        if chunks * pipe * per_chunk != layers:
+    if per_chunk and pp > 1:
+        chunks = layers // pp // per_chunk
+        if chunks * pp * per_chunk != layers:
             raise FrameworkError(
-                f"--{PER_CHUNK} = {per_chunk} does not divide {layers} layers over {pipe} stages"
+                f"--{PER_CHUNK} = {per_chunk} does not divide {layers} layers over {pp} stages"
             )
-    if pipe * chunks > most:
-        raise FrameworkError(f"{pipe} stages of {chunks} chunks each must be at most {most:,}")
-    if chunks > 1 and pipe > 1:
-        fields["interleave"] = chunks
+    if pp * chunks > most:
+        raise FrameworkError(f"{pp} stages of {chunks} chunks each must be at most {most:,}")
+    if chunks > 1 and pp > 1:
+        fields["vpp"] = chunks
     if all(ends):
         fields["ends_as_layers"] = True
-    elif pipe > 1 and any(ends):
-        each = layers // (pipe * chunks)
-        own = [each] * (pipe * chunks)
+    elif pp > 1 and any(ends):
+        each = layers // (pp * chunks)
+        own = [each] * (pp * chunks)
         own[0 if ends[0] else -1] -= 1
         fields["stage_layers"] = "+".join(map(str, own))
-    if pipe > 1 and (first or last):
-        _read_uneven(reading, pipe, first, last)
+    if pp > 1 and (first or last):
+        _read_uneven(reading, pp, first, last)
 
 
-def _read_uneven(reading: Reading, pipe: int, first: int, last: int) -> None:
+def _read_uneven(reading: Reading, pp: int, first: int, last: int) -> None:
     """Layers of the first and the last stage; the stages between share the others evenly."""
-    if reading.fields.get("interleave", 1) > 1:
+    if reading.fields.get("vpp", 1) > 1:
         name = UNEVEN[0] if first else UNEVEN[1]
-        reading.refuse(name, "with several chunks of a stage, simgpt wants the layers of each")
+        reading.refuse(name, "with several chunks of a stage, simgpt needs the layers of each")
         return
-    own = uneven_stages(reading.fields.get("layers", 0), pipe, 1, first or None, last or None)
+    own = uneven_stages(reading.fields.get("layers", 0), pp, 1, first or None, last or None)
     reading.fields["stage_layers"] = "+".join(map(str, own))
 
 
-def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
+def _read_layout(reading: Reading, layout: str, pp: int) -> None:
     """Layers as `Et|(tt|)*3tmL` has them: a chunk between two bars, t for a layer, m for one that
     predicts further tokens, which stand behind all others here."""
     try:
@@ -69,8 +69,8 @@ def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
     except PlanError as error:
         raise FrameworkError(f"--{LAYOUT}: {error}") from None
     chunks = text.split("|")
-    if re.sub(r"[EtmL|]", "", text) or len(chunks) % pipe:
-        why = f"simgpt reads E, t, m and L, in a multiple of {pipe} chunks between bars"
+    if re.sub(r"[EtmL|]", "", text) or len(chunks) % pp:
+        why = f"simgpt reads E, t, m and L, in a multiple of {pp} chunks between bars"
         reading.refuse(LAYOUT, why)
         return
     ahead, further = text.count("m"), reading.of_model("mtp_layers")
@@ -80,19 +80,19 @@ def _read_layout(reading: Reading, layout: str, pipe: int) -> None:
     if ahead != further and reading.of_model("layers"):
         reading.refuse(LAYOUT, f"it has {ahead} m, and mtp_layers={further} predict further tokens")
         return
-    if len(chunks) > pipe > 1:
-        reading.fields["interleave"] = len(chunks) // pipe
-    if pipe > 1:
+    if len(chunks) > pp > 1:
+        reading.fields["vpp"] = len(chunks) // pp
+    if pp > 1:
         reading.fields["stage_layers"] = "+".join(str(chunk.count("t")) for chunk in chunks)
 
 
 def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that say how layers lie on stages."""
-    chunks = fields["pipe"] * fields["interleave"]
+    chunks = fields["pp"] * fields["vpp"]
     if fields["stage_layers"]:
         return {LAYOUT: _layout(fields["stage_layers"], fields["mtp_layers"])}
     settings: dict[str, Any] = {name: True for name in ENDS if fields["ends_as_layers"]}
-    if fields["interleave"] > 1:
+    if fields["vpp"] > 1:
         layers = fields["layers"] + len(settings)
         settings[PER_CHUNK] = layers // chunks
     return settings

@@ -19,9 +19,9 @@ from workload.plan_text import REST, plan_value
 from workload.recipes.table import FP8
 from workload.splits.plan_values import check_value
 
-PLAN = ("x", "y", "z", "pipe", "interleave", "context", "data", "shard", "micro_batch")
+PLAN = ("tp", "y", "z", "pp", "vpp", "cp", "dp", "shard", "mbs")
 ALWAYS = (  # what stacks have of their own
-    *("zero", "overlap", "recompute", "attention", "gradients", "sequence_parallel"),
+    *("zero", "overlap", "recompute", "attention", "gradients", "sp"),
 )
 UNTIMED = ("name", "source", "norm_eps", "rope_scaling")
 OTHER = ("sequence", "rope_scaling")  # of a model that is a preset all the same
@@ -74,7 +74,7 @@ class Question:
             words += ["--model-set", f"{key}={word_of(value)}"]
         words += ["-m", machine or MACHINE, "-n", str(self.devices or DEVICES)]
         words += ["--stack", self.stack, "--plan", self.plan_text]
-        if self.batch is not None or "micro_batch" not in self.plan:
+        if self.batch is not None or "mbs" not in self.plan:
             words += ["--batch", str(self.batch or BATCH)]
         return shlex.join(words)
 
@@ -243,8 +243,8 @@ def _plan_words(fields: Mapping[str, Any], stack: str) -> dict[str, Any]:
     usual = _PLAN_DEFAULTS | load_stack(stack).plan_defaults(1, said)
     words: dict[str, Any] = {}
     for key in PLAN:
-        value = fields.get(key, "rest" if key == "data" else None)
-        nothing = {"data": (), "micro_batch": (), "shard": (0,)}.get(key, (0, 1))
+        value = fields.get(key, "rest" if key == "dp" else None)
+        nothing = {"dp": (), "mbs": (), "shard": (0,)}.get(key, (0, 1))
         if value is not None and value not in nothing:  # beside context, shard=1 is not all ranks
             words[key] = value
     for key in ALWAYS:

@@ -159,10 +159,9 @@ def packed(fields: Mapping[str, Any]) -> dict[str, Any]:
     Megatron-Bridge trains on one by one."""
     if not (fields["document"] or fields["documents"]):
         return {}
-    if fields["micro_batch"] > 1:
+    if fields["mbs"] > 1:
         raise PlanCannotRunError(
-            "Megatron-Bridge trains on packed sequences with micro_batch=1 alone, not "
-            f"{fields['micro_batch']}"
+            f"Megatron-Bridge trains on packed sequences with mbs=1 alone, not {fields['mbs']}"
         )
     return {f"dataset.packed_sequence_specs.{PACKED}": fields["sequence"]}
 

@@ -47,8 +47,8 @@ def read(reading: Reading, devices: int | None) -> None:
     _read_batch(reading, devices)
     _read_recompute(reading)
     parallel = reading.switch(P + "enable_sequence_parallel", default=True)
-    if fields.get("x", 1) > 1:
-        fields["sequence_parallel"] = parallel
+    if fields.get("tp", 1) > 1:
+        fields["sp"] = parallel
     if reading.text(CHUNKS):
         fields["loss_chunks"] = reading.number(CHUNKS, least=1)
     converters = reading.text("model.converters")
@@ -88,9 +88,9 @@ def _read_offload(reading: Reading) -> None:
     if fields["zero"] != 3:
         reading.without(OFFLOAD)
     elif reading.switch(OFFLOAD):
-        fp8, pipe = fields.get("precision") == "fp8", fields.get("pipe", 1)
-        if fp8 or pipe > 1:
-            beside = "float8" if fp8 else f"{P}pipeline_parallel_degree = {pipe}"
+        fp8, pp = fields.get("precision") == "fp8", fields.get("pp", 1)
+        if fp8 or pp > 1:
+            beside = "float8" if fp8 else f"{P}pipeline_parallel_degree = {pp}"
             reading.refuse(OFFLOAD, f"parameters on the host are not modelled with {beside}")
         else:
             fields["offload"] = "parameters"
@@ -126,12 +126,12 @@ def _read_experts(reading: Reading) -> None:
         return
     if experts is None or reading.settings.get(name, "1") == "1":
         return
-    x, within = fields.get("x", 1), reading.number(whole, 1)
-    fields["expert"] = reading.number(name, 1)
+    x, within = fields.get("tp", 1), reading.number(whole, 1)
+    fields["ep"] = reading.number(name, 1)
     if within not in (1, x):
         reading.refuse(whole, f"it is 1, or {P}tensor_parallel_degree")
     elif within == 1 < x:
-        fields["expert_tensor"] = 1
+        fields["etp"] = 1
 
 
 def _read_data(reading: Reading, devices: int | None) -> None:
@@ -139,8 +139,8 @@ def _read_data(reading: Reading, devices: int | None) -> None:
     fields = reading.fields
     copies = reading.number(P + "data_parallel_replicate_degree", 1)
     shards = reading.number(P + "data_parallel_shard_degree", -1, least=-1)
-    within = fields.get("x", 1) * fields.get("pipe", 1)
-    context = fields.get("context", 1)
+    within = fields.get("tp", 1) * fields.get("pp", 1)
+    context = fields.get("cp", 1)
     if reading.word(T + "data_parallel_type", "fsdp", ("fsdp", "ddp")) == "ddp":
         if shards < 0 and devices:
             shards = max(devices // (within * context), 1)
@@ -153,18 +153,18 @@ def _read_data(reading: Reading, devices: int | None) -> None:
     if copies > 1 and shards * context > 1:
         fields["shard"] = shards
     word = reading.word(P + "fsdp_reshard_after_forward", RESHARDS[0], RESHARDS)
-    never = word == "never" or (word == "default" and fields.get("pipe", 1) > 1)
+    never = word == "never" or (word == "default" and fields.get("pp", 1) > 1)
     if never and fields["zero"]:
         fields["reshard"] = False
 
 
 def _read_pipeline(reading: Reading) -> None:
-    fields, pipe = reading.fields, reading.fields.get("pipe", 1)
+    fields, pp = reading.fields, reading.fields.get("pp", 1)
     word = reading.text(P + "pipeline_parallel_schedule", "1F1B")
     usual = 0 if _is_older(reading) else 1
     less = [reading.number(f"{P}pipeline_parallel_{end}_stage_less_layers", usual) for end in LESS]
     each = reading.number(P + "pipeline_parallel_layers_per_stage")
-    if pipe == 1:
+    if pp == 1:
         return
     word = next((each for each in SCHEDULES if each.lower() == word.lower()), word)
     if word not in SCHEDULES:
@@ -176,12 +176,12 @@ def _read_pipeline(reading: Reading) -> None:
         name = f"{P}pipeline_parallel_{LESS[0]}_stage_less_layers"
         reading.differs(name, "embedding and classifier count as a layer both, or neither")
     if word.startswith("Interleaved") or word in IN_V:
-        chunks = -(-(fields.get("layers", 0) + sum(less)) // each) if each else 2 * pipe
-        fields["interleave"] = max(chunks // pipe, 1)
-    if word in IN_V and fields["interleave"] != 2:
+        chunks = -(-(fields.get("layers", 0) + sum(less)) // each) if each else 2 * pp
+        fields["vpp"] = max(chunks // pp, 1)
+    if word in IN_V and fields["vpp"] != 2:
         name = P + "pipeline_parallel_layers_per_stage"
-        reading.refuse(name, f"{word} has two chunks a stage, not {fields['interleave']}")
-    if word == "DualPipeV" and fields.get("expert", 1) > 1 and reading.switch(HIDES, default=True):
+        reading.refuse(name, f"{word} has two chunks a stage, not {fields['vpp']}")
+    if word == "DualPipeV" and fields.get("ep", 1) > 1 and reading.switch(HIDES, default=True):
         reading.differs(HIDES, "all-to-alls of experts run beside no other micro-batch")
 
 
@@ -191,16 +191,16 @@ def _read_batch(reading: Reading, devices: int | None) -> None:
     local = reading.number(T + "local_batch_size") or reading.number(T + "batch_size", 8)
     batch = reading.number(T + "global_batch_size", -1, least=-1)
     split = reading.number(P + "pipeline_parallel_microbatch_size", 1)
-    piped = fields.get("pipe", 1) > 1
-    chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
+    piped = fields.get("pp", 1) > 1
+    chunks = fields.get("pp", 1) * fields.get("vpp", 1)
     parts = reading.number(PARTS, chunks if _is_older(reading) else 0)
     if parts and piped:
         split = max(local // parts, 1)
         if local % parts:
             reading.refuse(PARTS, f"it does not divide {local} sequences of a rank")
-    fields["micro_batch"] = split if piped else local
+    fields["mbs"] = split if piped else local
     devices = devices or fields.get("devices")
-    within = fields.get("x", 1) * fields.get("pipe", 1) * fields.get("context", 1)
+    within = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
     ranks = devices // within if devices else 0
     if batch <= 0 and ranks:
         batch = local * ranks
@@ -233,7 +233,7 @@ def _read_recompute(reading: Reading) -> None:
             AC + "selective_ac_option", "op: every second matmul of all layers runs again"
         )
     elif mode == "selective" and "layers" in fields and which != "op":
-        chunks = fields.get("pipe", 1) * fields.get("interleave", 1)
+        chunks = fields.get("pp", 1) * fields.get("vpp", 1)
         kept = fields.get("layers", 0) // chunks // int(which)
         mode = "full" if which == "1" else f"full:{kept}" if kept else "none"
     elif mode == "memory_budget":
@@ -261,17 +261,17 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_data(fields: Mapping[str, Any]) -> dict[str, Any]:
-    data = fields["data"]
+    data = fields["dp"]
     shards = data if fields["zero"] else 1
     if fields["zero"] and fields["shard"]:
         shards = fields["shard"]
     ranks = fields["batch"] // data
-    piped = fields["pipe"] > 1
+    piped = fields["pp"] > 1
     return {
         P + "data_parallel_replicate_degree": data // shards,
         P + "data_parallel_shard_degree": shards,
         P + "fsdp_reshard_after_forward": "always" if fields["reshard"] else "never",
-        T + "local_batch_size": ranks if piped else fields["micro_batch"],
+        T + "local_batch_size": ranks if piped else fields["mbs"],
         T + "global_batch_size": fields["batch"],
     }
 
@@ -279,31 +279,31 @@ def _written_data(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _written_experts(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Source: torchtitan, distributed/parallel_dims.py, whose experts take all of context, and of
     tensor parallelism all or nothing."""
-    if fields["expert"] == 1 and fields["expert_tensor"] in (0, fields["x"]):
+    if fields["ep"] == 1 and fields["etp"] in (0, fields["tp"]):
         return {}
     return {
-        P + "expert_parallel_degree": fields["expert"],
-        P + "expert_tensor_parallel_degree": fields["expert_tensor"] or fields["x"],
+        P + "expert_parallel_degree": fields["ep"],
+        P + "expert_tensor_parallel_degree": fields["etp"] or fields["tp"],
     }
 
 
 def _written_pipeline(fields: Mapping[str, Any]) -> dict[str, Any]:
-    if fields["pipe"] == 1:
+    if fields["pp"] == 1:
         return {}
     word = WORDS.get(fields["schedule"], fields["schedule"])
-    if word == "1F1B" and fields["interleave"] > 1:
+    if word == "1F1B" and fields["vpp"] > 1:
         word = f"Interleaved{word}"
     ends = int(fields["ends_as_layers"])
     settings: dict[str, Any] = {
         P + "pipeline_parallel_schedule": word,
-        P + "pipeline_parallel_microbatch_size": fields["micro_batch"],
+        P + "pipeline_parallel_microbatch_size": fields["mbs"],
         **{f"{P}pipeline_parallel_{end}_stage_less_layers": ends for end in LESS},
     }
-    if fields["interleave"] > 1:
-        chunks = fields["pipe"] * fields["interleave"]
+    if fields["vpp"] > 1:
+        chunks = fields["pp"] * fields["vpp"]
         each = -(-(fields["layers"] + 2 * ends) // chunks)
         settings[P + "pipeline_parallel_layers_per_stage"] = each
-    if word == "DualPipeV" and fields["expert"] > 1:
+    if word == "DualPipeV" and fields["ep"] > 1:
         settings[HIDES] = False
     return settings
 
@@ -317,6 +317,6 @@ def _written_recompute(fields: Mapping[str, Any]) -> dict[str, Any]:
     if word == "selective":
         settings[AC + "selective_ac_option"] = "op"
     if count:
-        layers = fields["layers"] // (fields["pipe"] * fields["interleave"])
+        layers = fields["layers"] // (fields["pp"] * fields["vpp"])
         settings = {AC + "mode": "selective", AC + "selective_ac_option": str(layers // int(count))}
     return settings

@@ -48,7 +48,7 @@ def _not_measured(info: RankInfo | None, plan: Plan) -> str:
     """Why rank 0 cannot measure what a prediction needs; empty if it can."""
     if plan.recipe != NO_RECIPE:
         return f"matmuls of recipe={plan.recipe} are emulated here, at no rate of a device's"
-    if plan.expert > 1 and plan.dispatcher == ONCE:
+    if plan.ep > 1 and plan.dispatcher == ONCE:
         return f"exchanges of dispatcher={ONCE} are measured nowhere here"
     if info is None:
         return ""

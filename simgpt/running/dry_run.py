@@ -39,14 +39,14 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     require_torch()
     gpt = with_goldfish(model_of(model, how["model_fields"]), how["goldfish_k"], how["goldfish_h"])
     devices = how["ranks"] or (None if how["plan"] else 1)
-    plan = options.plan_of(how["plan"] or "data=rest", devices=devices, batch=how["batch"])
+    plan = options.plan_of(how["plan"] or "dp=rest", devices=devices, batch=how["batch"])
     check(gpt, plan)
     check_four_bits_of(gpt, plan)
     rank = _rank(how["rank"], plan)
     from executor.dry.rank import play_rank
     from executor.dry.stages import play_stages
 
-    played = play_rank(lower(gpt, plan, plan.grid.coordinates(rank)["pipe"]), rank)
+    played = play_rank(lower(gpt, plan, plan.grid.coordinates(rank)["pp"]), rank)
     stages = play_stages(gpt, plan)
     record = record_of(gpt, plan, played, stages) | ran()
     options.answer(_text(gpt, plan, played, stages), record, as_json=as_json, output=output)

@@ -61,7 +61,8 @@ class MeasuredSteps:
         if self._output is None or not self._writes or not self._steps:
             return
         text = "\n".join(self._lines[number] for number in sorted(self._lines)) + "\n"
-        content = options.compact(options.strict(self._record())) if self._as_json else text
+        as_json = self._as_json or options.is_json(self._output)
+        content = options.compact(options.strict(self._record())) if as_json else text
         with self._unwritten.noted("-o"):
             options.write(self._output, content)
 

@@ -95,7 +95,7 @@ def _program_bytes(job: Job) -> int:
     """The peak of the fullest stage's program, which no machine needs to be known for."""
     from workload.lowering import lower
 
-    stages = range(job.plan.grid.pipe)
+    stages = range(job.plan.grid.pp)
     programs = (lower(job.gpt, job.plan, stage, forms=dict(job.forms)) for stage in stages)
     return max(program.peak.total_bytes for program in programs)
 
@@ -144,11 +144,11 @@ def write_trace(
         options.note(f"{path} was not written: only the last step is recorded")
         return
     grid, forms = job.plan.grid, dict(job.forms)
-    programs = [lower(job.gpt, job.plan, stage, forms=forms) for stage in range(grid.pipe)]
+    programs = [lower(job.gpt, job.plan, stage, forms=forms) for stage in range(grid.pp)]
     named = [{op.name: op for op in program.ops} for program in programs]
     measured = []
     for entry in filter(lambda entry: entry["ops"], result["ranks"]):
-        stage = named[grid.coordinates(entry["rank"])["pipe"]]
+        stage = named[grid.coordinates(entry["rank"])["pp"]]
         ran = [stage[name] for name in entry["ops"]]
         spans = (ran, entry["start_s"], entry["end_s"])
         measured.append(timeline_of("measured", entry["rank"], *spans))

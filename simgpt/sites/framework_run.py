@@ -99,7 +99,7 @@ def _environment(framework: str, plan: Plan) -> list[str]:
     Blackwell; its FSDP refuses the same value."""
     if framework == MEGATRON and plan.zero > 1:
         return ["unset CUDA_DEVICE_MAX_CONNECTIONS"]
-    split = framework == MEGATRON and plan.x > 1
+    split = framework == MEGATRON and plan.tp > 1
     return ["export CUDA_DEVICE_MAX_CONNECTIONS=1"] if split else []
 
 

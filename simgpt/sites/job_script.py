@@ -89,7 +89,7 @@ def seconds_of(text: str) -> float:
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if found is None or not 0 < total <= LONGEST_DAYS * 86_400:
         raise JobError(
-            f"{shown(text)} is no time limit; write it like 02:00:00, 1-12:00:00 or 90 (minutes)"
+            f"{shown(text)} is not a time limit; write it like 02:00:00, 1-12:00:00 or 90 (minutes)"
         )
     return total
 
@@ -112,7 +112,7 @@ def slurm_name(text: str, what: str) -> str:
     nothing else gets into the script."""
     if not _NAME.fullmatch(text):
         raise JobError(
-            f"{shown(text)} is no {what} of Slurm: letters, digits and _ . @ + , - alone"
+            f"{shown(text)} is not a {what} of Slurm: letters, digits and _ . @ + , - alone"
         )
     return text
 

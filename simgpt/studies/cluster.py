@@ -157,7 +157,9 @@ def _address(where: str) -> str:
         return where
     said = _SCHEDULER.document(where)
     if not isinstance(said, dict) or not isinstance(said.get("address"), str):
-        raise WorkersError(f"{path_shown(where)} is no scheduler file of Dask: it has no address")
+        raise WorkersError(
+            f"{path_shown(where)} is not a scheduler file of Dask: it has no address"
+        )
     return str(said["address"])
 
 
@@ -167,7 +169,7 @@ def slurm_cluster(slurm: Slurm, inputs: Inputs, timeout_s: float) -> Iterator[Da
     for module in ("dask_jobqueue", "cryptography"):
         _require(module)
     if shutil.which("sbatch") is None:
-        raise WorkersError("there is no sbatch here; --slurm wants a login node of the cluster")
+        raise WorkersError("there is no sbatch here; --slurm needs a login node of the cluster")
     from distributed import Client
 
     with _silent(), _private_folder() as folder:

@@ -69,13 +69,13 @@ def checked(line: bytes, points: Sequence[Point], scaled: bool) -> tuple[int, st
         if line != line_of(row):
             return -1, "is not as it was written (its checksum tells)"
     except (ValueError, RecursionError):
-        return -1, "is no JSON"
+        return -1, "is not JSON"
     number = row.get("id")
     if type(number) is not int or not 0 <= number < len(points):
-        return -1, "is no row of that point"
+        return -1, "is not a row of that point"
     same = json.loads(json.dumps(points[number]))
     if row.get("point") != same or not _has_shape(row, "tokens" in same, scaled):
-        return -1, "is no row of that point"
+        return -1, "is not a row of that point"
     if row["status"] == "error":  # of a bug, or an accident: neither need be there any more
         return -1, "has the status error"
     return number, ""

@@ -44,10 +44,10 @@ def read_scaling(table: Mapping[str, Any], base: Mapping[str, Any]) -> Scaling:
     if kind not in KINDS:
         raise StudyError(f'scaling.kind = {kind} must be "weak" or "strong"')
     if ("devices" in table) == ("ladder" in table):
-        raise StudyError("scaling wants either devices = [512, 1024, …] or a ladder")
+        raise StudyError("scaling needs either devices = [512, 1024, …] or a ladder")
     if "ladder" in table:
         if kind == "strong":
-            raise StudyError("scaling.ladder is for weak scaling; strong scaling wants devices")
+            raise StudyError("scaling.ladder is for weak scaling; strong scaling needs devices")
         rungs = [_rung(row) for row in _list("ladder", table["ladder"])]
     else:
         counts = [value("devices", count) for count in _list("devices", table["devices"])]
@@ -90,7 +90,7 @@ def _weak(counts: list[int], base: Mapping[str, Any]) -> list[Point]:
 def _rung(row: Any) -> Point:
     if not isinstance(row, list) or len(row) not in (3, 4):
         raise StudyError(
-            f"scaling.ladder has {row}, but wants [model, devices, batch] or a plan too"
+            f"scaling.ladder has {row}, but must have [model, devices, batch] or a plan too"
         )
     return {key: value(key, item) for key, item in zip(RUNG, row, strict=False)}
 

@@ -69,7 +69,7 @@ def value(key: str, given: Any) -> Any:
     """The value of a key with its full name, in its kind; a machine's key is looked at later."""
     head, _, rest = key.partition(".")
     if isinstance(given, dict) and key != "plan":
-        raise StudyError(f"{key} = {given} is a table, but wants one value")
+        raise StudyError(f"{key} = {given} is a table, but must be one value")
     if head == "plan":
         return _plan(given) if key == "plan" else _plan_value(rest, given)
     if key in ("devices", "batch"):
@@ -110,7 +110,7 @@ _EXAMPLES = {
 
 def plan_of(point: Mapping[str, Any]) -> dict[str, Any]:
     """The plan's keys of a point: its plan, and over it the keys that it gives one by one."""
-    return {**plan_words(point.get("plan", "data=rest")), **keys_of(point, "plan")}
+    return {**plan_words(point.get("plan", "dp=rest")), **keys_of(point, "plan")}
 
 
 def keys_of(point: Mapping[str, Any], head: str) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _plan(given: Any) -> str:
     if given == BEST:
         return BEST
     if not isinstance(given, str):
-        raise StudyError(f'plan = {given} must be text, as in plan = "z=64,data=rest"')
+        raise StudyError(f'plan = {given} must be text, as in plan = "z=64,dp=rest"')
     for key, item in plan_words(given).items():
         _plan_value(key, item)
     return given
@@ -141,7 +141,7 @@ def _plan(given: Any) -> str:
 
 def _plan_value(key: str, given: Any) -> Any:
     if isinstance(given, float) and key not in REALS:
-        raise StudyError(f"plan.{key} = {given} is no plan's value")
+        raise StudyError(f"plan.{key} = {given} is not a plan's value")
     for word, named in recipe_words({key: given}).items():
         parsed = plan_value(word, named)
         if parsed != REST and (word, parsed) != ("precision", FP8):

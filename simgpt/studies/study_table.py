@@ -142,11 +142,12 @@ def _decided(good: Sequence[Row], order: str) -> list[str]:
     error, rows = undecided(good, order)
     if error is None:
         return []
-    words = f"{tables.percent(error)}, the error of a difference between two plans"
+    words = tables.percent(error)
     if not rows:
-        return [f"the best is ahead of the others by more than {words}"]
+        return [f"the best point leads by more than simgpt's error between two plans ({words})"]
     which = ", ".join(map(str, rows))
-    return [tables.paragraph(f"points {which} differ by less than {words}: measure them")]
+    said = f"points {which} are closer than simgpt can tell apart ({words}): benchmark them"
+    return [tables.paragraph(said)]
 
 
 def _headline(study: Study) -> str:

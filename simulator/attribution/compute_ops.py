@@ -63,7 +63,7 @@ def compute_ops(
     habits: Habits = NO_HABITS,
 ) -> ComputeOps:
     """The compute ops of a step, on the same costs and fabric as its prediction."""
-    if plan.pipe > 1:
+    if plan.pp > 1:
         return _of_pipeline(gpt, plan, costs, fabric, forms, habits)
     timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
     whole, last = timed.whole, last_to_end(timed.end + timed.delay)

@@ -78,7 +78,7 @@ def cause_of(op: Op) -> Cause:
     """What an op's time is filed under."""
     if op.communicates:
         of_experts = op.purpose in (EXPERT_DISPATCH, EXPERT_COMBINE)
-        axes = "expert" if of_experts else "+".join(op.axes) or "pipe"
+        axes = "ep" if of_experts else "+".join(op.axes) or "pp"
         return Cause(axes, COLLECTIVE_WORDS[op.kind])
     if (work := OWN_WORK.get(op.kind)) is not None:
         return Cause("", work)

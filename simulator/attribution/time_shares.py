@@ -67,13 +67,13 @@ def shares_of(
 ) -> TimeShares:
     """The shares of a predicted step, on the same costs and fabric, with a stack's habits."""
     plan, forms = prediction.plan, prediction.tuning.forms if prediction.tuning else PLAIN
-    each = prediction.ops * plan.pipe / plan.micro_batches
-    if prediction.ops * plan.pipe <= MOST_OPS:
+    each = prediction.ops * plan.pp / plan.micro_batches
+    if prediction.ops * plan.pp <= MOST_OPS:
         path = _path(prediction.gpt, plan, costs, fabric, (forms, habits))
         ticks = ticks_by_cause(path)
         return TimeShares(_sorted(ticks), _basis(prediction, sum(ticks.values())), path)
-    unit = plan.pipe if plan.interleave > 1 else 1  # whole rounds of chunks in turns
-    count = -(-(2 * plan.pipe + 2) // unit) * unit
+    unit = plan.pp if plan.vpp > 1 else 1  # whole rounds of chunks in turns
+    count = -(-(2 * plan.pp + 2) // unit) * unit
     while plan.has_even_turns and count < plan.micro_batches and each * count <= MOST_OPS:
         few = [
             ticks_by_cause(
@@ -87,7 +87,7 @@ def shares_of(
             basis = f"{part} micro-batches, extrapolated"
             return TimeShares(_sorted(whole), basis)
         count *= 2
-    if plan.pipe > 1:
+    if plan.pp > 1:
         parts = path_parts(prediction.gpt, plan, costs, fabric, forms, habits)
         return TimeShares(_of_parts(parts, messages=PIPE), "slot by slot; ranks of a stage alike")
     parts = {key: to_ticks(seconds) for key, seconds in prediction.breakdown_s.items()}
@@ -114,7 +114,7 @@ def extrapolated(
 def _path(
     gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, how: tuple[Forms, Habits]
 ) -> tuple[PathPiece, ...]:
-    stages = [lower(gpt, plan, stage, forms=how[0], habits=how[1]) for stage in range(plan.pipe)]
+    stages = [lower(gpt, plan, stage, forms=how[0], habits=how[1]) for stage in range(plan.pp)]
     return simulated_step(stages, costs, fabric).path()
 
 

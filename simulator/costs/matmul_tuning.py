@@ -55,9 +55,7 @@ def fastest_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> dict[Matmul, str
     Nothing is transposed where that saves nothing. Micro-batches and layers have the same matmuls,
     and so have all stages together as one stage alone. Those of the update stay as they are.
     """
-    alone = replace(
-        plan, pipe=1, interleave=1, schedule="1f1b", stage_layers=(), ends_as_layers=False
-    )
+    alone = replace(plan, pp=1, vpp=1, schedule="1f1b", stage_layers=(), ends_as_layers=False)
     program = lower(replace(gpt, layers=1), alone.with_micro_batches(1))
     own = (op for op in reversed(program.ops) if op.kind == "matmul" and op.block != STEP)
     matmuls = {matmul_of(op): op for op in own}

@@ -18,7 +18,7 @@ from workload.sizes.equal_ops import EqualOps, equal_ops
 from workload.structure import Structure, memoized_on
 
 Group = tuple[str, ...]
-PIPE = "pipe"  # what waiting for other stages is reported as
+PIPE = "pp"  # what waiting for other stages is reported as
 HOST = "host"  # and waiting for the host that issues kernels
 
 

@@ -43,7 +43,7 @@ def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) 
     """The program of all layers, from one of a few layers where these repeat: not where layers of
     two micro-batches take turns, since one goes up while the other goes down."""
     fewer, times = fewer_layers(gpt, plan), 1
-    turns = "a2a" in plan.overlap and plan.expert > 1 and plan.pipe == 1 < plan.micro_batches
+    turns = "a2a" in plan.overlap and plan.ep > 1 and plan.pp == 1 < plan.micro_batches
     while fold and not turns and fewer.worth(kept := fewer.lengthened(times)):
         try:
             return _repeated(lowered, fewer, kept)

@@ -107,7 +107,7 @@ def _more(whole: WholeProgram, micro_batches: int) -> int:
         raise PlanCannotRunError(
             f"micro-batches do not come to repeat themselves here: some {ops:,} ops would be "
             f"simulated, more than {MOST_OPS:,}, for the first {more:,} of {micro_batches:,} "
-            "micro-batches; give a larger micro_batch or a smaller batch"
+            "micro-batches; give a larger mbs or a smaller batch"
         )
     return more
 

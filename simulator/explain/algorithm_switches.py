@@ -29,7 +29,7 @@ ALL_REDUCE: Kind = "all_reduce"
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """All-reduces of so many bytes in the groups over some axes (`z`, `x+y`), on one of their
+    """All-reduces of so many bytes in the groups over some axes (`z`, `tp+y`), on one of their
     rings."""
 
     axes: str
@@ -62,10 +62,10 @@ def all_reduces(prediction: Prediction, machine: Machine, fabric: MachineFabric)
     if software.tuner == NONE or software.algorithm.of(ALL_REDUCE) != AUTO or is_measured:
         return []
     plan = prediction.plan
-    few = plan.with_micro_batches(min(plan.micro_batches, 2 * plan.pipe))  # all ops once at least
+    few = plan.with_micro_batches(min(plan.micro_batches, 2 * plan.pp))  # all ops once at least
     asked = {
         (op.group, op.nbytes): None
-        for stage in range(plan.pipe)
+        for stage in range(plan.pp)
         for op in lower(prediction.gpt, few, stage).ops
         if op.kind == ALL_REDUCE
     }

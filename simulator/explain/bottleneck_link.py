@@ -24,7 +24,7 @@ SORTS = {
 def limiting_link(
     machine: Machine, placement: Placement, grid: Grid, axes: str, *, pairs: bool = False
 ) -> str:
-    """Where the groups over some axes (`z`, `x+y`) spend their bandwidth, in words for a sentence.
+    """Where the groups over some axes (`z`, `tp+y`) spend their bandwidth, in words for a sentence.
 
     That is the sort of link that makes their slowest ring fastest if it gets a quarter faster, or,
     with `pairs`, their slowest all-to-all.

@@ -50,5 +50,5 @@ def peak_bytes(prediction: Prediction, change: Change) -> int:
 
 def _model(prediction: Prediction, plan: Plan) -> GPT:
     """The model with the vocabulary that the plan's ranks of x need."""
-    same = plan.x == prediction.plan.x
-    return prediction.gpt if same else prediction.stack.model(prediction.gpt, plan.x)
+    same = plan.tp == prediction.plan.tp
+    return prediction.gpt if same else prediction.stack.model(prediction.gpt, plan.tp)

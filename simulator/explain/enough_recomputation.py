@@ -70,7 +70,7 @@ class EnoughRecomputation:
     def _fewest(self, likely: Sequence[Recomputation]) -> list[Change]:
         """The fewest layers that are enough, of which some are likely to be: in a pipeline, whose
         stages hold more or less than their share, to the byte."""
-        if self.prediction.plan.pipe == 1 or not likely:
+        if self.prediction.plan.pp == 1 or not likely:
             return self._first(likely)
         every = [self._change(each) for each in self._every if each.of_layers]
         return [every[bisect_left(every, True, key=partial(fits, self.prediction))]]

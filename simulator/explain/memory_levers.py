@@ -1,6 +1,6 @@
 """What lessens a plan's memory: changes of one key, each from the mildest to the strongest.
 
-A degree that is raised takes its ranks from `data`, as `data=rest` would. Keys that change what is
+A degree that is raised takes its ranks from `data`, as `dp=rest` would. Keys that change what is
 computed are left as they are, but for the dtype in which gradients are summed.
 """
 
@@ -21,11 +21,11 @@ from workload.splits.context import LONG
 Change = dict[str, Any]
 Lever = list[Change]
 OF_ACTIVATIONS = {  # which leave states as they are
-    *("recompute", "micro_batch", "sequence_parallel", "context"),
-    *("interleave", "schedule", "attention", "loss_chunks"),
+    *("recompute", "mbs", "sp", "cp"),
+    *("vpp", "schedule", "attention", "loss_chunks"),
 }
 CHUNKS = (2, 4, 8)  # of the loss
-DEGREES = ("pipe", "x", "y")  # which split all that a device has
+DEGREES = ("pp", "tp", "y")  # which split all that a device has
 
 
 def levers(gpt: GPT, plan: Plan, stack: Stack) -> list[Lever]:
@@ -42,7 +42,7 @@ def least_bytes(memory: Any, plan: Plan, change: Change) -> int:
     before. A recipe's copies have room for each expert of a rank besides, which becomes less.
     """
     parts = memory.parts
-    if "pipe" in change and change["pipe"] < plan.pipe:  # ends hold less beside their layers
+    if "pp" in change and change["pp"] < plan.pp:  # ends hold less beside their layers
         return 0
     if "gradients" in change:
         return int(memory.peak_bytes - parts.get("gradients", 0) // 2)
@@ -53,20 +53,20 @@ def least_bytes(memory: Any, plan: Plan, change: Change) -> int:
             return int(memory.peak_bytes * getattr(plan, degree) // change[degree])
     if not OF_ACTIVATIONS.isdisjoint(change) and "z" not in change:
         return int(memory.resident_bytes)
-    if not {"expert", "expert_tensor"}.isdisjoint(change) and plan.recipe != NO_RECIPE:
+    if not {"ep", "etp"}.isdisjoint(change) and plan.recipe != NO_RECIPE:
         return 0
     return int(parts["activations"])
 
 
 def _of_switches(plan: Plan, stack: Stack) -> Iterator[Lever]:
     """Of what is one or the other."""
-    if plan.x > 1 and plan.y == 1 and not plan.sequence_parallel:
-        yield [{"sequence_parallel": True}]
+    if plan.tp > 1 and plan.y == 1 and not plan.sp:
+        yield [{"sp": True}]
     if plan.attention == "unfused" and stack.plan.get("attention") != "unfused":
         yield [{"attention": "flash"}]
     if plan.loss == "plain" and plan.loss_chunks == 1:
         yield [{"loss_chunks": count} for count in CHUNKS]
-    if plan.schedule != "1f1b" and plan.pipe > 1:
+    if plan.schedule != "1f1b" and plan.pp > 1:
         yield [{"schedule": "1f1b"}]
     if not plan.reshard:
         yield [{"reshard": True}]
@@ -78,42 +78,40 @@ def _of_switches(plan: Plan, stack: Stack) -> Iterator[Lever]:
 
 def _of_states(gpt: GPT, plan: Plan) -> Iterator[Lever]:
     """Of sizes that leave the ranks' grid as it is."""
-    halves = [plan.micro_batch >> n for n in range(1, plan.micro_batch.bit_length())]
-    yield [{"micro_batch": size} for size in halves if plan.micro_batch % size == 0]
-    yield [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.data * plan.context > 1]
+    halves = [plan.mbs >> n for n in range(1, plan.mbs.bit_length())]
+    yield [{"mbs": size} for size in halves if plan.mbs % size == 0]
+    yield [{"zero": zero} for zero in range(plan.zero + 1, 4) if plan.dp * plan.cp > 1]
     if plan.shard:
-        more = range(2 * plan.shard, plan.data, plan.shard)
-        yield [*({"shard": size} for size in more if plan.data % size == 0), {"shard": 0}]
-    if plan.interleave > 1:  # warm-up holds 1 + (pipe - 1) / (pipe * interleave) of a stage
-        most = gpt.layers // plan.pipe
+        more = range(2 * plan.shard, plan.dp, plan.shard)
+        yield [*({"shard": size} for size in more if plan.dp % size == 0), {"shard": 0}]
+    if plan.vpp > 1:  # warm-up holds 1 + (pp - 1) / (pp * vpp) of a stage
+        most = gpt.layers // plan.pp
         yield [
-            *({"interleave": n} for n in range(plan.interleave + 1, most + 1)),
-            {"interleave": 1},
+            *({"vpp": n} for n in range(plan.vpp + 1, most + 1)),
+            {"vpp": 1},
         ]
-    yield [
-        {"expert": plan.expert << n} for n in range(1, (gpt.experts // plan.expert).bit_length())
-    ]
-    if 0 < plan.expert_tensor < plan.x:
-        yield [{"expert_tensor": n} for n in _multiples(plan.expert_tensor, plan.x)]
+    yield [{"ep": plan.ep << n} for n in range(1, (gpt.experts // plan.ep).bit_length())]
+    if 0 < plan.etp < plan.tp:
+        yield [{"etp": n} for n in _multiples(plan.etp, plan.tp)]
 
 
 def _of_ranks(gpt: GPT, plan: Plan) -> Iterator[Lever]:
     """Of degrees that take ranks from data."""
-    factors = [n for n in range(2, plan.data + 1) if plan.data % n == 0]
+    factors = [n for n in range(2, plan.dp + 1) if plan.dp % n == 0]
     as_it_is = _micro_batch(plan)
-    for degree in (*DEGREES, *(["context"] if gpt.sequence >= LONG else [])):
+    for degree in (*DEGREES, *(["cp"] if gpt.sequence >= LONG else [])):
         size = getattr(plan, degree)
-        yield [{degree: size * n, "data": plan.data // n, **as_it_is} for n in factors]
-    fewer = [n for n in range(2, plan.pipe + 1) if plan.pipe % n == 0]
-    yield from ([{"pipe": plan.pipe // n, "data": plan.data * n, **as_it_is}] for n in fewer)
-    halves = [1 << n for n in range(1, plan.data.bit_length()) if plan.data % (1 << n) == 0]
-    yield [{"z": plan.z * n, "data": plan.data // n} for n in halves]
+        yield [{degree: size * n, "dp": plan.dp // n, **as_it_is} for n in factors]
+    fewer = [n for n in range(2, plan.pp + 1) if plan.pp % n == 0]
+    yield from ([{"pp": plan.pp // n, "dp": plan.dp * n, **as_it_is}] for n in fewer)
+    halves = [1 << n for n in range(1, plan.dp.bit_length()) if plan.dp % (1 << n) == 0]
+    yield [{"z": plan.z * n, "dp": plan.dp // n} for n in halves]
 
 
 def _micro_batch(plan: Plan) -> Change:
     """The plan's micro-batch, where it is all that a rank has: else unsaid, it would grow."""
     ranks = prod(getattr(plan, axis) for axis in SHARDS["sequences"]) * ways(plan.schedule)
-    return {"micro_batch": plan.micro_batch} if plan.batch == plan.micro_batch * ranks else {}
+    return {"mbs": plan.mbs} if plan.batch == plan.mbs * ranks else {}
 
 
 def _multiples(size: int, most: int) -> list[int]:

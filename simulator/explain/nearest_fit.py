@@ -49,8 +49,8 @@ def share_of_memory(job: Job, machine: Machine) -> float:
 def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
     """Those of a stack's habits that change what is in memory: fp8, the order of messages, and what
     pipelines hold whole for all micro-batches, and what the stack holds unlike others."""
-    once = plan.pipe > 1 and bool(stack.own_kernels.get("once_a_step", False))
-    messages = stack.messages if plan.pipe > 1 else ""
+    once = plan.pp > 1 and bool(stack.own_kernels.get("once_a_step", False))
+    messages = stack.messages if plan.pp > 1 else ""
     held = held_of(stack.memory)
     return Habits(fp8=stack.fp8, messages=messages, once_a_step=once, held=held)
 
@@ -60,7 +60,7 @@ def nearest_changes(job: Job) -> Iterator[tuple[Change, ...]]:
     reduces it more than the one before, so the first that is enough can be found by bisection."""
     rows = _recomputed_more(job)
     yield from rows
-    if job.plan.zero == 0 and job.plan.data > 1:
+    if job.plan.zero == 0 and job.plan.dp > 1:
         yield ({"zero": 1},)
         yield from (tuple({"zero": 1, **change} for change in row) for row in rows)
 
@@ -68,7 +68,7 @@ def nearest_changes(job: Job) -> Iterator[tuple[Change, ...]]:
 def _recomputed_more(job: Job) -> list[tuple[Change, ...]]:
     """What may be recomputed besides: selectively, or the first layers of each chunk whole."""
     plan = job.plan
-    layers = max(job.gpt.layers // (plan.pipe * plan.interleave), 1)
+    layers = max(job.gpt.layers // (plan.pp * plan.vpp), 1)
     if plan.recompute == "full":
         return []
     again = int(plan.recompute.split(":")[1]) if ":" in plan.recompute else 0

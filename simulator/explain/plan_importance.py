@@ -43,8 +43,8 @@ from workload.sizes.arrays import Indices
 Values = NDArray[np.float64]
 
 FIELDS = (
-    "x", "y", "z", "context", "context_kind", "pipe", "micro_batch", "zero", "recompute",
-    "sequence_parallel", "expert", "expert_tensor", "dispatcher",
+    "tp", "y", "z", "cp", "context_kind", "pp", "mbs", "zero", "recompute",
+    "sp", "ep", "etp", "dispatcher",
 )  # fmt: skip
 KEPT = (
     "overlap", "order", "attention", "gradients", "precision", "recipe", "offload", "optimizer",
@@ -103,9 +103,9 @@ def plan_importance(
     it has more plans than are simulated, they are drawn, each as likely, with a fixed seed.
     """
     _check(plan, stack)
-    fixed = {key: getattr(plan, key) for key in KEPT} | {"schedule": "1f1b", "interleave": 1}
+    fixed = {key: getattr(plan, key) for key in KEPT} | {"schedule": "1f1b", "vpp": 1}
     problem = SearchProblem(gpt, plan.grid.ranks, plan.batch, fixed, stack=stack)
-    problem = replace(problem, splits_sequences=plan.context > 1).on(machine)
+    problem = replace(problem, splits_sequences=plan.cp > 1).on(machine)
     plans = list(_plans(problem))
     found, tried = _simulated(problem, plans, machine, placement, progress)
     if len(found) < FEWEST:
@@ -143,7 +143,7 @@ def _simulated(
         if len(found) == PLANS:
             return found, tried
         progress(f"{len(found)} of {min(PLANS, len(plans))} plans that fit")
-        gpt, stack = problem.stack.model(problem.gpt, plans[number].x), problem.stack
+        gpt, stack = problem.stack.model(problem.gpt, plans[number].tp), problem.stack
         try:
             one = predict(gpt, plans[number], machine, placement=placement, stack=stack)
         except MachineError:

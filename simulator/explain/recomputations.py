@@ -104,7 +104,7 @@ def estimated_bytes(
     that makes another peak is known of whole layers. The first layers run again last, when nothing
     of the others is kept.
     """
-    if plan.pipe > 1:
+    if plan.pp > 1:
         return most_bytes - what.saved_bytes / whole.saved_bytes * (most_bytes - least_bytes)
     left, missing = most_bytes - what.saved_bytes, whole.saved_bytes - what.saved_bytes
     if what.of_layers and what != whole:
@@ -115,7 +115,7 @@ def estimated_bytes(
 
 def _layers(gpt: GPT, plan: Plan, every: Counts) -> Iterator[tuple[str, Counts]]:
     """The first layers of each chunk, if nothing of any runs again yet, and all of them."""
-    chunks = plan.pipe * plan.interleave
+    chunks = plan.pp * plan.vpp
     layers = max(plan.stage_layers, default=-(-gpt.layers // chunks))
     for count in range(1, layers) if plan.recompute == NONE else ():
         share = {kind: n * count / layers for kind, n in every.items()}
@@ -167,11 +167,11 @@ class _Asked:
 
     def layer(self, recompute: str) -> _Layer | None:
         """A layer of each kind of which this runs again; None where some of it is not known."""
-        one: dict[str, Any] = {"pipe": 1, "interleave": 1, "schedule": "1f1b", "overlap": ()}
+        one: dict[str, Any] = {"pp": 1, "vpp": 1, "schedule": "1f1b", "overlap": ()}
         one |= {"stage_layers": (), "ends_as_layers": False, "recompute": recompute}
-        cells = self.plan.z * self.plan.data
+        cells = self.plan.z * self.plan.dp
         try:
-            plan = replace(self.plan, **one, batch=cells * self.plan.micro_batch)
+            plan = replace(self.plan, **one, batch=cells * self.plan.mbs)
             program = lower(self._base, plan, habits=self._habits)
             seconds = self._seconds(program)
         except SimgptError:

@@ -33,18 +33,14 @@ MACHINE, MODEL, SEQUENCE, STACK, DEVICES, BATCH = (
 )
 FP8 = "fp8"  # of a stack, which multiplies the layers' linears so
 GPT_ = "gpt"  # the model with its sequence
-WITHIN = ("x", "y", "z", "context", "pipe")  # whose product, times data, are the devices
-WORDS = {
-    **{"x": "tp", "context": "cp", "pipe": "pp", "interleave": "vpp", "expert": "ep"},
-    **{"expert_tensor": "etp", "sequence_parallel": "sp", "micro_batch": "micro-batch"},
-}
+WITHIN = ("tp", "y", "z", "cp", "pp")  # whose product, times data, are the devices
 # Causes of the plan, by the fields that change together; after them all other fields one by one.
 TOGETHER: Sequence[tuple[str, ...]] = (
-    ("x", "y", "z", "sequence_parallel"),
-    ("pipe", "interleave", "schedule", "stage_layers", "ends_as_layers"),
-    ("context", "context_kind", "context_heads", "context_latents"),
-    ("expert", "expert_tensor", "dispatcher", "fp8_dispatch"),
-    ("micro_batch",),
+    ("tp", "y", "z", "sp"),
+    ("pp", "vpp", "schedule", "stage_layers", "ends_as_layers"),
+    ("cp", "context_kind", "context_heads", "context_latents"),
+    ("ep", "etp", "dispatcher", "fp8_dispatch"),
+    ("mbs",),
 )
 LATER: Sequence[tuple[str, ...]] = (
     ("zero", "shard", "reshard"),
@@ -167,7 +163,7 @@ def _predicted(
 
 def _values(side: Side) -> dict[str, Any]:
     """All that a job is made of, by name: fields of its plan without data, and the rest."""
-    plan = {name: getattr(side.plan, name) for name in Plan.__slots__ if name != "data"}
+    plan = {name: getattr(side.plan, name) for name in Plan.__slots__ if name != "dp"}
     return {
         **plan,
         MACHINE: (side.machine_name, side.machine),
@@ -184,8 +180,8 @@ def _is_like(reference: Side, job: Side) -> bool:
     """Whether both train the same model, but for its sequence, its labels and the rows by which
     tensor parallelism pads its vocabulary."""
     padded = (
-        reference.stack.model(job.gpt, reference.plan.x),
-        job.stack.model(reference.gpt, job.plan.x),
+        reference.stack.model(job.gpt, reference.plan.tp),
+        job.stack.model(reference.gpt, job.plan.tp),
     )
     vocabs = padded[0].vocab == reference.gpt.vocab or padded[1].vocab == job.gpt.vocab
     unlabelled = [_unlabelled(each.gpt) for each in (reference, job)]
@@ -220,8 +216,8 @@ def _side(values: Mapping[str, Any]) -> Side:
     data, rest = divmod(values[DEVICES], prod(values[name] for name in WITHIN))
     if rest or not data:
         raise SimgptError(f"{values[DEVICES]} devices are not split evenly")
-    plan, stack = Plan(**fields, data=data), replace(values[STACK], fp8=values[FP8])
-    gpt = stack.model(values[GPT_], plan.x)
+    plan, stack = Plan(**fields, dp=data), replace(values[STACK], fp8=values[FP8])
+    gpt = stack.model(values[GPT_], plan.tp)
     stack.check(plan, gpt)
     check(gpt, plan)
     name, machine = values[MACHINE]
@@ -231,7 +227,7 @@ def _side(values: Mapping[str, Any]) -> Side:
 def _words(name: str, before: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """What differs, as `tp 4 → 8`."""
     texts = [_text(name, values) for values in (before, own)]
-    return f"{WORDS.get(name, name.replace('_', ' '))} {texts[0]} → {texts[1]}"
+    return f"{name.replace('_', ' ')} {texts[0]} → {texts[1]}"
 
 
 def _text(name: str, values: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
 from workload.passes.table import OVERLAPS, WITHIN_SLOTS
 from workload.pipeline.schedule import ways
-from workload.plan import Plan, text_of
+from workload.plan import Plan, in_axonn_words, text_of
 from workload.recomputation.parts import RECOMPUTES
 
 SENDS_NOTHING = {"dispatcher": USUAL, "fp8_dispatch": False}
@@ -116,31 +116,31 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
 
 
 def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
-    axes = WITHIN_STAGE if plan.stage_layers or plan.interleave > 1 else (*WITHIN_STAGE, "pipe")
-    if plan.context == 1:  # as in a search, sequences are split for who asks for it
-        axes = tuple(axis for axis in axes if axis != "context")
+    axes = WITHIN_STAGE if plan.stage_layers or plan.vpp > 1 else (*WITHIN_STAGE, "pp")
+    if plan.cp == 1:  # as in a search, sequences are split for who asks for it
+        axes = tuple(axis for axis in axes if axis != "cp")
     for less, more in permutations(axes, 2):
         if getattr(plan, less) % 2 == 0:
             yield {less: getattr(plan, less) // 2, more: getattr(plan, more) * 2}
-    yield {"micro_batch": plan.micro_batch * 2}
-    if plan.micro_batch % 2 == 0:
-        yield {"micro_batch": plan.micro_batch // 2}
+    yield {"mbs": plan.mbs * 2}
+    if plan.mbs % 2 == 0:
+        yield {"mbs": plan.mbs // 2}
     for zero in (plan.zero - 1, plan.zero + 1):
         if zero in range(4):
             yield {"zero": zero}
-    for expert in (plan.expert * 2, plan.expert // 2):
-        yield {"expert": max(expert, 1), **(SENDS_NOTHING if expert <= 1 else {})}
-    for dispatcher in stack.dispatchers if plan.expert > 1 else ():
+    for expert in (plan.ep * 2, plan.ep // 2):
+        yield {"ep": max(expert, 1), **(SENDS_NOTHING if expert <= 1 else {})}
+    for dispatcher in stack.dispatchers if plan.ep > 1 else ():
         yield {"dispatcher": dispatcher}
-    if plan.expert > 1:
+    if plan.ep > 1:
         yield {"fp8_dispatch": not plan.fp8_dispatch}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
     for overlap in (OVERLAPS, WITHIN_SLOTS):
         yield {"overlap": overlap}
-    if plan.x > 1:
-        yield {"sequence_parallel": not plan.sequence_parallel}
-    if plan.pipe > 1 and plan.interleave == 1:
+    if plan.tp > 1:
+        yield {"sp": not plan.sp}
+    if plan.pp > 1 and plan.vpp == 1:
         yield {"schedule": "zb-h1" if plan.schedule == "1f1b" else "1f1b"}
 
 
@@ -149,11 +149,11 @@ def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
     cells = prod(changes.get(axis, getattr(plan, axis)) for axis in SHARDS["sequences"])
     cells *= ways(changes.get("schedule", plan.schedule))
     per_rank = plan.batch // cells
-    wanted = changes.get("micro_batch", plan.micro_batch)
-    if "micro_batch" not in changes:
+    wanted = changes.get("mbs", plan.mbs)
+    if "mbs" not in changes:
         wanted = gcd(wanted, per_rank) or 1
-    changes = {**changes, "micro_batch": wanted}
-    if changes.get("zero", plan.zero) == 0 or (plan.shard and "data" in changes):
+    changes = {**changes, "mbs": wanted}
+    if changes.get("zero", plan.zero) == 0 or (plan.shard and "dp" in changes):
         changes["shard"] = 0
     return replace(plan, **changes)
 
@@ -161,4 +161,5 @@ def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
 def _difference(plan: Plan, other: Plan) -> str:
     own, theirs = plan.as_dict(), other.as_dict()
     changed = [key for key in own if own[key] != theirs[key] and key != "shard"]
-    return ", ".join(f"{key}={text_of(theirs[key])}" for key in changed)
+    words = ", ".join(f"{key}={text_of(theirs[key])}" for key in changed)
+    return in_axonn_words(words) if other.is_3d else words

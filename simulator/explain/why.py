@@ -73,7 +73,8 @@ class Why:
 
     def place(self, cause: Cause) -> str:
         """A cause with the links that it crosses: `z all-gathers across NICs`."""
-        return f"{cause} {self.links[cause.axes]}" if cause.axes in self.links else str(cause)
+        words = self.prediction.in_words(str(cause))
+        return f"{words} {self.links[cause.axes]}" if cause.axes in self.links else words
 
     @property
     def longest(self) -> list[PathPiece]:
@@ -102,7 +103,7 @@ class Why:
     def _best_plan(self) -> str:
         best = max(self.plans, key=lambda each: each.saving, default=None)
         if best is not None and best.saving >= WORTH:
-            return f"{best.words} saves {100 * best.saving:.0f} %"
+            return f"{best.words} would be {100 * best.saving:.0f} % faster"
         return f"none of {len(self.plans)} neighbouring plans that fit is faster by half a per cent"
 
     def as_dict(self) -> dict[str, Any]:
@@ -227,7 +228,7 @@ def _plans(
 ) -> tuple[list[WhatIf], int]:
     found, unfit = [], 0
     for words, plan in neighbours(prediction.gpt, prediction.plan, prediction.stack):
-        progress(f"the plan with {words}")
+        progress(f"neighbouring plan: {words}")
         other = _again(prediction, plan, machine, placement)
         if other.memory.is_as_sure_as(prediction.memory):
             found.append(WhatIf(words, other.step_s, prediction.step_s, plan, other.stack))
@@ -238,7 +239,7 @@ def _plans(
 
 def _best(better: tuple[WhatIf, ...]) -> str:
     if not better or better[0].saving < WORTH:
-        return "a machine twice as good in any one respect would hardly be faster"
+        return "no hardware that is 2x better in one respect would be much faster"
     saved = [
         f"{each.words} saves {100 * each.saving:.0f} %"
         for each in better[:2]

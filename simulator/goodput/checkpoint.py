@@ -34,7 +34,7 @@ def checkpoint_of(gpt: GPT, plan: Plan) -> Checkpoint:
     fp32 12. Not modelled: what a framework adds (random states, metadata) or leaves out.
     """
     parameters = states = held = 0
-    ranks = plan.grid.ranks // plan.pipe
+    ranks = plan.grid.ranks // plan.pp
     like = like_stages(gpt, plan)
     for stage in sorted(set(like)):
         builder = Builder(gpt, plan, stage)

@@ -28,7 +28,7 @@ def all_ranks(
     habits: Habits = NO_HABITS,
 ) -> AllRanks:
     """The step of a plan, simulated by rank classes first."""
-    if plan.pipe == 1:
+    if plan.pp == 1:
         return OneStage(timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits))
     check(gpt, plan)
     orders = StageOrders(gpt, plan, plan, forms, habits)

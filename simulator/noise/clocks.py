@@ -32,7 +32,7 @@ from workload.op import ACROSS_STAGES, COMPUTE, Op
 from workload.sizes.arrays import Ticks
 
 MOST_EXACT_TICKS = 2**53
-PIPE = "pipe"  # what waiting for other stages counts as
+PIPE = "pp"  # what waiting for other stages counts as
 
 
 class Wait(NamedTuple):

@@ -14,7 +14,7 @@ from simulator.noise.stage_ranks import Clocks
 
 OWN, END = "own ops", "end"
 CAUSES = {
-    "pipe": "waiting for other stages",
+    "pp": "waiting for other stages",
     OWN: "the rank's own compute",
     END: "between its end and the step's",
 }
@@ -25,7 +25,7 @@ class Played:
     """The time of each sample's step in ticks, (samples,), and what it is made of on the mean rank.
 
     `parts` sums to `ticks`: "own ops" has all ops of the compute stream, once they have begun; axes
-    (`z+data`) the time in which it waits at their collectives, for the other members of a group or
+    (`z+dp`) the time in which it waits at their collectives, for the other members of a group or
     for another stream; `pipe` that in which it waits for other stages; "end" the time from its end
     to the step's.
     """

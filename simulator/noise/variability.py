@@ -139,8 +139,8 @@ def variability(
 
     The same seed gives the same answer.
     """
-    if plan.pipe > 1 and plan.pipe * plan.micro_batches > MOST_SLOTS:
-        raise _too_much(f"{plan.micro_batches:,} micro-batches on {plan.pipe} stages")
+    if plan.pp > 1 and plan.pp * plan.micro_batches > MOST_SLOTS:
+        raise _too_much(f"{plan.micro_batches:,} micro-batches on {plan.pp} stages")
     fabric = fabric_of(machine, plan.grid.ranks, placement)
     kernels = stack.kernels(gpt, plan, machine)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
@@ -160,7 +160,7 @@ def drawn(
 ) -> Variability:
     """Draw samples of a step that was simulated."""
     ranks = plan.grid.ranks
-    width = max(1, WIDTH * plan.pipe // ranks)
+    width = max(1, WIDTH * plan.pp // ranks)
     tried = _spaced(step.devices)
     _check_size(step, plan, samples + len(tried) + 1, width)
     pool = noise.pool(seed, ranks)
@@ -207,7 +207,7 @@ def _spaced(devices: Sequence[int]) -> list[int]:
 
 
 def _check_size(step: AllRanks, plan: Plan, executions: int, width: int) -> None:
-    calls = -(-executions // width) * plan.pipe * CALL
+    calls = -(-executions // width) * plan.pp * CALL
     clocks = step.ops * (plan.grid.ranks * executions + calls)
     if clocks > MOST_CLOCKS:
         raise _too_much(f"{step.ops:,} ops on {plan.grid.ranks:,} ranks, {executions:,} times over")
@@ -215,7 +215,7 @@ def _check_size(step: AllRanks, plan: Plan, executions: int, width: int) -> None
 
 def _too_much(what: str) -> PlanCannotRunError:
     return PlanCannotRunError(
-        f"{what}, are more than noise is drawn for; give fewer --samples, a larger micro_batch or "
+        f"{what}, are more than noise is drawn for; give fewer --samples, a larger mbs or "
         "a smaller batch"
     )
 

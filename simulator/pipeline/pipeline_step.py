@@ -222,15 +222,15 @@ class PipelineRun:
         """The schedule with the durations of slots and messages."""
         stage_orders, plan = self.stage_orders, self.stage_orders.plan
         return stage_orders.timed(
-            ticks=[self.slot_ticks(stage) for stage in range(plan.pipe)],
-            links=[self.link_ticks(stage) for stage in range(plan.pipe)],
+            ticks=[self.slot_ticks(stage) for stage in range(plan.pp)],
+            links=[self.link_ticks(stage) for stage in range(plan.pp)],
             messages=order_of_messages(stage_orders.habits.messages, plan),
         )
 
     @cached_property
     def carry_ins(self) -> list[list[CarryIns]]:
         """Collectives in flight at the begin of each slot of each stage."""
-        return [self._carry_ins(stage) for stage in range(self.stage_orders.plan.pipe)]
+        return [self._carry_ins(stage) for stage in range(self.stage_orders.plan.pp)]
 
     def _carry_ins(self, stage: int) -> list[CarryIns]:
         carry_in: CarryIns = ((),) * len(self._classes(stage))

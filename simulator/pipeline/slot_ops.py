@@ -70,7 +70,7 @@ class SlotOps:
     @cached_property
     def flops(self) -> tuple[int, int]:
         """FLOPs of all ranks of the stage, of the model and in all."""
-        ranks = self.program.plan.grid.ranks // self.program.plan.pipe
+        ranks = self.program.plan.grid.ranks // self.program.plan.pp
         each = [count * (op.flops * ranks // op.replicas) for op, count in self.sorts]
         beyond = [op.is_beyond_model for op, _ in self.sorts]
         model = sum(flops for flops, further in zip(each, beyond, strict=True) if not further)

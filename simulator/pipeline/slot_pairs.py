@@ -35,7 +35,7 @@ def parts_in_pairs(
     found = []
     for stage, (parts, order) in enumerate(zip(alone, orders, strict=True)):
         own = list(parts)
-        for pair in pairs_of(order, stage, plan.pipe, in_v=plan.schedule in OPPOSED):
+        for pair in pairs_of(order, stage, plan.pp, in_v=plan.schedule in OPPOSED):
             slots = tuple(parts[place] for place in pair)
             if slots not in known:
                 nothing = replace(slots[0], places=())

@@ -47,7 +47,7 @@ class Event(NamedTuple):
 class SlotPath:
     """The slots of a schedule with their times, to be walked back from any slot's begin."""
 
-    pipe: SlotSchedule
+    pp: SlotSchedule
     times: list[SlotTimes]
 
     def back_from(self, stage: int, place: int) -> Iterator[Stretch]:
@@ -61,7 +61,7 @@ class SlotPath:
                 yield what, stage, which, at - begin
                 at = begin
             elif what == AWAITED and self._clock(stage, number) < at:
-                left = at - self.pipe.message_ticks(which)
+                left = at - self.pp.message_ticks(which)
                 yield PIPE, stage, which, at - left
                 ends = sorted(self._posts[which], key=lambda end: end[0] != stage)
                 stage, number = next(end for end in ends if self._clock(*end) == left)
@@ -74,7 +74,7 @@ class SlotPath:
     def _lines(self) -> list[list[Event]]:
         """For each stage its slots, and the messages that it posts and awaits between."""
         lines = []
-        for gaps in self.pipe.meetings:
+        for gaps in self.pp.meetings:
             line: list[Event] = []
             for place, gap in enumerate(gaps):
                 line += [Event(POSTED if posts else AWAITED, message) for message, posts in gap]
@@ -85,7 +85,7 @@ class SlotPath:
     @cached_property
     def _clocks(self) -> list[list[int]]:
         """When each stage comes to each entry of its line."""
-        over, clocks = message_ends(self.pipe), []
+        over, clocks = message_ends(self.pp), []
         for times, line in zip(self.times, self._lines, strict=True):
             clock, own = 0, list[int]()
             for what, which in line:
@@ -126,9 +126,9 @@ def path_parts(
 
 def _parts(stages: PipelineRun) -> Parts:
     stage_orders = stages.stage_orders
-    pipe = stages.schedule()
-    times = simulate_schedule(pipe)
-    tasks = [task for stage in range(pipe.stages) for task in stages.ending(stage, pipe, times)]
+    pp = stages.schedule()
+    times = simulate_schedule(pp)
+    tasks = [task for stage in range(pp.stages) for task in stages.ending(stage, pp, times)]
     times_of = arrays_of_tasks(tasks, stages.costs, stages.network)
     last = max(range(len(tasks)), key=lambda number: int(times_of[number][1].max()))
     stage = stages.network.stages[tasks[last].number]
@@ -137,8 +137,8 @@ def _parts(stages: PipelineRun) -> Parts:
     parts = compute_stream(tasks[last].graph, *times_of[last], hosts, begin=begin)
     over = int(times_of[last][1].max())
     parts["idle"] = over - begin - sum(parts.values())
-    last_place = len(pipe.orders[stage]) - 1
-    for what, where, place, ticks in SlotPath(pipe, times).back_from(stage, last_place):
+    last_place = len(pp.orders[stage]) - 1
+    for what, where, place, ticks in SlotPath(pp, times).back_from(stage, last_place):
         if what == PIPE:
             parts[PIPE] = parts.get(PIPE, 0) + ticks
             continue

@@ -31,12 +31,12 @@ class StageOrders:
     @cached_property
     def orders(self) -> list[tuple[Slot, ...]]:
         """Each stage's slots."""
-        return [stage_slots(self.small, stage) for stage in range(self.small.pipe)]
+        return [stage_slots(self.small, stage) for stage in range(self.small.pp)]
 
     @cached_property
     def kinds(self) -> list[StageKind]:
         """Each stage's kind."""
-        return [self.kind(stage) for stage in range(self.small.pipe)]
+        return [self.kind(stage) for stage in range(self.small.pp)]
 
     def kind(self, stage: int) -> StageKind:
         """One stage's kind, that of the first like it."""
@@ -58,7 +58,7 @@ class StageOrders:
     @cached_property
     def parts(self) -> list[list[SlotOps]]:
         """What stands for each slot of each stage; a pair's stands at its first slot."""
-        alone = [self._alone(stage) for stage in range(self.small.pipe)]
+        alone = [self._alone(stage) for stage in range(self.small.pp)]
         return parts_in_pairs(alone, self.orders, self.small) if self.small.in_pairs else alone
 
     def parts_of(self, stage: int) -> list[SlotOps]:
@@ -86,6 +86,6 @@ class StageOrders:
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""
         programs = [kind.program for kind in self.kinds]
-        closed = self.plan.interleave > 1 and self.plan.schedule not in V_SHAPED
-        links = [(f"link{stage}",) for stage in range(self.plan.pipe - (not closed))]
+        closed = self.plan.vpp > 1 and self.plan.schedule not in V_SHAPED
+        links = [(f"link{stage}",) for stage in range(self.plan.pp - (not closed))]
         return classes_of(programs, fabric, contended=contended, also=links)

@@ -45,12 +45,12 @@ def _shortened(plan: Plan, rounds: int) -> Plan:
 
 
 def _round(plan: Plan) -> int:
-    return plan.pipe if plan.interleave > 1 else 1
+    return plan.pp if plan.vpp > 1 else 1
 
 
 def _lead(plan: Plan) -> int:
     """Rounds by which the first stage may be ahead of its own backward passes."""
-    return 3 if plan.interleave > 1 else 2 * plan.pipe + 1
+    return 3 if plan.vpp > 1 else 2 * plan.pp + 1
 
 
 @dataclass(frozen=True)

@@ -231,7 +231,7 @@ def _classes_of(
     colours = np.arange(grid.ranks, dtype=np.int64)
     if not unfold:
         colours = refined(stage_of, rings_of, list(groups.values()), list(group_of.values()))
-    exact = unfold or int(colours.max()) < MOST_CLASSES * grid.pipe
+    exact = unfold or int(colours.max()) < MOST_CLASSES * grid.pp
     colours = colours if exact else stage_of
     ranks = np.sort(first_of_each(colours))
     classes = np.empty(len(ranks), dtype=np.int64)

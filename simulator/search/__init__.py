@@ -107,7 +107,7 @@ def _simulated(
 ) -> Prediction | MachineError:
     """The plan's prediction, or why there is none: of what the machine is, of what the stack does
     not run together, or of how many slots a simulation may have."""
-    gpt, stack = problem.stack.model(problem.gpt, plan.x), problem.stack
+    gpt, stack = problem.stack.model(problem.gpt, plan.tp), problem.stack
     try:
         return predict(gpt, plan, machine, placement=placement, stack=stack)
     except (MachineError, PlanCannotRunError) as error:

@@ -26,18 +26,18 @@ def communication_s(gpt: GPT, plan: Plan, rates: Mapping[str, float]) -> float:
     passes count twice.
     """
     again = 2 if plan.recompute == "full" else 1
-    rows = plan.batch // plan.data * gpt.sequence
+    rows = plan.batch // plan.dp * gpt.sequence
     total = 0.0
     for k, n, transposed in _linears(gpt):
-        x, y = (plan.y, plan.x) if transposed else (plan.x, plan.y)
-        rate_x, rate_y = (rates["y"], rates["x"]) if transposed else (rates["x"], rates["y"])
-        weight, z, replicas = k * n, plan.z, plan.data
+        x, y = (plan.y, plan.tp) if transposed else (plan.tp, plan.y)
+        rate_x, rate_y = (rates["y"], rates["tp"]) if transposed else (rates["tp"], rates["y"])
+        weight, z, replicas = k * n, plan.z, plan.dp
         gathers = plan.micro_batches * (1 + again)
         total += gathers * (z - 1) / z * weight / (x * y) / rates["z"]
         total += plan.micro_batches * (z - 1) / z * weight / (x * y) / rates["z"]
         total += again * 2 * (y - 1) / y * rows * n / (z * x) / rate_y
         total += 2 * (x - 1) / x * rows * k / (z * y) / rate_x
-        total += 2 * (replicas - 1) / replicas * weight / (x * y * z) / rates["data"]
+        total += 2 * (replicas - 1) / replicas * weight / (x * y * z) / rates["dp"]
     return gpt.layers * total * ITEM_BYTES[plan.precision]
 
 

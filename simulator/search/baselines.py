@@ -23,14 +23,14 @@ from workload.grid import Grid
 from workload.plan import Plan, text_of
 
 # What AxoNN's model does not know: left out.
-UNKNOWN = {"context": 1, "pipe": 1, "zero": 0, "sequence_parallel": False}
+UNKNOWN = {"cp": 1, "pp": 1, "zero": 0, "sp": False}
 
 
 def every_plan(space: Space) -> Iterator[Plan]:
     """All plans of a space."""
     for at in range(len(space)):
         orders = schedules(
-            space.problem, int(space.columns["pipe"][at]), int(space.micro_batches[at])
+            space.problem, int(space.columns["pp"][at]), int(space.micro_batches[at])
         )
         switches = overlaps(space.problem, space.shape(at))
         others = switches, space.rank_orders(at), space.dispatchers(at)
@@ -55,7 +55,7 @@ def exhaustive(
     state = Progress(plans, 0, 0, 0.0, math.inf, (), False)
     every, room = chain.from_iterable(map(every_plan, spaces)), problem.room_bytes(machine)
     for number, plan in enumerate(every, start=1):
-        gpt = stack.model(problem.gpt, plan.x)
+        gpt = stack.model(problem.gpt, plan.tp)
         try:
             prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
         except (MachineError, PlanCannotRunError) as error:
@@ -103,9 +103,7 @@ def by_axonn(
     timed: list[tuple[float, int, Plan]] = []
     for plan in _plans(space):
         rates.setdefault(plan.grid, rates_of(fabric, plan.grid))
-        timed.append(
-            (communication_s(problem.gpt, plan, rates[plan.grid]), -plan.micro_batch, plan)
-        )
+        timed.append((communication_s(problem.gpt, plan, rates[plan.grid]), -plan.mbs, plan))
     ranked: list[Ranked] = []
     seen: set[Grid] = set()
     for seconds, _, plan in sorted(timed, key=lambda item: item[:2]):
@@ -113,7 +111,7 @@ def by_axonn(
             break
         if plan.grid in seen:
             continue
-        gpt, stack = problem.stack.model(problem.gpt, plan.x), problem.stack
+        gpt, stack = problem.stack.model(problem.gpt, plan.tp), problem.stack
         prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
         if prediction.memory.peak_bytes <= problem.room_bytes(machine):
             seen.add(plan.grid)

@@ -241,7 +241,7 @@ class Frontier:
         known = part_times(self._op_bounds, some)
         fresh = self._least(known, entries) < self.threshold
         entries = entries.only(fresh, entries.lane[fresh])
-        shape = self._space.shape(int(some.rows[0])) | {"pipe": 1}
+        shape = self._space.shape(int(some.rows[0])) | {"pp": 1}
         for overlap in overlaps(self._space.problem, shape) if fresh.any() else ():
             busiest = BusiestStream(known, entries, overlap)
             ticks, busy = least_ticks(self._space.problem, busiest), busiest.busy()
@@ -273,7 +273,7 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
-            if plan.pipe > 1 and not self._dives and not self._in_turns:
+            if plan.pp > 1 and not self._dives and not self._in_turns:
                 self._push(bound, PipelineNode(plan, queue.slots, at, int(queue.busy[at])))
             elif not self._is_too_large(plan):
                 self._push_soon(bound, plan)
@@ -292,7 +292,7 @@ class Frontier:
         usual, asked = replace(plan, order=USUAL), self._space.problem
         if usual not in self._larger:
             nbytes = 0
-            if plan.pipe > 1:
+            if plan.pp > 1:
                 nbytes = pipeline_bytes(asked.gpt, usual, asked.habits, self._capacity)
             self._larger[usual] = nbytes > self._capacity
             if self._larger[usual]:

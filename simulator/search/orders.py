@@ -33,8 +33,8 @@ def rank_orders(sizes: Mapping[str, int], able: tuple[str, ...] = ()) -> tuple[s
     """The orders that differ for axes of these sizes, the usual one first: an axis of one rank
     stays where it usually is. Where `able` has any, they are as one of these.
 
-    >>> rank_orders({"x": 2, "y": 1, "z": 4, "context": 1, "data": 1, "pipe": 1})
-    ('x-y-z-data-pipe', 'z-y-x-data-pipe')
+    >>> rank_orders({"tp": 2, "y": 1, "z": 4, "cp": 1, "dp": 1, "pp": 1})
+    ('tp-dp-pp', 'z-y-tp-dp-pp')
     """
     wide = tuple(axis for axis in AXES if sizes[axis] > 1)
     return _those_of(able, wide) if able else _orders_of(wide)
@@ -59,9 +59,9 @@ def _those_of(able: tuple[str, ...], wide: tuple[str, ...]) -> tuple[str, ...]:
 def by_first_axis(orders: tuple[str, ...], wide: tuple[str, ...]) -> Mapping[int, tuple[int, ...]]:
     """The numbers of some orders by their first axis of several ranks, as FIRST has it.
 
-    >>> orders = "x-y-z-data-pipe", "z-y-x-data-pipe"
+    >>> orders = "tp-dp-pp", "z-y-tp-dp-pp"
     >>> [names == (NUMBER_OF[order],) for order, names in
-    ...  zip(orders, by_first_axis(orders, ("x", "z")).values())]
+    ...  zip(orders, by_first_axis(orders, ("tp", "z")).values())]
     [True, True]
     """
     found: dict[int, tuple[int, ...]] = {}
@@ -87,7 +87,7 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
     if "overlap" in problem.fixed:
         given = overlap_of(problem.stack, problem.fixed["overlap"], shape)
         return [given if {*beside} <= {*given} else in_order((*given, *beside))]
-    keys = (*AXES, "zero", "expert", "sequence_parallel")
+    keys = (*AXES, "zero", "ep", "sp")
     columns = {key: np.array([shape[key]]) for key in keys}
     switches = [key for key, flags in matters(problem, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
@@ -97,10 +97,10 @@ def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str
 
 def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, Flags]:
     """For each switch of `overlap` which shapes have something that it overlaps."""
-    shard = problem.fixed.get("shard", 0) or columns["data"]
-    wide = (shard > 1) | (columns["context"] > 1)
+    shard = problem.fixed.get("shard", 0) or columns["dp"]
+    wide = (shard > 1) | (columns["cp"] > 1)
     sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
-    gpt, parts = problem.gpt, columns["x"] * (columns["sequence_parallel"] > 0)
+    gpt, parts = problem.gpt, columns["tp"] * (columns["sp"] > 0)
     # Linears that are not split (further/copied_linear.py) have gradients to be summed over rows.
     copied = bool(gpt.kv_rank or gpt.expert_latent or gpt.mtp_layers)
     sizes["sums_rows"] = (parts > 1) & copied

@@ -34,9 +34,9 @@ from workload.rules.table import rule_of
 from workload.splits.plan_values import ALONE, CHOICES, check_value
 from workload.splits.states import PARAMETERS
 
-OF_EXPERTS = ("expert", "expert_tensor")
-SHAPE = (*AXES, "micro_batch", "zero", "recompute", "sequence_parallel", *OF_EXPERTS)
-SEARCHED = (*SHAPE, "interleave", "schedule", "overlap", "order", "dispatcher")
+OF_EXPERTS = ("ep", "etp")
+SHAPE = (*AXES, "mbs", "zero", "recompute", "sp", *OF_EXPERTS)
+SEARCHED = (*SHAPE, "vpp", "schedule", "overlap", "order", "dispatcher")
 SEVERAL = ("precision", "context_kind", "dispatcher")  # of which any may be asked for
 REFUSED = {
     "stage_layers": "it splits layers evenly",
@@ -56,11 +56,11 @@ NOT_IN_FP8 = (
     "as precision=fp8-tensorwise"
 )
 FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
-    "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pipe: x * y * z * pipe == 1,
-    "tensor and data parallelism": lambda x, y, z, pipe: x * y > 1 and z * pipe == 1,
-    "weights split over z, no pipeline": lambda x, y, z, pipe: z > 1 and pipe == 1,
-    "pipeline and data parallelism": lambda x, y, z, pipe: x * y * z == 1 and pipe > 1,
-    "pipeline with tensor parallelism": lambda x, y, z, pipe: x * y * z > 1 and pipe > 1,
+    "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pp: x * y * z * pp == 1,
+    "tensor and data parallelism": lambda x, y, z, pp: x * y > 1 and z * pp == 1,
+    "weights split over z, no pipeline": lambda x, y, z, pp: z > 1 and pp == 1,
+    "pipeline and data parallelism": lambda x, y, z, pp: x * y * z == 1 and pp > 1,
+    "pipeline with tensor parallelism": lambda x, y, z, pp: x * y * z > 1 and pp > 1,
 }  # of plans by their axes: each plan is in one of them
 
 
@@ -106,7 +106,7 @@ class SearchProblem:
         dispatcher = self.stack.plan.get("dispatcher", "usual")
         told = that_tell_apart(self.fixed, self.gpt, self.batch, dispatcher)
         if told.get("loss") == FUSED:
-            told = {"x": 1, "y": 1, **told}  # of a whole vocabulary alone
+            told = {"tp": 1, "y": 1, **told}  # of a whole vocabulary alone
         object.__setattr__(self, "fixed", told)
         if FP8 in (self.fixed.get("precision"), *self.several.get("precision", ())):
             raise PlanError(NOT_IN_FP8)
@@ -152,7 +152,7 @@ class SearchProblem:
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
         """Those of some values of a field that the problem leaves."""
-        if key == "context" and key not in self.fixed and not self.splits_sequences:
+        if key == "cp" and key not in self.fixed and not self.splits_sequences:
             return [1]
         if key not in self.fixed:
             able = self._allowed.get(key)
@@ -220,18 +220,18 @@ class SearchProblem:
     @property
     def splits(self) -> bool:
         """Whether some plans split sequences."""
-        return bool(self.fixed.get("context", 1 + self.splits_sequences) > 1)
+        return bool(self.fixed.get("cp", 1 + self.splits_sequences) > 1)
 
     def _by_model(self) -> list[SearchProblem]:
         """Parts with one model each: of a vocabulary padded for x one for every x that has plans,
         else one part alone."""
         every = replace(self, fixed=kept(self.stack, self.fixed))
-        sizes = every.choices("x", [x for x in divisors(self.devices) if self.gpt.heads % x == 0])
+        sizes = every.choices("tp", [x for x in divisors(self.devices) if self.gpt.heads % x == 0])
         models = [self.stack.model(self.gpt, x) for x in sizes]
         if all(model == models[0] for model in models):
             return [replace(every, gpt=models[0] if models else self.gpt)]
         return [
-            replace(every, gpt=model, fixed={**every.fixed, "x": x})
+            replace(every, gpt=model, fixed={**every.fixed, "tp": x})
             for x, model in zip(sizes, models, strict=True)
         ]
 
@@ -258,9 +258,9 @@ class SearchProblem:
         able = [each for each in self.dispatchers if not (measured and each == HIERARCHICAL)]
         return replace(self, several={**self.several, "dispatcher": tuple(able)})
 
-    def in_family(self, x: int, y: int, z: int, pipe: int) -> bool:
+    def in_family(self, x: int, y: int, z: int, pp: int) -> bool:
         """Whether plans on these axes are searched, whatever the rest of the axes."""
-        return not self.family or FAMILIES[self.family](x, y, z, pipe)
+        return not self.family or FAMILIES[self.family](x, y, z, pp)
 
     @property
     def others(self) -> dict[str, Any]:
@@ -284,33 +284,32 @@ def _check_covered(gpt: GPT) -> None:
         )
 
 
-def schedules(problem: SearchProblem, pipe: int, micro_batches: int) -> list[tuple[str, int]]:
-    """The legal pairs of schedule and interleave; a pipeline of one stage has but one order."""
-    schedules = problem.choices("schedule", STRAIGHT if pipe > 1 else ["1f1b"])
+def schedules(problem: SearchProblem, pp: int, micro_batches: int) -> list[tuple[str, int]]:
+    """The legal pairs of schedule and vpp; a pipeline of one stage has but one order."""
+    schedules = problem.choices("schedule", STRAIGHT if pp > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
-        chunks = _interleaves(problem, pipe) if schedule == "1f1b" and pipe > 1 else [1]
+        chunks = _vpps(problem, pp) if schedule == "1f1b" and pp > 1 else [1]
         chunks = [v_shape.CHUNKS] if schedule in V_SHAPED else chunks
-        for interleave in problem.choices("interleave", chunks):
-            legal = (interleave == 1 and schedule not in V_SHAPED) or (
-                _interleaved(schedule, pipe, micro_batches, interleave)
-                and chunks_fit(problem, pipe * interleave)
+        for vpp in problem.choices("vpp", chunks):
+            legal = (vpp == 1 and schedule not in V_SHAPED) or (
+                _interleaved(schedule, pp, micro_batches, vpp) and chunks_fit(problem, pp * vpp)
             )
-            if legal and exchanges.can_run(problem.of_exchanges, pipe, schedule, interleave):
-                found.append((schedule, interleave))
+            if legal and exchanges.can_run(problem.of_exchanges, pp, schedule, vpp):
+                found.append((schedule, vpp))
     return found
 
 
-def _interleaved(schedule: str, pipe: int, micro_batches: int, interleave: int) -> bool:
+def _interleaved(schedule: str, pp: int, micro_batches: int, vpp: int) -> bool:
     """Whether stages can have several chunks."""
     if schedule in V_SHAPED:
-        return interleave == v_shape.CHUNKS and v_shape.can_run(schedule, pipe, micro_batches)
-    return pipe > 1 and schedule == "1f1b" and micro_batches % pipe == 0
+        return vpp == v_shape.CHUNKS and v_shape.can_run(schedule, pp, micro_batches)
+    return pp > 1 and schedule == "1f1b" and micro_batches % pp == 0
 
 
-def _interleaves(problem: SearchProblem, pipe: int) -> list[int]:
+def _vpps(problem: SearchProblem, pp: int) -> list[int]:
     if has_kinds(problem.gpt):
-        return interleaves(problem.gpt, pipe)
+        return interleaves(problem.gpt, pp)
     return divisors(problem.gpt.layers)
 
 

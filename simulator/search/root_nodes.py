@@ -114,7 +114,7 @@ def _that_may_fit(
     fits = np.zeros(len(some.rows), dtype=bool)
     for entries in entries_of(space, some.rows):
         room = enough[entries.lane]
-        if by_order and room.any() and bool((entries.pipe > 1).all()):
+        if by_order and room.any() and bool((entries.pp > 1).all()):
             each = entry_bytes(space, some, entries)
             over = room & (each > capacity_bytes)
             least_bytes = min(least_bytes, int(each[over].min(initial=NEVER)))
@@ -165,7 +165,7 @@ def that_may_fit(
 ) -> tuple[Entries, int]:
     """Those of some entries of a family that may fit, and the least memory that another needs."""
     entries = family.entries.only(low, family.entries.lane[low])
-    if family.whole is None or bool((entries.pipe == 1).all()):
+    if family.whole is None or bool((entries.pp == 1).all()):
         return entries, NEVER
     lane = np.searchsorted(family.whole.rows, family.rows[entries.lane])
     needed = entry_bytes(space, family.whole, entries.only(np.arange(len(lane)), lane))
@@ -177,7 +177,7 @@ def alone_may_fit(space: Space, some: BatchedProgram, capacity_bytes: int) -> tu
     """Which of some rows may fit by what a device without a pipeline holds, given the overlaps, and
     the least memory that another needs; of pipelines, and of rows whose passes run in another order
     in few layers, that is not known."""
-    unknown = (space.columns["pipe"][some.rows] > 1) | bool(space.problem.of_exchanges)
+    unknown = (space.columns["pp"][some.rows] > 1) | bool(space.problem.of_exchanges)
     if unknown.all():
         return unknown, NEVER
     least = alone_bytes(some, space.problem.gpt)
@@ -190,7 +190,7 @@ def may_fit(space: Space, capacity_bytes: int) -> bool:
     habits, rows = space.problem.habits, np.arange(len(space), dtype=np.int64)
     for some in sized(space, rows, together=True, habits=habits):
         fitting, entries, _ = _that_may_fit(space, some, capacity_bytes, True)
-        alone = bool(entries) and all(bool((each.pipe == 1).all()) for each in entries)
+        alone = bool(entries) and all(bool((each.pp == 1).all()) for each in entries)
         if entries and (not alone or space.problem.of_exchanges):
             return True
         for plain in sized(space, fitting.rows, overlap=(), habits=habits) if alone else ():
@@ -202,30 +202,30 @@ def may_fit(space: Space, capacity_bytes: int) -> bool:
 def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
     """How much memory each of some rows needs at least."""
     rows = some.rows
-    pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
+    pp, micro_batches = space.columns["pp"][rows], space.micro_batches[rows]
     held, saved = some.noted(memory)
     # A chunk may keep but a part of what it receives, and few may be in flight in a V.
     if space.problem.habits.scatter_gather or in_v(space.problem.fixed):
-        saved = {kind: np.where(pipe > 1, 0, nbytes) for kind, nbytes in saved.items()}
+        saved = {kind: np.where(pp > 1, 0, nbytes) for kind, nbytes in saved.items()}
     if space.layouts is not None:
-        return bytes_of_layouts(held, saved, pipe, micro_batches, space.layouts)
-    return device_bytes(held, saved[LAYER], pipe, micro_batches, space.problem.gpt.layers)
+        return bytes_of_layouts(held, saved, pp, micro_batches, space.layouts)
+    return device_bytes(held, saved[LAYER], pp, micro_batches, space.problem.gpt.layers)
 
 
 def entries_of(space: Space, rows: Indices) -> Iterator[Entries]:
     """The orders of some rows: those without a pipeline, then pipelines of either kind; each time
     those of several micro-batches, then those of one."""
-    pipe, micro_batches = space.columns["pipe"][rows], space.micro_batches[rows]
-    pairs, which = np.unique(np.stack([pipe, micro_batches]), axis=1, return_inverse=True)
+    pp, micro_batches = space.columns["pp"][rows], space.micro_batches[rows]
+    pairs, which = np.unique(np.stack([pp, micro_batches]), axis=1, return_inverse=True)
     layouts = space.layouts
     found: dict[tuple[bool, bool, bool], tuple[list[Indices], list[Fields]]] = {}
     for number, (stages, each) in enumerate(pairs.T.tolist()):
         lane = np.flatnonzero(which.ravel() == number)
-        for schedule, interleave in schedules(space.problem, stages, each):
-            chunk = space.problem.gpt.layers // (stages * interleave)
+        for schedule, vpp in schedules(space.problem, stages, each):
+            chunk = space.problem.gpt.layers // (stages * vpp)
             if layouts is not None:
-                chunk = layouts.numbers[stages, interleave]
-            fields = (stages, each, SCHEDULES.index(schedule), interleave, chunk)
+                chunk = layouts.numbers[stages, vpp]
+            fields = (stages, each, SCHEDULES.index(schedule), vpp, chunk)
             sort = stages > 1, is_split(schedule), each == 1
             lanes, table = found.setdefault(sort, ([], []))
             lanes.append(lane)

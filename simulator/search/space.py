@@ -1,7 +1,7 @@
 """The legal plans of a model on so many devices, as arrays: one entry for each shape.
 
 A shape is everything about a plan that changes what it computes, but not in which order: the axes,
-the micro-batch, zero, recompute, sequence_parallel and how experts are split. To a shape belong the
+the micro-batch, zero, recompute, sp and how experts are split. To a shape belong the
 orders in which it can run: schedules, interleaves, overlaps and rank orders. Two texts of the same
 program count once: a switch of `overlap` without anything to overlap stays on, what splits a data
 axis of one rank stays 0, and an axis of one rank stays where it usually is.
@@ -45,7 +45,7 @@ from workload.plan import Plan, text_of
 from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Indices, distinct
 
-SIZES = (*AXES, "micro_batch", "zero")  # of these keys the values are numbers
+SIZES = (*AXES, "mbs", "zero")  # of these keys the values are numbers
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Order:
     """In which order a shape runs, and its ranks stand on the axes."""
 
     schedule: str
-    interleave: int
+    vpp: int
     overlap: tuple[str, ...]
     ranks: str = USUAL
     dispatcher: str = AS_USUAL
@@ -68,7 +68,7 @@ class Space:
     columns: Mapping[str, Counts]
 
     def __len__(self) -> int:
-        return len(self.columns["x"])
+        return len(self.columns["tp"])
 
     def only(self, rows: Indices) -> Space:
         """A part of it."""
@@ -79,21 +79,21 @@ class Space:
         """How many micro-batches a rank of each shape runs."""
         c = self.columns
         return np.asarray(
-            self.problem.batch // (c["micro_batch"] * prod(c[axis] for axis in SHARDS["sequences"]))
+            self.problem.batch // (c["mbs"] * prod(c[axis] for axis in SHARDS["sequences"]))
         )
 
     def shape(self, at: int) -> dict[str, Any]:
         """One shape's fields of the plan."""
         fields: dict[str, Any] = {key: int(self.columns[key][at]) for key in SHAPE}
         fields["recompute"] = recomputes(self.problem)[fields["recompute"]]
-        fields["sequence_parallel"] = bool(fields["sequence_parallel"])
+        fields["sp"] = bool(fields["sp"])
         return fields
 
     def plan(self, at: int, order: Order) -> Plan:
         """One plan of the space."""
         fields = {**self.shape(at), **self.problem.others}
-        chunks = fields["pipe"] * order.interleave
-        split = fields["pipe"] > 1 and order.interleave == 1
+        chunks = fields["pp"] * order.vpp
+        split = fields["pp"] > 1 and order.vpp == 1
         unlike = split and SPLIT in self.problem.stack.plan  # even splits must be said
         if self.problem.gpt.layers % chunks or unlike:
             fields["stage_layers"] = nearly_even(self.problem.gpt.layers, chunks)
@@ -101,7 +101,7 @@ class Space:
             **fields,
             batch=self.problem.batch,
             schedule=order.schedule,
-            interleave=order.interleave,
+            vpp=order.vpp,
             overlap=order.overlap,
             order=order.ranks,
             dispatcher=order.dispatcher,
@@ -109,17 +109,17 @@ class Space:
 
     def dispatchers(self, at: int) -> Sequence[str]:
         """By which dispatchers a shape can run."""
-        return self.problem.dispatchers if self.columns["expert"][at] > 1 else [AS_USUAL]
+        return self.problem.dispatchers if self.columns["ep"][at] > 1 else [AS_USUAL]
 
     @cached_property
     def layouts(self) -> Layouts | None:
         """How layers lie in chunks, for a model with several kinds of them."""
-        stages = np.stack([self.columns["pipe"], self.micro_batches])
+        stages = np.stack([self.columns["pp"], self.micro_batches])
         alike = np.unique(stages[:, distinct(list(stages))[0]], axis=1)
         pairs = {
-            (pipe, interleave): None
-            for pipe, each in alike.T.tolist()
-            for _, interleave in schedules(self.problem, pipe, each)
+            (pp, vpp): None
+            for pp, each in alike.T.tolist()
+            for _, vpp in schedules(self.problem, pp, each)
         }
         return layouts_of(self.problem.gpt, pairs, in_v=in_v(self.problem.fixed))
 
@@ -158,15 +158,15 @@ class Space:
     def orders(self) -> Counts:
         """In how many orders each shape can run."""
         c, count = self.columns, np.ones(len(self), dtype=np.int64)
-        count[c["expert"] > 1] *= len(self.problem.dispatchers)
+        count[c["ep"] > 1] *= len(self.problem.dispatchers)
         if "overlap" not in self.problem.fixed:
             for flags in matters(self.problem, c).values():
                 count *= 1 + flags
         if "order" not in self.problem.fixed:
             one, kind = distinct([(c[axis] > 1).astype(np.int64) for axis in AXES])
             count *= np.array([len(self.rank_orders(at)) for at in one])[kind]
-        first, which = distinct([c["pipe"], micro_batches := self.micro_batches])
-        alike = ((int(c["pipe"][at]), int(micro_batches[at])) for at in first)
+        first, which = distinct([c["pp"], micro_batches := self.micro_batches])
+        alike = ((int(c["pp"][at]), int(micro_batches[at])) for at in first)
         runs = [len(schedules(self.problem, *pair)) for pair in alike]
         return np.asarray(count * np.array(runs, dtype=np.int64)[which])
 
@@ -202,7 +202,7 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
         raise lacking
     held = {int(tensor) for space in found for tensor in np.unique(space.columns[TENSOR])}
     for word in problem.also.get(TENSOR, ()):
-        if int(word) not in held and all(int(word) not in space.columns["x"] for space in found):
+        if int(word) not in held and all(int(word) not in space.columns["tp"] for space in found):
             raise PlanCannotRunError(
                 f"no plan of {problem.gpt.name} on {problem.devices} devices has "
                 f"{TENSOR}={word}; leave it out of what is tried also"
@@ -215,25 +215,25 @@ def _rows(problem: SearchProblem) -> Iterator[Counts]:
     gpt, n, recipe = problem.gpt, problem.devices, problem.fixed.get("recipe", NO_RECIPE)
     heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
     sizes = divisors(n)
-    xs = [x for x in problem.choices("x", sizes) if all(width % x == 0 for width in heads)]
+    xs = [x for x in problem.choices("tp", sizes) if all(width % x == 0 for width in heads)]
     whole = 1 if gpt.kv_rank or gpt.expert_latent else gpt.hidden  # latents are of whole rows
     ys = [y for y in problem.choices("y", sizes) if whole % y == 0]
     ys = [y for y in ys if splits_experts(gpt, recipe, "hidden", y)]
-    pipes = [p for p in problem.choices("pipe", sizes) if chunks_fit(problem, p)]
+    pipes = [p for p in problem.choices("pp", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
-    contexts = [c for c in problem.choices("context", sizes) if _splits(problem, c)]
+    contexts = [c for c in problem.choices("cp", sizes) if _splits(problem, c)]
     contexts = [c for c in contexts if c >= problem.least_context and trades(problem.fixed, c)]
     xs = [x for x in xs if divides(problem.fixed, gpt, x)]
     by_heads = problem.fixed.get("context_kind") == "ulysses"
-    for x, y, z, context, pipe in product(xs, ys, zs, contexts, pipes):
-        data, left = divmod(n, x * y * z * context * pipe)
-        if left or not data or data not in problem.choices("data", [data]):
+    for x, y, z, context, pp in product(xs, ys, zs, contexts, pipes):
+        data, left = divmod(n, x * y * z * context * pp)
+        if left or not data or data not in problem.choices("dp", [data]):
             continue
-        if problem.batch % (z * data) or not problem.in_family(x, y, z, pipe):
+        if problem.batch % (z * data) or not problem.in_family(x, y, z, pp):
             continue
         if context > 1 and by_heads and any(n % (x * context) for n in (gpt.heads, gpt.kv_heads)):
             continue
-        yield from _of_grid(problem, (x, y, z, context, data, pipe))
+        yield from _of_grid(problem, (x, y, z, context, data, pp))
 
 
 def _splits(problem: SearchProblem, context: int) -> bool:
@@ -249,9 +249,7 @@ def _none(problem: SearchProblem) -> str:
     if problem.fixed.get(NARROW):
         wide = {key: value for key, value in problem.fixed.items() if key != NARROW}
         if any(True for _ in _rows(replace(problem, fixed=wide, least_expert=1))):
-            return (
-                f"{none} and {NARROW}=true, which wants expert above 1; without it there are some"
-            )
+            return f"{none} and {NARROW}=true, which needs ep above 1; without it there are some"
     for key, value in problem.fixed.items():
         rest = {name: other for name, other in problem.fixed.items() if name != key}
         try:
@@ -265,13 +263,11 @@ def _none(problem: SearchProblem) -> str:
             return f"{none} and {key}={text_of(value)}; without {key} there are some"
     if problem.fixed:
         none = f"{none} and the fields that are fixed"
-    return (
-        f"{none}; z*data must divide the batch, x the heads, y the hidden width and pipe the layers"
-    )
+    return f"{none}; z*dp must divide the batch, tp the heads, y the hidden width and pp the layers"
 
 
 def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
-    x, y, z, context, data, pipe = grid
+    x, y, z, context, data, pp = grid
     per_rank = problem.batch // (z * data)
     zeros = problem.choices("zero", range(4) if data * context > 1 else [0])
     if shard := problem.fixed.get("shard", 0):
@@ -280,8 +276,8 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
     kinds = range(len(recomputes(problem)))
     experts = [list(splits_of(problem, x, (context, data), parallel=p)) for p in (False, True)]
     known: dict[bool, Counts] = {}
-    for micro_batch in problem.choices("micro_batch", divisors(per_rank)):
-        if per_rank % micro_batch or not schedules(problem, pipe, per_rank // micro_batch):
+    for micro_batch in problem.choices("mbs", divisors(per_rank)):
+        if per_rank % micro_batch or not schedules(problem, pp, per_rank // micro_batch):
             continue
         rows = micro_batch * problem.gpt.sequence // context
         if rows % problem.fixed.get("loss_chunks", 1):
@@ -289,7 +285,7 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
         splits = rows % x == 0 and y == 1
         if splits not in known:
             by_rows = [False, True] if splits and x > 1 else [False]
-            by_rows = [p for p in problem.choices("sequence_parallel", by_rows) if splits or not p]
+            by_rows = [p for p in problem.choices("sp", by_rows) if splits or not p]
             every = product(zeros, kinds, [(p, *split) for p in by_rows for split in experts[p]])
             known[splits] = that_run(problem, grid, [(*some, *rest) for *some, rest in every])
         if len(rest := known[splits]):
@@ -301,6 +297,6 @@ def _checked(space: Space) -> None:
     """Refuse what is fixed and fits no plan, in the plan's own words: the first plan stands for
     all."""
     shape = space.shape(0)
-    schedule, interleave = schedules(space.problem, shape["pipe"], int(space.micro_batches[0]))[0]
-    plan = space.plan(0, Order(schedule, interleave, overlaps(space.problem, shape)[0]))
+    schedule, vpp = schedules(space.problem, shape["pp"], int(space.micro_batches[0]))[0]
+    plan = space.plan(0, Order(schedule, vpp, overlaps(space.problem, shape)[0]))
     check(space.problem.gpt, plan)

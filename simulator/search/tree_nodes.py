@@ -124,7 +124,7 @@ def alike(
     first, which = numbers.alike(some)
     few = placed(some.base, some.lane[first], some.orders[first])
     e = entries
-    columns = which[e.lane], e.micro_batches, e.schedule, e.interleave, e.chunk
+    columns = which[e.lane], e.micro_batches, e.schedule, e.vpp, e.chunk
     ones, number = distinct(columns)
     return few, e.only(np.array(ones, dtype=np.int64), which[e.lane[ones]]), number
 
@@ -147,15 +147,15 @@ class Queue:
         """The first entry as plans: by each dispatcher, and with and, in a pipeline, without
         overlapped messages, which bounds of slots leave out."""
         at, entries, some = int(self.at[0]), self.slots.entries, self.slots.some
-        lane, pipe = int(entries.lane[at]), int(entries.pipe[at])
-        schedule, interleave = SCHEDULES[int(entries.schedule[at])], int(entries.interleave[at])
+        lane, pp = int(entries.lane[at]), int(entries.pp[at])
+        schedule, vpp = SCHEDULES[int(entries.schedule[at])], int(entries.vpp[at])
         overlaps = [self.slots.slot_program.overlap]
-        if pipe > 1 and "overlap" not in space.problem.fixed:
+        if pp > 1 and "overlap" not in space.problem.fixed:
             overlaps.append(tuple(switch for switch in overlaps[0] if switch != "pp"))
         ranks = ORDERS[int(some.orders[lane])]
         row = int(some.rows[lane])
         return [
-            space.plan(row, Order(schedule, interleave, overlap, ranks, dispatcher))
+            space.plan(row, Order(schedule, vpp, overlap, ranks, dispatcher))
             for overlap, dispatcher in product(overlaps, space.dispatchers(row))
         ]
 
@@ -176,11 +176,10 @@ class PipelineNode:
         habits, op_bounds = self.slots.slot_program.lowered.habits, self.slots.op_bounds
         links = op_bounds.link_ticks(self.plan.grid, nbytes)
         if habits.scatter_gather:  # some are sent in parts
-            parts = op_bounds.link_ticks(self.plan.grid, nbytes // self.plan.x)
+            parts = op_bounds.link_ticks(self.plan.grid, nbytes // self.plan.tp)
             links = [*map(min, links, parts)]
         chunks = [
-            entries.chunk_of(self.at, number)
-            for number in range(self.plan.pipe * self.plan.interleave)
+            entries.chunk_of(self.at, number) for number in range(self.plan.pp * self.plan.vpp)
         ]
         ends = schedule_ticks(self.plan, self._slot_ticks, chunks, links, habit=habits.messages)
         steps = self.slots.steps_of_stages(self.at)

@@ -19,7 +19,7 @@ from workload.splits.context import LONG
 ORDERED = {"schedule": "1f1b", "overlap": OVERLAPS, "order": USUAL}
 MOST = 2000  # shapes
 FEW = 10  # plans, which are found in other orders of one shape
-FRUGAL = {"micro_batch": 1, "overlap": (), "order": USUAL}
+FRUGAL = {"mbs": 1, "overlap": (), "order": USUAL}
 # Of few wide layers a layer that runs again needs more than what all layers saved.
 LEAST = ({"recompute": "full"}, {"recompute": "none"})
 NODE = 8  # devices, which most nodes do not exceed
@@ -34,13 +34,13 @@ def likely(space: Space) -> Space | None:
     keep = np.ones(len(space), dtype=bool)
     with_experts = (c["z"] == c["z"].min(), c["zero"] <= 1) if space.problem.gpt.experts else ()
     for good in (
-        c["context"] == c["context"].min(),
+        c["cp"] == c["cp"].min(),
         *with_experts,
-        c["micro_batch"] == c["micro_batch"].min(),
+        c["mbs"] == c["mbs"].min(),
         c["y"] == c["y"].min(),
-        (c["zero"] % 2 == 1) | (c["data"] == 1),
+        (c["zero"] % 2 == 1) | (c["dp"] == 1),
         c["recompute"] == c["recompute"].max(),
-        c["x"] <= NODE,
+        c["tp"] <= NODE,
     ):
         keep = keep & good if (keep & good).any() else keep
     rows = np.flatnonzero(keep)
@@ -72,7 +72,7 @@ def enough_devices(problem: SearchProblem, machine: Machine) -> int | None:
 
 def split_sequences_may_fit(problem: SearchProblem, machine: Machine) -> bool:
     """Whether plans that split long sequences over context were not searched and may fit."""
-    if problem.splits_sequences or "context" in problem.fixed or problem.gpt.sequence < LONG:
+    if problem.splits_sequences or "cp" in problem.fixed or problem.gpt.sequence < LONG:
         return False
     return _may_fit(replace(problem, splits_sequences=True), machine)
 

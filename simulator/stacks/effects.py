@@ -17,13 +17,13 @@ Values = Mapping[str, Any]
 SPLIT = ">1"
 # Where a key has an effect, if that is not in all plans.
 EFFECTIVE: Mapping[str, Values] = {
-    "sequence_parallel": {"x": SPLIT},
-    "context_kind": {"context": SPLIT},
-    "context_heads": {"context": SPLIT},
-    "context_latents": {"context": SPLIT},
-    "schedule": {"pipe": SPLIT},
+    "sp": {"tp": SPLIT},
+    "context_kind": {"cp": SPLIT},
+    "context_heads": {"cp": SPLIT},
+    "context_latents": {"cp": SPLIT},
+    "schedule": {"pp": SPLIT},
     "reshard": {"zero": 3},
-    "fp8_dispatch": {"expert": SPLIT},
+    "fp8_dispatch": {"ep": SPLIT},
 }
 
 
@@ -54,9 +54,9 @@ def in_effect(plan: Plan, gpt: GPT | None, messages: str = "") -> Iterator[str]:
     nor, without an MLP for all tokens, about that. Megatron hides messages between stages under
     virtual ones alone."""
     sizes: dict[str, Any] = {axis: getattr(plan, axis) for axis in AXES}
-    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.data, "expert": plan.expert}
+    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.dp, "ep": plan.ep}
     sizes["sums_rows"] = 0
-    alone = messages == MEGATRON and plan.interleave == 1 and plan.schedule == "1f1b"
+    alone = messages == MEGATRON and plan.vpp == 1 and plan.schedule == "1f1b"
     for each in PASSES:
         if each.name == "shared" and gpt is not None and not gpt.shared_ffn:
             continue

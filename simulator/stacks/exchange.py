@@ -33,7 +33,7 @@ ROW_ITEM_BYTES = 2
 def sends_once(plan: Plan, exchange: str) -> bool:
     """Whether a token goes once to each node, on a stack whose own exchange is this."""
     usual = exchange == ONCE and plan.dispatcher == USUAL
-    return plan.expert > 1 and (usual or plan.dispatcher == ONCE_PER_NODE)
+    return plan.ep > 1 and (usual or plan.dispatcher == ONCE_PER_NODE)
 
 
 def sends_own_rows(plan: Plan, exchange: str) -> bool:
@@ -53,7 +53,7 @@ def gathered_payloads(gpt: GPT, plan: Plan) -> dict[str, float]:
     the dtype of its local_probs. Not modelled: scores in the dtype of training, which is
     Megatron-Core's default; recipes and its guide to experts set --moe-router-dtype fp32.
     """
-    if plan.dispatcher != ALL_GATHER or plan.expert == 1:
+    if plan.dispatcher != ALL_GATHER or plan.ep == 1:
         return {}
     every = gpt.experts / gpt.topk
     wide = ITEM_BYTES["fp32"] / ITEM_BYTES[plan.precision]
@@ -70,7 +70,7 @@ def gathered_payloads(gpt: GPT, plan: Plan) -> dict[str, float]:
 
 def gathered_copies(plan: Plan) -> dict[str, tuple[int, int]]:
     """By label, bytes read and written per element by the casts around these sums."""
-    if plan.dispatcher != ALL_GATHER or plan.expert == 1 or plan.precision == "fp32":
+    if plan.dispatcher != ALL_GATHER or plan.ep == 1 or plan.precision == "fp32":
         return {}
     cast = ITEM_BYTES[plan.precision] + ITEM_BYTES["fp32"]
     own_and_all = {"combine.grad.tokens.gather": (cast, cast)}
@@ -93,11 +93,11 @@ def share_sent_once(gpt: GPT, plan: Plan, machine: Machine, *, in_a_row: bool = 
     >>> from topologies.machine_files import load_machine
     >>> from workload.gpt import find_model
     >>> gpt = find_model("mixtral-8x7b")
-    >>> plan = Plan(data=16, expert=8, batch=16, micro_batch=1)
+    >>> plan = Plan(dp=16, ep=8, batch=16, mbs=1)
     >>> round(share_sent_once(gpt, plan, load_machine("dgx-h100")), 3)
     1.0
     """
-    if plan.expert == 1 or not gpt.experts:
+    if plan.ep == 1 or not gpt.experts:
         return 1.0
     return _share(gpt, _spread(plan, machine), in_a_row)
 
@@ -217,9 +217,9 @@ def least_share_sent_once(
     experts `in_a_row` one part may have all of a token's."""
     if in_a_row:
         return 1 / gpt.topk
-    apart = plan.x * plan.y * plan.z * plan.context * plan.pipe * plan.expert_parts > 1
+    apart = plan.tp * plan.y * plan.z * plan.cp * plan.pp * plan.expert_parts > 1
     per_node = machine.segments(plan.grid.ranks).per_node
-    return _least_share(gpt, plan.expert, per_node, apart)
+    return _least_share(gpt, plan.ep, per_node, apart)
 
 
 @session_cached(1024)

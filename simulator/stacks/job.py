@@ -21,7 +21,7 @@ from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of
 from workload.splits.plan_values import CHOICES, MOST
 
 # Of what is assumed, in order; after it what else the stack gives, where that is not the default.
-SAID = ("batch", "micro_batch", "overlap", "attention", "gradients", "zero", "recompute")
+SAID = ("batch", "mbs", "overlap", "attention", "gradients", "zero", "recompute")
 TRAINED = "bf16"
 Refusal = Callable[[Mapping[str, Any]], SimgptError | None]  # why words are no plan that runs
 
@@ -55,7 +55,7 @@ def job_of(
     check_layout(text, gpt)
     _check_precision(words.get("precision", TRAINED))
     words, asked = in_fp8(words, stack)
-    layers = max(gpt.layers // _size(words, "pipe") // _size(words, "interleave"), 1)
+    layers = max(gpt.layers // _size(words, "pp") // _size(words, "vpp"), 1)
     defaults = stack.plan_defaults(layers, words)
     if str(words.get("precision", TRAINED)) != TRAINED:
         defaults.pop("gradients", None)
@@ -83,7 +83,7 @@ def job_of(
     assumed = tuple(
         (key, text_of(getattr(plan, key))) for key in (*SAID, *further) if key not in said
     )
-    mine = asked.model(gpt, plan.x)
+    mine = asked.model(gpt, plan.tp)
     remarks = [] if beside is None else [remark(beside, plan)]
     return Job(mine, plan, asked, (*_remarks(gpt, mine, asked, plan), *remarks), assumed)
 
@@ -169,7 +169,8 @@ def _remarks(gpt: GPT, mine: GPT, stack: Stack, plan: Plan) -> Iterator[str]:
     if plan.recipe != NO_RECIPE:
         yield f"{plan.recipe}: the layers' linears by {recipe_of(plan.recipe).words}"
     if mine.vocab != gpt.vocab:
-        yield f"the vocabulary of {gpt.vocab:,} counts as {mine.vocab:,} under {stack.name}"
+        how = "padded" if mine.vocab > gpt.vocab else "cut"
+        yield f"vocabulary {how} to {mine.vocab:,}"
 
 
 def _size(words: Mapping[str, Any], key: str) -> int:

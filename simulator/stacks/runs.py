@@ -152,12 +152,12 @@ class Runs:
         )
 
     def _blocking_refusal(self, plan: Plan) -> str:
-        if self.messages != DEEPSPEED or plan.pipe == 1:
+        if self.messages != DEEPSPEED or plan.pp == 1:
             return ""
-        if plan.interleave > 1 or plan.schedule != "1f1b":
+        if plan.vpp > 1 or plan.schedule != "1f1b":
             return (
                 f"the messages of {self.by} block, as those of 1F1B with one chunk a stage can; "
-                "use schedule=1f1b and interleave=1"
+                "use schedule=1f1b and vpp=1"
             )
         if "pp" in plan.overlap:
             return (
@@ -201,14 +201,14 @@ class Runs:
         )
 
     def _experts_refusal(self, plan: Plan) -> str:
-        split = plan.expert > 1 or plan.dispatcher != USUAL
+        split = plan.ep > 1 or plan.dispatcher != USUAL
         if split and (why := self.dispatcher_refusal(plan.dispatcher)):
             return why
         if not fills_axes(self.can, _fields(plan, None)):
             return (
-                f"{self.by} splits an expert over no rank or over all of x={plan.x}, and has "
-                f"different ones on all ranks of context={plan.context} and of x that do not, not "
-                f"expert={plan.expert} with expert_tensor={plan.expert_tensor}"
+                f"{self.by} splits an expert over no rank or over all of tp={plan.tp}, and has "
+                f"different ones on all ranks of cp={plan.cp} and of x that do not, not "
+                f"ep={plan.ep} with etp={plan.etp}"
             )
         return ""
 
@@ -218,11 +218,11 @@ def fills_axes(can: Mapping[str, Any], of: Field) -> Any:
     one, which `can.experts_fill_axes` asks for."""
     if not can.get("experts_fill_axes"):
         return True
-    x, tensor = of("x"), of("expert_tensor")
-    ranks = of("context") * (1 + (tensor == 1) * (x - 1))
+    x, tensor = of("tp"), of("etp")
+    ranks = of("cp") * (1 + (tensor == 1) * (x - 1))
     alike = (tensor == 0) | (tensor == x)
-    one = (of("expert") == 1) & alike
-    return one | ((of("expert") > 1) & (alike | (tensor == 1)) & (of("expert") % ranks == 0))
+    one = (of("ep") == 1) & alike
+    return one | ((of("ep") > 1) & (alike | (tensor == 1)) & (of("ep") % ranks == 0))
 
 
 def recompute_refusal(by: str, can: Mapping[str, Any], recompute: str) -> str:

@@ -38,7 +38,7 @@ from workload.passes.exchanges.kernels import ExchangeKernels
 from workload.passes.stack import TRAINING, Habits
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
-from workload.plan import Plan, text_of
+from workload.plan import Plan, in_axonn_words, text_of
 from workload.recipes.table import FP8, NO_RECIPE
 from workload.recomputation.parts import SELECTIVE
 
@@ -79,13 +79,14 @@ class Stack:
 
     def spread(self, plan: Plan, gpt: GPT, said: Container[str] = ()) -> Plan:
         """The plan with its layers on stages as the stack has them, unless the user `said` how."""
-        return spread(plan, self.model(gpt, plan.x), str(self.plan.get(SPLIT, "")), said)
+        return spread(plan, self.model(gpt, plan.tp), str(self.plan.get(SPLIT, "")), said)
 
     def text(self, plan: Plan) -> str:
         """The plan in the one grammar, so that it is the same plan where the stack reads it: what
         stands at its default, but not at the stack's, is said too, and overlaps are not where they
-        are the stack's."""
-        said = dict(word.split("=") for word in str(plan).split(","))
+        are the stack's. AxoNN's stacks have AxoNN's words."""
+        text = self.in_words(plan, plan.text())
+        said = dict(word.split("=") for word in text.split(","))
         for key, default in self.plan_defaults(1, plan).items():
             value = getattr(plan, key)
             same = value == default or (key == "overlap" and set(value) == set(default))
@@ -95,6 +96,11 @@ class Stack:
                 said[key] = text_of(value)
         words = ",".join(f"{key}={value}" for key, value in said.items())
         return f"{words},precision={FP8}" if self.fp8 else words
+
+    def in_words(self, plan: Plan, text: str) -> str:
+        """A text about a plan with axes as the stack's users call them: tp is x for AxoNN's, and
+        for all stacks where tensor parallelism has further axes."""
+        return in_axonn_words(text) if plan.is_3d or self.family == AXONN else text
 
     def linears(self, plan: Plan) -> str:
         """In what the layers' linears multiply, where that is not the plan's precision: fp8 as the
@@ -109,7 +115,7 @@ class Stack:
     def vocab(self, size: int, x: int) -> int:
         """The vocabulary that the model has under the stack: padded, or cut, for x to divide."""
         multiple = int(self.vocabulary.get("multiple", 1))
-        multiple *= x if self.vocabulary.get("times_x") else 1
+        multiple *= x if self.vocabulary.get("times_tp") else 1
         rounded = math.floor if self.vocabulary.get("cut") else math.ceil
         return rounded(size / multiple) * multiple
 
@@ -272,6 +278,7 @@ class Stack:
         return (0, 0) if found is None else (found[0], found[1])
 
 
+AXONN = "axonn"  # the family of its stacks
 SWITCHES = (
     "early_stop",
     "gathers_ahead",
@@ -310,7 +317,7 @@ def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: 
     """The kernels with the fused softmax of causal squares, or with one in steps where that does
     not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
     short sequences."""
-    heads, habits = plan.micro_batch * gpt.heads // plan.x, kernels.habits
+    heads, habits = plan.mbs * gpt.heads // plan.tp, kernels.habits
     if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
         passes, launches = softmax["fused"], {}
     else:

@@ -14,6 +14,8 @@ from simulator.stacks.where import above
 from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
 from topologies.session import session_cached
+from workload.grid import order_read
+from workload.splits.former_words import key_now, keys_now
 
 FRAMEWORKS = {  # of frameworks and their parts, without hyphens, their stack of today
     **dict.fromkeys(("megatron", "megatronlm", "mcore", "megatroncore", "mlm"), "megatron-core"),
@@ -121,6 +123,22 @@ def _document(name: str) -> Mapping[str, Any]:
                 "give a .toml file"
             )
         path = _SHIPPED / f"{name}.toml"
-    document = _FILE.document(path)
+    document = _in_words_of_today(_FILE.document(path))
     check_document(document, path.name)
-    return dict(document)
+    return document
+
+
+def _in_words_of_today(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A stack's document with axes and fields of plans by their names of today."""
+    found = dict(document)
+    found |= {table: keys_now(found[table]) for table in ("plan", "can") if table in found}
+    vocabulary = found.get("vocabulary")
+    if isinstance(vocabulary, Mapping) and "times_x" in vocabulary:
+        found["vocabulary"] = {**vocabulary, "times_tp": vocabulary["times_x"]}
+        del found["vocabulary"]["times_x"]
+    can = found.get("can")
+    if isinstance(can, dict):
+        for key, now in (("axes", key_now), ("order", order_read)):
+            if isinstance(can.get(key), list):
+                can[key] = [now(each) if isinstance(each, str) else each for each in can[key]]
+    return found

@@ -153,8 +153,7 @@ APART: Rule = (
 )
 NEEDS: Rule = (
     _list_of(_is_need),
-    'a list of tables such as {when = {x = ">1", experts = ">0"}, needs = {sequence_parallel = '
-    "true}}",
+    'a list of tables such as {when = {tp = ">1", experts = ">0"}, needs = {sp = true}}',
 )
 CAN: dict[str, Rule] = {
     "apart": APART,
@@ -163,7 +162,7 @@ CAN: dict[str, Rule] = {
     "overlaps_always": SWITCH,
     "experts_fill_axes": SWITCH,
     "overlap": (_list_of(lambda each: each in EVERY), f"a list of some of {', '.join(EVERY)}"),
-    "order": (_list_of(_is_order), 'a list of orders such as "x-y-z-data-pipe"'),
+    "order": (_list_of(_is_order), 'a list of orders such as "tp-dp-pp"'),
     "recompute": (_list_of(lambda each: each in AGAIN), f"a list of some of {', '.join(AGAIN)}"),
     **{key: VALUES for key in KEYS if key not in TEXTS_OF_SEVERAL},
     "axes": (_list_of(lambda each: each in AXES), f"a list of some of {', '.join(AXES)}"),
@@ -175,7 +174,7 @@ CAN: dict[str, Rule] = {
     "dispatchers": DISPATCHERS,
     "searched_dispatchers": DISPATCHERS,
 }
-VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_x": SWITCH, "cut": SWITCH}
+VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_tp": SWITCH, "cut": SWITCH}
 MESSAGES: Rule = (lambda value: value in HABITS, f"one of {', '.join(filter(None, HABITS))}")
 EXCHANGE: Rule = (lambda value: value in EXCHANGES, f"one of {', '.join(EXCHANGES)}")
 GRAPHS: Rule = (
@@ -251,7 +250,7 @@ LOG: dict[str, Rule] = {
     "flops": (COUNTS_OF_LOGS.__contains__, f"one of {', '.join(COUNTS_OF_LOGS)}")
 }
 SELECTIVES = (SELECTIVE, PER_OP)
-UNPLANNED = (*AXES, "batch", "micro_batch", "stage_layers")
+UNPLANNED = (*AXES, "batch", "mbs", "stage_layers")
 PLANNED = tuple(key for key in KEYS if key not in UNPLANNED)
 TABLES: dict[str, tuple[str, ...]] = {
     "plan": (*PLANNED, *NO_KEYS),
@@ -273,7 +272,7 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
         elif key == OTHERWISE:
             _check(table, (_table_of(_is_word), "a table of stacks' names"), f"{origin}: {key}")
         elif key not in TABLES or not isinstance(table, Mapping):
-            raise StackError(f"{origin}: {key} is no table of a stack; {', '.join(TABLES)} are")
+            raise StackError(f"{origin}: {key} is not a table of a stack; {', '.join(TABLES)} are")
         else:
             _check_keys(table, TABLES[key], f"{origin}: {key}")
     _check_plan(document.get("plan", {}), origin)

@@ -18,9 +18,9 @@ def spread(plan: Plan, gpt: GPT, split: str, said: Container[str]) -> Plan:
     layers lie, where there is one stage, and where stages have several chunks."""
     if split != BY_COST or any(key in said for key in UNEVEN):
         return plan
-    if plan.pipe == 1 or plan.interleave > 1:
+    if plan.pp == 1 or plan.vpp > 1:
         return plan
-    return replace(plan, stage_layers=layers_by_cost(gpt, plan.pipe))
+    return replace(plan, stage_layers=layers_by_cost(gpt, plan.pp))
 
 
 def layers_by_cost(gpt: GPT, stages: int) -> tuple[int, ...]:

@@ -35,9 +35,9 @@ def defaults_of(plan: Given, said: Said) -> dict[str, Any]:
 def given_where(plan: Given, said: Said) -> dict[str, Any]:
     """The keys that the rules of a stack's `plan` give one that says this.
 
-    >>> rules = {"where": [{"when": {"x": ">1"}, "sequence_parallel": True}]}
-    >>> given_where(rules, {"x": "8"}), given_where(rules, {})
-    ({'sequence_parallel': True}, {})
+    >>> rules = {"where": [{"when": {"tp": ">1"}, "sp": True}]}
+    >>> given_where(rules, {"tp": "8"}), given_where(rules, {})
+    ({'sp': True}, {})
     """
     found: dict[str, Any] = {}
     known = {**_OF_PLANS, **plan, **(said if isinstance(said, Mapping) else _words(said))}

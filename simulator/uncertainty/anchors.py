@@ -46,15 +46,15 @@ FARTHEST = 5.0  # doublings from which on an anchor says nothing
 MOST = 3  # anchors that count together
 PADDING = 0.02  # doublings of parameters by which plans of one model may differ
 DEGREES = {
-    "tp": ("x", "y"),
+    "tp": ("tp", "y"),
     "z": ("z",),
-    "pp": ("pipe",),
-    "cp": ("context",),
-    "ep": ("expert",),
-    "mbs": ("micro_batch",),
+    "pp": ("pp",),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "mbs": ("mbs",),
 }
 WORDS = (
-    "recompute", "schedule", "interleave", "zero", "shard", "sequence_parallel", "overlap",
+    "recompute", "schedule", "vpp", "zero", "shard", "sp", "overlap",
     "gradients", "optimizer", "offload", "dispatcher",
 )  # fmt: skip
 TABLE = "anchored"

@@ -212,8 +212,8 @@ def table_of(*, experts: bool) -> str:
 
 def run_of_plan(stack: Stack, device: str, plan: Plan) -> Run:
     """A plan on a stack and on devices of that name as a run."""
-    tensor, family = plan.x * plan.y > 1, stack.family or stack.name
-    return Run(stack.name, family, *gpu_names(device), plan.grid.ranks, tensor, plan.pipe > 1)
+    tensor, family = plan.tp * plan.y > 1, stack.family or stack.name
+    return Run(stack.name, family, *gpu_names(device), plan.grid.ranks, tensor, plan.pp > 1)
 
 
 def gpu_names(device: str) -> tuple[str, str]:
@@ -227,13 +227,13 @@ def gpu_names(device: str) -> tuple[str, str]:
 def _words(run: Run, alike: int, sources: int, kind: str) -> str:
     if not alike:
         return (
-            f"outside what was validated: no published run{kind} is like {run.stack} on "
-            f"{run.devices:,} {run.gpu}"
+            f"not validated: no comparable published run{kind} of {run.stack} on {run.devices:,} "
+            f"{run.gpu}"
         )
-    runs = f"run{kind} that is" if alike == 1 else f"runs{kind} that are"
+    runs = "run" if alike == 1 else "runs"
     of = "1 source" if sources == 1 else f"{sources} sources"
-    few = "; these are few, so runs that are less alike count for more" if alike < FEW else ""
-    return f"from {alike:,} published {runs} alike, of {of}{few}"
+    few = "; these are few, so less similar runs count as well" if alike < FEW else ""
+    return f"from {alike:,} comparable published {runs}{kind} ({of}){few}"
 
 
 @session_cached(2)

@@ -33,21 +33,21 @@ MODELS = {
     "BLOOM": TOGETHER["BLOOM"],
 }
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "x": (1, 2, 4),
+    "tp": (1, 2, 4),
     "y": (1, 2, 4),
     "z": (1, 2, 4),
-    "context": (1, 2, 4),
+    "cp": (1, 2, 4),
     "context_kind": CHOICES["context_kind"],
-    "data": (1, 2, 3, 4),
-    "pipe": (1, 2, 3, 4, 8),
-    "interleave": (1, 2, 3),
+    "dp": (1, 2, 3, 4),
+    "pp": (1, 2, 3, 4, 8),
+    "vpp": (1, 2, 3),
     "schedule": ("1f1b", "gpipe", "zb-h1", "zb-1p", "zb-2p"),
     "split": ("even", "uneven", "ends"),
     "zero": (0, 1, 2, 3),
     "shard": (0, 2),
     "reshard": (True, False),
     "offload": ("none", "optimizer", "update"),
-    "sequence_parallel": (False, True),
+    "sp": (False, True),
     "attention": ("flash", "unfused"),
     "recompute": ("none", "selective", "full", "full:1"),
     "overlap": (
@@ -62,14 +62,14 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "model": tuple(MODELS),
     "dropout": (0.0, 0.1),
 }
-PLAIN = {"interleave", "schedule", "zero", "shard", "reshard", "offload", "sequence_parallel"}
+PLAIN = {"vpp", "schedule", "zero", "shard", "reshard", "offload", "sp"}
 PLAIN |= {*AXES, "context_kind", "attention", "recompute", "overlap"}
 
 
 def case(row: Row) -> Case:
     """The model and the plan of a row; a PlanError or PlanCannotRunError says why not."""
-    chunks = row["pipe"] * row["interleave"]
-    cells = row["z"] * row["data"] * row["micro_batches"]
+    chunks = row["pp"] * row["vpp"]
+    cells = row["z"] * row["dp"] * row["micro_batches"]
     layers, counts = _layers(row["split"], chunks)
     batch = lcm(BATCH, cells)
     plan = Plan(
@@ -77,7 +77,7 @@ def case(row: Row) -> Case:
         stage_layers=counts,
         ends_as_layers=row["split"] == "ends",
         batch=batch,
-        micro_batch=batch // cells,
+        mbs=batch // cells,
         precision="fp64",
     )
     gpt = replace(MODELS[row["model"]], layers=layers, dropout=row["dropout"])
@@ -123,15 +123,15 @@ def every_pair() -> Iterator[Pair]:
 
 def is_refused(row: Row) -> bool:
     """Whether what is known of a row breaks a rule, whatever the rest may be."""
-    turns = row.get("interleave", 1) > 1
+    turns = row.get("vpp", 1) > 1
     return (
-        (turns and (row.get("pipe") == 1 or row.get("schedule", "1f1b") != "1f1b"))
-        or (turns and row.get("micro_batches", 0) % row.get("pipe", 1) > 0)
+        (turns and (row.get("pp") == 1 or row.get("schedule", "1f1b") != "1f1b"))
+        or (turns and row.get("micro_batches", 0) % row.get("pp", 1) > 0)
         or (turns and row.get("micro_batches") == 1)
-        or (row.get("sequence_parallel", False) and row.get("y", 1) > 1)
-        or (row.get("attention") == "unfused" and row.get("context", 1) > 1)
+        or (row.get("sp", False) and row.get("y", 1) > 1)
+        or (row.get("attention") == "unfused" and row.get("cp", 1) > 1)
         or (row.get("shard", 0) > 0 and row.get("zero") == 0)
-        or (row.get("shard", 0) > 0 and row.get("data", 2) % 2 > 0)
+        or (row.get("shard", 0) > 0 and row.get("dp", 2) % 2 > 0)
     )
 
 

@@ -52,9 +52,9 @@ def _rank(
 
 def plan_of(micro_batches: int = 2, **keys: Any) -> Plan:
     """A plan for the batches of the parity tests."""
-    cells = keys.get("z", 1) * keys.get("data", 1)
+    cells = keys.get("z", 1) * keys.get("dp", 1)
     keys = {"precision": "fp32", **keys}
-    return Plan(batch=BATCH, micro_batch=BATCH // (cells * micro_batches), **keys)
+    return Plan(batch=BATCH, mbs=BATCH // (cells * micro_batches), **keys)
 
 
 def eight_plans() -> list[Case]:
@@ -74,13 +74,13 @@ def eight_plans() -> list[Case]:
 def two_ranks() -> list[Case]:
     """Plans of two ranks along every axis, pipelines first."""
     return [
-        (SMALL, plan_of(4, pipe=2)),
-        (SMALL, plan_of(4, pipe=2, schedule="zb-h1", overlap=())),
-        (replace(SMALL, layers=4), plan_of(4, pipe=2, interleave=2)),
-        (LLAMA, plan_of(x=2, sequence_parallel=True)),
+        (SMALL, plan_of(4, pp=2)),
+        (SMALL, plan_of(4, pp=2, schedule="zb-h1", overlap=())),
+        (replace(SMALL, layers=4), plan_of(4, pp=2, vpp=2)),
+        (LLAMA, plan_of(tp=2, sp=True)),
         (SMALL, plan_of(y=2)),
         (SMALL, plan_of(z=2)),
-        (SMALL, plan_of(data=2, zero=3)),
+        (SMALL, plan_of(dp=2, zero=3)),
     ]
 
 
@@ -106,7 +106,7 @@ def _trained(
 
 def trainer_of(rank: int, device: torch.device, gpt: GPT, plan: Plan, **how: Any) -> Trainer:
     """A trainer that starts from the reference's weights."""
-    program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+    program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
     groups = ProcessGroups(rank, TIMEOUT_S)
     trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW, **how)
     whole = start(gpt)
@@ -159,12 +159,12 @@ def collectives_of_one(rank: int, device: torch.device) -> list[list[float]]:
     group = torch.distributed.new_group([rank], use_local_synchronization=True)
     found = []
     for kind in ("all_gather", "reduce_scatter", "all_reduce"):
-        for stream in (COMPUTE, "data"):
+        for stream in (COMPUTE, "dp"):
             for sizes in ((3,), (2, 4)):
                 sources = [torch.arange(1.0, n + 1, device=device) for n in sizes]
                 targets = [torch.zeros_like(source) for source in sources]
                 targets = sources if kind == "all_reduce" else targets
-                op = Op(kind, kind, ("a",), ("b",), STEP, stream, ("data",), dtype="fp32")
+                op = Op(kind, kind, ("a",), ("b",), STEP, stream, ("dp",), dtype="fp32")
                 work = issue(op, list(zip(sources, targets, strict=True)), group, None)
                 assert (work is None) == (stream == COMPUTE)
                 if work is not None:

@@ -27,10 +27,10 @@ from workload.plan_text import parse_plan
 LAYERS, ROUNDS = 2, 2  # of a chunk; of micro-batches, as a multiple of the stages
 STAGES = 8  # at most, where the order of their calls is played
 MANY = 3  # stages and micro-batches from which on a rank's program has nothing new
-PRESET_PLANS = ("x=2,z=4,data=2,recompute=full,micro_batch=1", "pipe=2,data=8,zero=1")
+PRESET_PLANS = ("tp=2,z=4,dp=2,recompute=full,mbs=1", "pp=2,dp=8,zero=1")
 Case = tuple[str, GPT, Plan]
-SIZES = ("x", "y", "z", "data", "shard")
-COUNTS = (*SIZES, "pipe", "interleave", "stage_layers", "batch", "micro_batch")
+SIZES = ("tp", "y", "z", "dp", "shard")
+COUNTS = (*SIZES, "pp", "vpp", "stage_layers", "batch", "mbs")
 
 
 @cache
@@ -70,14 +70,14 @@ def pipelines() -> list[Case]:
 
 def _of_few_stages() -> Iterator[Case]:
     for name, gpt, plan in published():
-        if 1 < plan.pipe <= STAGES or plan.stage_layers:
+        if 1 < plan.pp <= STAGES or plan.stage_layers:
             yield name, gpt, plan
-        elif plan.pipe > STAGES:
-            pipe = STAGES - plan.pipe % 2
+        elif plan.pp > STAGES:
+            pp = STAGES - plan.pp % 2
             sequences = plan.batch // plan.micro_batches
-            batch = sequences * min(plan.micro_batches, ROUNDS * pipe)
-            layers = LAYERS * pipe * plan.interleave
-            fewer = replace(plan, pipe=pipe, batch=batch, ends_as_layers=False)
+            batch = sequences * min(plan.micro_batches, ROUNDS * pp)
+            layers = LAYERS * pp * plan.vpp
+            fewer = replace(plan, pp=pp, batch=batch, ends_as_layers=False)
             yield name, of_layers(gpt, layers), fewer
 
 
@@ -88,12 +88,12 @@ def cut(gpt: GPT, plan: Plan) -> tuple[GPT, Plan]:
     fewer = replace(
         plan,
         recompute=f"{word}:1" if some else word,
-        batch=sequences * min(plan.micro_batches, ROUNDS * plan.pipe),
+        batch=sequences * min(plan.micro_batches, ROUNDS * plan.pp),
     )
     if plan.stage_layers:
         counts = tuple(min(count, LAYERS) for count in plan.stage_layers)
         return of_layers(gpt, sum(counts)), replace(fewer, stage_layers=counts)
-    chunks = plan.pipe * plan.interleave
+    chunks = plan.pp * plan.vpp
     ends = 2 if plan.ends_as_layers and chunks > 1 else 0
     each = min((gpt.layers + ends) // chunks, LAYERS)
     return of_layers(gpt, each * chunks - ends), fewer
@@ -116,13 +116,13 @@ def structure_of(gpt: GPT, plan: Plan) -> Hashable:
     heads = 0 < gpt.kv_heads < gpt.heads, gpt.width % 8 == 0
     model = gpt.tied, gpt.norm, gpt.activation, gpt.positions, gpt.biases, gpt.embedding_norm
     set_too = bool(gpt.dropout), bool(gpt.goldfish_k), bool(plan.stage_layers)
-    depth = min(plan.pipe, MANY), min(plan.interleave, 2), min(plan.micro_batches, MANY)
+    depth = min(plan.pp, MANY), min(plan.vpp, 2), min(plan.micro_batches, MANY)
     return model, heads, set_too, depth, _axes(plan), _choices(plan)
 
 
 def order_of(gpt: GPT, plan: Plan) -> Hashable:
     """What the order of the stages' calls follows from."""
-    chunks = plan.pipe, plan.interleave, plan.stage_layers, plan.micro_batches
+    chunks = plan.pp, plan.vpp, plan.stage_layers, plan.micro_batches
     return chunks, _axes(plan), _choices(plan), gpt.layers, gpt.tied
 
 

@@ -26,7 +26,7 @@ PARTS = (
     "dispatchers",
     "folds",
     "masks",
-    "context",
+    "cp",
     "latent",
     "windows",
     "oss",

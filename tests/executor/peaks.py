@@ -131,7 +131,7 @@ def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
         head_width=gpt.head_width * WIDER // MORE_HEADS,
         sequence=gpt.sequence * longer,
     )
-    fuller = replace(plan, batch=FULLER * plan.batch, micro_batch=FULLER * plan.micro_batch)
+    fuller = replace(plan, batch=FULLER * plan.batch, mbs=FULLER * plan.mbs)
     return wide, replace(fuller, precision=precision)
 
 
@@ -139,8 +139,8 @@ def widened(gpt: GPT, plan: Plan) -> Case:
     """A model and a plan of `plans_of_every_kind`, so large that fixed costs do not count: of
     more sequences where several ranks share one."""
     widths = {name: WIDENED * getattr(gpt, name) for name in WIDTHS}
-    sequences = MORE_SEQUENCES * plan.x * plan.y
-    fuller = replace(plan, batch=sequences * plan.batch, micro_batch=sequences * plan.micro_batch)
+    sequences = MORE_SEQUENCES * plan.tp * plan.y
+    fuller = replace(plan, batch=sequences * plan.batch, mbs=sequences * plan.mbs)
     return replace(gpt, **widths), fuller
 
 
@@ -180,8 +180,8 @@ class _Alone(ProcessGroups):
 
 def trainers(gpt: GPT, plan: Plan) -> Iterator[Trainer]:
     """What trains on the first rank of each stage, one after the other."""
-    for stage in range(plan.pipe):
-        rank = plan.grid.rank({**dict.fromkeys(("x", "y", "z", "data"), 0), "pipe": stage})
+    for stage in range(plan.pp):
+        rank = plan.grid.rank({**dict.fromkeys(("tp", "y", "z", "dp"), 0), "pp": stage})
         dist.init_process_group("fake", rank=rank, world_size=plan.grid.ranks, store=FakeStore())
         try:
             program = lower(gpt, plan, stage)
@@ -204,7 +204,7 @@ def rows_of_every_kind() -> list[Row]:
 
 def _kinds(row: Row) -> set[str]:
     gpt, plan = case(row)
-    return {op.kind for stage in range(plan.pipe) for op in lower(gpt, plan, stage).ops}
+    return {op.kind for stage in range(plan.pp) for op in lower(gpt, plan, stage).ops}
 
 
 def main() -> None:

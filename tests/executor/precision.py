@@ -120,7 +120,7 @@ def played(rank: int, cases: Sequence[Case], head: float) -> list[dict[str, Any]
     for gpt, plan in cases:
         key = (gpt, plan.batch)
         known[key] = known.get(key) or exact(*key, head)
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         cpu = torch.device("cpu")
         groups = ProcessGroups(rank, TIMEOUT_S)
         trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=ONE_STEP)

@@ -92,33 +92,33 @@ def cases_once(precision: str) -> Mapping[str, Case]:
 def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     """Models and plans in whose programs every kind of op is; whether matmuls take other forms, and
     a stage."""
-    plain = Plan(batch=4, micro_batch=2, precision=precision)
+    plain = Plan(batch=4, mbs=2, precision=precision)
     yield SMALL, plain, False, 0
     yield LLAMA, replace(plain, recompute="full"), False, 0
     yield BLOOM, replace(plain, offload="optimizer"), False, 0
     yield BLOOM, replace(plain, offload="update"), False, 0
-    sharded = replace(plain, data=2, zero=3, micro_batch=1, overlap=())
+    sharded = replace(plain, dp=2, zero=3, mbs=1, overlap=())
     yield BLOOM, replace(sharded, offload="parameters"), False, 0
     yield DROPPING, replace(plain, attention="unfused"), False, 0
     yield SMALL, replace(plain, matmul_forms="tuned"), True, 0
-    yield SMALL, replace(plain, x=2, y=2, z=2, micro_batch=1), False, 0
-    yield LLAMA, replace(plain, y=2, data=2, zero=2, micro_batch=1), False, 0
-    yield LLAMA, replace(plain, x=2, sequence_parallel=True), False, 0
-    yield SMALL, replace(plain, x=2, sequence_parallel=True), False, 0
-    yield SMALL, replace(plain, pipe=2), False, 0
+    yield SMALL, replace(plain, tp=2, y=2, z=2, mbs=1), False, 0
+    yield LLAMA, replace(plain, y=2, dp=2, zero=2, mbs=1), False, 0
+    yield LLAMA, replace(plain, tp=2, sp=True), False, 0
+    yield SMALL, replace(plain, tp=2, sp=True), False, 0
+    yield SMALL, replace(plain, pp=2), False, 0
     yield SMALL, replace(plain, loss="fused"), False, 0
-    yield SMALL, replace(plain, x=2, data=2, micro_batch=1, optimizer="muon"), False, 0
-    yield SMALL, replace(plain, data=2, micro_batch=1, optimizer="fedkseed-step"), False, 0
+    yield SMALL, replace(plain, tp=2, dp=2, mbs=1, optimizer="muon"), False, 0
+    yield SMALL, replace(plain, dp=2, mbs=1, optimizer="fedkseed-step"), False, 0
     for rule, sequences in (("sgd", 2), ("sgd-momentum", 2), ("lomo", 4)):
-        yield SMALL, replace(plain, optimizer=rule, micro_batch=sequences), False, 0
+        yield SMALL, replace(plain, optimizer=rule, mbs=sequences), False, 0
     for kind in CONTEXT_KINDS:
-        yield LLAMA, replace(plain, context=2, context_kind=kind), False, 0
+        yield LLAMA, replace(plain, cp=2, context_kind=kind), False, 0
     yield LATENT, plain, False, 0
-    gathered = replace(plain, context=2, context_kind="all_gather", context_latents=True)
+    gathered = replace(plain, cp=2, context_kind="all_gather", context_latents=True)
     yield LATENT, gathered, False, 0
     for recipe in ("fp8-delayed", "fp8-tensorwise"):
         yield SMALL, replace(plain, recipe=recipe), False, 0
-    two = replace(plain, data=2, micro_batch=1, expert=2)
+    two = replace(plain, dp=2, mbs=1, ep=2)
     yield MIXTURE, two, False, 0
     yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
     yield MIXTURE, replace(two, dispatcher="all_gather"), False, 0
@@ -140,7 +140,7 @@ def rehearse(program: Program, found: dict[str, Case]) -> None:
     There are no other ranks: what would come from them is made of this rank's own values.
     """
     grid, table = program.plan.grid, BufferTable(program, CPU)
-    rank = grid.rank({"pipe": program.stage})
+    rank = grid.rank({"pp": program.stage})
     at = RankContext(grid=grid, rank=rank, device=CPU, adamw=AdamW(lr=0.1, clip=0.1), seed=3)
     load(table, program, rank, initial_values(program, 0))
     _feed(program, table, at)

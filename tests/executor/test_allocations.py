@@ -137,7 +137,7 @@ def check(rows: Sequence[Row], longer: int = LONGER) -> None:
         gpt, plan = wide_case(row, longer=longer)
         found = beyond(gpt, plan)
         if found and all(0 < peak.excess_bytes <= BLOCKS_BYTES for peak in found):
-            plan = replace(plan, batch=2 * plan.batch, micro_batch=2 * plan.micro_batch)
+            plan = replace(plan, batch=2 * plan.batch, mbs=2 * plan.mbs)
             found = beyond(gpt, plan)
         wrong += [(str(plan), row["model"], peak.program.stage, peak.excess) for peak in found]
     assert wrong == []
@@ -156,10 +156,10 @@ def test_the_allocator_holds_what_the_program_says(number: int) -> None:
 
 
 # The first of these rows without its dropout, interleaving and micro-batches, and the last one.
-STAGES = {"y": 2, "data": 2, "pipe": 2, "recompute": "selective", "micro_batches": 2}
+STAGES = {"y": 2, "dp": 2, "pp": 2, "recompute": "selective", "micro_batches": 2}
 STAGES |= {"offload": "optimizer", "zero": 2, "reshard": False}
-UNFUSED = {"x": 2, "data": 4, "shard": 2, "zero": 2, "recompute": "full", "model": "Qwen"}
-UNFUSED |= {"offload": "update", "sequence_parallel": True, "attention": "unfused"}
+UNFUSED = {"tp": 2, "dp": 4, "shard": 2, "zero": 2, "recompute": "full", "model": "Qwen"}
+UNFUSED |= {"offload": "update", "sp": True, "attention": "unfused"}
 
 
 @pytest.mark.parametrize("row", [STAGES, UNFUSED], ids=["stages", "unfused"])
@@ -181,7 +181,7 @@ def test_every_kind_of_op_keeps_to_its_operands(precision: str) -> None:
     seen = set()
     for small, plan, _, _ in plans_of_every_kind(precision):
         gpt, fuller = widened(small, plan)
-        most = MARGIN * max(lower(gpt, fuller, s).peak.total_bytes for s in range(plan.pipe))
+        most = MARGIN * max(lower(gpt, fuller, s).peak.total_bytes for s in range(plan.pp))
         most += ONEDNN_BYTES if precision == "bf16" else 0
         found = excess_by_kind(gpt, fuller)
         assert {kind: excess for kind, excess in found.items() if excess > most} == {}, plan
@@ -204,7 +204,7 @@ ROUTED = {
 
 def routed_case(name: str) -> Case:
     small, how = ROUTED[name]
-    return widened(small, parse_plan(f"data=2,precision=fp32,micro_batch=2,{how}", batch=4))
+    return widened(small, parse_plan(f"dp=2,precision=fp32,mbs=2,{how}", batch=4))
 
 
 @pytest.mark.parametrize(
@@ -233,17 +233,17 @@ def test_in_bf16_matmuls_hold_a_little_more_than_the_program_says(number: int) -
 
 
 OVER_GLOO = (
-    "data=2,zero=3",
-    "x=2",
+    "dp=2,zero=3",
+    "tp=2",
     pytest.param("z=2", marks=pytest.mark.slow),
     pytest.param("z=2,overlap=none", marks=pytest.mark.slow),
-    pytest.param("data=2,zero=2,recompute=full", marks=pytest.mark.slow),
+    pytest.param("dp=2,zero=2,recompute=full", marks=pytest.mark.slow),
 )
 
 
 def allocated(rank: int, how: str) -> tuple[int, int, list[int]]:
     """A step's peak as the program says, with gloo's copies, and as allocated in two runs."""
-    gpt, plan = find_model("tiny-1m"), parse_plan(f"{how},precision=fp32,micro_batch=4", batch=8)
+    gpt, plan = find_model("tiny-1m"), parse_plan(f"{how},precision=fp32,mbs=4", batch=8)
     program = lower(gpt, plan)
     groups = ProcessGroups(rank, TIMEOUT_S)
     trainer = Trainer(program, groups, rank=rank, device=CPU, adamw=ADAMW)
@@ -263,7 +263,7 @@ def test_over_gloo_copies_of_what_is_gathered_or_scattered_come_on_top(how: str)
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_model_of_a_million_parameters_allocates_what_its_program_says(precision: str) -> None:
-    plan = parse_plan(f"data=1,precision={precision},micro_batch=8", batch=8)
+    plan = parse_plan(f"dp=1,precision={precision},mbs=8", batch=8)
     (peak,) = peaks(find_model("tiny-1m"), plan)
     assert abs(peak.excess) < MARGIN
 
@@ -277,7 +277,7 @@ def test_a_kernel_that_keeps_a_copy_exceeds_the_program(
         KERNELS[kind](op, copies, writes, at)
 
     monkeypatch.setattr(prepared, "KERNELS", {**KERNELS, kind: copying})
-    dense = (find_model("tiny-1m"), parse_plan("data=1,precision=fp32", batch=8))
+    dense = (find_model("tiny-1m"), parse_plan("dp=1,precision=fp32", batch=8))
     (peak,) = peaks(*(dense if kind == "loss_grad" else routed_case("drops")))
     assert peak.excess > MARGIN
 
@@ -295,7 +295,7 @@ SLICED = {
 def weights(rank: int, spec: str) -> list[dict[str, torch.Tensor]]:
     """A model's weights after some steps, with kernels in small slices and in whole tensors."""
     gpt, how = SLICED[spec]
-    program = lower(gpt, parse_plan(f"micro_batch=4,precision=fp64,{how}", batch=BATCH))
+    program = lower(gpt, parse_plan(f"mbs=4,precision=fp64,{how}", batch=BATCH))
     found = []
     for scratch_bytes in (16_000, 1 << 30):
         groups = ProcessGroups(rank, TIMEOUT_S)

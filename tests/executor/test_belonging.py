@@ -23,7 +23,7 @@ from workload.plan_text import parse_plan
 STEP = 6
 JOB = Job(
     gpt=find_model("tiny-30k"),
-    plan=parse_plan("data=1,batch=4"),
+    plan=parse_plan("dp=1,batch=4"),
     steps=12,
     saving=Saving(folder="c", resume=True),
     text_sha256="a" * 64,
@@ -65,8 +65,8 @@ def model(**changed: Any) -> dict[str, Any]:
         (schedule(kind="cosine"), "--lr-schedule", "constant", "cosine"),
         (schedule(warmup_steps=3), "--warmup-steps", "0", "3"),
         ({"seed": 7}, "--seed", "0", "7"),
-        ({"plan": parse_plan("data=1,batch=8")}, "--batch", "4", "8"),
-        ({"plan": parse_plan("data=1,batch=4,optimizer=muon")}, "optimizer", "adamw", "muon"),
+        ({"plan": parse_plan("dp=1,batch=8")}, "--batch", "4", "8"),
+        ({"plan": parse_plan("dp=1,batch=4,optimizer=muon")}, "optimizer", "adamw", "muon"),
         (model(dropout=0.1), "dropout", "0.0", "0.1"),
         (model(goldfish_k=4), "goldfish_k", "0", "4"),
         ({"text": "b.txt", "text_sha256": "b" * 64}, "--data", "Python's manual", "b.txt"),
@@ -87,7 +87,7 @@ def test_what_differs_is_named_with_both_values(
         {},
         {"text": "elsewhere.txt"},
         {"steps": 400},
-        {"plan": parse_plan("x=2,zero=1,precision=fp32,batch=4")},
+        {"plan": parse_plan("tp=2,zero=1,precision=fp32,batch=4")},
         {"saving": Saving(folder="d", resume=True, every_steps=3, keep=9)},
         {"threads": 2},
         {"timeout_s": 5.0},

@@ -25,7 +25,7 @@ PLACE = RankContext(grid=Grid(), rank=0, device=CPU, adamw=AdamW())
 
 def table_of(*buffers: Buffer, ops: tuple[Op, ...] = ()) -> BufferTable:
     named = {buffer.name: buffer for buffer in buffers}
-    return BufferTable(Program(TINY, parse_plan("data=1"), ops, named, {}), CPU)
+    return BufferTable(Program(TINY, parse_plan("dp=1"), ops, named, {}), CPU)
 
 
 def test_persistent_buffers_live_from_the_start_and_are_zero() -> None:
@@ -60,7 +60,7 @@ def test_what_lies_in_the_hosts_memory_is_told_apart() -> None:
 def test_buffers_that_are_summed_together_lie_in_one_arena() -> None:
     parts = [Buffer(name, (2, n), "fp32", "gradients", True) for name, n in (("a", 3), ("b", 5))]
     names = ("a", "b")
-    op = Op("reduce", "all_reduce", names, names, BLOCK, axes=("data",), dtype="fp32")
+    op = Op("reduce", "all_reduce", names, names, BLOCK, axes=("dp",), dtype="fp32")
     table = table_of(*parts, ops=(op,))
     ((source, target),) = table.pairs(table.slot_pairs(op))
     assert source is target
@@ -84,7 +84,7 @@ def test_two_sums_of_the_same_buffers_share_an_arena_and_sum_each_buffer_once(
     """As where gradients are summed over data and then, some more with them, over the two copies
     of the model: what the second one sums are whole arenas, or the buffers that it alone has."""
     parts = [Buffer(name, (n,), "fp32", "gradients", True) for n, name in enumerate("abcd", 2)]
-    pairs = ((first, "data"), (second, "opposite"))
+    pairs = ((first, "dp"), (second, "opposite"))
     ops = [Op(axis, "all_reduce", tuple(n), tuple(n), BLOCK, axes=(axis,)) for n, axis in pairs]
     table = table_of(*parts, ops=tuple(ops))
     for number, name in enumerate("abcd"):
@@ -101,7 +101,7 @@ def test_two_sums_of_the_same_buffers_share_an_arena_and_sum_each_buffer_once(
 
 
 def test_after_a_step_only_what_lasts_is_left() -> None:
-    program = lower(TINY, parse_plan("data=1,recompute=full,micro_batch=2", batch=4))
+    program = lower(TINY, parse_plan("dp=1,recompute=full,mbs=2", batch=4))
     table = BufferTable(program, CPU)
     ready = prepare(program, table, ProcessGroups(0, 1.0), PLACE)
     for op in ready.ops:

@@ -39,14 +39,14 @@ from workload.splits.plan_values import PRECISIONS
 TASK = Calibration(precisions=("fp32",), quick=True)
 MADE = machine_to_dict(load_machine("perlmutter"))
 PLANS = (
-    "data=1",
-    "x=2,y=2,z=2,data=2,recompute=full",
-    "x=2,overlap=none",
-    "y=2,z=2,micro_batch=1",
-    "z=4,data=2,micro_batch=2",
-    "x=2,sequence_parallel=true,attention=unfused",
-    "pipe=2,micro_batch=2",
-    "pipe=2,micro_batch=2,data=2,zero=3,schedule=zb-h1",
+    "dp=1",
+    "tp=2,y=2,z=2,dp=2,recompute=full",
+    "tp=2,overlap=none",
+    "y=2,z=2,mbs=1",
+    "z=4,dp=2,mbs=2",
+    "tp=2,sp=true,attention=unfused",
+    "pp=2,mbs=2",
+    "pp=2,mbs=2,dp=2,zero=3,schedule=zb-h1",
 )
 
 
@@ -78,7 +78,7 @@ def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, q
 
 def test_every_kind_of_op_of_latent_attention_has_a_sample() -> None:
     latent = replace(find_model("tiny-llama-40k"), kv_heads=0, q_rank=8, kv_rank=8, rope_width=2)
-    program = lower(latent, parse_plan("x=2,precision=fp32", batch=16))
+    program = lower(latent, parse_plan("tp=2,precision=fp32", batch=16))
     wanted = {op.kind for op in program.ops if not op.communicates} - {"fence"}
     assert wanted <= sampled("fp32", quick=True)
 
@@ -171,7 +171,7 @@ def test_made_up_tables_make_a_machine_that_predicts() -> None:
     assert machine.device.memory_bytes == 2**29
     assert machine.device.usable_bytes == 2**29 - 2**20
     assert machine.device.peak_flops_per_s["fp32"] == pytest.approx(1e9)
-    for text in ("data=2", "data=2,zero=3", "pipe=2,micro_batch=1"):
+    for text in ("dp=2", "dp=2,zero=3", "pp=2,mbs=1"):
         plan = parse_plan(f"{text},precision=fp32", batch=4)
         prediction = predict(find_model("tiny-30k"), plan, machine)
         least_s = prediction.model_flops_per_s_per_device * prediction.step_s / 1e9
@@ -302,7 +302,7 @@ def test_after_an_update_of_torch_a_machine_is_calibrated_again(
 def test_a_quick_calibration_of_this_machine_predicts_every_tiny_model() -> None:
     said: list[str] = []
     machine = machine_from_dict(calibrate(TASK, 1, said.append, one_rank=True), "calibration")
-    plan = parse_plan("data=1,precision=fp32", batch=2)
+    plan = parse_plan("dp=1,precision=fp32", batch=2)
     times = [predict(find_model(f"tiny-{size}"), plan, machine).step_s for size in ("1m", "25m")]
     assert 0 < times[0] < times[1]
     assert_names(said[-1], "1 rank")
@@ -320,7 +320,7 @@ def test_kernels_are_measured_in_the_slices_of_the_step_they_come_from(
 
     monkeypatch.setattr(timing, "_timings", played)
     monkeypatch.setattr(timing, "_mean", float)
-    place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    place = RankContext(grid=Grid(dp=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
     wide = [sample for sample in samples("fp32") if sample.key == "gelu"][-1]
     least = LEAST_SCRATCH_BYTES["cpu"]
     assert wide.peak_bytes // 128 > SCRATCH_BYTES["cpu"]
@@ -374,14 +374,14 @@ def test_the_host_that_issues_a_gpus_ops_is_timed_apart(monkeypatch: pytest.Monk
     monkeypatch.setattr(timing.dist, "barrier", lambda: None)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(moments))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    place = RankContext(grid=Grid(data=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
+    place = RankContext(grid=Grid(dp=1), rank=0, device=torch.device("cpu"), adamw=AdamW())
     sample = samples("fp32")[0]
     assert timing.issue_s(sample, place, ProcessGroups(0, 1.0)) == pytest.approx(0.3)
 
 
 def test_a_step_of_small_ops_waits_for_the_host_that_issues_them() -> None:
     """Kernels that take a millisecond at most, each issued in ten."""
-    plan, gpt = parse_plan("data=1,precision=fp32", batch=4), find_model("tiny-30k")
+    plan, gpt = parse_plan("dp=1,precision=fp32", batch=4), find_model("tiny-30k")
     program = lower(gpt, plan)
     kinds = {op.kind for op in program.ops} - {"fence"}
     quick = replace(made_up(1), host={f"{kind}@fp32": 1e-2 for kind in kinds})

@@ -59,7 +59,7 @@ def test_every_kind_of_sample_can_be_played(monkeypatch: pytest.MonkeyPatch) -> 
             continue
         played.add(sample.key)
         for rank in (0, 1) if sample.grid else (0,):
-            place = RankContext(grid=Grid(data=2), rank=rank, device=CPU, adamw=AdamW())
+            place = RankContext(grid=Grid(dp=2), rank=rank, device=CPU, adamw=AdamW())
             place = timing._sliced(sample, place)
             if sample.grid:
                 assert place.grid.ranks == sample.grid.ranks == 2
@@ -73,7 +73,7 @@ def test_every_kind_of_sample_can_be_played(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("step", [0, 1])
 def test_attention_on_parts_of_sequences_takes_the_time_of_its_own_kernels(step: int) -> None:
     """Of old tables, which have none of them, that of attention on whole sequences."""
-    plan = parse_plan("context=2,precision=fp32", batch=2)
+    plan = parse_plan("cp=2,precision=fp32", batch=2)
     ops = lower(find_model("tiny-30k"), plan).ops
     op = next(op for op in ops if op.label == f"attention.{step}")
     own, whole = "attention.ring" + (".unmasked" if step else ""), "attention"
@@ -115,10 +115,10 @@ def test_any_models_ops_of_experts_can_be_measured_one_by_one(
     """Fewer experts, and fewer rows for some, than other tables have parts."""
     monkeypatch.setattr(ProcessGroups, "prepare", lambda *_: None)
     gpt = replace(find_model("tiny-mixtral-130k"), experts=4, capacity=capacity)
-    program = lower(gpt, parse_plan("data=2,expert=2,precision=fp32", batch=2))
+    program = lower(gpt, parse_plan("dp=2,ep=2,precision=fp32", batch=2))
     ops = {op.kind: op for op in program.ops if op.kind in {*COUNTS, *NUMBERED}}
     assert len(ops) == len(COUNTS) + len(NUMBERED)
-    place = RankContext(grid=Grid(data=2), rank=0, device=CPU, adamw=AdamW())
+    place = RankContext(grid=Grid(dp=2), rank=0, device=CPU, adamw=AdamW())
     for op in ops.values():
         sample = Sample(op.kind, {}, repeats(op, program))
         _, ready, table = timing._prepared(sample, 2, place, ProcessGroups(0, 1.0))
@@ -129,6 +129,6 @@ def test_any_models_ops_of_experts_can_be_measured_one_by_one(
 
 
 def test_a_run_whose_exchanges_are_not_measured_says_so_and_is_not_predicted() -> None:
-    once = parse_plan("data=2,expert=2,dispatcher=once_per_node", batch=4)
+    once = parse_plan("dp=2,ep=2,dispatcher=once_per_node", batch=4)
     assert_names(_not_measured(None, once), "dispatcher=once_per_node")
     assert _not_measured(None, replace(once, dispatcher="all_gather")) == ""

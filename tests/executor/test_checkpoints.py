@@ -51,7 +51,7 @@ LAYOUT = Layout(shape=(2,), padded=(2,), split=((),))
 
 
 def draft_of(folder: Path, rank: int = 0, ranks: int = 1, timeout_s: float = 60.0) -> Draft:
-    job = Job(gpt=find_model("tiny-30k"), plan=parse_plan({"data": ranks}), steps=9)
+    job = Job(gpt=find_model("tiny-30k"), plan=parse_plan({"dp": ranks}), steps=9)
     return Draft(
         folder=folder,
         keep=2,
@@ -235,7 +235,7 @@ def test_ten_minutes_are_asked_for_at_halves_of_what_is_left(
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(SaveSchedule, "_told", lambda _, saves, further: (saves, further))
-    schedule = SaveSchedule(Saving(folder="x", every_s=600.0), 0, CPU)
+    schedule = SaveSchedule(Saving(folder="tp", every_s=600.0), 0, CPU)
     saved = []
     for step in range(1, 1300):
         clock[0] += 1.0
@@ -246,7 +246,7 @@ def test_ten_minutes_are_asked_for_at_halves_of_what_is_left(
 
 @pytest.mark.parametrize("done", [0, 5, 6])
 def test_a_run_is_saved_after_the_same_steps_wherever_it_goes_on(done: int) -> None:
-    schedule = SaveSchedule(Saving(folder="x", every_steps=4), done, CPU)
+    schedule = SaveSchedule(Saving(folder="tp", every_steps=4), done, CPU)
     due = [step for step in range(done + 1, 13) if schedule.is_due(step)]
     assert due == [step for step in (4, 8, 12) if step > done]
 
@@ -259,7 +259,7 @@ def test_what_is_being_written_is_not_changed_by_the_next_step() -> None:
 
 
 ZEROS = ["zero=0", "zero=1", "zero=2", "zero=3", "zero=1,shard=2", "zero=3,shard=2"]
-GRIDS = ["x=1,y=2,z=2,data=4", "x=2,y=1,z=1,data=4", "x=2,y=2,z=1,data=2", "x=2,context=2,data=2"]
+GRIDS = ["tp=1,y=2,z=2,dp=4", "tp=2,y=1,z=1,dp=4", "tp=2,y=2,z=1,dp=2", "tp=2,cp=2,dp=2"]
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(100, marks=pytest.mark.slow)])
@@ -270,12 +270,12 @@ def test_each_part_is_written_by_one_rank_and_read_by_any_plan(examples: int) ->
 
 def each_part_is_written_once(zero: str, axes: str, precision: str) -> None:
     """Whole tensors of counted numbers, cut for 8 or 16 ranks, written once, and cut again."""
-    if "shard" in zero and "data=2" in axes:
+    if "shard" in zero and "dp=2" in axes:
         zero = zero.partition(",")[0]
     gpt = find_model("tiny-30k")
     plan = parse_plan(f"{axes},{zero},precision={precision}", batch=16)
     grid, program = plan.grid, lower(gpt, plan)
-    other = lower(gpt, parse_plan(f"x=2,precision={precision}", batch=16))
+    other = lower(gpt, parse_plan(f"tp=2,precision={precision}", batch=16))
     targets = {each.name: each.layout for each in kept_of(other)}
     for kept in list(kept_of(program))[::7]:
         count = int(torch.Size(kept.layout.shape).numel())
@@ -301,26 +301,26 @@ def test_a_rank_is_slow_that_takes_one_and_a_half_times_the_median() -> None:
 @pytest.mark.parametrize(
     "split",
     [
-        "data=4,expert=2,zero=1",
-        "data=4,expert=2,zero=3",
-        "data=4,expert=4",
-        "x=2,data=2,expert=4,expert_tensor=1,sp=true,zero=1",
-        "context=2,data=2,expert=2,zero=2",
-        "context=4,expert=2,zero=1",
-        "context=2,data=2,expert=4,zero=1",
-        "x=4,expert=2,expert_tensor=2,sp=true",
-        "x=4,data=2,expert=2,expert_tensor=1,sp=true,zero=3",
-        "x=2,data=4,expert=2,expert_tensor=4,sp=true,zero=1",
-        "context=8,expert=2,expert_tensor=2,zero=1",
-        "data=8,expert=2,shard=4,zero=3",
-        "x=2,data=4,expert=4,expert_tensor=1,sp=true,shard=2,zero=1",
+        "dp=4,ep=2,zero=1",
+        "dp=4,ep=2,zero=3",
+        "dp=4,ep=4",
+        "tp=2,dp=2,ep=4,etp=1,sp=true,zero=1",
+        "cp=2,dp=2,ep=2,zero=2",
+        "cp=4,ep=2,zero=1",
+        "cp=2,dp=2,ep=4,zero=1",
+        "tp=4,ep=2,etp=2,sp=true",
+        "tp=4,dp=2,ep=2,etp=1,sp=true,zero=3",
+        "tp=2,dp=4,ep=2,etp=4,sp=true,zero=1",
+        "cp=8,ep=2,etp=2,zero=1",
+        "dp=8,ep=2,shard=4,zero=3",
+        "tp=2,dp=4,ep=4,etp=1,sp=true,shard=2,zero=1",
     ],
 )
 def test_every_part_of_all_experts_is_written(split: str) -> None:
     gpt = find_model("tiny-mixtral-130k")
     plan = parse_plan(split, batch=8)
     program, grid = lower(gpt, plan), plan.grid
-    other = lower(gpt, parse_plan("x=2", batch=8))
+    other = lower(gpt, parse_plan("tp=2", batch=8))
     for kept in (each for each in kept_of(program) if ".l1." in f".{each.name}"):
         count = int(torch.Size(kept.layout.shape).numel())
         whole = torch.arange(1.0, count + 1).view(kept.layout.shape)
@@ -338,14 +338,14 @@ def test_of_two_copies_of_the_model_one_is_written_and_both_are_read() -> None:
     """Each part once, by the first half of the stages; a rank of the second half reads what the one
     at its place in the opposite stage wrote, and ranks of another grid the parts that they hold."""
     gpt = replace(find_model("tiny-30k"), layers=4)
-    two_way = "pipe=4,x=2,data=2,schedule=dualpipe,micro_batch=1,zero=1"
+    two_way = "pp=4,tp=2,dp=2,schedule=dualpipe,mbs=1,zero=1"
     plan = parse_plan(two_way, batch=32)
     grid, stages = plan.grid, [lower(gpt, plan, stage) for stage in range(4)]
     at = {rank: grid.coordinates(rank) for rank in range(grid.ranks)}
-    held = {rank: list(kept_of(stages[place["pipe"]])) for rank, place in at.items()}
-    written = {r: [k.name for k in written_by(stages[at[r]["pipe"]], r)] for r in at}
-    assert not any(names for rank, names in written.items() if at[rank]["pipe"] > 1)
-    plain = lower(gpt, parse_plan("x=4", batch=32))
+    held = {rank: list(kept_of(stages[place["pp"]])) for rank, place in at.items()}
+    written = {r: [k.name for k in written_by(stages[at[r]["pp"]], r)] for r in at}
+    assert not any(names for rank, names in written.items() if at[rank]["pp"] > 1)
+    plain = lower(gpt, parse_plan("tp=4", batch=32))
     targets = {each.name: each.layout for each in kept_of(plain)}
     assert {name for names in written.values() for name in names} == targets.keys()
     for kept in {each.name: each for own in held.values() for each in own}.values():

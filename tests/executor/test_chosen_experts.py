@@ -29,7 +29,7 @@ BATCH = 8
 
 
 def test_choices_that_run_again_count_once() -> None:
-    plan = parse_plan("recompute=full,data=1,batch=4,mbs=2")
+    plan = parse_plan("recompute=full,dp=1,batch=4,mbs=2")
     program = lower(find_model(MIXTRAL), plan)
     found = ChosenExperts(4, plan.micro_batches)
     routes = [op for op in program.ops if op.kind == "route" and op.part.layer == 1]
@@ -43,7 +43,7 @@ def test_choices_that_run_again_count_once() -> None:
 
 @pytest.mark.parametrize(
     ("plan", "axes"),
-    [("x=2,y=2,data=2", ("y", "x")), ("x=2,data=2,sp=true", ("y",)), ("z=2,context=2", ("y", "x"))],
+    [("tp=2,y=2,dp=2", ("y", "tp")), ("tp=2,dp=2,sp=true", ("y",)), ("z=2,cp=2", ("y", "tp"))],
 )
 def test_ranks_that_choose_alike_count_once(plan: str, axes: tuple[str, ...]) -> None:
     assert copies_of_choices(parse_plan(plan, batch=BATCH)) == axes
@@ -60,13 +60,13 @@ def trained(model: str, plan: Plan, steps: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "text", "steps"),
     [
-        (MIXTRAL, "data=2,expert=2", 3),
-        (MIXTRAL, "data=2,expert=2,recompute=full,micro_batch=1", 2),
-        (MIXTRAL, "x=2,data=2,expert=2,expert_tensor=2", 2),
-        (MIXTRAL, "x=2,data=2,expert=4,expert_tensor=1,sp=true", 2),
+        (MIXTRAL, "dp=2,ep=2", 3),
+        (MIXTRAL, "dp=2,ep=2,recompute=full,mbs=1", 2),
+        (MIXTRAL, "tp=2,dp=2,ep=2,etp=2", 2),
+        (MIXTRAL, "tp=2,dp=2,ep=4,etp=1,sp=true", 2),
         (MIXTRAL, "y=2,z=2", 2),
-        (DEEPSEEK, "data=2,expert=2,pipe=2,micro_batch=2", 2),
-        (DEEPSEEK, "context=2,data=2,expert=4", 2),
+        (DEEPSEEK, "dp=2,ep=2,pp=2,mbs=2", 2),
+        (DEEPSEEK, "cp=2,dp=2,ep=4", 2),
     ],
 )
 def test_every_choice_of_a_run_is_counted_once(model: str, text: str, steps: int) -> None:
@@ -83,11 +83,11 @@ def test_every_choice_of_a_run_is_counted_once(model: str, text: str, steps: int
 @pytest.mark.parametrize(
     ("model", "text"),
     [
-        (MIXTRAL, "data=2,expert=2"),
-        (MIXTRAL, "data=4,expert=4,zero=1"),
-        (MIXTRAL, "x=2,data=2,expert=4,expert_tensor=1,sp=true"),
-        (DEEPSEEK, "data=2,expert=2,recompute=full"),
-        (DEEPSEEK, "context=2,data=2,expert=4"),
+        (MIXTRAL, "dp=2,ep=2"),
+        (MIXTRAL, "dp=4,ep=4,zero=1"),
+        (MIXTRAL, "tp=2,dp=2,ep=4,etp=1,sp=true"),
+        (DEEPSEEK, "dp=2,ep=2,recompute=full"),
+        (DEEPSEEK, "cp=2,dp=2,ep=4"),
     ],
 )
 def test_the_histogram_of_a_step_predicts_its_rows_and_its_fullest_rank(
@@ -119,7 +119,7 @@ def test_the_histogram_of_a_step_predicts_its_rows_and_its_fullest_rank(
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_what_a_run_writes_is_what_predict_reads(tmp_path: Path) -> None:
-    path, plan = tmp_path / "routing.json", ("--plan", "data=2,expert=2,precision=fp32")
+    path, plan = tmp_path / "routing.json", ("--plan", "dp=2,ep=2,precision=fp32")
     how = ("--batch", "8", "--no-predict", "--json", "--device", "cpu", "--timeout", "250")
     said = simgpt("run", MIXTRAL, *plan, *how, "--steps", "2", "--routing-out", str(path))
     assert said.status == 0, said.err

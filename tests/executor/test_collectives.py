@@ -19,11 +19,11 @@ TIMEOUT_S = 5.0  # time enough for two busy ranks to connect
 
 
 def op(kind: str, stream: str) -> Op:
-    return Op("op", kind, ("a", "b"), ("c", "d"), STEP, stream, ("data",), dtype="fp64")
+    return Op("op", kind, ("a", "b"), ("c", "d"), STEP, stream, ("dp",), dtype="fp64")
 
 
 def both_ways(rank: int, function: Callable[[int, str], Any]) -> list[Any]:
-    return [function(rank, stream) for stream in (COMPUTE, "data")]
+    return [function(rank, stream) for stream in (COMPUTE, "dp")]
 
 
 def gathered_and_scattered(rank: int, stream: str) -> list[list[float]]:
@@ -58,7 +58,7 @@ def together(rank: int, kind: str) -> list[list[float]]:
     targets = [torch.empty(sizes[1] * n, dtype=torch.float64) for n in SIZES]
     targets = parts if kind == "all_reduce" else targets
     pairs: Pairs = list(zip(parts, targets, strict=True))
-    coalesced(op(kind, "data"), pairs, group).wait()
+    coalesced(op(kind, "dp"), pairs, group).wait()
     return [tensor.tolist() for tensor in targets]
 
 
@@ -102,7 +102,7 @@ class Pending:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in COLLECTIVES if kind != RING_SHIFT])
-@pytest.mark.parametrize("stream", [COMPUTE, "data"])
+@pytest.mark.parametrize("stream", [COMPUTE, "dp"])
 def test_every_collective_runs_on_its_communicators_own_stream(
     monkeypatch: pytest.MonkeyPatch, kind: str, stream: str
 ) -> None:
@@ -138,7 +138,7 @@ def alone_in_a_ring(rank: int) -> bool:
     """Whether it gives up an exchange with the neighbours in a ring, too."""
     group = dist.new_group([0, 1], timeout=timedelta(seconds=TIMEOUT_S))
     if rank == 0:
-        issued = issue(op(RING_SHIFT, "context"), [(torch.zeros(4), torch.zeros(4))], group, None)
+        issued = issue(op(RING_SHIFT, "cp"), [(torch.zeros(4), torch.zeros(4))], group, None)
         assert issued is not None
         with pytest.raises(RuntimeError, match=r"(?i)time"):
             issued.wait()

@@ -35,9 +35,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 def place(rank: int, ranks: int = RANKS) -> RankContext:
-    return RankContext(
-        grid=Grid(context=ranks), rank=rank, device=torch.device("cpu"), adamw=AdamW()
-    )
+    return RankContext(grid=Grid(cp=ranks), rank=rank, device=torch.device("cpu"), adamw=AdamW())
 
 
 def cut(whole: torch.Tensor, rank: int) -> torch.Tensor:

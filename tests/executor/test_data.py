@@ -74,8 +74,8 @@ def test_a_batch_of_a_text_of_a_tebibyte_touches_its_windows_alone(tmp_path: Pat
 
 
 def test_a_text_is_a_regular_file_and_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (str(tmp_path / "pipe"), "/dev/zero"):
+    os.mkfifo(tmp_path / "pp")
+    for path in (str(tmp_path / "pp"), "/dev/zero"):
         with pytest.raises(TextError, check=names(path)):
             read_text(path)
     (tmp_path / "empty").touch()
@@ -97,22 +97,22 @@ def test_the_shares_of_all_cells_are_the_batch(
     x: int, y: int, z: int, data: int, micro_batch: int, count: int
 ) -> None:
     batch = z * data * micro_batch * count
-    plan = Plan(x=x, y=y, z=z, data=data, batch=batch, micro_batch=micro_batch)
+    plan = Plan(tp=x, y=y, z=z, dp=data, batch=batch, mbs=micro_batch)
     rows = torch.arange(batch)
     seen: dict[tuple[int, int], list[int]] = {}
     for rank in range(plan.grid.ranks):
         place = RankContext(grid=plan.grid, rank=rank, device=CPU, adamw=AdamW())
         mine = torch.cat([share(rows, plan, place, m) for m in range(count)]).tolist()
-        cell = place.index("z"), place.index("data")
+        cell = place.index("z"), place.index("dp")
         assert seen.setdefault(cell, mine) == mine
     assert sorted(row for mine in seen.values() for row in mine) == rows.tolist()
 
 
-axes = st.sampled_from([(), ("x",), ("y",), ("x", "y"), ("y", "x")])
+axes = st.sampled_from([(), ("tp",), ("y",), ("tp", "y"), ("y", "tp")])
 
 
 @given(
-    grid=st.builds(Grid, x=size, y=size, z=size, data=size),
+    grid=st.builds(Grid, tp=size, y=size, z=size, dp=size),
     split=st.tuples(axes, axes).filter(lambda pair: not set(pair[0]) & set(pair[1])),
     blocks=st.tuples(size, size),
     missing=st.integers(0, 3),
@@ -139,7 +139,7 @@ def test_cut_and_join_are_inverse(
     assert {part.numel() for part in parts.values()} == {rows * columns // cells}
 
 
-@pytest.mark.parametrize("text", ["x=2,y=2,z=2", "x=8", "y=4,z=2", "data=2"])
+@pytest.mark.parametrize("text", ["tp=2,y=2,z=2", "tp=8", "y=4,z=2", "dp=2"])
 def test_every_parameter_of_a_program_is_cut_to_its_buffer_and_joined_again(text: str) -> None:
     program = lower(TINY, parse_plan(text))
     grid = program.plan.grid

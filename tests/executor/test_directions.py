@@ -25,7 +25,7 @@ def place(text: str, rank: int) -> RankContext:
 
 
 def test_numbers_along_a_direction_are_standard_normal() -> None:
-    cutting = Cutting(WHOLE, place("data=1", 0))
+    cutting = Cutting(WHOLE, place("dp=1", 0))
     drawn = draw("0/1", "l0.up.w", cutting, slice(0, 300_000), torch.float64)
     assert float(drawn.mean()) == pytest.approx(0, abs=4 / 300_000**0.5)
     assert float(drawn.var()) == pytest.approx(1, abs=4 * (2 / 300_000) ** 0.5)
@@ -38,7 +38,7 @@ def test_numbers_along_a_direction_are_standard_normal() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["x=2,y=2,z=2", "x=3,z=2,data=2,zero=3", "x=2,z=3,data=2,zero=3,order=data-z-x-y-pipe"]
+    "text", ["tp=2,y=2,z=2", "tp=3,z=2,dp=2,zero=3", "tp=2,z=3,dp=2,zero=3,order=dp-z-tp-y-pp"]
 )
 def test_parts_of_a_direction_make_the_whole_one(text: str) -> None:
     """Queries, keys and values as bands, a padded table, tiles with zeros behind them."""
@@ -47,7 +47,7 @@ def test_parts_of_a_direction_make_the_whole_one(text: str) -> None:
         layers=1,
         hidden=24,
         heads=6,
-        kv_heads=6 if "x=3" in text else 2,
+        kv_heads=6 if "tp=3" in text else 2,
         ffn=54,
         sequence=8,
         vocab=101,

@@ -57,7 +57,7 @@ def test_slices_of_any_size_drop_alike() -> None:
 
 
 def test_a_part_of_a_block_drops_what_the_block_drops_there() -> None:
-    op, at = op_of(1, 16, "l0.attention"), place(Grid(x=2, data=2), 3)
+    op, at = op_of(1, 16, "l0.attention"), place(Grid(tp=2, dp=2), 3)
     block = block_of(op, (2, 3, 8, 8), at)
     part = block.part((1, 1, 2, 3), (1, 2, 5, 4))
     expected = kept_of_block(op, block, at)[1:, 1:, 2:7, 3:7]
@@ -76,26 +76,26 @@ def test_another_seed_step_or_place_drops_other_elements() -> None:
 
 @pytest.mark.parametrize("split_rows", [False, True])
 def test_parts_of_the_stream_drop_what_the_whole_drops(split_rows: bool) -> None:
-    """Two micro-batches of 8 rows on z=2 and data=2: 64 rows of the batch, 12 columns."""
-    grid = Grid(x=2, z=2, data=2) if split_rows else Grid(x=2, y=3, z=2, data=2)
+    """Two micro-batches of 8 rows on z=2 and dp=2: 64 rows of the batch, 12 columns."""
+    grid = Grid(tp=2, z=2, dp=2) if split_rows else Grid(tp=2, y=3, z=2, dp=2)
     whole = reference_dropout.kept((64, 12), RATE, 5, 3, "l0.out")
     for rank in range(grid.ranks):
         at = place(grid, rank)
         for m in (0, 1):
             rows, columns = 8 // (2 if split_rows else 1), 12 // grid.y
-            first = 8 * (4 * m + 2 * at.index("data") + at.index("z"))
-            first += rows * at.index("x") if split_rows else 0
+            first = 8 * (4 * m + 2 * at.index("dp") + at.index("z"))
+            first += rows * at.index("tp") if split_rows else 0
             left = columns * at.index("y")
             expected = whole[first : first + rows, left : left + columns]
             assert torch.equal(kept(op_of(m, 8), (rows, columns), at), expected)
 
 
 def test_heads_over_x_drop_what_all_heads_together_drop() -> None:
-    grid = Grid(x=2, y=2, data=2)
+    grid = Grid(tp=2, y=2, dp=2)
     whole = reference_dropout.kept((4, 6, 8, 8), RATE, 5, 3, "l0.attention")
     for rank in range(grid.ranks):
         at = place(grid, rank)
-        heads, first = 3 * at.index("x"), 2 * at.index("data")
+        heads, first = 3 * at.index("tp"), 2 * at.index("dp")
         mask = kept(op_of(0, 16, "l0.attention"), (2, 3, 8, 8), at)
         assert torch.equal(mask, whole[first : first + 2, heads : heads + 3])
 

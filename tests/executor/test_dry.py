@@ -33,25 +33,25 @@ from workload.program import Program
 
 TINY = find_model("tiny-30k")
 SMALL = [
-    "x=2,pipe=2,data=2,zero=1,micro_batch=1",
-    "data=2,zero=2,offload=optimizer,micro_batch=2",
+    "tp=2,pp=2,dp=2,zero=1,mbs=1",
+    "dp=2,zero=2,offload=optimizer,mbs=2",
 ]
 MANY = [
     *SMALL,
-    "pipe=2,data=2,zero=3,micro_batch=1",
-    "x=2,y=2,z=2,data=2,recompute=full",
-    "x=2,data=4,zero=3,shard=2,pipe=2,schedule=zb-h1",
-    "x=2,pipe=2,interleave=2,schedule=zb-v",
-    "x=2,pipe=2,schedule=dualpipe,micro_batch=2,recipe=fp8-delayed",
-    "x=2,sequence_parallel=true,pipe=2,schedule=gpipe,overlap=oag",
-    "x=4,attention=unfused,matmul_forms=tuned,order=data-x-y-z-pipe,data=2",
+    "pp=2,dp=2,zero=3,mbs=1",
+    "tp=2,y=2,z=2,dp=2,recompute=full",
+    "tp=2,dp=4,zero=3,shard=2,pp=2,schedule=zb-h1",
+    "tp=2,pp=2,vpp=2,schedule=zb-v",
+    "tp=2,pp=2,schedule=dualpipe,mbs=2,recipe=fp8-delayed",
+    "tp=2,sp=true,pp=2,schedule=gpipe,overlap=oag",
+    "tp=4,attention=unfused,matmul_forms=tuned,order=dp-tp-pp,dp=2",
 ]
 PARTS = 4
 
 
 def program_of(text: str, rank: int = 0, gpt: GPT = TINY) -> Program:
     plan = parse_plan(text, batch=16)
-    return lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+    return lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
 
 
 def test_a_storage_counts_once_however_many_views_it_has_and_until_the_last_is_gone() -> None:
@@ -93,10 +93,10 @@ def test_parts_of_a_fake_tensor_are_written_without_a_tensor_of_their_size() -> 
         assert held.most_bytes == 400 + 40 + 20
 
 
-@pytest.mark.parametrize("order", ["x-y-z-data-pipe", "pipe-data-z-y-x"])
+@pytest.mark.parametrize("order", ["tp-dp-pp", "pp-dp-z-y-tp"])
 def test_who_meets_in_an_op_is_the_grid_s_group(order: str) -> None:
-    grid = parse_plan(f"x=2,y=3,data=4,zero=3,shard=2,pipe=3,order={order}", batch=16).grid
-    for axes in (("x",), ("y", "pipe"), ("shard",), ("replica",), ("x", "data"), ("ends",)):
+    grid = parse_plan(f"tp=2,y=3,dp=4,zero=3,shard=2,pp=3,order={order}", batch=16).grid
+    for axes in (("tp",), ("y", "pp"), ("shard",), ("replica",), ("tp", "dp"), ("ends",)):
         op = Op("op", "all_reduce", (), (), axes=axes)
         for group in grid.groups(*axes).tolist():
             assert members(op, grid, group[-1]) == tuple(sorted(group))
@@ -104,7 +104,7 @@ def test_who_meets_in_an_op_is_the_grid_s_group(order: str) -> None:
 
 @pytest.mark.parametrize("text", SMALL)
 def test_a_rank_s_step_is_to_the_byte_what_its_program_says(text: str) -> None:
-    assert_agrees(text, 3 if "pipe" in text else 1)
+    assert_agrees(text, 3 if "pp" in text else 1)
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_rank_s_step_is_to_the_byte_what_its_program_says(text: str) -> None:
 @pytest.mark.parametrize("text", MANY)
 def test_every_kind_of_plan_agrees_on_its_first_and_its_last_rank(model: str, text: str) -> None:
     plan, gpt = parse_plan(text, batch=16), find_model(model)
-    gpt = replace(gpt, layers=max(gpt.layers, plan.pipe * plan.interleave))
+    gpt = replace(gpt, layers=max(gpt.layers, plan.pp * plan.vpp))
     for rank in (0, plan.grid.ranks - 1):
         assert_agrees(text, rank, gpt)
 
@@ -122,17 +122,17 @@ ROUTED = replace(find_model("tiny-llama-40k"), experts=4, topk=2, expert_ffn=16)
 
 @pytest.mark.parametrize("gpt", one_in(2, [ROUTED, replace(ROUTED, capacity=1.25)]))
 def test_experts_are_played_with_even_shares_of_the_rows(gpt: GPT) -> None:
-    assert_agrees("data=4,expert=2", 1, gpt)
+    assert_agrees("dp=4,ep=2", 1, gpt)
 
 
-EXPERTS = "data=4,expert=2,micro_batch=4"
+EXPERTS = "dp=4,ep=2,mbs=4"
 
 
 @pytest.mark.parametrize(
     ("text", "more"),
     [
         (f"{EXPERTS},recipe=fp8-blockwise,optimizer=sgd", {}),
-        ("context=2,data=2,optimizer=sgd-momentum,micro_batch=8", {"documents": "4+12"}),
+        ("cp=2,dp=2,optimizer=sgd-momentum,mbs=8", {"documents": "4+12"}),
         *slow(
             (f"{EXPERTS},recipe=mxfp8", {}),
             (f"{EXPERTS},recipe=fp8-tensorwise,dispatcher=dense", {"capacity": 1.25}),
@@ -151,7 +151,7 @@ def assert_agrees(text: str, rank: int, gpt: GPT = TINY) -> None:
     assert played.difference == ""
     assert played.ops == len(program.ops)
     late_bytes = played.program_bytes - played.counted_bytes
-    assert late_bytes == 0 or (late_bytes > 0 and program.plan.pipe > 1)
+    assert late_bytes == 0 or (late_bytes > 0 and program.plan.pp > 1)
     assert played.most_bytes >= played.program_bytes
 
 
@@ -164,7 +164,7 @@ def broken(program: Program, kind: str, **changed: Any) -> Program:
 
 
 def test_a_program_that_says_other_bytes_or_ranks_than_torch_hears_of_is_found() -> None:
-    program = program_of("x=2,y=2")
+    program = program_of("tp=2,y=2")
     found = play_rank(broken(program, "all_reduce", nbytes=7), 0).difference
     assert_names(found, "all_reduce", "7 bytes")
 
@@ -177,7 +177,7 @@ def exchange() -> Program:
 
 def test_an_all_to_all_asks_torch_for_the_bytes_that_the_program_says() -> None:
     found = play_rank(exchange(), 1)
-    assert (found.difference, found.calls, found.carried) == ("", 1, {"data": 1024})
+    assert (found.difference, found.calls, found.carried) == ("", 1, {"dp": 1024})
     wrong = play_rank(broken(exchange(), "all_to_all", nbytes=512), 1).difference
     assert_names(wrong, "all_to_all", "1,024 bytes", "512 bytes", "ranks 0, 1, 2, 3")
 
@@ -186,7 +186,7 @@ def test_a_buffer_that_is_held_longer_than_the_program_says_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("executor.buffer_table.BufferTable.free", lambda self, slot: None)
-    found = play_rank(program_of("x=2"), 0).difference
+    found = play_rank(program_of("tp=2"), 0).difference
     assert_names(found, "GPU")
 
 
@@ -194,13 +194,13 @@ def test_a_rank_that_asks_other_ranks_than_its_axes_name_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("executor.dry.groups.members_of", lambda op, grid, rank: (rank, rank + 2))
-    found = play_rank(program_of("x=2,y=2"), 0).difference
+    found = play_rank(program_of("tp=2,y=2"), 0).difference
     assert_names(found, "ranks 0, 2", "ranks 0, 1")
 
 
 def test_each_distinct_kernel_is_played_once() -> None:
     short, long = (
-        play_rank(program_of("x=1", 0, replace(TINY, layers=layers)), 0) for layers in (2, 6)
+        play_rank(program_of("tp=1", 0, replace(TINY, layers=layers)), 0) for layers in (2, 6)
     )
     assert long.ops > 2 * short.ops
     # What takes all parameters at once, or a layer's alone beside others, has other operands.
@@ -219,7 +219,7 @@ def test_what_a_kernel_holds_beside_its_operands_counts_in_all_ops_that_it_is_pl
         KERNELS["gelu"](op, reads, writes, at)
 
     monkeypatch.setattr("executor.prepared.KERNELS", {**KERNELS, "gelu": gelu})
-    program = program_of("x=1", gpt=replace(TINY, layers=2))
+    program = program_of("tp=1", gpt=replace(TINY, layers=2))
     uses = zip(program.ops, program.memory, strict=True)
     first, second = (use.total_bytes for op, use in uses if op.kind == "gelu")
     assert first < second < program.peak.total_bytes
@@ -227,7 +227,7 @@ def test_what_a_kernel_holds_beside_its_operands_counts_in_all_ops_that_it_is_pl
 
 
 def test_stages_of_a_pipeline_come_to_the_end() -> None:
-    played = play_stages(TINY, parse_plan("pipe=2,data=2,micro_batch=1", batch=8))
+    played = play_stages(TINY, parse_plan("pp=2,dp=2,mbs=1", batch=8))
     assert (played.stages, played.hang) == (2, "")
     # Four micro-batches, each a message forward and one back, sent and received; and what both
     # stages reduce over data and pipe, whose calls are counted on both.
@@ -241,7 +241,7 @@ def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.Mo
         return received[::-1] + [i for i, op in enumerate(program.ops) if op.kind != "recv"]
 
     monkeypatch.setattr("executor.dry.stages.issue_order", early)
-    hang = play_stages(TINY, parse_plan("pipe=2,micro_batch=1", batch=4)).hang
+    hang = play_stages(TINY, parse_plan("pp=2,mbs=1", batch=4)).hang
     assert "rank 0 " in hang
     assert "rank 1 " in hang
 
@@ -249,13 +249,13 @@ def test_ops_of_stages_that_wait_for_each_other_are_named(monkeypatch: pytest.Mo
 def test_chunks_whose_messages_block_come_to_the_end_once_all_kernels_are_loaded() -> None:
     gpt = replace(TINY, layers=8)
     for overlap, loads_eagerly in (("oar", True), ("oar+pp", False)):
-        plan = parse_plan(f"pipe=4,interleave=2,micro_batch=1,overlap={overlap}", batch=8)
+        plan = parse_plan(f"pp=4,vpp=2,mbs=1,overlap={overlap}", batch=8)
         played = play_stages(gpt, plan)
         assert (played.hang, played.loads_eagerly) == ("", loads_eagerly)
 
 
 def test_calls_of_one_rank_alone_leave_what_they_wait_for_to_the_next() -> None:
-    alone, link = (("", "x"), (0,)), (("forward", "0"), (0, 1))
+    alone, link = (("", "tp"), (0,)), (("forward", "0"), (0, 1))
     own = [call(link), call(alone, 0, loads=True), call(link), end(1, 2)]
     first, second, last = meeting(own)
     assert (first.after, second.after, last.after) == ((), (0,), (1,))
@@ -266,8 +266,8 @@ def test_calls_of_one_rank_alone_leave_what_they_wait_for_to_the_next() -> None:
 def test_leaving_out_what_no_other_stage_is_in_changes_no_answer() -> None:
     for late, loading in ((False, False), (False, True), (True, True)):
         for plan in pipelines():
-            programs = [lower(replace(TINY, layers=8), plan, stage) for stage in range(plan.pipe)]
-            ranks = [plan.grid.rank({"pipe": stage}) for stage in range(plan.pipe)]
+            programs = [lower(replace(TINY, layers=8), plan, stage) for stage in range(plan.pp)]
+            ranks = [plan.grid.rank({"pp": stage}) for stage in range(plan.pp)]
             calls = among(
                 ranks,
                 {
@@ -282,21 +282,17 @@ def test_leaving_out_what_no_other_stage_is_in_changes_no_answer() -> None:
 
 
 def pipelines() -> Iterator[Plan]:
-    for pipe, interleave in ((2, 1), (4, 1), (2, 2), (4, 2)):
+    for pp, vpp in ((2, 1), (4, 1), (2, 2), (4, 2)):
         for x in (1, 2):
-            text = f"pipe={pipe},interleave={interleave},x={x},micro_batch=1"
-            yield parse_plan(text, batch=2 * pipe)
+            text = f"pp={pp},vpp={vpp},tp={x},mbs=1"
+            yield parse_plan(text, batch=2 * pp)
 
 
 def test_what_repeats_is_cut_and_what_does_not_is_left() -> None:
     gpt = replace(TINY, layers=24)
-    kept, fewer = cut(
-        gpt, parse_plan("pipe=4,interleave=2,recompute=full:3,micro_batch=1", batch=128)
-    )
+    kept, fewer = cut(gpt, parse_plan("pp=4,vpp=2,recompute=full:3,mbs=1", batch=128))
     assert (kept.layers, fewer.recompute, fewer.micro_batches) == (16, "full:1", 8)
-    kept, fewer = cut(
-        replace(TINY, layers=7), parse_plan("pipe=3,stage_layers=4+2+1,micro_batch=1", batch=3)
-    )
+    kept, fewer = cut(replace(TINY, layers=7), parse_plan("pp=3,stage_layers=4+2+1,mbs=1", batch=3))
     assert (kept.layers, fewer.stage_layers, fewer.micro_batches) == (5, (2, 2, 1), 3)
 
 
@@ -324,7 +320,7 @@ def test_every_preset_and_published_plan_agrees_on_some_rank(part: int) -> None:
     found = {}
     for key, gpt, plan in dry_cases.structures()[part::PARTS]:
         rank = rank_of(plan)
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         found[key, str(plan)] = play_rank(program, rank).difference
     assert {asked: wrong for asked, wrong in found.items() if wrong} == {}
 

@@ -28,7 +28,7 @@ DROPPING = replace(TINY, dropout=0.5)
 
 
 def plan_of(**fields: Any) -> Plan:
-    return Plan(**{"batch": BATCH, "micro_batch": 4, "precision": "fp64", **fields})
+    return Plan(**{"batch": BATCH, "mbs": 4, "precision": "fp64", **fields})
 
 
 @cache
@@ -45,7 +45,7 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[float]:
     an evaluation after each step, gives what it gives without."""
     groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for plan in plans:
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         runs = []
         for evaluates in (True, False):
             device = torch.device("cpu")
@@ -66,10 +66,10 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[float]:
 
 
 ON_TWO = [
-    plan_of(x=2, sequence_parallel=True),
-    plan_of(data=2, zero=3),
-    plan_of(pipe=2, micro_batch=2),
-    plan_of(pipe=2, micro_batch=4, schedule="dualpipe"),
+    plan_of(tp=2, sp=True),
+    plan_of(dp=2, zero=3),
+    plan_of(pp=2, mbs=2),
+    plan_of(pp=2, mbs=4, schedule="dualpipe"),
 ]
 
 
@@ -91,14 +91,14 @@ def test_two_ranks_do_so_under_more_plans() -> None:
 def test_eight_ranks_evaluate_as_the_plain_model_does() -> None:
     four = {"stage_layers": (1, 0, 1, 0)}
     plans = [
-        plan_of(x=2, y=2, z=2, recompute="full"),
-        plan_of(x=2, data=2, pipe=2, zero=2, schedule="gpipe", micro_batch=2),
-        plan_of(z=2, data=4, zero=3, shard=2, micro_batch=2),
-        plan_of(pipe=2, y=2, x=2, micro_batch=2, schedule="zb-2p"),
-        plan_of(pipe=2, interleave=2, z=2, x=2, micro_batch=2, **four),
-        plan_of(pipe=2, interleave=2, z=2, x=2, micro_batch=2, schedule="zb-v", **four),
-        plan_of(pipe=4, z=2, micro_batch=2, **four),
-        plan_of(data=8, micro_batch=1, offload="optimizer", overlap=()),
+        plan_of(tp=2, y=2, z=2, recompute="full"),
+        plan_of(tp=2, dp=2, pp=2, zero=2, schedule="gpipe", mbs=2),
+        plan_of(z=2, dp=4, zero=3, shard=2, mbs=2),
+        plan_of(pp=2, y=2, tp=2, mbs=2, schedule="zb-2p"),
+        plan_of(pp=2, vpp=2, z=2, tp=2, mbs=2, **four),
+        plan_of(pp=2, vpp=2, z=2, tp=2, mbs=2, schedule="zb-v", **four),
+        plan_of(pp=4, z=2, mbs=2, **four),
+        plan_of(dp=8, mbs=1, offload="optimizer", overlap=()),
     ]
     found = on_ranks(8, differences, TINY, plans)
     assert max(found) < TOLERANCE, found
@@ -109,7 +109,7 @@ def test_eight_ranks_evaluate_as_the_plain_model_does() -> None:
 def test_a_forward_program_has_no_gradient_and_no_buffer_that_training_lacks(
     stage: int, recompute: str
 ) -> None:
-    plan = plan_of(x=2, z=2, pipe=2, micro_batch=2, recompute=recompute)
+    plan = plan_of(tp=2, z=2, pp=2, mbs=2, recompute=recompute)
     whole, forward = lower(TINY, plan, stage), lower_forward(TINY, plan, stage)
     assert not {op.kind for op in forward.ops if "grad" in op.kind or op.kind == "adamw"}
     assert not [op for op in forward.ops if op.block.phase == BACKWARD]
@@ -133,7 +133,7 @@ def test_an_evaluation_takes_each_window_once(tmp_path: Path) -> None:
     for batch, count in ((2, 2), (4, 1)):
         held_out = HeldOut(text="README.md", every=1, batches=count)
         folder = tmp_path / str(batch)
-        job = job_of(find_model("tiny-30k"), "data=1", folder, steps=1, adamw=AdamW(lr=0.0))
-        job = replace(job, plan=plan_of(batch=batch, micro_batch=2), held_out=held_out)
+        job = job_of(find_model("tiny-30k"), "dp=1", folder, steps=1, adamw=AdamW(lr=0.0))
+        job = replace(job, plan=plan_of(batch=batch, mbs=2), held_out=held_out)
         losses.append(ran(job)[0].steps[-1]["eval_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)

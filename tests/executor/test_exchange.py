@@ -83,13 +83,13 @@ def expected(ranks: int, groups: list[list[list[int]]]) -> list[list[list[float]
 
 def beside_and_blocking(rank: int) -> list[list[Any]]:
     """On a stream of its own, and on the one that computes."""
-    ways = [[("data", first), ("x", "x")] for first in ("data", COMPUTE)]
-    return [performed(rank, "x=2,data=2", each) for each in ways]
+    ways = [[("dp", first), ("tp", "tp")] for first in ("dp", COMPUTE)]
+    return [performed(rank, "tp=2,dp=2", each) for each in ways]
 
 
 @pytest.mark.distributed
 def test_parts_go_to_the_members_of_each_axis_in_the_order_of_the_group() -> None:
     for every, carried, spans in on_ranks(4, beside_and_blocking):
         assert every == expected(4, [[[0, 2], [1, 3]], [[0, 1], [2, 3]]])
-        assert carried == {"data": 8 * ROWS * WIDTH, "x": 8 * ROWS * WIDTH}
-        assert spans == ["to_data", "to_x", "keep"]
+        assert carried == {"dp": 8 * ROWS * WIDTH, "tp": 8 * ROWS * WIDTH}
+        assert spans == ["to_dp", "to_tp", "keep"]

@@ -61,9 +61,9 @@ def test_an_element_is_rounded_alike_on_every_split() -> None:
     """Bands of 32 and 16 columns over x, and sequences of 32 tokens over data."""
     whole = rounding.uniform(gradient(64, 48, bands=(32, 16)), slice(0, 64), "rows", AT)
     for rank in range(4):
-        at = replace(AT, grid=Grid(x=2, data=2), rank=rank)
-        x, data = at.index("x"), at.index("data")
-        op = gradient(32, 24, bands=(32, 16), axes=("x",))
+        at = replace(AT, grid=Grid(tp=2, dp=2), rank=rank)
+        x, data = at.index("tp"), at.index("dp")
+        op = gradient(32, 24, bands=(32, 16), axes=("tp",))
         own = rounding.uniform(op, slice(16, 32), "rows", at)
         rows = whole[32 * data + 16 : 32 * data + 32]
         parts = rows[:, 16 * x : 16 * x + 16], rows[:, 32 + 8 * x : 40 + 8 * x]
@@ -80,19 +80,17 @@ def test_rows_of_an_expert_are_rounded_alike_wherever_it_is() -> None:
     """The fourth of four experts is the second of the second rank that exchanges rows; both ranks
     count from the first one's tokens. Other ranks' and other experts' rows are rounded apart."""
     one = rounding.uniform(of_experts(4, ()), slice(0, 32), "rows", AT, 3)
-    two = replace(AT, grid=Grid(data=4, experts=2), rank=1)
-    assert torch.equal(
-        one, rounding.uniform(of_experts(2, ("expert",)), slice(0, 32), "rows", two, 1)
-    )
-    others = [(of_experts(4, ()), AT, 2), (of_experts(2, ("expert",)), replace(two, rank=3), 1)]
+    two = replace(AT, grid=Grid(dp=4, experts=2), rank=1)
+    assert torch.equal(one, rounding.uniform(of_experts(2, ("ep",)), slice(0, 32), "rows", two, 1))
+    others = [(of_experts(4, ()), AT, 2), (of_experts(2, ("ep",)), replace(two, rank=3), 1)]
     for op, at, expert in others:
         assert not torch.equal(one, rounding.uniform(op, slice(0, 32), "rows", at, expert))
 
 
 def test_ranks_with_parts_of_an_expert_draw_by_the_same_first_token() -> None:
     """Of four ranks on data two have parts of the same experts, whose rows they gather."""
-    op = of_experts(4, (), gathered_axes=("expert_tensor",))
-    grid = Grid(data=4, expert_tensor=2, experts=1)
+    op = of_experts(4, (), gathered_axes=("etp",))
+    grid = Grid(dp=4, etp=2, experts=1)
     drawn = [
         rounding.uniform(op, slice(0, 32), "rows", replace(AT, grid=grid, rank=rank), 3)
         for rank in range(4)
@@ -105,13 +103,13 @@ def test_ranks_with_parts_of_an_expert_draw_by_the_same_first_token() -> None:
 def test_copies_of_an_expert_on_ranks_of_x_have_other_rows_of_a_sequence() -> None:
     """The second of two ranks has rows from the second of two sequences of 32 tokens on, as the
     first rank of another micro-batch of one sequence would."""
-    op = of_experts(4, (), row_axes=("x",))
+    op = of_experts(4, (), row_axes=("tp",))
     first, second = (
-        rounding.uniform(op, slice(0, 32), "rows", replace(AT, grid=Grid(x=2), rank=rank), 3)
+        rounding.uniform(op, slice(0, 32), "rows", replace(AT, grid=Grid(tp=2), rank=rank), 3)
         for rank in range(2)
     )
     assert not torch.equal(first, second)
-    one = replace(AT, grid=Grid(data=2), rank=1)
+    one = replace(AT, grid=Grid(dp=2), rank=1)
     alone = replace(op, attributes={**op.attributes, "sequences": 1, "row_axes": ()})
     assert torch.equal(second, rounding.uniform(alone, slice(0, 32), "rows", one, 3))
 

@@ -79,19 +79,19 @@ def test_ranks_keep_different_counts_in_what_parity_is_tested_on() -> None:
 SPLITS = [
     plan_of((2, 1, 1, 2), True, "none", 2),
     plan_of((1, 2, 2, 1), False, "full", 1),
-    staged(4, pipe=2, data=2),
+    staged(4, pp=2, dp=2),
     replace(plan_of((1, 1, 1, 4), True, "none", 4), zero=3),
-    replace(plan_of((2, 1, 2, 1), True, "none", 2), sequence_parallel=True),
-    staged(4, pipe=2, x=2, schedule="zb-h1"),
-    replace(staged(1, data=4), batch=12, micro_batch=3),  # 192 tokens, no power of two
+    replace(plan_of((2, 1, 2, 1), True, "none", 2), sp=True),
+    staged(4, pp=2, tp=2, schedule="zb-h1"),
+    replace(staged(1, dp=4), batch=12, mbs=3),  # 192 tokens, no power of two
 ]
 
 
 @pytest.mark.distributed
 def test_without_the_dropped_tokens_every_split_trains_as_the_plain_model_does() -> None:
     """On stages, and with 192 tokens, no power of two; other plans are in the slow set below."""
-    check(2, GOLDFISH, [staged(2, pipe=2)])
-    uneven = replace(staged(1, data=2), batch=12, micro_batch=6)
+    check(2, GOLDFISH, [staged(2, pp=2)])
+    uneven = replace(staged(1, dp=2), batch=12, mbs=6)
     check(2, replace(GOLDFISH, layers=1), [uneven])
 
 
@@ -105,6 +105,6 @@ def test_without_the_dropped_tokens_it_does_so_under_all_of_these_plans() -> Non
 @pytest.mark.slow
 def test_without_the_dropped_tokens_other_models_and_pipelines_train_alike() -> None:
     llama = replace(find_model("tiny-llama-40k"), layers=4, goldfish_k=4, goldfish_h=5)
-    check(4, llama, [staged(4, pipe=2, interleave=2, y=2), staged(2, pipe=4, overlap=())])
+    check(4, llama, [staged(4, pp=2, vpp=2, y=2), staged(2, pp=4, overlap=())])
     deep = replace(GOLDFISH, layers=8, tied=False, goldfish_k=2, goldfish_h=1)
-    check(8, deep, [staged(4, pipe=2, x=2, z=2), staged(2, pipe=2, data=4, zero=2)])
+    check(8, deep, [staged(4, pp=2, tp=2, z=2), staged(2, pp=2, dp=4, zero=2)])

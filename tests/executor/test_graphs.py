@@ -26,7 +26,7 @@ from workload.lowering import lower
 from workload.plan_text import parse_plan
 
 TINY = find_model("tiny-30k")
-PLANS = ("data=1,micro_batch=4", "data=1,micro_batch=2,recompute=full", "data=2,micro_batch=2")
+PLANS = ("dp=1,mbs=4", "dp=1,mbs=2,recompute=full", "dp=2,mbs=2")
 STEPS = 6
 
 
@@ -127,23 +127,23 @@ def test_once_captured_a_step_issues_nothing_itself() -> None:
     def step() -> Carried:
         nonlocal issued
         issued += 1
-        return {"x": issued}
+        return {"tp": issued}
 
     steps = GraphedSteps(tape)
-    assert [steps.perform(step) for _ in range(5)] == [{"x": n} for n in (1, 2, 3, 3, 3)]
+    assert [steps.perform(step) for _ in range(5)] == [{"tp": n} for n in (1, 2, 3, 3, 3)]
     assert issued == 3
 
 
 @pytest.mark.parametrize(
     ("model", "plan", "how", "named"),
     [
-        ("", "data=1", {"device": "cpu"}, "CPU"),
-        ("", "pipe=2", {}, "pipe=2"),
-        ("dropout=0.1", "data=1", {}, "dropout=0.1"),
+        ("", "dp=1", {"device": "cpu"}, "CPU"),
+        ("", "pp=2", {}, "pp=2"),
+        ("dropout=0.1", "dp=1", {}, "dropout=0.1"),
         ("", "optimizer=muon", {}, "optimizer=adamw"),
         ("", "offload=optimizer", {}, "offload=optimizer"),
-        ("", "data=1", {"traced": True}, "--trace"),
-        ("", "data=1", {"steps": 2}, "--steps 2"),
+        ("", "dp=1", {"traced": True}, "--trace"),
+        ("", "dp=1", {"steps": 2}, "--steps 2"),
     ],
 )
 def test_what_a_graph_would_freeze_is_refused_by_name(

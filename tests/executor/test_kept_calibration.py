@@ -61,7 +61,7 @@ def opened(path: Path) -> None:
 
 DAMAGES = [
     *map(unhashed, ("", "{}", '{"made": NaN}', json.dumps(OTHER), "[" * 100_000)),
-    *map(hashed, ({}, [], 1, "x", {"name": "x"}, MADE | {"nodes": -1}, MADE | {"profile": 7})),
+    *map(hashed, ({}, [], 1, "tp", {"name": "tp"}, MADE | {"nodes": -1}, MADE | {"profile": 7})),
     opened,
 ]
 

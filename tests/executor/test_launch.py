@@ -31,7 +31,7 @@ WITHOUT_END = 1_000_000
 PATIENCE_S = 600.0  # on a machine where starting Python takes a minute, too
 JOB = Job(
     gpt=find_model("tiny-30k"),
-    plan=parse_plan("data=2", batch=4),
+    plan=parse_plan("dp=2", batch=4),
     steps=WITHOUT_END,
     device="cpu",
 )
@@ -182,7 +182,7 @@ def test_a_rank_that_fails_at_its_start_is_named_with_its_last_words(tmp_path: P
 
 def test_a_plan_that_no_machine_holds_is_refused_before_it_runs() -> None:
     gpt = GPT(name="huge", layers=8, hidden=2**17, heads=8, ffn=8, sequence=16, vocab=256)
-    job = Job(gpt=gpt, plan=parse_plan("data=1", batch=1), steps=1, device="cpu")
+    job = Job(gpt=gpt, plan=parse_plan("dp=1", batch=1), steps=1, device="cpu")
     with forked(), pytest.raises(PlanCannotRunError, check=names("huge", "TiB", "1 rank")):
         launch("train", job.to_json(), ranks=1, report=ignore, timeout_s=PATIENCE_S)
 
@@ -196,7 +196,7 @@ def test_a_report_that_raises_leaves_no_rank_behind(interrupted: Interrupted) ->
 def endless(ranks: int, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A command that trains until it is stopped, once its first step is done; what it keeps for
     the time of the run lies in `tmp_path`."""
-    words = f"run tiny-30k --no-predict --plan data={ranks} --batch 4".split()
+    words = f"run tiny-30k --no-predict --plan dp={ranks} --batch 4".split()
     command = subprocess.Popen(
         [sys.executable, "-m", "simgpt", *words, "--steps", f"{WITHOUT_END}", "--device", "cpu"],
         stdout=subprocess.PIPE,
@@ -262,7 +262,7 @@ def test_a_rank_that_computes_ends_when_nobody_holds_its_stdin_any_more(tmp_path
     """
     folder, answers = tmp_path / "folder", tmp_path / "answers"
     folder.mkdir()
-    job = Job(gpt=JOB.gpt, plan=parse_plan("data=1", batch=1), steps=WITHOUT_END, device="cpu")
+    job = Job(gpt=JOB.gpt, plan=parse_plan("dp=1", batch=1), steps=WITHOUT_END, device="cpu")
     with answers.open("wb") as out:
         worker = subprocess.Popen(
             [sys.executable, "-m", "executor.worker", "train", "0", "1", str(folder)],
@@ -295,7 +295,7 @@ def _runs(process: int) -> bool:
 
 
 def test_a_worker_says_only_messages_on_stdout() -> None:
-    job = Job(gpt=JOB.gpt, plan=parse_plan("data=1", batch=2), steps=2, device="cpu")
+    job = Job(gpt=JOB.gpt, plan=parse_plan("dp=1", batch=2), steps=2, device="cpu")
     messages: list[dict[str, Any]] = []
     with forked():
         result = launch(

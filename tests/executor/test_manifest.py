@@ -45,10 +45,10 @@ EDITS: list[Edit] = [
     lambda m: m.update(seed=-1),
     lambda m: m.update(batch=2**70),
     lambda m: m.update(model=[]),
-    lambda m: m.update(plan={"x": 0}),
-    lambda m: m.update(plan={"x": None}),
-    lambda m: m.update(plan={"data": 2}),
-    lambda m: m.update(plan={"data": 2**40, "batch": 2**40}),
+    lambda m: m.update(plan={"tp": 0}),
+    lambda m: m.update(plan={"tp": None}),
+    lambda m: m.update(plan={"dp": 2}),
+    lambda m: m.update(plan={"dp": 2**40, "batch": 2**40}),
     lambda m: m.update(adamw={"lr": "0.1"}),
     lambda m: m.update(schedule=None),
     lambda m: m.update(files={}),
@@ -57,7 +57,7 @@ EDITS: list[Edit] = [
     lambda m: m["files"].update({rank_file(1): {"nbytes": 1, "sha256": "0" * 64}}),
     lambda m: m["files"][rank_file(0)].update(nbytes=-1),
     lambda m: m["files"][rank_file(0)].update(nbytes=m["files"][rank_file(0)]["nbytes"] + 1),
-    lambda m: m["files"][rank_file(0)].update(sha256="x"),
+    lambda m: m["files"][rank_file(0)].update(sha256="tp"),
     lambda m: m.update(tensors=[]),
     lambda m: m["tensors"]["w"].update(ranks=[]),
     lambda m: m["tensors"]["w"].update(ranks=[1]),
@@ -70,7 +70,7 @@ EDITS: list[Edit] = [
     of_w("split", [["nowhere"]]),
     of_w("split", []),
     of_w("bands", [1, 2]),
-    of_w("flat", ["x", ""]),
+    of_w("flat", ["tp", ""]),
     of_w("tail", 1.5),
     of_w("starts", "nowhere"),
 ]
@@ -98,8 +98,8 @@ def test_of_a_tensor_every_writer_must_have_a_part(tmp_path: Path) -> None:
                 "nbytes": written.nbytes,
                 "sha256": written.sha256,
             }
-        manifest |= {"plan": {"x": 2}}
-        manifest["tensors"]["w"]["layout"]["split"] = [["x"]]
+        manifest |= {"plan": {"tp": 2}}
+        manifest["tensors"]["w"]["layout"]["split"] = [["tp"]]
         manifest["tensors"]["w"]["ranks"] = [0, 1]
 
     path = edited(save(tmp_path, 2), halved)
@@ -115,14 +115,14 @@ def test_a_checkpoint_of_another_version_is_not_called_damaged(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [MANIFEST, rank_file(0)])
-@pytest.mark.parametrize("kind", ["pipe", "folder", "zeros", "socket", "loop"])
+@pytest.mark.parametrize("kind", ["pp", "folder", "zeros", "socket", "loop"])
 def test_what_is_no_regular_file_is_damage_and_is_not_waited_for(
     kind: str, name: str, tmp_path: Path
 ) -> None:
     path = save(tmp_path, 2) / name
     path.unlink()
     make: dict[str, Callable[[Path], object]] = {
-        "pipe": os.mkfifo,
+        "pp": os.mkfifo,
         "folder": os.mkdir,
         "zeros": lambda at: at.symlink_to("/dev/zero"),
         "socket": lambda at: at.symlink_to("/proc/self/fd/0"),

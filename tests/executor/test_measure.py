@@ -28,7 +28,7 @@ def test_each_distinct_op_is_measured_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
-    plan = parse_plan("pipe=2,data=2,micro_batch=1,precision=fp32,optimizer=sgd", batch=4)
+    plan = parse_plan("pp=2,dp=2,mbs=1,precision=fp32,optimizer=sgd", batch=4)
     said: list[str] = []
     first = calibration.measured_ops(TINY, plan, 1, said.append)
     assert first.keys() == distinct_ops(TINY, plan).keys()
@@ -63,7 +63,7 @@ def test_ops_are_measured_in_the_slices_of_their_plan(
         return 1.0
 
     monkeypatch.setattr(measuring, "seconds_of", timed)
-    plan = parse_plan("data=1,precision=fp32", batch=4)
+    plan = parse_plan("dp=1,precision=fp32", batch=4)
     task = Measurement(gpt=TINY, plan=plan, folder=str(tmp_path))
     measuring.measure(task, RankInfo.local(0, 1, tmp_path), lambda _: None)
     assert peaks == {lower(TINY, plan).peak.total_bytes}
@@ -82,7 +82,7 @@ def test_the_same_op_in_other_slices_is_measured_again(
     monkeypatch.setattr(measuring, "seconds_of", timed)
     monkeypatch.setattr(measuring, "scratch_of", lambda peak, _: peak)
     for batch, measured in ((4, True), (4, False), (16, True)):
-        plan = parse_plan("micro_batch=1,precision=fp32,schedule=gpipe,pipe=2", batch=batch)
+        plan = parse_plan("mbs=1,precision=fp32,schedule=gpipe,pp=2", batch=batch)
         task = Measurement(gpt=TINY, plan=plan, folder=str(tmp_path))
         counts.clear()
         (tmp_path / "store").unlink(missing_ok=True)

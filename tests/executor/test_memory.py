@@ -16,7 +16,7 @@ from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
 
-PROGRAM = lower(find_model("tiny-30k"), parse_plan("data=2", batch=2))
+PROGRAM = lower(find_model("tiny-30k"), parse_plan("dp=2", batch=2))
 NEEDED = PROGRAM.peak.total_bytes + LEAST_SCRATCH_BYTES["cuda"] + RESERVE_BYTES
 
 

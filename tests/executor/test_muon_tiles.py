@@ -17,7 +17,7 @@ from workload.op import Op
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-PLAN = "x=2,y=2,batch=2,optimizer=muon,precision=fp64"
+PLAN = "tp=2,y=2,batch=2,optimizer=muon,precision=fp64"
 
 
 def ops_of(program: Program, weight: str) -> tuple[Op, Op]:
@@ -43,7 +43,7 @@ def test_tiles_of_all_ranks_make_the_matrices_that_they_are_tiles_of(weight: str
     matrices = [band.mT if flip else band for band, flip in zip(bands, turned, strict=True)]
 
     def tile(parts: Sequence[torch.Tensor], y: int, x: int) -> torch.Tensor:
-        row, column = (x, y) if layout.split[-2] == ("x",) else (y, x)
+        row, column = (x, y) if layout.split[-2] == ("tp",) else (y, x)
         rows = [part.chunk(2, -2)[row] for part in parts]
         return torch.cat([each.chunk(2, -1)[column] for each in rows], -1)
 

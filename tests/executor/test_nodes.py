@@ -48,8 +48,8 @@ def hops(rank: int) -> list[list[int]]:
 def refused(rank: int) -> list[str | None]:
     """Why each rank refuses a group of three ranks on one node and one on the next; rank 1 has no
     exchange, as a stage without experts has none."""
-    exchange = replace(IN_STEPS, axes=("data",)) if rank != 1 else None
-    program = Program(TINY, plan_of("data=4"), (exchange,) if exchange else (), {}, {})
+    exchange = replace(IN_STEPS, axes=("dp",)) if rank != 1 else None
+    program = Program(TINY, plan_of("dp=4"), (exchange,) if exchange else (), {}, {})
     groups = ProcessGroups(rank, 60.0, ranks_of_node=3)
     every: list[str | None] = [None] * 4
     try:

@@ -35,26 +35,24 @@ from workload.program import Program
 DEEP = replace(TINY, layers=6)
 
 
-def plan_of(pipe: int, *, overlap: tuple[str, ...] = OVERLAPS, **keys: object) -> Plan:
+def plan_of(pp: int, *, overlap: tuple[str, ...] = OVERLAPS, **keys: object) -> Plan:
     """Four micro-batches, or as many as interleaving wants."""
-    sizes = {"batch": BATCH, "micro_batch": BATCH // 4, "precision": "fp64", **keys}
-    return Plan(pipe=pipe, overlap=overlap, **sizes)  # type: ignore[arg-type]
+    sizes = {"batch": BATCH, "mbs": BATCH // 4, "precision": "fp64", **keys}
+    return Plan(pp=pp, overlap=overlap, **sizes)  # type: ignore[arg-type]
 
 
 def messages_of(plan: Plan) -> list[tuple[int, Op]]:
     """Every rank's messages in a step."""
-    gpt = replace(TINY, layers=plan.pipe * plan.interleave)
-    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    gpt = replace(TINY, layers=plan.pp * plan.vpp)
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pp)]
     stages = plan.grid.stages().tolist()
     return [(r, op) for r, s in enumerate(stages) for op in programs[s].ops if op.is_message]
 
 
 def rings() -> list[Plan]:
     """Rings of two to nine stages with every link in use, alone and beside other axes."""
-    plans = [
-        plan_of(p, interleave=2, batch=2 * p, micro_batch=1, precision="fp32") for p in range(2, 10)
-    ]
-    return [*plans, replace(plans[1], x=2), replace(plans[0], z=2, batch=8)]
+    plans = [plan_of(p, vpp=2, batch=2 * p, mbs=1, precision="fp32") for p in range(2, 10)]
+    return [*plans, replace(plans[1], tp=2), replace(plans[0], z=2, batch=8)]
 
 
 # Of odd and even length, alone and beside another axis.
@@ -90,7 +88,7 @@ def test_a_rank_is_in_one_group_of_a_round_at_most(plan: Plan) -> None:
 
 
 def program_of(plan: Plan, stage: int) -> Program:
-    return lower(replace(TINY, layers=plan.pipe), plan, stage)
+    return lower(replace(TINY, layers=plan.pp), plan, stage)
 
 
 def kinds(program: Program, order: Sequence[int]) -> list[str]:
@@ -100,7 +98,7 @@ def kinds(program: Program, order: Sequence[int]) -> list[str]:
 
 
 def test_receives_are_posted_early_or_just_before_they_are_waited_for() -> None:
-    plan = plan_of(2, micro_batch=BATCH // 2, overlap=("pp",))
+    plan = plan_of(2, mbs=BATCH // 2, overlap=("pp",))
     program = program_of(plan, 0)
     assert kinds(program, issue_order(program, late=False)) == [
         "m0.c0.grad.recv",
@@ -207,7 +205,7 @@ def test_neighbouring_stages_exchange_a_number_over_each_link_before_the_first_s
 def late_losses(rank: int, gpt: GPT, plans: list[Plan]) -> list[list[float]]:
     groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for plan in plans:
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         cpu = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=ADAMW)
         assert list(trainer.order) == list(range(len(program.ops)))
@@ -236,7 +234,7 @@ def members_after(
     from plan to plan."""
     groups = ProcessGroups(rank, TIMEOUT_S)
     for gpt, plan in cases:
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         groups.prepare(program)
     mine = [
         (dist.get_process_group_ranks(groups.of(op)), list(members_of(op, plan.grid, rank)))
@@ -251,7 +249,7 @@ def members_after(
 @pytest.mark.distributed
 def test_plans_of_one_grid_whose_messages_go_further_have_groups_of_their_own() -> None:
     deep = replace(TINY, layers=8)
-    pairs = on_ranks(4, members_after, [(deep, plan_of(4, interleave=n)) for n in (1, 2)])
+    pairs = on_ranks(4, members_after, [(deep, plan_of(4, vpp=n)) for n in (1, 2)])
     assert any(expected == [0, 3] for _, expected in pairs)
     assert [found for found, _ in pairs] == [expected for _, expected in pairs]
 
@@ -259,7 +257,7 @@ def test_plans_of_one_grid_whose_messages_go_further_have_groups_of_their_own() 
 @pytest.mark.distributed
 def test_a_stage_that_had_no_layers_in_another_plan_has_groups_for_those_it_has_now() -> None:
     cases = [
-        (replace(TINY, layers=sum(layers)), replace(plan_of(3), x=2, stage_layers=layers))
+        (replace(TINY, layers=sum(layers)), replace(plan_of(3), tp=2, stage_layers=layers))
         for layers in ((1, 0, 1), (1, 1, 1))
     ]
     pairs = on_ranks(6, members_after, cases)
@@ -268,7 +266,7 @@ def test_a_stage_that_had_no_layers_in_another_plan_has_groups_for_those_it_has_
 
 
 def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
-    grid = Grid(pipe=3)
+    grid = Grid(pp=3)
     op = Op(
         "m",
         "send",
@@ -276,7 +274,7 @@ def test_the_ends_of_a_ring_of_odd_length_have_a_round_of_their_own() -> None:
         ("b",),
         BLOCK,
         "send.forward",
-        ("pipe",),
+        ("pp",),
         attributes={"link": 2, "peer": 1},
     )
     assert round_of(op, grid) == ("forward", "last")
@@ -300,7 +298,7 @@ def test_communicators_of_nccl_take_streams_of_high_priority(
     monkeypatch.setattr(dist, "ProcessGroupNCCL", SimpleNamespace(Options=Options), raising=False)
     monkeypatch.setattr(dist, "new_group", lambda members, **how: made.append(how))
     monkeypatch.setattr(dist, "all_gather_object", lambda to, own: to.__setitem__(0, own))
-    plan = plan_of(1, data=2, micro_batch=BATCH // 2)
+    plan = plan_of(1, dp=2, mbs=BATCH // 2)
     ProcessGroups(0, 7.0).prepare(lower(TINY, plan))
     options = [how["pg_options"] for how in made]
     assert options

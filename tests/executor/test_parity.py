@@ -139,12 +139,12 @@ def grids(ranks: int) -> list[tuple[int, ...]]:
 def plan_of(grid: tuple[int, ...], overlap: bool, recompute: str, micro_batches: int) -> Plan:
     x, y, z, data = grid
     return Plan(
-        x=x,
+        tp=x,
         y=y,
         z=z,
-        data=data,
+        dp=data,
         batch=BATCH,
-        micro_batch=BATCH // (z * data * micro_batches),
+        mbs=BATCH // (z * data * micro_batches),
         recompute=recompute,
         overlap=OVERLAPS if overlap else (),
         precision="fp64",
@@ -184,7 +184,7 @@ def differences(
     found = []
     for plan in plans:
         forms = swapped(gpt, plan, swap)
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"], forms=forms)
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"], forms=forms)
         device = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
         whole = start(gpt)
@@ -194,7 +194,7 @@ def differences(
         assert run.carried == program.comm_bytes
         if not any(buffer.rows_of for buffer in program.buffers.values()):
             assert run.peak_bytes >= program.peak.total_bytes
-        cut = (plan.context, plan.micro_batch) if gpt.capacity else (1, 1)
+        cut = (plan.cp, plan.mbs) if gpt.capacity else (1, 1)
         rows = routed_rows(gpt, plan)
         losses, weights = ([], {}) if rank else reference(gpt, plan.batch, rows, cut)
         pairs = zip(run.steps, losses, strict=rank == 0)
@@ -206,10 +206,10 @@ def differences(
 def routed_rows(gpt: GPT, plan: Plan) -> int:
     """How many tokens a rank routes at once, of which experts drop what is beyond their capacity;
     0 where none is dropped."""
-    whole = plan.micro_batch * gpt.sequence
+    whole = plan.mbs * gpt.sequence
     if gpt.balance_loss and gpt.balance_over == "micro_batch":
         return whole
-    return whole * plan.expert_parts // (plan.x * plan.context) if gpt.capacity else 0
+    return whole * plan.expert_parts // (plan.tp * plan.cp) if gpt.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

@@ -24,12 +24,12 @@ from tests.executor.covering import (
 from tests.executor.test_parity_layer import check
 from workload.grid import AXES
 
-# With so few options in play these cannot meet: a shard needs data=2, chunks in turns as many
+# With so few options in play these cannot meet: a shard needs dp=2, chunks in turns as many
 # micro-batches as stages.
 TOO_MANY = {
-    (("pipe", 8), ("interleave", 2)),
-    (("pipe", 8), ("interleave", 3)),
-    (("pipe", 8), ("shard", 2)),
+    (("pp", 8), ("vpp", 2)),
+    (("pp", 8), ("vpp", 3)),
+    (("pp", 8), ("shard", 2)),
 }
 
 

@@ -24,7 +24,7 @@ V2 = replace(
     MIXTRAL, router="softmax", router_groups=4, router_topk_groups=2, balance_loss=0.3, topk=3
 )
 SWITCH = replace(MIXTRAL, balance_loss=0.3, balance_over="micro_batch")
-INTERLEAVED = plan_of(pipe=2, interleave=2, micro_batches=4, overlap=(), recompute="full")
+INTERLEAVED = plan_of(pp=2, vpp=2, micro_batches=4, overlap=(), recompute="full")
 
 
 @pytest.mark.distributed
@@ -33,7 +33,7 @@ def test_every_axis_trains_as_the_plain_model_does() -> None:
     over context, whose ranks have one loss together."""
     gpt = replace(V3, layers=1, dense_layers=0)
     check(4, gpt, FOUR[3:4])
-    check(2, gpt, [plan_of(y=2), plan_of(context=2)])
+    check(2, gpt, [plan_of(y=2), plan_of(cp=2)])
 
 
 @pytest.mark.distributed
@@ -42,7 +42,7 @@ def test_every_axis_trains_as_the_plain_model_does() -> None:
 def test_under_more_plans_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     check(2, gpt, TWO)
-    check(4, gpt, [*FOUR, plan_of(y=2, pipe=2, micro_batches=2, recompute="full")])
+    check(4, gpt, [*FOUR, plan_of(y=2, pp=2, micro_batches=2, recompute="full")])
     check(8, gpt, EIGHT)
 
 
@@ -50,8 +50,8 @@ def test_under_more_plans_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
 @pytest.mark.slow
 def test_sequences_that_are_split_have_one_loss() -> None:
     plans = [
-        plan_of(context=2, context_kind="ring"),
-        plan_of(context=2, x=2, sequence_parallel=True, context_kind="all_gather"),
+        plan_of(cp=2, context_kind="ring"),
+        plan_of(cp=2, tp=2, sp=True, context_kind="all_gather"),
     ]
     check(2, V3, plans[:1])
     check(4, V3, plans[1:])

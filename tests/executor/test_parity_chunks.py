@@ -27,20 +27,20 @@ def plans() -> list[Plan]:
     """Chunks with every axis, with gradients that are reduced at once and at the step's end, and
     with stages that run forward passes ahead."""
     return [
-        plan_of(x=2, data=2, loss_chunks=4, sequence_parallel=True, zero=2, overlap=OVERLAPS),
+        plan_of(tp=2, dp=2, loss_chunks=4, sp=True, zero=2, overlap=OVERLAPS),
         plan_of(y=2, z=2, loss_chunks=2, recompute="full"),
-        plan_of(pipe=2, data=2, loss_chunks=8, micro_batches=2, schedule="zb-h1"),
-        plan_of(context=2, data=2, loss_chunks=2, zero=3, micro_batches=2),
-        plan_of(pipe=2, z=2, loss="fused", micro_batches=2, schedule="gpipe"),
-        plan_of(data=4, loss="fused", loss_chunks=2, zero=3, overlap=OVERLAPS),
+        plan_of(pp=2, dp=2, loss_chunks=8, micro_batches=2, schedule="zb-h1"),
+        plan_of(cp=2, dp=2, loss_chunks=2, zero=3, micro_batches=2),
+        plan_of(pp=2, z=2, loss="fused", micro_batches=2, schedule="gpipe"),
+        plan_of(dp=4, loss="fused", loss_chunks=2, zero=3, overlap=OVERLAPS),
     ]
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("gpt", one_in(2, [TINY, GOLDFISH]), ids=["tied", "goldfish"])
 def test_a_loss_in_chunks_trains_as_the_plain_model_does(gpt: GPT) -> None:
-    fused = plan_of(pipe=2, loss="fused", loss_chunks=2, micro_batches=2, schedule="gpipe")
-    check(2, replace(gpt, layers=1), [plan_of(x=2, loss_chunks=4, sequence_parallel=True)])
+    fused = plan_of(pp=2, loss="fused", loss_chunks=2, micro_batches=2, schedule="gpipe")
+    check(2, replace(gpt, layers=1), [plan_of(tp=2, loss_chunks=4, sp=True)])
     check(2, gpt, [fused])
 
 

@@ -15,32 +15,32 @@ from workload.splits.plan_values import CHOICES
 PLAIN = {name: values[0] for name, values in OPTIONS.items()}
 KINDS = CHOICES["context_kind"]
 FOUR: tuple[dict[str, Any], ...] = (
-    {"context": 4, "recompute": "full", "micro_batches": 2},
-    {"context": 2, "x": 2, "sequence_parallel": True, "recompute": "selective"},
-    {"context": 2, "data": 2, "zero": 3, "reshard": False},
-    {"context": 2, "z": 2, "zero": 1, "micro_batches": 2},
-    {"context": 2, "pipe": 2, "schedule": "zb-h1", "micro_batches": 2, "dropout": 0.1},
-    {"context": 2, "y": 2, "overlap": ()},
+    {"cp": 4, "recompute": "full", "micro_batches": 2},
+    {"cp": 2, "tp": 2, "sp": True, "recompute": "selective"},
+    {"cp": 2, "dp": 2, "zero": 3, "reshard": False},
+    {"cp": 2, "z": 2, "zero": 1, "micro_batches": 2},
+    {"cp": 2, "pp": 2, "schedule": "zb-h1", "micro_batches": 2, "dropout": 0.1},
+    {"cp": 2, "y": 2, "overlap": ()},
 )
 EIGHT: tuple[dict[str, Any], ...] = (
-    {"context": 2, "z": 2, "data": 2, "zero": 2, "micro_batches": 2},
-    {"context": 2, "data": 4, "zero": 3, "shard": 2},
-    {"context": 2, "x": 2, "z": 2, "zero": 3, "sequence_parallel": True},
-    {"context": 4, "pipe": 2, "interleave": 2, "micro_batches": 2, "recompute": "full:1"},
-    {"context": 8, "dropout": 0.1},
-    {"context": 4, "y": 2, "recompute": "selective", "offload": "optimizer", "zero": 1},
+    {"cp": 2, "z": 2, "dp": 2, "zero": 2, "micro_batches": 2},
+    {"cp": 2, "dp": 4, "zero": 3, "shard": 2},
+    {"cp": 2, "tp": 2, "z": 2, "zero": 3, "sp": True},
+    {"cp": 4, "pp": 2, "vpp": 2, "micro_batches": 2, "recompute": "full:1"},
+    {"cp": 8, "dropout": 0.1},
+    {"cp": 4, "y": 2, "recompute": "selective", "offload": "optimizer", "zero": 1},
 )
 
 
 BOTH: tuple[dict[str, Any], ...] = (
-    {"context": 4, "context_heads": 2, "micro_batches": 2, "recompute": "selective"},
-    {"context": 4, "context_heads": 2, "zero": 3, "dropout": 0.1},
+    {"cp": 4, "context_heads": 2, "micro_batches": 2, "recompute": "selective"},
+    {"cp": 4, "context_heads": 2, "zero": 3, "dropout": 0.1},
 )
 BOTH_ON_EIGHT: tuple[dict[str, Any], ...] = (
-    {"context": 8, "context_heads": 2, "dropout": 0.1, "recompute": "full"},
-    {"context": 4, "context_heads": 2, "data": 2, "zero": 2, "overlap": ()},
-    {"context": 4, "context_heads": 2, "x": 2, "sequence_parallel": True},
-    {"context": 4, "context_heads": 2, "pipe": 2, "schedule": "zb-h1", "micro_batches": 2},
+    {"cp": 8, "context_heads": 2, "dropout": 0.1, "recompute": "full"},
+    {"cp": 4, "context_heads": 2, "dp": 2, "zero": 2, "overlap": ()},
+    {"cp": 4, "context_heads": 2, "tp": 2, "sp": True},
+    {"cp": 4, "context_heads": 2, "pp": 2, "schedule": "zb-h1", "micro_batches": 2},
 )
 
 
@@ -87,7 +87,7 @@ def test_heads_traded_before_a_ring_meet_every_other_axis() -> None:
 @pytest.mark.parametrize("kind", one_in(2, KINDS))
 def test_two_ranks_train_as_the_plain_model_does(kind: str) -> None:
     """Of Qwen, with dropout; GPT, Llama and BLOOM are in the slow set below."""
-    row = {"context": 2, "recompute": "selective", "dropout": 0.1}
+    row = {"cp": 2, "recompute": "selective", "dropout": 0.1}
     check(2, in_one_layer(cases((row,), kind, first=3)))
 
 
@@ -95,7 +95,7 @@ def test_two_ranks_train_as_the_plain_model_does(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_train_each_model_as_the_plain_one_does(kind: str) -> None:
-    check(2, cases(({"context": 2, "recompute": "selective"},) * len(MODELS), kind))
+    check(2, cases(({"cp": 2, "recompute": "selective"},) * len(MODELS), kind))
 
 
 @pytest.mark.distributed

@@ -48,7 +48,7 @@ def test_experts_that_no_token_chose_add_nothing_to_any() -> None:
 
 @pytest.mark.distributed
 def test_gathered_tokens_train_as_the_plain_model_does() -> None:
-    check(2, SHORT, by("all_gather", [plan_of(data=2, expert=2, micro_batches=2)]))
+    check(2, SHORT, by("all_gather", [plan_of(dp=2, ep=2, micro_batches=2)]))
 
 
 @pytest.mark.slow
@@ -72,12 +72,12 @@ def check_on_nodes(of_node: int, ranks: int, gpt: GPT, plans: list[Plan]) -> Non
 
 def apart(dispatcher: str, plans: list[Plan]) -> list[Plan]:
     """Those plans whose experts are on several ranks, by this dispatcher."""
-    return by(dispatcher, [plan for plan in plans if plan.expert > 1])
+    return by(dispatcher, [plan for plan in plans if plan.ep > 1])
 
 
 @pytest.mark.distributed
 def test_rows_by_way_of_nodes_train_as_the_plain_model_does() -> None:
-    plan = plan_of(data=4, expert=4)
+    plan = plan_of(dp=4, ep=4)
     check_on_nodes(2, 4, SHORT, by("hierarchical", [plan]) + by("once_per_node", [plan]))
 
 

@@ -21,20 +21,20 @@ from workload.plan import Plan
 
 def both_ways(micro_batches: int, **keys: Any) -> Plan:
     """A plan with so many micro-batches in each direction."""
-    cells = 2 * keys.get("z", 1) * keys.get("data", 1)
+    cells = 2 * keys.get("z", 1) * keys.get("dp", 1)
     usual = {"overlap": OVERLAPS, "precision": "fp64", "schedule": "dualpipe"}
     size = BATCH // (cells * micro_batches)
-    return Plan(**{"batch": BATCH, "micro_batch": size, **usual, **keys})
+    return Plan(**{"batch": BATCH, "mbs": size, **usual, **keys})
 
 
 @pytest.mark.distributed
 def test_two_copies_train_as_the_plain_model_does() -> None:
-    check(2, TINY, [both_ways(4, pipe=2)])
+    check(2, TINY, [both_ways(4, pp=2)])
 
 
 @pytest.mark.distributed
 def test_two_copies_with_experts_and_passes_in_turns_train_as_the_plain_model_does() -> None:
-    turns = both_ways(2, pipe=2, data=2, expert=2, overlap=("a2a",))
+    turns = both_ways(2, pp=2, dp=2, ep=2, overlap=("a2a",))
     check(4, DEEPSEEK, [turns])
 
 
@@ -50,12 +50,12 @@ def test_two_copies_with_experts_and_passes_in_turns_train_as_the_plain_model_do
     ids=["V3", "V2", "Switch"],
 )
 def test_experts_are_balanced_by_what_both_copies_chose(gpt: GPT) -> None:
-    check(2, gpt, [both_ways(2, pipe=2), both_ways(4, pipe=2, recompute="full", overlap=())])
+    check(2, gpt, [both_ways(2, pp=2), both_ways(4, pp=2, recompute="full", overlap=())])
 
 
 @pytest.mark.distributed
 def test_biases_of_routers_follow_what_both_copies_chose() -> None:
-    check(2, replace(V3, balance_over="micro_batch"), [both_ways(2, pipe=2)])
+    check(2, replace(V3, balance_over="micro_batch"), [both_ways(2, pp=2)])
 
 
 @pytest.mark.slow
@@ -63,14 +63,14 @@ def test_biases_of_routers_follow_what_both_copies_chose() -> None:
 def test_both_copies_drop_what_the_plain_model_drops() -> None:
     """Of activations by dropout and of targets by the Goldfish loss; a copy sees other sequences
     than the other one."""
-    plan = both_ways(4, pipe=2, attention="unfused", recompute="full")
+    plan = both_ways(4, pp=2, attention="unfused", recompute="full")
     check(2, replace(TINY, dropout=0.5, goldfish_k=3), [plan])
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_passes_in_turns_at_all_to_alls_train_as_the_plain_model_does() -> None:
-    of_experts = {"pipe": 2, "data": 2, "expert": 2}
+    of_experts = {"pp": 2, "dp": 2, "ep": 2}
     plans = [
         both_ways(2, **of_experts, overlap=()),
         both_ways(2, **of_experts, overlap=("a2a",)),
@@ -95,7 +95,7 @@ def test_passes_in_turns_at_all_to_alls_train_as_the_plain_model_does() -> None:
 def test_casts_are_the_plain_models_with_scales_of_what_both_copies_saw(
     recipe: str, gpt: GPT
 ) -> None:
-    plan = replace(recipes.FEW, pipe=2, schedule="dualpipe")
+    plan = replace(recipes.FEW, pp=2, schedule="dualpipe")
     recipes.check(2, recipes.with_recipe(replace(gpt, layers=2), recipe, plan))
 
 
@@ -103,28 +103,28 @@ def test_casts_are_the_plain_models_with_scales_of_what_both_copies_saw(
 @pytest.mark.distributed
 @pytest.mark.parametrize("rule", ["muon", "sgd-momentum"])
 def test_other_update_rules_change_both_copies_alike(rule: str) -> None:
-    check_rule(2, rule, ["pipe=2,micro_batch=4,schedule=dualpipe"])
-    check_rule(4, rule, ["pipe=2,x=2,micro_batch=4,schedule=dualpipe"])
+    check_rule(2, rule, ["pp=2,mbs=4,schedule=dualpipe"])
+    check_rule(4, rule, ["pp=2,tp=2,mbs=4,schedule=dualpipe"])
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_they_do_so_with_every_other_split() -> None:
     plans = [
-        both_ways(2, pipe=2, data=2, zero=zero, overlap=overlap)
+        both_ways(2, pp=2, dp=2, zero=zero, overlap=overlap)
         for zero in range(4)
         for overlap in ((), OVERLAPS)
     ]
     plans += [
-        both_ways(8, pipe=4),
-        both_ways(4, pipe=4, stage_layers=(1, 0, 4, 3), recompute="full", overlap=()),
-        both_ways(4, pipe=2, z=2, zero=1),
-        both_ways(4, pipe=2, x=2, sequence_parallel=True),
-        both_ways(4, pipe=2, y=2),
-        both_ways(4, pipe=2, context=2),
-        both_ways(4, pipe=2, data=2, order="pipe-x-y-z-data"),
+        both_ways(8, pp=4),
+        both_ways(4, pp=4, stage_layers=(1, 0, 4, 3), recompute="full", overlap=()),
+        both_ways(4, pp=2, z=2, zero=1),
+        both_ways(4, pp=2, tp=2, sp=True),
+        both_ways(4, pp=2, y=2),
+        both_ways(4, pp=2, cp=2),
+        both_ways(4, pp=2, dp=2, order="pp-tp-dp"),
     ]
     check(4, DEEP, plans)
     llama = replace(find_model("tiny-llama-40k"), layers=4)
-    check(4, llama, [both_ways(4, pipe=4), both_ways(4, pipe=2, data=2)])
-    check(8, DEEP, [both_ways(8, pipe=8), both_ways(4, pipe=4, data=2, zero=2)])
+    check(4, llama, [both_ways(4, pp=4), both_ways(4, pp=2, dp=2)])
+    check(8, DEEP, [both_ways(8, pp=8), both_ways(4, pp=4, dp=2, zero=2)])

@@ -36,18 +36,18 @@ SHORT = replace(DEEPSEEK, layers=1, dense_layers=0)
 
 def plan_of(*, micro_batches: int = 1, **given: Any) -> Plan:
     """A plan of the batch in so many micro-batches, in float64."""
-    cells = given.get("z", 1) * given.get("data", 1)
-    usual = {"micro_batch": BATCH // (cells * micro_batches), "overlap": OVERLAPS}
+    cells = given.get("z", 1) * given.get("dp", 1)
+    usual = {"mbs": BATCH // (cells * micro_batches), "overlap": OVERLAPS}
     return Plan(**{"batch": BATCH, "precision": "fp64", **usual, **given})
 
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
-    plan_of(x=2),
+    plan_of(tp=2),
     plan_of(y=2),
     plan_of(z=2),
-    plan_of(data=2, zero=1),
-    plan_of(pipe=2, micro_batches=2),
+    plan_of(dp=2, zero=1),
+    plan_of(pp=2, micro_batches=2),
 ]
 
 
@@ -69,24 +69,22 @@ def test_without_an_axis_of_experts_x_and_y_train_as_the_plain_model_does() -> N
 
 
 FOUR = [
-    plan_of(data=4, expert=2, zero=1),
-    plan_of(data=4, expert=4, micro_batches=2),
-    plan_of(x=2, data=2, expert=2, sequence_parallel=True),
-    plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True, zero=2),
-    plan_of(x=2, data=2, expert=2, expert_tensor=1, sequence_parallel=True, micro_batches=2),
-    plan_of(y=2, data=2, expert=2, recompute="full", overlap=()),
-    plan_of(z=2, data=2, expert=2, zero=3),
-    plan_of(pipe=2, data=2, expert=2, micro_batches=2),
+    plan_of(dp=4, ep=2, zero=1),
+    plan_of(dp=4, ep=4, micro_batches=2),
+    plan_of(tp=2, dp=2, ep=2, sp=True),
+    plan_of(tp=2, dp=2, ep=4, etp=1, sp=True, zero=2),
+    plan_of(tp=2, dp=2, ep=2, etp=1, sp=True, micro_batches=2),
+    plan_of(y=2, dp=2, ep=2, recompute="full", overlap=()),
+    plan_of(z=2, dp=2, ep=2, zero=3),
+    plan_of(pp=2, dp=2, ep=2, micro_batches=2),
 ]
 EIGHT = [
-    plan_of(x=2, y=2, data=2, expert=2),
-    plan_of(x=2, z=2, data=2, expert=2, recompute="full"),
-    plan_of(x=2, data=4, expert=4, expert_tensor=1, sequence_parallel=True, zero=3),
-    plan_of(
-        x=2, pipe=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True, micro_batches=2
-    ),
-    plan_of(data=8, expert=8, zero=1),
-    plan_of(y=2, data=4, expert=2, zero=2, recompute="selective"),
+    plan_of(tp=2, y=2, dp=2, ep=2),
+    plan_of(tp=2, z=2, dp=2, ep=2, recompute="full"),
+    plan_of(tp=2, dp=4, ep=4, etp=1, sp=True, zero=3),
+    plan_of(tp=2, pp=2, dp=2, ep=4, etp=1, sp=True, micro_batches=2),
+    plan_of(dp=8, ep=8, zero=1),
+    plan_of(y=2, dp=4, ep=2, zero=2, recompute="selective"),
 ]
 
 
@@ -97,14 +95,14 @@ def test_an_axis_of_experts_trains_as_the_plain_model_does() -> None:
 
 
 TURNS = [
-    plan_of(data=4, expert=4, micro_batches=4, overlap=("a2a",)),
-    plan_of(data=4, expert=2, micro_batches=2, zero=3, overlap=("a2a", *OVERLAPS)),
+    plan_of(dp=4, ep=4, micro_batches=4, overlap=("a2a",)),
+    plan_of(dp=4, ep=2, micro_batches=2, zero=3, overlap=("a2a", *OVERLAPS)),
     plan_of(
-        x=2,
-        data=2,
-        expert=4,
-        expert_tensor=1,
-        sequence_parallel=True,
+        tp=2,
+        dp=2,
+        ep=4,
+        etp=1,
+        sp=True,
         recompute="full",
         micro_batches=4,
         overlap=("a2a", *OVERLAPS),
@@ -114,7 +112,7 @@ TURNS = [
 
 @pytest.mark.distributed
 def test_two_micro_batches_in_turns_train_as_the_plain_model_does() -> None:
-    turns = plan_of(data=2, expert=2, micro_batches=2, zero=3, overlap=("a2a", *OVERLAPS))
+    turns = plan_of(dp=2, ep=2, micro_batches=2, zero=3, overlap=("a2a", *OVERLAPS))
     check(2, DEEPSEEK, [turns])
 
 
@@ -132,39 +130,37 @@ def test_two_micro_batches_in_turns_drop_the_same_tokens_as_the_plain_model() ->
 
 @pytest.mark.distributed
 def test_with_places_experts_drop_the_same_tokens_as_the_plain_models() -> None:
-    check(
-        2, replace(MIXTRAL, capacity=0.75, layers=1), [plan_of(data=2, expert=2, micro_batches=2)]
-    )
+    check(2, replace(MIXTRAL, capacity=0.75, layers=1), [plan_of(dp=2, ep=2, micro_batches=2)])
 
 
 OVER_CONTEXT = [
-    plan_of(context=2, data=2, expert=4, zero=1),
-    plan_of(x=2, context=2, expert=4, expert_tensor=1, sequence_parallel=True, micro_batches=2),
-    plan_of(context=4, expert=2, zero=1, recompute="full", context_kind="all_gather"),
-    plan_of(x=2, context=2, expert=2, expert_tensor=1, sequence_parallel=True, zero=1),
+    plan_of(cp=2, dp=2, ep=4, zero=1),
+    plan_of(tp=2, cp=2, ep=4, etp=1, sp=True, micro_batches=2),
+    plan_of(cp=4, ep=2, zero=1, recompute="full", context_kind="all_gather"),
+    plan_of(tp=2, cp=2, ep=2, etp=1, sp=True, zero=1),
 ]
 MORE_OVER_CONTEXT = [
-    plan_of(context=2, data=2, expert=2, zero=3),
-    plan_of(context=2, data=2, expert=2, overlap=(), micro_batches=2),
-    plan_of(x=2, context=2, expert=2, context_kind="ulysses"),
-    plan_of(context=4, expert=4, overlap=("a2a", *OVERLAPS), micro_batches=4),
-    plan_of(z=2, context=2, expert=2, zero=2),
-    plan_of(pipe=2, context=2, expert=2, micro_batches=2, order="context-data-x-y-z-pipe"),
+    plan_of(cp=2, dp=2, ep=2, zero=3),
+    plan_of(cp=2, dp=2, ep=2, overlap=(), micro_batches=2),
+    plan_of(tp=2, cp=2, ep=2, context_kind="ulysses"),
+    plan_of(cp=4, ep=4, overlap=("a2a", *OVERLAPS), micro_batches=4),
+    plan_of(z=2, cp=2, ep=2, zero=2),
+    plan_of(pp=2, cp=2, ep=2, micro_batches=2, order="cp-dp-tp-pp"),
 ]
 EIGHT_OVER_CONTEXT = [
-    plan_of(context=2, data=4, expert=4, zero=2),
-    plan_of(context=4, data=2, expert=2, zero=3),
-    plan_of(context=4, data=2, expert=8, order="x-data-y-z-context-pipe"),
-    plan_of(x=2, context=2, data=2, expert=8, expert_tensor=1, sequence_parallel=True, zero=1),
-    plan_of(x=2, context=4, expert=4, expert_tensor=1, sequence_parallel=True, zero=1),
-    plan_of(x=2, context=2, data=2, expert=2, expert_tensor=1, sequence_parallel=True, zero=2),
-    plan_of(y=2, context=2, data=2, expert=4, recompute="selective"),
+    plan_of(cp=2, dp=4, ep=4, zero=2),
+    plan_of(cp=4, dp=2, ep=2, zero=3),
+    plan_of(cp=4, dp=2, ep=8, order="tp-dp-y-z-cp-pp"),
+    plan_of(tp=2, cp=2, dp=2, ep=8, etp=1, sp=True, zero=1),
+    plan_of(tp=2, cp=4, ep=4, etp=1, sp=True, zero=1),
+    plan_of(tp=2, cp=2, dp=2, ep=2, etp=1, sp=True, zero=2),
+    plan_of(y=2, cp=2, dp=2, ep=4, recompute="selective"),
 ]
 
 
 @pytest.mark.distributed
 def test_experts_over_context_train_as_the_plain_model_does() -> None:
-    check(2, SHORT, [plan_of(context=2, expert=2, zero=1, recompute="full")])
+    check(2, SHORT, [plan_of(cp=2, ep=2, zero=1, recompute="full")])
 
 
 @pytest.mark.slow

@@ -16,62 +16,60 @@ from workload.plan import Plan
 
 def over_x(**given: Any) -> Plan:
     """A plan whose ranks of x have rows of their own."""
-    return plan_of(sequence_parallel=True, **given)
+    return plan_of(sp=True, **given)
 
 
 # Ranks of x with halves of half of the experts; and of data, and of context.
 IN_HALVES = [
-    over_x(x=4, expert=2, expert_tensor=2),
-    plan_of(data=4, expert=2, expert_tensor=2),
-    plan_of(context=4, expert=2, expert_tensor=2),
+    over_x(tp=4, ep=2, etp=2),
+    plan_of(dp=4, ep=2, etp=2),
+    plan_of(cp=4, ep=2, etp=2),
 ]
 # Ranks of x with copies of whole experts, and more ranks with parts of one than x has.
 FOUR = [
-    over_x(x=4, expert=2, expert_tensor=1, zero=1),
-    over_x(x=2, data=2, expert_tensor=1, zero=3),
-    plan_of(data=4, expert_tensor=2, zero=1),
-    over_x(x=2, data=2, expert_tensor=4),
+    over_x(tp=4, ep=2, etp=1, zero=1),
+    over_x(tp=2, dp=2, etp=1, zero=3),
+    plan_of(dp=4, etp=2, zero=1),
+    over_x(tp=2, dp=2, etp=4),
 ]
 FOUR_OF_CONTEXT = [
-    plan_of(context=4, expert_tensor=2, zero=2),
-    over_x(x=2, context=2, expert_tensor=4),
-    plan_of(
-        context=2, data=2, expert=2, expert_tensor=2, zero=3, recompute="full", micro_batches=2
-    ),
+    plan_of(cp=4, etp=2, zero=2),
+    over_x(tp=2, cp=2, etp=4),
+    plan_of(cp=2, dp=2, ep=2, etp=2, zero=3, recompute="full", micro_batches=2),
 ]
 EIGHT = [
-    over_x(x=4, data=2, expert=4, expert_tensor=2),
-    over_x(x=2, data=4, expert=2, expert_tensor=4, zero=3),
-    over_x(x=8, expert=2, expert_tensor=2, zero=1),
-    over_x(x=4, z=2, expert=2, expert_tensor=1),
-    over_x(x=4, z=2, expert=2, expert_tensor=1, zero=3, order="z-x-y-data-pipe"),
-    over_x(x=4, data=2, expert=2, expert_tensor=1, zero=1, order="z-data-x-y-pipe"),
-    over_x(x=4, pipe=2, expert=2, expert_tensor=2, micro_batches=2),
-    plan_of(data=8, expert=2, expert_tensor=2, zero=3),
-    plan_of(y=2, data=4, expert=2, expert_tensor=2),
+    over_x(tp=4, dp=2, ep=4, etp=2),
+    over_x(tp=2, dp=4, ep=2, etp=4, zero=3),
+    over_x(tp=8, ep=2, etp=2, zero=1),
+    over_x(tp=4, z=2, ep=2, etp=1),
+    over_x(tp=4, z=2, ep=2, etp=1, zero=3, order="z-tp-y-dp-pp"),
+    over_x(tp=4, dp=2, ep=2, etp=1, zero=1, order="z-dp-tp-y-pp"),
+    over_x(tp=4, pp=2, ep=2, etp=2, micro_batches=2),
+    plan_of(dp=8, ep=2, etp=2, zero=3),
+    plan_of(y=2, dp=4, ep=2, etp=2),
 ]
 EIGHT_OF_CONTEXT = [
-    plan_of(context=8, expert=2, expert_tensor=2, zero=1),
-    over_x(x=2, context=2, data=2, expert_tensor=1, zero=3),
-    over_x(x=2, context=2, data=2, expert=2, expert_tensor=4, zero=3),
+    plan_of(cp=8, ep=2, etp=2, zero=1),
+    over_x(tp=2, cp=2, dp=2, etp=1, zero=3),
+    over_x(tp=2, cp=2, dp=2, ep=2, etp=4, zero=3),
 ]
 
 # States of experts sharded over runs of neighbours on data, in copies over the rest (HSDP).
 IN_SHARDS = [
-    plan_of(data=4, expert=2, shard=2, zero=3),
-    plan_of(data=4, expert=1, shard=2, zero=1),
-    over_x(x=2, data=2, expert=2, expert_tensor=1, shard=1, zero=2),
-    plan_of(context=2, data=2, expert=2, shard=1, zero=3),
+    plan_of(dp=4, ep=2, shard=2, zero=3),
+    plan_of(dp=4, ep=1, shard=2, zero=1),
+    over_x(tp=2, dp=2, ep=2, etp=1, shard=1, zero=2),
+    plan_of(cp=2, dp=2, ep=2, shard=1, zero=3),
 ]
 EIGHT_IN_SHARDS = [
-    plan_of(data=8, expert=2, shard=4, zero=1),
-    plan_of(data=8, expert=2, shard=4, zero=3, recompute="full"),
-    plan_of(data=8, expert=2, expert_tensor=2, shard=4, zero=2),
-    plan_of(context=2, data=4, expert=4, shard=2, zero=3),
-    over_x(x=2, data=4, expert=4, expert_tensor=1, shard=2, zero=3),
-    over_x(x=2, data=4, expert=1, expert_tensor=1, shard=2, zero=3),
-    plan_of(z=2, data=4, expert=2, shard=2, zero=3, order="data-z-x-y-pipe"),
-    plan_of(pipe=2, data=4, expert=2, shard=2, zero=1, micro_batches=2),
+    plan_of(dp=8, ep=2, shard=4, zero=1),
+    plan_of(dp=8, ep=2, shard=4, zero=3, recompute="full"),
+    plan_of(dp=8, ep=2, etp=2, shard=4, zero=2),
+    plan_of(cp=2, dp=4, ep=4, shard=2, zero=3),
+    over_x(tp=2, dp=4, ep=4, etp=1, shard=2, zero=3),
+    over_x(tp=2, dp=4, ep=1, etp=1, shard=2, zero=3),
+    plan_of(z=2, dp=4, ep=2, shard=2, zero=3, order="dp-z-tp-y-pp"),
+    plan_of(pp=2, dp=4, ep=2, shard=2, zero=1, micro_batches=2),
 ]
 
 
@@ -82,7 +80,7 @@ def by(dispatcher: str) -> list[Plan]:
 @pytest.mark.distributed
 def test_experts_in_parts_copies_and_shards_on_other_ranks_train_as_the_plain_model_does() -> None:
     """More ranks, with both at once, are in the slow sets below."""
-    check(2, SHORT, [over_x(x=2, expert_tensor=1), plan_of(data=2, expert_tensor=2)])
+    check(2, SHORT, [over_x(tp=2, etp=1), plan_of(dp=2, etp=2)])
     check(4, SHORT, IN_SHARDS[:1])
 
 

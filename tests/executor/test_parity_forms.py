@@ -25,8 +25,8 @@ def test_a_forced_form_trains_as_the_plain_model_does(swap: dict[str, str]) -> N
     check(4, TINY, tuned(sample(4)), **swap)
 
 
-PIPE = Plan(pipe=2, schedule="zb-h1", batch=BATCH, micro_batch=4, precision="fp64")
-DATA = Plan(data=2, zero=3, batch=BATCH, micro_batch=4, precision="fp64")
+PIPE = Plan(pp=2, schedule="zb-h1", batch=BATCH, mbs=4, precision="fp64")
+DATA = Plan(dp=2, zero=3, batch=BATCH, mbs=4, precision="fp64")
 
 
 @pytest.mark.distributed
@@ -42,6 +42,6 @@ def test_weights_sharded_over_data_may_be_transposed() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_they_may_be_so_on_two_axes() -> None:
-    plan = replace(DATA, z=2, micro_batch=2)
-    plans = [plan, replace(plan, reshard=False, zero=2), replace(plan, z=1, x=2, recompute="full")]
-    check(4, TINY, tuned([*plans, replace(PIPE, z=2, micro_batch=2)]), TN="NN", NT="NN")
+    plan = replace(DATA, z=2, mbs=2)
+    plans = [plan, replace(plan, reshard=False, zero=2), replace(plan, z=1, tp=2, recompute="full")]
+    check(4, TINY, tuned([*plans, replace(PIPE, z=2, mbs=2)]), TN="NN", NT="NN")

@@ -27,21 +27,21 @@ NARROW_LLAMA = replace(
     NARROW, norm="rmsnorm", activation="swiglu", positions="rope", biases=False, layers=1
 )
 OF_TWO = {
-    "data": replace(FEW, data=2, zero=1),
+    "dp": replace(FEW, dp=2, zero=1),
     "z": replace(FEW, z=2),
-    "x": replace(FEW, x=2, sequence_parallel=True),
+    "tp": replace(FEW, tp=2, sp=True),
     "y": replace(FEW, y=2, recompute="full"),
-    "context": replace(FEW, context=2),
-    "pipe": replace(FEW, pipe=2, micro_batch=8),
-    "two-way": replace(FEW, pipe=2, schedule="dualpipe"),
+    "cp": replace(FEW, cp=2),
+    "pp": replace(FEW, pp=2, mbs=8),
+    "two-way": replace(FEW, pp=2, schedule="dualpipe"),
 }
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("axis", ["x"])
+@pytest.mark.parametrize("axis", ["tp"])
 def test_four_bits_train_as_the_plain_model_does(axis: str) -> None:
     gpt = replace(NARROW_LLAMA, hidden=32, ffn=64, head_width=16, sequence=16)
-    check(2, with_recipe(gpt, "nvfp4", replace(OF_TWO[axis], micro_batch=8)))
+    check(2, with_recipe(gpt, "nvfp4", replace(OF_TWO[axis], mbs=8)))
 
 
 @pytest.mark.distributed
@@ -56,7 +56,7 @@ def test_four_bits_are_right_on_every_axis(axis: str) -> None:
 @pytest.mark.slow
 def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(1, with_recipe(NARROW, "nvfp4", FEW))
-    four = replace(FEW, x=2, z=2, recompute="full"), replace(FEW, x=2, data=2, zero=3)
+    four = replace(FEW, tp=2, z=2, recompute="full"), replace(FEW, tp=2, dp=2, zero=3)
     check(4, with_recipe(NARROW_LLAMA, "nvfp4", *four))
 
 
@@ -65,22 +65,22 @@ FEW_BITS = replace(
     ROUTED, layers=1, hidden=64, ffn=64, expert_ffn=32, head_width=16, sequence=32, shared_ffn=32
 )
 FOUR_BIT_EXPERTS = {
-    "expert": replace(FEW, data=2, expert=2, micro_batch=2, recompute="moe"),
-    "x": replace(FEW, x=2),
+    "ep": replace(FEW, dp=2, ep=2, mbs=2, recompute="moe"),
+    "tp": replace(FEW, tp=2),
     "y": replace(FEW, y=2),
     "z": replace(FEW, z=2),
-    "context": replace(FEW, context=2),
-    "data": replace(FEW, data=2, expert=2, zero=3, recompute="full"),
-    "gathered": replace(FEW, data=2, expert=2, dispatcher="all_gather"),
-    "over-x": replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True),
+    "cp": replace(FEW, cp=2),
+    "dp": replace(FEW, dp=2, ep=2, zero=3, recompute="full"),
+    "gathered": replace(FEW, dp=2, ep=2, dispatcher="all_gather"),
+    "over-x": replace(FEW, tp=2, ep=2, etp=1, sp=True),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("axis", ["expert"])
+@pytest.mark.parametrize("axis", ["ep"])
 def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:
-    plan = replace(FOUR_BIT_EXPERTS[axis], micro_batch=8)
+    plan = replace(FOUR_BIT_EXPERTS[axis], mbs=8)
     check(2, with_recipe(replace(FEW_BITS, hidden=32, heads=2, sequence=16), "nvfp4", plan))
 
 
@@ -104,7 +104,7 @@ def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(4, with_recipe(replace(FEW_BITS, shared_ffn=64), "nvfp4", IN_HALVES))
     wide = replace(FEW_BITS, shared_ffn=64, expert_ffn=64)
     check(4, with_recipe(wide, "nvfp4", *copied_splits()))
-    plan = replace(FEW, pipe=2, data=2, expert=2)
+    plan = replace(FEW, pp=2, dp=2, ep=2)
     check(4, with_recipe(replace(FEW_BITS, layers=2), "nvfp4", plan))
 
 
@@ -137,7 +137,7 @@ HYBRID = replace(
 @pytest.mark.parametrize("recipe", ["nvfp4", "fp8-tensorwise"])
 def test_hybrids_with_further_tokens_are_cast_as_in_the_plain_model(recipe: str) -> None:
     check(1, with_recipe(HYBRID, recipe, FEW))
-    check(2, with_recipe(HYBRID, recipe, replace(FEW, data=2, expert=2, zero=1)))
+    check(2, with_recipe(HYBRID, recipe, replace(FEW, dp=2, ep=2, zero=1)))
     check(2, with_recipe(HYBRID, recipe, replace(OF_TWO["two-way"], stage_layers=(2, 1))))
     columns = replace(HYBRID, expert_latent=0)
     check(2, with_recipe(columns, recipe, replace(FEW, y=2)))

@@ -51,38 +51,38 @@ DENSE_FIELDS: dict[str, Any] = {
 }
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
-    plan_of(x=2, sequence_parallel=True, recompute="full"),
-    plan_of(x=2, micro_batches=2),
+    plan_of(tp=2, sp=True, recompute="full"),
+    plan_of(tp=2, micro_batches=2),
     plan_of(y=2, recompute="selective"),
     plan_of(z=2),
-    plan_of(data=2, zero=1),
-    plan_of(pipe=2, micro_batches=2),
+    plan_of(dp=2, zero=1),
+    plan_of(pp=2, micro_batches=2),
 ]
 FOUR = [
-    plan_of(x=2, y=2),
-    plan_of(x=4, sequence_parallel=True),
-    plan_of(x=2, data=2, zero=3),
-    plan_of(z=2, data=2, micro_batches=2, zero=2),
-    plan_of(x=2, pipe=2, micro_batches=4, schedule="zb-h1"),
-    plan_of(pipe=2, data=2, micro_batches=2, recompute="full"),
+    plan_of(tp=2, y=2),
+    plan_of(tp=4, sp=True),
+    plan_of(tp=2, dp=2, zero=3),
+    plan_of(z=2, dp=2, micro_batches=2, zero=2),
+    plan_of(tp=2, pp=2, micro_batches=4, schedule="zb-h1"),
+    plan_of(pp=2, dp=2, micro_batches=2, recompute="full"),
 ]
 EXPERTS = [
-    plan_of(data=4, expert=4, micro_batches=2, zero=1),
-    plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True),
-    plan_of(pipe=2, data=2, expert=2, micro_batches=2),
+    plan_of(dp=4, ep=4, micro_batches=2, zero=1),
+    plan_of(tp=2, dp=2, ep=4, etp=1, sp=True),
+    plan_of(pp=2, dp=2, ep=2, micro_batches=2),
 ]
 LATENT = [
-    plan_of(x=2, data=2, expert=2, sequence_parallel=True, recompute="full"),
-    plan_of(x=2, z=2, micro_batches=2),
+    plan_of(tp=2, dp=2, ep=2, sp=True, recompute="full"),
+    plan_of(tp=2, z=2, micro_batches=2),
     *(replace(plan, overlap=()) for plan in EXPERTS[1:2]),
-    plan_of(data=4, expert=2, zero=3, recompute="moe"),
-    plan_of(data=4, expert=4, dispatcher="all_gather", recompute="full"),
+    plan_of(dp=4, ep=2, zero=3, recompute="moe"),
+    plan_of(dp=4, ep=4, dispatcher="all_gather", recompute="full"),
     EXPERTS[2],
 ]
 LATENT_PLACES = [
-    plan_of(data=2, expert=2, dispatcher="dense"),
-    plan_of(data=2, expert=2, dispatcher="sparse", recompute="full"),
-    plan_of(data=2, expert=2, dispatcher="all_gather", micro_batches=2),
+    plan_of(dp=2, ep=2, dispatcher="dense"),
+    plan_of(dp=2, ep=2, dispatcher="sparse", recompute="full"),
+    plan_of(dp=2, ep=2, dispatcher="all_gather", micro_batches=2),
 ]
 # Two chunks of a sequence, and a group of heads for each of two ranks.
 COARSE: dict[str, Any] = {"ssm_chunk": 8, "ssm_groups": 2}
@@ -93,8 +93,8 @@ PARTS = ["layernorm+core_attn+mlp+moe", "layernorm+moe_act+shared_experts"]
 @pytest.mark.slow
 def test_parts_that_run_again_train_as_the_plain_model_does() -> None:
     check(1, NANO, [plan_of(recompute=each) for each in PARTS])
-    check(2, NANO, [plan_of(x=2, sequence_parallel=True, recompute=each) for each in PARTS])
-    check(2, NANO, [plan_of(data=2, expert=2, micro_batches=2, recompute=each) for each in PARTS])
+    check(2, NANO, [plan_of(tp=2, sp=True, recompute=each) for each in PARTS])
+    check(2, NANO, [plan_of(dp=2, ep=2, micro_batches=2, recompute=each) for each in PARTS])
 
 
 @pytest.mark.distributed
@@ -140,7 +140,7 @@ def test_experts_on_latent_columns_train_as_the_plain_model_does(gpt: GPT) -> No
 @pytest.mark.slow
 def test_chunks_on_stages_in_a_v_train_as_the_plain_model_does() -> None:
     gpt = replace(DENSE, layers=8, pattern="M-*MM-*M")
-    check(2, gpt, [plan_of(pipe=2, interleave=2, micro_batches=4, schedule="zb-v")])
+    check(2, gpt, [plan_of(pp=2, vpp=2, micro_batches=4, schedule="zb-v")])
 
 
 @pytest.mark.slow
@@ -154,5 +154,5 @@ def test_the_allocator_holds_what_the_program_says_of_a_hybrid() -> None:
         "ssm_width": 32,
     }
     alone = replace(HYBRID, pattern="M-*", **DENSE_FIELDS, **sizes)
-    plan = Plan(batch=8, micro_batch=8, precision="fp32")
+    plan = Plan(batch=8, mbs=8, precision="fp32")
     assert [abs(peak.excess) < 0.01 for peak in peaks(alone, plan)] == [True]

@@ -36,21 +36,21 @@ ONE = [
     plan_of(micro_batches=2, recompute="selective", attention="unfused"),
 ]
 TWO = [
-    plan_of(x=2),
-    plan_of(x=2, sequence_parallel=True),
-    plan_of(x=2, sequence_parallel=True, micro_batches=2, overlap=(), recompute="full"),
+    plan_of(tp=2),
+    plan_of(tp=2, sp=True),
+    plan_of(tp=2, sp=True, micro_batches=2, overlap=(), recompute="full"),
     plan_of(z=2, recompute="full"),
-    plan_of(data=2, zero=1),
-    plan_of(pipe=2, micro_batches=2, recompute="selective"),
+    plan_of(dp=2, zero=1),
+    plan_of(pp=2, micro_batches=2, recompute="selective"),
 ]
 FOUR = [
-    plan_of(x=2, z=2, sequence_parallel=True, micro_batches=2),
-    plan_of(x=2, data=2, zero=1, sequence_parallel=True),
-    plan_of(x=2, data=2, zero=3, sequence_parallel=True, reshard=False),
-    plan_of(x=2, data=2, attention="unfused", recompute="selective"),
-    plan_of(z=2, data=2, zero=2, micro_batches=2),
-    plan_of(x=4, sequence_parallel=True, attention="unfused"),
-    plan_of(x=2, pipe=2, sequence_parallel=True, micro_batches=4, schedule="zb-h1"),
+    plan_of(tp=2, z=2, sp=True, micro_batches=2),
+    plan_of(tp=2, dp=2, zero=1, sp=True),
+    plan_of(tp=2, dp=2, zero=3, sp=True, reshard=False),
+    plan_of(tp=2, dp=2, attention="unfused", recompute="selective"),
+    plan_of(z=2, dp=2, zero=2, micro_batches=2),
+    plan_of(tp=4, sp=True, attention="unfused"),
+    plan_of(tp=2, pp=2, sp=True, micro_batches=4, schedule="zb-h1"),
 ]
 
 
@@ -79,22 +79,22 @@ def test_axes_together_train_as_the_plain_model_does(gpt: GPT) -> None:
 
 @pytest.mark.distributed
 def test_dropout_of_probabilities_is_that_of_the_plain_model() -> None:
-    check(2, replace(LATENT, dropout=0.1, layers=1), [plan_of(x=2, micro_batches=2)])
+    check(2, replace(LATENT, dropout=0.1, layers=1), [plan_of(tp=2, micro_batches=2)])
 
 
 @pytest.mark.distributed
 def test_over_context_it_trains_as_the_plain_model_does() -> None:
     kinds = CHOICES["context_kind"]
-    plans = [plan_of(context=2, context_kind=kind, recompute="full") for kind in kinds]
+    plans = [plan_of(cp=2, context_kind=kind, recompute="full") for kind in kinds]
     check(2, replace(LITE, layers=1), plans)
 
 
 OVER_CONTEXT = [
-    plan_of(x=2, context=2, context_kind=kind, sequence_parallel=True, recompute="selective")
+    plan_of(tp=2, cp=2, context_kind=kind, sp=True, recompute="selective")
     for kind in CHOICES["context_kind"]
 ]
 MORE_OVER_CONTEXT = [
-    plan_of(context=4, context_kind=kind, zero=1, micro_batches=2, recompute="full")
+    plan_of(cp=4, context_kind=kind, zero=1, micro_batches=2, recompute="full")
     for kind in CHOICES["context_kind"]
 ]
 
@@ -111,23 +111,23 @@ def test_over_context_and_x_it_trains_as_the_plain_model_does(gpt: GPT) -> None:
 def test_over_context_with_dropout_and_experts_it_trains_as_the_plain_model_does() -> None:
     check(4, replace(LITE, dropout=0.1), OVER_CONTEXT)
     check(4, LATENT, MORE_OVER_CONTEXT)
-    check(4, V3, [plan_of(context=2, data=2, expert=4, zero=2), plan_of(context=4, expert=4)])
-    check(4, V3, [plan_of(context=4, context_heads=2, expert=2, zero=1)])
+    check(4, V3, [plan_of(cp=2, dp=2, ep=4, zero=2), plan_of(cp=4, ep=4)])
+    check(4, V3, [plan_of(cp=4, context_heads=2, ep=2, zero=1)])
 
 
 GATHERED: dict[str, Any] = {"context_kind": "all_gather", "context_latents": True}
 LATENTS = [
-    plan_of(x=2, context=2, sequence_parallel=True, **GATHERED),
-    plan_of(context=4, micro_batches=2, recompute="full", zero=3, **GATHERED),
-    plan_of(context=2, x=2, overlap=(), **GATHERED),
-    plan_of(context=2, z=2, zero=1, reshard=False, **GATHERED),
-    plan_of(context=2, pipe=2, micro_batches=2, schedule="zb-h1", **GATHERED),
+    plan_of(tp=2, cp=2, sp=True, **GATHERED),
+    plan_of(cp=4, micro_batches=2, recompute="full", zero=3, **GATHERED),
+    plan_of(cp=2, tp=2, overlap=(), **GATHERED),
+    plan_of(cp=2, z=2, zero=1, reshard=False, **GATHERED),
+    plan_of(cp=2, pp=2, micro_batches=2, schedule="zb-h1", **GATHERED),
 ]
 
 
 @pytest.mark.distributed
 def test_gathered_latents_train_as_the_plain_model_does() -> None:
-    check(2, replace(LATENT, layers=1), [plan_of(context=2, **GATHERED)])
+    check(2, replace(LATENT, layers=1), [plan_of(cp=2, **GATHERED)])
 
 
 @pytest.mark.distributed
@@ -136,14 +136,14 @@ def test_gathered_latents_train_as_the_plain_model_does() -> None:
 def test_gathered_latents_meet_every_other_axis() -> None:
     for gpt in (LITE, LATENT, replace(LITE, dropout=0.1), replace(LITE, documents="7+9")):
         check(4, gpt, LATENTS)
-    check(4, V3, [plan_of(context=2, data=2, expert=4, zero=2, **GATHERED)])
+    check(4, V3, [plan_of(cp=2, dp=2, ep=4, zero=2, **GATHERED)])
 
 
 WITH_EXPERTS = [
-    plan_of(x=2, data=2, expert=2, sequence_parallel=True),
-    plan_of(x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True, zero=2),
-    plan_of(z=2, data=2, expert=2, zero=1),
-    plan_of(pipe=2, data=2, expert=2, micro_batches=2),
+    plan_of(tp=2, dp=2, ep=2, sp=True),
+    plan_of(tp=2, dp=2, ep=4, etp=1, sp=True, zero=2),
+    plan_of(z=2, dp=2, ep=2, zero=1),
+    plan_of(pp=2, dp=2, ep=2, micro_batches=2),
 ]
 
 

@@ -34,7 +34,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "recompute": ("none", "selective", "full:1", "full"),
     "attention": ("flash", "unfused"),
     "dropout": (0.0, 0.2),
-    "sequence_parallel": (False, True),
+    "sp": (False, True),
     "overlap": (True, False),
     "micro_batches": (1, 2),
 }
@@ -61,8 +61,8 @@ def pairs(row: Row) -> Iterator[Any]:
 def case(grid: tuple[int, ...], row: Row) -> Case:
     """The model and the plan of a row; where y splits the stream, its rows stay whole."""
     plan = plan_of(grid, row["overlap"], row["recompute"], row["micro_batches"])
-    rows = row["sequence_parallel"] and plan.y == 1
-    plan = replace(plan, attention=row["attention"], sequence_parallel=rows)
+    rows = row["sp"] and plan.y == 1
+    plan = replace(plan, attention=row["attention"], sp=rows)
     return replace(MODELS[row["model"]], dropout=row["dropout"]), plan
 
 
@@ -116,15 +116,15 @@ def test_options_inside_a_layer_train_as_the_plain_model_does(ranks: int, count:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_options_inside_the_layers_of_a_pipeline_train_as_the_plain_model_does() -> None:
-    rows: dict[str, Any] = {"x": 2, "pipe": 2, "sequence_parallel": True}
+    rows: dict[str, Any] = {"tp": 2, "pp": 2, "sp": True}
     deep, llama = (replace(gpt, layers=4, dropout=0.2) for gpt in (TINY, MODELS["Llama"]))
     plans = [
         pipe_plan(**rows, attention="unfused", recompute="selective"),
         pipe_plan(**rows, schedule="zb-h1"),
-        pipe_plan(**rows, interleave=2, recompute="full:1"),
+        pipe_plan(**rows, vpp=2, recompute="full:1"),
         pipe_plan(**rows, schedule="zb-2p", attention="unfused", recompute="selective", overlap=()),
         pipe_plan(**rows, schedule="gpipe", recompute="full"),
-        pipe_plan(pipe=4, attention="unfused", recompute="full:1"),
+        pipe_plan(pp=4, attention="unfused", recompute="full:1"),
     ]
     check(4, [*itertools.product((deep, llama), plans)])
 

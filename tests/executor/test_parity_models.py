@@ -82,12 +82,12 @@ def test_llama_on_grids_trains_as_the_plain_model_does() -> None:
     check(2, replace(TOGETHER["Llama"], layers=1), sample(2)[2:])
 
 
-ROWS: dict[str, Any] = {"x": 2, "sequence_parallel": True, "batch": BATCH, "precision": "fp64"}
+ROWS: dict[str, Any] = {"tp": 2, "sp": True, "batch": BATCH, "precision": "fp64"}
 OF_ROWS = [
-    Plan(**ROWS, data=2, micro_batch=4, recompute="selective", zero=3),
-    Plan(**ROWS, pipe=2, micro_batch=4, schedule="zb-h1"),
-    Plan(**ROWS, pipe=2, micro_batch=4, recompute="full", attention="unfused"),
-    Plan(x=2, y=2, batch=BATCH, micro_batch=8, recompute="selective", precision="fp64"),
+    Plan(**ROWS, dp=2, mbs=4, recompute="selective", zero=3),
+    Plan(**ROWS, pp=2, mbs=4, schedule="zb-h1"),
+    Plan(**ROWS, pp=2, mbs=4, recompute="full", attention="unfused"),
+    Plan(tp=2, y=2, batch=BATCH, mbs=8, recompute="selective", precision="fp64"),
 ]
 
 
@@ -136,7 +136,7 @@ def attention_and_gradient(backend: str) -> tuple[torch.Tensor, torch.Tensor]:
     shape = {"heads": 6, "kv_heads": 2, "width": 4, "sequence": 16, "alibi": False}
     op = Op("op", "attention", (), (), BLOCK, attributes=shape)
     at = RankContext(
-        grid=Grid(x=2),
+        grid=Grid(tp=2),
         rank=1,
         device=torch.device("cpu"),
         adamw=AdamW(lr=LR),

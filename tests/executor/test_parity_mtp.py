@@ -43,27 +43,27 @@ THREE = replace(LLAMA, mtp_layers=3, layers=2)
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
-    plan_of(x=2),
-    plan_of(x=2, sequence_parallel=True, micro_batches=2, recompute="selective"),
+    plan_of(tp=2),
+    plan_of(tp=2, sp=True, micro_batches=2, recompute="selective"),
     plan_of(z=2, recompute="full"),
-    plan_of(data=2, zero=3),
-    plan_of(pipe=2, micro_batches=2),
+    plan_of(dp=2, zero=3),
+    plan_of(pp=2, micro_batches=2),
 ]
 MORE = [
-    plan_of(x=2, pipe=2, sequence_parallel=True, micro_batches=2),
-    plan_of(z=2, pipe=2, micro_batches=2, recompute="full"),
-    plan_of(pipe=2, data=2, zero=1, micro_batches=4, schedule="zb-h1"),
-    plan_of(x=2, data=2, zero=2),
+    plan_of(tp=2, pp=2, sp=True, micro_batches=2),
+    plan_of(z=2, pp=2, micro_batches=2, recompute="full"),
+    plan_of(pp=2, dp=2, zero=1, micro_batches=4, schedule="zb-h1"),
+    plan_of(tp=2, dp=2, zero=2),
 ]
 
 
 @pytest.mark.distributed
 def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
-    check(2, replace(SUPER, **COARSE), [plan_of(pipe=2, micro_batches=2, stage_layers=(1, 2))])
+    check(2, replace(SUPER, **COARSE), [plan_of(pp=2, micro_batches=2, stage_layers=(1, 2))])
 
 
-IN_V: dict[str, Any] = {"pipe": 2, "interleave": 2, "schedule": "zb-v"}
-TWO_WAY: dict[str, Any] = {"pipe": 2, "schedule": "dualpipe"}
+IN_V: dict[str, Any] = {"pp": 2, "vpp": 2, "schedule": "zb-v"}
+TWO_WAY: dict[str, Any] = {"pp": 2, "schedule": "dualpipe"}
 FOUR_LAYERS = replace(THREE, layers=4, mtp_shared=True)
 
 
@@ -80,9 +80,9 @@ def test_beside_the_embedding_it_trains_as_the_plain_model_does() -> None:
 def test_on_some_columns_of_the_stream_depths_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(2, gpt, [plan_of(y=2, recompute="full", overlap=())])
     own = {"stage_layers": (gpt.layers - 1, 1)}
-    plans = [plan_of(y=2, x=2), plan_of(y=2, data=2, zero=3), plan_of(y=2, z=2, zero=1)]
-    plans += [plan_of(y=2, pipe=2, micro_batches=2, **own)]
-    check(4, gpt, [*plans, plan_of(y=4)] + [plan_of(y=2, context=2)] * (not gpt.pattern))
+    plans = [plan_of(y=2, tp=2), plan_of(y=2, dp=2, zero=3), plan_of(y=2, z=2, zero=1)]
+    plans += [plan_of(y=2, pp=2, micro_batches=2, **own)]
+    check(4, gpt, [*plans, plan_of(y=4)] + [plan_of(y=2, cp=2)] * (not gpt.pattern))
 
 
 @pytest.mark.distributed
@@ -93,15 +93,15 @@ def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind:
     """The token so many further is another rank's: of eight depths, of parts with fewer tokens."""
     eight = replace(THREE, layers=1, mtp_layers=8, sequence=16)
     gpt = {"own": eight, "tied": TIED, "experts": replace(DEEPSEEK, layers=2)}[name]
-    how: dict[str, Any] = {"context": 2, "context_kind": kind}
+    how: dict[str, Any] = {"cp": 2, "context_kind": kind}
     plans = [
-        plan_of(**how, x=2, sequence_parallel=True, micro_batches=2, recompute="selective"),
-        plan_of(context=4, context_kind=kind, recompute="full"),
-        plan_of(**how, data=2, zero=3),
+        plan_of(**how, tp=2, sp=True, micro_batches=2, recompute="selective"),
+        plan_of(cp=4, context_kind=kind, recompute="full"),
+        plan_of(**how, dp=2, zero=3),
         plan_of(**how, **TWO_WAY, micro_batches=4, stage_layers=(gpt.layers - 1, 1)),
     ]
     if gpt.experts:
-        plans += [plan_of(**how, data=2, expert=4, zero=1), plan_of(**how, z=2, expert=2)]
+        plans += [plan_of(**how, dp=2, ep=4, zero=1), plan_of(**how, z=2, ep=2)]
     check(2, gpt, [plan_of(**how, micro_batches=2)])
     check(2, replace(LLAMA, layers=4), [plan_of(**how)])
     check(4, gpt, plans)
@@ -121,23 +121,23 @@ def test_beside_the_embedding_depths_train_so_under_more_plans(gpt: GPT) -> None
     two = [plan_of(**IN_V, micro_batches=1), plan_of(**late, micro_batches=4, **full)]
     check(2, gpt, [*two, plan_of(**TWO_WAY, micro_batches=8)])
     every = [
-        plan_of(**IN_V, x=2, sequence_parallel=True, micro_batches=4),
-        plan_of(**late, data=2, zero=2, micro_batches=4),
+        plan_of(**IN_V, tp=2, sp=True, micro_batches=4),
+        plan_of(**late, dp=2, zero=2, micro_batches=4),
         plan_of(**TWO_WAY, z=2, zero=1, micro_batches=4),
-        plan_of(pipe=4, schedule="dualpipe", micro_batches=8),
+        plan_of(pp=4, schedule="dualpipe", micro_batches=8),
     ]
     check(4, gpt, every)
 
 
 EXPERTS = [
-    plan_of(data=2, expert=2, zero=1, micro_batches=2),
-    plan_of(x=2, expert=2, expert_tensor=1, sequence_parallel=True, recompute="moe_act+layernorm"),
-    plan_of(data=2, zero=3, recompute="full"),
+    plan_of(dp=2, ep=2, zero=1, micro_batches=2),
+    plan_of(tp=2, ep=2, etp=1, sp=True, recompute="moe_act+layernorm"),
+    plan_of(dp=2, zero=3, recompute="full"),
 ]
 FOUR_OF_EXPERTS = [
-    plan_of(pipe=2, data=2, expert=2, micro_batches=4, zero=1, stage_layers=(2, 1)),
-    plan_of(x=2, pipe=2, sequence_parallel=True, micro_batches=2, stage_layers=(2, 1)),
-    plan_of(pipe=2, data=2, micro_batches=4, schedule="zb-h1", stage_layers=(1, 2)),
+    plan_of(pp=2, dp=2, ep=2, micro_batches=4, zero=1, stage_layers=(2, 1)),
+    plan_of(tp=2, pp=2, sp=True, micro_batches=2, stage_layers=(2, 1)),
+    plan_of(pp=2, dp=2, micro_batches=4, schedule="zb-h1", stage_layers=(1, 2)),
 ]
 
 
@@ -146,7 +146,7 @@ FOUR_OF_EXPERTS = [
 @pytest.mark.parametrize("gpt", [SUPER, replace(SUPER, mtp_shared=False)], ids=["shared", "own"])
 def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
-    rows = plan_of(x=2, sequence_parallel=True, micro_batches=2)
+    rows = plan_of(tp=2, sp=True, micro_batches=2)
     check(2, gpt, [rows, TWO[0], *TWO[2:4], replace(TWO[1], recompute="moe"), *EXPERTS])
     check(4, gpt, FOUR_OF_EXPERTS)
 

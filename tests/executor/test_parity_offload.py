@@ -33,33 +33,33 @@ def test_experts_of_the_host_train_as_the_plain_model_does() -> None:
 
 
 UPDATES = [
-    plan_of(data=2, offload="update", zero=2, overlap=OVERLAPS),
+    plan_of(dp=2, offload="update", zero=2, overlap=OVERLAPS),
     plan_of(z=2, offload="update", micro_batches=2),
-    plan_of(data=2, offload="update", zero=3, overlap=()),
-    plan_of(data=2, offload="update", offload_share=0.5, zero=1),
-    plan_of(x=2, offload="update", zero=1),
+    plan_of(dp=2, offload="update", zero=3, overlap=()),
+    plan_of(dp=2, offload="update", offload_share=0.5, zero=1),
+    plan_of(tp=2, offload="update", zero=1),
 ]
 TO_HOST: dict[str, Any] = {"offload": "activations"}
 ACTIVATIONS = [
-    plan_of(**TO_HOST, x=2, sequence_parallel=True, recompute="selective"),
-    plan_of(**TO_HOST, data=2, zero=3, overlap=OVERLAPS, micro_batches=2),
+    plan_of(**TO_HOST, tp=2, sp=True, recompute="selective"),
+    plan_of(**TO_HOST, dp=2, zero=3, overlap=OVERLAPS, micro_batches=2),
     plan_of(**TO_HOST, z=2, recompute="full", overlap=()),
-    plan_of(**TO_HOST, context=2, overlap=OVERLAPS),
+    plan_of(**TO_HOST, cp=2, overlap=OVERLAPS),
 ]
 OF_HOST: dict[str, Any] = {"offload": "parameters", "zero": 3}
 PARAMETERS = [
-    plan_of(**OF_HOST, data=2, overlap=OVERLAPS, micro_batches=2),
-    plan_of(**OF_HOST, data=2, recompute="full", overlap=()),
-    plan_of(**OF_HOST, data=2, shard=1, overlap=OVERLAPS),
+    plan_of(**OF_HOST, dp=2, overlap=OVERLAPS, micro_batches=2),
+    plan_of(**OF_HOST, dp=2, recompute="full", overlap=()),
+    plan_of(**OF_HOST, dp=2, shard=1, overlap=OVERLAPS),
     plan_of(**OF_HOST, z=2, reshard=False, micro_batches=2),
-    plan_of(**OF_HOST, x=2, overlap=OVERLAPS),
-    plan_of(**OF_HOST, context=2, overlap=OVERLAPS),
+    plan_of(**OF_HOST, tp=2, overlap=OVERLAPS),
+    plan_of(**OF_HOST, cp=2, overlap=OVERLAPS),
 ]
 OF_EXPERTS = [
-    plan_of(data=2, expert=2, offload="update", zero=1),
-    plan_of(pipe=2, offload="update", micro_batches=2),
-    plan_of(**OF_HOST, data=2),
-    plan_of(**OF_HOST, data=2, expert=2, micro_batches=2),
+    plan_of(dp=2, ep=2, offload="update", zero=1),
+    plan_of(pp=2, offload="update", micro_batches=2),
+    plan_of(**OF_HOST, dp=2),
+    plan_of(**OF_HOST, dp=2, ep=2, micro_batches=2),
 ]
 
 

@@ -11,19 +11,19 @@ from tests.executor.test_parity import BATCH, TINY, check
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-ORDERS = ("data-z-y-x-pipe", "pipe-data-x-z-y", "z-pipe-y-data-x")
+ORDERS = ("dp-z-y-tp-pp", "pp-dp-tp-z-y", "z-pp-y-dp-tp")
 
 
 def plan_of(order: str, zero: int, axes: str) -> Plan:
     text = f"{axes},order={order},zero={zero},precision=fp64"
     whole = parse_plan(text, batch=BATCH)
-    return replace(whole, micro_batch=whole.micro_batch // 2)
+    return replace(whole, mbs=whole.mbs // 2)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_plan_trains_the_same_in_any_rank_order() -> None:
-    grids = ("z=2,data=2,pipe=2", "x=2,z=2,data=2", "y=2,data=2,pipe=2")
+    grids = ("z=2,dp=2,pp=2", "tp=2,z=2,dp=2", "y=2,dp=2,pp=2")
     pairs = product(zip(ORDERS, grids, strict=True), (0, 1, 2, 3))
     plans = [plan_of(order, zero, axes) for (order, axes), zero in pairs]
     check(8, TINY, plans)
@@ -31,20 +31,19 @@ def test_a_plan_trains_the_same_in_any_rank_order() -> None:
 
 def sharded_in(order: str, zero: int) -> Plan:
     return Plan(
-        z=2, data=4, shard=2, zero=zero, order=order, batch=BATCH, micro_batch=1, precision="fp64",
+        z=2, dp=4, shard=2, zero=zero, order=order, batch=BATCH, mbs=1, precision="fp64",
     )  # fmt: skip
 
 
 SHARDED = [
-    sharded_in(order, zero)
-    for zero, order in product((3, 2, 1), ("data-z-x-y-pipe", "z-data-x-y-pipe"))
+    sharded_in(order, zero) for zero, order in product((3, 2, 1), ("dp-z-tp-y-pp", "z-dp-tp-y-pp"))
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_shards_of_neighbours_on_data_are_whole_in_any_rank_order() -> None:
-    check(8, replace(TINY, layers=1), [replace(SHARDED[0], micro_batch=2)])
+    check(8, replace(TINY, layers=1), [replace(SHARDED[0], mbs=2)])
 
 
 @pytest.mark.slow

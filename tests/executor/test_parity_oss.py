@@ -33,7 +33,7 @@ DENSE = replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax", dropout=
 def test_every_axis_trains_as_the_plain_model_does() -> None:
     """Experts on two ranks, and y, over which biases of experts are summed once."""
     short = replace(OSS, layers=1, global_every=0)
-    check(2, short, [plan_of(data=2, expert=2), plan_of(y=2, recompute="selective")])
+    check(2, short, [plan_of(dp=2, ep=2), plan_of(y=2, recompute="selective")])
 
 
 @pytest.mark.distributed
@@ -43,7 +43,7 @@ def test_under_more_plans_it_trains_as_the_plain_model_does(capacity: float) -> 
     gpt = replace(OSS, capacity=capacity)
     check(1, gpt, ONE)
     check(2, gpt, TWO)
-    check(4, gpt, [*FOUR, plan_of(x=2, y=2, recompute="selective")])
+    check(4, gpt, [*FOUR, plan_of(tp=2, y=2, recompute="selective")])
     check(8, gpt, EIGHT)
 
 

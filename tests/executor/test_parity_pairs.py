@@ -12,10 +12,10 @@ from workload.passes.table import EVERY, OVERLAPS
 
 DEEP = replace(DEEPSEEK, layers=4)
 PAIRS = [
-    plan_of(pipe=2, interleave=2, data=2, expert=2, micro_batches=4, overlap=("a2a",)),
-    plan_of(pipe=2, interleave=2, data=2, expert=2, micro_batches=4, overlap=EVERY, zero=3),
+    plan_of(pp=2, vpp=2, dp=2, ep=2, micro_batches=4, overlap=("a2a",)),
+    plan_of(pp=2, vpp=2, dp=2, ep=2, micro_batches=4, overlap=EVERY, zero=3),
 ]
-IN_V = {"pipe": 2, "interleave": 2, "schedule": "dualpipe-v", "data": 2, "expert": 2}
+IN_V = {"pp": 2, "vpp": 2, "schedule": "dualpipe-v", "dp": 2, "ep": 2}
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def test_passes_in_turns_in_a_pipeline_train_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 def test_with_gradients_of_weights_put_off_they_do_so_too() -> None:
     """Without a pipeline; with one in the slow set below."""
-    check(2, DEEPSEEK, [plan_of(data=2, expert=2, micro_batches=4, overlap=EVERY, zero=3)])
+    check(2, DEEPSEEK, [plan_of(dp=2, ep=2, micro_batches=4, overlap=EVERY, zero=3)])
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_they_do_so_recomputed_and_with_places_for_tokens() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_gradients_of_weights_that_are_put_off_are_the_plain_models() -> None:
-    alone = plan_of(data=4, expert=2, micro_batches=2, overlap=("wgrad",))
-    over_x = plan_of(x=2, data=2, expert=2, zero=3, micro_batches=2, overlap=EVERY)
-    stages = plan_of(pipe=2, data=2, expert=2, micro_batches=2, overlap=("wgrad", "ors", "oar"))
+    alone = plan_of(dp=4, ep=2, micro_batches=2, overlap=("wgrad",))
+    over_x = plan_of(tp=2, dp=2, ep=2, zero=3, micro_batches=2, overlap=EVERY)
+    stages = plan_of(pp=2, dp=2, ep=2, micro_batches=2, overlap=("wgrad", "ors", "oar"))
     check(4, DEEP, [alone, over_x, stages])

@@ -21,19 +21,19 @@ FINE = "layernorm+moe_act+shared_experts"
 
 
 def plans(of: str) -> list[Plan]:
-    split = {"x": 2, "data": 2, "expert": 4, "expert_tensor": 1, "sequence_parallel": True}
+    split = {"tp": 2, "dp": 2, "ep": 4, "etp": 1, "sp": True}
     return [
         plan_of(recompute=of, **split, zero=2),
-        plan_of(recompute=of, z=2, data=2, expert=2, zero=3, overlap=OVERLAPS),
-        plan_of(recompute=of, pipe=2, data=2, expert=2, micro_batches=2, schedule="zb-h1"),
-        plan_of(recompute=of, y=2, data=2, expert=2, micro_batches=2),
-        plan_of(recompute=of, data=4, expert=4, micro_batches=4, overlap=("a2a", *OVERLAPS)),
+        plan_of(recompute=of, z=2, dp=2, ep=2, zero=3, overlap=OVERLAPS),
+        plan_of(recompute=of, pp=2, dp=2, ep=2, micro_batches=2, schedule="zb-h1"),
+        plan_of(recompute=of, y=2, dp=2, ep=2, micro_batches=2),
+        plan_of(recompute=of, dp=4, ep=4, micro_batches=4, overlap=("a2a", *OVERLAPS)),
     ]
 
 
 @pytest.mark.distributed
 def test_parts_of_layers_with_experts_train_as_the_plain_model_does() -> None:
-    split: dict[str, Any] = {"data": 2, "expert": 2, "zero": 3, "overlap": OVERLAPS}
+    split: dict[str, Any] = {"dp": 2, "ep": 2, "zero": 3, "overlap": OVERLAPS}
     check(2, DEEPSEEK, [plan_of(recompute=each, **split) for each in (WHOLE, FINE)])
 
 
@@ -58,13 +58,13 @@ def test_parts_go_with_every_dispatcher(dispatcher: str) -> None:
 @pytest.mark.parametrize("gpt", [LITE, LATENT], ids=["Lite", "compressed"])
 def test_what_leads_up_in_latent_attention_runs_once_more(gpt: GPT) -> None:
     of = "core_attn+layernorm+mla_up_proj"
-    split = [plan_of(recompute=of, x=2, sequence_parallel=True), plan_of(recompute=of, z=2, zero=3)]
-    check(2, gpt, [*split, plan_of(recompute="mla_up_proj", data=2, micro_batches=2)])
+    split = [plan_of(recompute=of, tp=2, sp=True), plan_of(recompute=of, z=2, zero=3)]
+    check(2, gpt, [*split, plan_of(recompute="mla_up_proj", dp=2, micro_batches=2)])
 
 
 @pytest.mark.distributed
 def test_what_swiglu_reads_is_rounded_for_gradients_alone() -> None:
-    split = plan_of(data=2, expert=2, recompute="moe_act")
+    split = plan_of(dp=2, ep=2, recompute="moe_act")
     plans = [split, replace(split, fp8_swiglu_input=True)]
     whole, kept = on_ranks(2, losses_of, DEEPSEEK, plans, batches(DEEPSEEK))
     assert whole[0] == kept[0]

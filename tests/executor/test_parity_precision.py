@@ -44,20 +44,20 @@ def deep(gpt: GPT) -> GPT:
 FEW: dict[int, list[Case]] = {
     1: [(TINY, plan_of(1)), (LLAMA, plan_of(2, attention="unfused"))],
     2: [
-        (DROPPED, plan_of(2, x=2, sequence_parallel=True, attention="unfused", recompute="full:1")),
+        (DROPPED, plan_of(2, tp=2, sp=True, attention="unfused", recompute="full:1")),
         (LLAMA, plan_of(2, y=2, recompute="full")),
         (BLOOM, plan_of(1, z=2, overlap=())),
-        (TINY, plan_of(4, data=2, zero=1, offload="optimizer")),
-        (UNTIED, plan_of(2, data=2, zero=3, reshard=False, recompute="selective")),
-        (deep(TINY), plan_of(4, pipe=2, interleave=2)),
+        (TINY, plan_of(4, dp=2, zero=1, offload="optimizer")),
+        (UNTIED, plan_of(2, dp=2, zero=3, reshard=False, recompute="selective")),
+        (deep(TINY), plan_of(4, pp=2, vpp=2)),
     ],
     4: [
-        (TINY, plan_of(2, x=2, y=2)),
+        (TINY, plan_of(2, tp=2, y=2)),
         (ALL, plan_of(2, y=2, z=2, recompute="full")),
-        (LLAMA, plan_of(2, x=2, data=2, zero=2, sequence_parallel=True)),
-        (deep(BLOOM), plan_of(4, pipe=2, x=2, schedule="zb-h1", attention="unfused")),
-        (deep(DROPPED), plan_of(4, pipe=2, data=2, zero=2)),
-        (deep(LLAMA), plan_of(4, pipe=4, schedule="zb-2p")),
+        (LLAMA, plan_of(2, tp=2, dp=2, zero=2, sp=True)),
+        (deep(BLOOM), plan_of(4, pp=2, tp=2, schedule="zb-h1", attention="unfused")),
+        (deep(DROPPED), plan_of(4, pp=2, dp=2, zero=2)),
+        (deep(LLAMA), plan_of(4, pp=4, schedule="zb-2p")),
     ],
 }
 
@@ -112,14 +112,14 @@ def test_they_are_so_under_all_of_a_few_plans(ranks: int, precision: str) -> Non
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_gradients_summed_in_bf16_are_clipped_to_the_clip_all_the_same() -> None:
-    plan = plan_of(2, data=2, zero=2, gradients="bf16", precision="bf16")
+    plan = plan_of(2, dp=2, zero=2, gradients="bf16", precision="bf16")
     check(2, [(TINY, plan)], "bf16")
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_they_are_so_with_states_or_parameters_on_the_host() -> None:
-    plan = plan_of(2, data=2, gradients="bf16", precision="bf16")
+    plan = plan_of(2, dp=2, gradients="bf16", precision="bf16")
     there = replace(plan, zero=3, offload="parameters")
     check(2, [(LLAMA, replace(plan, offload="optimizer")), (TINY, there)], "bf16")
 
@@ -133,7 +133,7 @@ def test_a_vocabulary_on_four_ranks_takes_logits_of_80() -> None:
     with torch.no_grad():
         logits = ReferenceGPT(weights, heads=gpt.heads, family=family(gpt))(tokens)
     assert float(logits.min()) < -80 < 80 < float(logits.max())
-    cases = [(gpt, plan_of(1, x=2, y=2))]
+    cases = [(gpt, plan_of(1, tp=2, y=2))]
     assert far(cases, outcomes(4, cases, "fp32", head=49), "fp32") == []
 
 
@@ -155,7 +155,7 @@ def check_repeated(gpt: GPT, plans: list[Plan], share: float) -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_on_one_batch_repeated_the_loss_in_bf16_falls_as_the_plain_models_does() -> None:
-    plan = plan_of(2, data=2, zero=2, precision="bf16", gradients="bf16")
+    plan = plan_of(2, dp=2, zero=2, precision="bf16", gradients="bf16")
     check_repeated(TINY, [plan], 0.03)
 
 
@@ -176,5 +176,5 @@ def test_every_pair_of_options_gives_the_plain_models_tensors(most: int, precisi
 def test_every_family_learns_one_batch_as_the_plain_model_does(
     gpt: GPT, precision: str, share: float
 ) -> None:
-    plans = [plan_of(2, x=2), plan_of(2, y=2, recompute="full"), plan_of(2, data=2, zero=3)]
+    plans = [plan_of(2, tp=2), plan_of(2, y=2, recompute="full"), plan_of(2, dp=2, zero=3)]
     check_repeated(gpt, [replace(plan, precision=precision) for plan in plans], share)

@@ -41,9 +41,9 @@ TENSORS, BLOCKS = ("fp8-tensorwise", "fp8-delayed"), ("fp8-blockwise", "mxfp8")
 WIDE = replace(TINY, layers=1, hidden=256, ffn=512, head_width=64, sequence=32)
 LLAMA = replace(TINY, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
 ROUTED = replace(LLAMA, experts=4, topk=2, expert_ffn=32)
-FEW = Plan(batch=BATCH, micro_batch=4, precision="fp64")
+FEW = Plan(batch=BATCH, mbs=4, precision="fp64")
 # Ranks of x hold a half of each of half of the experts.
-IN_HALVES = replace(FEW, x=4, expert=2, expert_tensor=2, sequence_parallel=True)
+IN_HALVES = replace(FEW, tp=4, ep=2, etp=2, sp=True)
 
 
 Tokens = tuple[tuple[int, ...], ...]
@@ -55,26 +55,26 @@ def tokens_of(gpt: GPT, plan: Plan, *axes: str, apart: bool = False) -> Tokens:
     i-th one from the end. Ranks of y have parts of the same rows, and so have those of x, unless
     these have rows `apart`; where there are two directions (`ways`), those of each are tensors of
     their own."""
-    ways, parts = 2 if plan.schedule == "dualpipe" else 1, 2 * plan.context
-    cells = plan.z * plan.data * ways
-    of_x = plan.x if apart else 1
+    ways, parts = 2 if plan.schedule == "dualpipe" else 1, 2 * plan.cp
+    cells = plan.z * plan.dp * ways
+    of_x = plan.tp if apart else 1
     found: list[tuple[int, ...]] = []
     chunk = gpt.sequence // parts
-    each = itertools.product(range(BATCH // (cells * plan.micro_batch)), range(ways))
+    each = itertools.product(range(BATCH // (cells * plan.mbs)), range(ways))
     for micro_batch, way in each:
         for group in plan.grid.groups(*axes).tolist():
             mine: list[int] = []
             for at in map(plan.grid.coordinates, group):
-                if at["y"] == at["pipe"] == 0 and (of_x > 1 or at["x"] == 0):
+                if at["y"] == at["pp"] == 0 and (of_x > 1 or at["tp"] == 0):
                     whole: list[int] = []
-                    own = at["z"] + plan.z * at["data"]
+                    own = at["z"] + plan.z * at["dp"]
                     first = micro_batch * cells + own * ways + way
-                    for sequence in range(plan.micro_batch):
-                        start = (first * plan.micro_batch + sequence) * gpt.sequence
-                        for part in (at["context"], parts - 1 - at["context"]):
+                    for sequence in range(plan.mbs):
+                        start = (first * plan.mbs + sequence) * gpt.sequence
+                        for part in (at["cp"], parts - 1 - at["cp"]):
                             whole += range(start + part * chunk, start + (part + 1) * chunk)
                     size = len(whole) // of_x
-                    mine += whole[at["x"] % of_x * size :][:size]
+                    mine += whole[at["tp"] % of_x * size :][:size]
             found += [tuple(mine)] if mine else []
     return tuple(found)
 
@@ -83,16 +83,16 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     """A tensor of one scale, or of two levels of them, has the rows of all ranks of context, and no
     block those of two ranks. Experts have the rows of all ranks that exchange them, of one scale
     those of all ranks of context besides."""
-    axes = ("context",) if plan.recipe in (*TENSORS, "nvfp4") else ()
+    axes = ("cp",) if plan.recipe in (*TENSORS, "nvfp4") else ()
     of_experts = *plan.expert_tensor_axes, *plan.expert_axes
     if plan.recipe in TENSORS:
-        of_experts = *axes, "x", *of_experts
+        of_experts = *axes, "tp", *of_experts
     of_experts = tuple(plan.grid.dimensions(*of_experts))
-    own_rows = plan.sequence_parallel
+    own_rows = plan.sp
     tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts, apart=own_rows)
-    rows = plan.micro_batch * gpt.sequence // plan.context
-    run = rows * plan.expert_parts // plan.x if gpt.capacity else 0
-    return plain(gpt, plan.recipe, *tokens, run, not plan.sequence_parallel, plan.fp8_dispatch)
+    rows = plan.mbs * gpt.sequence // plan.cp
+    run = rows * plan.expert_parts // plan.tp if gpt.capacity else 0
+    return plain(gpt, plan.recipe, *tokens, run, not plan.sp, plan.fp8_dispatch)
 
 
 @cache
@@ -125,7 +125,7 @@ def differences(rank: int, cases: list[tuple[GPT, Plan]]) -> list[tuple[float, f
     """On rank 0 for each case the largest relative error of losses and of weights."""
     groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for gpt, plan in cases:
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         trainer = Trainer(program, groups, rank=rank, device=torch.device("cpu"), adamw=ADAMW)
         whole = start(gpt)
         trainer.start_from((name, whole[name]) for name in program.layouts)
@@ -157,12 +157,12 @@ def with_recipe(gpt: GPT, recipe: str, *plans: Plan) -> list[tuple[GPT, Plan]]:
 def splits() -> list[Plan]:
     """Plans on 4 ranks, with what besides grids matters to a recipe."""
     return [
-        replace(FEW, x=2, z=2, recompute="full"),
-        replace(FEW, y=2, data=2, zero=1),
-        replace(FEW, x=2, data=2, zero=3, sequence_parallel=True),
-        replace(FEW, z=2, pipe=2),
-        replace(FEW, x=2, y=2, overlap=()),
-        replace(FEW, data=2, context=2),
+        replace(FEW, tp=2, z=2, recompute="full"),
+        replace(FEW, y=2, dp=2, zero=1),
+        replace(FEW, tp=2, dp=2, zero=3, sp=True),
+        replace(FEW, z=2, pp=2),
+        replace(FEW, tp=2, y=2, overlap=()),
+        replace(FEW, dp=2, cp=2),
     ]
 
 
@@ -193,7 +193,7 @@ def test_one_scale_for_a_tensor_is_right_on_every_grid(recipe: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", BLOCKS)
 def test_scales_of_blocks_train_as_the_plain_model_does(recipe: str) -> None:
-    plans = [plan for plan in splits() if plan.pipe == 1]
+    plans = [plan for plan in splits() if plan.pp == 1]
     check(4, with_recipe(WIDE, recipe, *plans))
 
 
@@ -228,7 +228,7 @@ def test_blocks_of_experts_have_rows_of_one_expert(recipe: str, half: int) -> No
 def test_blocks_of_experts_on_one_rank_and_on_two_stages(recipe: str) -> None:
     gpt = ROUTED_WIDE[recipe]
     check(1, with_recipe(gpt, recipe, FEW, replace(FEW, recompute="layernorm+moe_act")))
-    check(2, with_recipe(replace(gpt, layers=2), recipe, replace(FEW, pipe=2)))
+    check(2, with_recipe(replace(gpt, layers=2), recipe, replace(FEW, pp=2)))
 
 
 @pytest.mark.distributed
@@ -237,7 +237,7 @@ def test_blocks_of_experts_on_one_rank_and_on_two_stages(recipe: str) -> None:
 def test_experts_on_four_ranks_are_cast_as_in_the_plain_model(recipe: str) -> None:
     gpt = ROUTED_WIDE.get(recipe, ROUTED_WIDE["mxfp8"])
     check(4, with_recipe(gpt, recipe, *folded_splits()))
-    plan = replace(FEW, pipe=2, data=2, expert=2)
+    plan = replace(FEW, pp=2, dp=2, ep=2)
     check(4, with_recipe(replace(gpt, layers=2), recipe, plan))
 
 
@@ -259,16 +259,16 @@ def test_rows_sent_in_8_bits_on_two_ranks() -> None:
 
 def narrow_splits() -> list[Plan]:
     """Plans of experts on 2 ranks, three of them, and on 4."""
-    narrow = replace(FEW, data=2, expert=2, recipe=BLOCKS[0], fp8_dispatch=True)
+    narrow = replace(FEW, dp=2, ep=2, recipe=BLOCKS[0], fp8_dispatch=True)
     return [
         narrow,
         replace(narrow, recompute="full", zero=3),
         replace(narrow, dispatcher="hierarchical", recompute="moe"),
-        replace(narrow, data=4, dispatcher="once_per_node"),
-        replace(narrow, context=2, expert=4),
-        replace(narrow, x=2),
+        replace(narrow, dp=4, dispatcher="once_per_node"),
+        replace(narrow, cp=2, ep=4),
+        replace(narrow, tp=2),
         replace(narrow, z=2, overlap=(*FEW.overlap, "a2a")),
-        replace(narrow, x=2, expert=4, expert_tensor=1, sequence_parallel=True),
+        replace(narrow, tp=2, ep=4, etp=1, sp=True),
     ]
 
 
@@ -280,57 +280,57 @@ def test_experts_with_copies_on_x_and_parts_on_data_are_cast_as_in_the_plain_mod
 ) -> None:
     gpt, plans = ROUTED_WIDE.get(recipe, ROUTED_WIDE["mxfp8"]), copied_splits()
     if recipe in BLOCKS:
-        plans = [plan for plan in plans if plan.expert_tensor < 4]  # four parts cut blocks
-        sends = [replace(plan, recipe=recipe) for plan in plans if plan.expert > 1]
+        plans = [plan for plan in plans if plan.etp < 4]  # four parts cut blocks
+        sends = [replace(plan, recipe=recipe) for plan in plans if plan.ep > 1]
         plans += [replace(plan, fp8_dispatch=True) for plan in sends]
     check(4, with_recipe(gpt, recipe, *plans))
 
 
 def copied_splits() -> list[Plan]:
     """Plans on 4 ranks with copies of experts on x, or parts of them on data or context."""
-    beside = replace(FEW, x=2, sequence_parallel=True)
+    beside = replace(FEW, tp=2, sp=True)
     return [
-        replace(beside, data=2, expert_tensor=1),
-        replace(FEW, x=4, expert=2, expert_tensor=1, sequence_parallel=True, zero=1),
-        replace(FEW, data=4, expert=2, expert_tensor=2, zero=1),
-        replace(FEW, data=2, context=2, expert=2, expert_tensor=2),
-        replace(beside, data=2, expert_tensor=4),
-        replace(FEW, data=2, z=2, expert_tensor=2, recompute="full"),
+        replace(beside, dp=2, etp=1),
+        replace(FEW, tp=4, ep=2, etp=1, sp=True, zero=1),
+        replace(FEW, dp=4, ep=2, etp=2, zero=1),
+        replace(FEW, dp=2, cp=2, ep=2, etp=2),
+        replace(beside, dp=2, etp=4),
+        replace(FEW, dp=2, z=2, etp=2, recompute="full"),
     ]
 
 
 def block_splits() -> list[Plan]:
     """Plans on 2 ranks that keep to blocks of 128."""
     return [
-        replace(FEW, data=2, expert=2, micro_batch=2, recompute="moe"),
-        replace(FEW, x=2),
+        replace(FEW, dp=2, ep=2, mbs=2, recompute="moe"),
+        replace(FEW, tp=2),
         replace(FEW, y=2),
         replace(FEW, z=2),
-        replace(FEW, context=2),
-        replace(FEW, data=2, expert=2, zero=3),
-        replace(FEW, data=2, expert=2, recompute="full"),
-        replace(FEW, data=2, expert=2, dispatcher="all_gather"),
-        replace(FEW, x=2, expert=2, expert_tensor=1, sequence_parallel=True),
+        replace(FEW, cp=2),
+        replace(FEW, dp=2, ep=2, zero=3),
+        replace(FEW, dp=2, ep=2, recompute="full"),
+        replace(FEW, dp=2, ep=2, dispatcher="all_gather"),
+        replace(FEW, tp=2, ep=2, etp=1, sp=True),
     ]
 
 
 def folded_splits() -> list[Plan]:
     return [
-        replace(FEW, z=2, data=2, expert=2),
-        replace(FEW, y=2, data=2, expert=2),
-        replace(FEW, data=4, expert=2, zero=3),
-        replace(FEW, x=2, data=2, expert=2, recompute="full"),
-        replace(FEW, x=2, data=2, expert=4, expert_tensor=1, sequence_parallel=True),
-        replace(FEW, data=2, context=2, expert=2),
-        replace(FEW, data=2, context=2, expert=4),
+        replace(FEW, z=2, dp=2, ep=2),
+        replace(FEW, y=2, dp=2, ep=2),
+        replace(FEW, dp=4, ep=2, zero=3),
+        replace(FEW, tp=2, dp=2, ep=2, recompute="full"),
+        replace(FEW, tp=2, dp=2, ep=4, etp=1, sp=True),
+        replace(FEW, dp=2, cp=2, ep=2),
+        replace(FEW, dp=2, cp=2, ep=4),
     ]
 
 
 def expert_splits() -> list[Plan]:
     return [
-        replace(FEW, data=4, expert=2),
-        replace(FEW, data=4, expert=4, zero=3),
-        replace(FEW, x=2, data=2, expert=2, recompute="full"),
-        replace(FEW, pipe=2, data=2, expert=2),
+        replace(FEW, dp=4, ep=2),
+        replace(FEW, dp=4, ep=4, zero=3),
+        replace(FEW, tp=2, dp=2, ep=2, recompute="full"),
+        replace(FEW, pp=2, dp=2, ep=2),
         IN_HALVES,
     ]

@@ -49,8 +49,8 @@ def reference_of(gpt: GPT, plan: Plan) -> Reference:
     as well."""
     if plan.optimizer != "fedkseed-step":
         return reference(plan.optimizer, gpt, plan.batch)
-    cell = torch.arange(plan.batch) // plan.micro_batch % (plan.z * plan.data)
-    replicas = [torch.where(cell // plan.z == number)[0] for number in range(plan.data)]
+    cell = torch.arange(plan.batch) // plan.mbs % (plan.z * plan.dp)
+    replicas = [torch.where(cell // plan.z == number)[0] for number in range(plan.dp)]
     how = {"heads": gpt.heads, "lr": LR[plan.optimizer], "family": family(gpt)}
     return fedkseed(start(gpt), pairs_of(gpt, plan.batch), replicas, candidates=CANDIDATES, **how)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, flo
     """On rank 0 for each plan the largest relative error of losses and of weights."""
     groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for plan in plans:
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         adamw = AdamW(lr=LR[plan.optimizer], clip=CLIP)
         cpu = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=adamw)
@@ -110,9 +110,7 @@ def check(ranks: int, rule: str, texts: list[str], gpt: GPT = TINY, batch: int =
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("rule", "texts"),
-    one_in(
-        2, [("sgd", ["data=2,zero=3"]), ("sgd-momentum", ["x=2,micro_batch=4", "data=2,zero=1"])]
-    ),
+    one_in(2, [("sgd", ["dp=2,zero=3"]), ("sgd-momentum", ["tp=2,mbs=4", "dp=2,zero=1"])]),
 )
 def test_sgd_trains_as_torch_s_does(rule: str, texts: list[str]) -> None:
     check(2, rule, texts, SHORT)
@@ -122,8 +120,8 @@ def test_sgd_trains_as_torch_s_does(rule: str, texts: list[str]) -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize("rule", ["sgd", "sgd-momentum"])
 def test_sgd_does_so_under_more_plans(rule: str) -> None:
-    texts = ["x=2,data=2,micro_batch=4", "z=2,data=2,zero=1", "data=4,zero=2,shard=2,micro_batch=2"]
-    texts += ["y=2,data=2,zero=3,recompute=full", "data=2,pipe=2,micro_batch=2,zero=1"]
+    texts = ["tp=2,dp=2,mbs=4", "z=2,dp=2,zero=1", "dp=4,zero=2,shard=2,mbs=2"]
+    texts += ["y=2,dp=2,zero=3,recompute=full", "dp=2,pp=2,mbs=2,zero=1"]
     check(4, rule, texts)
 
 
@@ -131,13 +129,13 @@ def test_sgd_does_so_under_more_plans(rule: str) -> None:
 @pytest.mark.distributed
 def test_muon_trains_as_torch_s_does_on_matrices_gathered_over_every_axis() -> None:
     texts = [
-        "x=2,y=2,micro_batch=8",
-        "x=2,z=2,recompute=full,micro_batch=4",
-        "z=2,data=2,zero=1,micro_batch=2",
-        "y=2,data=2,zero=2",
-        "z=2,data=2,zero=3,order=data-x-y-z-pipe",
-        "data=4,zero=1,shard=2",
-        "data=2,pipe=2,micro_batch=2,offload=optimizer",
+        "tp=2,y=2,mbs=8",
+        "tp=2,z=2,recompute=full,mbs=4",
+        "z=2,dp=2,zero=1,mbs=2",
+        "y=2,dp=2,zero=2",
+        "z=2,dp=2,zero=3,order=dp-tp-pp",
+        "dp=4,zero=1,shard=2",
+        "dp=2,pp=2,mbs=2,offload=optimizer",
     ]
     check(4, "muon", texts)
     check(4, "muon", texts[:3], LLAMA)
@@ -145,13 +143,13 @@ def test_muon_trains_as_torch_s_does_on_matrices_gathered_over_every_axis() -> N
 
 @pytest.mark.distributed
 def test_muon_s_tiles_with_zeros_behind_them_train_as_whole_ones() -> None:
-    check(3, "muon", ["data=3,zero=1"], SHORT, batch=24)
+    check(3, "muon", ["dp=3,zero=1"], SHORT, batch=24)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_muon_s_tiles_do_so_where_weights_are_split_too() -> None:
-    check(3, "muon", ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4"], batch=24)
+    check(3, "muon", ["z=3,mbs=4", "dp=3,zero=3,mbs=4"], batch=24)
 
 
 KIMI = replace(V3, mtp_layers=1)  # experts, latent attention and a module for further tokens
@@ -160,84 +158,84 @@ KIMI = replace(V3, mtp_layers=1)  # experts, latent attention and a module for f
 @pytest.mark.distributed
 def test_muon_trains_so_on_the_matrices_of_each_expert_and_of_latent_attention() -> None:
     gpt = replace(KIMI, layers=1, dense_layers=0)
-    check(2, "muon", ["data=2,expert=2,zero=1"], gpt)
+    check(2, "muon", ["dp=2,ep=2,zero=1"], gpt)
 
 
 @pytest.mark.distributed
 def test_muon_trains_so_on_matrices_that_x_splits() -> None:
-    check(2, "muon", ["x=2"], SHORT)
+    check(2, "muon", ["tp=2"], SHORT)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_muon_does_so_however_experts_are_split() -> None:
-    rows = "sequence_parallel=true"
-    whole = f"x=2,expert=2,expert_tensor=1,{rows}"
-    check(2, "muon", ["x=2", "data=2,zero=1", "y=2", "z=2,recompute=full", whole], MIXTRAL)
-    check(2, "muon", ["x=2", f"x=2,{rows}", "data=2,zero=3"], KIMI)
-    check(2, "muon", ["data=2,expert=2,zero=1"], replace(DEEPSEEK, biases=True))
+    rows = "sp=true"
+    whole = f"tp=2,ep=2,etp=1,{rows}"
+    check(2, "muon", ["tp=2", "dp=2,zero=1", "y=2", "z=2,recompute=full", whole], MIXTRAL)
+    check(2, "muon", ["tp=2", f"tp=2,{rows}", "dp=2,zero=3"], KIMI)
+    check(2, "muon", ["dp=2,ep=2,zero=1"], replace(DEEPSEEK, biases=True))
     columns = replace(DEEPSEEK, expert_latent=24)
-    check(2, "muon", ["data=2,expert=2,zero=1", "x=2"], columns)
-    check(3, "muon", ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4"], DEEPSEEK, batch=24)
+    check(2, "muon", ["dp=2,ep=2,zero=1", "tp=2"], columns)
+    check(3, "muon", ["z=3,mbs=4", "dp=3,zero=3,mbs=4"], DEEPSEEK, batch=24)
     texts = [
-        "data=4,expert=2,expert_tensor=2,zero=2",
-        "z=2,data=2,expert=2,zero=3",
-        f"x=2,data=2,expert_tensor=4,{rows}",
-        f"x=2,data=2,expert_tensor=4,order=data-x-y-z-pipe,{rows}",
-        "y=2,data=2,expert=2",
-        "x=2,y=2",
-        "data=4,expert=2,zero=1,shard=2",
-        "data=2,z=2,expert=2,offload=optimizer,zero=1",
+        "dp=4,ep=2,etp=2,zero=2",
+        "z=2,dp=2,ep=2,zero=3",
+        f"tp=2,dp=2,etp=4,{rows}",
+        f"tp=2,dp=2,etp=4,order=dp-tp-pp,{rows}",
+        "y=2,dp=2,ep=2",
+        "tp=2,y=2",
+        "dp=4,ep=2,zero=1,shard=2",
+        "dp=2,z=2,ep=2,offload=optimizer,zero=1",
     ]
     check(4, "muon", texts, MIXTRAL)
-    folded = f"x=2,data=2,expert=2,expert_tensor=1,{rows},zero=1"
-    staged = "pipe=2,data=2,expert=2,micro_batch=4,zero=1"
-    check(4, "muon", [staged, folded, "context=2,data=2,expert=4"], KIMI)
+    folded = f"tp=2,dp=2,ep=2,etp=1,{rows},zero=1"
+    staged = "pp=2,dp=2,ep=2,mbs=4,zero=1"
+    check(4, "muon", [staged, folded, "cp=2,dp=2,ep=4"], KIMI)
 
 
 @pytest.mark.distributed
 def test_lomo_trains_as_sgd_that_clips_nothing() -> None:
-    check(2, "lomo", ["data=2,zero=3,recompute=full"], LLAMA)
+    check(2, "lomo", ["dp=2,zero=3,recompute=full"], LLAMA)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_lomo_does_so_under_more_plans() -> None:
-    texts = ["x=2,z=2,recompute=full", "data=4", "z=2,data=2,zero=3"]
-    more = ["x=2,y=2", "z=2,data=2,reshard=false,recompute=selective"]
-    more += ["data=4,zero=3,shard=2,overlap=none"]
+    texts = ["tp=2,z=2,recompute=full", "dp=4", "z=2,dp=2,zero=3"]
+    more = ["tp=2,y=2", "z=2,dp=2,reshard=false,recompute=selective"]
+    more += ["dp=4,zero=3,shard=2,overlap=none"]
     check(4, "lomo", [*texts, *more])
     check(4, "lomo", texts[::2], LLAMA)
 
 
 @pytest.mark.distributed
 def test_mezo_trains_as_a_plain_one_that_draws_whole_directions() -> None:
-    check(2, "mezo", ["y=2,micro_batch=8"], SHORT)
+    check(2, "mezo", ["y=2,mbs=8"], SHORT)
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_mezo_moves_the_same_elements_alike_however_they_are_cut() -> None:
     texts = [
-        "x=2,y=2,z=2,micro_batch=4",
-        "x=2,data=4,zero=3,shard=2",
-        "x=2,pipe=4,micro_batch=2,sequence_parallel=true",
-        "z=2,pipe=2,interleave=2,data=2,micro_batch=1,order=pipe-data-z-y-x",
+        "tp=2,y=2,z=2,mbs=4",
+        "tp=2,dp=4,zero=3,shard=2",
+        "tp=2,pp=4,mbs=2,sp=true",
+        "z=2,pp=2,vpp=2,dp=2,mbs=1,order=pp-dp-z-y-tp",
     ]
-    check(4, "mezo", ["x=2,data=2,micro_batch=4", "z=2,data=2,zero=3,overlap=none"])
+    check(4, "mezo", ["tp=2,dp=2,mbs=4", "z=2,dp=2,zero=3,overlap=none"])
     four_layers = replace(TINY, layers=4)
     check(8, "mezo", texts, four_layers)
     check(8, "mezo", texts[:2], replace(LLAMA, layers=4))
-    check(3, "mezo", ["z=3,micro_batch=4", "data=3,zero=3,micro_batch=4"], batch=24)
-    check(4, "fedkseed-step", ["z=2,data=2,micro_batch=2"], LLAMA)
-    check(4, "fedkseed-step", ["data=4,micro_batch=2", "x=2,data=2"])
-    check(4, "mezo", ["y=2,z=2,micro_batch=4", "data=2,pipe=2,micro_batch=2"])
-    check(4, "fedkseed-step", ["z=2,data=2,micro_batch=2", "data=2,pipe=2"])
+    check(3, "mezo", ["z=3,mbs=4", "dp=3,zero=3,mbs=4"], batch=24)
+    check(4, "fedkseed-step", ["z=2,dp=2,mbs=2"], LLAMA)
+    check(4, "fedkseed-step", ["dp=4,mbs=2", "tp=2,dp=2"])
+    check(4, "mezo", ["y=2,z=2,mbs=4", "dp=2,pp=2,mbs=2"])
+    check(4, "fedkseed-step", ["z=2,dp=2,mbs=2", "dp=2,pp=2"])
 
 
 @pytest.mark.distributed
 def test_replicas_take_each_other_s_directions_by_scalars_alone() -> None:
-    check(2, "fedkseed-step", ["data=2,micro_batch=4"], SHORT)
+    check(2, "fedkseed-step", ["dp=2,mbs=4"], SHORT)
 
 
 def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:

@@ -33,13 +33,13 @@ Found = tuple[list[float], list[float], dict[str, torch.Tensor]]
 
 
 def plan_of(**fields: object) -> Plan:
-    return Plan(**{"batch": BATCH, "micro_batch": 4, "precision": "fp64", **fields})  # type: ignore[arg-type]
+    return Plan(**{"batch": BATCH, "mbs": 4, "precision": "fp64", **fields})  # type: ignore[arg-type]
 
 
 PLANS = {
-    "constant": plan_of(x=2, sequence_parallel=True),
-    "cosine": plan_of(pipe=2),
-    "linear": plan_of(data=2, zero=3),
+    "constant": plan_of(tp=2, sp=True),
+    "cosine": plan_of(pp=2),
+    "linear": plan_of(dp=2, zero=3),
     "wsd": plan_of(z=2, recompute="full"),
 }
 
@@ -79,7 +79,7 @@ def differences(rank: int, cases: list[tuple[str, Plan]]) -> list[float]:
     for kind, plan in cases:
         decay = {"constant": 0, "wsd": 2}.get(kind, 3)
         schedule = Schedule(kind=kind, warmup_steps=WARMUP, decay_steps=decay, least=LEAST)
-        program = lower(TINY, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(TINY, plan, plan.grid.coordinates(rank)["pp"])
         trainer = Trainer(
             program,
             groups,
@@ -117,11 +117,11 @@ def test_every_schedule_trains_as_torchs_own_adamw_and_scheduler_do(kinds: list[
 @pytest.mark.slow
 def test_the_norm_of_every_plan_is_that_of_the_plain_model() -> None:
     plans = [
-        plan_of(x=2, y=2, z=2),
-        plan_of(x=2, data=2, pipe=2, zero=2),
-        plan_of(z=2, data=4, zero=3, shard=2, micro_batch=2),
-        plan_of(pipe=2, y=2, x=2, micro_batch=2, schedule="zb-h1"),
-        plan_of(data=8, micro_batch=2, offload="optimizer"),
+        plan_of(tp=2, y=2, z=2),
+        plan_of(tp=2, dp=2, pp=2, zero=2),
+        plan_of(z=2, dp=4, zero=3, shard=2, mbs=2),
+        plan_of(pp=2, y=2, tp=2, mbs=2, schedule="zb-h1"),
+        plan_of(dp=8, mbs=2, offload="optimizer"),
     ]
     found = on_ranks(8, differences, [("cosine", plan) for plan in plans])
     assert max(found) < TOLERANCE, found

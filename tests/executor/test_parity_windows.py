@@ -16,17 +16,17 @@ MISTRAL = replace(OSS, layers=2, window=6, global_every=0, dropout=0.1)
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="selective", overlap=())]
 TWO = [
-    plan_of(x=2, sequence_parallel=True, recompute="full"),
+    plan_of(tp=2, sp=True, recompute="full"),
     plan_of(z=2),
-    plan_of(data=2, zero=1),
-    plan_of(pipe=2, micro_batches=2),
+    plan_of(dp=2, zero=1),
+    plan_of(pp=2, micro_batches=2),
 ]
 FOUR = [
-    plan_of(x=2, y=2, recompute="selective"),
-    plan_of(x=2, data=2, zero=3),
-    plan_of(z=2, data=2, micro_batches=2),
-    plan_of(x=2, pipe=2, micro_batches=4, schedule="zb-h1"),
-    plan_of(pipe=2, data=2, interleave=1, micro_batches=2, recompute="full"),
+    plan_of(tp=2, y=2, recompute="selective"),
+    plan_of(tp=2, dp=2, zero=3),
+    plan_of(z=2, dp=2, micro_batches=2),
+    plan_of(tp=2, pp=2, micro_batches=4, schedule="zb-h1"),
+    plan_of(pp=2, dp=2, vpp=1, micro_batches=2, recompute="full"),
 ]
 
 
@@ -45,13 +45,13 @@ def test_windows_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> Non
 
 
 OVER_CONTEXT = [
-    plan_of(context=2, context_kind="all_gather", recompute="selective"),
-    plan_of(context=2, context_kind="ulysses", micro_batches=2),
-    plan_of(context=2, zero=1),
+    plan_of(cp=2, context_kind="all_gather", recompute="selective"),
+    plan_of(cp=2, context_kind="ulysses", micro_batches=2),
+    plan_of(cp=2, zero=1),
 ]
 RINGS = [
-    plan_of(context=4, recompute="selective", micro_batches=2),
-    plan_of(context=4, context_heads=2, zero=3),
+    plan_of(cp=4, recompute="selective", micro_batches=2),
+    plan_of(cp=4, context_heads=2, zero=3),
 ]
 
 
@@ -68,8 +68,8 @@ def test_windows_and_sinks_over_context_train_as_the_plain_model_does() -> None:
     check(2, OSS, OVER_CONTEXT)
     check(2, replace(OSS, layers=2), OVER_CONTEXT)
     check(2, replace(MISTRAL, sinks=True), OVER_CONTEXT)
-    wide = [plan_of(context=4, context_kind=kind, zero=1) for kind in ("all_gather", "ulysses")]
-    check(4, sunk, [*wide, plan_of(x=2, context=2, context_kind="ulysses", micro_batches=2)])
+    wide = [plan_of(cp=4, context_kind=kind, zero=1) for kind in ("all_gather", "ulysses")]
+    check(4, sunk, [*wide, plan_of(tp=2, cp=2, context_kind="ulysses", micro_batches=2)])
 
 
 @pytest.mark.slow
@@ -84,17 +84,17 @@ def test_sinks_over_context_train_as_the_plain_model_does() -> None:
 @pytest.mark.slow
 def test_sinks_over_context_do_so_in_every_kind_of_it() -> None:
     sunk = replace(OSS, sinks=True, window=0, global_every=0, kv_heads=0)
-    rings = [plan_of(context=4, micro_batches=2), plan_of(context=4, context_heads=2)]
-    others = [plan_of(x=2, context=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
+    rings = [plan_of(cp=4, micro_batches=2), plan_of(cp=4, context_heads=2)]
+    others = [plan_of(tp=2, cp=2, context_kind=kind) for kind in ("all_gather", "ulysses")]
     check(4, sunk, [*rings, *others])
-    trades = plan_of(x=2, context=2, context_kind="ulysses")
-    check(4, replace(sunk, layers=2), [plan_of(context=4, context_heads=2), trades])
+    trades = plan_of(tp=2, cp=2, context_kind="ulysses")
+    check(4, replace(sunk, layers=2), [plan_of(cp=4, context_heads=2), trades])
 
 
 # Of 16 tokens four documents of 4 each; of 8 with windows of 3, which end within a document.
 PACKED = replace(find_model("tiny-llama-40k"), vocab=250, document=4)
 NARROW = replace(OSS, document=8, window=3, global_every=2)
-THREE = [OVER_CONTEXT[1], plan_of(context=2, context_kind="all_gather"), plan_of(x=2)]
+THREE = [OVER_CONTEXT[1], plan_of(cp=2, context_kind="all_gather"), plan_of(tp=2)]
 
 
 @pytest.mark.distributed
@@ -106,7 +106,7 @@ def test_packed_documents_train_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 def test_a_ring_that_leaves_out_a_step_trains_as_the_plain_model_does() -> None:
     plain = replace(OSS, kv_heads=0, layers=1, window=2, global_every=0)
-    check(4, plain, [plan_of(context=4)])
+    check(4, plain, [plan_of(cp=4)])
 
 
 @pytest.mark.distributed
@@ -131,8 +131,8 @@ def test_packed_documents_under_more_plans_train_as_the_plain_model_does() -> No
     check(2, PACKED, THREE)
     check(2, replace(NARROW, sinks=True), THREE)
     check(2, replace(PACKED, positions="alibi", document=8), THREE)
-    wide = [plan_of(context=4, context_kind="all_gather", recompute="full", micro_batches=2)]
-    check(4, replace(PACKED, document=8), [*wide, plan_of(x=2, data=2, zero=3)])
+    wide = [plan_of(cp=4, context_kind="all_gather", recompute="full", micro_batches=2)]
+    check(4, replace(PACKED, document=8), [*wide, plan_of(tp=2, dp=2, zero=3)])
     latent = replace(PACKED, kv_heads=0, head_width=4, kv_rank=10, rope_width=2, value_width=8)
     check(2, latent, THREE)
 
@@ -153,7 +153,7 @@ def test_documents_of_several_lengths_train_as_the_plain_model_does() -> None:
 def test_documents_of_several_lengths_under_more_plans_train_as_the_plain_model_does() -> None:
     long = replace(LENGTHS, kv_heads=0)
     check(1, LENGTHS, ONE[:1])
-    check(2, LENGTHS, [*OVER_CONTEXT, plan_of(x=2)])
+    check(2, LENGTHS, [*OVER_CONTEXT, plan_of(tp=2)])
     for gpt in (
         long,
         replace(long, positions="alibi", documents="9+3+4"),
@@ -163,7 +163,7 @@ def test_documents_of_several_lengths_under_more_plans_train_as_the_plain_model_
         replace(long, documents="", document=2, sequence=24),
     ):
         check(2, gpt, OVER_CONTEXT)
-        check(4, gpt, [*RINGS, plan_of(context=4, context_kind="all_gather", recompute="full")])
+        check(4, gpt, [*RINGS, plan_of(cp=4, context_kind="all_gather", recompute="full")])
 
 
 @pytest.mark.distributed
@@ -178,4 +178,4 @@ def test_documents_that_cut_chunks_of_a_ring_train_as_the_plain_model_does() -> 
 @pytest.mark.slow
 def test_windows_and_experts_train_as_the_plain_model_does() -> None:
     gpt = replace(MIXTRAL, window=5, global_every=2)
-    check(4, gpt, [plan_of(x=2, data=2, expert=2, sequence_parallel=True)])
+    check(4, gpt, [plan_of(tp=2, dp=2, ep=2, sp=True)])

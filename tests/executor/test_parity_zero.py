@@ -26,8 +26,8 @@ def zero_plan(
     if micro_batches != 3:
         return replace(plan_of(grid, overlap, recompute, micro_batches), zero=zero, **more)
     plan = plan_of(grid, overlap, recompute, 1)
-    micro_batch = 24 // (3 * plan.z * plan.data)
-    return replace(plan, zero=zero, batch=24, micro_batch=micro_batch, **more)
+    micro_batch = 24 // (3 * plan.z * plan.dp)
+    return replace(plan, zero=zero, batch=24, mbs=micro_batch, **more)
 
 
 def shards(data: int) -> list[int]:
@@ -57,7 +57,7 @@ def pairs_of(plans: list[Plan]) -> set[frozenset[tuple[str, object]]]:
     """Every two values that meet in one of the plans."""
     found: set[frozenset[tuple[str, object]]] = set()
     for plan in plans:
-        values: list[tuple[str, object]] = [("grid", (plan.x, plan.y, plan.z, plan.data))]
+        values: list[tuple[str, object]] = [("grid", (plan.tp, plan.y, plan.z, plan.dp))]
         values += [(name, getattr(plan, name)) for name in VARIED]
         found |= set(map(frozenset, itertools.combinations(values, 2)))
     return found
@@ -119,11 +119,11 @@ def test_shards_that_do_not_divide_a_weight_are_filled_up_with_zeros() -> None:
 
 
 UNEVEN = (
-    "data=3,zero=2,micro_batch=4",
-    "z=3,recompute=full,micro_batch=4",
-    "data=3,zero=3,reshard=false,offload=optimizer,overlap=none",
-    "data=3,zero=1,micro_batch=4",
-    "data=3,zero=3,micro_batch=4",
+    "dp=3,zero=2,mbs=4",
+    "z=3,recompute=full,mbs=4",
+    "dp=3,zero=3,reshard=false,offload=optimizer,overlap=none",
+    "dp=3,zero=1,mbs=4",
+    "dp=3,zero=3,mbs=4",
     "z=3,overlap=none",
 )
 
@@ -136,7 +136,7 @@ def uneven_plan(text: str) -> Plan:
 @pytest.mark.slow
 def test_shards_are_filled_up_so_under_more_plans() -> None:
     check(3, TINY, [uneven_plan(text) for text in UNEVEN])
-    texts = [f"z=3,data=2,zero={zero},micro_batch=2" for zero in (1, 2, 3)]
+    texts = [f"z=3,dp=2,zero={zero},mbs=2" for zero in (1, 2, 3)]
     check(6, UNTIED, [uneven_plan(text) for text in texts])
 
 

@@ -29,9 +29,9 @@ from workload.program import Program
 
 TINY = find_model("tiny-30k")
 PLANS = (
-    "data=1,micro_batch=2,recompute=full,offload=optimizer",
-    "x=2,y=2,z=2,zero=1,micro_batch=1",
-    "pipe=2,data=2,zero=3,micro_batch=2,schedule=zb-h1",
+    "dp=1,mbs=2,recompute=full,offload=optimizer",
+    "tp=2,y=2,z=2,zero=1,mbs=1",
+    "pp=2,dp=2,zero=3,mbs=2,schedule=zb-h1",
 )
 # Torch's own wrappers say so in-process, whatever they are called with.
 pytestmark = pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureWarning")
@@ -96,7 +96,7 @@ def test_what_a_program_waits_for_is_awaited_but_for_ops_of_the_compute_stream(
 
 
 def test_messages_alone_have_a_peer_the_next_stage_or_the_one_before() -> None:
-    gpt, plan = replace(TINY, layers=3), parse_plan("pipe=3,micro_batch=4", batch=8)
+    gpt, plan = replace(TINY, layers=3), parse_plan("pp=3,mbs=4", batch=8)
     for stage, trainer in enumerate(trainers(gpt, plan)):
         works = [op.work for op in trainer.prepared.ops if isinstance(op.work, Communication)]
         for work in works:
@@ -115,7 +115,7 @@ def test_payloads_add_up_to_what_the_program_says_by_axes(trainer: Trainer) -> N
 
 
 def test_kernels_of_other_streams_are_issued_aside_on_a_gpu_alone() -> None:
-    (trainer,) = trainers(TINY, parse_plan("data=1,offload=optimizer", batch=8))
+    (trainer,) = trainers(TINY, parse_plan("dp=1,offload=optimizer", batch=8))
     gpu = replace(trainer.place, device=torch.device("cuda", 0))
     groups = ProcessGroups(0, TIMEOUT_S)
     for place, expected in ((trainer.place, {""}), (gpu, {"", "to_device", "to_host"})):
@@ -126,7 +126,7 @@ def test_kernels_of_other_streams_are_issued_aside_on_a_gpu_alone() -> None:
 
 def test_an_op_that_reads_what_nothing_wrote_is_an_error_before_the_first_step() -> None:
     buffers = {name: Buffer(name, (2,), "fp32", "activations") for name in "ab"}
-    program = Program(TINY, parse_plan("data=1"), (Op("add", "add", ("a",), ("b",)),), buffers, {})
+    program = Program(TINY, parse_plan("dp=1"), (Op("add", "add", ("a",), ("b",)),), buffers, {})
     table = BufferTable(program, CPU)
     place = RankContext(grid=Grid(), rank=0, device=CPU, adamw=AdamW())
     with pytest.raises(AssertionError, check=names("add")):

@@ -63,28 +63,28 @@ MODELS = {
         DEEPSEEK, router="softmax", router_groups=4, router_topk_groups=2
     ),
 }
-TWO_WAY = "pipe=2,schedule=dualpipe,micro_batch=4"
-PLANS = ("x=2", "z=2,zero=0", "data=2,zero=3", "pipe=2", TWO_WAY)
+TWO_WAY = "pp=2,schedule=dualpipe,mbs=4"
+PLANS = ("tp=2", "z=2,zero=0", "dp=2,zero=3", "pp=2", TWO_WAY)
 LARGER = (
-    "x=2,y=2,z=2",
-    "x=2,pipe=2,data=2,zero=2",
-    "y=2,z=2,data=2,zero=1",
-    "z=2,data=4,shard=2,zero=3",
-    "x=2,z=2,pipe=2,order=pipe-data-z-y-x",
-    "x=2,data=2,pipe=2,micro_batch=2,recompute=full",
-    "x=2,data=2,pipe=2,micro_batch=2,schedule=dualpipe,zero=1",
+    "tp=2,y=2,z=2",
+    "tp=2,pp=2,dp=2,zero=2",
+    "y=2,z=2,dp=2,zero=1",
+    "z=2,dp=4,shard=2,zero=3",
+    "tp=2,z=2,pp=2,order=pp-dp-z-y-tp",
+    "tp=2,dp=2,pp=2,mbs=2,recompute=full",
+    "tp=2,dp=2,pp=2,mbs=2,schedule=dualpipe,zero=1",
 )
 OF_EXPERTS = (
-    "data=4,expert=2,zero=1",
-    "x=2,data=2,expert=4,expert_tensor=1,sequence_parallel=true,zero=2",
-    "x=2,data=2,expert=2,sequence_parallel=true",
-    "z=2,data=2,expert=2,zero=3",
-    "y=2,data=2,expert=2",
-    "pipe=2,data=2,expert=2,order=x-y-z-pipe-data",
-    "pipe=2,data=2,expert=2,schedule=dualpipe,micro_batch=2,zero=1",
-    "context=2,data=2,expert=2",
+    "dp=4,ep=2,zero=1",
+    "tp=2,dp=2,ep=4,etp=1,sp=true,zero=2",
+    "tp=2,dp=2,ep=2,sp=true",
+    "z=2,dp=2,ep=2,zero=3",
+    "y=2,dp=2,ep=2",
+    "pp=2,dp=2,ep=2,order=tp-pp-dp",
+    "pp=2,dp=2,ep=2,schedule=dualpipe,mbs=2,zero=1",
+    "cp=2,dp=2,ep=2",
 )
-LATENTS = ("y=2", "context=2")  # which split no latents
+LATENTS = ("y=2", "cp=2")  # which split no latents
 SMALL_FILES = 20_000  # bytes, so that an export has several files
 
 
@@ -108,7 +108,7 @@ def trained(rank: int, gpt: GPT, plans: list[Plan], source: str, target: str) ->
     """The losses of runs from a checkpoint, each exported into a folder of its own."""
     groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for number, plan in enumerate(plans):
-        program = lower(gpt, plan, plan.grid.coordinates(rank)["pipe"])
+        program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
         device = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=device, adamw=ADAMW)
         trainer.start_from(published_values(program, Path(source)))

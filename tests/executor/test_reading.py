@@ -24,7 +24,7 @@ from workload.layout import Layout
 
 WRITERS = 4
 # Of eight numbers each of the four ranks of the data axis has two.
-LAYOUT = Layout(shape=(8,), padded=(8,), split=(("data",),))
+LAYOUT = Layout(shape=(8,), padded=(8,), split=(("dp",),))
 
 
 def save(folder: Path, step: int) -> Path:

@@ -31,17 +31,17 @@ def end(*after: int) -> Call:
     return Call("the end", "", ((), ()), after)
 
 
-def plan_of(pipe: int, micro_batches: int = 4, **keys: object) -> Plan:
-    cells = int(str(keys.get("z", 1))) * int(str(keys.get("data", 1)))
-    keys = {"batch": micro_batches * cells, "micro_batch": 1, "precision": "fp32", **keys}
-    return Plan(pipe=pipe, **keys)  # type: ignore[arg-type]
+def plan_of(pp: int, micro_batches: int = 4, **keys: object) -> Plan:
+    cells = int(str(keys.get("z", 1))) * int(str(keys.get("dp", 1)))
+    keys = {"batch": micro_batches * cells, "mbs": 1, "precision": "fp32", **keys}
+    return Plan(pp=pp, **keys)  # type: ignore[arg-type]
 
 
 @cache
 def programs_of(plan: Plan) -> list[Program]:
     """Each stage's program of one layer a chunk, lowered once for all rules of issue."""
-    gpt = replace(TINY, layers=plan.pipe * plan.interleave)
-    return [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    gpt = replace(TINY, layers=plan.pp * plan.vpp)
+    return [lower(gpt, plan, stage) for stage in range(plan.pp)]
 
 
 def calls_under(plan: Plan, *, late: bool) -> Calls:
@@ -64,27 +64,27 @@ def hangs(plans: Sequence[Plan], *, late: bool, loading: bool = False) -> list[t
 def pipelines(stages: range, chunks: range) -> Iterator[Plan]:
     """Every schedule and interleaving, with and without sends beside compute, with fewer
     micro-batches than stages and with more."""
-    for pipe in stages:
+    for pp in stages:
         for overlap in (OVERLAPS, ()):
             for schedule in STRAIGHT:
-                for count in (1, pipe - 1, pipe, 2 * pipe + 1):
-                    yield plan_of(pipe, count, schedule=schedule, overlap=overlap)
-            for count in (2 * pipe, 2 * pipe + 1, 4 * pipe) if chunks else ():
+                for count in (1, pp - 1, pp, 2 * pp + 1):
+                    yield plan_of(pp, count, schedule=schedule, overlap=overlap)
+            for count in (2 * pp, 2 * pp + 1, 4 * pp) if chunks else ():
                 for schedule in V_SHAPED:
-                    yield plan_of(pipe, count, interleave=2, schedule=schedule, overlap=overlap)
-                yield plan_of(pipe, count // 3, interleave=2, schedule="zb-v", overlap=overlap)
-            for interleave in chunks:
-                for count in (pipe, 2 * pipe):
-                    yield plan_of(pipe, count, interleave=interleave, overlap=overlap)
+                    yield plan_of(pp, count, vpp=2, schedule=schedule, overlap=overlap)
+                yield plan_of(pp, count // 3, vpp=2, schedule="zb-v", overlap=overlap)
+            for vpp in chunks:
+                for count in (pp, 2 * pp):
+                    yield plan_of(pp, count, vpp=vpp, overlap=overlap)
 
 
 CROSSED = [  # every axis beside pipe, alone and together
-    plan_of(2, x=2, schedule="zb-h1"),
+    plan_of(2, tp=2, schedule="zb-h1"),
     plan_of(3, y=2, schedule="gpipe", overlap=()),
-    plan_of(2, z=2, interleave=2),
-    plan_of(4, data=2, zero=2, schedule="zb-2p"),
-    plan_of(2, x=2, z=2, data=2, recompute="full"),
-    plan_of(2, x=2, sequence_parallel=True, interleave=2, zero=3, data=2, order="pipe-x-z-y-data"),
+    plan_of(2, z=2, vpp=2),
+    plan_of(4, dp=2, zero=2, schedule="zb-2p"),
+    plan_of(2, tp=2, z=2, dp=2, recompute="full"),
+    plan_of(2, tp=2, sp=True, vpp=2, zero=3, dp=2, order="pp-tp-z-y-dp"),
 ]
 
 
@@ -133,9 +133,9 @@ def test_a_kernel_that_is_loaded_behind_a_posted_receive_waits_for_its_sender() 
 
 
 def test_ranks_that_are_left_out_are_in_no_communicator() -> None:
-    wide: Communicator = (("", "x"), (0, 1, 2, 3))
+    wide: Communicator = (("", "tp"), (0, 1, 2, 3))
     calls = {rank: [call(wide), end(0)] for rank in range(4)}
-    assert among([0, 2], calls)[0][0].communicator == (("", "x"), (0, 2))
+    assert among([0, 2], calls)[0][0].communicator == (("", "tp"), (0, 2))
     assert hang_of(among([0, 2], calls)) == ""
 
 

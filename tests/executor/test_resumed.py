@@ -52,7 +52,7 @@ def test_one_rank_goes_on_with_its_state_its_data_its_rates_and_its_evaluation(
     step, by its number."""
     held_out = HeldOut(text="README.md", every=3, batches=1)
     gpt = replace(TINY, dropout=0.1)
-    job = job_of(gpt, "data=1", tmp_path, steps=4, held_out=held_out)
+    job = job_of(gpt, "dp=1", tmp_path, steps=4, held_out=held_out)
     whole, again = whole_and_resumed(job)
     assert [each["step"] for each in again.steps] == [3, 4]
     assert [each["lr"] for each in again.steps] == pytest.approx([4e-3, 2e-3])
@@ -77,7 +77,7 @@ def test_one_rank_goes_on_with_its_state_its_data_its_rates_and_its_evaluation(
         (TINY, "optimizer=sgd-momentum,precision=fp32"),
         (TINY, "optimizer=mezo"),
         (TINY, "moments=bf16"),
-        (BALANCED, "data=1"),
+        (BALANCED, "dp=1"),
     ],
 )
 def test_one_rank_goes_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Path) -> None:
@@ -88,19 +88,19 @@ def test_one_rank_goes_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("gpt", "plan"),
     [
-        (TINY, "context=2,recipe=mxfp8"),
-        (TINY, "data=2,zero=3,offload=parameters"),
-        (BALANCED, "data=2,expert=2,zero=1"),
+        (TINY, "cp=2,recipe=mxfp8"),
+        (TINY, "dp=2,zero=3,offload=parameters"),
+        (BALANCED, "dp=2,ep=2,zero=1"),
         *slow(
-            (TINY, "data=2,zero=3,recipe=fp8-tensorwise"),
-            (TINY, "data=2,zero=1,optimizer=muon"),
-            (TINY, "pipe=2,micro_batch=2,offload=optimizer"),
-            (MIXTRAL, "data=2,expert=2,recipe=mxfp8,offload=optimizer"),
-            (MIXTRAL, "context=2,expert=2,zero=1"),
-            (MIXTRAL, "x=2,expert=2,expert_tensor=1,sp=true"),
-            (FOUR, "pipe=2,schedule=dualpipe,micro_batch=1"),
-            (FOUR, "pipe=2,interleave=2,micro_batch=1"),
-            (TINY, "data=4,shard=2,zero=3"),
+            (TINY, "dp=2,zero=3,recipe=fp8-tensorwise"),
+            (TINY, "dp=2,zero=1,optimizer=muon"),
+            (TINY, "pp=2,mbs=2,offload=optimizer"),
+            (MIXTRAL, "dp=2,ep=2,recipe=mxfp8,offload=optimizer"),
+            (MIXTRAL, "cp=2,ep=2,zero=1"),
+            (MIXTRAL, "tp=2,ep=2,etp=1,sp=true"),
+            (FOUR, "pp=2,schedule=dualpipe,mbs=1"),
+            (FOUR, "pp=2,vpp=2,mbs=1"),
+            (TINY, "dp=4,shard=2,zero=3"),
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_several_ranks_go_on_to_the_bit_under(gpt: GPT, plan: str, tmp_path: Pat
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     """The folder of a run on one rank, with checkpoints of steps 2 and 3 of 3, and what it gave."""
     folder = tmp_path_factory.mktemp("one")
-    return folder, ran(job_of(TINY, "data=1", folder))[0]
+    return folder, ran(job_of(TINY, "dp=1", folder))[0]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def folder(saved: tuple[Path, Ran], tmp_path: Path) -> Path:
 def test_ranks_refuse_the_checkpoint_of_another_run_or_of_its_last_step(
     changed: dict[str, Any], named: str, folder: Path
 ) -> None:
-    job = replace(job_of(TINY, "data=1", folder, steps=4), **changed)
+    job = replace(job_of(TINY, "dp=1", folder, steps=4), **changed)
     with pytest.raises(CheckpointError, match=named):
         ran(resumes(job))
     assert steps_in(folder) == [3, 2]
@@ -141,7 +141,7 @@ def test_what_a_killed_attempt_left_half_written_goes_if_the_run_owns_the_folder
     """Else it may be what another run is writing."""
     draft = folder / f"{SAVING}0000-00000004"
     draft.mkdir()
-    job = resumes(job_of(TINY, "data=1", folder))
+    job = resumes(job_of(TINY, "dp=1", folder))
     assert job.saving is not None
     with pytest.raises(CheckpointError):  # it has its last step already
         ran(replace(job, saving=replace(job.saving, owned=is_owned)))
@@ -152,7 +152,7 @@ def test_what_a_launcher_starts_again_does_its_last_step_again(
     saved: tuple[Path, Ran], folder: Path
 ) -> None:
     """Its checkpoint of the last step leaves none to train; a launcher knows nothing of that."""
-    job = resumes(job_of(TINY, "data=1", folder))
+    job = resumes(job_of(TINY, "dp=1", folder))
     assert job.saving is not None
     again = ran(replace(job, saving=replace(job.saving, restarted=True)))[0]
     assert again.result["resumed_at_step"] == 2
@@ -168,7 +168,7 @@ def test_a_checkpoint_of_this_very_run_that_lacks_a_state_is_damaged_not_another
     path = folder / name_of(2)
     state = next(reversed(manifest_of(path).tensors))
     edited(path, lambda manifest: manifest["tensors"].pop(state))
-    job = resumes(job_of(TINY, "data=1", folder))
+    job = resumes(job_of(TINY, "dp=1", folder))
     assert job.saving is not None
     with pytest.raises(DamagedCheckpointError, match=state):
         ran(replace(job, saving=replace(job.saving, restarted=True)))
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_this_very_run_that_lacks_a_state_is_damaged_not_another
 def test_where_there_is_no_checkpoint_yet_a_run_begins_afresh(
     saved: tuple[Path, Ran], tmp_path: Path
 ) -> None:
-    first = ran(resumes(job_of(TINY, "data=1", tmp_path / "new" / "run")))[0]
+    first = ran(resumes(job_of(TINY, "dp=1", tmp_path / "new" / "run")))[0]
     assert first.result["resumed_at_step"] is None
     assert first.steps == saved[1].steps
     assert first.state == saved[1].state
@@ -215,12 +215,12 @@ def saved_by_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Ran]:
     """A run on two ranks whose states are sharded, saved after each of three steps. In fp64, in
     which what is summed in another order is the same to 1e-9."""
     every = Saving(folder=str(tmp_path_factory.mktemp("two")), every_steps=1)
-    job = job_of(TINY, "data=2,zero=1,precision=fp64", Path(every.folder), saving=every)
+    job = job_of(TINY, "dp=2,zero=1,precision=fp64", Path(every.folder), saving=every)
     return job, ran(job)[0]
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("plan", ["data=1", "data=2,zero=1", "x=2"])
+@pytest.mark.parametrize("plan", ["dp=1", "dp=2,zero=1", "tp=2"])
 def test_under_any_plan_a_run_goes_on_and_finds_the_damage_of_every_writer(
     plan: str, saved_by_two: tuple[Job, Ran], tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ def program_of(rows_of: str) -> Program:
     counts = Buffer("counts", (2,), "int64", "activations", persistent=True)
     rows = Buffer("rows", (4, 8), "fp32", "activations", rows_of=rows_of)
     ops = (Op("take", "take_rows", ("counts",), ("rows",)),)
-    return Program(TINY, parse_plan("data=1"), ops, {"counts": counts, "rows": rows}, {})
+    return Program(TINY, parse_plan("dp=1"), ops, {"counts": counts, "rows": rows}, {})
 
 
 @pytest.mark.parametrize("came", [(5, 2), (0, 1)])

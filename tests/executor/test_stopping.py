@@ -78,7 +78,7 @@ def test_an_interrupted_run_ends_with_its_last_step_recorded_on_all_ranks() -> N
         if steps[-1:] == [3]:
             os.kill(os.getpid(), signal.SIGINT)
 
-    plan = parse_plan("data=2,precision=fp32", batch=4)
+    plan = parse_plan("dp=2,precision=fp32", batch=4)
     job = Job(gpt=find_model("tiny-30k"), plan=plan, steps=10**6, device="cpu")
     with forked():
         result = launch(

@@ -81,7 +81,7 @@ def place(device: torch.device = CPU) -> RankContext:
 
 
 def op(name: str, kind: str, writes: str, stream: str = "compute") -> Op:
-    axes = ("data",) if kind == "all_gather" else ()
+    axes = ("dp",) if kind == "all_gather" else ()
     reads = ("part",) if axes else ()
     return Op(name, kind, reads, (writes,), STEP, stream, axes, dtype="fp32")
 
@@ -111,9 +111,9 @@ def test_a_gpus_events_exist_before_the_step_and_its_works_are_timed_on_one_stre
     assert Stand.log == [f"record {number}" for number in range(1, 5)]
     recorder.begin(0)
     for index in range(2):
-        recorder.track(index, "data", Stand())
+        recorder.track(index, "dp", Stand())
     assert events == 5
-    assert isinstance(at.streams.named("times of data", GPU), Stand)
+    assert isinstance(at.streams.named("times of dp", GPU), Stand)
     assert len(Stand.made) == events + 3  # two works and one stream
 
 
@@ -125,8 +125,8 @@ def test_what_nobody_waited_for_has_landed_before_its_buffers_are_freed(
         "whole": Buffer("whole", (2,), "fp32", "activations"),
         "loss": Buffer("loss", (1,), "fp32", "workspace", persistent=True),
     }
-    ops = (op("gather", "all_gather", "whole", "data"), op("zero", "zero", "loss"))
-    program = Program(TINY, parse_plan("data=1"), ops, buffers, {})
+    ops = (op("gather", "all_gather", "whole", "dp"), op("zero", "zero", "loss"))
+    program = Program(TINY, parse_plan("dp=1"), ops, buffers, {})
     assert program.releases == [[], ["whole"]]
     monkeypatch.setattr("executor.play.issue", lambda *_: Stand())
     monkeypatch.setattr(ProcessGroups, "of", lambda self, op: None)
@@ -140,7 +140,7 @@ def test_what_nobody_waited_for_has_landed_before_its_buffers_are_freed(
 def recorded(rank: int) -> list[str]:
     """The recorders of three steps, each of which was fed beforehand."""
     kinds: list[str] = []
-    program = lower(TINY, parse_plan("data=1,precision=fp32", batch=4))
+    program = lower(TINY, parse_plan("dp=1,precision=fp32", batch=4))
     trainer = Trainer(program, ProcessGroups(rank, TIMEOUT_S), rank=0, device=CPU, adamw=AdamW())
     trainer.start_afresh(0)
     table = trainer.table
@@ -174,7 +174,7 @@ def test_the_last_step_alone_is_recorded_and_feeding_counts() -> None:
 
 
 def test_a_gpu_is_timed_by_events_and_a_cpu_by_the_hosts_clock() -> None:
-    program = lower(TINY, parse_plan("data=1", batch=4))
+    program = lower(TINY, parse_plan("dp=1", batch=4))
     assert isinstance(recorder_for(program, place()), HostRecorder)
     assert isinstance(recorder_for(program, place(GPU)), DeviceRecorder)
 

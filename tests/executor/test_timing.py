@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureW
 
 
 def program() -> Program:
-    return lower(TINY, parse_plan("data=1", batch=2))
+    return lower(TINY, parse_plan("dp=1", batch=2))
 
 
 def names(recorder: HostRecorder) -> list[str]:
@@ -51,9 +51,9 @@ def test_ops_stand_in_the_timeline_in_the_order_of_issue() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "data=1,micro_batch=2,recompute=full,precision=fp32",
-        "x=2,z=2,data=2,zero=3,micro_batch=1,attention=unfused",
-        "pipe=2,schedule=zb-h1,micro_batch=2,y=2",
+        "dp=1,mbs=2,recompute=full,precision=fp32",
+        "tp=2,z=2,dp=2,zero=3,mbs=1,attention=unfused",
+        "pp=2,schedule=zb-h1,mbs=2,y=2",
     ],
 )
 def test_every_kernel_runs_once_in_the_order_of_the_program(

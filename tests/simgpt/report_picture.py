@@ -15,7 +15,7 @@ import simgpt
 from tests.simgpt.browser import browser, open_page
 
 WIDTH = 1040
-PLAN = "x=8,y=2,z=64,data=32,recompute=full"
+PLAN = "tp=8,y=2,z=64,dp=32,recompute=full"
 ZOOMS, SETTLED_S = 8, 0.5
 ACROSS, DOWN = 84, -45  # from the middle of the timeline to an op of its first row, in pixels
 

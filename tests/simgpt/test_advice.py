@@ -29,7 +29,7 @@ from workload.plan_text import parse_fields, parse_plan
 
 pytestmark = pytest.mark.usefixtures("exact_peaks")
 PERLMUTTER = load_machine("perlmutter")
-SPLIT = "y=2,data=16,micro_batch=4"
+SPLIT = "y=2,dp=16,mbs=4"
 ASKED = ("gpt-40b", "-m", "perlmutter", "-n", "1024", "--batch", "1024")
 
 
@@ -42,28 +42,28 @@ def predicted(text: str, devices: int = 1024, model: str = "gpt-40b") -> Predict
     ("text", "changes"),
     [
         pytest.param(
-            "x=4,z=8,data=rest",
-            ["recompute=layernorm+mlp", "recompute=full:25", "micro_batch=1", SPLIT],
+            "tp=4,z=8,dp=rest",
+            ["recompute=layernorm+mlp", "recompute=full:25", "mbs=1", SPLIT],
             marks=pytest.mark.slow,
         ),
-        ("data=rest", ["zero=3", "y=32,data=32,micro_batch=1", "z=64,data=16"]),
-        pytest.param("x=4,z=4,data=rest", ["y=4,data=16,micro_batch=4"], marks=pytest.mark.slow),
+        ("dp=rest", ["zero=3", "y=32,dp=32,mbs=1", "z=64,dp=16"]),
+        pytest.param("tp=4,z=4,dp=rest", ["y=4,dp=16,mbs=4"], marks=pytest.mark.slow),
         pytest.param(
-            "x=4,z=8,pipe=2,data=rest,micro_batch=4",
+            "tp=4,z=8,pp=2,dp=rest,mbs=4",
             [
-                *("recompute=layernorm", "sequence_parallel=true", "micro_batch=2"),
-                *("x=8,data=8", "y=2,data=8"),
+                *("recompute=layernorm", "sp=true", "mbs=2"),
+                *("tp=8,dp=8", "y=2,dp=8"),
             ],
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "x=4,z=8,data=rest,matmul_forms=tuned",
+            "tp=4,z=8,dp=rest,matmul_forms=tuned",
             [
                 f"{change},matmul_forms=plain"
                 for change in (
                     "recompute=layernorm+mlp",
                     "recompute=full:25",
-                    "micro_batch=1",
+                    "mbs=1",
                     SPLIT,
                 )
             ],
@@ -85,11 +85,11 @@ def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, changes:
 
 @pytest.mark.slow
 def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
-    text = "x=2,pipe=8,data=rest,schedule=dualpipe,micro_batch=2,zero=1"
+    text = "tp=2,pp=8,dp=rest,schedule=dualpipe,mbs=2,zero=1"
     prediction = predicted(text, devices=64, model="ornl-22b")
     said = what_fits(prediction, PERLMUTTER)
     assert_names(said, "11.44 GiB")
-    enough = ["recompute=full:4", "schedule=1f1b", "micro_batch=1", "zero=3", "x=4,data=2"]
+    enough = ["recompute=full:4", "schedule=1f1b", "mbs=1", "zero=3", "tp=4,dp=2"]
     assert changes_in(said) == enough
 
 
@@ -97,21 +97,21 @@ def test_two_copies_of_the_model_in_a_pipeline_are_told_what_fits() -> None:
     ("text", "stack", "changes"),
     [
         pytest.param(
-            "x=4,z=8,data=rest",
+            "tp=4,z=8,dp=rest",
             "simgpt",
-            ["recompute=full:25", "recompute=layernorm+mlp", SPLIT, "micro_batch=1"],
+            ["recompute=full:25", "recompute=layernorm+mlp", SPLIT, "mbs=1"],
             marks=pytest.mark.slow,
         ),
         pytest.param(  # levers have the other order
-            "data=rest",
+            "dp=rest",
             "simgpt",
-            ["z=64,data=16", "zero=3", "y=32,data=32,micro_batch=1"],
+            ["z=64,dp=16", "zero=3", "y=32,dp=32,mbs=1"],
             marks=pytest.mark.slow,
         ),
         (
-            "x=4,z=8,data=rest,recompute=none",
+            "tp=4,z=8,dp=rest,recompute=none",
             "axonn",
-            ["recompute=full:25", "recompute=layernorm+mlp", SPLIT, "micro_batch=1"],
+            ["recompute=full:25", "recompute=layernorm+mlp", SPLIT, "mbs=1"],
         ),
     ],
 )
@@ -130,20 +130,20 @@ def test_what_is_enough_is_ranked_by_the_step_that_it_is_predicted_to_take(
     ("devices", "changes", "milder"),
     [
         pytest.param(
-            *(32, {"micro_batch": 1, "zero": 2}, [{"micro_batch": 2}, {"zero": 1}]),
+            *(32, {"mbs": 1, "zero": 2}, [{"mbs": 2}, {"zero": 1}]),
             marks=pytest.mark.slow,
         ),
         (
             16,
-            {"recompute": "full", "micro_batch": 8, "zero": 2},
-            [{"recompute": "none"}, {"micro_batch": 16}, {"zero": 1}],
+            {"recompute": "full", "mbs": 8, "zero": 2},
+            [{"recompute": "none"}, {"mbs": 16}, {"zero": 1}],
         ),
     ],
 )
 def test_changes_that_are_enough_together_are_each_as_mild_as_the_others_allow(
     devices: int, changes: dict[str, Any], milder: list[dict[str, Any]]
 ) -> None:
-    plan, machine = parse_plan("expert=8,data=rest", devices=devices, batch=256), "dgx-h100"
+    plan, machine = parse_plan("ep=8,dp=rest", devices=devices, batch=256), "dgx-h100"
     prediction = predict(find_model("mixtral-8x7b"), plan, load_machine(machine))
     words = ",".join(f"{key}={value}" for key, value in changes.items())
     assert changes_in(what_fits(prediction, load_machine(machine))) == [words]
@@ -161,16 +161,16 @@ def step_s_of(asked: tuple[str, ...], text: str, change: str) -> float:
 @pytest.mark.slow
 def test_the_time_alone_decides() -> None:
     """Times that are made up, by which the smaller micro-batch is faster."""
-    prediction = predicted("x=4,z=8,data=rest")
-    size = prediction.plan.micro_batch
+    prediction = predicted("tp=4,z=8,dp=rest")
+    size = prediction.plan.mbs
 
     def predicted_as_told(plan: Plan) -> Prediction:
         memory = replace(prediction.memory, peak_bytes=0)
-        return replace(prediction, plan=plan, step_s=3.0 * plan.micro_batch, memory=memory)
+        return replace(prediction, plan=plan, step_s=3.0 * plan.mbs, memory=memory)
 
     said = what_fits(prediction, PERLMUTTER, predicted_as_told)
     others = ["recompute=layernorm+mlp", "recompute=full:25", SPLIT]
-    assert changes_in(said) == ["micro_batch=1", *others]
+    assert changes_in(said) == ["mbs=1", *others]
     assert times_in(said) == ["3.00 s", *[f"{3.0 * size:#.3g} s"] * 3]
 
 
@@ -178,22 +178,22 @@ def test_the_time_alone_decides() -> None:
     ("text", "changes"),
     [
         (
-            "data=8,micro_batch=1,recompute=full",
+            "dp=8,mbs=1,recompute=full",
             [
-                *("zero=2", "expert=8", "x=4,data=2,micro_batch=1", "x=8,data=1,micro_batch=1"),
-                "z=4,data=2",
+                *("zero=2", "ep=8", "tp=4,dp=2,mbs=1", "tp=8,dp=1,mbs=1"),
+                "z=4,dp=2",
             ],
         ),
         pytest.param(
-            "data=8,expert=2,micro_batch=1,recompute=full",
+            "dp=8,ep=2,mbs=1,recompute=full",
             [
-                *("offload=optimizer", "zero=1", "expert=8", "x=2,data=4,micro_batch=1"),
-                "x=4,data=2,micro_batch=1",
+                *("offload=optimizer", "zero=1", "ep=8", "tp=2,dp=4,mbs=1"),
+                "tp=4,dp=2,mbs=1",
             ],
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            "context=8,expert=8,micro_batch=1,recompute=full",
+            "cp=8,ep=8,mbs=1,recompute=full",
             ["loss_chunks=2", "gradients=bf16", "offload=optimizer", "zero=1"],
             marks=pytest.mark.slow,
         ),
@@ -233,10 +233,10 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
     model: str, zero: int, micro_batch: int
 ) -> None:
     """Else a change that is enough would not be tried. 4 sequences are all that a device has."""
-    text = f"x=4,z=8,data=rest,zero={zero},micro_batch={micro_batch}"
+    text = f"tp=4,z=8,dp=rest,zero={zero},mbs={micro_batch}"
     gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
     resident = predict(gpt, plan, load_machine("perlmutter")).memory.resident_bytes
-    changes: list[dict[str, Any]] = [{"recompute": "full"}, {"micro_batch": 1}]
+    changes: list[dict[str, Any]] = [{"recompute": "full"}, {"mbs": 1}]
     least = min(plan_bytes(gpt, replace(plan, **change)) for change in changes)
     assert 0 < resident < least
 
@@ -246,11 +246,11 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
     one_in(
         3,
         [
-            ("gpt-40b", "x=4,z=8,data=rest"),
-            ("gpt-40b", "x=4,pipe=2,data=rest,micro_batch=4"),
-            ("mixtral-8x7b", "x=4,z=8,data=rest,zero=2"),
-            ("deepseek-v2-lite", "pipe=2,data=rest,expert=2,micro_batch=4"),
-            ("deepseek-v2-lite", "data=rest,expert=4,dispatcher=all_gather,zero=3"),
+            ("gpt-40b", "tp=4,z=8,dp=rest"),
+            ("gpt-40b", "tp=4,pp=2,dp=rest,mbs=4"),
+            ("mixtral-8x7b", "tp=4,z=8,dp=rest,zero=2"),
+            ("deepseek-v2-lite", "pp=2,dp=rest,ep=2,mbs=4"),
+            ("deepseek-v2-lite", "dp=rest,ep=4,dispatcher=all_gather,zero=3"),
         ],
     ),
 )
@@ -260,8 +260,8 @@ def test_activations_are_no_less_where_states_are_sharded_further(model: str, te
     memory = predict(gpt, plan, load_machine("perlmutter")).memory
     changes = [
         *({"zero": zero} for zero in range(plan.zero + 1, 4)),
-        *({"z": plan.z * n, "data": plan.data // n} for n in (2, 8)),
-        *({"expert": plan.expert * n} for n in (2, 8) if gpt.experts > 8),
+        *({"z": plan.z * n, "dp": plan.dp // n} for n in (2, 8)),
+        *({"ep": plan.ep * n} for n in (2, 8) if gpt.experts > 8),
     ]
     peaks = [plan_bytes(gpt, replace(plan, **change)) for change in changes]  # type: ignore[arg-type]
     assert 0 < memory.parts["activations"] <= min(peaks)
@@ -270,15 +270,15 @@ def test_activations_are_no_less_where_states_are_sharded_further(model: str, te
 def test_experts_in_a_recipe_have_less_room_each_where_more_ranks_have_them() -> None:
     """So a change of theirs is tried though all of the activations would not fit."""
     gpt = replace(find_model("deepseek-v2-lite"), layers=2)
-    plan = parse_plan("data=8,recipe=fp8-blockwise,micro_batch=4", devices=8, batch=64)
+    plan = parse_plan("dp=8,recipe=fp8-blockwise,mbs=4", devices=8, batch=64)
     machine = load_machine("dgx-h100")
     few, many = (
-        predict(gpt, replace(plan, expert=n), machine, stack=load_stack("nemo")) for n in (1, 8)
+        predict(gpt, replace(plan, ep=n), machine, stack=load_stack("nemo")) for n in (1, 8)
     )
     nbytes = many.memory.parts["activations"]
     assert nbytes < few.memory.parts["activations"]
     full = replace(few, memory=replace(few.memory, capacity_bytes=nbytes, errors=EXACT))
-    assert _may_be_enough(full, {"expert": 8})
+    assert _may_be_enough(full, {"ep": 8})
 
 
 @pytest.mark.parametrize("model", ["gpt-40b", "mixtral-8x7b"])
@@ -287,18 +287,16 @@ def test_nothing_is_lowered_for_what_leaves_activations_that_do_not_fit(
 ) -> None:
     tried: list[dict[str, Any]] = []
     monkeypatch.setattr(advice, "_fits", lambda _, change: tried.append(change))
-    said = what_fits(
-        predicted("data=rest,micro_batch=8,zero=2", devices=128, model=model), PERLMUTTER
-    )
+    said = what_fits(predicted("dp=rest,mbs=8,zero=2", devices=128, model=model), PERLMUTTER)
     assert "z=" not in said
-    splits = {"recompute", "x", "y", "pipe"}  # of which activations become fewer
+    splits = {"recompute", "tp", "y", "pp"}  # of which activations become fewer
     assert not [change for change in tried if splits.isdisjoint(change)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["why", "sbatch"])
 def test_other_commands_say_the_same_times(command: str) -> None:
-    words = ("gpt2-xl", "-m", "1x2xH100", "--plan", "data=2", "--batch", "512")
+    words = ("gpt2-xl", "-m", "1x2xH100", "--plan", "dp=2", "--batch", "512")
     remedy = simgpt("predict", *words).err.strip()
     assert len(times_in(remedy)) == len(changes_in(remedy)) > 0
     assert simgpt(command, *words).err.strip().endswith(remedy)
@@ -313,10 +311,10 @@ def test_where_nothing_is_enough_it_says_so() -> None:
 @pytest.mark.parametrize(
     ("plan", "named"),
     [
-        (Plan(pipe=4, batch=8, micro_batch=8), "1 4 micro_batch"),
-        (Plan(pipe=4, data=4, batch=8, micro_batch=1), "2 4 batch"),
-        (Plan(pipe=4, batch=8, micro_batch=2), ""),
-        (Plan(batch=8, micro_batch=8), ""),
+        (Plan(pp=4, batch=8, mbs=8), "1 4 mbs"),
+        (Plan(pp=4, dp=4, batch=8, mbs=1), "2 4 batch"),
+        (Plan(pp=4, batch=8, mbs=2), ""),
+        (Plan(batch=8, mbs=8), ""),
     ],
 )
 def test_a_pipeline_with_too_few_micro_batches_is_told_so(plan: Plan, named: str) -> None:

@@ -149,10 +149,10 @@ def test_why_scales_times_and_leaves_shares_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "alone.toml"
     path.write_text(
         'model = "tiny-30k"\nmachine = "host"\ndevices = 1\nbatch = 2\n'
-        'plan = "data=1"\n[measured]\nstep = "3 s"\n',
+        'plan = "dp=1"\n[measured]\nstep = "3 s"\n',
         encoding="utf-8",
     )
-    asked = ("why", "tiny-30k", "-m", "host", "--plan", "data=1", "--batch", "2")
+    asked = ("why", "tiny-30k", "-m", "host", "--plan", "dp=1", "--batch", "2")
     blind, found = answer(*asked), answer(*asked, "--anchor", str(path))
     factor = 3.0 / blind["step_s"]
     assert found["step_s"] == pytest.approx(3.0)
@@ -239,7 +239,7 @@ GOOD = {
     "machine": '"perlmutter"',
     "devices": "8",
     "batch": "16",
-    "plan": '"data=rest"',
+    "plan": '"dp=rest"',
 }
 MEASURED = '[measured]\nstep = "3 ms"\n'
 

@@ -47,16 +47,16 @@ TOO_MANY = 10**8
         (2, f"{PREDICT} --batch-tokens 100", "100 2048"),
         (2, f"{PREDICT} --batch-tokens 16384 --batch 8", "--batch --batch-tokens"),
         (2, f"{PREDICT} --tokens 12x", "--tokens 12x 300e9"),
-        (2, f"{PREDICT} --plan microbatch=3", "microbatch micro_batch"),
-        (2, f"{PREDICT} --plan x=abc", "x=abc"),
-        (2, f"{PREDICT} --plan x=1,x=2", "x"),
-        (2, f"{PREDICT} --plan x=0", "x=0 1"),
+        (2, f"{PREDICT} --plan microbatch=3", "microbatch mbs"),
+        (2, f"{PREDICT} --plan tp=abc", "tp=abc"),
+        (2, f"{PREDICT} --plan tp=1,tp=2", "tp"),
+        (2, f"{PREDICT} --plan tp=0", "tp=0 1"),
         (2, f"{PREDICT} --plan recompute=half", "recompute=half full per_op full:N"),
-        (3, "predict tiny-30k -m frontier --plan x=3", "heads=8 ffn=128 2"),
+        (3, "predict tiny-30k -m frontier --plan tp=3", "heads=8 ffn=128 2"),
         (3, f"{PREDICT} --batch 7", "batch=7 8"),
-        (3, f"{PREDICT} --batch 16 --plan data=8,micro_batch=3", "micro_batch=3 batch=16 1 2"),
-        (3, f"{PREDICT} --plan data=4", "4 8"),
-        (3, f"{PREDICT} --plan expert=8", "1 8"),
+        (3, f"{PREDICT} --batch 16 --plan dp=8,mbs=3", "mbs=3 batch=16 1 2"),
+        (3, f"{PREDICT} --plan dp=4", "4 8"),
+        (3, f"{PREDICT} --plan ep=8", "1 8"),
         (3, "predict gpt-5b -m frontier -n 1000000", "frontier 78848"),
         (3, "search gpt-5b -m frontier -n 1000001 --batch 64", "1000001 frontier 78848"),
         (2, f"{PREDICT} --set software.compute_share=2", "software.compute_share 2 0.02"),
@@ -77,7 +77,7 @@ TOO_MANY = 10**8
         (2, f"{PREDICT} --sweep z=1,two", "z=two"),
         (2, f"{PREDICT} --sweep z=1 --sweep z=2", "--sweep z"),
         (2, f"{PREDICT} --sweep zet=1", "zet"),
-        (2, f"{PREDICT} --sweep plan=x=1,z=2", "--sweep plan="),
+        (2, f"{PREDICT} --sweep plan=tp=1,z=2", "--sweep plan="),
         (2, f"{PREDICT} --sweep machine=alps,mars", "mars"),
         (2, f"{PREDICT} --sweep device.lunch=1us", "device.lunch device.launch"),
         (2, f"{PREDICT} --sweep z=1 --compute measured", "--sweep --trace --compute"),
@@ -89,8 +89,8 @@ TOO_MANY = 10**8
         (2, f"{RUN} --ranks 0", "--ranks 0"),
         (2, f"{RUN} --lr nan", "--lr nan"),
         (2, f"{RUN} --timeout inf", "--timeout inf"),
-        (3, f"{RUN} --plan data=2 --ranks 3", "2 3"),
-        (5, f"{RUN} --plan x={TOO_MANY}", f"{TOO_MANY}"),
+        (3, f"{RUN} --plan dp=2 --ranks 3", "2 3"),
+        (5, f"{RUN} --plan tp={TOO_MANY}", f"{TOO_MANY}"),
         (2, "validate host -m frontier", "frontier -m"),
         (2, "validate device -m frontier", "frontier -m"),
         (2, "validate host --tolerance nan", "--tolerance nan"),
@@ -151,7 +151,7 @@ MACHINES = {
 }
 
 
-STUDY = 'model = "tiny-30k"\nmachine = "host"\nplan = "data=1,precision=fp32"\n'
+STUDY = 'model = "tiny-30k"\nmachine = "host"\nplan = "dp=1,precision=fp32"\n'
 STUDIES = {
     "garbage = = 1": "study.toml TOML",
     "model = 3": "model 3",
@@ -213,8 +213,8 @@ def test_a_failing_simulator_is_a_row_and_ends_with_1(
     ("command", "name", "content"),
     [
         *(("predict tiny-30k -m frontier --plan {}", *file) for file in PLANS.items()),
-        *(("predict {} -m frontier --plan data=1", *file) for file in MODELS.items()),
-        *(("predict tiny-30k -m {} --plan data=1", *file) for file in MACHINES.items()),
+        *(("predict {} -m frontier --plan dp=1", *file) for file in MODELS.items()),
+        *(("predict tiny-30k -m {} --plan dp=1", *file) for file in MACHINES.items()),
     ],
 )
 def test_a_malformed_file(command: str, name: str, content: str, tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_malformed_file(command: str, name: str, content: str, tmp_path: Path)
     assert (said.status, said.sentence[:8]) == (2, "simgpt: ")
 
 
-@pytest.mark.parametrize("command", ["predict tiny-30k -m {} --plan data=1", "run tiny-30k -m {}"])
+@pytest.mark.parametrize("command", ["predict tiny-30k -m {} --plan dp=1", "run tiny-30k -m {}"])
 @pytest.mark.parametrize("name", ["missing.toml", "folder.toml"])
 def test_a_file_that_cannot_be_read(command: str, name: str, tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
@@ -307,7 +307,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None
     assert_names(said.err.splitlines()[-1], "--no-predict")
 
 
-PLAN_TOO_LARGE = ("predict", "gpt-175b", "-m", "frontier", "--plan", "data=1")
+PLAN_TOO_LARGE = ("predict", "gpt-175b", "-m", "frontier", "--plan", "dp=1")
 
 
 def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:
@@ -320,7 +320,7 @@ def test_a_plan_that_does_not_fit_is_answered_and_ends_with_3() -> None:
 
 def test_why_begins_with_a_plan_that_does_not_fit() -> None:
     small = ("-m", "host", "--set", "device.memory=1 MiB")
-    said = simgpt("why", "tiny-30k", *small, "--plan", "data=1", "--batch", "64")
+    said = simgpt("why", "tiny-30k", *small, "--plan", "dp=1", "--batch", "64")
     assert said.status == 3
     first = " ".join(said.out.partition("\n\n")[0].split())
     assert first.endswith(said.err.strip())
@@ -329,7 +329,7 @@ def test_why_begins_with_a_plan_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("machine", "plan", "named", "unnamed"),
     [
-        ("48x8xH100", "data=rest", "-n data=8 384 48x8xh100", ""),
+        ("48x8xH100", "dp=rest", "-n dp=8 384 48x8xh100", ""),
         ("48x8xH100", "tp=2,pp=2,dp=rest", "-n 384 48x8xh100", "=8"),
         ("dgx-h100", "tp=2,dp=rest", "-n", "=8 dgx-h100"),
     ],
@@ -355,7 +355,7 @@ def test_the_devices_that_rest_fills_are_asked_for_with_those_of_the_machine(
     ],
 )
 def test_nics_that_a_machines_parts_leave_out_are_named(machine: str, nics: str) -> None:
-    said = simgpt("predict", "tiny-2m", "-m", machine, "--plan", "data=8", "--batch", "8")
+    said = simgpt("predict", "tiny-2m", "-m", machine, "--plan", "dp=8", "--batch", "8")
     lines = [line for line in said.out.splitlines() if "NIC" in line]
     assert len(lines) == bool(nics)
     for line in lines:

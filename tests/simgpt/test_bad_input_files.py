@@ -187,7 +187,7 @@ def test_a_full_disk_leaves_every_earlier_file_whole_and_ends_with_5(
 ) -> None:
     monkeypatch.setattr("validation.report.figures.style.DPI", 20)
     if "report" in OUTPUTS[what]:
-        alone = ("predict", "tiny-30k", "-m", "host", "--plan", "data=1", "--json")
+        alone = ("predict", "tiny-30k", "-m", "host", "--plan", "dp=1", "--json")
         Path("answer.json").write_text(simgpt(*alone).out)
     assert simgpt(*OUTPUTS[what].split()).status == 0
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
@@ -214,7 +214,7 @@ def test_an_answer_goes_into_a_pipe() -> None:
     words = [sys.executable, "-m", "simgpt", "models", "tiny-30k", "--json"]
     script = '"$@" -o >(cat >copy; touch over); until [ -e over ]; do sleep 0.05; done'
     done = subprocess.run(
-        ["bash", "-c", script, "x", *words],
+        ["bash", "-c", script, "tp", *words],
         capture_output=True,
         check=True,
     )
@@ -223,7 +223,7 @@ def test_an_answer_goes_into_a_pipe() -> None:
 
 
 def test_an_empty_name_of_a_machine_is_no_machine() -> None:
-    for words in (("validate", "host"), ("run", "tiny-30k", "--plan", "data=1")):
+    for words in (("validate", "host"), ("run", "tiny-30k", "--plan", "dp=1")):
         said = simgpt(*words, "-m", "")
         assert said.status == 2
         assert_names(said.sentence, '""')

@@ -54,7 +54,7 @@ def test_a_name_is_escaped_wherever_an_answer_has_it(machine: str, tmp_path: Pat
 def test_a_name_in_a_study_and_its_table(tmp_path: Path, machine: str) -> None:
     study = tmp_path / "study.toml"
     study.write_text(
-        f'title = "t\\u001b[31m\\nu"\nmodel = "tiny-30k"\nmachine = "{machine}"\nplan = "x=1"\n'
+        f'title = "t\\u001b[31m\\nu"\nmodel = "tiny-30k"\nmachine = "{machine}"\nplan = "tp=1"\n'
         '[sweep]\nbatch = [1, 2]\n"device.name" = ["v\\u001b[31m", "w\\nx"]\n'
     )
     said = simgpt("sweep", str(study), "-o", str(tmp_path / "out"))

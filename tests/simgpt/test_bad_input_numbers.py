@@ -30,7 +30,7 @@ DIGITS = "9" * 5000
         (f"{PREDICT} -n 4 --sweep batch_tokens={DIGITS}", "4Mi"),
         (f"{PREDICT} -n {DIGITS}", "-n"),
         (f"{PREDICT} --plan batch={10**10}", "batch=10000000000 1,000,000,000"),
-        (f"{PREDICT} --plan micro_batch={DIGITS}", "micro_batch"),
+        (f"{PREDICT} --plan mbs={DIGITS}", "mbs"),
         (f"{PREDICT} -n 4 --tokens 1e300", "--tokens 1e300 300e9"),
         (f"{PREDICT} -n 4 --sweep batch={10**10}", "batch 10000000000 1,000,000,000"),
         (f"{PREDICT} -n 4 --sweep devices={10**8}", "devices 100000000 10,000,000"),
@@ -176,7 +176,7 @@ def test_variants_and_software_that_are_no_tables(tmp_path: Path) -> None:
 
 
 def test_a_schedule_that_never_repeats_is_not_simulated_beyond_measure() -> None:
-    plan = "pipe=2,micro_batch=1,schedule=gpipe"
+    plan = "pp=2,mbs=1,schedule=gpipe"
     said = simgpt(*f"predict tiny-30k -m host -n 2 --plan {plan} --batch 1000000000".split())
     assert said.status == 3
     assert_names(said.sentence, "schedule=gpipe", "1,000,000,000", "1,000,000", "schedule=1f1b")
@@ -206,7 +206,7 @@ def test_rates_that_no_time_can_be_told_at_are_refused(command: str, settings: l
     """A step of more than 63 bits of picoseconds, or of none."""
     ranks = "1" if len(settings) > 1 else "2"
     words = [command, "tiny-30k", "-m", "perlmutter", "-n", ranks, "--batch", "2"]
-    words += [] if command == "search" else ["--plan", "data=rest"]
+    words += [] if command == "search" else ["--plan", "dp=rest"]
     words += [word for setting in settings for word in ("--set", setting)]
     said = simgpt(*words)
     assert said.status in (2, 3)

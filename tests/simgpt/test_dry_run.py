@@ -22,7 +22,7 @@ WORDS = ("run", "tiny-30k", "--batch", "8", "--dry")
 )
 def test_any_rank_of_many_is_played_and_agrees(data: int, rank: int) -> None:
     """The second half of the ranks is the pipeline's second stage."""
-    plan = ("--batch", f"{data}", "--plan", f"x=2,pipe=2,data={data}", "--rank", f"{rank}")
+    plan = ("--batch", f"{data}", "--plan", f"tp=2,pp=2,dp={data}", "--rank", f"{rank}")
     said = simgpt(*WORDS[:2], "--dry", *plan, "--json")
     assert said.status == 0, said.err
     record = json.loads(said.out)
@@ -71,7 +71,7 @@ def test_the_table_has_all_that_was_played_and_gigabytes_of_a_thousand_million()
         kernels=57,
         groups=4,
         calls=1_210,
-        carried={"data": 3_000_000_000, "x": 1_510_000_000},
+        carried={"dp": 3_000_000_000, "tp": 1_510_000_000},
         counted_bytes=21_000_000_001,
         program_bytes=22_000_000_002,
         most_bytes=23_000_000_003,
@@ -80,7 +80,7 @@ def test_the_table_has_all_that_was_played_and_gigabytes_of_a_thousand_million()
         seconds=2.5,
     )
     stages = PlayedStages(stages=2, calls=8_001, hang="", loads_eagerly=False, seconds=0.04)
-    plan = parse_plan("pipe=2,data=2", batch=8)
+    plan = parse_plan("pp=2,dp=2", batch=8)
     rows = _text(find_model("tiny-30k"), plan, played, stages).splitlines()
     values = ["1,900", "57", "1,210", "4.51 GB", *(f"2{n},000,000,00{n} bytes" for n in (1, 2, 3))]
     values += ["2.50 s", "8,001", "40.0 ms"]

@@ -86,8 +86,8 @@ def test_done_and_wrong_input() -> None:
 def test_a_plan_that_cannot_run() -> None:
     question = ("tiny-30k", "-m", "frontier", "-n", "8")
     for command in ("predict", "why", "sbatch"):
-        assert simgpt(command, *question, "--plan", "x=3,data=1").status == ExitStatus.CANNOT_RUN
-    words = ("predict", "gpt-640b", "-m", "frontier", "--plan", "data=8", "--batch", "8")
+        assert simgpt(command, *question, "--plan", "tp=3,dp=1").status == ExitStatus.CANNOT_RUN
+    words = ("predict", "gpt-640b", "-m", "frontier", "--plan", "dp=8", "--batch", "8")
     assert simgpt(*words).status == ExitStatus.CANNOT_RUN
 
 
@@ -125,7 +125,7 @@ def test_a_machine_that_fails_is_said_in_a_sentence(
 
 def test_a_bug_at_a_point_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("sweep", str(write_study(tmp_path, 1)), "-o", str(tmp_path / "r"))
-    monkeypatch.setattr(evaluate, "predict", fails(KeyError("pipe")))
+    monkeypatch.setattr(evaluate, "predict", fails(KeyError("pp")))
     assert simgpt(*words).status == ExitStatus.BUG
 
 
@@ -147,7 +147,7 @@ def test_a_signal(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_error_of_pythons_own_in_a_rank_ends_it_with_1_and_simgpt_with_5(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("executor.job.perform", fails(KeyError("pipe")))
+    monkeypatch.setattr("executor.job.perform", fails(KeyError("pp")))
     monkeypatch.setattr("os._exit", lambda status: (_ for _ in ()).throw(SystemExit(status)))
     job: Any = None
     with pytest.raises(SystemExit) as end:

@@ -65,8 +65,8 @@ def run(words: list[str], folder: Path, **environment: str) -> subprocess.Comple
         *(
             pytest.param(words, marks=pytest.mark.slow)
             for words in (
-                "predict tiny-30k -m frontier --plan data=2",
-                "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,x=1 --workers 2",
+                "predict tiny-30k -m frontier --plan dp=2",
+                "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,tp=1 --workers 2",
             )
         ),
         pytest.param("sweep {study} -o {results} --workers 2", id="sweep"),

@@ -24,14 +24,14 @@ from workload.plan_text import parse_plan
 
 FRONTIER = load_machine("frontier")
 QUESTION = SearchProblem(find_model("tiny-1m"), 8, 16)
-PLAIN = predict(find_model("tiny-1m"), parse_plan("data=8", batch=16), FRONTIER)
+PLAIN = predict(find_model("tiny-1m"), parse_plan("dp=8", batch=16), FRONTIER)
 
 
 def taking(step_s: float, nodes: int = 1, peak_bytes: int = 100) -> Prediction:
     """A plan of so many seconds on so many nodes."""
     cost = replace(PLAIN.cost, step_s=step_s, nodes=nodes)
     memory = replace(PLAIN.memory, peak_bytes=peak_bytes)
-    plan = replace(PLAIN.plan, data=8 * nodes, batch=16 * nodes)
+    plan = replace(PLAIN.plan, dp=8 * nodes, batch=16 * nodes)
     return replace(PLAIN, step_s=step_s, cost=cost, memory=memory, plan=plan)
 
 
@@ -113,7 +113,7 @@ def at(step_s: float, **fields: Any) -> Prediction:
 
 def test_plans_on_the_same_axes_within_half_a_per_cent_are_listed_as_one() -> None:
     """The fourth is 0.6 % slower than the first, and the third stands on other axes."""
-    found = [at(10.0), at(10.04, zero=1), at(10.045, data=4, x=2), at(10.06, zero=2)]
+    found = [at(10.0), at(10.04, zero=1), at(10.045, dp=4, tp=2), at(10.06, zero=2)]
     assert variants(found) == [[0, 1], [2], [3]]
     words, first = _group(found, [0, 1])
     assert first == found[0]
@@ -146,7 +146,7 @@ def test_what_the_error_of_a_difference_leaves_undecided_is_said() -> None:
 
 def said_of_the_error(some: Found) -> str:
     """The last paragraph, but for where the error is from."""
-    return some.describe().rpartition("\n\n")[2].partition("(of 503")[0]
+    return some.describe().rpartition("\n\n")[2].partition("(for 503")[0]
 
 
 @pytest.mark.parametrize(

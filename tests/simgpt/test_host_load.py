@@ -68,7 +68,7 @@ def test_steps_that_others_made_longer_are_compared_with_no_prediction(
 ) -> None:
     record = {
         "model": "tiny",
-        "plan_string": "data=2",
+        "plan_string": "dp=2",
         "waited_share": waited,
         "ranks": ranks,
         "step_s": 0.2,

@@ -49,8 +49,8 @@ if moment == "at last":
 """
 CONSOLE = "import sys; from simgpt.__main__ import main; sys.argv[0] = 'simgpt'; sys.exit(main())"
 ENTRIES = {"module": ["-m", "simgpt"], "script": ["-c", CONSOLE]}
-PREDICT = "predict tiny-30k -m frontier --plan data=2 --json"
-SEARCH = "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,x=1 --workers 2 --json"
+PREDICT = "predict tiny-30k -m frontier --plan dp=2 --json"
+SEARCH = "search tiny-30k -m perlmutter -n 2 --batch 2 --plan y=1,tp=1 --workers 2 --json"
 IMPORTING = ("1", "30", "200")  # before any command
 LATER = ("700", "1500", "2500", "3500")
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -61,12 +61,12 @@ def test_a_field_that_is_set_is_the_model_s_own_and_stands_in_the_record() -> No
 
 @pytest.mark.slow
 def test_why_and_search_take_the_model_that_predict_takes() -> None:
-    asked = ("tiny-30k", "-m", "host", "--plan", "data=1", "--model-set", "layers=6", "--json")
+    asked = ("tiny-30k", "-m", "host", "--plan", "dp=1", "--model-set", "layers=6", "--json")
     step_s = json.loads(simgpt("predict", *asked).out)["step_s"]
     assert json.loads(simgpt("why", *asked).out)["step_s"] == step_s
     words = ("search", "tiny-1m", *ON, "--batch", "8", "--workers", "1", "--json")
-    found = json.loads(simgpt(*words, "--plan", "data=8", "--model-set", "layers=6").out)
-    fixed = json.loads(simgpt(*words, "--plan", "data=8").out)
+    found = json.loads(simgpt(*words, "--plan", "dp=8", "--model-set", "layers=6").out)
+    fixed = json.loads(simgpt(*words, "--plan", "dp=8").out)
     assert found["fields"] == {"layers": 6}
     assert found["plans"][0]["step_s"] > fixed["plans"][0]["step_s"]
 
@@ -75,7 +75,7 @@ def test_a_sweep_of_a_model_with_a_field_set_has_it_at_every_point() -> None:
     words = ("predict", "tiny-1m", *ON, "--model-set", "layers=6", "--sweep", "z=1,2", "--json")
     rows = json.loads(simgpt(*words).out)["rows"]
     assert [row["point"]["model.layers"] for row in rows] == [6, 6]
-    first = predicted("tiny-1m", "--model-set", "layers=6", "--plan", "z=1,data=rest")
+    first = predicted("tiny-1m", "--model-set", "layers=6", "--plan", "z=1,dp=rest")
     assert first["step_s"] in [row["prediction"]["step_s"] for row in rows]
 
 
@@ -89,10 +89,10 @@ def test_a_config_s_notes_go_to_stderr_and_not_into_the_answer(config: str) -> N
 
 
 def test_the_api_takes_what_the_command_takes_and_its_notes_are_warnings(config: str) -> None:
-    step_s = simgpt_api.predict(TEXT, "frontier", "data=rest", devices=8).step_s
+    step_s = simgpt_api.predict(TEXT, "frontier", "dp=rest", devices=8).step_s
     assert step_s == predicted("tiny-1m")["step_s"]
     with pytest.warns(UserWarning, match="512") as warned:
-        found = simgpt_api.predict(config, "frontier", "data=rest", devices=8)
+        found = simgpt_api.predict(config, "frontier", "dp=rest", devices=8)
     assert_names(str(warned[0].message), "tiny", "max_position_embeddings")
     assert found.step_s == predicted(config)["step_s"]
 
@@ -100,7 +100,7 @@ def test_the_api_takes_what_the_command_takes_and_its_notes_are_warnings(config:
 def test_a_study_takes_every_form_and_says_notes_once(config: str, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(
-        f'machine = "frontier"\nplan = "data=8"\n[sweep]\nmodel = ["tiny/config.json", "{TEXT}"]\n',
+        f'machine = "frontier"\nplan = "dp=8"\n[sweep]\nmodel = ["tiny/config.json", "{TEXT}"]\n',
         encoding="utf-8",
     )
     said = simgpt("sweep", str(study), "-o", str(tmp_path / "out"), "--json")
@@ -116,7 +116,7 @@ def test_a_study_takes_every_form_and_says_notes_once(config: str, tmp_path: Pat
 def test_a_run_trains_the_model_with_the_field() -> None:
     words = ("run", "tiny-30k", "--no-predict", "--steps", "1", "--batch", "1", "--json")
     record = json.loads(simgpt(*words, "--model-set", "layers=3").out)
-    program = lower(replace(find_model("tiny-30k"), layers=3), parse_plan("data=1", batch=1))
+    program = lower(replace(find_model("tiny-30k"), layers=3), parse_plan("dp=1", batch=1))
     assert record["predicted_peak_bytes"] == program.peak.total_bytes
     assert record["peak_bytes"] >= program.peak.total_bytes
 

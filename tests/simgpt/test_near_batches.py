@@ -23,7 +23,7 @@ from workload.gpt import find_model
 MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64", "--model-set", "sequence=4096")
 SEARCH = (
     *("search", "tiny-1m", "-m", "perlmutter", "-n", "8", "--plan"),
-    "y=1,z=1,pipe=1,recompute=full,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe",
+    "y=1,z=1,pp=1,recompute=full,zero=1,mbs=1,overlap=all,order=tp-dp-pp",
     *("--workers", "1", "--top", "1", "--json"),
 )
 

@@ -14,7 +14,7 @@ from tests.simgpt.face import simgpt
 from topologies.machine import machine_to_dict
 from topologies.machine_files import load_machine
 
-PLAN = ("--plan", "z=2,data=4", "--batch", "16")
+PLAN = ("--plan", "z=2,dp=4", "--batch", "16")
 PREDICT = ("predict", "tiny-1m", "-m", "frontier", *PLAN)
 NOISE = ("--noise", "5%", "--slow", "10%:20%", "--spread", "3%")
 
@@ -41,7 +41,7 @@ def test_the_answer_has_what_was_asked_for() -> None:
     assert slow["slower_by"] == 0.2
     assert 0 < slow["cost"] <= 0.2
     assert slow["cost"] == pytest.approx(slow["step_s"] / record["step_s"] - 1)
-    waits = {key: found["excess_s"][key] for key in ("z", "z+data")}
+    waits = {key: found["excess_s"][key] for key in ("z", "z+dp")}
     assert found["amplifier"] == max(waits, key=lambda key: waits[key])
 
 
@@ -72,7 +72,7 @@ def test_no_noise_is_the_prediction() -> None:
 
 def test_rounding_is_no_excess() -> None:
     """Sums of clocks over 16 ranks and three stages are not exact to the last bit."""
-    words = "predict gpt-5b -m frontier -n 48 --plan x=2,data=rest,pipe=3 --batch 56 --noise 0%"
+    words = "predict gpt-5b -m frontier -n 48 --plan tp=2,dp=rest,pp=3 --batch 56 --noise 0%"
     found = json.loads(simgpt(*words.split(), "--samples", "7", "--json").out)["variability"]
     assert found["amplifier"] is None
     assert set(found["excess_s"].values()) == {0.0}
@@ -82,20 +82,20 @@ def test_an_answer_without_noise_says_nothing_of_it() -> None:
     assert "variability" not in answered(*PREDICT)
 
 
-@pytest.mark.parametrize("plan", ["tuned", "pipe"])
+@pytest.mark.parametrize("plan", ["tuned", "pp"])
 def test_plans_of_all_sorts_are_served(plan: str) -> None:
-    texts = {"tuned": "z=2,data=4,matmul_forms=tuned", "pipe": "pipe=2,data=2,micro_batch=1"}
+    texts = {"tuned": "z=2,dp=4,matmul_forms=tuned", "pp": "pp=2,dp=2,mbs=1"}
     words = ("predict", "tiny-1m", "-m", "frontier", "--plan", texts[plan], "--batch", "16")
     record = answered(*words, "--slow", "50%:100%", "--samples", "8")
     found = record["variability"]
     assert found["noise_free_step_s"] == record["step_s"]
     assert record["step_s"] < found["median_step_s"] <= 2 * record["step_s"]
-    assert ("pipe" in found["excess_s"]) == (plan == "pipe")
+    assert ("pp" in found["excess_s"]) == (plan == "pp")
 
 
 @pytest.mark.slow
 def test_why_says_it_too() -> None:
-    words = ("tiny-30k", "-m", "host", "--plan", "data=1", "--batch", "4", *NOISE)
+    words = ("tiny-30k", "-m", "host", "--plan", "dp=1", "--batch", "4", *NOISE)
     record = answered("why", *words, "--samples", "4")
     assert record["variability"] == answered("predict", *words, "--samples", "4")["variability"]
     said = simgpt("why", *words, "--samples", "4")
@@ -125,7 +125,7 @@ def test_a_machines_own_noise_is_used_where_none_is_named(tmp_path: Path) -> Non
 
 
 def test_a_machine_whose_slowest_device_counts_already_is_told_of() -> None:
-    said = simgpt("predict", "tiny-30k", "-m", "perlmutter", "--plan", "data=2", "--noise", "1%")
+    said = simgpt("predict", "tiny-30k", "-m", "perlmutter", "--plan", "dp=2", "--noise", "1%")
     assert said.status == 0
     assert "device.slowest" in said.err
 
@@ -157,8 +157,8 @@ def test_wrong_input_is_refused_in_one_sentence(words: str, named: str) -> None:
 @pytest.mark.parametrize(
     ("plan", "samples", "named"),
     [
-        ("data=8,micro_batch=1,batch=8000000", "10000", "8 10,002 --samples"),
-        ("pipe=2,data=4,micro_batch=1,batch=4000000", "30", "1,000,000 2 --samples"),
+        ("dp=8,mbs=1,batch=8000000", "10000", "8 10,002 --samples"),
+        ("pp=2,dp=4,mbs=1,batch=4000000", "30", "1,000,000 2 --samples"),
     ],
 )
 def test_more_than_can_be_drawn_is_refused_by_name(plan: str, samples: str, named: str) -> None:
@@ -169,7 +169,7 @@ def test_more_than_can_be_drawn_is_refused_by_name(plan: str, samples: str, name
 
 
 def test_a_step_whose_clocks_would_not_be_exact_is_refused() -> None:
-    command = ("predict", "tiny-30k", "-m", "frontier", "--plan", "data=2")
+    command = ("predict", "tiny-30k", "-m", "frontier", "--plan", "dp=2")
     said = simgpt(*command, "--set", "device.launch=1000 s", "--noise", "1%")
     assert said.status == 3
     assert_names(said.sentence, "2.5 hours", "--samples")

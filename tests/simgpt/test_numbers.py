@@ -59,7 +59,7 @@ def test_what_is_no_number_of_tokens_of_a_step_is_refused(text: object, named: s
 
 
 def test_the_tokens_of_a_sequence_may_be_counted_so_too() -> None:
-    words = ("predict", "tiny-1m", "-m", "1x2xH100", "--plan", "data=2", "--batch", "4", "--json")
+    words = ("predict", "tiny-1m", "-m", "1x2xH100", "--plan", "dp=2", "--batch", "4", "--json")
     plain = simgpt(*words, "--model-set", "sequence=2048")
     assert plain.status == 0
     assert (
@@ -90,8 +90,8 @@ def test_a_batch_of_tokens_is_whole_sequences_or_refused_with_the_nearest() -> N
 
 
 def test_a_search_keeps_the_data_parallelism_that_it_is_given_unless_it_is_the_rest() -> None:
-    assert fixed_of("pipe=1,data=4") == {"pipe": 1, "data": 4}
-    assert fixed_of("pipe=1,data=rest") == {"pipe": 1}
+    assert fixed_of("pp=1,dp=4") == {"pp": 1, "dp": 4}
+    assert fixed_of("pp=1,dp=rest") == {"pp": 1}
 
 
 def test_json_has_null_where_a_number_went_to_infinity() -> None:

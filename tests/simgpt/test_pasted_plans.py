@@ -34,23 +34,23 @@ UNEVEN = {"megatron-lm-zero-bubble", "nanotron", "nanotron-zero1"}  # whose stag
 SEARCHED = [name for name in stack_names() if name not in UNEVEN]
 GENERATED = settings(phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 WORDS = {
-    "x": st.sampled_from([1, 2]),
-    "pipe": st.sampled_from([1, 2]),
-    "micro_batch": st.sampled_from([1, 2]),
+    "tp": st.sampled_from([1, 2]),
+    "pp": st.sampled_from([1, 2]),
+    "mbs": st.sampled_from([1, 2]),
     "zero": st.sampled_from([None, 0, 1, 2, 3]),
     "recompute": st.sampled_from([None, "none", "full"]),
     "overlap": st.sampled_from([None, None, "none", "dp", "all"]),
-    "interleave": st.sampled_from([None, 2]),
-    "sequence_parallel": st.sampled_from([None, True]),
+    "vpp": st.sampled_from([None, 2]),
+    "sp": st.sampled_from([None, True]),
 }
 
 
 def drawn(data: st.DataObject, stack: str) -> Any:
     """A job of a plan that the stack runs, or None where it runs none of the drawn words."""
     words = {key: data.draw(values, label=key) for key, values in WORDS.items()}
-    given = {key: value for key, value in words.items() if value is not None} | {"data": "rest"}
-    if given["pipe"] == 1:
-        given.pop("interleave", None)
+    given = {key: value for key, value in words.items() if value is not None} | {"dp": "rest"}
+    if given["pp"] == 1:
+        given.pop("vpp", None)
     try:
         job = job_of(DENSE, given, load_stack(stack), devices=8, batch=16)
         load_stack(stack).check(job.plan, job.gpt)
@@ -112,7 +112,7 @@ def test_words_that_agree_may_stand_together(words: str) -> None:
     [
         ("zero=2,hsdp=64", ("zero=2", "hsdp=64")),
         ("fsdp=false,zero=3", ("fsdp=false", "zero=3")),
-        ("tp=2,x=4", ("tp=2", "x=4")),
+        ("x=2,tp=4", ("x=2", "tp=4")),
     ],
 )
 def test_words_that_contradict_each_other_are_named_both(words: str, both: tuple[str, str]) -> None:
@@ -134,7 +134,7 @@ def test_a_layout_is_the_layers_of_chunks() -> None:
     """32 layers: three and the embedding, then 14 chunks of two, then the last one and the loss."""
     words = "pp=4,dp=2,mbs=1,layout=Et*3|(tt|)*14tL"
     plan = job_of(DENSE, words, load_stack("megatron-core"), batch=16).plan
-    assert (plan.stage_layers, plan.interleave) == ((3, *[2] * 14, 1), 4)
+    assert (plan.stage_layers, plan.vpp) == ((3, *[2] * 14, 1), 4)
     for wrong, why in (("layout=tE|t", "E"), ("layout=Et|tmL", "mtp_layers=0")):
         with pytest.raises(SimgptError, check=names(why)):
             job_of(DENSE, f"pp=2,dp=4,mbs=1,{wrong}", load_stack("megatron-core"), batch=16)
@@ -145,7 +145,7 @@ def test_a_layout_is_the_layers_of_chunks() -> None:
 def test_a_share_in_a_plans_file_is_a_number(
     tmp_path: Path, name: str, text: str | None, share: float
 ) -> None:
-    plan = {"data": 8, "micro_batch": 1, "zero": 1, "offload": "update"}
+    plan = {"dp": 8, "mbs": 1, "zero": 1, "offload": "update"}
     told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in plan.items())
     told += (text or "").format(share)
     path = tmp_path / name

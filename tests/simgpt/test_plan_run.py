@@ -17,7 +17,7 @@ from tests.simgpt.face import assert_golden, simgpt
 
 ASK = (
     *("plan-run", "gpt-5b", "-m", "frontier", "-n", "512", "--batch", "512", "--tokens", "100B"),
-    *("--plan", "z=16,data=rest", "--start", "2026-01-01", "--draws", "400"),
+    *("--plan", "z=16,dp=rest", "--start", "2026-01-01", "--draws", "400"),
 )
 CHAIN = (*ASK, "--mtbf", "40d", "--walltime", "12h", "--queue-wait", "2h")
 
@@ -59,7 +59,7 @@ def test_saves_are_bytes_of_the_program_over_the_file_system() -> None:
 
 def test_the_machine_s_file_says_how_often_nodes_fail_and_mtbf_says_otherwise() -> None:
     ask = (
-        *("plan-run", "tiny-1m", "-m", "dgx-h100", "--plan", "data=16", "--batch", "16"),
+        *("plan-run", "tiny-1m", "-m", "dgx-h100", "--plan", "dp=16", "--batch", "16"),
         *("--tokens", "1T", "--save-time", "1s", "--draws", "20", "--start", "2026-01-01"),
     )
     per_s = record(*ask)["node_failures_per_s"]
@@ -125,14 +125,14 @@ def test_a_save_is_after_whole_steps_the_last_of_which_it_is_through_before(
 
 
 def test_a_machine_without_a_file_system_asks_for_one() -> None:
-    said = simgpt("plan-run", "tiny-1m", "-m", "dgx-h100", "--plan", "data=8", "--batch", "8",
+    said = simgpt("plan-run", "tiny-1m", "-m", "dgx-h100", "--plan", "dp=8", "--batch", "8",
                   "--tokens", "1B")  # fmt: skip
     assert said.status == 2
     assert_names(said.err, "dgx-h100", "--storage '2 TB/s'", "--save-time 60s", "storage.write")
 
 
 def test_a_plan_that_does_not_fit_is_answered_and_ends_with_three() -> None:
-    other = {"z=16,data=rest": "data=rest", "512": "8", "100B": "1B"}
+    other = {"z=16,dp=rest": "dp=rest", "512": "8", "100B": "1B"}
     words = [other.get(word, word) for word in CHAIN]
     said = simgpt(*words, "--json")
     assert said.status == 3
@@ -141,7 +141,7 @@ def test_a_plan_that_does_not_fit_is_answered_and_ends_with_three() -> None:
 
 
 def test_settings_of_runs_change_no_step_and_predict_says_so() -> None:
-    said = simgpt("predict", "tiny-1m", "-m", "frontier", "--plan", "data=8", "--batch", "8",
+    said = simgpt("predict", "tiny-1m", "-m", "frontier", "--plan", "dp=8", "--batch", "8",
                   "--set", "storage.write=1 GB/s")  # fmt: skip
     assert said.status == 0
     assert_names(said.err, "storage.write", "simgpt plan-run")
@@ -176,7 +176,7 @@ def test_a_calendar_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_python_has_the_run_with_its_calendar() -> None:
     found = api.plan_run(
-        "gpt-5b", "frontier", "z=16,data=rest", devices=512, batch=512,
+        "gpt-5b", "frontier", "z=16,dp=rest", devices=512, batch=512,
         tokens="100B", mtbf="40d", start="2026-01-01", draws=100,
     )  # fmt: skip
     assert found.start == "2026-01-01" < found.range[0] <= found.end <= found.range[1]

@@ -22,7 +22,7 @@ from workload.gpt import find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
 
-PLAN = "x=2,z=2,data=2,micro_batch=2"
+PLAN = "tp=2,z=2,dp=2,mbs=2"
 WORDS = ("predict", "tiny-1m", "-m", "frontier", "--plan", PLAN, "--batch", "16")
 
 
@@ -42,7 +42,7 @@ def test_the_plan_string_gives_the_same_prediction_again() -> None:
 
 @pytest.mark.parametrize("suffix", ["toml", "json"])
 def test_a_plan_file_is_the_plan(suffix: str, tmp_path: Path) -> None:
-    table = {"x": 2, "z": 2, "data": 2, "micro_batch": 2}
+    table = {"tp": 2, "z": 2, "dp": 2, "mbs": 2}
     text = "\n".join(f"{k} = {v}" for k, v in table.items())
     path = tmp_path / f"plan.{suffix}"
     path.write_text(text if suffix == "toml" else json.dumps(table), encoding="utf-8")
@@ -83,7 +83,7 @@ def test_tuned_matmul_forms_and_what_they_save_stand_in_text_and_json() -> None:
         ("tp=2,pp=2,vpp=2,cp=2,dp=rest", "megatron-core", "tp=2, pp=2, vpp=2, cp=2, dp=2"),
         ("dp=rest", "fsdp", "tp=1, pp=1, dp=16"),
         ("tp=2,dp=rest", "simgpt", ""),
-        ("x=2,z=2,dp=rest", "axonn", ""),
+        ("tp=2,z=2,dp=rest", "axonn", ""),
     ],
 )
 def test_the_sizes_of_another_framework_s_plan_stand_in_the_words_that_ask_for_it(
@@ -125,7 +125,7 @@ def silent_on(tmp_path: Path, *keys: str) -> str:
 
 def test_a_machine_without_power_says_so(tmp_path: Path) -> None:
     path = silent_on(tmp_path, "power.", "device.power.")
-    words = ("predict", "tiny-1m", "-m", path, "--plan", "data=2,precision=fp32")
+    words = ("predict", "tiny-1m", "-m", path, "--plan", "dp=2,precision=fp32")
     said = simgpt(*words, "--tokens", "3M").out
     assert_names(said, "power")
     assert not re.search(r"\d [kMG]?(J|Wh)\b", said)
@@ -135,7 +135,7 @@ def test_a_machine_without_power_says_so(tmp_path: Path) -> None:
 def test_where_the_nodes_power_is_not_known_the_devices_energy_is_said_as_that(
     tmp_path: Path,
 ) -> None:
-    words = ("--plan", "data=2,precision=fp32", "--tokens", "3M")
+    words = ("--plan", "dp=2,precision=fp32", "--tokens", "3M")
     said = predicted("predict", "tiny-1m", "-m", silent_on(tmp_path, "power."), *words)
     cost, each = said["cost"], load_machine("host").device.power
     assert each is not None
@@ -183,7 +183,7 @@ def assert_tracks_in_order(slices: list[dict[str, Any]]) -> None:
 
 def test_the_plan_of_an_answer_is_a_plan_s_file(tmp_path: Path) -> None:
     asks = ("predict", "tiny-1m", "-m", "frontier", "-n", "8", "--batch", "16", "--json")
-    plan = "x=2,pipe=2,data=2,sequence_parallel=true,stage_layers=1+3,micro_batch=2,overlap=dp"
+    plan = "tp=2,pp=2,dp=2,sp=true,stage_layers=1+3,mbs=2,overlap=dp"
     first = json.loads(simgpt(*asks, "--plan", plan).out)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(first["plan"]))
@@ -201,7 +201,7 @@ def test_what_a_causal_mask_leaves_of_the_mfu_is_said_where_it_is_much_less(
 
 
 def test_the_mfu_says_of_which_peak_it_is_where_matmuls_have_another() -> None:
-    plan = ("--plan", "data=rest,recipe=fp8-tensorwise")
+    plan = ("--plan", "dp=rest,recipe=fp8-tensorwise")
     text = simgpt("predict", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan, "--batch", "16").out
     (line,) = [line for line in text.splitlines() if line.startswith("MFU ")]
     assert_names(line, "bf16")
@@ -216,10 +216,7 @@ FP8 = (
 def test_fp8_of_a_stack_is_said_and_its_plan_gives_the_same_prediction_again() -> None:
     """The plan's line, too, has what stands at its default and not at the stack's, as zero=0."""
     text, first = simgpt("predict", *FP8).out, predicted("predict", *FP8)
-    plan = (
-        "x=2,y=1,z=1,data=4,micro_batch=1,gradients=bf16,sequence_parallel=true,zero=0,"
-        "precision=fp8"
-    )
+    plan = "tp=2,dp=4,mbs=1,sp=true,gradients=bf16,zero=0,precision=fp8"
     assert first["plan_string"] == plan
     assert predicted("predict", *FP8[:-1], plan) == first
     assert "".join(text.split("\n     ")).startswith(

@@ -119,7 +119,7 @@ def test_a_search_says_how_long_bounding_the_space_takes_and_when_its_time_is_ov
 ) -> None:
     words = ("search", "tiny-1m", "-m", "perlmutter", "-n", "16", "--batch", "64")
     alone = ("--workers", "1", "--time-limit", "7000")
-    lines = every_line(monkeypatch, *words, "--plan", "pipe=1,y=1,overlap=all,zero=1", *alone)
+    lines = every_line(monkeypatch, *words, "--plan", "pp=1,y=1,overlap=all,zero=1", *alone)
     assert any(re.search(r"\b[\d.]+ %.* [\d.]+ (s|min)\b", line) for line in lines), lines
     assert_names(lines[-1], "1.9 h")
 

@@ -63,7 +63,7 @@ def fits(plan: str, sequence: str, *words: str, layers: int = 2) -> bool:
 def test_a_long_sequence_is_split_over_the_fewest_ranks_that_are_enough(
     plan: str, sequence: str, ranks: int, fewer: int
 ) -> None:
-    split = f"context={ranks},data={8 // ranks}"
+    split = f"cp={ranks},dp={8 // ranks}"
     assert changes_in(told(plan, sequence))[0] == split
     alone = plan.replace("cp=2,", "")
     assert fits(alone.replace("dp=rest", split), sequence)
@@ -82,35 +82,35 @@ def test_only_what_divides_sequence_and_ranks_is_named() -> None:
     """12 ranks of data are split by 3, and 8 are not; 2*3 divides 9 * 2**15 tokens."""
     plan = "tp=2,dp=rest,mbs=1,sp=true,zero=1"
     wide = ("-n", "24", "--batch", "24")
-    assert "context=3,data=4" in changes_in(told(plan, "294912", *wide, layers=3))
-    assert "context=4,data=2" in changes_in(told(plan, "294912", layers=3))
-    assert "context=4,data=3" in changes_in(told(plan, "262144", *wide, layers=3))
+    assert "cp=3,dp=4" in changes_in(told(plan, "294912", *wide, layers=3))
+    assert "cp=4,dp=2" in changes_in(told(plan, "294912", layers=3))
+    assert "cp=4,dp=3" in changes_in(told(plan, "262144", *wide, layers=3))
 
 
 def test_context_stands_among_other_changes_by_its_time() -> None:
     said = told("tp=1,dp=rest,mbs=16,zero=1", "16384", "--batch", "256")
     assert changes_in(said) == [
-        "micro_batch=4",
-        "context=4,data=4,micro_batch=16",
-        "x=4,data=4,micro_batch=16",
-        "x=8,data=2,micro_batch=16",
+        "mbs=4",
+        "cp=4,dp=4,mbs=16",
+        "tp=4,dp=4,mbs=16",
+        "tp=8,dp=2,mbs=16",
     ]
 
 
 def test_sequences_that_are_not_long_are_not_split() -> None:
     """Though 8,184 tokens divide over 4 ranks as well."""
     said = told("tp=1,dp=rest,mbs=16,zero=1", "8184", "--batch", "256")
-    assert "micro_batch=8" in said
-    assert "context" not in said
+    assert "mbs=8" in said
+    assert "cp" not in said
 
 
 def test_context_goes_together_with_other_changes_where_these_are_not_enough() -> None:
     plan, words = "tp=4,dp=4,mbs=1,sp=true,zero=1", ("--batch", "4")
     (change,) = changes_in(told(plan, "1Mi", *words, layers=4))
-    assert change == "recompute=full,zero=3,context=4,data=1,micro_batch=1"
+    assert change == "recompute=full,zero=3,cp=4,dp=1,mbs=1"
     alone = "tp=4,mbs=1,sp=true,recompute=full,zero=3"
-    assert fits(f"{alone},context=4,data=1", "1Mi", *words, layers=4)
-    assert not fits(f"{alone},context=2,data=2", "1Mi", *words, layers=4)
+    assert fits(f"{alone},cp=4,dp=1", "1Mi", *words, layers=4)
+    assert not fits(f"{alone},cp=2,dp=2", "1Mi", *words, layers=4)
 
 
 def test_where_no_split_is_enough_the_search_that_splits_further_is_named() -> None:
@@ -121,7 +121,7 @@ def test_where_no_split_is_enough_the_search_that_splits_further_is_named() -> N
 
 def test_a_stack_without_context_is_told_of_none() -> None:
     words = ("--stack", "gpt-neox")
-    assert "context" not in told("tp=1,dp=rest,mbs=16,zero=1", "16384", "--batch", "256", *words)
+    assert "cp" not in told("tp=1,dp=rest,mbs=16,zero=1", "16384", "--batch", "256", *words)
 
 
 def mixtral(text: str, **fields: int) -> Job:

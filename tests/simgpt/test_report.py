@@ -13,7 +13,7 @@ import pytest
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
-PREDICT = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--plan", "z=4,data=rest", "--json")
+PREDICT = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--plan", "z=4,dp=rest", "--json")
 FIGURES = ("breakdown", "timeline", "memory", "links")
 
 
@@ -36,7 +36,7 @@ def test_a_page_and_its_figures_are_written(folder: Path, tmp_path: Path) -> Non
     text = page.read_text(encoding="utf-8")
     (question,) = re.findall("<h1>(.*?)</h1>", text)
     assert_names(question, "tiny-1m", "16", "frontier")
-    assert "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16" in text
+    assert "simgpt predict tiny-1m -m frontier -n 16 --plan z=4,dp=4 --batch 16" in text
 
 
 @pytest.mark.usefixtures("figures_left_out")
@@ -54,7 +54,7 @@ def test_the_page_of_a_stacks_step_has_the_command_that_predicts_it_again(tmp_pa
 
     again = shlex.split(found[-1])
     asked = dict(word.split("=") for word in again[again.index("--plan") + 1].split(","))
-    wanted = {"x": "2", "context": "2", "data": "4", "zero": "0", "precision": "fp8"}
+    wanted = {"tp": "2", "cp": "2", "dp": "4", "zero": "0", "precision": "fp8"}
     assert {key: asked.get(key) for key in wanted} == wanted
     first = json.loads(answer.read_text(encoding="utf-8"))
     assert json.loads(simgpt(*again, "--json").out)["step_s"] == first["step_s"]

@@ -15,13 +15,13 @@ from tests.simgpt.face import simgpt
 pytestmark = pytest.mark.usefixtures("figures_left_out")
 
 OWN = [
-    "simgpt predict tiny-1m -m frontier -n 8 --plan data=rest --json",
+    "simgpt predict tiny-1m -m frontier -n 8 --plan dp=rest --json",
     "simgpt predict 'a model.toml' -m frontier --set 'device.launch=5 us' -o a.json",
     "simgpt search gpt-5b -m perlmutter -n 64 --batch 256 --json",
     "simgpt sweep s.toml -o r --json",
     "simgpt why tiny-1m -m frontier --json",
     "simgpt plan-run gpt-5b -m frontier --tokens 300B --json",
-    "simgpt run tiny-2m --plan data=2 --ranks 2 --json",
+    "simgpt run tiny-2m --plan dp=2 --ranks 2 --json",
     "simgpt validate published --json",
     "simgpt validate host -m host.json --json",
     "simgpt predict '$(reboot)' -m 'x; reboot'",

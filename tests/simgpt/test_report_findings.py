@@ -31,7 +31,7 @@ model = "tiny-1m"
 machine = "frontier"
 devices = 16
 batch = 16
-plan = "z=4,data=rest"
+plan = "z=4,dp=rest"
 tokens = "1B"
 [sweep]
 model.layers = [4, 6]
@@ -41,12 +41,12 @@ title = "Tiny, strongly"
 model = "tiny-1m"
 machine = "frontier"
 batch = 64
-plan = "data=rest"
+plan = "dp=rest"
 [scaling]
 kind = "strong"
 devices = [1, 2, 64]
 """
-FEW = "pipe=1,y=1,zero=1,micro_batch=1,overlap=all,recompute=full,order=x-y-z-data-pipe"
+FEW = "pp=1,y=1,zero=1,mbs=1,overlap=all,recompute=full,order=tp-dp-pp"
 SEARCH = ("search", "tiny-1m", "-m", "frontier", "-n", "16", "--batch", "16", "--workers", "1")
 
 
@@ -158,7 +158,7 @@ def test_the_json_of_sweeps_is_read_as_their_rows_are(tmp_path: Path) -> None:
         simgpt("sweep", str(tmp_path / "study.toml"), *words).out, encoding="utf-8"
     )
     ours = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--batch", "16")
-    by_words = answered(tmp_path / "p.json", *ours, "--plan", "data=rest", "--sweep", "z=2,4")
+    by_words = answered(tmp_path / "p.json", *ours, "--plan", "dp=rest", "--sweep", "z=2,4")
     kept, told = read_answers([folder]), read_answers([tmp_path / "s.json"])
     assert {a.command for a in kept.predictions} == {a.command for a in told.predictions}
     question = headline(told, {}).question
@@ -168,7 +168,7 @@ def test_the_json_of_sweeps_is_read_as_their_rows_are(tmp_path: Path) -> None:
     found = read_answers([by_words])
     assert labels(found.predictions) in (["z=2", "z=4"], ["z=4", "z=2"])
     assert found.commands == [
-        f"simgpt {' '.join(ours)} --plan data=rest --sweep z=2,4 --json -o {by_words}"
+        f"simgpt {' '.join(ours)} --plan dp=rest --sweep z=2,4 --json -o {by_words}"
     ]
 
 

@@ -18,8 +18,8 @@ from validation.report.figures.lines import ladders_of, scaling_lines
 
 pytestmark = pytest.mark.usefixtures("figures_left_out")
 
-TINY = ("-n", "16", "--plan", "z=4,data=rest", "--batch", "16")
-COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan x=1,y=1,z=4,data=4 --batch 16"
+TINY = ("-n", "16", "--plan", "z=4,dp=rest", "--batch", "16")
+COMMAND = "simgpt predict tiny-1m -m frontier -n 16 --plan z=4,dp=4 --batch 16"
 FRONTIER = ("predict", "tiny-1m", "-m", "frontier", *TINY)
 
 
@@ -60,7 +60,7 @@ def test_energy_is_told_of_as_predict_tells_it(tmp_path: Path) -> None:
 
 def test_a_machine_without_facts_on_power_is_reported_without_energy(tmp_path: Path) -> None:
     words = ("predict", "gpt-5b", "-m", str(own_cluster(tmp_path)), "-n", "64")
-    plan = ("--plan", "z=8,data=rest,recompute=full", "--batch", "512", "--tokens", "300B")
+    plan = ("--plan", "z=8,dp=rest,recompute=full", "--batch", "512", "--tokens", "300B")
     page = page_of(answered(tmp_path / "a.json", *words, *plan))
     assert_names(page, "power")
     assert not re.search(r"\d [kMG]?(J|Wh)\n", page)
@@ -105,7 +105,7 @@ def test_published_kernels_are_said_and_drawn_with_and_measured_ones_are_not(
     words = ("predict", "tiny-1m", "-m", "perlmutter", *TINY, "--compute", "profile")
     path = answered(tmp_path / "a.json", *words)
     page = page_of(path)
-    assert "-m perlmutter -n 16 --plan x=1,y=1,z=4,data=4 --batch 16 --compute profile" in page
+    assert "-m perlmutter -n 16 --plan z=4,dp=4 --batch 16 --compute profile" in page
     assert 'id="timeline"' in page
     record = json.loads(path.read_text(encoding="utf-8"))
     record["asked"]["compute"] = "measured"
@@ -193,7 +193,7 @@ def test_a_step_of_a_stack_in_fp8_with_context_parallelism_is_asked_again_as_it_
     (found,) = read_answers([path]).predictions
     assert (found.asked.stack, found.asked.fp8) == ("megatron-core", True)
     assert found.command in page
-    assert "context=2" in found.command
+    assert "cp=2" in found.command
     assert "precision=fp8" in found.command
     again = answered(tmp_path / "b.json", *shlex.split(found.command)[1:])
     steps = [json.loads(each.read_text(encoding="utf-8"))["step_s"] for each in (path, again)]

@@ -29,7 +29,7 @@ RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 FIRST, SECOND = (RankInfo(rank, 2, rank, 2) for rank in range(2))
 JOB = Job(
     gpt=find_model("tiny-30k"),
-    plan=parse_plan("data=1,batch=4"),
+    plan=parse_plan("dp=1,batch=4"),
     steps=12,
     saving=Saving(folder="folder"),
 )

@@ -20,8 +20,8 @@ from validation.report.figures.roofline import groups_of, roofline
 from validation.report.figures.style import drawing
 
 pytestmark = pytest.mark.usefixtures("few_numbers")
-PLAN = "x=2,pipe=2,data=2,recompute=full,micro_batch=1"
-WHY = ("why", "tiny-30k", "-m", "frontier", "--plan", "data=2", "--batch", "2")
+PLAN = "tp=2,pp=2,dp=2,recompute=full,mbs=1"
+WHY = ("why", "tiny-30k", "-m", "frontier", "--plan", "dp=2", "--batch", "2")
 
 
 def section(out: str) -> str:
@@ -50,7 +50,7 @@ def test_the_command_prints_the_table_and_draws_the_figure(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_the_suffix_says_how_a_figure_is_written(tmp_path: Path) -> None:
     """As a PDF; an SVG and a PNG are drawn below, by the command and from Python."""
-    prediction, found = of_step("data=2", model="tiny-30k")
+    prediction, found = of_step("dp=2", model="tiny-30k")
     record = {**prediction.as_dict(), "why": {"roofline": found.as_dict()}}
     roofline_text.draw(record, tmp_path / "roof.pdf")
     assert (tmp_path / "roof.pdf").read_bytes().startswith(b"%PDF")
@@ -77,7 +77,7 @@ def test_the_json_has_the_numbers_of_the_table(
 def test_python_has_the_rows_and_the_figure(tmp_path: Path) -> None:
     from matplotlib.text import Text
 
-    with_one = api.why("tiny-30k", "frontier", "data=2", batch=2, roofline=tmp_path / "roof.png")
+    with_one = api.why("tiny-30k", "frontier", "dp=2", batch=2, roofline=tmp_path / "roof.png")
     assert with_one.paths == (tmp_path / "roof.png",)
     assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
     rows = with_one.rows("roofline")

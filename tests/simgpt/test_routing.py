@@ -13,7 +13,7 @@ from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 
 STEP = ("tiny-mixtral-2m", "-m", "dgx-h100", "-n", "4", "--batch", "16")
-PLAN = ("--plan", "expert=4,data=rest")
+PLAN = ("--plan", "ep=4,dp=rest")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_sweep_has_the_same_step_and_may_compare_files(uneven: str, tmp_path: 
     assert steps[str(even)]["step_s"] == alone["routing"]["balanced_step_s"]
     (tmp_path / "study.toml").write_text(
         'model = "tiny-mixtral-2m"\nmachine = "dgx-h100"\ndevices = 4\nbatch = 16\n'
-        'plan = "expert=4,data=rest"\nrouting = "uneven.toml"\n',
+        'plan = "ep=4,dp=rest"\nrouting = "uneven.toml"\n',
         encoding="utf-8",
     )
     folder = tmp_path / "rows"
@@ -125,7 +125,7 @@ def test_what_knows_no_uneven_experts_refuses_them_by_name(uneven: str) -> None:
     assert_names(said.err, "--compute measured", "--routing")
 
 
-FEW = "pipe=1,zero=1,x=1,y=1,z=1,overlap=dp,recompute=none,order=x-y-z-data-pipe,micro_batch=1"
+FEW = "pp=1,zero=1,tp=1,y=1,z=1,overlap=dp,recompute=none,order=tp-dp-pp,mbs=1"
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ EVENLY = "--routing FILE"  # which gives a measured histogram
 def test_that_experts_are_taken_to_be_used_evenly_is_said_once_where_nothing_else_is_known(
     uneven: str, tmp_path: Path
 ) -> None:
-    fixed = f"{FEW},expert=4"
+    fixed = f"{FEW},ep=4"
     asked = [
         ("predict", *STEP, *PLAN),
         ("why", *STEP, *PLAN),
@@ -174,7 +174,7 @@ def test_that_experts_are_taken_to_be_used_evenly_is_said_once_where_nothing_els
     for words in asked:
         assert words_of(simgpt(*words)).count(EVENLY) == 1, words
         assert EVENLY not in words_of(simgpt(*words, "--routing", uneven)), words
-    assert EVENLY not in simgpt("predict", "tiny-1m", *STEP[1:], "--plan", "data=rest").out
+    assert EVENLY not in simgpt("predict", "tiny-1m", *STEP[1:], "--plan", "dp=rest").out
     path, page = tmp_path / "a.json", tmp_path / "a.html"
     assert simgpt(*asked[0], "--json", "-o", str(path)).status == 0
     assert json.loads(path.read_text(encoding="utf-8"))["routing_assumed"] == "balanced"

@@ -51,7 +51,7 @@ def parsed(plan: str) -> Plan:
 
 
 def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> None:
-    plan, trace = "x=2,precision=fp32,recompute=full", tmp_path / "trace.json"
+    plan, trace = "tp=2,precision=fp32,recompute=full", tmp_path / "trace.json"
     said = simgpt(*WORDS, "--plan", plan, "-m", "frontier", "--json", "--trace", str(trace))
     assert said.status == 0, said.err
     record, program = json.loads(said.out), program_of(plan)
@@ -77,21 +77,21 @@ def test_two_ranks_join_their_prediction_without_a_remainder(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param("x=2,z=2,pipe=2", marks=pytest.mark.slow),
-        pytest.param("y=2,data=2,pipe=2,zero=1,schedule=zb-h1", marks=pytest.mark.slow),
-        pytest.param("x=2,y=2,z=2", marks=pytest.mark.slow),
+        pytest.param("tp=2,z=2,pp=2", marks=pytest.mark.slow),
+        pytest.param("y=2,dp=2,pp=2,zero=1,schedule=zb-h1", marks=pytest.mark.slow),
+        pytest.param("tp=2,y=2,z=2", marks=pytest.mark.slow),
     ],
 )
 def test_a_llama_on_eight_ranks_joins_the_prediction_of_every_stage(
     plan: str, tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.json"
-    plan = f"{plan},micro_batch=2,precision=fp32"
+    plan = f"{plan},mbs=2,precision=fp32"
     words = ("run", "tiny-llama-40k", "--steps", "5", "--batch", "16", "--lr", "1e-2")
     said = simgpt(*words, "--plan", plan, "-m", "frontier", "--json", "--trace", str(trace))
     assert said.status == 0, said.err
     record, gpt = json.loads(said.out), find_model("tiny-llama-40k")
-    stages = parse_plan(plan, batch=16).pipe
+    stages = parse_plan(plan, batch=16).pp
     programs = [lower(gpt, parse_plan(plan, batch=16), stage) for stage in range(stages)]
     assert record["comm_bytes"] == programs[0].comm_bytes
     peak_bytes = max(program.peak.total_bytes for program in programs)
@@ -140,7 +140,7 @@ def test_tuned_matmul_forms_on_ranks_of_a_launcher_want_a_machine_file(
     launched = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for key, value in launched.items():
         monkeypatch.setenv(key, value)
-    said = simgpt(*WORDS, "--plan", "data=2,matmul_forms=tuned")
+    said = simgpt(*WORDS, "--plan", "dp=2,matmul_forms=tuned")
     assert said.status == 2
     assert_names(said.err, "-m FILE")
 
@@ -154,9 +154,7 @@ def test_a_run_without_a_prediction_prints_a_line_per_step(
     assert [line[:8] for line in said.out.splitlines()[:3]] == ["step 1/3", "step 2/3", "step 3/3"]
 
 
-@pytest.mark.parametrize(
-    "plan", ["data=2", pytest.param("pipe=2,micro_batch=2", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("plan", ["dp=2", pytest.param("pp=2,mbs=2", marks=pytest.mark.slow)])
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_status_of_its_own(
     plan: str, tmp_path: Path
 ) -> None:
@@ -181,7 +179,7 @@ def test_a_validation_refuses_a_step_of_a_run_that_lost_its_loss() -> None:
     from executor.launching.launch import launch_training
     from executor.launching.task_specs import AdamW, Job
 
-    plan = parse_plan("data=1,precision=fp32", batch=4)
+    plan = parse_plan("dp=1,precision=fp32", batch=4)
     lost = AdamW(lr=1e30)
     job = Job(gpt=find_model("tiny-30k"), plan=plan, steps=3, device="cpu", adamw=lost)
     with pytest.raises(DivergedError, check=names("tiny-30k", "2")):
@@ -193,7 +191,7 @@ def on_one_gpu() -> Said:
     """What two ranks without a prediction say on a machine of one GPU: one run for two tests."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("executor.launching.devices.accelerators", lambda: 1)
-        return simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--json")
+        return simgpt(*WORDS, "--no-predict", "--plan", "dp=2", "--json")
 
 
 def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated(
@@ -205,10 +203,10 @@ def test_without_a_prediction_the_programs_memory_stands_beside_the_allocated(
 
 
 def test_ranks_that_a_launcher_started_join_each_other(tmp_path: Path) -> None:
-    first, second = _both(tmp_path, "--plan", "data=rest", "--no-predict")
+    first, second = _both(tmp_path, "--plan", "dp=rest", "--no-predict")
     assert [first.status, second.status] == [0, 0], first.err + second.err
     record = json.loads(first.out)
-    assert record["comm_bytes"] == program_of("data=2").comm_bytes
+    assert record["comm_bytes"] == program_of("dp=2").comm_bytes
     assert record["predicted_step_s"] is None
     assert (second.out, second.err) == ("", "")
 
@@ -242,7 +240,7 @@ def _place(rank: int, port: int) -> dict[str, str]:
 
 def _joined(rank: int, port: int, path: str) -> subprocess.Popen[str]:
     """A rank of two in a process of its own, in which Python finds a folder's modules first."""
-    words = (*WORDS, "--plan", "data=rest", "--json", "--no-predict")
+    words = (*WORDS, "--plan", "dp=rest", "--json", "--no-predict")
     folders = {"PYTHONPATH": os.pathsep.join([path, os.getcwd()])}
     return subprocess.Popen(
         [sys.executable, "-m", "simgpt", *words],
@@ -270,7 +268,7 @@ def test_cuda_without_a_gpu_for_each_rank_is_refused_before_a_rank_starts(
 ) -> None:
     monkeypatch.setattr("executor.launching.devices.accelerators", lambda: 1)
     monkeypatch.setattr("executor.launching.launch.launch", pytest.fail)
-    said = simgpt(*WORDS, "--no-predict", "--plan", "data=2", "--device", "cuda")
+    said = simgpt(*WORDS, "--no-predict", "--plan", "dp=2", "--device", "cuda")
     assert said.status == 5
     assert_names(said.sentence, "--device cuda", "2", "1")
 
@@ -311,16 +309,16 @@ def test_a_rank_of_a_launcher_that_fails_says_so_and_the_others_do_not_wait(tmp_
 def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started(
     tmp_path: Path,
 ) -> None:
-    first, second = _both(tmp_path, "--plan", "x=3,data=rest")
+    first, second = _both(tmp_path, "--plan", "tp=3,dp=rest")
     assert [first.status, second.status] == [3, 3]
     assert first.err.count("\n") == 1
-    assert_names(first.err, "3", "2", "data=rest")
+    assert_names(first.err, "3", "2", "dp=rest")
     assert (second.out, second.err) == ("", "")
 
 
 @pytest.mark.slow
 def test_what_is_wrong_on_one_node_is_said_with_its_rank(tmp_path: Path) -> None:
-    (said,) = _both(tmp_path, "--plan", "data=rest", "--data", "/no/such/text", ranks=(1,))
+    (said,) = _both(tmp_path, "--plan", "dp=rest", "--data", "/no/such/text", ranks=(1,))
     assert (said.status, said.out) == (2, "")
     assert_names(said.err, "rank 1", "/no/such/text")
 
@@ -336,7 +334,7 @@ def test_what_rank_0_cannot_measure_is_not_predicted_and_it_says_why(
     from executor.launching.task_specs import Job
     from simgpt.running.calibrated import machine_for
 
-    job = Job(gpt=find_model("tiny-30k"), plan=parsed("data=4"), steps=1)
+    job = Job(gpt=find_model("tiny-30k"), plan=parsed("dp=4"), steps=1)
     info = RankInfo(0, 4, 0, local_ranks, bound=bound)
     assert machine_for(job, None, info, predicts=True, again=False) is None
     said = capsys.readouterr().err
@@ -358,7 +356,7 @@ def test_a_run_takes_this_machine_as_it_was_measured(
     machine["profile"] = {"provenance": Conditions.now().as_provenance()}
     monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
     monkeypatch.setattr(calibrate, "calibrate", lambda *_, **__: machine)
-    job = Job(gpt=find_model("tiny-30k"), plan=parsed("data=2"), steps=1, device="cpu")
+    job = Job(gpt=find_model("tiny-30k"), plan=parsed("dp=2"), steps=1, device="cpu")
     for info in (None, RankInfo(0, 2, 0, 2)):
         found = machine_for(job, None, info, predicts=True, again=False)
         assert found is not None
@@ -385,4 +383,4 @@ def test_an_interrupted_run_keeps_its_summary_its_json_and_its_trace(tmp_path: P
     record = json.loads(out.read_text(encoding="utf-8"))
     assert record["stopped_at_step"] == len(record["steps_s"])
     ops = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))["measured rank 0"]
-    assert len(ops) == len(lower(find_model("tiny-30k"), parsed("data=1")).ops)
+    assert len(ops) == len(lower(find_model("tiny-30k"), parsed("dp=1")).ops)

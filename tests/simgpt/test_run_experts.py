@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 EXACT = 1e-9
 MIXTRAL, SMALL = "tiny-mixtral-130k", "tiny-30k"
-TWO_WAY = "pipe=2,schedule=dualpipe,micro_batch=2"
+TWO_WAY = "pp=2,schedule=dualpipe,mbs=2"
 CAPACITY = ("--model-set", "capacity=1.0")
 GOLDFISH = ("--goldfish-k", "4", "--goldfish-h", "3")
 
@@ -39,12 +39,12 @@ def record_of(said: Said) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
-        ("tiny-mixtral-2m", "data=4,expert=4,zero=1"),
-        ("tiny-mixtral-2m", "x=2,data=2,expert=2,expert_tensor=2"),
-        ("tiny-deepseek-2m", "data=2,expert=2,pipe=2,micro_batch=2"),
-        ("tiny-deepseek-2m", "x=2,data=4,expert=8,expert_tensor=1,sp=true,zero=2"),
-        ("tiny-mixtral-2m", "data=4,expert=4,pipe=2,micro_batch=1,zero=1"),
-        ("tiny-mixtral-2m", "context=2,y=2,data=2,expert=2,zero=3"),
+        ("tiny-mixtral-2m", "dp=4,ep=4,zero=1"),
+        ("tiny-mixtral-2m", "tp=2,dp=2,ep=2,etp=2"),
+        ("tiny-deepseek-2m", "dp=2,ep=2,pp=2,mbs=2"),
+        ("tiny-deepseek-2m", "tp=2,dp=4,ep=8,etp=1,sp=true,zero=2"),
+        ("tiny-mixtral-2m", "dp=4,ep=4,pp=2,mbs=1,zero=1"),
+        ("tiny-mixtral-2m", "cp=2,y=2,dp=2,ep=2,zero=3"),
     ],
 )
 def test_experts_on_four_and_eight_ranks_learn_and_leave_no_op_without_its_counterpart(
@@ -55,12 +55,12 @@ def test_experts_on_four_and_eight_ranks_learn_and_leave_no_op_without_its_count
     record = record_of(run(model, plan, *words, "--trace", str(trace)))
     assert record["losses"][-1] < record["losses"][0] - 0.3
     split = parse_plan(plan, batch=8)
-    programs = [lower(gpt, split, stage) for stage in range(split.pipe)]
+    programs = [lower(gpt, split, stage) for stage in range(split.pp)]
     names = [sorted(op.name for op in program.ops) for program in programs]
     tracks = _ops_by_process(json.loads(trace.read_text(encoding="utf-8")))
     assert set(tracks) == {f"measured rank {rank}" for rank in range(split.grid.ranks)}
     for title, ops in tracks.items():
-        stage = split.grid.coordinates(int(title.rpartition(" ")[2]))["pipe"]
+        stage = split.grid.coordinates(int(title.rpartition(" ")[2]))["pp"]
         assert sorted(event["name"] for event in ops) == names[stage]
     assert record["predicted_peak_bytes"] == max(each.peak.total_bytes for each in programs)
 
@@ -68,7 +68,7 @@ def test_experts_on_four_and_eight_ranks_learn_and_leave_no_op_without_its_count
 @pytest.mark.parametrize("model", ["tiny-mixtral-2m", "tiny-deepseek-2m"])
 def test_the_allocator_holds_what_the_program_says_for_the_rows_that_came(model: str) -> None:
     """The ranks whose experts get most rows hold more than the mean, which the plan counts."""
-    for plan in ("data=2,expert=2", "data=4,expert=4,zero=1", "data=2,expert=2,recompute=full"):
+    for plan in ("dp=2,ep=2", "dp=4,ep=4,zero=1", "dp=2,ep=2,recompute=full"):
         record = record_of(run(model, f"{plan},precision=fp32", "--steps", "1"))
         routed = record["routed_peak_bytes"]
         assert record["predicted_peak_bytes"] < routed <= record["peak_bytes"]
@@ -78,21 +78,21 @@ def test_the_allocator_holds_what_the_program_says_for_the_rows_that_came(model:
 @pytest.mark.parametrize(
     ("model", "plan", "split", "words"),
     [
-        (MIXTRAL, "data=2", "data=2,expert=2,offload=optimizer", ()),
-        (MIXTRAL, "data=2", "data=2,expert=2,offload=optimizer,zero=1", CAPACITY),
-        (MIXTRAL, "data=2", "data=2,expert=2", GOLDFISH),
-        (MIXTRAL, "data=2", "data=2,expert=2,zero=3", (*GOLDFISH, *CAPACITY)),
-        (MIXTRAL, "data=2", "data=2,expert=2,optimizer=sgd", ()),
-        (MIXTRAL, "data=2", "data=2,expert=2,zero=1,optimizer=muon", ()),
-        (MIXTRAL, "data=1", "context=2", GOLDFISH),
-        (SMALL, "data=1", "context=2,offload=optimizer,zero=1", ()),
-        (SMALL, "data=1", "context=2,context_kind=all_gather", GOLDFISH),
-        (SMALL, "data=1", "context=2,context_kind=ulysses", GOLDFISH),
-        (SMALL, "data=1", "context=2,optimizer=muon", ()),
-        (SMALL, "data=1", "context=2,context_kind=all_gather,optimizer=lomo", ()),
-        (SMALL, "data=1", "context=2,context_kind=ulysses,optimizer=mezo", ()),
-        (SMALL, "data=1", f"{TWO_WAY},optimizer=muon", GOLDFISH),
-        (MIXTRAL, "data=1", f"{TWO_WAY},offload=optimizer,overlap=none", ()),
+        (MIXTRAL, "dp=2", "dp=2,ep=2,offload=optimizer", ()),
+        (MIXTRAL, "dp=2", "dp=2,ep=2,offload=optimizer,zero=1", CAPACITY),
+        (MIXTRAL, "dp=2", "dp=2,ep=2", GOLDFISH),
+        (MIXTRAL, "dp=2", "dp=2,ep=2,zero=3", (*GOLDFISH, *CAPACITY)),
+        (MIXTRAL, "dp=2", "dp=2,ep=2,optimizer=sgd", ()),
+        (MIXTRAL, "dp=2", "dp=2,ep=2,zero=1,optimizer=muon", ()),
+        (MIXTRAL, "dp=1", "cp=2", GOLDFISH),
+        (SMALL, "dp=1", "cp=2,offload=optimizer,zero=1", ()),
+        (SMALL, "dp=1", "cp=2,context_kind=all_gather", GOLDFISH),
+        (SMALL, "dp=1", "cp=2,context_kind=ulysses", GOLDFISH),
+        (SMALL, "dp=1", "cp=2,optimizer=muon", ()),
+        (SMALL, "dp=1", "cp=2,context_kind=all_gather,optimizer=lomo", ()),
+        (SMALL, "dp=1", "cp=2,context_kind=ulysses,optimizer=mezo", ()),
+        (SMALL, "dp=1", f"{TWO_WAY},optimizer=muon", GOLDFISH),
+        (MIXTRAL, "dp=1", f"{TWO_WAY},offload=optimizer,overlap=none", ()),
     ],
 )
 def test_experts_and_parts_of_sequences_train_and_evaluate_as_without_them(
@@ -115,15 +115,15 @@ def test_experts_and_parts_of_sequences_train_and_evaluate_as_without_them(
 @pytest.mark.parametrize(
     ("model", "split", "other"),
     [
-        (SMALL, "context=2,zero=1", "data=2"),
-        (SMALL, "context=2,context_kind=all_gather", "context=2,context_kind=ulysses"),
-        (SMALL, "context=2,context_kind=ulysses,zero=3", "x=2"),
-        (MIXTRAL, "data=2,expert=2,zero=1", "x=2"),
-        (MIXTRAL, "data=2,expert=2,offload=optimizer", "context=2"),
-        (MIXTRAL, "data=2,expert=2,zero=1,optimizer=muon", "x=2,optimizer=muon"),
-        (MIXTRAL, f"{TWO_WAY},zero=1", "data=2,expert=2"),
-        (SMALL, "x=2,zero=1", TWO_WAY),
-        (SMALL, f"x=2,{TWO_WAY},zero=1", f"data=2,{TWO_WAY[:-1]}1"),
+        (SMALL, "cp=2,zero=1", "dp=2"),
+        (SMALL, "cp=2,context_kind=all_gather", "cp=2,context_kind=ulysses"),
+        (SMALL, "cp=2,context_kind=ulysses,zero=3", "tp=2"),
+        (MIXTRAL, "dp=2,ep=2,zero=1", "tp=2"),
+        (MIXTRAL, "dp=2,ep=2,offload=optimizer", "cp=2"),
+        (MIXTRAL, "dp=2,ep=2,zero=1,optimizer=muon", "tp=2,optimizer=muon"),
+        (MIXTRAL, f"{TWO_WAY},zero=1", "dp=2,ep=2"),
+        (SMALL, "tp=2,zero=1", TWO_WAY),
+        (SMALL, f"tp=2,{TWO_WAY},zero=1", f"dp=2,{TWO_WAY[:-1]}1"),
     ],
 )
 def test_a_run_goes_on_from_its_checkpoint_under_the_same_plan_and_another(
@@ -145,8 +145,8 @@ def test_a_run_goes_on_from_its_checkpoint_under_the_same_plan_and_another(
 @pytest.mark.parametrize(
     ("model", "plan", "named"),
     [
-        (MIXTRAL, "data=2,expert=2,optimizer=mezo", "optimizer=mezo"),
-        (MIXTRAL, "data=2,expert=2,optimizer=lomo", "optimizer=lomo"),
+        (MIXTRAL, "dp=2,ep=2,optimizer=mezo", "optimizer=mezo"),
+        (MIXTRAL, "dp=2,ep=2,optimizer=lomo", "optimizer=lomo"),
     ],
 )
 def test_what_experts_and_latent_attention_do_not_go_with_is_refused_by_name(

@@ -68,7 +68,7 @@ def test_a_lost_rank_is_named_and_the_run_goes_on_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("executor.launching.watch.STOPPED_S", 0.5)
-    plan, folder = "data=2,zero=1,precision=fp64", tmp_path / "run"
+    plan, folder = "dp=2,zero=1,precision=fp64", tmp_path / "run"
     whole = record_of(run("--plan", plan, "--steps", str(STEPS)))
     when(5, lambda: os.kill(children()[1], number), monkeypatch)
     said = run("--plan", plan, "--save", str(folder), *SAVED, "--max-restarts", "1")
@@ -84,7 +84,7 @@ def test_a_lost_run_leaves_the_steps_that_it_measured(
 ) -> None:
     when(3, lambda: os.kill(children()[0], signal.SIGKILL), monkeypatch)
     out = tmp_path / "run.json"
-    said = run("--plan", "data=2", "--steps", "100000", "-o", str(out))
+    said = run("--plan", "dp=2", "--steps", "100000", "-o", str(out))
     assert said.status == 5
     record = json.loads(out.read_text(encoding="utf-8"))
     assert not record["finished"]
@@ -102,7 +102,7 @@ def test_a_signal_ends_a_run_after_a_step_that_is_saved(
     when(2, lambda: os.kill(os.getpid(), number), monkeypatch)
     folder, trace = tmp_path / "run", tmp_path / "trace.json"
     words = ("--steps", "100000", "--save", str(folder), "--trace", str(trace))
-    said = run("--plan", "data=2", *words)
+    said = run("--plan", "dp=2", *words)
     record = record_of(said)
     assert (said.status, record["stopped_by"]) == (status, number.name)
     assert steps_in(folder) == [record["stopped_at_step"]] == [len(record["steps"])]
@@ -129,7 +129,7 @@ def test_a_full_disk_costs_checkpoints_but_no_step(
 ) -> None:
     in_ranks(FULL, tmp_path, monkeypatch)
     folder = tmp_path / "run"
-    said = run("--plan", "data=2", "--save", str(folder), *SAVED)
+    said = run("--plan", "dp=2", "--save", str(folder), *SAVED)
     assert said.status == 5, said.err
     assert len(record_of(said)["steps"]) == STEPS
     why = "was not written: rank 1: No space left on device; the newest is step-00000002"
@@ -155,6 +155,6 @@ def test_a_slow_rank_is_named_while_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_ranks(SLOW, tmp_path, monkeypatch)
-    said = run("--plan", "data=2", "--steps", "5")
+    said = run("--plan", "dp=2", "--steps", "5")
     assert said.status == 0, said.err
     assert re.search(r"^rank 1 takes \d+\.\d times the median$", said.err, re.M), said.err

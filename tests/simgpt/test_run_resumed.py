@@ -50,7 +50,7 @@ def losses_of(*words: str) -> Losses:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Losses]:
     """A folder with the checkpoints of steps 4 and 6 of a run in float64, and its losses."""
     folder = tmp_path_factory.mktemp("saved") / "run"
-    plan = "data=2,zero=1,precision=fp64"
+    plan = "dp=2,zero=1,precision=fp64"
     losses = losses_of("--plan", plan, "--save", str(folder), *SAVED)
     shutil.rmtree(folder / name_of(STEPS))
     return folder, losses
@@ -66,13 +66,13 @@ def folder(saved: tuple[Path, Losses], tmp_path: Path) -> Path:
 def test_a_run_without_gradients_goes_on_to_the_bit(rule: str, tmp_path: Path) -> None:
     """In bf16, whose roundings every replica has to do alike; under another plan, but for these."""
     folder, copy = tmp_path / "run", tmp_path / "copy"
-    plan, words = f"data=2,z=2,optimizer={rule}", ("--lr", "1e-3", "--save-every", "4")
+    plan, words = f"dp=2,z=2,optimizer={rule}", ("--lr", "1e-3", "--save-every", "4")
     whole = losses_of("--plan", plan, "--steps", "6", *words[:2])
     losses_of("--plan", plan, "--steps", "4", "--save", str(folder), *words)
     shutil.copytree(folder, copy)
     again = ("--steps", "6", "--resume", *words)
     assert losses_of("--plan", plan, "--save", str(folder), *again) == whole[4:]
-    other = f"data=2,pipe=2,micro_batch=2,optimizer={rule}"
+    other = f"dp=2,pp=2,mbs=2,optimizer={rule}"
     elsewhere = losses_of("--plan", other, "--save", str(copy), *again)
     assert elsewhere == pytest.approx(whole[4:], rel=1e-3)
 
@@ -80,7 +80,7 @@ def test_a_run_without_gradients_goes_on_to_the_bit(rule: str, tmp_path: Path) -
 def test_a_resumed_run_has_the_losses_of_one_that_was_not_interrupted(
     saved: tuple[Path, Losses], folder: Path
 ) -> None:
-    plan = "data=2,zero=1,precision=fp64"
+    plan = "dp=2,zero=1,precision=fp64"
     assert saved[1] == losses_of("--plan", plan, "--steps", str(STEPS))
     said = run("--plan", plan, "--save", str(folder), "--resume", *SAVED)
     record = record_of(said)
@@ -92,7 +92,7 @@ def test_a_resumed_run_has_the_losses_of_one_that_was_not_interrupted(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ["data=1", "x=2,y=2", "pipe=2,data=2,zero=3,micro_batch=2", "z=4"])
+@pytest.mark.parametrize("plan", ["dp=1", "tp=2,y=2", "pp=2,dp=2,zero=3,mbs=2", "z=4"])
 def test_a_run_goes_on_under_another_plan_to_1e_9(
     plan: str, saved: tuple[Path, Losses], folder: Path
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_run_goes_on_under_another_plan_to_1e_9(
 
 @pytest.mark.slow
 def test_bf16_goes_on_from_its_master_copies_to_the_bit(tmp_path: Path) -> None:
-    folder, plan = tmp_path / "run", "x=2,data=2,zero=3"
+    folder, plan = tmp_path / "run", "tp=2,dp=2,zero=3"
     losses = losses_of("--plan", plan, "--save", str(folder), *SAVED, "--keep", "2")
     assert steps_in(folder) == [8, 6]
     shutil.rmtree(folder / name_of(STEPS))
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_taken(
 ) -> None:
     file = folder / name_of(6) / rank_file(0)
     spoil(file)
-    plan = "data=2,zero=1,precision=fp64"
+    plan = "dp=2,zero=1,precision=fp64"
     said = run("--plan", plan, "--save", str(folder), "--resume", *SAVED)
     record = record_of(said)
     assert record["losses"] == saved[1][4:]
@@ -128,7 +128,7 @@ def test_a_lost_loss_names_the_last_checkpoint_before_it(tmp_path: Path) -> None
     """The weights after step 1 gave the loss of step 2: theirs is set aside."""
     folder = tmp_path / "run"
     words = ("--lr", "1e30", "--save", str(folder), "--save-every", "1", "--steps", "4")
-    said = run("--plan", "data=1,precision=fp32", *words)
+    said = run("--plan", "dp=1,precision=fp32", *words)
     assert said.status == 6
     assert record_of(said)["newest_checkpoint"] is None
     assert {each.name for each in folder.iterdir()} == {LOCK, f"{name_of(1)}.diverged"}
@@ -141,7 +141,7 @@ def test_what_torchrun_starts_again_goes_on(saved: tuple[Path, Losses], folder: 
     launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     told = {**launched, "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": "1"}
     with patch.dict(os.environ, told):  # and whatever a rank sets in its process's
-        said = run("--plan", "data=1,precision=fp64", "--save", str(folder), *SAVED)
+        said = run("--plan", "dp=1,precision=fp64", "--save", str(folder), *SAVED)
     assert said.status == 0, said.err
     record = record_of(said)
     assert record["resumed_at_step"] == 6
@@ -163,7 +163,7 @@ def test_a_run_that_loses_its_ranks_goes_on_by_itself_and_has_every_step_once(
         shutil.rmtree(tmp_path / "run" / name_of(3))
         raise LaunchError("rank 0 was killed")
 
-    words = ("--plan", "data=1", "--steps", "4", "--save-every", "2")
+    words = ("--plan", "dp=1", "--steps", "4", "--save-every", "2")
     whole = losses_of(*words, "--save", str(tmp_path / "whole"))
     monkeypatch.setattr(launch, "launch", lost)
     saves = ("--save", str(tmp_path / "run"), "--log", str(log))
@@ -205,9 +205,9 @@ def lines_of(log: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
-        ("tiny-30k", "data=1,recipe=mxfp8,offload=optimizer"),
-        pytest.param("tiny-30k", "context=2", marks=pytest.mark.slow),
-        pytest.param("tiny-mixtral-130k", "data=2,expert=2,zero=1", marks=pytest.mark.slow),
+        ("tiny-30k", "dp=1,recipe=mxfp8,offload=optimizer"),
+        pytest.param("tiny-30k", "cp=2", marks=pytest.mark.slow),
+        pytest.param("tiny-mixtral-130k", "dp=2,ep=2,zero=1", marks=pytest.mark.slow),
     ],
 )
 def test_log_evaluations_and_exported_weights_are_those_of_one_run(

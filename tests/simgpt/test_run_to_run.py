@@ -13,7 +13,7 @@ from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from topologies.machine_files import load_machine
 
-PLAN = ("tiny-1m", "--plan", "z=4,data=rest", "--batch", "256")
+PLAN = ("tiny-1m", "--plan", "z=4,dp=rest", "--batch", "256")
 
 
 @pytest.mark.usefixtures("few_numbers")
@@ -37,7 +37,7 @@ def test_on_64_nodes_equal_runs_have_a_band_beside_the_range(command: str) -> No
 )
 def test_nothing_is_said_without_a_source(machine: str, devices: str) -> None:
     batch = ("--batch", devices, "-m", machine, "-n", devices)
-    asked = ("predict", "tiny-1m", "--plan", "data=rest", *batch)
+    asked = ("predict", "tiny-1m", "--plan", "dp=rest", *batch)
     assert "GPT-20B" not in simgpt(*asked).out
     assert json.loads(simgpt(*asked, "--json").out)["run_to_run"] is None
 

@@ -84,7 +84,7 @@ def kill_once_saved(folder: Path, name: str, process: subprocess.Popen[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("plan", "ranks"), [("data=2,zero=1,precision=fp64", 2), ("context=2,data=2,precision=bf16", 4)]
+    ("plan", "ranks"), [("dp=2,zero=1,precision=fp64", 2), ("cp=2,dp=2,precision=bf16", 4)]
 )
 def test_a_rank_that_is_killed_under_torchrun_costs_no_more_than_the_steps_since_the_last_save(
     plan: str, ranks: int, tmp_path: Path

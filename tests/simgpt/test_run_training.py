@@ -41,7 +41,7 @@ def test_a_run_logs_each_step_with_its_rate_its_norm_and_its_evaluation(
     words = ["--steps", "4", "--lr", "1e-2", "--lr-schedule", "wsd", "--warmup-steps", "2"]
     words += ("--data", f"{tokens('a')}=0.7,{tokens('b')}=0.3", "--decay-steps", "1")
     words += ("--eval-data", tokens("c"), "--eval-every", "3", "--eval-batches", "2")
-    said = simgpt(*WORDS, *words, "--plan", "data=2", "--log", str(log), "--json")
+    said = simgpt(*WORDS, *words, "--plan", "dp=2", "--log", str(log), "--json")
     assert said.status == 0, said.err
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     assert [set(line) - KEYS for line in lines] == [set(), set(), {"eval_loss"}, {"eval_loss"}]
@@ -96,7 +96,7 @@ def test_events_for_tensorboard_have_every_number_of_every_step(tmp_path: Path) 
 def test_every_plan_trains_on_the_same_sequences(tokens: Callable[[str], str]) -> None:
     words = ("--steps", "4", "--data", f"0.5 {tokens('a')} 0.5 {tokens('b')}", "--json")
     found = []
-    for plan in ("data=1", "x=2,data=2", "pipe=2,z=2,micro_batch=1"):
+    for plan in ("dp=1", "tp=2,dp=2", "pp=2,z=2,mbs=1"):
         said = simgpt(*WORDS, *words, "--plan", f"{plan},precision=fp64")
         assert said.status == 0, said.err
         found.append(json.loads(said.out))
@@ -163,6 +163,6 @@ def test_a_clip_of_zero_leaves_gradients_of_every_length(clip: float, longest: f
 def test_an_option_that_the_plans_rule_has_no_use_for_is_refused(
     rule: str, words: list[str]
 ) -> None:
-    said = simgpt(*WORDS, *words, "--plan", f"data=1,precision=fp32,optimizer={rule}")
+    said = simgpt(*WORDS, *words, "--plan", f"dp=1,precision=fp32,optimizer={rule}")
     assert said.status == 2
     assert_names(said.err, words[0], f"optimizer={rule}")

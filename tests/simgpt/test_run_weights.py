@@ -160,7 +160,7 @@ def test_a_conversion_keeps_what_else_the_config_beside_the_weights_says(
     ("words", "named"),
     [
         (("--batch", "4"), ("--batch", "--steps 0")),
-        (("--plan", "x=2"), ("--plan x", "--steps 0", "precision")),
+        (("--plan", "tp=2"), ("--plan tp", "--steps 0", "precision")),
         (("--model-set", "norm_eps=1e-3"), ("norm_eps=1e-06", "norm_eps=0.001")),
     ],
 )

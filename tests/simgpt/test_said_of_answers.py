@@ -13,7 +13,7 @@ from tests.simgpt.face import simgpt
 
 def test_a_plan_that_fits_by_less_than_peaks_are_off_is_said_to_be_tight() -> None:
     """An H100 has as much as half of such runs need, or a hundredth more than nine of ten."""
-    asked = ("tiny-2m", "-m", "1x8xH100", "-n", "8", "--plan", "data=8", "--batch", "8")
+    asked = ("tiny-2m", "-m", "1x8xH100", "-n", "8", "--plan", "dp=8", "--batch", "8")
     told = json.loads(simgpt("predict", *asked, "--json").out)["memory"]
     half = (told["sure_bytes"] + told["most_bytes"]) / 2
 
@@ -43,13 +43,13 @@ def test_a_range_says_that_no_published_run_has_a_recipe(
 ) -> None:
     """Of models of either kind runs in nvfp4 are published."""
     asked = ("-m", "1x8xB200", "-n", "8", "--batch", "8", "--json", "--plan")
-    found = json.loads(simgpt("predict", model, *asked, f"data=8,recipe={recipe}").out)
+    found = json.loads(simgpt("predict", model, *asked, f"dp=8,recipe={recipe}").out)
     assert (f"recipe={recipe}" in found["range"]["basis"]) == is_said
 
 
 def test_trays_of_racks_are_said_to_be_without_their_nvlink() -> None:
     asked = ("tiny-2m", "-m", "2xGB200,4xNDR", "-n", "8", "--batch", "8")
     words = ("4", "NVLink", "72", "1x64xGB200")
-    assert_names(simgpt("predict", *asked, "--plan", "data=8").out, *words)
-    fixed = "x=1,y=1,z=1,pipe=1,zero=0,micro_batch=1,recompute=none"
+    assert_names(simgpt("predict", *asked, "--plan", "dp=8").out, *words)
+    fixed = "tp=1,y=1,z=1,pp=1,zero=0,mbs=1,recompute=none"
     assert_names(simgpt("search", *asked, "--plan", fixed).out, *words)

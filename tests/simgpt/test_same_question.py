@@ -28,9 +28,9 @@ USUAL: Words = {
     "machine": "2x8xB200,8xNDR",
     "devices": 16,
     "batch": 32,
-    "plan": "data=rest",
+    "plan": "dp=rest",
 }
-LARGE: Words = {"machine": "frontier", "plan": "z=16,data=rest"}
+LARGE: Words = {"machine": "frontier", "plan": "z=16,dp=rest"}
 # What a question has over the usual one: options of commands, and what is set of the machine and
 # the model. Each changes the time or the memory of the step.
 FIELDS: Mapping[str, Words] = {
@@ -44,16 +44,16 @@ FIELDS: Mapping[str, Words] = {
     "sequence": {"model_set": {"sequence": 512}},
     "layers": {"model_set": {"layers": 6}},
     "launches": {"set": {"device.launch": "1 ms"}},
-    "precision": {"plan": "data=rest,precision=fp32"},
-    "recipe": {"plan": "data=rest,recipe=mxfp8"},
-    "fp8 of a stack": {"stack": "megatron-core", "plan": "data=rest,precision=fp8"},
-    "offload": {"plan": "data=rest,zero=1,offload=optimizer"},
-    "cp": {"plan": "cp=2,data=rest"},
-    "ep": {"plan": "expert=4,data=rest"},
-    "dispatcher": {"plan": "expert=4,data=rest,dispatcher=all_gather"},
-    "etp": {"plan": "x=2,data=rest,expert=4,expert_tensor=1,sequence_parallel=true"},
-    "pipeline": {"plan": "pipe=2,data=rest,micro_batch=1,schedule=gpipe"},
-    "recompute": {"plan": "data=rest,recompute=full"},
+    "precision": {"plan": "dp=rest,precision=fp32"},
+    "recipe": {"plan": "dp=rest,recipe=mxfp8"},
+    "fp8 of a stack": {"stack": "megatron-core", "plan": "dp=rest,precision=fp8"},
+    "offload": {"plan": "dp=rest,zero=1,offload=optimizer"},
+    "cp": {"plan": "cp=2,dp=rest"},
+    "ep": {"plan": "ep=4,dp=rest"},
+    "dispatcher": {"plan": "ep=4,dp=rest,dispatcher=all_gather"},
+    "etp": {"plan": "tp=2,dp=rest,ep=4,etp=1,sp=true"},
+    "pipeline": {"plan": "pp=2,dp=rest,mbs=1,schedule=gpipe"},
+    "recompute": {"plan": "dp=rest,recompute=full"},
     "placement": {**LARGE, "placement": "scattered:2"},
 }
 RUN: dict[str, Any] = {"tokens": 1e9, "save_time": "60s", "mtbf": "1000h", "draws": 20}
@@ -99,7 +99,7 @@ def test_a_whole_run_consists_of_the_steps_that_are_predicted(name: str) -> None
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_report_knows_the_whole_question_of_an_answer(name: str) -> None:
     """What it draws, and the command that it shows, are of a step that takes as long."""
-    (found,) = answers_in(alone := step(name), "x").predictions
+    (found,) = answers_in(alone := step(name), "tp").predictions
     assert staged(found).prediction.step_s == alone["step_s"]
     again = json.loads(simgpt(*shlex.split(found.command)[1:], "--json").out)
     assert again["step_s"] == alone["step_s"]

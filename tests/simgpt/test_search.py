@@ -26,17 +26,17 @@ from workload.splits.plan_values import ALONE, COUNTS
 
 SEARCH = (
     *("search", "gpt-5b", "-m", "perlmutter", "-n", "64", "--batch", "64"),
-    *("--plan", "pipe=1,y=1,micro_batch=1,overlap=all", "--workers", "1"),
+    *("--plan", "pp=1,y=1,mbs=1,overlap=all", "--workers", "1"),
 )
 
 
-NARROW = (*SEARCH[:8], "--plan", f"{SEARCH[9]},recompute=full,order=x-y-z-data-pipe", *SEARCH[10:])
+NARROW = (*SEARCH[:8], "--plan", f"{SEARCH[9]},recompute=full,order=tp-dp-pp", *SEARCH[10:])
 TINY = ("tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8")
-FEW = "pipe=1,y=1,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe"
+FEW = "pp=1,y=1,zero=1,mbs=1,overlap=all,order=tp-dp-pp"
 QUICK = ("search", *TINY, "--plan", f"{FEW},recompute=full", "--workers", "1")
 # All of them are quick where a search ends before it has found anything.
 ONE_QUICK = (ASKED[0], *(pytest.param(number, marks=pytest.mark.slow) for number in ASKED[1:]))
-STOPPED = (*SEARCH[:8], "--time-limit", "0.1", "--workers", "1", "--plan", "pipe=8,y=1,z=1")
+STOPPED = (*SEARCH[:8], "--time-limit", "0.1", "--workers", "1", "--plan", "pp=8,y=1,z=1")
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_axonns_ranking_says_what_was_asked_in_json() -> None:
 def test_the_first_grid_of_axonns_ranking_stands_alone() -> None:
     words = ("--rank-by", "axonn", "--top", "1")
     said = simgpt(*QUICK[:-4], *words)
-    assert said.out.count("x=") == 1
+    assert said.out.count("recompute=full") == 1
     assert "Kendall" not in said.out
     answer = json.loads(simgpt(*QUICK[:-4], *words, "--json").out)
     assert (len(answer["plans"]), answer["kendall_tau"]) == (1, None)
@@ -97,11 +97,11 @@ def test_the_first_grid_of_axonns_ranking_stands_alone() -> None:
 )
 def test_the_keys_of_a_plans_file_are_kept(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    fixed = "micro_batch=1,overlap=all,zero=1,y=1,recompute=full,order=x-y-z-data-pipe"
+    fixed = "mbs=1,overlap=all,zero=1,y=1,recompute=full,order=tp-dp-pp"
     words = ("search", *TINY, "--workers", "1")
     found = json.loads(simgpt(*words, "--plan", str(tmp_path / name), "--gap", "90%", "--json").out)
-    assert {(plan["plan"]["pipe"], plan["plan"]["x"]) for plan in found["plans"]} == {(1, 2)}
-    counted = json.loads(simgpt(*words, "--plan", f"pipe=1,x=2,{fixed}", "--json").out)
+    assert {(plan["plan"]["pp"], plan["plan"]["tp"]) for plan in found["plans"]} == {(1, 2)}
+    counted = json.loads(simgpt(*words, "--plan", f"pp=1,tp=2,{fixed}", "--json").out)
     assert counted["plans_considered"] < found["plans_considered"]
 
 
@@ -191,7 +191,7 @@ def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
     os.killpg(begun.pid, number)
     out, err = begun.communicate(timeout=120)
     assert err == ""
-    assert "x=1,y=1,z=512" in out
+    assert "tp=1,y=1,z=512" in out
     assert begun.returncode == 0
 
 
@@ -213,7 +213,7 @@ def test_a_signal_before_any_plan_is_found_is_the_exit_status(
     assert said.status == 128 + number
     assert number.name in said.err
     assert said.err.count("\n") == 1
-    assert "x=" not in said.out
+    assert "tp=" not in said.out
 
 
 @pytest.mark.slow
@@ -311,7 +311,7 @@ def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others
     machine = tmp_path / "few.json"
     machine.write_text(json.dumps(document))
     words = ("search", *TINY[:2], str(machine), *TINY[3:], "--workers", "1")
-    fixed = "pipe=1,y=1,zero=0,micro_batch=1,overlap=all,recompute=full,order=x-y-z-data-pipe"
+    fixed = "pp=1,y=1,zero=0,mbs=1,overlap=all,recompute=full,order=tp-dp-pp"
     answer = json.loads(simgpt(*words, "--plan", fixed, "--json").out)
     assert answer["optimal"] is True
     assert 0 < answer["plans_unpredicted"] < answer["plans_fitting"]
@@ -319,7 +319,7 @@ def test_plans_without_times_are_counted_and_named_beside_the_best_of_the_others
     assert_names(reason, "all_reduce", "8", "2", "4")
     assert_names(answer["certificate"], reason)
     assert_names(simgpt(*words, "--plan", fixed).out, reason)
-    said = simgpt(*words, "--plan", "data=8")
+    said = simgpt(*words, "--plan", "dp=8")
     assert (said.status, said.out) == (2, "")
     assert_names(said.err, reason)
 
@@ -352,17 +352,17 @@ def test_a_search_without_room_for_any_plan_ends_with_status_3(
         (2, "--batch 8 --gap 2", "--gap 2 2% 0.02"),
         (2, "--batch 8 --gap x%", "--gap x%"),
         (2, "--batch 8 --rank-by axonn --gap 2%", "--rank-by --gap"),
-        (2, "--batch 8 --rank-by axonn --plan pipe=2", "AxoNN"),
+        (2, "--batch 8 --rank-by axonn --plan pp=2", "AxoNN"),
         (2, "--batch 8 --rank-by axonn --plan zero=1", "AxoNN zero=1"),
         (2, "--batch 8 --plan no-such.toml", "no-such.toml"),
         (2, "--batch 8 --plan z=0", "z=0 1"),
-        (2, "--batch 8 --plan pipe=2,interleave=0", "interleave=0 1"),
+        (2, "--batch 8 --plan pp=2,vpp=0", "vpp=0 1"),
         (2, "--batch 8 --plan precision=fp4", "precision=fp4 bf16 recipe="),
         (3, "--batch 8 --plan overlap=shared+a2a", "gpt-5b 8 overlap=shared+a2a"),
         (2, "--batch 8 --also-devices 8,x", "--also-devices 8,x"),
         (2, "--batch 8 --top 0", "--top 0"),
-        (3, "--batch 7 --plan pipe=1,x=1,y=1", "gpt-5b 8 7"),
-        (3, "--batch 8 --plan x=3", "gpt-5b 8 1, 2, 4,"),
+        (3, "--batch 7 --plan pp=1,tp=1,y=1", "gpt-5b 8 7"),
+        (3, "--batch 8 --plan tp=3", "gpt-5b 8 1, 2, 4,"),
     ],
 )
 def test_a_search_that_cannot_be_says_why(status: int, words: str, named: str) -> None:
@@ -387,7 +387,7 @@ def test_a_search_refuses_a_value_that_no_plan_has_also_where_no_plan_uses_the_d
 @pytest.mark.slow
 def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
     asks = ("search", "gpt-5b", "-m", "perlmutter", "-n", "16", "--batch", "16", "--workers", "1")
-    fixed = "pipe=1,x=1,y=1,zero=2,overlap=all,recompute=full,order=x-y-z-data-pipe"
+    fixed = "pp=1,tp=1,y=1,zero=2,overlap=all,recompute=full,order=tp-dp-pp"
     words = ("--plan", fixed, "--also-devices", "8", "--top", "1", "--json")
     fast, cheap = (
         json.loads(simgpt(*asks, *words, "--objective", objective).out)
@@ -400,7 +400,7 @@ def test_the_front_of_devices_is_of_time_whatever_the_search_is_for() -> None:
 @pytest.mark.slow
 def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
     words = ("gpt-5b", "-m", "dgx-h100", "-n", "16", "--batch", "16", "--stack", "megatron-core")
-    fixed = ("--plan", "micro_batch=1,recompute=none,order=x-y-z-data-pipe", "--workers", "1")
+    fixed = ("--plan", "mbs=1,recompute=none,order=tp-dp-pp", "--workers", "1")
     answer = json.loads(simgpt("search", *words, *fixed, "--json").out)
     assert (answer["stack"], answer["optimal"]) == ("megatron-core", True)
     for plan in answer["plans"]:
@@ -415,7 +415,7 @@ def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
 
 @pytest.mark.parametrize("precision", ["fp8", "bf16+fp8"])
 def test_a_search_in_the_fp8_of_a_stack_says_what_to_do_instead(precision: str) -> None:
-    plan = ("--plan", f"pipe=1,precision={precision}", "--batch", "16", "--stack", "nemo")
+    plan = ("--plan", f"pp=1,precision={precision}", "--batch", "16", "--stack", "nemo")
     said = simgpt("search", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan)
     assert said.status == 2
     assert_names(said.sentence, "precision=fp8", "--sweep", "precision=fp8-tensorwise")
@@ -424,4 +424,4 @@ def test_a_search_in_the_fp8_of_a_stack_says_what_to_do_instead(precision: str) 
 def test_where_the_range_of_the_best_plan_comes_from_stands_below_the_table() -> None:
     text = " ".join(simgpt(*QUICK, "--top", "2").out.split())
     assert text.count("8 a100") == 1  # such as no published run is like
-    assert text.index("best plan: ") < text.index("8 a100")
+    assert text.index("fastest plan: ") < text.index("8 a100")

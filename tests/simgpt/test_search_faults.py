@@ -20,7 +20,7 @@ from tests.simgpt.face import simgpt
 
 SEARCH = (
     *("search", "tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8", "--json"),
-    *("--plan", "pipe=1,y=1,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe"),
+    *("--plan", "pp=1,y=1,zero=1,mbs=1,overlap=all,order=tp-dp-pp"),
     *("--workers", "2"),
 )
 

@@ -13,7 +13,7 @@ ASKED = ("gpt-5b", "-m", "gb200-nvl72", "-n", "128", "--batch", "128")
 
 
 def predicted(*words: str) -> dict[str, Any]:
-    said = run("predict", *ASKED, "--plan", "z=64,data=2", "--json", *words)
+    said = run("predict", *ASKED, "--plan", "z=64,dp=2", "--json", *words)
     assert said.status == 0
     record: dict[str, Any] = json.loads(said.out)
     return record
@@ -28,11 +28,11 @@ def test_groups_of_64_lie_in_one_rack_unless_racks_are_to_be_filled() -> None:
         **{"trays": 16, "per_node": 64, "nodes": 2},
         "idle": 16,
     }
-    assert_names(run("predict", *ASKED, "--plan", "z=64,data=2").out, "16")
+    assert_names(run("predict", *ASKED, "--plan", "z=64,dp=2").out, "16")
 
 
 def test_search_and_sweep_and_python_lay_ranks_in_the_same_segments() -> None:
-    plan = ("--plan", "x=1,y=1,z=64,data=2,pipe=1,micro_batch=1,zero=0,recompute=full,overlap=none")
+    plan = ("--plan", "tp=1,y=1,z=64,dp=2,pp=1,mbs=1,zero=0,recompute=full,overlap=none")
     found = run("search", *ASKED, *plan, "--json")
     best = json.loads(found.out)
     assert best["placement"]["segments"]["idle"] == 16

@@ -57,7 +57,7 @@ class Question:
         return self.with_room(predict(job.gpt, job.plan, MACHINE, stack=job.stack))
 
     def changed(self, plan: Plan) -> Prediction:
-        gpt = self.stack.model(self.gpt, plan.x)
+        gpt = self.stack.model(self.gpt, plan.tp)
         return self.with_room(predict(gpt, plan, MACHINE, stack=self.stack))
 
     def with_room(self, prediction: Prediction) -> Prediction:
@@ -110,10 +110,6 @@ def test_the_fastest_change_of_one_key_is_named_or_one_nearly_as_fast(seed: int)
     first = named[0] if named else ""
     assert first, (question.words, said, fastest)
     plan = {**question.words, **dict(each.split("=") for each in first.split(","))}
-    for ours, theirs in (("x", "tp"), ("pipe", "pp"), ("data", "dp"), ("micro_batch", "mbs")):
-        plan |= {theirs: plan.pop(ours)} if ours in plan else {}
-    for ours, theirs in (("interleave", "vpp"), ("expert", "ep"), ("sequence_parallel", "sp")):
-        plan |= {theirs: plan.pop(ours)} if ours in plan else {}
     found = question.predicted(plan)
     assert found.memory.fits
     assert found.step_s <= NEAR * fastest[0], (question.words, said, fastest)
@@ -122,4 +118,4 @@ def test_the_fastest_change_of_one_key_is_named_or_one_nearly_as_fast(seed: int)
 def _is_beyond(change: str) -> bool:
     """Whether a change is none of those that are tried here."""
     key, _, value = change.split(",", maxsplit=1)[0].partition("=")
-    return key in ("y", "z", "offload", "schedule", "shard", "expert_tensor") or "+" in value
+    return key in ("y", "z", "offload", "schedule", "shard", "etp") or "+" in value

@@ -28,7 +28,7 @@ TAKES_A_STEP = ("predict", "search", "why", "export", "sbatch", "compare", "plan
         ("--micro-batch-size 2", "--plan mbs=2"),
         ("--precision fp8", "--plan precision=fp8"),
         ("--bf16", "--plan precision=bf16"),
-        ("--sequence-parallel", "--plan sequence_parallel=true"),
+        ("--sequence-parallel", "--plan sp=true"),
         ("--use-distributed-optimizer", "--plan zero=1"),
         ("--zero 3", "--plan zero=3"),
         ("--nodes 8", "-n 64 | 8"),

@@ -81,22 +81,22 @@ def broken_pipe(path: Path) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize("fault", ["full", "removed", "pipe"])
+@pytest.mark.parametrize("fault", ["full", "removed", "pp"])
 def test_a_log_that_cannot_be_written_is_said_once_and_ends_with_5(
     fault: str, tmp_path: Path, notes: list[str]
 ) -> None:
     folder, unwritten = tmp_path / "folder", Unwritten()
     folder.mkdir()
     path = Path("/dev/full") if fault == "full" else folder / "log"
-    pipe = broken_pipe(path)
-    if fault == "pipe":
-        next(pipe)
+    pp = broken_pipe(path)
+    if fault == "pp":
+        next(pp)
     with written_to(path, None, unwritten) as write:
         if fault == "removed":
             write({"step": 1, **NUMBERS})
             shutil.rmtree(folder)
-        if fault == "pipe":
-            next(pipe)
+        if fault == "pp":
+            next(pp)
         for step in (2, 3, 4):
             write({"step": step, **NUMBERS})
     assert len(notes) == 1
@@ -126,7 +126,7 @@ def test_of_a_line_that_did_not_fit_nothing_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_log", [True, False])
 def test_what_cannot_be_written_from_the_start_is_refused(is_log: bool, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    path = tmp_path / "file" / "x"
+    path = tmp_path / "file" / "tp"
     lines, events = (path, None) if is_log else (None, path)
     with pytest.raises(OutputError) as refused, written_to(lines, events, Unwritten()):
         pass

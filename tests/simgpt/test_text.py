@@ -26,7 +26,7 @@ BENCH = (
 )
 PREDICT = (
     *("predict", "gpt-5b", "-m", "frontier", "-n", "512", "--batch", "512"),
-    *("--plan", "x=2,z=4,data=rest,micro_batch=2,recompute=full"),
+    *("--plan", "tp=2,z=4,dp=rest,mbs=2,recompute=full"),
 )
 
 
@@ -85,7 +85,7 @@ model = "gpt-5b"
 machine = "frontier"
 devices = 512
 batch = 512
-plan = "data=rest,recompute=full"
+plan = "dp=rest,recompute=full"
 [sweep]
 zero = [0, 1]
 plan.z = [1, 4, 16]
@@ -96,7 +96,7 @@ machine = "frontier"
 batch = 8192
 [scaling]
 kind = "weak"
-plan = "z=64,data=rest,recompute=full"
+plan = "z=64,dp=rest,recompute=full"
 ladder = [["gpt-40b", 4096, 8192], ["gpt-80b", 8192, 8192], ["gpt-80b", 12288, 8192]]
 """
 
@@ -224,7 +224,7 @@ def test_durations_show_three_digits(value: float, shown: str) -> None:
 
 
 def test_a_cluster_of_any_size_is_asked_for_as_many_devices_as_are_wanted() -> None:
-    plan = ("--plan", "x=8,data=rest,recompute=full,zero=1", "--batch", "3072")
+    plan = ("--plan", "tp=8,dp=rest,recompute=full,zero=1", "--batch", "3072")
     said = simgpt("predict", "gpt-20b", "-m", "dgx-a100", "-n", "3072", *plan, "--json")
     assert (said.status, json.loads(said.out)["devices"]) == (0, 3072)
     refused = simgpt("predict", "gpt-20b", "-m", "alps", "-n", "12288", *plan)

@@ -77,14 +77,14 @@ def traced(path: Path, model: str, plan: str, *words: str) -> dict[str, Any]:
     one_in(
         2,
         [
-            "x=2,y=2,z=2,data=2,recompute=full",
-            "x=2,data=2,pipe=2,micro_batch=1",
-            "data=2,pipe=4,micro_batch=1,schedule=gpipe",
-            "pipe=2,interleave=2,micro_batch=1",
-            "pipe=2,interleave=2,micro_batch=1,schedule=zb-v",
-            "data=2,pipe=2,micro_batch=1,schedule=zb-h1",
-            "z=4,data=2,offload=optimizer",
-            "y=4,data=4",
+            "tp=2,y=2,z=2,dp=2,recompute=full",
+            "tp=2,dp=2,pp=2,mbs=1",
+            "dp=2,pp=4,mbs=1,schedule=gpipe",
+            "pp=2,vpp=2,mbs=1",
+            "pp=2,vpp=2,mbs=1,schedule=zb-v",
+            "dp=2,pp=2,mbs=1,schedule=zb-h1",
+            "z=4,dp=2,offload=optimizer",
+            "y=4,dp=4",
         ],
     ),
 )
@@ -92,11 +92,11 @@ def test_the_trace_of_a_prediction_is_one_that_perfetto_reads(plan: str, tmp_pat
     trace = traced(tmp_path / "t.json", "tiny-1m", plan, "--batch", "16")
     assert problems(trace) == []
     flows = [event for event in trace["traceEvents"] if event["ph"] in "sf"]
-    assert bool(flows) == ("pipe" in plan)
+    assert bool(flows) == ("pp" in plan)
 
 
 def test_a_flow_joins_the_send_of_a_message_to_its_receive(tmp_path: Path) -> None:
-    trace = traced(tmp_path / "t.json", "tiny-1m", "pipe=2,micro_batch=1", "--batch", "4")
+    trace = traced(tmp_path / "t.json", "tiny-1m", "pp=2,mbs=1", "--batch", "4")
     events = trace["traceEvents"]
     begins, ends = ([e for e in events if e["ph"] == phase] for phase in "sf")
     assert len(begins) == len(ends) == 8  # activations there and gradients back, 4 micro-batches
@@ -109,7 +109,7 @@ def test_a_flow_joins_the_send_of_a_message_to_its_receive(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
-    ["x=8,y=2,z=64,data=32,recompute=full", "x=8,z=32,pipe=4,data=32,micro_batch=2,recompute=full"],
+    ["tp=8,y=2,z=64,dp=32,recompute=full", "tp=8,z=32,pp=4,dp=32,mbs=2,recompute=full"],
 )
 def test_the_trace_of_32768_ranks_stays_under_20_megabytes(plan: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"

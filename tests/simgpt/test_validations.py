@@ -26,7 +26,7 @@ def test_the_host_validation_fails_above_its_tolerance(
     tolerance: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half as long again and half as long: 50 % on average."""
-    plan = parse_plan("data=1", batch=1)
+    plan = parse_plan("dp=1", batch=1)
     rows = [host.HostRow("tiny-1m", plan, predicted_s, 1.0, 1, 1) for predicted_s in (1.5, 0.5)]
     monkeypatch.setattr(host, "validate_host", lambda *_, **__: iter(rows))
     monkeypatch.setattr("executor.launching.launch.require_torch", lambda: None)

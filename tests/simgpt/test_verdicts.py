@@ -17,7 +17,7 @@ ASKED = ("gpt-5b", "-m", "perlmutter", "-n", "8", "--batch", "16")
 PLAN = ("--plan", "z=8,mbs=1")
 SEARCHED: dict[str, Any] = {
     **{"model": "gpt-5b", "machine": "perlmutter", "devices": 8, "batch": 16, "top": 1},
-    "plan": "pipe=1,x=1,y=1,zero=1,micro_batch=1,overlap=all,order=x-y-z-data-pipe",
+    "plan": "pp=1,tp=1,y=1,zero=1,mbs=1,overlap=all,order=tp-dp-pp",
 }
 ANCHOR = """
 model = "gpt-5b"

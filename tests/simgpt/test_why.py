@@ -14,9 +14,9 @@ from tests.messages import assert_names
 from tests.simgpt.face import asked, assert_golden, simgpt
 from topologies.files.units import format_quantity
 
-SMALL = ("tiny-30k", "-m", "frontier", "--plan", "x=2,data=2", "--batch", "4")
+SMALL = ("tiny-30k", "-m", "frontier", "--plan", "tp=2,dp=2", "--batch", "4")
 VARIED = ("device.launch", "node.nics.bandwidth", "interconnect.link_bandwidth")
-WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,data=rest", "--batch", "32")
+WHY = ("why", "tiny-1m", "-m", "frontier", "-n", "32", "--plan", "z=8,dp=rest", "--batch", "32")
 
 
 def test_the_answer_reads_as_its_golden_file() -> None:
@@ -29,7 +29,7 @@ def test_the_answer_reads_as_its_golden_file() -> None:
 def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
     """The range is above the budget, whose last row is a sum, and what both are is below it."""
     rows = " ".join(asked(*WHY).out.split())
-    above, row, below = (rows.index(part) for part in ("8 of 10", "sum of squares", "the range"))
+    above, row, below = (rows.index(part) for part in ("80 % range", "sum of squares", "the range"))
     assert above < row < below
 
 
@@ -57,7 +57,7 @@ def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_nam
         return [each for each in found if each.name in VARIED]
 
     monkeypatch.setattr("simulator.explain.why.parameters", few)
-    question = "tiny-2m", "kestrel", "x=2,y=8"
+    question = "tiny-2m", "kestrel", "tp=2,y=8"
     said = api.why(*question, devices=16, batch=16)
     why = said.to_dict()["why"]
     bent = {each["change"]: each["switches"] for each in why["better_machines"]}
@@ -82,8 +82,8 @@ def test_where_a_tuner_switches_algorithms_the_change_and_the_algorithms_are_nam
         (2, "why", "MODEL"),
         (2, "why nope -m frontier -n 8", "nope"),
         (2, "why gpt-5b -m fronteir -n 8", "fronteir frontier"),
-        (3, "why tiny-30k -m frontier --plan x=3", "heads=8 ffn=128 2"),
-        (2, "why tiny-30k -m frontier --plan data=2 -o /nowhere/x", "-o /nowhere"),
+        (3, "why tiny-30k -m frontier --plan tp=3", "heads=8 ffn=128 2"),
+        (2, "why tiny-30k -m frontier --plan dp=2 -o /nowhere/x", "-o /nowhere"),
     ],
 )
 def test_wrong_input_is_one_sentence(status: int, command: str, named: str) -> None:

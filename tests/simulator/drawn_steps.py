@@ -41,7 +41,7 @@ class DrawnStep:
     def simulated(self, *, fold: bool) -> StepResult:
         """The step, with what repeats left out or without."""
         fabric = SmallFabric(bytes_per_s=self.bytes_per_s, compute_share=self.share)
-        simulate = simulate_pipeline if self.plan.pipe > 1 else simulate_step
+        simulate = simulate_pipeline if self.plan.pp > 1 else simulate_step
         return simulate(self.gpt, self.plan, SmallCosts(issue_s=self.issue_s), fabric, fold=fold)
 
     def is_exact(self) -> bool:
@@ -57,11 +57,11 @@ def drawn_steps(seed: int) -> Iterator[DrawnStep]:
         row: Row = {name: chance.choice(values) for name, values in OPTIONS.items()}
         row["micro_batches"] = chance.choice(MICRO_BATCHES)
         if chance.random() < 0.5:
-            row["pipe"] = 1
+            row["pp"] = 1
         if ranks_of(row) > MOST_RANKS or is_refused(row) or not is_legal(row):
             continue
         gpt, plan = case(row)
-        if plan.pipe == 1 and not plan.stage_layers:
+        if plan.pp == 1 and not plan.stage_layers:
             gpt = replace(gpt, layers=chance.choice(LAYERS))
         yield DrawnStep(
             gpt, plan, chance.choice(BANDWIDTHS), chance.choice(SHARES), chance.choice(ISSUE_S)
@@ -77,7 +77,7 @@ def main(count: int, seed: int = 0) -> int:
             if not step.is_exact():
                 differ.append(step)
                 print(f"differs: {step}")
-    stages = Counter("pipelines" if step.plan.pipe > 1 else "of one stage" for step in steps)
+    stages = Counter("pipelines" if step.plan.pp > 1 else "of one stage" for step in steps)
     print(", ".join(f"{number} {kind}" for kind, number in sorted(stages.items())))
     print(f"{len(differ)} of {count} differ")
     return 1 if differ else 0

@@ -88,7 +88,7 @@ def test_norms_gates_and_sums_of_an_mi355x_take_what_was_measured() -> None:
 
 def test_norms_are_general_ones_under_stacks_that_have_others_for_some_widths() -> None:
     """Megatron's have them by Transformer Engine; simgpt's own executor has one norm."""
-    gpt, plan = find_model("gpt-5b"), parse_plan("data=8")
+    gpt, plan = find_model("gpt-5b"), parse_plan("dp=8")
     machine = build_machine(Parts("mi355x", 1))
     wide = Op("norm", "rmsnorm_grad", (), (), nbytes=6 * 8192 * 7168, attributes={"columns": 7168})
     primus, own = (stack.kernels(gpt, plan, machine) for stack in (load_stack("primus"), EXECUTOR))
@@ -122,7 +122,7 @@ def test_the_fit_reads_masked_rows_and_finds_what_made_them(tmp_path: Path) -> N
 def test_a_norm_says_its_columns() -> None:
     """Of the residual stream of DeepSeek-V2 and of the latents of its keys and queries."""
     gpt = replace(find_model("deepseek-v2"), layers=2)
-    ops = lower(gpt, parse_plan("batch=1,micro_batch=1")).ops
+    ops = lower(gpt, parse_plan("batch=1,mbs=1")).ops
     found = {(op.kind, op.attributes["columns"]) for op in ops if op.kind.startswith("rmsnorm")}
     kinds = ("rmsnorm", "rmsnorm_grad")
     assert found == {(kind, columns) for kind in kinds for columns in (512, 1536, 5120)}

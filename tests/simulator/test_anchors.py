@@ -162,7 +162,7 @@ def test_models_with_experts_have_ranges_of_their_own() -> None:
 
 @pytest.fixture(scope="module")
 def step() -> Prediction:
-    plan = parse_plan("z=4,data=rest", devices=8, batch=16)
+    plan = parse_plan("z=4,dp=rest", devices=8, batch=16)
     return predict(find_model("tiny-2m"), plan, load_machine("perlmutter"))
 
 
@@ -194,6 +194,6 @@ def replace_device(place: Place) -> Place:
 
 
 def test_a_place_tells_a_plan_from_another(step: Prediction) -> None:
-    other = replace(step, plan=replace(step.plan, micro_batch=1))
+    other = replace(step, plan=replace(step.plan, mbs=1))
     assert step.place.question == other.place.question
     assert distance(step.place, other.place).plan == 1.0

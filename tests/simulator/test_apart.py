@@ -17,7 +17,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan_text import parse_plan
 
-TURNS = "expert=8,data=8,micro_batch=1,overlap=dp+a2a"
+TURNS = "ep=8,dp=8,mbs=1,overlap=dp+a2a"
 MIXTURE = GPT(
     name="mixture",
     layers=4,
@@ -43,15 +43,15 @@ MIXTURE = GPT(
         (f"{TURNS},dispatcher=all_gather", ("overlap=a2a", "dispatcher=all_gather")),
         (f"{TURNS},precision=fp32", ("overlap=a2a", "precision=fp32")),
         (
-            "expert=8,data=8,overlap=shared,dispatcher=all_gather",
+            "ep=8,dp=8,overlap=shared,dispatcher=all_gather",
             ("overlap=shared", "dispatcher=all_gather"),
         ),
         (
-            "expert=8,data=8,overlap=shared,recompute=shared_experts",
+            "ep=8,dp=8,overlap=shared,recompute=shared_experts",
             ("overlap=shared", "recompute=shared_experts"),
         ),
-        ("data=8,recipe=fp8-delayed,recompute=layernorm", ("recompute=layernorm",)),
-        ("data=8,recipe=fp8-delayed,recompute=moe_act+mlp", ("recompute=moe_act",)),
+        ("dp=8,recipe=fp8-delayed,recompute=layernorm", ("recompute=layernorm",)),
+        ("dp=8,recipe=fp8-delayed,recompute=moe_act+mlp", ("recompute=moe_act",)),
     ],
 )
 def test_what_megatron_core_refuses_is_refused_by_name(
@@ -65,9 +65,9 @@ def test_what_megatron_core_refuses_is_refused_by_name(
     "plan",
     [
         f"{TURNS},recompute=layernorm+moe_act",
-        "expert=8,data=8,overlap=dp+shared,recompute=full",
-        "data=8,recipe=fp8-delayed,recompute=full",
-        "data=8,recipe=mxfp8,recompute=layernorm+moe_act",
+        "ep=8,dp=8,overlap=dp+shared,recompute=full",
+        "dp=8,recipe=fp8-delayed,recompute=full",
+        "dp=8,recipe=mxfp8,recompute=layernorm+moe_act",
     ],
 )
 def test_each_runs_without_the_other(plan: str) -> None:
@@ -82,7 +82,7 @@ def test_stacks_without_a_source_refuse_none() -> None:
 def searched(**how: Any) -> set[tuple[bool, str]]:
     """Of all plans of a search whether they have a2a, and what they recompute."""
     stack = load_stack("megatron-core")
-    problem = SearchProblem(MIXTURE, 8, 8, {"micro_batch": 1, "zero": 1}, stack=stack)
+    problem = SearchProblem(MIXTURE, 8, 8, {"mbs": 1, "zero": 1}, stack=stack)
     found = set()
     for space in spaces_of(replace(problem, **how)):
         for plan in every_plan(space):
@@ -100,7 +100,7 @@ def test_a_search_tries_what_the_stack_runs() -> None:
 
 
 def test_a_search_refuses_the_pair_that_is_fixed() -> None:
-    fixed = {"micro_batch": 1, "recompute": "full"}
+    fixed = {"mbs": 1, "recompute": "full"}
     with pytest.raises(PlanCannotRunError, check=names("overlap=a2a", "recompute=full")):
         searched(fixed=fixed, also={"overlap": ("a2a",)})
 

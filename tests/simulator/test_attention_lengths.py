@@ -16,7 +16,7 @@ from workload.plan import Plan
 
 H100 = load_machine("dgx-h100")
 PEAK = 989e12
-PLAN = Plan(data=8, batch=8, micro_batch=1)
+PLAN = Plan(dp=8, batch=8, mbs=1)
 
 
 def halves_of(stack: str) -> Halves | None:

@@ -104,7 +104,7 @@ def test_no_pass_comes_sooner_where_messages_block(
 
 def test_messages_stand_among_the_passes_in_deepspeeds_order() -> None:
     """Stage 1 of 4, with five micro-batches: three forward passes ahead."""
-    program = lower(replace(TINY, layers=4), plan_of(5, pipe=4), 1, habits=BLOCKING)
+    program = lower(replace(TINY, layers=4), plan_of(5, pp=4), 1, habits=BLOCKING)
     line = [op for op in program.ops if op.is_message]
     assert {op.stream for op in line} == {COMPUTE}
     words = [f"{op.kind[0]}{op.direction[0]}{op.micro_batch}" for op in line]
@@ -132,11 +132,11 @@ def test_slots_and_blocking_messages_equal_their_ops(
     """Of fewer micro-batches than stages too, where no stage comes to its steady state."""
     gpt = replace(TINY, layers=stages)
     worlds: tuple[tuple[tuple[str, ...], dict[str, int]], ...] = (
-        *(((), {}), (("dp",), {"data": 2}), ((), {"x": 2})),
+        *(((), {}), (("dp",), {"dp": 2}), ((), {"tp": 2})),
     )
     for count, bytes_per_s in ((1, 1e6), (3, 1e8), (most, 1e7)):
         for overlap, grid in worlds:
-            plan = plan_of(count, **grid, pipe=stages, overlap=overlap)
+            plan = plan_of(count, **grid, pp=stages, overlap=overlap)
             assert_slots_equal_ops(gpt, plan, bytes_per_s, habits=habits)
 
 
@@ -147,7 +147,7 @@ def test_both_walks_of_the_path_fill_the_step_and_every_rank_agrees(
 ) -> None:
     gpt, costs = replace(TINY, layers=stages), SmallCosts(issue_s=1e-6)
     fabric = SmallFabric(bytes_per_s=1e7, devices_per_node=64, axes_share=False)
-    plan = plan_of(count, data=2, pipe=stages, overlap=())
+    plan = plan_of(count, dp=2, pp=stages, overlap=())
     step = sum(simulate_pipeline(gpt, plan, costs, fabric, habits=BLOCKING).parts_ticks.values())
     parts = path_parts(gpt, plan, costs, fabric, PLAIN, BLOCKING)
     assert (sum(parts.values()), min(parts.values()) >= 0) == (step, True)
@@ -179,19 +179,19 @@ def test_stacks_on_deepspeeds_pipeline_engine_block(name: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({"interleave": 2}, ("schedule=1f1b", "interleave=1")),
-        ({"schedule": "gpipe"}, ("schedule=1f1b", "interleave=1")),
+        ({"vpp": 2}, ("schedule=1f1b", "vpp=1")),
+        ({"schedule": "gpipe"}, ("schedule=1f1b", "vpp=1")),
         ({"overlap": ("pp",)}, ("pp", "overlap")),
     ],
 )
 def test_plans_that_need_messages_beside_compute_are_refused(
     keys: dict[str, object], named: tuple[str, ...]
 ) -> None:
-    plan = Plan(pipe=2, batch=8, micro_batch=1, **({"overlap": ()} | keys))  # type: ignore[arg-type]
+    plan = Plan(pp=2, batch=8, mbs=1, **({"overlap": ()} | keys))  # type: ignore[arg-type]
     with pytest.raises(PlanCannotRunError, check=names(*named)):
         stack_of(messages=DEEPSPEED).check(plan)
     stack_of().check(plan)
-    stack_of(messages=DEEPSPEED).check(replace(plan, pipe=1, interleave=1))
+    stack_of(messages=DEEPSPEED).check(replace(plan, pp=1, vpp=1))
 
 
 def test_a_users_file_that_says_so_makes_messages_block(tmp_path: Path) -> None:
@@ -199,15 +199,13 @@ def test_a_users_file_that_says_so_makes_messages_block(tmp_path: Path) -> None:
     file.write_text(
         'base = "other"\ntitle = "t"\nsource = "s"\n[kernels]\nmessages = "deepspeed"\n'
     )
-    plan = Plan(pipe=2, batch=8, micro_batch=1, overlap=("pp",))
+    plan = Plan(pp=2, batch=8, mbs=1, overlap=("pp",))
     with pytest.raises(PlanCannotRunError, check=names("pp", "overlap")):
         load_stack(str(file)).check(plan)
 
 
 def test_a_search_leaves_out_what_blocking_messages_cannot_run() -> None:
     for stack, interleaves in ((load_stack("megatron-deepspeed"), {1}), (stack_of(), {1, 2})):
-        problem = SearchProblem(
-            replace(TINY, layers=4), 4, 8, {"micro_batch": 1, "pipe": 2}, stack=stack
-        )
+        problem = SearchProblem(replace(TINY, layers=4), 4, 8, {"mbs": 1, "pp": 2}, stack=stack)
         plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-        assert {plan.interleave for plan in plans if plan.schedule == "1f1b"} == interleaves
+        assert {plan.vpp for plan in plans if plan.schedule == "1f1b"} == interleaves

@@ -32,9 +32,9 @@ def parts(run: SimulatedOps, copies: Sequence[int] = ()) -> dict[str, float]:
 def test_waiting_is_charged_to_what_was_over_last() -> None:
     """Two pairs of each axis share a node, so 1 MB over x takes 2 s, and 3 MB over y take 6."""
     program = by_hand(
-        "x=2,y=2",
+        "tp=2,y=2",
         compute("first", writes="a b"),
-        reduce("short", "a", "x", MB, "x"),
+        reduce("short", "a", "tp", MB, "tp"),
         reduce("long", "b", "y", 3 * MB, "y"),
         compute("beside", writes="c"),
         compute("last", reads="a b c", writes="d"),
@@ -45,39 +45,39 @@ def test_waiting_is_charged_to_what_was_over_last() -> None:
 
 def test_a_collective_on_the_compute_stream_counts_whole_and_one_behind_all_compute_too() -> None:
     program = by_hand(
-        "x=2",
+        "tp=2",
         compute("first", writes="a b"),
-        reduce("blocking", "a", "x", MB),
-        reduce("tail", "b", "x", 3 * MB, "x"),
+        reduce("blocking", "a", "tp", MB),
+        reduce("tail", "b", "tp", 3 * MB, "tp"),
         compute("last", reads="a", writes="c"),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=2)
     run = simulated(program, fabric, first=1.0, last=0.5)
     over = to_seconds(int(run.end.max()))
     found = parts(run)
-    assert found == {"compute": 1.5, "x": over - 1.5}
-    assert found["x"] > 3.0
+    assert found == {"compute": 1.5, "tp": over - 1.5}
+    assert found["tp"] > 3.0
 
 
 def test_an_op_that_stands_for_three_waits_three_times() -> None:
     program = by_hand(
-        "x=2",
+        "tp=2",
         compute("first", writes="a"),
-        reduce("sum", "a", "x", MB, "x"),
+        reduce("sum", "a", "tp", MB, "tp"),
         compute("last", reads="a", writes="b"),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=2)
     run = simulated(program, fabric, first=1.0, last=0.5)
-    assert parts(run) == {"compute": 1.5, "x": 1.0}
-    assert parts(run, [1, 3, 3]) == {"compute": 2.5, "x": 3.0}
+    assert parts(run) == {"compute": 1.5, "tp": 1.0}
+    assert parts(run, [1, 3, 3]) == {"compute": 2.5, "tp": 3.0}
 
 
 def test_the_step_is_that_of_the_ranks_that_are_over_last() -> None:
-    """x=3 on nodes of 4: groups that lie in two nodes begin 1 s later, and so end."""
+    """tp=3 on nodes of 4: groups that lie in two nodes begin 1 s later, and so end."""
     program = by_hand(
-        "x=3,data=4", reduce("inner", "a", "x", 0), compute("work", reads="a", writes="b")
+        "tp=3,dp=4", reduce("inner", "a", "tp", 0), compute("work", reads="a", writes="b")
     )
     run = simulated(program, SmallFabric(bytes_per_s=1e6, launch_s=1.0), work=1.0)
     assert run.end.max(axis=1).tolist() == [2 * 10**12, 3 * 10**12]
     assert last_to_end(run.end) == 1
-    assert parts(run) == {"compute": 1.0, "x": 2.0}
+    assert parts(run) == {"compute": 1.0, "tp": 2.0}

@@ -38,7 +38,7 @@ MB = 1_000_000
 ONE_NIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=1)  # 1 MB in 1 s, alone
 
 
-def spans(*ops: Op, plan: str = "x=2,y=2", **costs: float) -> dict[str, tuple[float, float]]:
+def spans(*ops: Op, plan: str = "tp=2,y=2", **costs: float) -> dict[str, tuple[float, float]]:
     timeline = simulate_timeline([by_hand(plan, *ops)], GivenSeconds(**costs), ONE_NIC)
     return {span.op.name: (span.start_s, span.end_s) for span in timeline.of_rank(0)}
 
@@ -47,7 +47,7 @@ def test_two_axes_through_one_nic_share_it_while_they_overlap() -> None:
     """Over x half is done when the other begins; the rest takes twice as long. Over y half is done
     by then, and the rest takes its time alone."""
     times = spans(
-        reduce("over.x", "a", "x", MB, "x"),
+        reduce("over.x", "a", "tp", MB, "tp"),
         compute("work", writes="b"),
         reduce("over.y", "b", "y", MB, "y"),
         work=0.5,
@@ -58,7 +58,7 @@ def test_two_axes_through_one_nic_share_it_while_they_overlap() -> None:
 
 def test_a_short_collective_delays_a_long_one_by_its_own_time() -> None:
     times = spans(
-        reduce("over.x", "a", "x", MB, "x"),
+        reduce("over.x", "a", "tp", MB, "tp"),
         compute("work", writes="b"),
         reduce("over.y", "b", "y", MB // 4),
         work=0.5,
@@ -68,12 +68,12 @@ def test_a_short_collective_delays_a_long_one_by_its_own_time() -> None:
 
 
 def test_three_at_once_get_a_third_each() -> None:
-    ops = [reduce(f"over.{axis}", axis, axis, MB, axis) for axis in ("x", "y", "z")]
-    assert set(spans(*ops, plan="x=2,y=2,z=2").values()) == {(0.0, 3.0)}
+    ops = [reduce(f"over.{axis}", axis, axis, MB, axis) for axis in ("tp", "y", "z")]
+    assert set(spans(*ops, plan="tp=2,y=2,z=2").values()) == {(0.0, 3.0)}
 
 
 def test_two_collectives_of_one_axis_share_its_links() -> None:
-    times = spans(reduce("aside", "a", "x", MB, "x"), reduce("blocking", "b", "x", MB))
+    times = spans(reduce("aside", "a", "tp", MB, "tp"), reduce("blocking", "b", "tp", MB))
     assert times == {"aside": (0.0, 2.0), "blocking": (0.0, 2.0)}
 
 
@@ -81,15 +81,15 @@ def test_each_of_one_axis_keeps_its_own_pace_beside_another() -> None:
     """A quarter of the bytes at half the rate, then all of them at half the rate."""
     times = spans(
         reduce("over.y", "a", "y", 4 * MB, "y"),
-        reduce("small", "b", "x", MB // 4, "x"),
-        reduce("large", "c", "x", MB, "x"),
+        reduce("small", "b", "tp", MB // 4, "tp"),
+        reduce("large", "c", "tp", MB, "tp"),
     )
     assert times == {"over.y": (0.0, 5.25), "small": (0.0, 0.5), "large": (0.5, 2.5)}
 
 
 def test_one_that_begins_as_another_ends_does_not_slow_it() -> None:
     times = spans(
-        reduce("over.x", "a", "x", MB, "x"),
+        reduce("over.x", "a", "tp", MB, "tp"),
         compute("work", writes="b"),
         reduce("over.y", "b", "y", MB, "y"),
         work=1.0,
@@ -99,8 +99,8 @@ def test_one_that_begins_as_another_ends_does_not_slow_it() -> None:
 
 def test_a_ring_is_as_slow_as_its_slowest_member() -> None:
     """Ranks 0-1 and 2-3 meet over x, 1 and 3 over y: one member in two is enough for half pace."""
-    x, y = reduce("over.x", "a", "x", MB, "x"), reduce("over.y", "b", "y", MB // 2, "y")
-    network = classes_of([by_hand("x=2,y=2", x, y)], ONE_NIC, unfold=True)
+    x, y = reduce("over.x", "a", "tp", MB, "tp"), reduce("over.y", "b", "y", MB // 2, "y")
+    network = classes_of([by_hand("tp=2,y=2", x, y)], ONE_NIC, unfold=True)
     env = simpy.Environment()
     landed: list[tuple[str, float]] = []
     traffic = Contention[str](env, network, lambda name: landed.append((name, env.now)))
@@ -111,7 +111,7 @@ def test_a_ring_is_as_slow_as_its_slowest_member() -> None:
 
 
 WORLDS = {
-    "plan": st.sampled_from(["x=2,y=2,z=2", "z=4,data=2", "x=3,z=2,data=2", "data=6", "y=3,z=2"]),
+    "plan": st.sampled_from(["tp=2,y=2,z=2", "z=4,dp=2", "tp=3,z=2,dp=2", "dp=6", "y=3,z=2"]),
     "overlap": st.sampled_from(["all", "oar", "ors+oag", "oar+ors+oag", "ors+dp"]),
     "bytes_per_s": st.floats(1e6, 1e11),
 }
@@ -183,9 +183,9 @@ def test_more_work_on_one_axis_lets_no_other_end_sooner(
     sizes: list[int], grown: int, by: int
 ) -> None:
     def ends(sizes: list[int]) -> list[float]:
-        named = zip("xyz", sizes, strict=False)
+        named = zip(("tp", "y", "z"), sizes, strict=False)
         ops = [reduce(axis, axis, axis, nbytes, axis) for axis, nbytes in named]
-        return [end for _, end in spans(*ops, plan="x=2,y=2,z=2").values()]
+        return [end for _, end in spans(*ops, plan="tp=2,y=2,z=2").values()]
 
     more = [n + by if index == grown else n for index, n in enumerate(sizes)]
     assert all(a >= b - 4e-12 for a, b in zip(ends(more), ends(sizes), strict=True))
@@ -211,7 +211,7 @@ def test_rank_classes_have_the_timing_of_every_rank_however_ranks_are_placed(
 @given(order=st.permutations(range(4)))
 def test_renumbering_like_nodes_changes_nothing(order: list[int]) -> None:
     machine = load_machine("frontier")
-    gpt, plan = replace(find_model("gpt-5b"), layers=4), plan_of("x=4,y=2,z=2,data=2", 2)
+    gpt, plan = replace(find_model("gpt-5b"), layers=4), plan_of("tp=4,y=2,z=2,dp=2", 2)
     nodes = [order[rank // 8] for rank in range(32)]
     placement = Placement(np.array(nodes, dtype=np.int64), np.arange(32, dtype=np.int64) % 8)
     assert predict(gpt, plan, machine, placement=placement) == predict(gpt, plan, machine)

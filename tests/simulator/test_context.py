@@ -28,8 +28,8 @@ MANY = replace(SMALL, kv_heads=0)  # as many heads of keys as Ulysses splits in 
 
 
 def exchanged(context: int, kind: str) -> list[Op]:
-    plan = parse_plan({"context": context, "context_kind": kind, "batch": 1})
-    return [op for op in lower(SMALL, plan).ops if op.axes == ("context",)]
+    plan = parse_plan({"cp": context, "context_kind": kind, "batch": 1})
+    return [op for op in lower(SMALL, plan).ops if op.axes == ("cp",)]
 
 
 @pytest.mark.parametrize("context", [2, 4])
@@ -39,14 +39,14 @@ def test_the_ring_moves_keys_and_values_once_less_than_their_gradients(context: 
     ops = [op for op in exchanged(context, "ring") if op.kind == "ring_shift"]
     assert {op.nbytes for op in ops} == {4096 // context * 4 * 64 * 2}
     assert len(ops) == SMALL.layers * (3 * context - 2)
-    assert {op.stream for op in ops} == {"context"}
+    assert {op.stream for op in ops} == {"cp"}
 
 
 def test_keys_and_values_of_latent_attention_go_around_in_their_own_widths() -> None:
     """Of 2048 rows 8 heads of keys 64 + 32 wide and of values 48."""
     gpt = replace(MANY, biases=False, positions="rope", head_width=64)
     gpt = replace(gpt, kv_rank=96, rope_width=32, value_width=48)
-    program = lower(gpt, parse_plan("context=2"))
+    program = lower(gpt, parse_plan("cp=2"))
     shifts = [op for op in program.ops if op.kind == "ring_shift"]
     assert {op.nbytes for op in shifts} == {2048 * 8 * (96 + 48) * 2}
     assert program.model_flops == gpt.model_flops(program.plan.batch)
@@ -54,27 +54,27 @@ def test_keys_and_values_of_latent_attention_go_around_in_their_own_widths() -> 
 
 def test_neighbours_that_trade_heads_shorten_the_ring() -> None:
     """Four ranks in a ring of two pairs: half of the heads of 2048 rows go to one other rank."""
-    plan = parse_plan("context=4,context_heads=2")
+    plan = parse_plan("cp=4,context_heads=2")
     program = lower(MANY, plan)
     assert program.model_flops == MANY.model_flops(plan.batch)
     shifts = [op for op in program.ops if op.kind == "ring_shift"]
-    assert {(op.axes, op.nbytes) for op in shifts} == {(("outer_context",), 2048 * 2 * 4 * 64 * 2)}
+    assert {(op.axes, op.nbytes) for op in shifts} == {(("outer_cp",), 2048 * 2 * 4 * 64 * 2)}
     assert len(shifts) == MANY.layers * (3 * 2 - 2)
     traded = [op for op in program.ops if op.kind == "all_to_all"]
-    assert {op.axes for op in traded} == {("inner_context",)}
+    assert {op.axes for op in traded} == {("inner_cp",)}
     assert traded[0].nbytes == 2 * 1024 * 3 * 4 * 64 * 2
-    assert plan.grid.groups("inner_context").tolist() == [[0, 1], [2, 3]]
-    assert plan.grid.groups("outer_context").tolist() == [[0, 2], [1, 3]]
+    assert plan.grid.groups("inner_cp").tolist() == [[0, 1], [2, 3]]
+    assert plan.grid.groups("outer_cp").tolist() == [[0, 2], [1, 3]]
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("context=4,context_heads=2,context_kind=ulysses", ("context_kind=ring",)),
-        ("context=4,context_heads=3", ("context_heads=3", "context=4")),
-        ("context=4,context_heads=4", ("context_heads=4", "context_kind=ulysses")),
-        ("context=2,x=4,context_heads=1,context_kind=ulysses", ("x*context=8",)),
-        ("context=8,context_heads=2,expert=4", ("expert=4", "context=8", "context_heads=2")),
+        ("cp=4,context_heads=2,context_kind=ulysses", ("context_kind=ring",)),
+        ("cp=4,context_heads=3", ("context_heads=3", "cp=4")),
+        ("cp=4,context_heads=4", ("context_heads=4", "context_kind=ulysses")),
+        ("cp=2,tp=4,context_heads=1,context_kind=ulysses", ("tp*cp=8",)),
+        ("cp=8,context_heads=2,ep=4", ("ep=4", "cp=8", "context_heads=2")),
     ],
 )
 def test_cores_that_cannot_be_shared_so_are_refused(text: str, named: tuple[str, ...]) -> None:
@@ -90,19 +90,19 @@ def test_all_keys_and_values_are_gathered_twice_and_their_gradients_scattered_on
 def test_ulysses_sends_heads_of_all_three_and_gets_contexts_back() -> None:
     """A rank's 1024 rows of 8 + 2 heads of queries, keys and values and of 8 of contexts, and so
     their gradients."""
-    plan = parse_plan("context=2,context_kind=ulysses")
+    plan = parse_plan("cp=2,context_kind=ulysses")
     ops = [op for op in lower(replace(SMALL, sequence=2048), plan).ops if op.kind == "all_to_all"]
     assert [op.nbytes // (1024 * 64 * 2) for op in ops] == [12, 8] * 2 + [8, 12] * 2
-    with pytest.raises(PlanCannotRunError, check=names("x*context=4", "kv_heads=2")):
-        lower(SMALL, parse_plan("context=4,context_kind=ulysses"))
+    with pytest.raises(PlanCannotRunError, check=names("tp*cp=4", "kv_heads=2")):
+        lower(SMALL, parse_plan("cp=4,context_kind=ulysses"))
 
 
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        ("context=4", 1024),
-        ("context=4,context_kind=ulysses", 4096),
-        ("context=4,context_heads=2", 2048),
+        ("cp=4", 1024),
+        ("cp=4,context_kind=ulysses", 4096),
+        ("cp=4,context_heads=2", 2048),
     ],
 )
 def test_a_core_drops_probabilities_of_as_many_tokens_as_it_has(text: str, tokens: int) -> None:
@@ -114,8 +114,8 @@ def test_a_core_drops_probabilities_of_as_many_tokens_as_it_has(text: str, token
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_ranks_together_do_the_flops_of_one(kind: str) -> None:
-    whole = lower(MANY, parse_plan("data=1"))
-    for text in ("context=8", "context=2,x=2,data=2", "context=4,y=2"):
+    whole = lower(MANY, parse_plan("dp=1"))
+    for text in ("cp=8", "cp=2,tp=2,dp=2", "cp=4,y=2"):
         split = lower(MANY, parse_plan(f"{text},context_kind={kind}"))
         batch = split.plan.batch
         assert split.model_flops == batch * whole.model_flops == MANY.model_flops(batch)
@@ -123,7 +123,7 @@ def test_all_ranks_together_do_the_flops_of_one(kind: str) -> None:
 
 def test_a_rings_steps_take_as_long_as_half_of_the_square_without_a_mask() -> None:
     """Nor have blocks on the diagonal anything to throw away."""
-    ops = lower(SMALL, parse_plan("context=4")).ops
+    ops = lower(SMALL, parse_plan("cp=4")).ops
     device = DGX.device
     times = [
         attention_s(device, 1e15, op)
@@ -139,7 +139,7 @@ def test_only_a_rings_first_step_has_the_mask(more: str) -> None:
     """Later ones have the keys of earlier ranks for all queries, or of later ranks for half. So
     kernels drop nothing there; a ring over half of the ranks has half of the steps."""
     steps = 2 if "heads" in more else 4
-    ops = lower(MANY, parse_plan(f"context=4{more}")).ops
+    ops = lower(MANY, parse_plan(f"cp=4{more}")).ops
     for kind in ATTENTIONS:
         own = [op for op in ops if op.kind == kind and op.part.layer == 0]
         assert len(own) in (steps, 2 * steps)  # attention alone runs again
@@ -148,17 +148,15 @@ def test_only_a_rings_first_step_has_the_mask(more: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "text", one_in(3, ["pipe=2,data=2,micro_batch=1", "data=2", "x=2,recompute=full"])
-)
+@pytest.mark.parametrize("text", one_in(3, ["pp=2,dp=2,mbs=1", "dp=2", "tp=2,recompute=full"]))
 def test_folded_and_unfolded_steps_are_the_same(kind: str, text: str) -> None:
-    plan = parse_plan(f"context=4,context_kind={kind},{text}", batch=8)
+    plan = parse_plan(f"cp=4,context_kind={kind},{text}", batch=8)
     gpt = replace(MANY, layers=6)
     folded, whole = (predict(gpt, plan, DGX, fold=fold) for fold in (True, False))
     assert folded.step_s == whole.step_s
     assert folded.memory == whole.memory
     assert folded.comm_bytes == whole.comm_bytes
-    peaks = [lower(gpt, plan, stage).peak.total_bytes for stage in range(plan.pipe)]
+    peaks = [lower(gpt, plan, stage).peak.total_bytes for stage in range(plan.pp)]
     assert folded.memory.peak_bytes == max(peaks)
 
 
@@ -167,7 +165,7 @@ def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
     grows with the square of the sequence."""
     gpt = replace(find_model("llama-3.1-8b"), sequence=1 << 20)
     peaks = [
-        predict(gpt, parse_plan(f"x=8,context={c},sp=true,zero=1,recompute=full"), DGX).memory
+        predict(gpt, parse_plan(f"tp=8,cp={c},sp=true,zero=1,recompute=full"), DGX).memory
         for c in (1, 2, 4)
     ]
     activations = [each.parts["activations"] for each in peaks]
@@ -180,7 +178,7 @@ def test_a_million_tokens_fit_where_enough_devices_split_them() -> None:
 
 @pytest.mark.parametrize("how", ["context_kind=ring", "context_kind=all_gather"])
 def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
-    """2^20 tokens of Llama 3.1 8B over x=8 and context=16, layers recomputed: 65,536 rows a rank.
+    """2^20 tokens of Llama 3.1 8B over tp=8 and cp=16, layers recomputed: 65,536 rows a rank.
 
     The peak is at the loss' gradient. Then 32 layers have kept their inputs, of 8,192 of these rows
     each (sequence parallelism), and the last norm its source, its output and 4 bytes a row; of an
@@ -189,7 +187,7 @@ def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
     16 ranks, those of the norms whole.
     """
     gpt = replace(find_model("llama-3.1-8b"), sequence=1 << 20)
-    plan = parse_plan(f"x=8,context=16,sp=true,zero=1,recompute=full,{how}", batch=1)
+    plan = parse_plan(f"tp=8,cp=16,sp=true,zero=1,recompute=full,{how}", batch=1)
     program = lower(gpt, plan)
     rows, vocab, norms = 65_536, 128_256 // 8, 65 * 4096
     inputs = (32 + 2) * rows // 8 * 4096 * 2 + 4 * rows // 8
@@ -216,11 +214,11 @@ def test_latents_are_gathered_in_place_of_keys_and_values() -> None:
     """Of 4096 rows 96 numbers and 32 of positions go to all ranks, twice, and their gradients back,
     in place of 8 heads 96 + 48 wide; each rank leads all rows up twice, of which the model has a
     fourth once."""
-    text = "context=4,context_kind=all_gather"
+    text = "cp=4,context_kind=all_gather"
     plain, gathered = (
         lower(LATENT, parse_plan(text + more)) for more in ("", ",context_latents=true")
     )
-    ops = [op for op in gathered.ops if op.axes == ("context",) and op.part.layer == 0]
+    ops = [op for op in gathered.ops if op.axes == ("cp",) and op.part.layer == 0]
     exchanges = [op for op in ops if op.purpose == KEYS_EXCHANGE]
     numbers = [(op.kind, op.nbytes // (4096 * 2)) for op in exchanges]
     assert sorted(numbers) == sorted(
@@ -238,36 +236,36 @@ def test_latents_are_gathered_in_place_of_keys_and_values() -> None:
 def test_gathered_latents_are_a_fraction_of_the_keys_and_values_of_many_heads() -> None:
     """Of 16 heads 192 + 128 wide 512 + 64 numbers are left; the step is the shorter for it."""
     gpt = replace(find_model("deepseek-v2-lite"), sequence=32768, layers=2)
-    text = "context=16,data=4,micro_batch=1,expert=8,context_kind=all_gather"
+    text = "cp=16,dp=4,mbs=1,ep=8,context_kind=all_gather"
     machine = load_machine("8x8xH100,8xNDR")
     plain, latents = (
         predict(gpt, parse_plan(f"{text}{more}", batch=4), machine)
         for more in ("", ",context_latents=true")
     )
-    assert latents.comm_bytes["context"] / plain.comm_bytes["context"] < 0.25
+    assert latents.comm_bytes["cp"] / plain.comm_bytes["cp"] < 0.25
     assert latents.step_s < plain.step_s
 
 
 @pytest.mark.parametrize(
     ("gpt", "text", "named"),
     [
-        (LATENT, "context=2", ("1", "context_kind=all_gather")),
+        (LATENT, "cp=2", ("1", "context_kind=all_gather")),
         (
             LATENT,
-            "data=2,context_kind=all_gather",
+            "dp=2,context_kind=all_gather",
             ("context_latents=true", "context_kind=all_gather"),
         ),
         (
             LATENT,
-            "context=2,context_kind=all_gather,recompute=selective",
+            "cp=2,context_kind=all_gather,recompute=selective",
             ("context_latents=true", "recompute=none", "full", "selective"),
         ),
         (
             LATENT,
-            "context=2,context_kind=all_gather,recipe=fp8-tensorwise",
+            "cp=2,context_kind=all_gather,recipe=fp8-tensorwise",
             ("context_latents=true", "recipe=fp8-tensorwise"),
         ),
-        (MANY, "context=2,context_kind=all_gather", ("small", "kv_rank=0")),
+        (MANY, "cp=2,context_kind=all_gather", ("small", "kv_rank=0")),
     ],
 )
 def test_latents_that_cannot_be_gathered_are_refused(

@@ -119,7 +119,7 @@ def test_training_takes_whole_steps() -> None:
 
 
 def test_a_prediction_is_busy_while_it_computes() -> None:
-    plan = parse_plan("x=2,data=4", batch=8)
+    plan = parse_plan("tp=2,dp=4", batch=8)
     prediction = predict(find_model("tiny-1m"), plan, load_machine("frontier"))
     parts, cost = prediction.breakdown_s, prediction.cost
     assert cost.busy == pytest.approx((parts["compute"] + parts["optimizer"]) / prediction.step_s)

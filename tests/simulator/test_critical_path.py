@@ -39,7 +39,7 @@ FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0)  # two ranks all-reduce 1 MB
 
 
 def names(*ops: object, **seconds: float) -> list[str]:
-    program = by_hand("x=2", *ops)  # type: ignore[arg-type]
+    program = by_hand("tp=2", *ops)  # type: ignore[arg-type]
     path = simulated_step([program], GivenSeconds(**seconds), FABRIC).path()
     return [piece.op.name for piece in path]
 
@@ -47,7 +47,7 @@ def names(*ops: object, **seconds: float) -> list[str]:
 def test_of_two_streams_the_path_takes_the_one_that_the_last_op_waited_for() -> None:
     ops = (
         compute("first", writes="a"),
-        reduce("gather", "a", "x", 1_000_000, "x"),
+        reduce("gather", "a", "tp", 1_000_000, "tp"),
         compute("beside", writes="b"),
         compute("last", reads="a b", writes="c"),
     )
@@ -56,13 +56,13 @@ def test_of_two_streams_the_path_takes_the_one_that_the_last_op_waited_for() -> 
 
 
 def test_the_path_leads_through_the_rank_that_came_late_to_a_collective() -> None:
-    """x=3 on nodes of 4: ranks 3 to 5 lie in two nodes, so their first all-reduce takes 1 us more,
+    """tp=3 on nodes of 4: ranks 3 to 5 lie in two nodes, so their first all-reduce takes 1 us more,
     and rank 0 waits for its like in the all-reduce over data."""
     program = by_hand(
-        "x=3,data=4",
-        reduce("inner", "a", "x", 0),
+        "tp=3,dp=4",
+        reduce("inner", "a", "tp", 0),
         compute("work", reads="a", writes="b"),
-        reduce("outer", "b", "data", 0),
+        reduce("outer", "b", "dp", 0),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
     path = simulated_step([program], GivenSeconds(work=1.0), fabric).path()
@@ -73,18 +73,18 @@ def test_the_path_leads_through_the_rank_that_came_late_to_a_collective() -> Non
 
 def test_time_is_filed_under_kinds_of_compute_and_collectives_over_axes() -> None:
     program = by_hand(
-        "x=2", compute("first", writes="a"), reduce("sum", "a", "x", 1_000_000), compute("last")
+        "tp=2", compute("first", writes="a"), reduce("sum", "a", "tp", 1_000_000), compute("last")
     )
     path = simulated_step([program], GivenSeconds(first=1.0, last=0.5), FABRIC).path()
     second = TICKS_PER_S
-    kernels, sums = Cause("", "elementwise kernels"), Cause("x", "all-reduces")
+    kernels, sums = Cause("", "elementwise kernels"), Cause("tp", "all-reduces")
     assert ticks_by_cause(path) == {kernels: 3 * second // 2, sums: second}
-    assert [str(cause) for cause in (kernels, sums)] == ["elementwise kernels", "x all-reduces"]
+    assert [str(cause) for cause in (kernels, sums)] == ["elementwise kernels", "tp all-reduces"]
 
 
 def test_every_op_of_a_step_has_its_cause() -> None:
     """Squares for the norm, the clip's scale and AdamW are the optimizer's, but not their sums."""
-    program = lowered(TINY, "x=2,data=2,recompute=none")
+    program = lowered(TINY, "tp=2,dp=2,recompute=none")
     found: dict[str, set[str]] = {}
     for op in program.ops:
         found.setdefault(str(cause_of(op)), set()).add(op.kind)
@@ -93,8 +93,8 @@ def test_every_op_of_a_step_has_its_cause() -> None:
         "optimizer": {"square_sum", "clip_scale", "scale", "adamw"},
         "matmuls": {"matmul"},
         "attention": {"attention", "attention_grad"},
-        "x all-reduces": {"all_reduce"},
-        "data all-reduces": {"all_reduce"},
+        "tp all-reduces": {"all_reduce"},
+        "dp all-reduces": {"all_reduce"},
     }
     assert kernels >= {"gelu", "layernorm", "add", "bias", "accumulate", "loss_mean"}
     assert not kernels & set().union(*found.values())
@@ -102,7 +102,7 @@ def test_every_op_of_a_step_has_its_cause() -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1"])
 def test_the_path_of_a_pipeline_crosses_its_stages_and_fills_the_step(schedule: str) -> None:
-    plan = plan_of(f"pipe=2,data=2,schedule={schedule}", 4)
+    plan = plan_of(f"pp=2,dp=2,schedule={schedule}", 4)
     stages = [lower(TINY, plan, stage) for stage in range(2)]
     whole = simulated_step(stages, SmallCosts(), SmallFabric(bytes_per_s=1e8))
     path = whole.path()
@@ -112,7 +112,7 @@ def test_the_path_of_a_pipeline_crosses_its_stages_and_fills_the_step(schedule: 
 
 @settings(deadline=None, max_examples=30, derandomize=True)
 @given(
-    plan=st.sampled_from(["x=2,y=2,z=2", "z=4,data=2", "x=3,data=4", "data=6", "x=2,z=3,data=2"]),
+    plan=st.sampled_from(["tp=2,y=2,z=2", "z=4,dp=2", "tp=3,dp=4", "dp=6", "tp=2,z=3,dp=2"]),
     overlap=st.sampled_from(["none", "all", "oar", "ors+oag", "dp"]),
     bytes_per_s=st.floats(1e5, 1e12),
 )
@@ -131,21 +131,21 @@ def test_the_path_fills_the_whole_step_without_a_gap(
 
 def test_what_experts_and_recipes_bring_has_names_of_its_own() -> None:
     gpt = find_model("tiny-mixtral-130k")
-    program = lower(gpt, parse_plan("data=2,expert=2,context=2,recipe=fp8-tensorwise", batch=2))
+    program = lower(gpt, parse_plan("dp=2,ep=2,cp=2,recipe=fp8-tensorwise", batch=2))
     found: dict[str, set[str]] = {}
     for op in program.ops:
         found.setdefault(str(cause_of(op)), set()).add(op.kind)
-    assert found["expert all-to-alls"] == {"all_to_all"}
-    assert found[f"context {COLLECTIVE_WORDS['ring_shift']}"] == {"ring_shift"}
+    assert found["ep all-to-alls"] == {"all_to_all"}
+    assert found[f"cp {COLLECTIVE_WORDS['ring_shift']}"] == {"ring_shift"}
     assert found[CASTS] == {"amax", "quantise"}
     assert {"take_rows", "sum_rows", "sort_rows"} <= found[ROWS]
     assert found["routing"] == {"route", "route_grad"}
 
 
-@pytest.mark.parametrize("plan", ["data=2,expert=2", "data=2,expert=2,context=2"])
+@pytest.mark.parametrize("plan", ["dp=2,ep=2", "dp=2,ep=2,cp=2"])
 def test_experts_rows_are_filed_under_experts_both_there_and_back(plan: str) -> None:
-    """With context=2 both exchanges are along context, which says less than what they are for."""
+    """With cp=2 both exchanges are along context, which says less than what they are for."""
     program = lower(find_model("tiny-mixtral-130k"), parse_plan(plan, batch=2))
     exchanges = [op for op in program.ops if op.kind == "all_to_all"]
     assert {op.purpose for op in exchanges} == {EXPERT_DISPATCH, EXPERT_COMBINE}
-    assert {cause_of(op) for op in exchanges} == {Cause("expert", "all-to-alls")}
+    assert {cause_of(op) for op in exchanges} == {Cause("ep", "all-to-alls")}

@@ -73,28 +73,28 @@ def micro_batches(words: str) -> int:
 @cache
 def programs(gpt: GPT, words: str, count: int = 0) -> tuple[Program, ...]:
     """Those of all stages of a plan."""
-    plan = parse_plan(f"{words},micro_batch=1", batch=64)
+    plan = parse_plan(f"{words},mbs=1", batch=64)
     plan = plan.with_micro_batches(count or micro_batches(words))
-    return tuple(lower(gpt, plan, stage) for stage in range(plan.pipe))
+    return tuple(lower(gpt, plan, stage) for stage in range(plan.pp))
 
 
 SPLITS = (
-    *("context=4", "context=4,context_kind=all_gather", "context=4,recompute=full,zero=3"),
-    *("context=2,data=2,zero=3", "pipe=2,context=2", "pipe=2,schedule=zb-h1,recompute=full"),
-    *("x=2,sequence_parallel=true,context=2", "recipe=mxfp8,context=2,recompute=full"),
-    *("optimizer=muon,data=2,zero=1,pipe=2", "offload=update,data=2,zero=2,context=2"),
+    *("cp=4", "cp=4,context_kind=all_gather", "cp=4,recompute=full,zero=3"),
+    *("cp=2,dp=2,zero=3", "pp=2,cp=2", "pp=2,schedule=zb-h1,recompute=full"),
+    *("tp=2,sp=true,cp=2", "recipe=mxfp8,cp=2,recompute=full"),
+    *("optimizer=muon,dp=2,zero=1,pp=2", "offload=update,dp=2,zero=2,cp=2"),
 )
-OF_HEADS = ("context=4,context_kind=ulysses", "context=4,context_heads=2")
+OF_HEADS = ("cp=4,context_kind=ulysses", "cp=4,context_heads=2")
 OF_EXPERTS = (
-    "context=2,expert=2",
-    "context=2,context_kind=all_gather,data=2,expert=4,dispatcher=all_gather",
-    "data=2,expert=2,overlap=a2a+wgrad",
-    "data=2,expert=2,dispatcher=hierarchical,zero=3,recompute=full",
-    "data=2,expert=2,dispatcher=once_per_node,recipe=nvfp4",
-    "data=2,expert=2,recipe=mxfp8,fp8_dispatch=true,pipe=2,schedule=zb-h1",
-    "x=2,data=2,expert=2,sequence_parallel=true,expert_tensor=1",
+    "cp=2,ep=2",
+    "cp=2,context_kind=all_gather,dp=2,ep=4,dispatcher=all_gather",
+    "dp=2,ep=2,overlap=a2a+wgrad",
+    "dp=2,ep=2,dispatcher=hierarchical,zero=3,recompute=full",
+    "dp=2,ep=2,dispatcher=once_per_node,recipe=nvfp4",
+    "dp=2,ep=2,recipe=mxfp8,fp8_dispatch=true,pp=2,schedule=zb-h1",
+    "tp=2,dp=2,ep=2,sp=true,etp=1",
 )
-OF_CHUNKS = ("pipe=2,interleave=2", "pipe=2,interleave=2,schedule=dualpipe-v,recompute=full")
+OF_CHUNKS = ("pp=2,vpp=2", "pp=2,vpp=2,schedule=dualpipe-v,recompute=full")
 
 
 def of_models() -> Iterator[tuple[GPT, str, int]]:
@@ -132,7 +132,7 @@ def test_each_of_c_ranks_does_a_cth_of_the_scores(gpt: GPT, kind: str) -> None:
     counts, and the busiest one's share beside it."""
     whole, split = (
         sum(op.flops for op in programs(gpt, words)[0].ops if op.kind in ATTENTIONS)
-        for words in ("data=1", f"context=4,context_kind={kind}")
+        for words in ("dp=1", f"cp=4,context_kind={kind}")
     )
     assert whole == 4 * split
 
@@ -140,7 +140,7 @@ def test_each_of_c_ranks_does_a_cth_of_the_scores(gpt: GPT, kind: str) -> None:
 def test_full_recomputation_does_the_layers_forward_once_more_and_no_other() -> None:
     """Nor the classifier's, whatever the schedule, and on c ranks a c-th each."""
     again = 2 * s * MATRICES + 4 * L * s * s * h
-    for words in ("data=1", "context=4", "pipe=2,schedule=zb-h1", "recipe=mxfp8"):
+    for words in ("dp=1", "cp=4", "pp=2,schedule=zb-h1", "recipe=mxfp8"):
         every = programs(DENSE, f"{words},recompute=full")
         hardware, model = (
             sum(getattr(each, name) for each in every) for name in ("hardware_flops", "model_flops")
@@ -153,120 +153,120 @@ ROWS, COUNTS = k * s * ROW, E * 8  # rows to experts and back, of a sequence; wh
 SENT = L * (4 * ROWS + 2 * k * s * 4 + COUNTS)  # both passes, with scores in fp32
 AGAIN = L * (2 * ROWS + k * s * 4 + COUNTS)
 GATHERED = 2 * s * ROW, 2 * s * k * 4, 2 * s * k * 8  # tokens, scores and choices of two ranks
-TO_EXPERTS = "expert:all_to_all"
+TO_EXPERTS = "ep:all_to_all"
 # Bytes of a rank for each micro-batch, by axis and kind: a plan's keys and values, rows to experts,
 # messages (of all stages together) and rows of tensor parallelism.
 EACH: list[tuple[GPT, str, dict[str, int]]] = [
-    (DENSE, "context=4", {"context:ring_shift": L * 10 * RING_4}),  # 3 forward, 7 backward
-    (DENSE, "context=4,recompute=full", {"context:ring_shift": L * 13 * RING_4}),
-    (DENSE, "context=4,recompute=selective", {"context:ring_shift": L * 13 * RING_4}),
-    (DENSE, "context=4,recipe=mxfp8", {"context:ring_shift": L * 10 * RING_4}),
-    (DENSE, "context=4,pipe=2,schedule=zb-h1", {"context:ring_shift": L * 10 * RING_4}),
-    (WINDOW, "context=4", {"context:ring_shift": L * 10 * RING_4}),  # keys go on around
-    (PACKED, "context=4", {"context:ring_shift": L * 10 * RING_4}),
-    (FURTHER, "context=4", {"context:ring_shift": (L + 1) * 10 * RING_4}),
-    (LATENT, "context=4", {"context:ring_shift": L * 10 * (s // 4 * 8 * (16 + 8) * 2)}),
+    (DENSE, "cp=4", {"cp:ring_shift": L * 10 * RING_4}),  # 3 forward, 7 backward
+    (DENSE, "cp=4,recompute=full", {"cp:ring_shift": L * 13 * RING_4}),
+    (DENSE, "cp=4,recompute=selective", {"cp:ring_shift": L * 13 * RING_4}),
+    (DENSE, "cp=4,recipe=mxfp8", {"cp:ring_shift": L * 10 * RING_4}),
+    (DENSE, "cp=4,pp=2,schedule=zb-h1", {"cp:ring_shift": L * 10 * RING_4}),
+    (WINDOW, "cp=4", {"cp:ring_shift": L * 10 * RING_4}),  # keys go on around
+    (PACKED, "cp=4", {"cp:ring_shift": L * 10 * RING_4}),
+    (FURTHER, "cp=4", {"cp:ring_shift": (L + 1) * 10 * RING_4}),
+    (LATENT, "cp=4", {"cp:ring_shift": L * 10 * (s // 4 * 8 * (16 + 8) * 2)}),
     (
         DENSE,
-        "context=4,context_kind=all_gather,recompute=full",
-        {"context:all_gather": L * 3 * 4 * RING_4, "context:reduce_scatter": L * 4 * RING_4},
+        "cp=4,context_kind=all_gather,recompute=full",
+        {"cp:all_gather": L * 3 * 4 * RING_4, "cp:reduce_scatter": L * 4 * RING_4},
     ),
     (
         LATENT,
-        "context=4,context_kind=all_gather,context_latents=true",
+        "cp=4,context_kind=all_gather,context_latents=true",
         {
-            "context:all_gather": L * 2 * s * (24 + 8) * 2,
-            "context:reduce_scatter": L * s * (24 + 8) * 2,
+            "cp:all_gather": L * 2 * s * (24 + 8) * 2,
+            "cp:reduce_scatter": L * s * (24 + 8) * 2,
         },
     ),
-    (DENSE, "context=4,context_kind=ulysses", {"context:all_to_all": L * 2 * s // 4 * 4 * ROW}),
+    (DENSE, "cp=4,context_kind=ulysses", {"cp:all_to_all": L * 2 * s // 4 * 4 * ROW}),
     (
         DENSE,
-        "context=4,context_kind=ulysses,recompute=full",
-        {"context:all_to_all": L * 3 * s // 4 * 4 * ROW},
+        "cp=4,context_kind=ulysses,recompute=full",
+        {"cp:all_to_all": L * 3 * s // 4 * 4 * ROW},
     ),
     (
         LATENT,  # queries, keys, values and contexts of 8 heads
-        "context=4,context_kind=ulysses",
-        {"context:all_to_all": L * 2 * s // 4 * 8 * (16 + 16 + 8 + 8) * 2},
+        "cp=4,context_kind=ulysses",
+        {"cp:all_to_all": L * 2 * s // 4 * 8 * (16 + 16 + 8 + 8) * 2},
     ),
     (
         DENSE,  # half of the heads of twice the rows go around half of the ranks
-        "context=4,context_heads=2",
+        "cp=4,context_heads=2",
         {
-            "inner_context:all_to_all": L * 2 * s // 4 * 4 * ROW,
-            "outer_context:ring_shift": L * 4 * RING_4,
+            "inner_cp:all_to_all": L * 2 * s // 4 * 4 * ROW,
+            "outer_cp:ring_shift": L * 4 * RING_4,
         },
     ),
-    (MIXTURE, "data=2,expert=2", {TO_EXPERTS: SENT}),
-    (MIXTURE, "data=2,expert=2,overlap=a2a", {TO_EXPERTS: SENT}),
-    (MIXTURE, "data=2,expert=2,overlap=a2a+wgrad,recipe=mxfp8", {TO_EXPERTS: SENT}),
-    (MIXTURE, "data=2,expert=2,pipe=2,schedule=zb-h1", {TO_EXPERTS: SENT}),
-    (MIXTURE, "data=2,expert=2,dispatcher=hierarchical", {TO_EXPERTS: SENT}),
-    (MIXTURE, "data=2,expert=2,recompute=full", {TO_EXPERTS: SENT + AGAIN}),
-    (MIXED, "data=2,expert=2", {TO_EXPERTS: SENT // L * (L + 1)}),
+    (MIXTURE, "dp=2,ep=2", {TO_EXPERTS: SENT}),
+    (MIXTURE, "dp=2,ep=2,overlap=a2a", {TO_EXPERTS: SENT}),
+    (MIXTURE, "dp=2,ep=2,overlap=a2a+wgrad,recipe=mxfp8", {TO_EXPERTS: SENT}),
+    (MIXTURE, "dp=2,ep=2,pp=2,schedule=zb-h1", {TO_EXPERTS: SENT}),
+    (MIXTURE, "dp=2,ep=2,dispatcher=hierarchical", {TO_EXPERTS: SENT}),
+    (MIXTURE, "dp=2,ep=2,recompute=full", {TO_EXPERTS: SENT + AGAIN}),
+    (MIXED, "dp=2,ep=2", {TO_EXPERTS: SENT // L * (L + 1)}),
     # Of experts alone the way back runs again only for scores that weigh what has returned.
-    (MIXTURE, "data=2,expert=2,recompute=moe", {TO_EXPERTS: SENT + AGAIN - L * ROWS}),
-    (PLACES, "data=2,expert=2,dispatcher=sparse", {TO_EXPERTS: L * 4 * ROWS}),
-    (PLACES, "data=2,expert=2,dispatcher=sparse,recompute=moe", {TO_EXPERTS: L * 6 * ROWS}),
+    (MIXTURE, "dp=2,ep=2,recompute=moe", {TO_EXPERTS: SENT + AGAIN - L * ROWS}),
+    (PLACES, "dp=2,ep=2,dispatcher=sparse", {TO_EXPERTS: L * 4 * ROWS}),
+    (PLACES, "dp=2,ep=2,dispatcher=sparse,recompute=moe", {TO_EXPERTS: L * 6 * ROWS}),
     (
         MIXTURE,  # two of four ways in 8 bits, with a byte for 32 columns
-        "data=2,expert=2,recipe=mxfp8,fp8_dispatch=true",
+        "dp=2,ep=2,recipe=mxfp8,fp8_dispatch=true",
         {TO_EXPERTS: SENT - L * 2 * k * s * (h - h // 32)},
     ),
     (
         MIXTURE,  # ranks of context hold different experts, with half of a sequence each
-        "context=2,expert=2",
+        "cp=2,ep=2",
         {
-            "context:ring_shift": L * 4 * 2 * RING_4,
-            "context:all_to_all": (SENT - L * COUNTS) // 2 + L * COUNTS,
+            "cp:ring_shift": L * 4 * 2 * RING_4,
+            "cp:all_to_all": (SENT - L * COUNTS) // 2 + L * COUNTS,
         },
     ),
     (
         MIXTURE,
-        "data=2,expert=2,dispatcher=all_gather",
+        "dp=2,ep=2,dispatcher=all_gather",
         {
-            "expert:all_gather": L * (sum(GATHERED) + GATHERED[0]),
-            "expert:reduce_scatter": L * (2 * GATHERED[0] + GATHERED[1]),
+            "ep:all_gather": L * (sum(GATHERED) + GATHERED[0]),
+            "ep:reduce_scatter": L * (2 * GATHERED[0] + GATHERED[1]),
         },
     ),
     (
         MIXTURE,
-        "data=2,expert=2,dispatcher=all_gather,recompute=full",
+        "dp=2,ep=2,dispatcher=all_gather,recompute=full",
         {
-            "expert:all_gather": L * (2 * sum(GATHERED) + GATHERED[0]),
-            "expert:reduce_scatter": L * (3 * GATHERED[0] + GATHERED[1]),
+            "ep:all_gather": L * (2 * sum(GATHERED) + GATHERED[0]),
+            "ep:reduce_scatter": L * (3 * GATHERED[0] + GATHERED[1]),
         },
     ),
-    (MIXTURE, "x=2,data=2,expert=2,sequence_parallel=true", {TO_EXPERTS: SENT}),
+    (MIXTURE, "tp=2,dp=2,ep=2,sp=true", {TO_EXPERTS: SENT}),
     (
         MIXTURE,  # each rank of x sends its own half to other experts
-        "x=2,data=2,expert=2,sequence_parallel=true,expert_tensor=1",
-        {"x:all_to_all": (SENT - L * COUNTS) // 2 + L * COUNTS},
+        "tp=2,dp=2,ep=2,sp=true,etp=1",
+        {"tp:all_to_all": (SENT - L * COUNTS) // 2 + L * COUNTS},
     ),
-    (DENSE, "pipe=2,context=2", {"pipe:recv": 2 * s // 2 * ROW}),  # there and back
-    (DENSE, "pipe=2,recipe=mxfp8,recompute=full", {"pipe:recv": 2 * s * ROW}),
-    (DENSE, "pipe=2,x=2,sequence_parallel=true", {"pipe:recv": 2 * s // 2 * ROW}),
-    (DEEP, "pipe=2,interleave=2", {"pipe:recv": 3 * 2 * s * ROW}),  # of 4 chunks
+    (DENSE, "pp=2,cp=2", {"pp:recv": 2 * s // 2 * ROW}),  # there and back
+    (DENSE, "pp=2,recipe=mxfp8,recompute=full", {"pp:recv": 2 * s * ROW}),
+    (DENSE, "pp=2,tp=2,sp=true", {"pp:recv": 2 * s // 2 * ROW}),
+    (DEEP, "pp=2,vpp=2", {"pp:recv": 3 * 2 * s * ROW}),  # of 4 chunks
     (
         DEEP,  # in a V the second and third chunk are on one stage
-        "pipe=2,interleave=2,schedule=dualpipe-v,context=2",
-        {"pipe:recv": 2 * 2 * s // 2 * ROW},
+        "pp=2,vpp=2,schedule=dualpipe-v,cp=2",
+        {"pp:recv": 2 * 2 * s // 2 * ROW},
     ),
     (
         DENSE,  # gathered again for gradients of weights; embedding and classifier once
-        "x=2,sequence_parallel=true,context=2",
+        "tp=2,sp=true,cp=2",
         {
-            "x:reduce_scatter": (4 * L + 2) * s // 2 * ROW,
-            "x:all_gather": 3 * (2 * L + 1) * s // 2 * ROW,
+            "tp:reduce_scatter": (4 * L + 2) * s // 2 * ROW,
+            "tp:all_gather": 3 * (2 * L + 1) * s // 2 * ROW,
         },
     ),
     (
         DENSE,
-        "x=2,sequence_parallel=true,recompute=full",
+        "tp=2,sp=true,recompute=full",
         {
-            "x:reduce_scatter": (6 * L + 2) * s * ROW,
-            "x:all_gather": (3 * (2 * L + 1) + 2 * L) * s * ROW,
+            "tp:reduce_scatter": (6 * L + 2) * s * ROW,
+            "tp:all_gather": (3 * (2 * L + 1) + 2 * L) * s * ROW,
         },
     ),
 ]
@@ -276,52 +276,52 @@ SHARED = L * ATTENTION + TABLES
 GATHERS = MICRO_BATCHES * (4 * MATRICES + 2 * TABLES)
 # Bytes of a rank in a step of two micro-batches: gradients in fp32, parameters in bf16.
 STEP: list[tuple[GPT, str, dict[str, int]]] = [
-    (DENSE, "data=2", {"data:all_reduce": 4 * P + LOSS}),
-    (DENSE, "data=2,recipe=fp8-tensorwise,recompute=full", {"data:all_reduce": 4 * P + LOSS}),
-    (DENSE, "data=2,gradients=bf16", {"data:all_reduce": 2 * P + LOSS}),
-    (DENSE, "data=2,zero=1", {"data:reduce_scatter": 4 * WHOLE, "data:all_gather": 2 * WHOLE}),
+    (DENSE, "dp=2", {"dp:all_reduce": 4 * P + LOSS}),
+    (DENSE, "dp=2,recipe=fp8-tensorwise,recompute=full", {"dp:all_reduce": 4 * P + LOSS}),
+    (DENSE, "dp=2,gradients=bf16", {"dp:all_reduce": 2 * P + LOSS}),
+    (DENSE, "dp=2,zero=1", {"dp:reduce_scatter": 4 * WHOLE, "dp:all_gather": 2 * WHOLE}),
     (
         DENSE,
-        "data=2,zero=1,offload=update",
-        {"data:reduce_scatter": 4 * WHOLE, "data:all_gather": 2 * WHOLE},
+        "dp=2,zero=1,offload=update",
+        {"dp:reduce_scatter": 4 * WHOLE, "dp:all_gather": 2 * WHOLE},
     ),
     (
         DENSE,
-        "context=2,data=2,zero=1",
-        {"context+data:reduce_scatter": 4 * WHOLE, "context+data:all_gather": 2 * WHOLE},
+        "cp=2,dp=2,zero=1",
+        {"cp+dp:reduce_scatter": 4 * WHOLE, "cp+dp:all_gather": 2 * WHOLE},
     ),
     (
         DENSE,  # momentum of whole matrices in bf16 besides
-        "data=2,zero=1,optimizer=muon",
-        {"data:reduce_scatter": 4 * WHOLE, "data:all_gather": 2 * WHOLE + 2 * MATRICES},
+        "dp=2,zero=1,optimizer=muon",
+        {"dp:reduce_scatter": 4 * WHOLE, "dp:all_gather": 2 * WHOLE + 2 * MATRICES},
     ),
     (
         DENSE,  # in bf16, of each micro-batch
-        "data=2,zero=2",
-        {"data:reduce_scatter": MICRO_BATCHES * 2 * WHOLE, "data:all_gather": 2 * WHOLE},
+        "dp=2,zero=2",
+        {"dp:reduce_scatter": MICRO_BATCHES * 2 * WHOLE, "dp:all_gather": 2 * WHOLE},
     ),
     *(
         (
             DENSE,  # layers for either pass, tables for one
-            f"data=2,zero=3{more}",
-            {"data:all_gather": GATHERS, "data:reduce_scatter": MICRO_BATCHES * 2 * WHOLE},
+            f"dp=2,zero=3{more}",
+            {"dp:all_gather": GATHERS, "dp:reduce_scatter": MICRO_BATCHES * 2 * WHOLE},
         )
         for more in ("", ",recompute=full", ",recipe=mxfp8")
     ),
-    (DENSE, "context=2,data=2,zero=3", {"context+data:all_gather": GATHERS}),
+    (DENSE, "cp=2,dp=2,zero=3", {"cp+dp:all_gather": GATHERS}),
     (
         MIXTURE,  # two copies of the experts' halves, four of the rest
-        "data=4,expert=2,zero=1",
+        "dp=4,ep=2,zero=1",
         {
-            "data:reduce_scatter": 4 * SHARED,
-            "expert_copies:reduce_scatter": 4 * LOCAL,
-            "expert_copies:all_gather": 2 * LOCAL,
+            "dp:reduce_scatter": 4 * SHARED,
+            "edp:reduce_scatter": 4 * LOCAL,
+            "edp:all_gather": 2 * LOCAL,
         },
     ),
     (
         MIXTURE,
-        "data=2,expert=2,zero=1",
-        {"data:reduce_scatter": 4 * SHARED, "expert_copies:reduce_scatter": 0},
+        "dp=2,ep=2,zero=1",
+        {"dp:reduce_scatter": 4 * SHARED, "edp:reduce_scatter": 0},
     ),
 ]
 
@@ -355,33 +355,33 @@ def test_each_step_reduces_gradients_and_gathers_parameters_of_both(
 KEPT = NORMS + L * h * E  # norms and routers are not sharded
 # Bytes by role at the peak: AdamW has 12 for a parameter, Muon 8 for one of a layer's matrices.
 HELD: list[tuple[GPT, str, dict[str, int]]] = [
-    (DENSE, "data=2,zero=1", {"optimizer": 12 * (WHOLE // 2 + NORMS), "gradients": 4 * P}),
-    (DENSE, "context=2,data=2,zero=1", {"optimizer": 12 * (WHOLE // 4 + NORMS)}),
-    (DENSE, "context=4,zero=3,recompute=full", {"parameters": 2 * (WHOLE // 4 + NORMS)}),
-    (DENSE, "data=2,zero=2,gradients=bf16", {"gradients": 2 * (WHOLE // 2 + NORMS)}),
-    (DENSE, "optimizer=muon,context=2", {"optimizer": 12 * P - 4 * MATRICES}),
+    (DENSE, "dp=2,zero=1", {"optimizer": 12 * (WHOLE // 2 + NORMS), "gradients": 4 * P}),
+    (DENSE, "cp=2,dp=2,zero=1", {"optimizer": 12 * (WHOLE // 4 + NORMS)}),
+    (DENSE, "cp=4,zero=3,recompute=full", {"parameters": 2 * (WHOLE // 4 + NORMS)}),
+    (DENSE, "dp=2,zero=2,gradients=bf16", {"gradients": 2 * (WHOLE // 2 + NORMS)}),
+    (DENSE, "optimizer=muon,cp=2", {"optimizer": 12 * P - 4 * MATRICES}),
     (
         DENSE,
-        "optimizer=muon,data=2,zero=1",
+        "optimizer=muon,dp=2,zero=1",
         {"optimizer": 12 * (TABLES // 2 + NORMS) + 8 * MATRICES // 2},
     ),
-    (DENSE, "data=2,zero=1,offload=update", {"optimizer": 0, "host": 12 * (WHOLE // 2 + NORMS)}),
-    (DENSE, "context=2,zero=1,offload=optimizer", {"host": 12 * (WHOLE // 2 + NORMS)}),
+    (DENSE, "dp=2,zero=1,offload=update", {"optimizer": 0, "host": 12 * (WHOLE // 2 + NORMS)}),
+    (DENSE, "cp=2,zero=1,offload=optimizer", {"host": 12 * (WHOLE // 2 + NORMS)}),
     (DENSE, "offload=optimizer,optimizer=muon", {"host": 12 * P - 4 * MATRICES}),
     (
         MIXTURE,
-        "data=2,expert=2,zero=1",
+        "dp=2,ep=2,zero=1",
         {"optimizer": 12 * (SHARED // 2 + KEPT + LOCAL), "parameters": 2 * (SHARED + KEPT + LOCAL)},
     ),
     (
         MIXTURE,
-        "context=2,data=2,expert=4,zero=1",
+        "cp=2,dp=2,ep=4,zero=1",
         {"optimizer": 12 * (SHARED // 4 + KEPT + LOCAL // 2)},
     ),
     # Copies of the weights for either pass in 8 bits, with a byte for 32; gathered ones drop them.
     (DENSE, "recipe=mxfp8", {"parameters": 2 * P + 2 * MATRICES * 33 // 32}),
-    (DENSE, "recipe=mxfp8,context=2", {"parameters": 2 * P + 2 * MATRICES * 33 // 32}),
-    (DENSE, "recipe=mxfp8,data=2,zero=3", {"parameters": 2 * (WHOLE // 2 + NORMS)}),
+    (DENSE, "recipe=mxfp8,cp=2", {"parameters": 2 * P + 2 * MATRICES * 33 // 32}),
+    (DENSE, "recipe=mxfp8,dp=2,zero=3", {"parameters": 2 * (WHOLE // 2 + NORMS)}),
 ]
 
 
@@ -403,8 +403,7 @@ def test_what_is_held_all_the_time_is_split_as_both_say(
 )
 def test_half_of_a_sequence_has_half_of_the_activations(gpt: GPT, more: str) -> None:
     whole, half = (
-        programs(gpt, f"{words}{more}")[0].peak.parts["activations"]
-        for words in ("data=2", "context=2")
+        programs(gpt, f"{words}{more}")[0].peak.parts["activations"] for words in ("dp=2", "cp=2")
     )
     assert whole == 2 * half
 
@@ -426,7 +425,7 @@ def test_gpipe_keeps_a_layers_input_of_each_micro_batch_and_1f1b_no_more(more: s
     """Where layers run again: of two layers on a stage, and half of it where two ranks share a
     sequence. 1F1B has two in flight whatever their number."""
     for context in (1, 2):
-        words = f"pipe=2,recompute=full,context={context}{more}"
+        words = f"pp=2,recompute=full,cp={context}{more}"
         levels = {
             schedule: [
                 programs(DEEP, f"{words},schedule={schedule}", count)[0].peak.parts["activations"]
@@ -446,16 +445,16 @@ COSTS = AnalyticCosts(
 # Times an expert's kernel is issued by a rank in a step of two micro-batches: three products of
 # either linear for each expert that it has.
 ISSUED: list[tuple[str, int]] = [
-    ("data=1", E * 6),
-    ("data=2,expert=2", E // 2 * 6),
-    ("context=2,expert=2", E // 2 * 6),
-    ("data=2,expert=2,recompute=full", E // 2 * 8),
-    ("data=2,expert=2,overlap=a2a+wgrad", E // 2 * 6),
-    ("data=2,expert=2,dispatcher=all_gather", E // 2 * 6),
-    ("data=2,expert=2,pipe=2,schedule=zb-h1", E // 2 * 6),
-    ("data=4,expert=4,zero=3", E // 4 * 6),
-    ("x=2,data=2,expert=2,sequence_parallel=true,expert_tensor=1", E // 2 * 6),
-    ("data=2,expert=2,offload=update", E // 2 * 6),
+    ("dp=1", E * 6),
+    ("dp=2,ep=2", E // 2 * 6),
+    ("cp=2,ep=2", E // 2 * 6),
+    ("dp=2,ep=2,recompute=full", E // 2 * 8),
+    ("dp=2,ep=2,overlap=a2a+wgrad", E // 2 * 6),
+    ("dp=2,ep=2,dispatcher=all_gather", E // 2 * 6),
+    ("dp=2,ep=2,pp=2,schedule=zb-h1", E // 2 * 6),
+    ("dp=4,ep=4,zero=3", E // 4 * 6),
+    ("tp=2,dp=2,ep=2,sp=true,etp=1", E // 2 * 6),
+    ("dp=2,ep=2,offload=update", E // 2 * 6),
 ]
 
 
@@ -479,9 +478,9 @@ def test_a_recipe_changes_the_products_that_it_names_and_no_other() -> None:
     Muon's."""
     for recipe, dtype in (("fp8-tensorwise", "fp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4")):
         for gpt, words in (
-            (DENSE, "context=4,recompute=full,optimizer=muon"),
-            (MIXTURE, "data=2,expert=2,recompute=full,overlap=a2a"),
-            (PLACES, "data=2,expert=2,dispatcher=dense"),
+            (DENSE, "cp=4,recompute=full,optimizer=muon"),
+            (MIXTURE, "dp=2,ep=2,recompute=full,overlap=a2a"),
+            (PLACES, "dp=2,ep=2,dispatcher=dense"),
         ):
             found = {op.name: op for op in programs(gpt, f"{words},recipe={recipe}")[0].ops}
             for op in programs(gpt, words)[0].ops:

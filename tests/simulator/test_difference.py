@@ -146,7 +146,7 @@ def test_published_plans_are_mostly_in_the_order_that_is_predicted(experts: bool
 
 
 def test_a_model_with_experts_has_the_error_of_such_models() -> None:
-    machine, plan = load_machine("dgx-h100"), parse_plan("data=8", batch=8)
+    machine, plan = load_machine("dgx-h100"), parse_plan("dp=8", batch=8)
     found = predict(find_model("tiny-mixtral-2m"), plan, machine)
     run = run_of_plan(found.stack, found.device, plan)
     assert found.difference_error == published_pairs(OF_EXPERTS).error_of(run)

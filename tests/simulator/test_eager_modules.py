@@ -106,7 +106,7 @@ def test_eager_modules_of_accelerate_go_through_memory_as_pytorch_dispatches_the
     kind: str, module: Callable[[], Module], times: int
 ) -> None:
     """Within 2 % of its bytes, of which a row's statistics, cosines and weights are not counted."""
-    ops = {op.kind: op for op in lower(LLAMA, Plan(batch=1, micro_batch=1)).ops}
+    ops = {op.kind: op for op in lower(LLAMA, Plan(batch=1, mbs=1)).ops}
     said = load_stack("accelerate").own_kernels
     forward, leaves = module()
     with Traffic() as there:

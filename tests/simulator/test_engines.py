@@ -31,11 +31,11 @@ from workload.program import Program
 needs_compiled = pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
 SMALL = replace(TINY, hidden=48, heads=12, ffn=96)
 PIPELINES = (
-    "pipe=2,z=2",
-    "pipe=4,schedule=zb-h1",
-    "pipe=2,interleave=2,overlap=all",
-    "pipe=2,interleave=2,schedule=zb-v",
-    "pipe=2,x=2,data=2,schedule=gpipe,overlap=pp+dp",
+    "pp=2,z=2",
+    "pp=4,schedule=zb-h1",
+    "pp=2,vpp=2,overlap=all",
+    "pp=2,vpp=2,schedule=zb-v",
+    "pp=2,tp=2,dp=2,schedule=gpipe,overlap=pp+dp",
 )
 
 
@@ -48,7 +48,7 @@ def times(programs: list[Program], fabric: SmallFabric) -> list[OpTicks]:
 
 def assert_equal(plan: Plan, layers: int, fabric: SmallFabric) -> None:
     gpt = replace(SMALL, layers=layers)
-    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pp)]
     found = []
     for engine in ENGINES:
         with using(engine):
@@ -82,9 +82,7 @@ def test_starts_and_ends_are_equal(
     ],
 )
 def test_stages_that_meet_by_messages_are_equal(text: str, bytes_per_s: float) -> None:
-    plan = parse_plan(
-        f"{text},micro_batch=1", batch=4 * (4 if "data" in text or "z" in text else 1)
-    )
+    plan = parse_plan(f"{text},mbs=1", batch=4 * (4 if "dp" in text or "z" in text else 1))
     assert_equal(plan, 8, SmallFabric(bytes_per_s=bytes_per_s))
 
 
@@ -92,9 +90,9 @@ def test_stages_that_meet_by_messages_are_equal(text: str, bytes_per_s: float) -
 @pytest.mark.parametrize(
     ("machine", "devices", "text"),
     [
-        ("frontier", 64, "x=2,y=2,z=4,data=rest,micro_batch=1"),
-        ("perlmutter", 64, "pipe=4,z=4,data=rest,micro_batch=1,overlap=all"),
-        ("alps", 64, "x=4,data=rest,zero=3,micro_batch=1,reshard=false"),
+        ("frontier", 64, "tp=2,y=2,z=4,dp=rest,mbs=1"),
+        ("perlmutter", 64, "pp=4,z=4,dp=rest,mbs=1,overlap=all"),
+        ("alps", 64, "tp=4,dp=rest,zero=3,mbs=1,reshard=false"),
     ],
 )
 def test_predictions_are_equal(machine: str, devices: int, text: str) -> None:
@@ -111,7 +109,7 @@ def test_predictions_are_equal(machine: str, devices: int, text: str) -> None:
 
 def task_of(**floors: int) -> tuple[list[RankTask], Program]:
     """Two ops, which start no sooner than given."""
-    program = by_hand("x=1", compute("one", writes="a"), compute("two", writes="b"))
+    program = by_hand("tp=1", compute("one", writes="a"), compute("two", writes="b"))
     (task,) = rank_tasks([program], classes_of([program], SmallFabric()))
     names = [op.name for op in program.ops]
     return [replace(task, floors={names.index(name): t for name, t in floors.items()})], program
@@ -159,7 +157,7 @@ def test_the_environment_chooses_where_nothing_else_does(monkeypatch: pytest.Mon
 @needs_compiled
 def test_an_error_of_the_network_comes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Durations under contention are asked for by the compiled engine in the middle of its work."""
-    program = lower(SMALL, parse_plan("x=2,z=2,micro_batch=1,overlap=all").with_micro_batches(1))
+    program = lower(SMALL, parse_plan("tp=2,z=2,mbs=1,overlap=all").with_micro_batches(1))
     network = classes_of([program], SmallFabric())
     asked = type(network).ticks
 

@@ -53,22 +53,22 @@ def seconds_of(timeline: Timeline, name: str) -> float:
 
 
 def test_an_all_to_all_takes_its_time_on_the_machine_after_what_it_reads() -> None:
-    program = by_hand("data=16", compute("work", "", "sent"), exchange("got", "data"))
+    program = by_hand("dp=16", compute("work", "", "sent"), exchange("got", "dp"))
     found = played(program, 16)
     work, got = (next(span for span in found.spans if span.op.name == n) for n in ("work", "got"))
     assert got.start_s == pytest.approx(work.end_s)
-    (ring,), _ = MachineFabric(FRONTIER, 16).rings([program.plan.grid.groups("data")], [True])[0]
+    (ring,), _ = MachineFabric(FRONTIER, 16).rings([program.plan.grid.groups("dp")], [True])[0]
     own = collective_seconds(FRONTIER, "all_to_all", BYTES, ring)
     assert got.end_s - got.start_s == pytest.approx(own, rel=1e-6)
-    assert program.comm_bytes == {"data": BYTES}
+    assert program.comm_bytes == {"dp": BYTES}
 
 
 def test_a_ring_and_an_exchange_over_the_same_axes_each_have_their_own_rates() -> None:
     # Eight GCDs of a node: a ring of them moves 200 GB/s, their pairs 87.5 GB/s.
-    program = by_hand("data=8", gather("ring", "data"), exchange("pairs", "data"))
+    program = by_hand("dp=8", gather("ring", "dp"), exchange("pairs", "dp"))
     found = played(program, 8)
     fabric = MachineFabric(FRONTIER, 8)
-    groups = program.plan.grid.groups("data")
+    groups = program.plan.grid.groups("dp")
     for name, pairs, rate in (("ring", False, 200e9), ("pairs", True, 87.5e9)):
         (ring,), _ = fabric.rings([groups], [pairs])[0]
         assert ring.bytes_per_s == rate
@@ -79,12 +79,12 @@ def test_a_ring_and_an_exchange_over_the_same_axes_each_have_their_own_rates() -
 
 def test_an_exchange_beside_a_ring_of_other_axes_leaves_each_half_of_the_nics() -> None:
     both = by_hand(
-        "z=16,data=8",
+        "z=16,dp=8",
         gather("ring", "z", stream="z"),
-        exchange("pairs", "data", stream="data"),
+        exchange("pairs", "dp", stream="dp"),
         compute("end", "ring pairs", "out"),
     )
-    alone = by_hand("z=16,data=8", exchange("pairs", "data", stream="data"))
+    alone = by_hand("z=16,dp=8", exchange("pairs", "dp", stream="dp"))
     together, single = (seconds_of(played(each, 128), "pairs") for each in (both, alone))
     assert single < together < 2.2 * single
 
@@ -94,12 +94,12 @@ def test_an_exchange_beside_a_ring_of_other_axes_leaves_each_half_of_the_nics() 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["z", "data", "x"]), st.booleans(), st.integers(16, 26), st.booleans()
+            st.sampled_from(["z", "dp", "tp"]), st.booleans(), st.integers(16, 26), st.booleans()
         ),
         min_size=1,
         max_size=7,
     ),
-    st.sampled_from(["x=2,z=8,data=2", "x=8,z=2,data=2", "z=4,data=8"]),
+    st.sampled_from(["tp=2,z=8,dp=2", "tp=8,z=2,dp=2", "z=4,dp=8"]),
 )
 def test_both_engines_agree_on_exchanges_beside_rings(
     drawn: list[tuple[str, bool, int, bool]], plan: str

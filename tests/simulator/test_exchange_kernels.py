@@ -154,7 +154,7 @@ def test_both_engines_tell_exchanges_of_one_size_by_their_kernels() -> None:
     for engine in ENGINES:
         with using(engine):
             pair = [predict(each.gpt, each.plan, RACK, stack=graphs) for each in (apart, beside)]
-        steps.append([step.breakdown_s["expert"] for step in pair])
+        steps.append([step.breakdown_s["ep"] for step in pair])
     assert steps[0] == steps[1]
     assert alone == pytest.approx(steps[0][0], rel=1e-3)
     assert alone < steps[0][1]

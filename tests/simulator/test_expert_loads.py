@@ -21,11 +21,11 @@ H100 = load_machine("dgx-h100")
 WIDE = replace(TWO, hidden=512, expert_ffn=1024, sequence=512)
 UNEVEN, OTHER = (4, 3, 2, 2, 2, 1, 1, 1), (1, 2, 3, 1, 4, 2, 1, 2)
 EVEN = (2,) * 8
-PLANS = ("data=4,expert=4,zero=1", "data=2,expert=2,pipe=2", "x=2,data=2,expert=4,etp=1,sp=true")
+PLANS = ("dp=4,ep=4,zero=1", "dp=2,ep=2,pp=2", "tp=2,dp=2,ep=4,etp=1,sp=true")
 
 
 def predicted(gpt: GPT, plan: str, *, fold: bool = True) -> Prediction:
-    batch = 4 * parse_plan(f"{plan},batch=64").data
+    batch = 4 * parse_plan(f"{plan},batch=64").dp
     return predict(gpt, parse_plan(f"{plan},batch={batch},mbs=1"), H100, fold=fold)
 
 
@@ -48,7 +48,7 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
     own = uneven.load
     assert own is not None
     assert own.layer == 0
-    assert own.most_over_mean == {4: 7 / 4, 2: 11 / 8}[uneven.plan.expert]
+    assert own.most_over_mean == {4: 7 / 4, 2: 11 / 8}[uneven.plan.ep]
     assert own.mean_over_mean == (own.most_over_mean + 1) / 2
     assert own.balanced_step_s == even.step_s < uneven.step_s
     assert own.balanced_peak_bytes == even.memory.peak_bytes < uneven.memory.peak_bytes
@@ -61,11 +61,11 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
 @pytest.mark.parametrize(
     ("counts", "plan"),
     [
-        pytest.param((UNEVEN,) * 16, "data=4,expert=4", marks=pytest.mark.slow),
-        pytest.param((UNEVEN,) * 12 + (OTHER,) * 4, "data=4,expert=4", marks=pytest.mark.slow),
-        pytest.param((UNEVEN, OTHER) * 8, "data=4,expert=4", marks=pytest.mark.slow),
-        ((UNEVEN,) * 13 + (EVEN, OTHER, EVEN), "data=2,expert=2,recompute=full"),
-        ((UNEVEN,) * 8 + (OTHER,) * 8, "data=2,expert=2,pipe=2"),
+        pytest.param((UNEVEN,) * 16, "dp=4,ep=4", marks=pytest.mark.slow),
+        pytest.param((UNEVEN,) * 12 + (OTHER,) * 4, "dp=4,ep=4", marks=pytest.mark.slow),
+        pytest.param((UNEVEN, OTHER) * 8, "dp=4,ep=4", marks=pytest.mark.slow),
+        ((UNEVEN,) * 13 + (EVEN, OTHER, EVEN), "dp=2,ep=2,recompute=full"),
+        ((UNEVEN,) * 8 + (OTHER,) * 8, "dp=2,ep=2,pp=2"),
     ],
 )
 def test_layers_that_differ_in_their_counts_alone_are_told_apart(
@@ -82,21 +82,21 @@ def test_layers_that_differ_in_their_counts_alone_are_told_apart(
 def test_of_layers_with_equal_counts_a_few_stand_for_all() -> None:
     """16 of them in front of two others: nine are kept, and those behind keep their own counts."""
     gpt = with_counts(*[UNEVEN] * 16, OTHER, EVEN, gpt=replace(WIDE, layers=18))
-    fewer = fewer_layers(gpt, parse_plan("data=4,expert=4,batch=16"))
+    fewer = fewer_layers(gpt, parse_plan("dp=4,ep=4,batch=16"))
     few, _ = fewer.with_turns(fewer.lengthened(1))
     assert isinstance(few, RoutedGPT)
     assert few.layers == 9 + 2
     assert few.histogram == Histogram((*[UNEVEN] * 9, OTHER, EVEN))
 
 
-@pytest.mark.parametrize("plan", ["data=4,expert=4", "data=4,expert=4,pipe=2"])
+@pytest.mark.parametrize("plan", ["dp=4,ep=4", "dp=4,ep=4,pp=2"])
 def test_the_peak_is_that_of_the_fullest_rank(plan: str) -> None:
     """Against programs of each rank by itself, in which no other has more in any layer."""
     layers = (UNEVEN, OTHER, EVEN, (1, 1, 1, 1, 2, 2, 4, 4))
     four = replace(WIDE, layers=4)
     found = predicted(with_counts(*layers, gpt=four), plan).memory.peak_bytes
     alone = [
-        max(_peak_of_rank(layers, rank, four, plan, stage) for stage in range(1 + ("pipe" in plan)))
+        max(_peak_of_rank(layers, rank, four, plan, stage) for stage in range(1 + ("pp" in plan)))
         for rank in range(4)
     ]
     assert found == max(alone)
@@ -107,7 +107,7 @@ def test_the_fullest_rank_may_have_fewer_rows_than_another_in_all_layers_togethe
     """The first rank has 26 of 64, and the second, with 18, has 12 of 16 in one layer: with full
     recompute the rows of one layer at a time are in use."""
     layers = ((1, 1, 6, 6, 1, 1, 0, 0), *[(4, 4, 1, 1, 1, 1, 2, 2)] * 3)
-    plan, four = "data=4,expert=4,recompute=full", replace(WIDE, layers=4)
+    plan, four = "dp=4,ep=4,recompute=full", replace(WIDE, layers=4)
     alone = [_peak_of_rank(layers, rank, four, plan, 0) for rank in range(4)]
     assert alone[1] > max(alone[0], *alone[2:])
     assert predicted(with_counts(*layers, gpt=four), plan).memory.peak_bytes == alone[1]
@@ -139,7 +139,7 @@ def test_more_skew_never_takes_less_time(
     counts: list[int], giving: int, moved: int, plan: str
 ) -> None:
     """More of it: choices of an expert elsewhere become those of one on the busiest rank."""
-    each = 8 // parse_plan(f"{plan},batch=8").expert
+    each = 8 // parse_plan(f"{plan},batch=8").ep
     loads = [sum(counts[first : first + each]) for first in range(0, 8, each)]
     busiest = loads.index(max(loads))
     further = [*counts]

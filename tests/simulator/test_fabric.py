@@ -51,7 +51,7 @@ def test_what_the_machine_says_of_interference_is_taken_from_compute_beside_coll
     )
     assert MachineFabric(disturbed, 8).compute_share == 0.3
     for overlap, grows in (("all", True), ("none", False)):
-        plan = parse_plan(f"z=8,data=2,overlap={overlap}", batch=16)
+        plan = parse_plan(f"z=8,dp=2,overlap={overlap}", batch=16)
         before, after = (
             predict(gpt, plan, machine).breakdown_s["compute"]
             for machine in (undisturbed, disturbed)

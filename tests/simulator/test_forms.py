@@ -26,7 +26,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=18, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
-PLAN = "x=2,z=4,data=2,matmul_forms=tuned"
+PLAN = "tp=2,z=4,dp=2,matmul_forms=tuned"
 SLOW_NT = {"device.matmul.forms.NT": "0.1"}
 
 
@@ -114,7 +114,7 @@ def test_a_profile_without_transposes_is_refused_by_the_missing_table() -> None:
 
 @pytest.mark.parametrize("overlap", [pytest.param("none", marks=pytest.mark.slow), "all"])
 def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> None:
-    plan = plan_of(f"x=2,z=2,matmul_forms=tuned,recompute=full,overlap={overlap}", 9)
+    plan = plan_of(f"tp=2,z=2,matmul_forms=tuned,recompute=full,overlap={overlap}", 9)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
     folded, whole = (
         simulate_step(
@@ -129,7 +129,7 @@ def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> No
 
 @pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"])
 def test_a_folded_pipeline_with_transposes_equals_the_whole_one(schedule: str) -> None:
-    plan = plan_of(f"pipe=2,z=2,schedule={schedule},matmul_forms=tuned", 10)
+    plan = plan_of(f"pp=2,z=2,schedule={schedule},matmul_forms=tuned", 10)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
     folded, whole, plain = (
         simulate_pipeline(SMALL, plan, SmallCosts(), SmallFabric(), fold=fold, forms=chosen)
@@ -142,8 +142,8 @@ def test_a_folded_pipeline_with_transposes_equals_the_whole_one(schedule: str) -
 def test_stages_and_interleaving_do_not_change_the_choice() -> None:
     machine = with_settings("frontier", SLOW_NT)
     gpt = find_model("gpt-5b")
-    texts = ("data=2", "data=2,pipe=4,interleave=2", "data=2,pipe=6,schedule=zb-h1")
-    plans = [parse_plan(f"z=4,{text},micro_batch=2,matmul_forms=tuned", batch=64) for text in texts]
+    texts = ("dp=2", "dp=2,pp=4,vpp=2", "dp=2,pp=6,schedule=zb-h1")
+    plans = [parse_plan(f"z=4,{text},mbs=2,matmul_forms=tuned", batch=64) for text in texts]
     first, *others = (forms_on(gpt, plan, machine) for plan in plans)
     assert all(other == first for other in others)
 
@@ -154,7 +154,7 @@ def test_a_slow_form_of_large_matmuls_is_tuned_away_on_frontiers_software_of_202
     gpt = GPT(
         name="320b", layers=96, hidden=16384, heads=128, ffn=65536, sequence=2048, vocab=50304
     )
-    plan = Plan(batch=8192, x=4, z=64, data=128, micro_batch=1, recompute="full")
+    plan = Plan(batch=8192, tp=4, z=64, dp=128, mbs=1, recompute="full")
     program = lower(gpt, plan)
     early, later = (
         AnalyticCosts(load_machine(name), 32768) for name in ("frontier:rocm-5", "frontier")

@@ -41,7 +41,7 @@ LAYER = (4 * 32 + 3 * 64) * 32  # of one layer
 
 
 def plan_of(rest: str, batch: int = 4) -> Plan:
-    return parse_plan(f"data=4,micro_batch=1,{rest}", batch=batch)
+    return parse_plan(f"dp=4,mbs=1,{rest}", batch=batch)
 
 
 def held_in(program: Program, role: str) -> list[int]:
@@ -129,7 +129,7 @@ def test_buckets_are_there_while_gradients_are_reduced(rest: str, expected: int)
 
 def test_in_a_pipeline_the_bucket_is_that_of_the_end_of_the_step() -> None:
     """There is one, since no backward pass is left beside which gradients would be reduced."""
-    plan = parse_plan("data=2,pipe=2,micro_batch=1,zero=1,gradients=bf16,overlap=dp", batch=8)
+    plan = parse_plan("dp=2,pp=2,mbs=1,zero=1,gradients=bf16,overlap=dp", batch=8)
     program, usual = of_stack(plan, bucket=10**6), of_stack(plan)
     levels, without = (held_in(each, "workspace") for each in (program, usual))
     more = zip(program.ops, levels, without, strict=True)
@@ -146,7 +146,7 @@ def test_under_zero_3_the_bucket_is_there_all_the_time() -> None:
 @pytest.mark.parametrize("stack", ["deepspeed", "megatron-deepspeed"])
 def test_deepspeed_collects_gradients_in_a_bucket_of_a_gigabyte(stack: str, zero: int) -> None:
     """500 million elements of 2 bytes, however small the model is."""
-    job = job_of(LAMA, f"data=4,mbs=1,zero={zero}", load_stack(stack), batch=4)
+    job = job_of(LAMA, f"dp=4,mbs=1,zero={zero}", load_stack(stack), batch=4)
     found = predict(job.gpt, job.plan, load_machine("dgx-a100"), stack=job.stack).memory
     assert found.peak_bytes == pytest.approx(1e9, rel=1e-3)
 
@@ -164,11 +164,11 @@ def test_an_update_that_is_not_fused_holds_the_roots_of_all_that_it_updates(
     assert {op.block == STEP for op, n in zip(program.ops, more, strict=True) if n} == {True}
 
 
-@pytest.mark.parametrize("rest", ["data=4,zero=3", "data=2,pipe=2,zero=0"])
+@pytest.mark.parametrize("rest", ["dp=4,zero=3", "dp=2,pp=2,zero=0"])
 def test_gradients_that_are_freed_are_there_from_the_first_backward_pass_to_the_update(
     rest: str,
 ) -> None:
-    plan = parse_plan(f"micro_batch=1,{rest}", batch=8)
+    plan = parse_plan(f"mbs=1,{rest}", batch=8)
     levels = held_in(of_stack(plan, frees_gradients=True), "gradients")
     usual = held_in(of_stack(plan), "gradients")
     first = [op.block.phase == "backward" and op.flops > 0 for op in of_stack(plan).ops].index(True)
@@ -185,7 +185,7 @@ def test_every_stack_on_deepspeed_has_its_copies_and_every_one_of_fsdp_its_maste
 
 def test_32_billion_parameters_do_not_fit_8_h200_under_zero_2_to_spare() -> None:
     gpt, machine = replace(find_model("qwen3-32b"), sequence=1024), load_machine("1x8xH200")
-    text = "zero=2,data=8,micro_batch=1,recompute=full"
+    text = "zero=2,dp=8,mbs=1,recompute=full"
     job = job_of(gpt, text, load_stack("megatron-deepspeed"), batch=8)
     found = predict(job.gpt, job.plan, machine, stack=job.stack).memory
     assert found.peak_bytes >= 129.7 * 2**30  # 2 bytes a parameter, and 18 over the ranks

@@ -40,7 +40,7 @@ EXCHANGE = replace(
     kind="all_to_all",
     reads=("rows", "sent", "counts"),
     purpose=EXPERT_DISPATCH,
-    axes=("data",),
+    axes=("dp",),
     label="dispatch.exchange",
 )
 ROUTED, ALL = ("moe_router", "moe_preprocess"), ("attn", "moe_router", "moe_preprocess")

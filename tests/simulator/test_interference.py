@@ -15,7 +15,7 @@ HALF = 0.5
 
 
 def interference(*ops: Op, carry_in: tuple[str, ...] = ()) -> Interference:
-    program = by_hand("x=2", *ops)
+    program = by_hand("tp=2", *ops)
     return interference_of(program.ops, program.waits, carry_in)
 
 
@@ -28,7 +28,7 @@ def slowed(found: Interference, ticks: list[int], carry_in: CarryIn | None = Non
 
 
 def sums(name: str, buffer: str) -> Op:
-    return reduce(name, buffer, "x", 1, "x")
+    return reduce(name, buffer, "tp", 1, "tp")
 
 
 def in_slot(block: Block, *ops: Op) -> list[Op]:
@@ -83,8 +83,8 @@ def test_a_collective_behind_a_slot_runs_beside_the_next_one_and_no_further() ->
 def test_slots_by_themselves_hand_on_what_is_under_way() -> None:
     first = interference(compute("a", writes="a"), sums("s", "a"), sums("t", "a"))
     carry_in = first.carry_out(np.array([10, 40, 2]), {})
-    assert carry_in == {"x": 42}
-    then = interference(compute("b", writes="b"), carry_in=("x",))
+    assert carry_in == {"tp": 42}
+    then = interference(compute("b", writes="b"), carry_in=("tp",))
     assert slowed(then, [100], carry_in) == [121]
     assert then.carry_out(np.array([121]), carry_in) == {}
 
@@ -95,7 +95,7 @@ def test_blocking_collectives_are_no_compute_beside_which_another_runs() -> None
         compute("a", writes="a"),
         sums("s", "a"),
         compute("b", writes="b"),
-        reduce("blocking", "c", "x", 1),
+        reduce("blocking", "c", "tp", 1),
         compute("d", writes="d"),
     )
     assert slowed(found, [10, 400, 10, 50, 10]) == [10, 400, 30, 50, 10]
@@ -120,9 +120,9 @@ def test_what_was_under_way_is_over_once_a_later_one_of_its_stream_is_waited_for
         sums("s", "a"),
         sums("t", "e"),
         compute("b", reads="a", writes="b"),
-        carry_in=("x",),
+        carry_in=("tp",),
     )
-    assert slowed(found, [4, 4, 100], {"x": 100}) == [4, 4, 102]
+    assert slowed(found, [4, 4, 100], {"tp": 100}) == [4, 4, 102]
 
 
 def test_the_two_halves_of_a_split_backward_pass_are_slots_of_their_own() -> None:

@@ -50,9 +50,9 @@ def shown(schedule: SlotSchedule, times: SlotTimes, stage: int) -> list[str]:
 
 
 def test_the_order_follows_from_the_plan() -> None:
-    plan = Plan(pipe=4, batch=8, micro_batch=1, overlap=("pp",))
-    chunks = replace(plan, interleave=2)
-    paired = replace(chunks, data=2, batch=16, expert=2, overlap=("a2a", "pp"))
+    plan = Plan(pp=4, batch=8, mbs=1, overlap=("pp",))
+    chunks = replace(plan, vpp=2)
+    paired = replace(chunks, dp=2, batch=16, ep=2, overlap=("a2a", "pp"))
     for each, order in (
         (plan, MEGATRON),
         (replace(plan, overlap=()), MEGATRON),
@@ -155,12 +155,12 @@ def test_slots_equal_their_ops(stages: int, chunks: int) -> None:
     gpt = replace(TINY, layers=stages * chunks)
     for turns, overlap, grid, bytes_per_s in (
         (1, ("pp",), {}, 1e6),
-        (2, (), {"x": 2}, 1e8),
+        (2, (), {"tp": 2}, 1e8),
         (8, ("pp",), {}, 1e7),
         (9, (), {}, 1e7),
-        (8, ("dp", "pp"), {"data": 2}, 1e8),
+        (8, ("dp", "pp"), {"dp": 2}, 1e8),
     ):
-        keys = {**grid, "pipe": stages, "interleave": chunks, "overlap": overlap}
+        keys = {**grid, "pp": stages, "vpp": chunks, "overlap": overlap}
         assert_slots_equal_ops(gpt, plan_of(turns * stages, **keys), bytes_per_s, habits=HABITS)
 
 
@@ -171,7 +171,7 @@ def test_both_walks_of_the_path_fill_the_step_and_every_rank_agrees(
     stages = 2
     gpt, costs = replace(TINY, layers=stages * chunks), SmallCosts(issue_s=1e-6)
     fabric = SmallFabric(bytes_per_s=1e7, devices_per_node=64, axes_share=False)
-    plan = plan_of(12, data=2, pipe=stages, interleave=chunks, overlap=overlap)
+    plan = plan_of(12, dp=2, pp=stages, vpp=chunks, overlap=overlap)
     step = sum(simulate_pipeline(gpt, plan, costs, fabric, habits=HABITS).parts_ticks.values())
     parts = path_parts(gpt, plan, costs, fabric, PLAIN, HABITS)
     assert (sum(parts.values()), min(parts.values()) >= 0) == (step, True)

@@ -47,10 +47,10 @@ MODELS = {
     "balanced": replace(EXPERTS, router="sigmoid", router_bias=True, balance_loss=0.1),
 }
 PLANS = (
-    "z=2,data=2,overlap=all",
-    "x=2,data=2,sequence_parallel=true,recompute=full,overlap=none",
-    "z=2,data=2,zero=3,recompute=full:4,overlap=oar+ors+oag",
-    "data=4,zero=2,recompute=selective,overlap=dp",
+    "z=2,dp=2,overlap=all",
+    "tp=2,dp=2,sp=true,recompute=full,overlap=none",
+    "z=2,dp=2,zero=3,recompute=full:4,overlap=oar+ors+oag",
+    "dp=4,zero=2,recompute=selective,overlap=dp",
 )
 QUICK = [("experts behind 3 dense", 0), ("every second", 3), ("windows", 1), ("second token", 2)]
 EVERY = [(name, number) for name in MODELS for number in range(len(PLANS))]
@@ -59,8 +59,8 @@ REST = [pytest.param(*case, marks=pytest.mark.slow) for case in EVERY if case no
 
 
 def plan_for(gpt: GPT, number: int, micro_batches: int) -> Plan:
-    experts = ",expert=2" if gpt.experts and "data=" in PLANS[number] else ""
-    plan = parse_plan(f"{PLANS[number]}{experts},batch=4,micro_batch=1")
+    experts = ",ep=2" if gpt.experts and "dp=" in PLANS[number] else ""
+    plan = parse_plan(f"{PLANS[number]}{experts},batch=4,mbs=1")
     return plan.with_micro_batches(micro_batches)
 
 
@@ -88,7 +88,7 @@ def test_the_program_of_all_layers_is_the_one_that_is_lowered_whole(name: str, n
 def both(gpt: GPT, plan: Plan) -> list[StepResult]:
     """A step with what repeats left out, and without."""
     fabric, costs = SmallFabric(bytes_per_s=3e7, compute_share=0.2), SmallCosts(issue_s=1.1e-5)
-    simulate = simulate_pipeline if plan.pipe > 1 else simulate_step
+    simulate = simulate_pipeline if plan.pp > 1 else simulate_step
     with Session():
         return [simulate(gpt, plan, costs, fabric, fold=fold) for fold in (True, False)]
 
@@ -106,17 +106,15 @@ def test_a_step_of_layers_of_several_kinds_is_the_whole_one_to_the_tick(
 def test_stages_that_hold_unlike_layers_are_simulated_as_all_micro_batches_are(name: str) -> None:
     gpt = MODELS[name]
     stages = f"stage_layers={gpt.layers - 25}+11+14"
-    experts = ",expert=2" if gpt.experts else ""
-    plan = parse_plan(
-        f"pipe=3,data=2{experts},recompute=full:4,{stages},batch=120,micro_batch=1,overlap=all"
-    )
+    experts = ",ep=2" if gpt.experts else ""
+    plan = parse_plan(f"pp=3,dp=2{experts},recompute=full:4,{stages},batch=120,mbs=1,overlap=all")
     few, whole = both(gpt, plan)
     assert few.micro_batches < whole.micro_batches
     assert replace(few, micro_batches=whole.micro_batches) == whole
 
 
 def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None:
-    plan = parse_plan("batch=1,micro_batch=1")
+    plan = parse_plan("batch=1,mbs=1")
     assert fewer_layers(find_model("deepseek-v3"), plan).runs == ((3, 1, 58),)
     assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == ((0, 2, 18),)
     assert fewer_layers(MODELS["five of six"], plan).runs == ((0, 6, 15),)
@@ -130,6 +128,6 @@ def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None
 
 def test_a_run_that_no_shorter_model_has_is_refused() -> None:
     """Half a turn of windows: the layers behind it would have the others' windows."""
-    wrong = FewerLayers(MODELS["windows"], parse_plan("batch=1,micro_batch=1"), ((0, 1, 19),))
+    wrong = FewerLayers(MODELS["windows"], parse_plan("batch=1,mbs=1"), ((0, 1, 19),))
     with pytest.raises(IrregularError):
         wrong.with_turns((4,))

@@ -73,10 +73,10 @@ def test_where_nothing_is_enough_there_is_no_change() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stack", "pipe"), [("nemo", 1), ("nemo", 2), ("megatron-core", 2)])
-def test_what_fp8_keeps_in_fewer_bytes_counts(stack: str, pipe: int) -> None:
+@pytest.mark.parametrize(("stack", "pp"), [("nemo", 1), ("nemo", 2), ("megatron-core", 2)])
+def test_what_fp8_keeps_in_fewer_bytes_counts(stack: str, pp: int) -> None:
     """There is a device into which a plan fits with precision=fp8 alone."""
-    text = f"pp={pipe},mbs=4"
+    text = f"pp={pp},mbs=4"
     verdicts = []
     for gib in range(40, 140):
         machine = with_settings(H100, {"device.memory": f"{gib} GiB"})

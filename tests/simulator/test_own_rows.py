@@ -17,7 +17,7 @@ from workload.plan import Plan
 MEGATRON = load_stack("megatron-core")
 MACHINE = load_machine("dgx-h100")
 GPT = replace(find_model("mixtral-8x7b"), layers=1)
-PLAN = Plan(x=4, data=8, expert=8, batch=8, micro_batch=1, sequence_parallel=True)
+PLAN = Plan(tp=4, dp=8, ep=8, batch=8, mbs=1, sp=True)
 EACH = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "exchange": "each"})
 
 
@@ -26,7 +26,7 @@ def ops_of(plan: Plan, stack: Stack = MEGATRON, capacity: float = 0.0) -> dict[s
     gpt = replace(GPT, capacity=capacity)
     program = lower(gpt, plan, habits=stack.kernels(gpt, plan, MACHINE).habits)
     own = {op.name: op for op in program.ops if op.is_collective and op.part.is_layer}
-    return {name: op for name, op in own.items() if op.axes in (("x",), ("expert",))}
+    return {name: op for name, op in own.items() if op.axes in (("tp",), ("ep",))}
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
@@ -83,7 +83,7 @@ def test_gathered_tokens_come_to_a_node_once_and_are_gathered_over_x_there() -> 
     assert found["dispatch.chosen.gather"] == 8 * 1024 * 8  # whether each expert is chosen: a byte
 
 
-@pytest.mark.parametrize("fields", [{"sequence_parallel": False}, {"expert_tensor": 1}])
+@pytest.mark.parametrize("fields", [{"sp": False}, {"etp": 1}])
 def test_where_ranks_of_x_have_no_rows_of_their_own_for_the_same_experts_nothing_changes(
     fields: dict[str, object],
 ) -> None:
@@ -95,7 +95,7 @@ def test_where_ranks_of_x_have_no_rows_of_their_own_for_the_same_experts_nothing
 def test_what_is_shown_is_what_is_timed_and_shorter_where_rows_leave_nodes() -> None:
     """A step's volume of the axis of experts is that of the program's exchanges."""
     each, less = (predict(GPT, PLAN, MACHINE, stack=stack) for stack in (EACH, MEGATRON))
-    assert less.breakdown_s["expert"] < 0.3 * each.breakdown_s["expert"]
-    exchanged = [op for op in ops_of(PLAN).values() if op.axes == ("expert",)]
-    assert less.comm_bytes["expert"] == sum(op.nbytes for op in exchanged)
-    assert each.comm_bytes["x"] < less.comm_bytes["x"]
+    assert less.breakdown_s["ep"] < 0.3 * each.breakdown_s["ep"]
+    exchanged = [op for op in ops_of(PLAN).values() if op.axes == ("ep",)]
+    assert less.comm_bytes["ep"] == sum(op.nbytes for op in exchanged)
+    assert each.comm_bytes["tp"] < less.comm_bytes["tp"]

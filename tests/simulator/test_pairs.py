@@ -18,18 +18,18 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-RING = "pipe=2,interleave=2,data=2,expert=2"
-V = "pipe=2,interleave=2,data=2,expert=2,schedule=dualpipe-v"
+RING = "pp=2,vpp=2,dp=2,ep=2"
+V = "pp=2,vpp=2,dp=2,ep=2,schedule=dualpipe-v"
 MEGATRON = Habits(messages="megatron")
 
 
 def plan_of(words: str, micro_batches: int) -> Plan:
-    return parse_plan(f"{words},micro_batch=1", batch=48).with_micro_batches(micro_batches)
+    return parse_plan(f"{words},mbs=1", batch=48).with_micro_batches(micro_batches)
 
 
 def check(words: str, micro_batches: int, bytes_per_s: float, habits: Habits = NO_HABITS) -> None:
     plan = plan_of(words, micro_batches)
-    gpt = replace(TWO, layers=plan.pipe * plan.interleave)
+    gpt = replace(TWO, layers=plan.pp * plan.vpp)
     assert_slots_equal_ops(gpt, plan, bytes_per_s, habits=habits)
 
 
@@ -47,12 +47,12 @@ def test_pairs_equal_their_ops(words: str) -> None:
         f"{RING},overlap=a2a",
         f"{RING},overlap=a2a+wgrad+ors+pp,zero=3",
         f"{RING},z=2,overlap=a2a+wgrad+all,recompute=full",
-        "pipe=2,data=2,expert=2,overlap=wgrad+all,x=2,zero=1",
-        "pipe=3,interleave=2,data=2,expert=2,overlap=a2a+dp+pp",
-        "pipe=2,interleave=3,data=2,expert=2,overlap=all+a2a",
-        "pipe=4,interleave=2,data=2,expert=2,overlap=a2a+wgrad+all",
-        f"{V},overlap=all+a2a,x=2,zero=2",
-        V.replace("pipe=2", "pipe=3") + ",overlap=all+a2a",
+        "pp=2,dp=2,ep=2,overlap=wgrad+all,tp=2,zero=1",
+        "pp=3,vpp=2,dp=2,ep=2,overlap=a2a+dp+pp",
+        "pp=2,vpp=3,dp=2,ep=2,overlap=all+a2a",
+        "pp=4,vpp=2,dp=2,ep=2,overlap=a2a+wgrad+all",
+        f"{V},overlap=all+a2a,tp=2,zero=2",
+        V.replace("pp=2", "pp=3") + ",overlap=all+a2a",
     ],
 )
 def test_many_pairs_equal_their_ops(words: str, habits: Habits, bytes_per_s: float) -> None:
@@ -76,7 +76,7 @@ def test_what_is_hidden_is_saved_and_the_path_is_as_long_as_the_step(words: str)
 
 @pytest.mark.parametrize("overlap", ["wgrad", "a2a+wgrad+dp"])
 def test_a_folded_step_with_gradients_put_off_is_the_whole_one(overlap: str) -> None:
-    gpt, plan = replace(TWO, layers=6), plan_of(f"data=2,expert=2,overlap={overlap}", 10)
+    gpt, plan = replace(TWO, layers=6), plan_of(f"dp=2,ep=2,overlap={overlap}", 10)
     worlds = SmallCosts(), SmallFabric(bytes_per_s=1e7)
     folded, whole = (simulate_step(gpt, plan, *worlds, fold=fold) for fold in (True, False))
     assert sum(folded.parts_ticks.values()) == sum(whole.parts_ticks.values())

@@ -57,7 +57,7 @@ def assert_slots_equal_ops(
         axes_share=False,
         compute_share=compute_share,
     )
-    programs = [lower(gpt, plan, stage, habits=habits) for stage in range(plan.pipe)]
+    programs = [lower(gpt, plan, stage, habits=habits) for stage in range(plan.pp)]
     spans = simulate_timeline(programs, SmallCosts(), fabric).spans
     step = simulate_pipeline(gpt, plan, SmallCosts(), fabric, habits=habits)
     assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
@@ -76,7 +76,7 @@ def test_model_flops_leave_recomputation_out_under_every_schedule(
 ) -> None:
     """Against Narayanan's formulas; zero-bubble schedules put some of it into slots of weights."""
     gpt, machine = replace(find_model("gpt-5b"), layers=4), load_machine("frontier")
-    plan = Plan(pipe=2, data=2, batch=8, micro_batch=1, schedule=schedule, recompute=recompute)
+    plan = Plan(pp=2, dp=2, batch=8, mbs=1, schedule=schedule, recompute=recompute)
     found = predict(gpt, plan, machine)
     device_s = found.step_s * found.devices
     assert found.model_flops_per_s_per_device * device_s == pytest.approx(gpt.model_flops(8))
@@ -89,17 +89,17 @@ def seconds(step: StepResult) -> float:
 
 
 def plan_of(micro_batches: int, **keys: object) -> Plan:
-    cells = int(str(keys.get("z", 1))) * int(str(keys.get("data", 1)))
-    return Plan(batch=cells * micro_batches, micro_batch=1, **keys)  # type: ignore[arg-type]
+    cells = int(str(keys.get("z", 1))) * int(str(keys.get("dp", 1)))
+    return Plan(batch=cells * micro_batches, mbs=1, **keys)  # type: ignore[arg-type]
 
 
 World = tuple[tuple[str, ...], dict[str, int]]  # an overlap and a grid in each stage
 WORLDS: tuple[World, ...] = (
     (OVERLAPS, {}),
     (OVERLAPS[:-1], {"z": 2}),
-    ((), {"data": 2}),
-    (OVERLAPS, {"x": 2, "y": 2}),
-    (OVERLAPS, {"data": 2}),
+    ((), {"dp": 2}),
+    (OVERLAPS, {"tp": 2, "y": 2}),
+    (OVERLAPS, {"dp": 2}),
     ((), {"z": 2}),
 )
 
@@ -121,7 +121,7 @@ def in_worlds(schedule: str, stages: int, worlds: Sequence[World]) -> None:
     gpt = replace(TINY, layers=stages)
     turns = itertools.cycle((24, 1, 3))
     for overlap, grid in worlds:
-        keys = {**grid, "pipe": stages, "schedule": schedule, "overlap": overlap}
+        keys = {**grid, "pp": stages, "schedule": schedule, "overlap": overlap}
         assert_slots_equal_ops(gpt, plan_of(next(turns), **keys))
 
 
@@ -134,7 +134,7 @@ def test_chunks_in_turns_equal_their_ops(stages: int, chunks: int) -> None:
     gpt = replace(TINY, layers=stages * chunks)
     turns = itertools.cycle((1, 6, 2))
     for overlap, grid in WORLDS[stages % 3 :: 3]:
-        keys = {**grid, "pipe": stages, "interleave": chunks, "overlap": overlap}
+        keys = {**grid, "pp": stages, "vpp": chunks, "overlap": overlap}
         assert_slots_equal_ops(gpt, plan_of(next(turns) * stages, **keys))
 
 
@@ -144,7 +144,7 @@ def test_chunks_in_a_v_equal_their_ops(schedule: str, stages: int) -> None:
     """Of two stages in every other world."""
     gpt, turns = replace(TINY, layers=2 * stages), itertools.cycle((0, 5, 1, 12))
     for overlap, grid in WORLDS[1::2] if stages == 2 else WORLDS:
-        keys = {**grid, "pipe": stages, "schedule": schedule, "interleave": 2, "overlap": overlap}
+        keys = {**grid, "pp": stages, "schedule": schedule, "vpp": 2, "overlap": overlap}
         more = next(turns)
         assert_slots_equal_ops(gpt, plan_of(2 * stages + more, **keys))
         if schedule == "zb-v":
@@ -153,7 +153,7 @@ def test_chunks_in_a_v_equal_their_ops(schedule: str, stages: int) -> None:
 
 def test_sums_of_gradients_take_from_the_compute_of_the_slots_that_follow() -> None:
     """Of chunks of one layer, whose sums begin as their last slots end."""
-    plan = plan_of(4, pipe=2, interleave=3, data=4, overlap=("dp", "pp"))
+    plan = plan_of(4, pp=2, vpp=3, dp=4, overlap=("dp", "pp"))
     assert_slots_equal_ops(replace(TINY, layers=6), plan, 1e8, compute_share=0.3)
     with_share, without = (
         seconds(
@@ -171,7 +171,7 @@ def test_sums_of_gradients_take_from_the_compute_of_the_slots_that_follow() -> N
 
 def test_a_message_takes_as_long_as_on_the_slowest_link_between_two_stages() -> None:
     """Ranks 0 and 2 lie in one node, 1 and 3 in two; each node of a link adds a microsecond."""
-    plan = plan_of(2, pipe=2, data=2)
+    plan = plan_of(2, pp=2, dp=2)
     lines = StageOrders(TINY, plan, plan, PLAIN)
     for node_of, microseconds in (((0, 1, 0, 2), 2), ((0, 1, 0, 1), 1), ((0, 1, 2, 3), 2)):
         fabric = SmallFabric(bytes_per_s=1e18, launch_s=1e-6, node_of=node_of)
@@ -181,8 +181,8 @@ def test_a_message_takes_as_long_as_on_the_slowest_link_between_two_stages() -> 
 
 def test_stages_of_one_kind_need_not_hold_as_much() -> None:
     """With ZB-H1 the third of four stages waits longer with weight gradients than the second."""
-    how = {"x": 2, "sequence_parallel": True, "attention": "unfused", "recompute": "selective"}
-    plan = plan_of(12, pipe=4, schedule="zb-h1", ends_as_layers=True, overlap=("ors",), **how)
+    how = {"tp": 2, "sp": True, "attention": "unfused", "recompute": "selective"}
+    plan = plan_of(12, pp=4, schedule="zb-h1", ends_as_layers=True, overlap=("ors",), **how)
     gpt = replace(TINY, layers=6)
     second, third = (lower(gpt, plan, stage).peak.total_bytes for stage in (1, 2))
     assert third > second
@@ -191,7 +191,7 @@ def test_stages_of_one_kind_need_not_hold_as_much() -> None:
 
 def test_a_stage_without_layers_equals_its_ops() -> None:
     for schedule, split in zip(SCHEDULES, itertools.cycle([(0, 2, 0), (1, 0, 1)]), strict=False):
-        keys = {"pipe": 3, "stage_layers": split, "schedule": schedule, "data": 2, "zero": 1}
+        keys = {"pp": 3, "stage_layers": split, "schedule": schedule, "dp": 2, "zero": 1}
         keys |= {"offload": "none" if split[1] else "optimizer"}
         assert_slots_equal_ops(TINY, plan_of(4, **keys))
 
@@ -200,9 +200,9 @@ def test_a_stage_without_layers_equals_its_ops() -> None:
 @pytest.mark.parametrize(
     ("sequence", "keys"),
     [
-        (64, {"data": 1}),
-        (16, {"data": 2, "zero": 1}),
-        (4, {"data": 2, "zero": 1, "overlap": ()}),
+        (64, {"dp": 1}),
+        (16, {"dp": 2, "zero": 1}),
+        (4, {"dp": 2, "zero": 1, "overlap": ()}),
     ],
 )
 def test_what_the_host_holds_for_a_while_is_no_part_of_a_stages_peak(
@@ -211,7 +211,7 @@ def test_what_the_host_holds_for_a_while_is_no_part_of_a_stages_peak(
     """With copies of gradients in the host's memory more is in use at the update than ever before;
     the peak is when most is in use on the device: in a slot, or while gradients are summed."""
     gpt = replace(TINY, hidden=64, ffn=256, vocab=1000, sequence=sequence)
-    plan = plan_of(3, pipe=2, schedule=schedule, offload="update", **keys)
+    plan = plan_of(3, pp=2, schedule=schedule, offload="update", **keys)
     for stage in range(2):
         peak = lower(gpt, plan, stage).peak.total_bytes
         assert stage_bytes(gpt, plan, NO_HABITS, stage) == peak
@@ -244,12 +244,12 @@ class CrowdedStage(SmallFabric):
 def test_like_stages_with_unlike_rings_have_slots_of_their_own(crowded: int, alone: bool) -> None:
     """Those of single axes, or of several at once, while ops take as long alone."""
     gpt, overlap = replace(TINY, layers=8), () if alone else ("oar", "ors", "oag")
-    plan = plan_of(4, pipe=4, x=2, y=2, z=2, overlap=overlap)
+    plan = plan_of(4, pp=4, tp=2, y=2, z=2, overlap=overlap)
     ranks = tuple(np.flatnonzero(plan.grid.stages() == crowded).tolist())
     fabric = CrowdedStage(
         devices_per_node=64, axes_share=False, launch_s=0.0, crowded=ranks, alone=alone
     )
-    programs = [lower(gpt, plan, stage) for stage in range(plan.pipe)]
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pp)]
     spans = simulate_timeline(programs, SmallCosts(), fabric).spans
     step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
     assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
@@ -261,7 +261,7 @@ def some_cases(seed: int) -> Iterator[Case]:
     while True:
         row: Row = {name: chance.choice(values) for name, values in OPTIONS.items()}
         row["micro_batches"] = chance.choice((1, 2, 3, 4, 6, 12, 24))
-        if row["pipe"] > 1 and ranks_of(row) <= 64 and not is_refused(row) and is_legal(row):
+        if row["pp"] > 1 and ranks_of(row) <= 64 and not is_refused(row) and is_legal(row):
             yield case(row)
 
 
@@ -311,7 +311,7 @@ class FreeFabric(SmallFabric):
 
 def step_of(schedule: str, stages: int, micro_batches: int, chunks: int = 1) -> StepResult:
     """A pipeline of equal chunks of a layer each, in which nothing but layers takes time."""
-    keys = {"pipe": stages, "schedule": schedule, "interleave": chunks}
+    keys = {"pp": stages, "schedule": schedule, "vpp": chunks}
     gpt = replace(TINY, layers=stages * chunks)
     return simulate_pipeline(gpt, plan_of(micro_batches, **keys), LayersOnly(), FreeFabric())
 
@@ -359,7 +359,7 @@ def test_schedules_order_as_theory_says_in_time(stages: int, micro_batches: int)
 def activations(schedule: str, stages: int, micro_batches: int) -> int:
     """The most activations that the first or the last stage holds."""
     gpt = replace(TINY, layers=stages)
-    plan = plan_of(micro_batches, pipe=stages, schedule=schedule)
+    plan = plan_of(micro_batches, pp=stages, schedule=schedule)
     programs = [lower(gpt, plan, stage) for stage in (0, stages - 1)]
     return max(use.parts["activations"] for program in programs for use in program.memory)
 

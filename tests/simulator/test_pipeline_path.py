@@ -29,10 +29,10 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
     one's last backward pass waits for it until 72."""
     orders = [slots("1f1b", stage, 2, 2, 1) for stage in range(2)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    pipe = SlotSchedule(orders, ticks, links=[(1, 1)] * 2, messages="ahead", micro_batches=2)
-    times = simulate_schedule(pipe)
+    pp = SlotSchedule(orders, ticks, links=[(1, 1)] * 2, messages="ahead", micro_batches=2)
+    times = simulate_schedule(pp)
     assert times[0].start[-1] == 72
-    stretches = list(SlotPath(pipe, times).back_from(0, 3))
+    stretches = list(SlotPath(pp, times).back_from(0, 3))
     shown = [(what, stage, length) for what, stage, _, length in stretches]
     second = [("slot", 1, length) for length in (20, 10, 20, 10)]
     assert shown == [(PIPE, 0, 1), *second, (PIPE, 1, 1), ("slot", 0, 10)]
@@ -42,18 +42,18 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "x=2,data=2,pipe=2",
-        "data=2,pipe=4",
-        "data=2,pipe=4,schedule=zb-h1",
-        "pipe=2,interleave=2",
-        "pipe=2,interleave=2,data=2,schedule=zb-v",
-        "pipe=4,schedule=gpipe",
-        "pipe=2,data=2,zero=1,recompute=full",
+        "tp=2,dp=2,pp=2",
+        "dp=2,pp=4",
+        "dp=2,pp=4,schedule=zb-h1",
+        "pp=2,vpp=2",
+        "pp=2,vpp=2,dp=2,schedule=zb-v",
+        "pp=4,schedule=gpipe",
+        "pp=2,dp=2,zero=1,recompute=full",
     ],
 )
 def test_the_path_is_as_long_as_the_step(text: str, overlap: str) -> None:
     machine, gpt = load_machine("frontier"), find_model("tiny-1m")
-    plan = parse_plan(f"{text},micro_batch=1,overlap={overlap}", batch=32)
+    plan = parse_plan(f"{text},mbs=1,overlap={overlap}", batch=32)
     fabric = MachineFabric(machine, plan.grid.ranks)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
     parts = path_parts(gpt, plan, costs, fabric, PLAIN)
@@ -65,11 +65,11 @@ def test_the_path_is_as_long_as_the_step(text: str, overlap: str) -> None:
 
 @pytest.mark.parametrize("directions", [(FORWARD,), (FORWARD, BACKWARD)])
 @pytest.mark.parametrize("overlap", [(), ("pp",)])
-@pytest.mark.parametrize("keys", [{"pipe": 3}, {"pipe": 2, "interleave": 2}])
+@pytest.mark.parametrize("keys", [{"pp": 3}, {"pp": 2, "vpp": 2}])
 def test_messages_that_are_cut_in_one_direction_equal_their_ops(
     keys: dict[str, int], overlap: tuple[str, ...], directions: tuple[str, ...]
 ) -> None:
     """Gradients then take longer than activations, and their buffers are larger."""
-    gpt = replace(TINY, layers=keys["pipe"] * keys.get("interleave", 1))
-    plan = Plan(x=2, batch=6, micro_batch=1, overlap=overlap, **keys)  # type: ignore[arg-type]
+    gpt = replace(TINY, layers=keys["pp"] * keys.get("vpp", 1))
+    plan = Plan(tp=2, batch=6, mbs=1, overlap=overlap, **keys)  # type: ignore[arg-type]
     assert_slots_equal_ops(gpt, plan, 1e7, habits=Habits(scatter_gather=directions))

@@ -26,10 +26,10 @@ def test_fields_that_matter_only_together_share_alike() -> None:
 
 
 def test_of_fields_that_say_the_same_each_has_half() -> None:
-    """x=1 with data=2, or x=2 with data=1: either tells the plan."""
+    """tp=1 with dp=2, or tp=2 with dp=1: either tells the plan."""
     rows = [(1, 2, 0), (1, 2, 1), (2, 1, 0), (2, 1, 1)]
-    shares = shapley_shares(["x", "data", "zero"], rows, [0.0, 0.0, 4.0, 4.0])
-    assert shares == {"x": 0.5, "data": 0.5, "zero": 0.0}
+    shares = shapley_shares(["tp", "dp", "zero"], rows, [0.0, 0.0, 4.0, 4.0])
+    assert shares == {"tp": 0.5, "dp": 0.5, "zero": 0.0}
 
 
 def test_a_small_sample_gives_no_share_to_a_field_that_does_nothing() -> None:
@@ -58,7 +58,7 @@ def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch(
 ) -> None:
     monkeypatch.setattr("simulator.explain.plan_importance.PLANS", 40)
     gpt, stack = find_model("tiny-1m"), load_stack("megatron-deepspeed")
-    plan, machine = parse_plan("data=4,overlap=none", batch=8), load_machine("frontier")
+    plan, machine = parse_plan("dp=4,overlap=none", batch=8), load_machine("frontier")
     found = plan_importance(gpt, plan, machine, scheduler(machine, 4), stack)
     assert {"y", "z"}.isdisjoint(found.shares)  # of DeepSpeed's plans these are 1
     assert sum(found.shares.values()) == pytest.approx(1.0)
@@ -69,10 +69,10 @@ def test_the_space_has_the_plans_of_the_stack_for_the_same_devices_and_batch(
 
 def test_plans_that_no_search_has_are_refused_by_name() -> None:
     gpt, machine = find_model("tiny-1m"), load_machine("frontier")
-    plan = parse_plan("data=4,zero=1,shard=2", batch=8)
+    plan = parse_plan("dp=4,zero=1,shard=2", batch=8)
     with pytest.raises(PlanCannotRunError, check=names("shard")):
         plan_importance(gpt, plan, machine, scheduler(machine, 4), EXECUTOR)
-    alone = parse_plan("data=1", batch=1)
+    alone = parse_plan("dp=1", batch=1)
     with pytest.raises(PlanCannotRunError, match="needs 8"):
         plan_importance(gpt, alone, machine, scheduler(machine, 1), EXECUTOR)
 
@@ -80,19 +80,19 @@ def test_plans_that_no_search_has_are_refused_by_name() -> None:
 @pytest.mark.usefixtures("exact_peaks")
 def test_only_plans_that_fit_have_a_part_in_the_importance() -> None:
     """Of 12 plans the 3 pipelines are the fastest and the largest: they need 416 to 422 kB, where
-    the others, of x=2 or y=2, need 333 to 357 kB."""
-    gpt, plan = find_model("tiny-30k"), parse_plan("x=2,overlap=none", batch=1)
+    the others, of tp=2 or y=2, need 333 to 357 kB."""
+    gpt, plan = find_model("tiny-30k"), parse_plan("tp=2,overlap=none", batch=1)
     small = {"device.memory": "400 kB", "device.reserve": "0 B"}
     machine = with_settings(load_machine("frontier"), small)
     found = plan_importance(gpt, plan, machine, scheduler(machine, 2), EXECUTOR)
     assert (found.plans, found.unfit, found.space) == (9, 3, 12)
     assert found.fastest == plan
-    assert "pipe" not in found.shares
+    assert "pp" not in found.shares
 
 
 @pytest.mark.slow
 def test_why_tells_the_importance_when_it_is_asked_to() -> None:
-    words = ("why", "tiny-1m", "-m", "frontier", "--plan", "data=4", "--batch", "8")
+    words = ("why", "tiny-1m", "-m", "frontier", "--plan", "dp=4", "--batch", "8")
     said = simgpt(*words, "--plan-importance")
     assert said.status == 0
     assert "Shapley" in said.out
@@ -102,13 +102,13 @@ def test_why_tells_the_importance_when_it_is_asked_to() -> None:
 @pytest.mark.slow
 def test_of_a_model_with_experts_splits_of_these_and_of_sequences_have_shares() -> None:
     gpt, machine = find_model("tiny-mixtral-2m"), load_machine("dgx-b200")
-    plan = parse_plan("context=2,data=4,expert=2,overlap=none,recipe=fp8-tensorwise", batch=8)
+    plan = parse_plan("cp=2,dp=4,ep=2,overlap=none,recipe=fp8-tensorwise", batch=8)
     found = plan_importance(gpt, plan, machine, scheduler(machine, 8), EXECUTOR)
     assert {"expert", "context", "context_kind"} <= set(found.shares)
     assert "dispatcher" not in found.shares  # of which the stack tries one
     assert found.fastest.recipe == "fp8-tensorwise"
     assert sum(found.shares.values()) == pytest.approx(1.0)
-    whole = parse_plan("data=8,expert=2,overlap=none", batch=8)
+    whole = parse_plan("dp=8,ep=2,overlap=none", batch=8)
     shares = plan_importance(gpt, whole, machine, scheduler(machine, 8), EXECUTOR).shares
-    assert "expert" in shares
-    assert "context" not in shares
+    assert "ep" in shares
+    assert "cp" not in shares

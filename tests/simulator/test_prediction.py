@@ -28,9 +28,9 @@ from workload.plan_text import parse_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANS = {
-    "gpt-5b": "x=2,y=2,z=2,data=64,recompute=full",
-    "gpt-20b": "x=4,y=2,z=8,data=8,micro_batch=1",
-    "gpt-80b": "x=8,y=2,z=8,data=4,micro_batch=2,recompute=full,overlap=oar+ors+oag",
+    "gpt-5b": "tp=2,y=2,z=2,dp=64,recompute=full",
+    "gpt-20b": "tp=4,y=2,z=8,dp=8,mbs=1",
+    "gpt-80b": "tp=8,y=2,z=8,dp=4,mbs=2,recompute=full,overlap=oar+ors+oag",
 }
 
 
@@ -53,7 +53,7 @@ def test_the_breakdown_sums_to_the_step(model: str, machine: str) -> None:
 def test_offloaded_states_take_the_host_s_memory_and_time_on_its_link() -> None:
     gpt, machine = find_model("gpt-5b"), load_machine("perlmutter")
     here, away = (
-        predict(gpt, parse_plan(f"x=4,data=4,recompute=full,offload={where}", batch=16), machine)
+        predict(gpt, parse_plan(f"tp=4,dp=4,recompute=full,offload={where}", batch=16), machine)
         for where in ("none", "optimizer")
     )
     assert away.memory.host_bytes == here.memory.parts["optimizer"]
@@ -70,7 +70,7 @@ def test_offloaded_states_take_the_host_s_memory_and_time_on_its_link() -> None:
 )
 def test_a_folded_prediction_is_the_whole_one(machine: str) -> None:
     gpt = replace(find_model("gpt-5b"), layers=14)
-    plan = parse_plan("x=4,y=2,z=4,data=4,micro_batch=1,recompute=full", batch=112)
+    plan = parse_plan("tp=4,y=2,z=4,dp=4,mbs=1,recompute=full", batch=112)
     whole = predict(gpt, plan, load_machine(machine), fold=False)
     assert predict(gpt, plan, load_machine(machine)) == whole
 
@@ -89,7 +89,7 @@ def test_utilisation_relates_to_the_peak_of_the_plan_s_precision(
 ) -> None:
     """An A100 multiplies 16 times as fast in bf16 as in fp32; 64 sequences on 64 of them."""
     gpt = find_model("gpt-5b")
-    plan = parse_plan(f"x=4,y=2,z=8,precision={precision}", batch=64)
+    plan = parse_plan(f"tp=4,y=2,z=8,precision={precision}", batch=64)
     prediction = predict(gpt, plan, load_machine("perlmutter"))
     s, n, h, v = gpt.sequence, gpt.layers, gpt.hidden, gpt.vocab
     # Narayanan et al. (SC21), equation 3, without its quarter of recomputation.
@@ -126,7 +126,7 @@ def test_what_experts_drop_and_their_empty_places_are_no_flops_of_the_model(
     back. Of 8 choices of four experts each has place for 2 times the capacity: if the first gets 5,
     with one time the even share it drops 3, and the others compute an empty place each."""
     gpt = replace(find_model("tiny-mixtral-2m"), capacity=capacity)
-    plan = parse_plan("data=2,expert=2", batch=16)
+    plan = parse_plan("dp=2,ep=2", batch=16)
     asked = routed(gpt, Histogram((counts,) * gpt.layers)) if counts else gpt
     found = predict(asked, plan, load_machine("dgx-h100"))
     rows = gpt.layers * plan.batch * gpt.sequence * gpt.topk
@@ -161,7 +161,7 @@ def test_mfu_of_causal_attention_leaves_out_what_no_query_sees() -> None:
 )
 def test_utilisation_is_said_as_the_log_of_the_stack_counts_it(stack: str, counts: str) -> None:
     """With every layer recomputed the three differ."""
-    plan = parse_plan("x=1,y=1,z=1,data=8,micro_batch=1,recompute=full", batch=8)
+    plan = parse_plan("tp=1,y=1,z=1,dp=8,mbs=1,recompute=full", batch=8)
     gpt, machine = find_model("gpt-5b"), load_machine("dgx-a100")
     found = predict(gpt, plan, machine, stack=load_stack(stack))
     shares = {"causal": found.mfu_causal, "full": found.mfu, "hardware": found.hfu}
@@ -176,7 +176,7 @@ def test_where_no_log_is_known_none_is_said() -> None:
 
 
 def test_a_model_that_is_too_large_does_not_fit() -> None:
-    plan = parse_plan("data=8", batch=8)
+    plan = parse_plan("dp=8", batch=8)
     memory = predict(find_model("gpt-80b"), plan, load_machine("frontier")).memory
     assert not memory.fits
     assert sum(memory.parts.values()) == memory.peak_bytes
@@ -185,7 +185,7 @@ def test_a_model_that_is_too_large_does_not_fit() -> None:
 def test_a_plan_fits_up_to_a_peak_of_which_nine_of_ten_runs_do() -> None:
     """And is tight up to one of which one of ten does."""
     gpt, machine = find_model("gpt-5b"), load_machine("frontier")
-    plan = parse_plan("x=4,y=2,micro_batch=1", batch=4)
+    plan = parse_plan("tp=4,y=2,mbs=1", batch=4)
     peak = predict(gpt, plan, machine).memory.peak_bytes
     reserve = machine.device.reserve_bytes
     assert reserve > 0
@@ -204,8 +204,8 @@ def test_a_plan_fits_up_to_a_peak_of_which_nine_of_ten_runs_do() -> None:
 
 
 def test_an_op_of_more_flops_than_63_bits_hold_is_refused() -> None:
-    plan = parse_plan("data=8", batch=2**24)
-    with pytest.raises(PlanCannotRunError, check=names("micro_batch=2097152")):
+    plan = parse_plan("dp=8", batch=2**24)
+    with pytest.raises(PlanCannotRunError, check=names("mbs=2097152")):
         predict(find_model("llama-3.1-8b"), plan, load_machine("dgx-h100"))
 
 
@@ -214,7 +214,7 @@ def test_a_step_longer_than_ticks_can_count_is_refused(layers: int, batch: int) 
     """That of 60 layers is so only once the layers are put in that a folded step leaves out."""
     wide = replace(find_model("gpt-80b"), hidden=200_000, heads=10_000, ffn=1_000_000)
     gpt = replace(wide, layers=layers, sequence=10_000_000)
-    plan = parse_plan(f"x=8,micro_batch={batch}", batch=batch)
+    plan = parse_plan(f"tp=8,mbs={batch}", batch=batch)
     with pytest.raises(PlanCannotRunError, check=names("106 days")):
         predict(gpt, plan, load_machine("frontier"))
 
@@ -242,14 +242,14 @@ def test_json_has_the_promised_keys() -> None:
 
 
 def test_a_placement_of_other_ranks_than_the_plans_is_refused() -> None:
-    machine, plan = load_machine("frontier"), parse_plan("data=8", batch=8)
+    machine, plan = load_machine("frontier"), parse_plan("dp=8", batch=8)
     with pytest.raises(MachineError, check=names("16", "8")):
         predict(find_model("gpt-5b"), plan, machine, placement=contiguous(machine, 16))
 
 
 def test_ranks_that_are_spread_over_nodes_wait_for_the_network() -> None:
     """Eight ranks of z on eight nodes gather through NICs what one node's own links carry."""
-    machine, plan = load_machine("frontier"), parse_plan("z=8,micro_batch=1", batch=8)
+    machine, plan = load_machine("frontier"), parse_plan("z=8,mbs=1", batch=8)
     ranks = np.arange(8, dtype=np.int64)
     spread = Placement(node=ranks, device=np.zeros_like(ranks))
     together, apart = (
@@ -267,7 +267,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
-plan = parse_plan("x=8,y=2,z=64,data=32,recompute=full", batch=8192)
+plan = parse_plan("tp=8,y=2,z=64,dp=32,recompute=full", batch=8192)
 predict(find_model("gpt-640b"), plan, load_machine("frontier"))
 assert not {"torch", "networkx", "matplotlib", "scipy"} & set(sys.modules)
 # Not getrusage: what it says of a new process includes the one that started it.

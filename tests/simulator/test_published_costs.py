@@ -82,7 +82,7 @@ def test_a_device_without_a_table_is_refused() -> None:
 
 
 def test_predict_takes_matmuls_from_the_table() -> None:
-    words = "predict gpt-5b -m perlmutter -n 64 --plan z=4,data=rest,recompute=full --batch 64"
+    words = "predict gpt-5b -m perlmutter -n 64 --plan z=4,dp=rest,recompute=full --batch 64"
     plain, tabled = (
         json.loads(simgpt(*words.split(), "--json", "--compute", how).out)["step_s"]
         for how in ("machine", "profile")

@@ -146,7 +146,7 @@ def test_of_a_pipeline_as_few_layers_run_again_as_are_enough_to_the_byte() -> No
         replace(find_model("tiny-30k"), layers=6, sequence=1024),
         load_machine("frontier"),
     )
-    plan = parse_plan("pipe=2,micro_batch=1", batch=2)
+    plan = parse_plan("pp=2,mbs=1", batch=2)
     before, again = predict(gpt, plan, machine), replace(plan, recompute="full:2")
     two = predict(gpt, again, machine).memory.peak_bytes
     for room, enough in ((two, "full:2"), (two - 1, "full")):

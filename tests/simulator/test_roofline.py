@@ -89,7 +89,7 @@ def test_ops_without_flops_are_kinds_by_the_bytes_that_they_move() -> None:
 def test_ops_of_experts_and_recipes_have_kinds_of_their_own() -> None:
     """Casts of weights follow the optimizer and are casts as those of activations are."""
     gpt, machine = find_model("mixtral-8x7b"), load_machine("dgx-h100")
-    text = "expert=8,data=rest,micro_batch=1,zero=2,recompute=full,recipe=fp8-tensorwise"
+    text = "ep=8,dp=rest,mbs=1,zero=2,recompute=full,recipe=fp8-tensorwise"
     plan = parse_plan(text, devices=16, batch=32)
     found = roofline(predict(gpt, plan, machine), machine, contiguous(machine, 16))
     names = [(kind.name, kind.dtype) for kind in found.kinds]
@@ -119,7 +119,7 @@ def test_a_data_type_without_a_peak_is_refused_by_name() -> None:
 def test_a_step_of_two_data_types_has_the_peak_of_both_one_after_the_other() -> None:
     """As many FLOPs at 989 and at 1,979 TFLOP/s: the harmonic mean of both."""
     ops = [OpTime(matmul(64, 64, 64, dtype), 1, US) for dtype in ("bf16", "fp8")]
-    prediction, _ = of_step("data=2")
+    prediction, _ = of_step("dp=2")
     step = whole_step(kinds_of(ops, load_machine("dgx-h100")), prediction)
     assert step.dtype == "bf16+fp8"
     assert step.peak_flops_per_s == pytest.approx(2 / (1 / 989e12 + 1 / 1979e12))
@@ -128,11 +128,11 @@ def test_a_step_of_two_data_types_has_the_peak_of_both_one_after_the_other() -> 
 @pytest.mark.parametrize(
     ("text", "machine", "stack"),
     [
-        ("data=8", "frontier", "simgpt"),
-        ("x=2,y=2,z=2,data=2,overlap=oar+ors+oag", "frontier", "simgpt"),
-        ("x=2,pipe=2,data=2,zero=1,recompute=full,overlap=none", "frontier", "megatron-deepspeed"),
-        ("pipe=4,data=2,micro_batch=2,schedule=zb-h1", "dgx-h100", "simgpt"),
-        ("pipe=2,interleave=2,data=4,micro_batch=1", "perlmutter", "megatron-core"),
+        ("dp=8", "frontier", "simgpt"),
+        ("tp=2,y=2,z=2,dp=2,overlap=oar+ors+oag", "frontier", "simgpt"),
+        ("tp=2,pp=2,dp=2,zero=1,recompute=full,overlap=none", "frontier", "megatron-deepspeed"),
+        ("pp=4,dp=2,mbs=2,schedule=zb-h1", "dgx-h100", "simgpt"),
+        ("pp=2,vpp=2,dp=4,mbs=1", "perlmutter", "megatron-core"),
         ("z=8,zero=1,attention=unfused", "dgx-a100", "simgpt"),
     ],
 )
@@ -153,7 +153,7 @@ def test_kinds_make_up_the_compute_of_the_step_below_their_roofs(
 
 def test_where_nothing_is_computed_twice_the_step_reaches_the_hfu() -> None:
     """Unfused attention multiplies whole squares, so nothing is counted in another way."""
-    prediction, found = of_step("data=4,attention=unfused,recompute=full")
+    prediction, found = of_step("dp=4,attention=unfused,recompute=full")
     assert found.step.flops_per_s == pytest.approx(
         prediction.hardware_flops_per_s_per_device, rel=1e-12
     )
@@ -161,7 +161,7 @@ def test_where_nothing_is_computed_twice_the_step_reaches_the_hfu() -> None:
 
 def test_a_pipeline_is_that_of_its_busiest_stage() -> None:
     """The last of two stages has the head beside as many layers."""
-    _, found = of_step("pipe=2,data=2,micro_batch=1")
+    _, found = of_step("pp=2,dp=2,mbs=1")
     assert found.stage == 1
     names = {kind.name for kind in found.kinds}
     assert {"head.matmul", "loss", "optimizer"} <= names

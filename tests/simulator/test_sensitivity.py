@@ -88,13 +88,13 @@ def test_a_class_of_links_in_the_node_is_changed_by_itself() -> None:
 @st.composite
 def drawn_plans(draw: st.DrawFn) -> Plan:
     """Plans of tiny-1m on 1 to 64 devices, with all that may change a step's collectives."""
-    axes = {key: draw(st.sampled_from([1, 2, 4])) for key in ("x", "y", "z", "data")}
-    keys: dict[str, Any] = {**axes, "pipe": draw(st.sampled_from([1, 1, 2])), "micro_batch": 1}
-    keys["zero"] = draw(st.integers(0, 3)) if axes["data"] > 1 and axes["z"] == 1 else 0
-    keys["schedule"] = draw(st.sampled_from(["1f1b", "zb-h1"])) if keys["pipe"] > 1 else "1f1b"
+    axes = {key: draw(st.sampled_from([1, 2, 4])) for key in ("tp", "y", "z", "dp")}
+    keys: dict[str, Any] = {**axes, "pp": draw(st.sampled_from([1, 1, 2])), "mbs": 1}
+    keys["zero"] = draw(st.integers(0, 3)) if axes["dp"] > 1 and axes["z"] == 1 else 0
+    keys["schedule"] = draw(st.sampled_from(["1f1b", "zb-h1"])) if keys["pp"] > 1 else "1f1b"
     keys["recompute"] = draw(st.sampled_from(RECOMPUTES))
     keys["overlap"] = draw(st.sampled_from([(), OVERLAPS, ("oar", "ors", "oag")]))
-    keys["sequence_parallel"] = axes["x"] > 1 and draw(st.booleans())
+    keys["sp"] = axes["tp"] > 1 and draw(st.booleans())
     try:
         plan = Plan(batch=64, **keys)
         check(TINY, plan)
@@ -120,12 +120,12 @@ def test_a_machine_twice_as_fast_in_everything_takes_half_as_long(name: str, pla
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        ("perlmutter", "x=2,y=2,z=2"),
-        pytest.param("frontier", "z=8,data=4", marks=pytest.mark.slow),
-        pytest.param("perlmutter", "data=2,pipe=2,x=2", marks=pytest.mark.slow),
-        pytest.param("frontier", "x=2,y=2,z=2", marks=pytest.mark.slow),
-        pytest.param("frontier", "data=2,pipe=2,x=2", marks=pytest.mark.slow),
-        pytest.param("perlmutter", "z=8,data=4", marks=pytest.mark.slow),
+        ("perlmutter", "tp=2,y=2,z=2"),
+        pytest.param("frontier", "z=8,dp=4", marks=pytest.mark.slow),
+        pytest.param("perlmutter", "dp=2,pp=2,tp=2", marks=pytest.mark.slow),
+        pytest.param("frontier", "tp=2,y=2,z=2", marks=pytest.mark.slow),
+        pytest.param("frontier", "dp=2,pp=2,tp=2", marks=pytest.mark.slow),
+        pytest.param("perlmutter", "z=8,dp=4", marks=pytest.mark.slow),
     ],
 )
 def test_sensitivities_to_durations_minus_those_to_rates_sum_to_one(name: str, plan: str) -> None:
@@ -191,47 +191,47 @@ def test_a_share_near_one_rises_no_further_than_its_range() -> None:
 
 
 def test_neighbours_are_legal_plans_on_as_many_devices_that_differ_in_what_they_say() -> None:
-    plan = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=16)
+    plan = parse_plan("tp=2,z=2,dp=2,mbs=2", batch=16)
     found = dict(neighbours(TINY, plan))
-    assert found["x=1, z=4"] == parse_plan("z=4,data=2,micro_batch=2", batch=16)
-    assert found["micro_batch=4"].micro_batch == 4
-    assert found["z=1, pipe=2"].pipe == 2
+    assert found["tp=1, z=4"] == parse_plan("z=4,dp=2,mbs=2", batch=16)
+    assert found["mbs=4"].mbs == 4
+    assert found["z=1, pp=2"].pp == 2
     assert {other.grid.ranks for other in found.values()} == {8}
     assert plan not in found.values()
 
 
 def test_a_group_in_a_node_and_one_across_nodes_wait_on_different_links() -> None:
-    plan = parse_plan("x=8,data=4", batch=16)
+    plan = parse_plan("tp=8,dp=4", batch=16)
     placed = contiguous(FRONTIER, 32)
-    assert limiting_link(FRONTIER, placed, plan.grid, "x") == INSIDE
-    assert limiting_link(FRONTIER, placed, plan.grid, "data") == SORTS["node.nics.bandwidth"]
+    assert limiting_link(FRONTIER, placed, plan.grid, "tp") == INSIDE
+    assert limiting_link(FRONTIER, placed, plan.grid, "dp") == SORTS["node.nics.bandwidth"]
 
 
 def test_what_one_micro_batch_adds_is_added_for_each_of_the_rest() -> None:
     assert extrapolated({"a": 5, "b": 1}, {"a": 7, "b": 1}, 10) == {"a": 25, "b": 1}  # type: ignore[dict-item, comparison-overlap]
 
 
-@pytest.mark.parametrize("plan", ["x=2", "pipe=2"])
+@pytest.mark.parametrize("plan", ["tp=2", "pp=2"])
 def test_shares_of_many_micro_batches_are_those_of_every_op(
     plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from simulator.costs.analytic import compute_costs
     from simulator.ranks.fabric import MachineFabric
 
-    parsed = parse_plan(f"{plan},micro_batch=1", batch=24)
+    parsed = parse_plan(f"{plan},mbs=1", batch=24)
     prediction = predict(TINY, parsed, FRONTIER)
     fabric = MachineFabric(FRONTIER, parsed.grid.ranks)
     costs = compute_costs(FRONTIER, fabric.ranks_per_node, parsed.grid.ranks)
     whole = shares_of(prediction, costs, fabric)
     monkeypatch.setattr(
-        "simulator.attribution.time_shares.MOST_OPS", prediction.ops * parsed.pipe - 1
+        "simulator.attribution.time_shares.MOST_OPS", prediction.ops * parsed.pp - 1
     )
     folded = shares_of(prediction, costs, fabric)
     assert "extrapolated" not in whole.basis
     assert "extrapolated" in folded.basis
     assert folded.seconds == whole.seconds
     monkeypatch.setattr("simulator.attribution.time_shares.MOST_OPS", 1)
-    assert shares_of(prediction, costs, fabric).along == (STREAM if parsed.pipe == 1 else PATH)
+    assert shares_of(prediction, costs, fabric).along == (STREAM if parsed.pp == 1 else PATH)
     assert sum(shares_of(prediction, costs, fabric).seconds.values()) == pytest.approx(
         prediction.step_s
     )
@@ -240,7 +240,7 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
 @pytest.mark.slow
 def test_every_figure_of_the_sentence_is_a_simulated_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.explain.why._elasticities", lambda *_: [])
-    plan = parse_plan("x=2,z=4,data=2", batch=8)
+    plan = parse_plan("tp=2,z=4,dp=2", batch=8)
     prediction = predict(TINY, plan, FRONTIER)
     found = why(prediction, FRONTIER, contiguous(FRONTIER, 16))
     best, next_best = found.better[:2]
@@ -260,7 +260,7 @@ def test_every_figure_of_the_sentence_is_a_simulated_one(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_number_without_a_unit_has_none_in_json() -> None:
-    parsed = parse_plan("data=2", batch=2)
+    parsed = parse_plan("dp=2", batch=2)
     prediction = predict(replace(TINY, layers=1), parsed, FRONTIER)
     found = why(prediction, FRONTIER, contiguous(FRONTIER, 2), lambda *_, **__: None, pure=True)
     units = {e["key"]: e["unit"] for e in found.as_dict()["sensitivity"]}

@@ -50,7 +50,7 @@ def test_copies_are_those_of_all_choices(
     groups: int, chosen: int, topk: int, parts: int, node: Machine
 ) -> None:
     gpt = _world(groups, chosen, topk)
-    plan = Plan(data=parts, expert=parts, batch=parts, micro_batch=1)
+    plan = Plan(dp=parts, ep=parts, batch=parts, mbs=1)
     expected = float(_counted(gpt, parts))
     assert share_sent_once(gpt, plan, node) == pytest.approx(expected, abs=1e-6)
 
@@ -64,7 +64,7 @@ def test_experts_next_to_each_other_are_on_few_ranks(
     """By hand on 8 ranks: sixteen experts of a rank are two tokens' choices of 8; of 8 on a rank
     every other six reach into the next one's, of 20 two in ten; of one, all do."""
     gpt = replace(find_model("qwen3-30b-a3b"), experts=experts, topk=topk)
-    plan = Plan(data=8, expert=8, batch=8, micro_batch=1)
+    plan = Plan(dp=8, ep=8, batch=8, mbs=1)
     share = share_sent_once(gpt, plan, node, in_a_row=True)
     assert share * topk == pytest.approx(ranks_reached, abs=1e-5)
     assert least_share_sent_once(gpt, plan, node, in_a_row=True) <= share
@@ -72,7 +72,7 @@ def test_experts_next_to_each_other_are_on_few_ranks(
 
 
 def test_primus_forces_a_balance_of_experts_next_to_each_other(node: Machine) -> None:
-    gpt, plan = find_model("qwen3-30b-a3b"), Plan(data=8, expert=8, batch=8, micro_batch=1)
+    gpt, plan = find_model("qwen3-30b-a3b"), Plan(dp=8, ep=8, batch=8, mbs=1)
     own, usual = (
         dict(load_stack(name).kernels(gpt, plan, node).habits.payloads)["all_to_all"]
         for name in ("primus-deepep", "megatron-core-deepep")
@@ -82,7 +82,7 @@ def test_primus_forces_a_balance_of_experts_next_to_each_other(node: Machine) ->
 
 def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> None:
     """DeepSeek-V3 (2412.19437), section 2.1.2; a group of experts has a node of its own."""
-    gpt, plan = find_model("deepseek-v3"), Plan(data=64, expert=64, batch=64, micro_batch=1)
+    gpt, plan = find_model("deepseek-v3"), Plan(dp=64, ep=64, batch=64, mbs=1)
     assert 3.5 < share_sent_once(gpt, plan, node) * gpt.topk < 4
     free = replace(gpt, router_groups=0, router_topk_groups=0)
     assert share_sent_once(free, plan, node) * gpt.topk > 5
@@ -91,15 +91,15 @@ def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> Non
 @pytest.mark.parametrize(
     ("text", "nodes"),
     [
-        ("expert=8,data=8", 0),
-        ("expert=16,data=16", 2),
-        ("x=2,z=2,expert=8,data=8", 4),
-        ("x=2,z=4,expert=8,expert_tensor=1,data=4,sequence_parallel=true", 4),
-        ("pipe=8,expert=16,data=16,order=x-y-z-pipe-data", 16),
-        ("pipe=2,expert=16,data=16,order=x-y-z-pipe-data", 4),
-        ("x=4,expert=8,data=8,order=data-x-y-z-pipe", 0),
-        ("expert=8,expert_tensor=2,data=16", 2),
-        ("x=8,expert=2,expert_tensor=4,data=1,sequence_parallel=true", 0),
+        ("ep=8,dp=8", 0),
+        ("ep=16,dp=16", 2),
+        ("tp=2,z=2,ep=8,dp=8", 4),
+        ("tp=2,z=4,ep=8,etp=1,dp=4,sp=true", 4),
+        ("pp=8,ep=16,dp=16,order=tp-pp-dp", 16),
+        ("pp=2,ep=16,dp=16,order=tp-pp-dp", 4),
+        ("tp=4,ep=8,dp=8,order=dp-tp-pp", 0),
+        ("ep=8,etp=2,dp=16", 2),
+        ("tp=8,ep=2,etp=4,dp=1,sp=true", 0),
     ],
 )
 def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(
@@ -111,14 +111,14 @@ def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(
         replace(find_model("qwen3-30b-a3b"), experts=16, topk=2),
         parse_plan(text, batch=512),
     )
-    parts = nodes or plan.expert
+    parts = nodes or plan.ep
     reached = parts * (1 - Fraction(comb(16 - 16 // parts, 2), comb(16, 2)))
     share = share_sent_once(gpt, plan, node)
     assert share == pytest.approx(float(reached) / 2, abs=1e-6)
     assert least_share_sent_once(gpt, plan, node) <= share
 
 
-@pytest.mark.parametrize("order", ["x-y-z-data-pipe", "data-x-y-z-pipe", "x-y-pipe-z-data"])
+@pytest.mark.parametrize("order", ["tp-dp-pp", "dp-tp-pp", "tp-y-pp-z-dp"])
 @pytest.mark.parametrize("expert", [2, 3, 4, 6, 8, 12, 16, 24, 48])
 @pytest.mark.parametrize("x", [1, 2, 4, 8])
 def test_no_order_sends_less_than_a_search_counts_on_where_tokens_keep_to_groups(
@@ -128,5 +128,5 @@ def test_no_order_sends_less_than_a_search_counts_on_where_tokens_keep_to_groups
     gpt = replace(
         find_model("qwen3-30b-a3b"), experts=48, topk=8, router_groups=3, router_topk_groups=1
     )
-    plan = parse_plan(f"x={x},z=2,pipe=2,expert={expert},data=48,order={order}", batch=960)
+    plan = parse_plan(f"tp={x},z=2,pp=2,ep={expert},dp=48,order={order}", batch=960)
     assert least_share_sent_once(gpt, plan, node) <= share_sent_once(gpt, plan, node)

@@ -17,7 +17,7 @@ from workload.program import Program
 from workload.timeline import Timeline
 
 SHARED = replace(TWO, layers=3, dense_layers=1, shared_ffn=32)
-PLAN = "data=2,expert=2,micro_batch=2"
+PLAN = "dp=2,ep=2,mbs=2"
 MOVED = (EXPERT_DISPATCH, EXPERT_COMBINE)
 
 

@@ -43,7 +43,7 @@ def starts(timeline: Timeline, rank: int = 0) -> dict[str, float]:
 
 def test_ops_of_two_streams_run_side_by_side_until_one_reads_what_the_other_wrote() -> None:
     program = by_hand(
-        "x=1",
+        "tp=1",
         compute("long", writes="a", stream="other"),
         compute("short", writes="b"),
         compute("both", reads="a b", writes="c"),
@@ -58,28 +58,28 @@ def test_a_blocking_collective_adds_its_time_and_an_overlapped_one_hides_it() ->
 
     def step_s(stream: str) -> float:
         program = by_hand(
-            "x=2",
+            "tp=2",
             compute("first", writes="a"),
-            reduce("reduce", "a", "x", 1_000_000, stream),
+            reduce("reduce", "a", "tp", 1_000_000, stream),
             compute("second", writes="b"),
             compute("last", reads="a b", writes="c"),
         )
         return simulate_timeline([program], costs, FABRIC).step_s
 
     assert step_s(COMPUTE) == 1.0 + 1.0 + 2.0 + 0.5
-    assert step_s("x") == 1.0 + max(1.0, 2.0) + 0.5
+    assert step_s("tp") == 1.0 + max(1.0, 2.0) + 0.5
 
 
 def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
-    """x=3 on nodes of 4: the groups of ranks 0-2 and 9-11 lie in one node, the others in two.
+    """tp=3 on nodes of 4: the groups of ranks 0-2 and 9-11 lie in one node, the others in two.
 
     Those take 2 us longer for their first all-reduce, and make everyone in their data groups wait.
     """
     program = by_hand(
-        "x=3,data=4",
-        reduce("inner", "a", "x", 0),
+        "tp=3,dp=4",
+        reduce("inner", "a", "tp", 0),
         compute("work", reads="a", writes="b"),
-        reduce("outer", "b", "data", 0),
+        reduce("outer", "b", "dp", 0),
     )
     fabric = SmallFabric(bytes_per_s=1e6, launch_s=1e-6)
     timeline = simulate_timeline([program], GivenSeconds(work=1.0), fabric, unfold=True)
@@ -89,8 +89,8 @@ def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
 
 
 def test_tasks_of_one_graph_take_as_long_as_their_own_sizes() -> None:
-    """On x=2 with 1 GB/s on the device and 1 MB/s between the two."""
-    program = by_hand("x=2", compute("work", writes="a"), reduce("sum", "a", "x", 0))
+    """On tp=2 with 1 GB/s on the device and 1 MB/s between the two."""
+    program = by_hand("tp=2", compute("work", writes="a"), reduce("sum", "a", "tp", 0))
     work, summed = program.ops
     sizes = [(1_000_000, 3_000), (2_000_000, 5_000)]
     tasks = [
@@ -107,24 +107,22 @@ def test_tasks_of_one_graph_take_as_long_as_their_own_sizes() -> None:
 
 @pytest.mark.parametrize("bytes_per_s", [1e8, 1e9, 1e10])
 def test_oar_hides_the_smaller_of_all_reduce_and_weight_gradient(bytes_per_s: float) -> None:
-    """On x=2 without recomputation, each of a layer's dI all-reduces runs beside a dW matmul."""
+    """On tp=2 without recomputation, each of a layer's dI all-reduces runs beside a dW matmul."""
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=bytes_per_s)
-    blocking = lowered(TINY, "x=2,overlap=none")
+    blocking = lowered(TINY, "tp=2,overlap=none")
     spans = {
         span.op.name: span.duration_s for span in simulate_timeline([blocking], costs, fabric).spans
     }
     reduces = [name for name in spans if name.endswith(".grad.reduce")]
     counterparts = [name.replace(".grad.reduce", ".grad.weight") for name in reduces]
     hidden = sum(min(spans[a], spans[b]) for a, b in zip(reduces, counterparts, strict=True))
-    overlapped = simulate_timeline([lowered(TINY, "x=2,overlap=oar")], costs, fabric)
+    overlapped = simulate_timeline([lowered(TINY, "tp=2,overlap=oar")], costs, fabric)
     whole = sum(spans.values())
     assert overlapped.step_s == pytest.approx(whole - hidden, rel=1e-9)
     assert len(reduces) == 2 * TINY.layers + 1
 
 
-@pytest.mark.parametrize(
-    "plan", ["x=2,y=2", "x=3,data=4", "x=2,z=3,data=2", "y=3,z=2", "z=6,data=3"]
-)
+@pytest.mark.parametrize("plan", ["tp=2,y=2", "tp=3,dp=4", "tp=2,z=3,dp=2", "y=3,z=2", "z=6,dp=3"])
 @pytest.mark.parametrize("overlap", ["none", "all"])
 def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overlap: str) -> None:
     gpt = replace(TINY, hidden=96, heads=12, ffn=96)
@@ -141,7 +139,7 @@ def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overla
 
 
 def test_the_same_program_gives_the_same_timeline_twice() -> None:
-    program = lowered(TINY, "x=2,z=2,data=3", 2)
+    program = lowered(TINY, "tp=2,z=2,dp=3", 2)
     first, second = (
         repr(simulate_timeline([program], SmallCosts(), SmallFabric())) for _ in range(2)
     )
@@ -149,7 +147,7 @@ def test_the_same_program_gives_the_same_timeline_twice() -> None:
 
 
 WORLDS = {
-    "plan": st.sampled_from(["x=2,y=2,z=2", "z=4,data=2", "x=4", "data=6", "y=2,data=2"]),
+    "plan": st.sampled_from(["tp=2,y=2,z=2", "z=4,dp=2", "tp=4", "dp=6", "y=2,dp=2"]),
     "overlap": st.sampled_from(["none", "all", "oar", "ors+oag", "dp"]),
     "bytes_per_s": st.floats(1e5, 1e12),
     "flops_per_s": st.floats(1e7, 1e12),
@@ -205,9 +203,9 @@ def halved_s(program: Program, **seconds: float) -> float:
 
 def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -> None:
     interference = by_hand(
-        "x=2",
+        "tp=2",
         compute("first", writes="a"),
-        reduce("reduce", "a", "x", 1_000_000, "x"),
+        reduce("reduce", "a", "tp", 1_000_000, "tp"),
         compute("second", writes="b"),
         compute("last", reads="a b", writes="c"),
     )
@@ -217,7 +215,7 @@ def test_an_overlapped_collective_takes_its_share_from_the_compute_beside_it() -
 
 def test_a_copy_of_another_stream_takes_nothing_from_the_compute_beside_it() -> None:
     interference = by_hand(
-        "x=1",
+        "tp=1",
         compute("copy", writes="a", stream="to_device"),
         compute("work", writes="b"),
         compute("last", reads="a b", writes="c"),
@@ -227,9 +225,9 @@ def test_a_copy_of_another_stream_takes_nothing_from_the_compute_beside_it() -> 
 
 def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
     exposed = by_hand(
-        "x=2",
+        "tp=2",
         compute("first", writes="a"),
-        reduce("reduce", "a", "x", 1_000_000, "x"),
+        reduce("reduce", "a", "tp", 1_000_000, "tp"),
         compute("last", reads="a", writes="c"),
     )
     assert halved_s(exposed, first=1.0, last=0.5) == pytest.approx(1.0 + 1.0 + 0.5)
@@ -237,10 +235,10 @@ def test_a_collective_that_compute_waits_for_takes_nothing_from_it() -> None:
 
 def test_a_wait_for_an_earlier_collective_does_not_spare_a_later_one_of_its_stream() -> None:
     ahead = by_hand(
-        "x=2",
+        "tp=2",
         compute("first", writes="a"),
-        reduce("earlier", "a", "x", 1_000_000, "x"),
-        reduce("later", "b", "x", 1_000_000, "x"),
+        reduce("earlier", "a", "tp", 1_000_000, "tp"),
+        reduce("later", "b", "tp", 1_000_000, "tp"),
         compute("second", reads="a", writes="c"),
         compute("last", reads="b c", writes="d"),
     )

@@ -36,39 +36,39 @@ def job(text: str, stack: str, gpt: GPT = GPT_20B) -> Job:
 @pytest.mark.parametrize("stack", WITH_SHARDED_ROWS)
 def test_recipes_with_tensor_parallelism_have_sequence_parallelism(stack: str) -> None:
     found = job("tp=4,dp=rest,mbs=1", stack)
-    assert found.plan.sequence_parallel
-    assert ("sequence_parallel", "true") in found.assumed
-    assert not job("dp=rest,mbs=1", stack).plan.sequence_parallel
+    assert found.plan.sp
+    assert ("sp", "true") in found.assumed
+    assert not job("dp=rest,mbs=1", stack).plan.sp
 
 
 @pytest.mark.parametrize("stack", ["simgpt", "gpt-neox", "megatron-lm-2021", "megatron-deepspeed"])
 def test_stacks_of_other_recipes_do_not(stack: str) -> None:
-    assert not job("tp=4,dp=rest,mbs=1", stack).plan.sequence_parallel
+    assert not job("tp=4,dp=rest,mbs=1", stack).plan.sp
 
 
 def test_what_the_user_says_of_it_counts() -> None:
     found = job("tp=4,dp=rest,mbs=1,sp=false", "megatron-core")
-    assert not found.plan.sequence_parallel
-    assert "sequence_parallel" not in dict(found.assumed)
+    assert not found.plan.sp
+    assert "sp" not in dict(found.assumed)
 
 
 def test_a_sequence_that_x_does_not_divide_is_left_whole_and_that_is_said() -> None:
     odd = replace(GPT_20B, sequence=1001)
     found = job("tp=4,dp=rest,mbs=1", "megatron-core", odd)
-    assert not found.plan.sequence_parallel
-    assert ("sequence_parallel", "false") in found.assumed
+    assert not found.plan.sp
+    assert ("sp", "false") in found.assumed
 
 
 def test_experts_that_need_sequence_parallelism_have_it_unasked() -> None:
     found = job("tp=4,ep=4,etp=1,dp=rest,mbs=1", "megatron-core", find_model("mixtral-8x7b"))
-    assert found.plan.sequence_parallel
+    assert found.plan.sp
 
 
 def test_the_text_of_a_plan_without_it_reads_as_that_plan() -> None:
     stack = load_stack("megatron-core")
     plan = job("tp=4,dp=rest,mbs=1,sp=false", "megatron-core").plan
     text = stack.text(plan)
-    assert "sequence_parallel=false" in text
+    assert "sp=false" in text
     assert job_of(GPT_20B, text, stack, devices=64, batch=64).plan == plan
 
 
@@ -82,14 +82,14 @@ def test_a_rule_follows_the_plan_and_stands_beside_those_of_the_base(tmp_path: P
     file.write_text(RULES)
     assert job("tp=4,dp=rest,mbs=1,zero=3", str(file)).plan.overlap == ("ors", "oag", "dp")
     found = job("tp=4,dp=rest,mbs=1", str(file)).plan
-    assert (found.overlap, found.sequence_parallel) == (("oar", "dp", "pp"), True)
+    assert (found.overlap, found.sp) == (("oar", "dp", "pp"), True)
 
 
 def test_a_file_that_says_a_key_does_away_with_the_rules_of_its_base(tmp_path: Path) -> None:
     file = tmp_path / "ours.toml"
     table = "[plan]\nsequence_parallel = false\n"
     file.write_text(f'base = "megatron-core"\ntitle = "ours"\nsource = "ours"\n{table}')
-    assert not job("tp=4,dp=rest,mbs=1", str(file)).plan.sequence_parallel
+    assert not job("tp=4,dp=rest,mbs=1", str(file)).plan.sp
 
 
 def test_a_search_fixes_what_a_rule_gives_for_what_is_fixed(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_search_fixes_what_a_rule_gives_for_what_is_fixed(tmp_path: Path) -> N
     stack = load_stack(str(file))
     assert kept(stack, {"zero": 3})["overlap"] == ("ors", "oag", "dp")
     assert kept(stack, {"zero": 1})["overlap"] == ("oar", "dp", "pp")
-    assert "sequence_parallel" not in kept(stack, {"x": 4})
+    assert "sp" not in kept(stack, {"tp": 4})
 
 
 def test_a_change_of_a_plan_leaves_what_the_user_said_of_other_keys() -> None:
@@ -108,7 +108,7 @@ def test_a_change_of_a_plan_leaves_what_the_user_said_of_other_keys() -> None:
     assert following(rules, own, {"zero": 3}) == {"zero": 3}
     given = job("tp=4,dp=rest,mbs=1,zero=2", "megatron-core").plan
     overlap = ("oar", "ors", "oag", "dp", "pp")
-    expected = {"zero": 3, "overlap": overlap, "sequence_parallel": True}
+    expected = {"zero": 3, "overlap": overlap, "sp": True}
     assert following(rules, given, {"zero": 3}) == expected
 
 
@@ -118,7 +118,7 @@ def test_a_change_of_a_plan_leaves_what_the_user_said_of_other_keys() -> None:
         ("when = {zero = 3}\ntp = 2", "tp"),
         ("when = {zeros = 3}\nzero = 2", "zeros"),
         ("zero = 3", "when"),
-        ("when = {x = 2}\ndata = 3", "data"),
+        ("when = {x = 2}\ndata = 3", "dp"),
     ],
 )
 def test_a_rule_that_cannot_be_read_is_refused(tmp_path: Path, rule: str, named: str) -> None:

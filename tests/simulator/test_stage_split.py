@@ -32,9 +32,7 @@ def test_other_stacks_and_users_deal_them_as_they_say() -> None:
 
 
 def test_an_answer_of_a_search_is_the_plan_that_its_text_stands_for() -> None:
-    problem = SearchProblem(GPT_1B, devices=8, batch=8, fixed={"pipe": 8}, stack=NANOTRON)
-    plan = space_of(problem).plan(
-        0, Order(ranks=USUAL, schedule="1f1b", interleave=1, overlap=("dp",))
-    )
-    assert plan.pipe == 8
+    problem = SearchProblem(GPT_1B, devices=8, batch=8, fixed={"pp": 8}, stack=NANOTRON)
+    plan = space_of(problem).plan(0, Order(ranks=USUAL, schedule="1f1b", vpp=1, overlap=("dp",)))
+    assert plan.pp == 8
     assert job_of(GPT_1B, NANOTRON.text(plan), NANOTRON, batch=8).plan == plan

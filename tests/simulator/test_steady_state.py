@@ -19,7 +19,7 @@ FABRIC = SmallFabric(bytes_per_s=1e6, launch_s=0.0, devices_per_node=2)  # 1 MB 
 
 
 def simulated(ops: list[Op], seconds: Callable[[str], float]) -> SimulatedOps:
-    program = by_hand("x=2", *ops)
+    program = by_hand("tp=2", *ops)
     given = {op.name: seconds(op.label) for op in ops if not op.communicates}
     return simulate_ops(program, GivenSeconds(**given), classes_of([program], FABRIC))
 
@@ -75,7 +75,7 @@ def test_a_unit_has_what_is_issued_ahead_for_the_next_micro_batch() -> None:
 
 def test_a_stream_that_falls_ever_further_behind_says_nothing() -> None:
     def ops(count: int) -> list[Op]:
-        reduces = [reduce(f"m{m}.sum", f"g{m}", "x", 3 * MB, "s") for m in range(count)]
+        reduces = [reduce(f"m{m}.sum", f"g{m}", "tp", 3 * MB, "s") for m in range(count)]
         works = [compute(f"m{m}.work", writes=f"g{m}") for m in range(count)]
         return [op for pair in zip(works, reduces, strict=True) for op in pair]
 
@@ -118,11 +118,11 @@ def test_a_collective_in_flight_from_before_says_nothing() -> None:
 
     def ops(first_bytes: int) -> Callable[[int], list[Op]]:
         def some(count: int) -> list[Op]:
-            found = [compute("begin", writes="b"), reduce("first", "b", "x", first_bytes, "s")]
+            found = [compute("begin", writes="b"), reduce("first", "b", "tp", first_bytes, "s")]
             for m in range(count):
                 found += [
                     compute(f"m{m}.work", writes=f"q{m}"),
-                    reduce(f"m{m}.sum", f"q{m}", "x", MB // 10, "t"),
+                    reduce(f"m{m}.sum", f"q{m}", "tp", MB // 10, "t"),
                 ]
             return found
 
@@ -134,7 +134,7 @@ def test_a_collective_in_flight_from_before_says_nothing() -> None:
 
 
 def test_too_few_micro_batches_and_those_that_differ_have_no_unit() -> None:
-    assert recurring_unit(table_of(by_hand("x=2", *gathers(4)).outline)) is None
+    assert recurring_unit(table_of(by_hand("tp=2", *gathers(4)).outline)) is None
     at = 3 * 3 + 1
     for other in (
         compute("m3.other", reads="p3", writes="q3"),
@@ -143,6 +143,6 @@ def test_too_few_micro_batches_and_those_that_differ_have_no_unit() -> None:
     ):
         ops = gathers(FEW)
         assert ops[at].name == "m3.work"
-        assert recurring_unit(table_of(by_hand("x=2", *ops).outline)) is not None
+        assert recurring_unit(table_of(by_hand("tp=2", *ops).outline)) is not None
         ops[at] = other
-        assert recurring_unit(table_of(by_hand("x=2", *ops).outline)) is None
+        assert recurring_unit(table_of(by_hand("tp=2", *ops).outline)) is None

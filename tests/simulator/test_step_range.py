@@ -59,7 +59,7 @@ def test_a_source_of_many_runs_counts_as_one() -> None:
 
 def test_runs_that_are_far_count_less() -> None:
     """Of two sources, the far one has e^-2.5 / (1 + e^-2.5) of the weight, below a tenth."""
-    far = HERE._replace(stack="x", stack_family="x", gpu="y", gpu_family="y")
+    far = HERE._replace(stack="tp", stack_family="tp", gpu="y", gpu_family="y")
     known = PublishedResiduals([HERE, far], ["a", "b"], [0.05, 0.9])
     assert distance(HERE, far) == 2.5
     assert known.range_of(1.0, HERE).high_s == pytest.approx(math.exp(WIDENING * 0.05))
@@ -67,7 +67,7 @@ def test_runs_that_are_far_count_less() -> None:
 
 def test_the_range_widens_with_the_distance_to_the_nearest_run() -> None:
     """At a distance of 2.5 from the one run a residual spreads 1 + SPREAD * 2.5 as far."""
-    far = HERE._replace(stack="x", stack_family="x", gpu="y", gpu_family="y")
+    far = HERE._replace(stack="tp", stack_family="tp", gpu="y", gpu_family="y")
     known = PublishedResiduals([HERE], ["a"], [0.1])
     near_s, far_s = (known.range_of(1.0, run).high_s for run in (HERE, far))
     assert near_s == pytest.approx(math.exp(WIDENING * 0.1))
@@ -125,7 +125,7 @@ def test_what_no_run_is_like_is_said() -> None:
 
 
 def test_predictions_carry_their_range() -> None:
-    plan = parse_plan("x=4,pipe=2,data=8,micro_batch=1", batch=64)
+    plan = parse_plan("tp=4,pp=2,dp=8,mbs=1", batch=64)
     machine, stack = load_machine("dgx-h100"), load_stack("megatron-core")
     found = predict(find_model("gpt-20b"), plan, machine, stack=stack)
     record = found.as_dict()

@@ -40,7 +40,7 @@ def test_a_switch_is_where_the_tuners_estimates_cross_between_the_two_machines()
 
 
 def test_a_library_without_a_tuner_and_one_set_to_an_algorithm_switch_nothing() -> None:
-    plan = parse_plan("x=2,y=8", batch=16)
+    plan = parse_plan("tp=2,y=8", batch=16)
     for setting in ({}, {"software.tuner": "none"}, {"software.algorithm.all_reduce": "ring"}):
         machine = with_settings(KESTREL, setting)
         prediction = predict(TINY, plan, machine)
@@ -48,7 +48,7 @@ def test_a_library_without_a_tuner_and_one_set_to_an_algorithm_switch_nothing() 
         assert bool(asked) == (not setting)
 
 
-@pytest.mark.parametrize("plan", ["x=2,y=8", "x=2,y=2,data=2,pipe=2", "data=16,micro_batch=1"])
+@pytest.mark.parametrize("plan", ["tp=2,y=8", "tp=2,y=2,dp=2,pp=2", "dp=16,mbs=1"])
 def test_every_all_reduce_of_a_step_is_asked_about_once(plan: str) -> None:
     parsed = parse_plan(plan, batch=64)
     prediction = predict(TINY, parsed, KESTREL, timeline=True)
@@ -64,7 +64,7 @@ def test_every_all_reduce_of_a_step_is_asked_about_once(plan: str) -> None:
 
 
 def test_two_switches_are_named_and_the_others_counted() -> None:
-    some = [Switch("x", 2**20 * n, "ring", "tree") for n in (1, 2, 3)]
-    assert_names(sentence("nccl", some[:1]), "nccl", "tree", "ring", "x", "1 MiB")
+    some = [Switch("tp", 2**20 * n, "ring", "tree") for n in (1, 2, 3)]
+    assert_names(sentence("nccl", some[:1]), "nccl", "tree", "ring", "tp", "1 MiB")
     assert_names(sentence("nccl", some), "1 MiB", "2 MiB", "1")
     assert "3 MiB" not in sentence("nccl", some)

@@ -64,7 +64,7 @@ def test_no_stage_waits_for_a_message_that_never_comes(
 ) -> None:
     gpt = replace(TINY, layers=stages * chunks)
     for count in range(stages, 4 * stages):
-        plan = plan_of(count, pipe=stages, interleave=chunks, overlap=overlap)
+        plan = plan_of(count, pp=stages, vpp=chunks, overlap=overlap)
         programs = [lower(gpt, plan, stage, habits=HABITS) for stage in range(stages)]
         assert left_over(programs) == []
 
@@ -78,12 +78,12 @@ OTHERS = [
 @pytest.mark.parametrize(("count", "overlap"), [(5, ()), (7, ("pp",)), *OTHERS])
 def test_slots_equal_their_ops(count: int, overlap: tuple[str, ...]) -> None:
     gpt = replace(TINY, layers=8)
-    plan = plan_of(count, pipe=4, interleave=2, overlap=overlap)
+    plan = plan_of(count, pp=4, vpp=2, overlap=overlap)
     assert_slots_equal_ops(gpt, plan, 1e7, habits=HABITS)
 
 
 def test_no_rounds_are_left_out_of_uneven_turns() -> None:
-    plan = plan_of(45, pipe=2, interleave=2, overlap=("pp",))
+    plan = plan_of(45, pp=2, vpp=2, overlap=("pp",))
     assert_slots_equal_ops(replace(TINY, layers=4), plan, 1e7, habits=HABITS)
 
 
@@ -93,7 +93,7 @@ def test_another_micro_batch_never_makes_a_step_shorter() -> None:
         sum(
             simulate_pipeline(
                 gpt,
-                plan_of(count, pipe=4, interleave=2, overlap=("pp",)),
+                plan_of(count, pp=4, vpp=2, overlap=("pp",)),
                 SmallCosts(issue_s=1e-6),
                 fabric,
                 habits=HABITS,
@@ -105,10 +105,10 @@ def test_another_micro_batch_never_makes_a_step_shorter() -> None:
 
 
 def test_other_orders_of_messages_want_even_turns() -> None:
-    plan = plan_of(5, pipe=4, interleave=2)
+    plan = plan_of(5, pp=4, vpp=2)
     assert order_of_messages(MEGATRON, plan)
-    with pytest.raises(PlanCannotRunError, check=names("pipe=4", "5")):
+    with pytest.raises(PlanCannotRunError, check=names("pp=4", "5")):
         order_of_messages("", plan)
-    with pytest.raises(PlanCannotRunError, check=names("pipe=4")):
-        plan_of(3, pipe=4, interleave=2)
+    with pytest.raises(PlanCannotRunError, check=names("pp=4")):
+        plan_of(3, pp=4, vpp=2)
     assert Slot(FORWARD, 0, 0) == slots("1f1b", 0, 4, 5, 2)[0]

@@ -33,7 +33,7 @@ from workload.passes.matmul_forms import PLAIN
 
 MACHINE = load_machine("dgx-h100")
 # One without a pipeline, and one whose micro-batches are many.
-PLANS = {"data=8,ep=8,micro_batch=1": 32, "data=4,pipe=2,ep=4,micro_batch=1": 64}
+PLANS = {"dp=8,ep=8,mbs=1": 32, "dp=4,pp=2,ep=4,mbs=1": 64}
 
 
 class SlowHost(GivenSeconds):
@@ -55,7 +55,7 @@ def test_equal_kernels_with_other_labels_have_hosts_of_their_own(order: tuple[st
     """Two kernels of 1 s in a layer, one of which begins a graph and is issued in 3 s: with the
     other one, which the graph replays, the block lasts 3 s, not 6 or 2."""
     ops = [compute(f"m0.l0.{label}", writes=label) for label in order]
-    program = by_hand("x=1", *ops)
+    program = by_hand("tp=1", *ops)
     costs, network = Graphs(launch_s=1.0), classes_of([program], SmallFabric())
     (task,) = rank_tasks([program], network)
     assert len(task.graph.equal.first) == 1
@@ -64,7 +64,7 @@ def test_equal_kernels_with_other_labels_have_hosts_of_their_own(order: tuple[st
 
 def test_what_is_missing_in_a_block_is_a_wait_for_the_host() -> None:
     """Kernels of 1 and 2 s, each issued in 2 s, last 4 s: 1 s is missing."""
-    program = by_hand("x=1", compute("one", writes="a"), compute("two", reads="a", writes="b"))
+    program = by_hand("tp=1", compute("one", writes="a"), compute("two", reads="a", writes="b"))
     costs, fabric = SlowHost(one=1.0, two=2.0), SmallFabric()
     network = classes_of([program], fabric)
     (task,) = rank_tasks([program], network)
@@ -114,13 +114,13 @@ def test_ops_and_shares_of_a_step_leave_the_host_apart(text: str) -> None:
     ops = compute_ops(job.gpt, job.plan, costs, fabric, habits=kernels.habits).ops
     busy = to_ticks(parts["compute"]) + to_ticks(parts["optimizer"])
     assert sum(each.ticks for each in ops) == busy
-    if job.plan.pipe == 1:
+    if job.plan.pp == 1:
         seconds = shares_of(prediction, costs, fabric, kernels.habits).seconds
         assert seconds[OF_HOST] == pytest.approx(parts["host"], rel=0.02)
 
 
 def test_a_path_that_is_walked_slot_by_slot_has_waits_for_the_host_of_their_own() -> None:
-    job, fabric = asked("data=4,pipe=2,ep=4,micro_batch=1"), fabric_of(MACHINE, 8)
+    job, fabric = asked("dp=4,pp=2,ep=4,mbs=1"), fabric_of(MACHINE, 8)
     found = []
     for factor in (0, 1, 2):
         kernels = job.stack.with_hosts(factor).kernels(job.gpt, job.plan, MACHINE)
@@ -134,7 +134,7 @@ def test_a_path_that_is_walked_slot_by_slot_has_waits_for_the_host_of_their_own(
 
 def test_a_host_twice_as_fast_is_among_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulator.explain.why._elasticities", lambda *_: [])
-    job = asked("data=8,ep=8,micro_batch=1")
+    job = asked("dp=8,ep=8,mbs=1")
     job = replace(job, gpt=replace(job.gpt, layers=1), plan=job.plan.with_micro_batches(1))
     prediction = predicted(job, 1)
     found = why(prediction, MACHINE, contiguous(MACHINE, 8))
@@ -152,7 +152,7 @@ def test_each_of_a_stacks_times_of_the_host_changes_once() -> None:
     changed = with_hosts(own, 3)
     assert changed["host_of_expert"]["h100"] == f"{3 * 8.6e-6!r} s"
     assert changed["fp8_casts"] == own["fp8_casts"]
-    job = asked("data=8,ep=8,micro_batch=1")
+    job = asked("dp=8,ep=8,mbs=1")
     usual, slow = (
         job.stack.with_hosts(factor).kernels(job.gpt, job.plan, MACHINE) for factor in (1, 3)
     )

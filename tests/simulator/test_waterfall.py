@@ -20,7 +20,7 @@ def by_sequence(side: Side) -> Prediction:
 
 
 def test_another_model_is_no_cause_of_what_its_longer_sequence_does() -> None:
-    plan = Plan(data=8, batch=8, micro_batch=1)
+    plan = Plan(dp=8, batch=8, mbs=1)
     reference = Side(TINY, plan, load_machine("dgx-a100"), "dgx-a100", EXECUTOR)
     job = replace(reference, gpt=replace(TINY, name="deep", layers=4, sequence=48))
     falls = waterfall(reference, job, by_sequence, measured=48.0).falls

@@ -18,10 +18,10 @@ from workload.program import Program
 
 WHOLE = 2 * LAYERS + 5
 PLANS = (
-    "x=2,z=2,data=2",
-    "z=2,data=2,zero=1,overlap=oar+ors",
-    "z=2,data=2,zero=3,overlap=all",
-    "data=4,zero=2,shard=2",
+    "tp=2,z=2,dp=2",
+    "z=2,dp=2,zero=1,overlap=oar+ors",
+    "z=2,dp=2,zero=3,overlap=all",
+    "dp=4,zero=2,shard=2",
 )
 
 
@@ -53,7 +53,7 @@ def test_what_does_not_grow_evenly_with_the_layers_is_lowered_whole() -> None:
         ]
         return replace(program, ops=tuple(ops))
 
-    gpt, plan = replace(TINY, layers=WHOLE), plan_of("data=4,z=2")
+    gpt, plan = replace(TINY, layers=WHOLE), plan_of("dp=4,z=2")
     assert whole_program(lower, gpt, plan).program.gpt.layers == LAYERS
     found = whole_program(padded, gpt, plan)
     assert found.program.gpt.layers == WHOLE

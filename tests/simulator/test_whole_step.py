@@ -38,18 +38,18 @@ from workload.plan_text import parse_plan
 SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
 OVERLAPS = ("none", "all", "oar", "ors", "oag", "dp", "oar+ors+oag", "ors+dp", "ors+oag+dp")
 GRIDS = (
-    "x=2,y=2,z=2,data=2",
+    "tp=2,y=2,z=2,dp=2",
     "z=4",
-    "z=2,data=2",
-    "data=4",
-    "x=4",
+    "z=2,dp=2",
+    "dp=4",
+    "tp=4",
     "y=2,z=2",
-    "x=3,z=2,data=2",
-    "x=2,y=3,data=2",
-    "z=3,data=4",
-    "x=1",
-    "x=4,sequence_parallel=true",
-    "x=2,z=2,data=2,sequence_parallel=true,attention=unfused",
+    "tp=3,z=2,dp=2",
+    "tp=2,y=3,dp=2",
+    "z=3,dp=4",
+    "tp=1",
+    "tp=4,sp=true",
+    "tp=2,z=2,dp=2,sp=true,attention=unfused",
 )
 SHARDINGS = (
     "zero=0",
@@ -99,7 +99,7 @@ CASES: dict[str, Any] = {
 @st.composite
 def plans(draw: st.DrawFn, micro_batches: st.SearchStrategy[int]) -> Plan:
     grid, sharding = draw(st.sampled_from(GRIDS)), draw(st.sampled_from(SHARDINGS))
-    sharding = sharding if "data=" in grid else sharding.replace("shard=2", "shard=0")
+    sharding = sharding if "dp=" in grid else sharding.replace("shard=2", "shard=0")
     overlap = draw(st.sampled_from(OVERLAPS))
     recompute = draw(st.sampled_from(("none", "full", "selective", "full:3")))
     text = f"{grid},{sharding},overlap={overlap},recompute={recompute}"
@@ -134,7 +134,7 @@ def test_a_deeply_folded_step_equals_the_whole_step_exactly(
     ],
 )
 def test_of_many_micro_batches_a_few_are_simulated(overlap: str) -> None:
-    plan = plan_of(f"x=2,y=2,z=2,data=2,recompute=full,overlap={overlap}", 10)
+    plan = plan_of(f"tp=2,y=2,z=2,dp=2,recompute=full,overlap={overlap}", 10)
     assert folded_step(plan, 34, 1e9).micro_batches == MICRO_BATCHES
 
 
@@ -154,7 +154,7 @@ def in_turns(rests: Sequence[str], others: Sequence[str], every: int = 1) -> lis
 )
 def test_counts_and_memory_are_those_of_the_whole_program(rest: str, overlap: str) -> None:
     count = 16 if "parameters" in rest else 8  # whose sums come from the micro-batch before
-    plan = plan_of(f"x=2,y=2,z=2,data=4,{rest},overlap={overlap}", count)
+    plan = plan_of(f"tp=2,y=2,z=2,dp=4,{rest},overlap={overlap}", count)
     gpt = replace(SMALL, layers=14)
     folded = simulate_step(gpt, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     program = lower(gpt, plan)
@@ -172,21 +172,21 @@ def test_counts_and_memory_are_those_of_the_whole_program(rest: str, overlap: st
     ["full:3", *(pytest.param(s, marks=pytest.mark.slow) for s in ("full:18", "selective"))],
 )
 def test_layers_that_are_recomputed_unlike_each_other_are_all_simulated(recompute: str) -> None:
-    assert_equal(*both(plan_of(f"x=2,z=2,recompute={recompute}", 8), 20, 1e9))
+    assert_equal(*both(plan_of(f"tp=2,z=2,recompute={recompute}", 8), 20, 1e9))
 
 
 def test_where_the_host_updates_a_few_layers_of_many_all_are_simulated() -> None:
     """A hundredth of few layers' parameters is in the table, of 40 layers' in the first layer."""
-    plan = plan_of("data=4,z=2,zero=2,offload=update,offload_share=0.01", 1)
+    plan = plan_of("dp=4,z=2,zero=2,offload=update,offload_share=0.01", 1)
     assert_equal(*both(plan, 40, 1e9))
 
 
 def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:
-    plan = plan_of("x=2,schedule=gpipe", 12)
+    plan = plan_of("tp=2,schedule=gpipe", 12)
     assert_equal(*both(plan, 4, 1e9))
     for step in (simulate_step, lambda *given: step_bytes(*given[:2])):
         with pytest.raises(
-            PlanCannotRunError, check=names("101,487,177", "400,000", "1,048,576", "micro_batch")
+            PlanCannotRunError, check=names("101,487,177", "400,000", "1,048,576", "mbs")
         ):
             step(SMALL, plan.with_micro_batches(2**20), SmallCosts(), SmallFabric())
 
@@ -208,7 +208,7 @@ def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
 )
 def test_a_host_that_issues_slowly_binds_every_layer_alike(rest: str, recompute: str) -> None:
     gpt = replace(SMALL, layers=18)
-    plan = plan_of(f"y=2,z=2,data=2,{rest},recompute={recompute}", 9)
+    plan = plan_of(f"y=2,z=2,dp=2,{rest},recompute={recompute}", 9)
     costs, fabric = SmallCosts(issue_s=2.34491932048865e-05), SmallFabric(bytes_per_s=1e9)
     folded, whole = (simulate_step(gpt, plan, costs, fabric, fold=fold) for fold in (True, False))
     assert_equal(folded, whole)
@@ -219,7 +219,7 @@ def test_a_host_that_issues_slowly_binds_every_layer_alike(rest: str, recompute:
 @pytest.mark.parametrize("bytes_per_s", [1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("overlap", ["none", "all"])
 def test_a_step_of_more_than_106_days_is_refused(overlap: str, bytes_per_s: float) -> None:
-    plan = plan_of(f"x=2,z=2,data=2,overlap={overlap}", 2)
+    plan = plan_of(f"tp=2,z=2,dp=2,overlap={overlap}", 2)
     with pytest.raises(PlanCannotRunError, match="106 days"):
         simulate_step(replace(SMALL, layers=4), plan, SmallCosts(), SmallFabric(bytes_per_s))
 
@@ -232,7 +232,7 @@ def test_a_step_of_more_than_106_days_is_refused(overlap: str, bytes_per_s: floa
     ],
 )
 def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
-    plan, fabric = plan_of("x=3,z=2,data=2", 9), SmallFabric(bytes_per_s=bytes_per_s)
+    plan, fabric = plan_of("tp=3,z=2,dp=2", 9), SmallFabric(bytes_per_s=bytes_per_s)
     folded = folded_step(plan, 16, bytes_per_s)
     program = lower(replace(SMALL, layers=16), plan)
     run = simulate_ops(program, SmallCosts(), classes_of([program], fabric))
@@ -241,8 +241,8 @@ def test_the_parts_sum_to_the_end_of_the_last_op(bytes_per_s: float) -> None:
 
 def unlike_ranks(micro_batches: int) -> list[Op]:
     """A long sum, short ones for each micro-batch, and one that joins all ranks."""
-    short = [reduce(f"m{m}.sum", f"q{m}", "x", 10) for m in range(micro_batches)]
-    return [reduce("begin", "b", "x", 40_000_000), *short, reduce("end", "c", "data", 10)]
+    short = [reduce(f"m{m}.sum", f"q{m}", "tp", 10) for m in range(micro_batches)]
+    return [reduce("begin", "b", "tp", 40_000_000), *short, reduce("end", "c", "dp", 10)]
 
 
 def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes() -> None:
@@ -250,7 +250,7 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     the long sum, the latter for each of the short ones: with more of these it comes last."""
     few, more = 10, 60
     fabric = SmallFabric(launch_s=1.0, node_of=(0, 0, 0, 0, 1, 2), axes_share=False)
-    programs = [by_hand("x=2,data=3", *unlike_ranks(count)) for count in (few, more)]
+    programs = [by_hand("tp=2,dp=3", *unlike_ranks(count)) for count in (few, more)]
     known = replace(programs[0], plan=programs[0].plan.with_micro_batches(few))
     nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
     whole = WholeProgram(known, (), known.ops, nothing, nothing, nothing[:, 0])
@@ -266,8 +266,8 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
 def test_a_module_that_predicts_a_second_token_is_in_the_step() -> None:
     gpt = replace(SMALL, layers=5, positions="rope", mtp_layers=1)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=1e7)
-    rest = "data=2,batch=12,micro_batch=1", "context=2,data=2,batch=12,micro_batch=1"
-    for text in ("x=2,z=2,batch=8,micro_batch=2", *rest):
+    rest = "dp=2,batch=12,mbs=1", "cp=2,dp=2,batch=12,mbs=1"
+    for text in ("tp=2,z=2,batch=8,mbs=2", *rest):
         plan = parse_plan(text)
         program = lower(gpt, plan)
         step = simulate_step(gpt, plan, costs, fabric)

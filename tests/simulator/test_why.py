@@ -22,7 +22,7 @@ from workload.plan_text import parse_plan
 
 FRONTIER = load_machine("frontier")
 TINY = find_model("tiny-1m")
-PLAN = parse_plan("x=2,z=2,data=2,micro_batch=2", batch=8)
+PLAN = parse_plan("tp=2,z=2,dp=2,mbs=2", batch=8)
 APART = Placement(node=np.arange(8), device=np.zeros(8, dtype=np.int64))  # a node for each rank
 
 
@@ -119,17 +119,17 @@ def test_a_step_depends_on_the_peak_of_its_own_precision_and_on_no_fact_without_
 def test_neighbours_are_plans_that_the_model_can_have() -> None:
     """Four heads: no x of 8, from whichever axis its factor of two would come."""
     gpt = replace(TINY, heads=4, kv_heads=0)
-    plan = parse_plan("x=4,z=2,data=2,zero=1,micro_batch=4", batch=16)
+    plan = parse_plan("tp=4,z=2,dp=2,zero=1,mbs=4", batch=16)
     found = dict(neighbours(gpt, plan))
     for other in found.values():
         check(gpt, other)
-    assert {other.x for other in found.values()} == {2, 4}
+    assert {other.tp for other in found.values()} == {2, 4}
     assert {other.zero for other in found.values()} == {0, 1, 2}
-    assert {other.micro_batch for other in found.values()} >= {2, 4}
-    assert (found["micro_batch=2"].micro_batch, found["zero=2"].zero) == (2, 2)
+    assert {other.mbs for other in found.values()} >= {2, 4}
+    assert (found["mbs=2"].mbs, found["zero=2"].zero) == (2, 2)
 
 
 def test_where_some_groups_cross_nodes_the_links_that_hold_those_back_are_named() -> None:
-    """x=3 on nodes of 8: ranks 6 to 8 lie in two, all others of the first 24 in one."""
-    plan = parse_plan("x=3,data=8", batch=8)
-    assert limiting_link(FRONTIER, contiguous(FRONTIER, 24), plan.grid, "x") == "across NICs"
+    """tp=3 on nodes of 8: ranks 6 to 8 lie in two, all others of the first 24 in one."""
+    plan = parse_plan("tp=3,dp=8", batch=8)
+    assert limiting_link(FRONTIER, contiguous(FRONTIER, 24), plan.grid, "tp") == "across NICs"

@@ -20,7 +20,7 @@ from workload.plan_text import parse_plan
 
 def test_a_pipeline_of_two_passes_fills_and_drains_once() -> None:
     """4 stages, 2 x 6 micro-batches of 10 ticks each, in which a stage moves parameters for 3."""
-    plan = parse_plan("pipe=4,batch=6,micro_batch=1,optimizer=mezo")
+    plan = parse_plan("pp=4,batch=6,mbs=1,optimizer=mezo")
     orders = [stage_slots(plan, stage) for stage in range(4)]
     schedule = SlotSchedule(
         orders=orders,
@@ -35,24 +35,24 @@ def test_a_pipeline_of_two_passes_fills_and_drains_once() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "data=2,pipe=2,batch=12,micro_batch=2,optimizer=mezo",
-        "x=2,pipe=4,interleave=2,batch=8,micro_batch=1,overlap=none,optimizer=mezo",
-        "z=2,data=2,pipe=3,batch=20,micro_batch=1,optimizer=fedkseed-step",
+        "dp=2,pp=2,batch=12,mbs=2,optimizer=mezo",
+        "tp=2,pp=4,vpp=2,batch=8,mbs=1,overlap=none,optimizer=mezo",
+        "z=2,dp=2,pp=3,batch=20,mbs=1,optimizer=fedkseed-step",
     ],
 )
 def test_slots_take_as_long_as_their_ops(text: str) -> None:
     plan = parse_plan(text)
-    layers = 2 * plan.pipe * plan.interleave
+    layers = 2 * plan.pp * plan.vpp
     assert_slots_equal_ops(replace(TINY, layers=layers), plan)
 
 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("x=2,z=2,batch=18,micro_batch=1", "mezo"),
-        ("data=4,batch=8", "fedkseed-step"),
-        pytest.param("x=2,z=2,batch=18,micro_batch=1", "fedkseed-step", marks=pytest.mark.slow),
-        pytest.param("data=4,batch=8", "mezo", marks=pytest.mark.slow),
+        ("tp=2,z=2,batch=18,mbs=1", "mezo"),
+        ("dp=4,batch=8", "fedkseed-step"),
+        pytest.param("tp=2,z=2,batch=18,mbs=1", "fedkseed-step", marks=pytest.mark.slow),
+        pytest.param("dp=4,batch=8", "mezo", marks=pytest.mark.slow),
     ],
 )
 def test_a_step_of_many_layers_is_exact_from_a_few(rule: str, text: str) -> None:
@@ -61,6 +61,6 @@ def test_a_step_of_many_layers_is_exact_from_a_few(rule: str, text: str) -> None
 
 
 def test_a_step_that_is_too_long_to_simulate_whole_is_refused() -> None:
-    plan = parse_plan("pipe=64,batch=10000,micro_batch=1,optimizer=mezo")
+    plan = parse_plan("pp=64,batch=10000,mbs=1,optimizer=mezo")
     with pytest.raises(PlanCannotRunError, check=names("optimizer=mezo")):
         check_slots(plan)

@@ -144,7 +144,7 @@ def by_hand(text: str, *ops: Op) -> Program:
 
 def plan_of(text: str, micro_batches: int = 1) -> Plan:
     """A plan of that many micro-batches of one sequence."""
-    plan = parse_plan(text if "micro_batch=" in text else f"{text},micro_batch=1")
+    plan = parse_plan(text if "mbs=" in text else f"{text},mbs=1")
     return plan.with_micro_batches(micro_batches)
 
 

@@ -36,7 +36,7 @@ def fact_of(given: Machine, key: str) -> tuple[object, str, str]:
 
 
 def mfu(given: Machine) -> float:
-    plan = parse_plan("x=4,data=rest,micro_batch=1,recompute=full", devices=64, batch=256)
+    plan = parse_plan("tp=4,dp=rest,mbs=1,recompute=full", devices=64, batch=256)
     return predict(find_model("gpt-20b"), plan, given).mfu
 
 

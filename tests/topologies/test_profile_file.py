@@ -146,7 +146,7 @@ def test_a_file_without_sound_tables_is_refused_by_commands(tmp_path: Path) -> N
         ({"kernels": {"matmul@fp32": {"columns": OF_BYTES, "rows": [[5e-324, 1, 1]]}}}, 2),
     ):
         path.write_text(json.dumps(document | {"profile": profile}), encoding="utf-8")
-        plan = ("--plan", "data=rest,precision=fp32", "-n", "4")
+        plan = ("--plan", "dp=rest,precision=fp32", "-n", "4")
         said = simgpt("predict", "tiny-30k", "-m", str(path), *plan, "--batch", "8")
         assert said.status == status, said.err
         assert (str(path.name) in said.err.splitlines()[-1]) if status else True
@@ -184,7 +184,7 @@ def test_interpolation_at_the_edges_of_what_a_table_may_hold_is_a_time(
     ]
     path = tmp_path / "host.json"
     path.write_text(json.dumps(document | {"profile": profile}), encoding="utf-8")
-    plan = ("--plan", "data=rest,precision=fp32", "-n", "4")
+    plan = ("--plan", "dp=rest,precision=fp32", "-n", "4")
     said = simgpt("predict", "tiny-30k", "-m", str(path), *plan, "--batch", "8", "--json")
     assert said.status in (0, 3), said.err  # 3: no picosecond, or more than 106 days
     if not said.status:

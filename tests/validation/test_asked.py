@@ -36,8 +36,8 @@ def test_a_file_behind_a_colon_is_a_file_too() -> None:
 
 def test_the_command_says_all_that_differs_from_what_is_usual() -> None:
     usual = Asked("gpt-5b", "frontier")
-    words = "simgpt predict gpt-5b -m frontier -n 8 --plan data=8 --batch 16"
-    assert usual.words(8, "data=8", 16, None) == words
+    words = "simgpt predict gpt-5b -m frontier -n 8 --plan dp=8 --batch 16"
+    assert usual.words(8, "dp=8", 16, None) == words
     assert usual.is_usual
     changed = Asked(
         "gpt-5b",
@@ -47,7 +47,7 @@ def test_the_command_says_all_that_differs_from_what_is_usual() -> None:
         placement="contiguous",
         compute="profile",
     )
-    assert changed.words(8, "data=8", 16, 3e11) == (
+    assert changed.words(8, "dp=8", 16, 3e11) == (
         f"{words} --placement contiguous --compute profile --tokens 300000000000 "
         "--set 'device.launch=5 us' --model-set layers=6"
     )

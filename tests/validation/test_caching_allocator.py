@@ -101,7 +101,7 @@ def test_no_more_is_given_out_than_is_reserved(events: list[tuple[int, int]]) ->
 
 
 def test_a_step_gives_out_what_its_program_says_and_a_second_one_reserves_little_more() -> None:
-    plan = Plan(batch=8, micro_batch=2)
+    plan = Plan(batch=8, mbs=2)
     program = lower(find_model("tiny-2m"), plan)
     allocator = allocator_after(program)
     peak = program.peak.total_bytes

@@ -27,7 +27,7 @@ TINY = find_model("tiny-1m")
 
 
 def scene(plan: str, devices: int) -> Scene:
-    return staged(prediction_of(answer(plan, devices), "x"))
+    return staged(prediction_of(answer(plan, devices), "tp"))
 
 
 def sent(drawn: Scene) -> dict[str, float]:
@@ -36,7 +36,7 @@ def sent(drawn: Scene) -> dict[str, float]:
 
 def test_a_member_sends_on_three_quarters_of_a_gather_and_twice_that_of_an_all_reduce() -> None:
     """In groups of four, of all that the prediction counts."""
-    for plan, axes in (("data=4", "data"), ("z=4", "z")):
+    for plan, axes in (("dp=4", "dp"), ("z=4", "z")):
         drawn = scene(plan, 4)
         ops = [op for op in drawn.step.programs[0].ops if "+".join(op.axes) == axes]
         sums = sum(op.nbytes for op in ops if op.kind == "all_reduce")
@@ -49,27 +49,27 @@ def test_a_member_sends_on_three_quarters_of_a_gather_and_twice_that_of_an_all_r
 def test_a_message_between_stages_is_sent_once() -> None:
     """Two stages: of each micro-batch activations of bf16 there and gradients back, which is one of
     them for each stage."""
-    drawn = scene("pipe=2,micro_batch=1", 2)
+    drawn = scene("pp=2,mbs=1", 2)
     activations = TINY.sequence * TINY.hidden * 2
     messages = drawn.shown.micro_batches * activations
-    assert sent(drawn)["pipe"] == pytest.approx(messages, rel=1e-4)  # beside them sums of norms
+    assert sent(drawn)["pp"] == pytest.approx(messages, rel=1e-4)  # beside them sums of norms
 
 
 def test_a_step_that_is_faster_than_the_answers_is_not_drawn_either() -> None:
     record = answer()
     for factor in (0.99, 1.01):
-        changed = prediction_of({**record, "step_s": factor * record["step_s"]}, "x")
-        with pytest.raises(ReportError, check=names("x", "0.00863634 s")):
+        changed = prediction_of({**record, "step_s": factor * record["step_s"]}, "tp")
+        with pytest.raises(ReportError, check=names("tp", "0.00863634 s")):
             staged(changed)
 
 
 def test_memory_is_drawn_of_the_stage_that_needs_most() -> None:
     """Of two stages with one micro-batch it is the last one, where many words have logits."""
     gpt, machine = replace(TINY, vocab=8192), load_machine("frontier")
-    plan = parse_plan("pipe=2,recompute=full", batch=32)
+    plan = parse_plan("pp=2,recompute=full", batch=32)
     placed = scheduler(machine, 2)
     record = predict(gpt, plan, machine, placement=placed).as_dict()
-    drawn = staged(prediction_of({**record, "fields": {"vocab": 8192}}, "x"))
+    drawn = staged(prediction_of({**record, "fields": {"vocab": 8192}}, "tp"))
     peaks = [program.peak.total_bytes for program in drawn.step.programs]
     curve = drawn.memory
     assert max(map(sum, zip(*curve.parts.values(), strict=True))) == max(peaks)
@@ -100,7 +100,7 @@ def test_the_numbers_that_matter_most_are_drawn_whether_more_of_them_helps_or_no
 def test_four_links_between_two_devices_are_a_fourth_as_busy_as_one() -> None:
     """Frontier's GCDs 0 and 1 have four links of 50 GB/s: 8 bytes in a second."""
     machine = load_machine("frontier")
-    pair = RingTraffic("x", np.array([[0, 1]], dtype=np.int64), 8.0)
+    pair = RingTraffic("tp", np.array([[0, 1]], dtype=np.int64), 8.0)
     busy = _busy_links(machine, link_loads(machine, contiguous(machine, 8), [pair]), 1.0)
     assert busy[0, 1] == pytest.approx(8.0 / 200e9)
     assert sum(busy.values()) == busy[0, 1]
@@ -123,7 +123,7 @@ def test_a_node_whose_devices_stand_on_a_line_is_drawn_with_a_height(
 
 
 def test_the_interactive_timeline_has_starts_and_durations() -> None:
-    drawn = scene("z=2,data=2", 4)
+    drawn = scene("z=2,dp=2", 4)
     data = timeline_data(drawn)
     (track,), (rank,) = drawn.tracks, data["ranks"]
     begins, lasts = rank["at"][::2], rank["at"][1::2]

@@ -67,7 +67,7 @@ def test_first_and_last_stages_have_layers_of_their_own(
             _ = run.job
         return
     assert run.job.plan.stage_layers == layers
-    assert run.job.plan.interleave == len(layers) // 4
+    assert run.job.plan.vpp == len(layers) // 4
 
 
 def test_embedding_and_loss_count_as_layers_where_accounted_for() -> None:

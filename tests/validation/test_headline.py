@@ -21,7 +21,7 @@ RATE = "model_flops_per_s_per_device"
 
 
 def made(**changes: Any) -> Answer:
-    return prediction_of({**RECORD, **changes}, "x")
+    return prediction_of({**RECORD, **changes}, "tp")
 
 
 def too_large(**changes: Any) -> Answer:
@@ -64,7 +64,7 @@ def test_that_nothing_fits_is_said_of_a_search_that_looked_everywhere(gap: float
 
 
 def test_the_mean_error_is_one_in_which_signs_do_not_cancel() -> None:
-    pairs = [Pair("x", "step", "", 1.0, predicted) for predicted in (1.5, 0.5, None)]
+    pairs = [Pair("tp", "step", "", 1.0, predicted) for predicted in (1.5, 0.5, None)]
     head = headline(Answers(pairs=pairs), {})
     assert_names(head.question, "3")
     assert_names(head.answer, "50.0 %")

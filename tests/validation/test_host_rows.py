@@ -13,7 +13,7 @@ from workload.plan_text import parse_plan
 
 
 def test_an_error_is_relative_to_the_measured_step_and_means_do_not_cancel() -> None:
-    plan = parse_plan("data=2", batch=2)
+    plan = parse_plan("dp=2", batch=2)
     slow, fast = (
         HostRow("tiny-1m", plan, predicted_s, 1.0, 100, 101) for predicted_s in (3.0, 0.5)
     )

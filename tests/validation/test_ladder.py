@@ -22,7 +22,7 @@ def test_published_points_stand_over_the_rungs_that_have_one() -> None:
     hfus = {8: None, 16: 0.2, 32: 0.3}
     gpt, machine = find_model("tiny-1m"), load_machine("frontier")
     rungs = [
-        Rung(predict(gpt, parse_plan("data=rest", devices=devices, batch=64), machine), hfu)
+        Rung(predict(gpt, parse_plan("dp=rest", devices=devices, batch=64), machine), hfu)
         for devices, hfu in hfus.items()
     ]
     with drawing():

@@ -30,7 +30,7 @@ PACE = load_stack("other").own_kernels["pace"]
 def outcome(name: str, measured_s: float, stack: str = "torchtitan", source: str = "A") -> Outcome:
     """A row predicted at 10 s, 8 s of them compute."""
     run = PublishedRun({"id": name, "source": source})
-    parts = {"compute": 8.0, "data": 2.0}
+    parts = {"compute": 8.0, "dp": 2.0}
     return Outcome(
         run, PREDICTED, stack=stack, measured_s=measured_s, predicted_s=10.0, breakdown_s=parts
     )

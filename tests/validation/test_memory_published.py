@@ -51,12 +51,12 @@ def error_of(run: Run) -> float:
     """Relative error of the predicted peak of the fullest device."""
     micro_batch, micro_batches = int(run["micro_batch"]), int(run["micro_batches"])
     plan = Plan(
-        pipe=int(run["pipe"]),
-        interleave=int(run["interleave"]),
+        pp=int(run["pipe"]),
+        vpp=int(run["interleave"]),
         schedule=run["schedule"],
         ends_as_layers=True,
         batch=micro_batch * micro_batches,
-        micro_batch=micro_batch,
+        mbs=micro_batch,
         attention="unfused",
         gradients="bf16",
     )

@@ -47,9 +47,7 @@ def changed(**cells: str) -> GoldenRun:
 
 def test_a_row_is_the_plan_that_its_flags_say() -> None:
     job = BY_ID["mcore-008"].job
-    assert str(job.plan) == (
-        "x=1,y=1,z=1,data=2,pipe=4,interleave=8,micro_batch=1,zero=1,overlap=oar+dp+pp"
-    )
+    assert str(job.plan) == ("pp=4,vpp=8,dp=2,mbs=1,zero=1,overlap=oar+dp+pp")
     gpt = job.gpt
     assert (gpt.layers, gpt.hidden, gpt.kv_heads, gpt.vocab) == (32, 4096, 8, 131200)
     assert (gpt.tied, gpt.biases, gpt.dropout, gpt.positions) == (False, True, 0.1, "learned")
@@ -64,13 +62,13 @@ def test_a_row_with_experts_is_the_model_and_plan_that_its_flags_say() -> None:
         1024,
         512,
     )
-    assert (job.plan.x, job.plan.expert, job.plan.expert_tensor) == (4, 2, 2)
-    assert job.plan.expert_axes == ("outer_x",)
+    assert (job.plan.tp, job.plan.ep, job.plan.etp) == (4, 2, 2)
+    assert job.plan.expert_axes == ("outer_tp",)
     gathers = BY_ID["mcore-617"].job
-    assert (gathers.plan.dispatcher, gathers.plan.expert_tensor) == ("all_gather", 1)
+    assert (gathers.plan.dispatcher, gathers.plan.etp) == ("all_gather", 1)
     assert gathers.gpt.expert_ffn == gathers.gpt.ffn == 2048
-    assert BY_ID["mcore-615"].job.plan.expert_tensor == 0
-    few = {**BY_ID["mcore-702"].cells, "notes": ";moe-layer-freq=([0]*4+[1]*8);x=1"}
+    assert BY_ID["mcore-615"].job.plan.etp == 0
+    few = {**BY_ID["mcore-702"].cells, "notes": ";moe-layer-freq=([0]*4+[1]*8);tp=1"}
     assert GoldenRun(few).job.gpt.dense_layers == 4
 
 
@@ -82,7 +80,7 @@ def test_fp16_is_summed_in_16_bits_and_local_attention_is_unfused() -> None:
 def test_copies_of_the_distributed_optimizer_are_runs_of_data_that_shard() -> None:
     optimizer = "adam|dist=1|overlap_grad_reduce=1|overlap_param_gather=1|instances=2"
     plan = changed(optimizer=optimizer, tp="2", pp="1", vpp="1").job.plan
-    assert (plan.zero, plan.data, plan.shard) == (1, 4, 2)
+    assert (plan.zero, plan.dp, plan.shard) == (1, 4, 2)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_rows_columns_give_the_model_and_the_plans_words() -> None:
     assert (gpt.shared_ffn, gpt.dense_layers, gpt.width) == (2048, 1, 128)
     assert (gpt.activation, gpt.norm, gpt.biases) == ("swiglu", "rmsnorm", False)
     plan = case.job.plan
-    assert (plan.expert, plan.data, plan.expert_tensor, plan.zero) == (8, 8, 0, 1)
+    assert (plan.ep, plan.dp, plan.etp, plan.zero) == (8, 8, 0, 1)
 
 
 def test_latent_attention_has_rope_and_no_biases_whatever_the_framework() -> None:
@@ -106,8 +106,8 @@ def test_without_a_width_of_dense_layers_the_experts_is_taken() -> None:
 def test_experts_lie_over_tensor_parallelism_unless_they_are_split() -> None:
     over, split = (run(tp="2", dp="4", ep=ep, etp=etp) for ep, etp in (("8", ""), ("4", "2")))
     folded, plain = case_of(over).job.plan, case_of(split).job.plan
-    assert (folded.expert_tensor, folded.expert, folded.sequence_parallel) == (1, 8, True)
-    assert (plain.expert_tensor, plain.expert) == (0, 4)
+    assert (folded.etp, folded.ep, folded.sp) == (1, 8, True)
+    assert (plain.etp, plain.ep) == (0, 4)
 
 
 @pytest.mark.parametrize("tp", ["1", "2", "4"])
@@ -115,7 +115,7 @@ def test_openeurollms_jobs_split_experts_as_all_else_and_take_flash_attention(tp
     """Their configuration leaves the expert tensor parallelism out, and names the backend."""
     own = {"source": "OpenEuroLLM oellm-autoexp JUPITER, Qwen3 30B-A3B", "heads": "8"}
     job = case_of(run(**own, tp=tp, dp=str(8 // int(tp)), ep=str(8 // int(tp)))).job
-    assert (job.plan.expert_tensor or job.plan.x, job.plan.x) == (int(tp), int(tp))
+    assert (job.plan.etp or job.plan.tp, job.plan.tp) == (int(tp), int(tp))
     assert job.stack.name == "megatron-core-flash"
 
 
@@ -205,7 +205,7 @@ def test_other_systems_of_x_moes_figure_have_padded_places(
     case = case_of(run(**unsaid, **about, **sizes, machine="Frontier", global_batch_seqs="1024"))
     plan = case.job.plan
     assert (case.asked.capacity, plan.dispatcher) == (1.25, dispatcher)
-    assert (plan.x, plan.expert, plan.expert_parts) == (*split, plan.x)
+    assert (plan.tp, plan.ep, plan.expert_parts) == (*split, plan.tp)
 
 
 def test_modules_that_run_again_are_parts_and_scales_are_said_to_be_left_out() -> None:
@@ -281,7 +281,7 @@ def test_amds_command_for_mixtral_runs_a_layer_of_each_chunk_again_one_sequence_
     cells = {"framework": "Primus / Megatron-LM", "micro_batch": "2", "recompute": ""}
     found = run(source="AMD Primus projection", model="Mixtral 8x22B", **cells)
     plan, stack = case_of(found).job.plan, case_of(found).job.stack
-    assert (plan.micro_batch, plan.recompute) == (1, "full:1")
+    assert (plan.mbs, plan.recompute) == (1, "full:1")
     assert stack == load_stack("megatron-core")  # whose matmuls add to gradients
 
 
@@ -354,18 +354,18 @@ def test_a_rack_is_a_node_with_a_nic_for_each_gpu_and_is_filled_as_predict_fills
 def test_a_token_goes_once_to_each_node_or_rank() -> None:
     gpt = replace(find_model("mixtral-8x7b"), experts=4, topk=2)
     machine = load_machine("dgx-h100")
-    alike: dict[str, Any] = {"batch": 64, "micro_batch": 1}
+    alike: dict[str, Any] = {"batch": 64, "mbs": 1}
     # Two nodes of two experts: both of a token's two are on one with 1/6, so 2 (1 - 1/6) / 2.
-    across = Plan(x=4, data=16, expert=4, **alike)
+    across = Plan(tp=4, dp=16, ep=4, **alike)
     assert share_sent_once(gpt, across, machine) == pytest.approx(5 / 6, abs=1e-6)
     # A node's four ranks with an expert each: every copy is another rank's.
-    assert share_sent_once(gpt, Plan(data=16, expert=4, **alike), machine) == 1
+    assert share_sent_once(gpt, Plan(dp=16, ep=4, **alike), machine) == 1
     # Two ranks with two experts each, as two nodes.
-    assert share_sent_once(gpt, Plan(data=16, expert=2, **alike), machine) == pytest.approx(5 / 6)
+    assert share_sent_once(gpt, Plan(dp=16, ep=2, **alike), machine) == pytest.approx(5 / 6)
 
 
 def test_the_stack_sends_what_is_left() -> None:
-    gpt, plan = find_model("qwen3-30b-a3b"), Plan(data=16, expert=16, batch=16, micro_batch=1)
+    gpt, plan = find_model("qwen3-30b-a3b"), Plan(dp=16, ep=16, batch=16, mbs=1)
     machine = load_machine("dgx-h100")
     payloads = (load_stack(name).kernels(gpt, plan, machine).habits.payloads for name in STACKS)
     each, once = (dict(found) for found in payloads)

@@ -198,7 +198,7 @@ def test_a_file_of_larger_groups_is_compared_with_all_of_it_held_out(
             {"t": {**_larger(), "columns": ["devices", "bytes"]}},
             ("t", "devices", "bytes", "seconds", "bytes_per_second"),
         ),
-        ({"t": {**_larger(), "rows": [[512, 2**30, "x"]]}}, ("t", "seconds", "x")),
+        ({"t": {**_larger(), "rows": [[512, 2**30, "tp"]]}}, ("t", "seconds", "tp")),
         ({"t": {**_larger(), "rows": [[512, 2**30]]}}, ("t", "seconds", "None")),
         ({"t": {**_larger(), "rows": 3}}, ("t", "columns", "rows")),
     ],

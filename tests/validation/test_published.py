@@ -180,10 +180,7 @@ def kernels_of(found: Case) -> Kernels:
 
 def test_megatron_of_2022_overlaps_input_gradients_and_fuses_dropout() -> None:
     found = case(source="arXiv 2205.05198", recompute="selective", sequence_parallel="yes")
-    assert str(found.job.plan) == (
-        "x=2,y=1,z=1,data=2,pipe=2,micro_batch=2,sequence_parallel=true,"
-        "recompute=selective,overlap=oar"
-    )
+    assert str(found.job.plan) == ("tp=2,pp=2,dp=2,mbs=2,sp=true,recompute=selective,overlap=oar")
     assert "down.dropout" in kernels_of(found).habits.fused
     gpt = found.job.gpt
     assert (gpt.vocab, gpt.dropout) == (50432, 0.1)  # 50,257 up to 197 * 128 * 2
@@ -250,7 +247,7 @@ def test_gpt_neox_of_2022_sends_whole_gradients_between_stages() -> None:
 
 def test_context_parallelism_is_an_axis_of_its_own() -> None:
     found = case(tp="1", pp="1", cp="4", dp="2")
-    assert (found.job.plan.context, found.job.plan.data, found.job.plan.batch) == (4, 2, 16)
+    assert (found.job.plan.cp, found.job.plan.dp, found.job.plan.batch) == (4, 2, 16)
     assert found.job.gpt.sequence == found.asked.sequence == 1024
 
 
@@ -269,11 +266,11 @@ def test_a_row_without_a_plan_gets_the_one_that_is_found_for_what_it_fixes() -> 
 
     def find(gpt: GPT, machine: Machine, devices: int, batch: int, fixed: Any) -> Plan:
         asked.extend((gpt.layers, machine.devices_per_node, devices, batch, fixed["recompute"]))
-        return Plan(data=devices, batch=batch, micro_batch=1)
+        return Plan(dp=devices, batch=batch, mbs=1)
 
     found = case_of(run(tp="", recompute="full"), find)
     assert asked == [4, 8, 8, 16, "full"]
-    assert (found.job.plan.data, found.searched) == (8, True)
+    assert (found.job.plan.dp, found.searched) == (8, True)
     (said,) = found.remarks
     assert_names(said, "tp")
     (outcome,) = predict_runs([run(tp="", recompute="full")], lambda _: None, find)
@@ -356,7 +353,7 @@ def test_processes_save_what_they_keep_as_they_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIMGPT_CACHE", str(tmp_path))
-    machine, plan = load_machine("perlmutter"), parse_plan("z=8,data=2", batch=16)
+    machine, plan = load_machine("perlmutter"), parse_plan("z=8,dp=2", batch=16)
     task = Task(Job(find_model("gpt-5b"), plan, EXECUTOR), machine)
     with processes(WORTH_A_POOL) as pool:
         assert pool.submit(predicted, task).result().step_s > 0

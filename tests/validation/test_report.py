@@ -31,7 +31,7 @@ RANGE = ("low_step_s", "high_step_s", "range")
 BAD = '</script><script>alert("x")</script><img src=x onerror=alert(1)>&amp;'
 
 
-def answer(plan: str = "z=4,data=rest", devices: int = 32, **changes: Any) -> dict[str, Any]:
+def answer(plan: str = "z=4,dp=rest", devices: int = 32, **changes: Any) -> dict[str, Any]:
     machine = load_machine("frontier")
     parsed = parse_plan(plan, devices=devices, batch=32)
     placement = scheduler(machine, devices)
@@ -52,13 +52,11 @@ def test_a_prediction_is_read_as_it_was_written(tmp_path: Path) -> None:
     (found,) = read_answers([written(tmp_path, "a.json", record)]).predictions
     assert (found.step_s, found.devices, found.batch) == (record["step_s"], 32, 32)
     assert found.fits
-    assert found.command == (
-        "simgpt predict tiny-1m -m frontier -n 32 --plan x=1,y=1,z=4,data=8 --batch 32"
-    )
+    assert found.command == ("simgpt predict tiny-1m -m frontier -n 32 --plan z=4,dp=8 --batch 32")
 
 
 def test_measured_steps_come_from_runs_and_from_validations(tmp_path: Path) -> None:
-    run = {"model": "tiny-2m", "plan_string": "data=2", "losses": [1.0], "step_s": 2.0}
+    run = {"model": "tiny-2m", "plan_string": "dp=2", "losses": [1.0], "step_s": 2.0}
     row = {"model": "gpt-5b", "machine": "frontier", "devices": 8, "measured_s": 4.0}
     found = read_answers(
         [
@@ -139,7 +137,7 @@ def test_a_value_of_the_wrong_kind_is_named(key: str, value: Any, tmp_path: Path
 
 def test_a_report_is_about_the_step_of_most_flops_per_device_that_fits(tmp_path: Path) -> None:
     rate = "model_flops_per_s_per_device"
-    slow, fast = answer(), answer("data=rest")
+    slow, fast = answer(), answer("dp=rest")
     huge = {**fast, rate: 1e15, "memory": {**fast["memory"], "verdict": "does not fit"}}
     found = read_answers([written(tmp_path, "r.jsonl", *({"prediction": r} for r in
                          (slow, fast, huge)))])  # fmt: skip
@@ -159,10 +157,10 @@ def test_a_step_made_otherwise_is_not_drawn(tmp_path: Path) -> None:
 
 def test_a_sweeps_point_says_what_was_set_and_is_drawn_with_it(tmp_path: Path) -> None:
     slow = with_settings("frontier", {"device.launch": "30 us"})
-    plan = parse_plan("z=4,data=rest", devices=32, batch=32)
+    plan = parse_plan("z=4,dp=rest", devices=32, batch=32)
     placed = scheduler(slow, 32)
     record = predict(find_model("tiny-1m"), plan, slow, placement=placed).as_dict()
-    point = {"machine": "frontier", "machine.device.launch": "30 us", "plan": "z=4,data=rest"}
+    point = {"machine": "frontier", "machine.device.launch": "30 us", "plan": "z=4,dp=rest"}
     path = written(tmp_path, "r.jsonl", {"id": 0, "point": point, "prediction": record})
     (found,) = read_answers([path]).predictions
     assert found.command.endswith("--batch 32 --set 'device.launch=30 us'")
@@ -209,7 +207,7 @@ def test_what_an_answer_was_asked_is_escaped_too(tmp_path: Path) -> None:
     "asked", [3, {"files": 3}, {"model": 3}, {"compute": []}, {"files": {"a.toml": None}}]
 )
 def test_a_question_of_the_wrong_kind_is_passed_by_or_refused(asked: Any, tmp_path: Path) -> None:
-    path = written(tmp_path, "a.json", answer(asked=asked, settings=[], fields="x"))
+    path = written(tmp_path, "a.json", answer(asked=asked, settings=[], fields="tp"))
     try:
         (found,) = read_answers([path]).predictions
     except ReportError as error:
@@ -241,9 +239,7 @@ def test_the_page_loads_nothing_and_is_the_same_twice(tmp_path: Path) -> None:
 
 
 def test_the_timeline_has_every_op_of_the_simulated_step(tmp_path: Path) -> None:
-    (found,) = read_answers(
-        [written(tmp_path, "a.json", answer("x=2,data=2,pipe=2", 8))]
-    ).predictions
+    (found,) = read_answers([written(tmp_path, "a.json", answer("tp=2,dp=2,pp=2", 8))]).predictions
     scene = staged(found)
     data = timeline_data(scene)
     assert scene.is_whole
@@ -302,7 +298,7 @@ def test_every_published_point_of_axonn_stands_on_a_rung_of_the_ladder() -> None
 
 def test_a_rung_without_a_published_point_has_no_error() -> None:
     prediction = predict(
-        find_model("tiny-1m"), parse_plan("data=2", batch=2), load_machine("frontier")
+        find_model("tiny-1m"), parse_plan("dp=2", batch=2), load_machine("frontier")
     )
     assert Rung(prediction, None).error is None
     twice = Rung(prediction, 2 * prediction.hfu)
@@ -317,7 +313,7 @@ def test_no_answers_no_report(tmp_path: Path) -> None:
 
 
 def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> None:
-    plan, slower = answer(), answer("z=2,data=rest")
+    plan, slower = answer(), answer("z=2,dp=rest")
     certificate = "2 legal plans, none better"
     document = {
         "machine": "frontier:rccl-default",
@@ -339,10 +335,10 @@ def test_a_search_is_read_plan_by_plan_with_what_it_proved(tmp_path: Path) -> No
 
 def test_the_key_of_the_timeline_names_each_colour_once(tmp_path: Path) -> None:
     (found,) = read_answers(
-        [written(tmp_path, "a.json", answer("x=2,z=2,data=rest", 8))]
+        [written(tmp_path, "a.json", answer("tp=2,z=2,dp=rest", 8))]
     ).predictions
     key = key_of([timeline_data(staged(found))])
     colours = [each["colour"] for each in key]
     assert len(colours) == len(set(colours))
     assert any(each["name"] == "matmul" for each in key)
-    assert any(each["name"].endswith(" x") for each in key)
+    assert any(each["name"].endswith(" tp") for each in key)

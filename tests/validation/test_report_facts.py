@@ -18,7 +18,7 @@ from validation.report.sections import _published, measured
 
 HOUR_S, DAY_S, MWH_J = 3600.0, 86_400.0, 3.6e9
 RUN = {"tokens": 3e11, "steps": 1000, "time_s": 30 * DAY_S, "node_s": 2000 * HOUR_S}
-OF_DEVICES = " of the devices alone"
+OF_DEVICES = " (devices only)"
 
 
 def test_every_figure_stands_beside_its_own_name() -> None:
@@ -93,7 +93,7 @@ def test_training_is_told_of_in_days_node_hours_and_megawatt_hours() -> None:
 
 
 def test_a_mean_absolute_error_counts_errors_of_both_signs() -> None:
-    pairs = [Pair("x", "a", "", 2.0, 3.0), Pair("x", "b", "", 2.0, 1.0)]
+    pairs = [Pair("tp", "a", "", 2.0, 3.0), Pair("tp", "b", "", 2.0, 1.0)]
     section = measured(pairs)
     assert section is not None
     (said,) = section.texts

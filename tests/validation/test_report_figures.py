@@ -77,7 +77,7 @@ def test_efficiency_is_drawn_in_per_cent() -> None:
 
 
 def test_measured_goes_to_the_right_and_predicted_up() -> None:
-    pairs = [Pair("x", "a", "", 2.0, 3.0), Pair("x", "b", "", 5.0, None)]
+    pairs = [Pair("tp", "a", "", 2.0, 3.0), Pair("tp", "b", "", 5.0, None)]
     (axes,) = measured(pairs).axes
     (scattered, _) = axes.collections
     assert scattered.get_offsets().tolist() == [[2.0, 3.0]]  # type: ignore[union-attr]
@@ -87,7 +87,7 @@ def test_measured_goes_to_the_right_and_predicted_up() -> None:
 
 def test_the_parts_of_a_bar_lie_end_to_end_and_what_is_too_small_stands_behind_them() -> None:
     """10 s: 6 of compute, 3.98 of z, and a hundredth each of x and y, too little to be seen."""
-    parts = {"compute": 6.0, "z": 3.98, "x": 0.01, "y": 0.01}
+    parts = {"compute": 6.0, "z": 3.98, "tp": 0.01, "y": 0.01}
     (axes,) = breakdown([made(step_s=10.0, breakdown_s=parts)]).axes
     bars = [(p.get_x(), p.get_width()) for p in axes.patches]  # type: ignore[attr-defined]
     assert sorted((round(x, 9), round(width, 9)) for x, width in bars) == [

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("figures_left_out")
 
 def test_counts_are_of_one_or_of_several(tmp_path: Path) -> None:
     failed = {"id": "2", "point": {"plan.z": 5}, "status": "infeasible", "reason": "z=5 does not"}
-    run = {"model": "tiny-2m", "plan_string": "data=2", "losses": [1.0], "step_s": 2.0}
+    run = {"model": "tiny-2m", "plan_string": "dp=2", "losses": [1.0], "step_s": 2.0}
     written(tmp_path, "a.jsonl", {"point": {"plan.z": 4}, "prediction": answer()}, failed)
     written(tmp_path, "run.json", {**run, "predicted_step_s": 3.0})
     page = tmp_path / "report.html"

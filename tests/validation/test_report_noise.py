@@ -22,7 +22,7 @@ FOUND: dict[str, Any] = {
     "median_step_s": 10.5,
     "interval_step_s": [10.25, 11.0],
     "mean_cost": 0.06,
-    "excess_s": {"z": 0.5, "pipe": 0.2, "own ops": -0.09, "data": 0.0001, "end": 0.0},
+    "excess_s": {"z": 0.5, "pp": 0.2, "own ops": -0.09, "dp": 0.0001, "end": 0.0},
     "amplifier": "z",
     "one_slow_device": {"rank": 0, "slower_by": 0.05, "step_s": 10.4, "cost": 0.04},
     "steps_s": [10.25, 10.5, 10.5, 10.75, 11.0],
@@ -77,7 +77,7 @@ def test_the_section_is_of_the_first_answer_that_has_samples() -> None:
     ("key", "value"),
     [
         ("steps_s", []),
-        ("steps_s", [1.0, "x"]),
+        ("steps_s", [1.0, "tp"]),
         ("interval_step_s", [1.0]),
         ("excess_s", {"z": None}),
         ("one_slow_device", {"step_s": 1.0}),

@@ -44,7 +44,7 @@ def row(number: int, rate: float, fits: bool = True, **scaling: Any) -> dict[str
             RATE: rate,
             "step_s": 1 / rate,
             "breakdown_s": {"compute": 1 / rate},
-            "plan_string": f"x=1,z={number},recompute={recompute}",
+            "plan_string": f"tp=1,z={number},recompute={recompute}",
             "memory": {**PLAIN["memory"], "verdict": "fits" if fits else "does not fit"},
         },
         **({"scaling": scaling} if scaling else {}),
@@ -108,16 +108,16 @@ def test_a_plan_that_does_not_fit_comes_last_and_says_so(tmp_path: Path) -> None
     assert not OMITTED.search(page_of(tmp_path, found))
 
 
-# A sentence of how many predictions there are, how many have no bar, and of how many bars.
-OMITTED = re.compile(r"\b(\d+) predictions\b[^<]*?\b(\d+)\b[^<]*?\b(\d+) bars\b")
+# A sentence of how many predictions have a bar, and how many there are.
+OMITTED = re.compile(r"\b(\d+) of (\d+) predictions\b")
 
 
 def test_a_page_says_how_many_predictions_have_no_bar(tmp_path: Path) -> None:
     page = page_of(tmp_path, sweep(*(row(n, 1.0 + n) for n in range(30))))
     counts = OMITTED.search(page)
     assert counts is not None
-    assert counts.groups() == ("30", "14", "16")
-    rows = re.findall(r"x=1,<wbr>z=(\d+),", page.partition("<table")[2])
+    assert counts.groups() == ("16", "30")
+    rows = re.findall(r"tp=1,<wbr>z=(\d+),", page.partition("<table")[2])
     assert rows[:3] == ["29", "28", "27"]
 
 

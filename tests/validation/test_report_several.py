@@ -45,8 +45,8 @@ DIFFERENCES: Mapping[str, tuple[Record, str, str]] = {
     "precision": ({"plan_string": f"{PLAN},precision=fp32"}, "plan", "precision=fp32"),
     "recipe": ({"plan_string": f"{PLAN},recipe=mxfp8"}, "plan", "recipe=mxfp8"),
     "offload": ({"plan_string": f"{PLAN},offload=optimizer"}, "plan", "offload=optimizer"),
-    "cp": ({"plan_string": f"{PLAN},context=2"}, "plan", "context=2"),
-    "ep": ({"plan_string": f"{PLAN},expert=4"}, "plan", "expert=4"),
+    "cp": ({"plan_string": f"{PLAN},cp=2"}, "plan", "cp=2"),
+    "ep": ({"plan_string": f"{PLAN},ep=4"}, "plan", "ep=4"),
 }
 OF_THE_PLAN = [name for name, (_, column, _) in DIFFERENCES.items() if column == "plan"]
 APART = ("model", "machine", "devices", "batch")  # of which each is another question
@@ -181,7 +181,7 @@ def test_the_answer_and_the_best_of_each_search_are_drawn_however_many_there_are
     [("fields", {"sequence": 512}), ("settings", {"device.launch": "9 us"})],
 )
 def test_what_was_set_for_a_search_was_set_for_each_of_its_plans(key: str, value: Any) -> None:
-    plans = [{**RECORD, "plan_string": plan} for plan in ("data=32", "z=2,data=16")]
+    plans = [{**RECORD, "plan_string": plan} for plan in ("dp=32", "z=2,dp=16")]
     document = {"machine": MACHINE, key: value, "plans": plans, "certificate": "2 plans"}
-    answers, _ = search_of(document, "x")
+    answers, _ = search_of(document, "tp")
     assert [getattr(each.asked, key) for each in answers] == [value, value]

@@ -98,7 +98,7 @@ def test_the_table_of_models_with_experts_is_that_of_their_rows() -> None:
 
 def test_a_model_with_experts_has_the_range_of_such_models() -> None:
     machine = load_machine("dgx-h100")
-    gpt, plan = find_model("tiny-mixtral-2m"), parse_plan("data=8", batch=8)
+    gpt, plan = find_model("tiny-mixtral-2m"), parse_plan("dp=8", batch=8)
     found = predict(gpt, plan, machine)
     own = published_residuals(OF_EXPERTS).range_of(
         found.step_s, run_of_plan(found.stack, found.device, plan), of=OF_MODELS

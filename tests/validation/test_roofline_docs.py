@@ -66,7 +66,7 @@ def test_the_table_of_the_three_models_is_what_is_predicted() -> None:
 def test_the_documented_command_asks_the_plan_that_is_validated(name: str) -> None:
     best = SeedRuns()[name].best
     plan, text = best.plan, PAGE.read_text(encoding="utf-8")
-    asked = f"x={plan.grid.x},pipe={plan.pipe},data=rest,micro_batch={plan.micro_batch},"
+    asked = f"tp={plan.grid.tp},pp={plan.pp},dp=rest,mbs={plan.mbs},"
     asked += f"zero={plan.zero},recompute={plan.recompute} --batch {plan.batch}"
     assert f"simgpt why {name} -m frontier -n {best.devices} " in text
     assert asked in text

@@ -28,7 +28,7 @@ GPT_2 = GPT(
     name="GPT", layers=4, hidden=1024, heads=16, ffn=4096, sequence=1024, vocab=50432, tied=True,
     source="A. Author (arXiv 1)",
 )  # fmt: skip
-PLAN = Plan(x=2, pipe=2, data=2, batch=16, micro_batch=1, overlap=())
+PLAN = Plan(tp=2, pp=2, dp=2, batch=16, mbs=1, overlap=())
 EXPERTS = {"experts": "8", "topk": "2", "expert_ffn": "512"}
 LLAMA: dict[str, Any] = {
     "activation": "swiglu",
@@ -37,7 +37,7 @@ LLAMA: dict[str, Any] = {
     "biases": False,
 }
 OF_8 = {"tp": "1", "pp": "1", "dp": "8"}
-EIGHT: Changes = {"x": 1, "pipe": 1, "data": 8}
+EIGHT: Changes = {"tp": 1, "pp": 1, "dp": 8}
 WHOLE: Changes = {"vocab": 50304}  # 50,257 up to 393 * 128
 
 # The cells that a row has over those of the usual one, and what that makes of the question.
@@ -61,19 +61,19 @@ DENSE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
     "squared relu": ({"activation": "squared-relu"}, {}, {"positions": "rope", "biases": False}),
     "ALiBi": ({"notes": "ALiBi"}, {}, {"positions": "alibi"}),
     "untied": ({"notes": "untied embeddings"}, {}, {"tied": False}),
-    "tp": ({"tp": "4", "dp": "1", "vocab": "1024"}, {"x": 4, "data": 1}, {"vocab": 1024}),
-    "pp": ({"pp": "4", "dp": "1"}, {"pipe": 4, "data": 1}, {}),
-    "vpp": ({"vpp": "2"}, {"interleave": 2}, {}),
-    "cp": ({"cp": "2", "dp": "1"}, {"context": 2, "data": 1}, {}),
+    "tp": ({"tp": "4", "dp": "1", "vocab": "1024"}, {"tp": 4, "dp": 1}, {"vocab": 1024}),
+    "pp": ({"pp": "4", "dp": "1"}, {"pp": 4, "dp": 1}, {}),
+    "vpp": ({"vpp": "2"}, {"vpp": 2}, {}),
+    "cp": ({"cp": "2", "dp": "1"}, {"cp": 2, "dp": 1}, {}),
     "no dp": ({"dp": ""}, {}, {}),
-    "grid": ({"tp": "", "pp": "", "gx": "2", "gy": "1", "gz": "2"}, {"z": 2, "pipe": 1}, {}),
+    "grid": ({"tp": "", "pp": "", "gx": "2", "gy": "1", "gz": "2"}, {"z": 2, "pp": 1}, {}),
     "grid in y": ({"tp": "", "pp": "", "gx": "1", "gy": "4", "gz": "1", "vocab": "1024"},
-                  {"x": 1, "y": 4, "pipe": 1}, {"vocab": 1024}),
+                  {"tp": 1, "y": 4, "pp": 1}, {"vocab": 1024}),
     "global_batch_seqs": ({"global_batch_seqs": "32"}, {"batch": 32}, {}),
-    "micro_batch": ({"micro_batch": "4"}, {"micro_batch": 4}, {}),
+    "micro_batch": ({"micro_batch": "4"}, {"mbs": 4}, {}),
     "uneven layers": ({"layers": "5"}, {"stage_layers": (3, 2)}, {"layers": 5}),
     "layers that fit with the ends": ({"layers": "6", "pp": "4", "dp": "1"},
-                                      {"ends_as_layers": True, "pipe": 4, "data": 1},
+                                      {"ends_as_layers": True, "pp": 4, "dp": 1},
                                       {"layers": 6}),
     "stage_layers": ({"stage_layers": "1,3"}, {"stage_layers": (1, 3)}, {}),
     "a short last chunk": ({"layers": "5", "last_chunk": "short"}, {"stage_layers": (3, 2)},
@@ -88,7 +88,7 @@ DENSE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
     "HSDP": ({"zero_stage": "3", "notes": "HSDP", "gpus_per_node": "4", **OF_8},
              {"zero": 3, "shard": 4, **EIGHT}, WHOLE),
     "a shard of nothing": ({"notes": "shard 2", **OF_8}, EIGHT, WHOLE),
-    "sequence_parallel": ({"sequence_parallel": "yes"}, {"sequence_parallel": True}, {}),
+    "sequence_parallel": ({"sequence_parallel": "yes"}, {"sp": True}, {}),
     "of no tensors": ({"sequence_parallel": "yes", **OF_8},
                       EIGHT, WHOLE),
     "recompute": ({"recompute": "full"}, {"recompute": "full"}, {}),
@@ -105,7 +105,7 @@ DENSE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
     "schedule": ({"notes": "schedule ZB-H1"}, {"schedule": "zb-h1"}, {}),
     "overlap": ({"overlap": "dp"}, {"overlap": ("dp",)}, {}),
     "experts without etp": ({**EXPERTS, "ep": "4", "sequence_parallel": "yes"},
-                            {"expert": 4, "expert_tensor": 1, "sequence_parallel": True},
+                            {"ep": 4, "etp": 1, "sp": True},
                             {"experts": 8, "topk": 2, "expert_ffn": 512}),
 }  # fmt: skip
 
@@ -128,18 +128,18 @@ MOE_GPT = GPT(
     name="Small", layers=4, hidden=512, heads=8, ffn=1024, sequence=1024, vocab=32000, tied=False,
     kv_heads=4, experts=8, topk=2, expert_ffn=1024, source="A. Author (arXiv 1)", **LLAMA,
 )  # fmt: skip
-MOE_PLAN = Plan(data=8, batch=16, micro_batch=1, zero=1, expert=8, overlap=("oar", "dp", "pp"))
+MOE_PLAN = Plan(dp=8, batch=16, mbs=1, zero=1, ep=8, overlap=("oar", "dp", "pp"))
 HALVES = {"tp": "2", "dp": "4", "ep": "4"}
 MOE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
     "nothing": ({}, {}, {}),
-    "ep": ({"ep": "4"}, {"expert": 4}, {}),
-    "no experts split": ({"ep": "1"}, {"expert": 1}, {}),
-    "etp by default": (HALVES, {"x": 2, "data": 4, "expert": 4, "expert_tensor": 1,
-                                "sequence_parallel": True}, {}),
-    "etp of one": ({**HALVES, "etp": "1"}, {"x": 2, "data": 4, "expert": 4, "expert_tensor": 1,
-                                            "sequence_parallel": True}, {}),
-    "etp as tp": ({**HALVES, "etp": "2"}, {"x": 2, "data": 4, "expert": 4,
-                                           "sequence_parallel": True}, {}),
+    "ep": ({"ep": "4"}, {"ep": 4}, {}),
+    "no experts split": ({"ep": "1"}, {"ep": 1}, {}),
+    "etp by default": (HALVES, {"tp": 2, "dp": 4, "ep": 4, "etp": 1,
+                                "sp": True}, {}),
+    "etp of one": ({**HALVES, "etp": "1"}, {"tp": 2, "dp": 4, "ep": 4, "etp": 1,
+                                            "sp": True}, {}),
+    "etp as tp": ({**HALVES, "etp": "2"}, {"tp": 2, "dp": 4, "ep": 4,
+                                           "sp": True}, {}),
     "dispatcher": ({"dispatcher": "AllGather"}, {"dispatcher": "all_gather"}, {}),
     "experts": ({"experts": "16"}, {}, {"experts": 16}),
     "topk": ({"topk": "1"}, {}, {"topk": 1}),
@@ -158,9 +158,9 @@ MOE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
     "groups": ({"router_groups": "4", "router_topk_groups": "2"}, {},
                {"router_groups": 4, "router_topk_groups": 2}),
     "zero_stage": ({"zero_stage": "0"}, {"zero": 0}, {}),
-    "cp": ({"cp": "2", "dp": "4"}, {"context": 2, "data": 4}, {}),
-    "pp": ({"pp": "2", "dp": "4", "ep": "4"}, {"pipe": 2, "data": 4, "expert": 4}, {}),
-    "micro_batch": ({"micro_batch": "2"}, {"micro_batch": 2}, {}),
+    "cp": ({"cp": "2", "dp": "4"}, {"cp": 2, "dp": 4}, {}),
+    "pp": ({"pp": "2", "dp": "4", "ep": "4"}, {"pp": 2, "dp": 4, "ep": 4}, {}),
+    "micro_batch": ({"micro_batch": "2"}, {"mbs": 2}, {}),
     "recompute": ({"recompute": "moe_act, layernorm"}, {"recompute": "layernorm+moe_act"}, {}),
     "overlap": ({"overlap": "a2a"}, {"overlap": ("oar", "a2a", "dp", "pp")}, {}),
     "recipe": ({"recipe": "mxfp8"}, {"recipe": "mxfp8"}, {}),

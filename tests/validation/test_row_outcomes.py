@@ -29,7 +29,7 @@ SMALL = {"framework": "something new", "tp": "2", "pp": "1", "dp": "4"}
 
 
 def test_rows_share_a_prediction_if_they_differ_in_names_alone() -> None:
-    gpt, plan = find_model("tiny-1m"), parse_plan("data=8", batch=8)
+    gpt, plan = find_model("tiny-1m"), parse_plan("dp=8", batch=8)
     machine, stack = load_machine("frontier"), load_stack("other")
     task = Task(Job(gpt, plan, stack), machine)
     named = replace(gpt, name="other", source="elsewhere")

@@ -79,8 +79,8 @@ def test_the_launchers_table_of_175b_is_older_than_its_selective_recomputation()
         case(**cells, table_or_figure=table).job.plan
         for table in ("Training performance tables", "another")
     )
-    assert (old.recompute, old.sequence_parallel) == ("full", False)
-    assert (other.recompute, other.sequence_parallel) == ("selective", True)
+    assert (old.recompute, old.sp) == ("full", False)
+    assert (other.recompute, other.sp) == ("selective", True)
 
 
 def test_experts_of_torchtitan_are_gated_and_whole_on_their_ranks() -> None:

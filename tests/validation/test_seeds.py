@@ -25,7 +25,7 @@ from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
 DATA: dict[str, Any] = shipped_toml("validation", "data/seeds.toml")
-STEP = predict(find_model("tiny-1m"), parse_plan("data=8", batch=64), load_machine("frontier"))
+STEP = predict(find_model("tiny-1m"), parse_plan("dp=8", batch=64), load_machine("frontier"))
 
 
 def taking(*steps_s: float) -> tuple[Prediction, ...]:
@@ -34,7 +34,7 @@ def taking(*steps_s: float) -> tuple[Prediction, ...]:
         replace(
             STEP,
             step_s=step_s,
-            breakdown_s={"compute": step_s / 2, "data": step_s / 2},
+            breakdown_s={"compute": step_s / 2, "dp": step_s / 2},
             hardware_flops_per_s_per_device=1e12 / step_s,
         )
         for step_s in steps_s
@@ -119,19 +119,19 @@ def test_a_ratio_of_two_steps_has_the_error_of_a_difference() -> None:
 
 
 def test_combinations_that_are_no_plan_or_do_not_fit_are_no_candidates() -> None:
-    """Of x=1, 2 and 3 the last divides no 8 devices."""
+    """Of tp=1, 2 and 3 the last divides no 8 devices."""
     run = SeedRun(
         id="small", model="tiny-1m", machine="frontier", devices=8, batch=64,
-        stack="megatron-deepspeed", candidates={"x": [1, 2, 3]},
+        stack="megatron-deepspeed", candidates={"tp": [1, 2, 3]},
     )  # fmt: skip
     found = _predicted(run)
-    assert [each.plan.x for each in found.predictions] == [1, 2]
+    assert [each.plan.tp for each in found.predictions] == [1, 2]
     assert (found.chosen, found.best.plan.batch) == (False, 64)
     with pytest.raises(PlanCannotRunError, check=names("small")):
-        _predicted(replace(run, candidates={"x": [3]}))
+        _predicted(replace(run, candidates={"tp": [3]}))
     # A row of 128 tokens keeps above a MiB: 2^18 at once are more than the 64 GiB that there are.
-    large = replace(run, batch=8 * 2**18, candidates={"micro_batch": [2**18, 2**14]})
-    assert [each.plan.micro_batch for each in _predicted(large).predictions] == [2**14]
+    large = replace(run, batch=8 * 2**18, candidates={"mbs": [2**18, 2**14]})
+    assert [each.plan.mbs for each in _predicted(large).predictions] == [2**14]
 
 
 def test_grids_are_the_first_of_axonn_s_model_under_the_run_s_stack() -> None:
@@ -217,14 +217,14 @@ def test_a_run_made_from_another_has_its_best_with_another_batch_or_all_with_oth
 ) -> None:
     small: dict[str, Any] = {"model": "tiny-1m", "machine": "frontier", "devices": 8, "batch": 64}
     runs = [
-        SeedRun(id="base", **small, stack="megatron-deepspeed", candidates={"x": [2, 1]}),
+        SeedRun(id="base", **small, stack="megatron-deepspeed", candidates={"tp": [2, 1]}),
         SeedRun(id="strong", **small, of="base", change={"batch": 128}),
         SeedRun(id="again", **small, of="base", change={"recompute": "full"}),
     ]
     monkeypatch.setattr(candidates, "seed_runs", lambda: {run.id: run for run in runs})
     found = SeedRuns()
     base, strong, again = (found[run.id] for run in runs)
-    assert [each.plan.x for each in base.predictions] == [2, base.best.plan.x] == [2, 1]
+    assert [each.plan.tp for each in base.predictions] == [2, base.best.plan.tp] == [2, 1]
     assert strong.best.plan == replace(base.best.plan, batch=128)
     assert len(strong.predictions) == 1
     assert not strong.chosen

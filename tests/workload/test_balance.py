@@ -64,9 +64,9 @@ def test_even_use_costs_the_coefficient_and_one_expert_for_all_as_many_times_as_
 
 
 def test_counts_are_summed_over_all_tokens_and_biases_are_no_trained_parameters() -> None:
-    program = program_of("x=2,data=4,expert=2,sp=true", BOTH)
+    program = program_of("tp=2,dp=4,ep=2,sp=true", BOTH)
     (summed,) = [op for op in program.ops if op.label == "router.counts.reduce"]
-    assert summed.axes == ("x", "data")
+    assert summed.axes == ("tp", "dp")
     assert summed.nbytes == 2 * 8 * 4
     name = "l1.router.correction"
     assert BOTH.parameters - replace(BOTH, router_bias=False).parameters == 2 * 8
@@ -78,14 +78,14 @@ def test_counts_are_summed_over_all_tokens_and_biases_are_no_trained_parameters(
     assert tuple(again[1].ops) == program.ops
 
 
-@pytest.mark.parametrize("schedule", ["zb-v,interleave=2", "dualpipe-v,interleave=2", "dualpipe"])
+@pytest.mark.parametrize("schedule", ["zb-v,vpp=2", "dualpipe-v,vpp=2", "dualpipe"])
 def test_in_a_v_the_first_loss_of_a_stage_begins_its_sum_and_every_layers_is_added(
     schedule: str,
 ) -> None:
     """Of eight layers, two of them dense. Each stage of two has layers of both halves of the model,
     or of each half of either copy."""
     gpt = replace(BOTH, layers=8, dense_layers=2)
-    plan = parse_plan(f"pipe=2,micro_batch=1,schedule={schedule}", batch=8)
+    plan = parse_plan(f"pp=2,mbs=1,schedule={schedule}", batch=8)
     of_layers, counted = Counter[int](), Counter[int]()
     for stage in range(2):
         program = lower(gpt, plan, stage)
@@ -105,7 +105,7 @@ def test_in_a_v_the_first_loss_of_a_stage_begins_its_sum_and_every_layers_is_add
 
 
 def test_an_evaluation_goes_without_it() -> None:
-    plan = parse_plan("micro_batch=2,batch=4")
+    plan = parse_plan("mbs=2,batch=4")
     without = lower_forward(replace(BOTH, balance_loss=0.0), plan)
     assert lower_forward(BOTH, plan).ops == without.ops
 

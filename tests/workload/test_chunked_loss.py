@@ -34,7 +34,7 @@ def plan_of(text: str, batch: int = 8) -> Plan:
 
 
 def of_llama(words: str) -> Program:
-    return lower(LLAMA, plan_of(f"data=8,zero=3,micro_batch=4,recompute=full{words}", 32))
+    return lower(LLAMA, plan_of(f"dp=8,zero=3,mbs=4,recompute=full{words}", 32))
 
 
 def largest(program: Program) -> int:
@@ -89,15 +89,15 @@ def test_chunks_of_a_fused_loss_are_as_liger_kernel_counts_them(
 @pytest.mark.parametrize("words", ["loss_chunks=4", "loss=fused", "loss=fused,loss_chunks=2"])
 @pytest.mark.parametrize("gpt", [TINY, replace(TINY, tied=False)], ids=["tied", "untied"])
 def test_chunks_compute_what_all_rows_at_once_do(words: str, gpt: GPT) -> None:
-    whole, chunks = (lower(gpt, plan_of(f"micro_batch=4{more}")) for more in ("", f",{words}"))
+    whole, chunks = (lower(gpt, plan_of(f"mbs=4{more}")) for more in ("", f",{words}"))
     assert chunks.hardware_flops == whole.hardware_flops
     assert chunks.model_flops == whole.model_flops
 
 
 def test_a_last_chunk_may_have_fewer_rows() -> None:
     gpt = replace(TINY, sequence=36)
-    program = lower(gpt, plan_of("micro_batch=1", 1))
-    fused = lower(gpt, plan_of("micro_batch=1,loss=fused", 1))
+    program = lower(gpt, plan_of("mbs=1", 1))
+    fused = lower(gpt, plan_of("mbs=1,loss=fused", 1))
     shapes = [fused.buffers[op.writes[0]].shape[0] for op in fused.ops if op.kind == "fused_loss"]
     assert shapes == [8, 8, 8, 8, 4]
     assert fused.hardware_flops == program.hardware_flops
@@ -106,14 +106,14 @@ def test_a_last_chunk_may_have_fewer_rows() -> None:
 @pytest.mark.parametrize("words", ["loss_chunks=4", "loss=fused", "loss=fused,loss_chunks=2"])
 def test_lowered_again_in_other_sizes_it_is_the_same(words: str) -> None:
     for sequence in (16, 36, 64, 16, 36, 64):
-        gpt, plan = replace(TINY, sequence=sequence), plan_of(f"micro_batch=2,{words}")
+        gpt, plan = replace(TINY, sequence=sequence), plan_of(f"mbs=2,{words}")
         assert tuple(lower_again(gpt, plan).ops) == lower(gpt, plan).ops
 
 
-@pytest.mark.parametrize("words", ["zero=3,data=2", "z=2", "zero=2,data=2,overlap=none"])
+@pytest.mark.parametrize("words", ["zero=3,dp=2", "z=2", "zero=2,dp=2,overlap=none"])
 def test_a_weight_is_gathered_and_its_gradient_scattered_once_a_micro_batch(words: str) -> None:
     gpt = replace(TINY, tied=False)
-    program = lower(gpt, plan_of(f"micro_batch=2,loss_chunks=4,{words}"))
+    program = lower(gpt, plan_of(f"mbs=2,loss_chunks=4,{words}"))
     own = [op for op in program.ops if op.part.kind == "head" and op.communicates]
     kinds = Counter(op.kind for op in own if op.micro_batch == 0)
     assert kinds["reduce_scatter"] == 1
@@ -124,7 +124,7 @@ def test_a_weight_is_gathered_and_its_gradient_scattered_once_a_micro_batch(word
     ("gpt", "words", "named"),
     [
         (TINY, "loss_chunks=3", ("loss_chunks=3", "micro-batch=64")),
-        (TINY, "loss=fused,x=2", ("loss=fused", "x=2", "x=1", "loss_chunks")),
+        (TINY, "loss=fused,tp=2", ("loss=fused", "tp=2", "tp=1", "loss_chunks")),
         (TINY, "loss=fused,y=2", ("loss=fused", "y=2", "y=1", "loss_chunks")),
         (FURTHER, "loss_chunks=2", ("mtp_layers=1",)),
         (FURTHER, "loss=fused", ("mtp_layers=1",)),
@@ -134,12 +134,12 @@ def test_what_cannot_be_in_chunks_is_refused_by_name(
     gpt: GPT, words: str, named: tuple[str, ...]
 ) -> None:
     with pytest.raises(PlanCannotRunError, check=names(*named)):
-        lower(gpt, plan_of(f"micro_batch=4,{words}"))
+        lower(gpt, plan_of(f"mbs=4,{words}"))
 
 
 def test_a_search_keeps_chunks_that_divide_and_refuses_those_that_follow_from_plans() -> None:
     space = space_of(SearchProblem(TINY, devices=2, batch=4, fixed={"loss_chunks": 32}))
-    assert {*space.columns["micro_batch"].tolist()} == {2, 4}  # of 32 and 64 rows
+    assert {*space.columns["mbs"].tolist()} == {2, 4}  # of 32 and 64 rows
     with pytest.raises(PlanError, check=names("loss=fused", "loss_chunks", "--sweep")):
         SearchProblem(TINY, devices=2, batch=8, fixed={"loss": "fused"})
 
@@ -159,16 +159,16 @@ def test_a_search_finds_the_best_plan_with_so_many_chunks_of_a_fused_loss() -> N
     fit = [each.step_s for each in every.found if each.memory.peak_bytes <= half]
     assert [each.step_s for each in few.found] == fit[:3]
     assert {(each.plan.loss, each.plan.loss_chunks) for each in found.found} == {("fused", 4)}
-    assert {*space_of(problem).columns["x"].tolist()} == {1}
-    with pytest.raises(PlanCannotRunError, match="x=2"):
-        space_of(replace(problem, fixed={**fixed, "x": 2}))
+    assert {*space_of(problem).columns["tp"].tolist()} == {1}
+    with pytest.raises(PlanCannotRunError, match="tp=2"):
+        space_of(replace(problem, fixed={**fixed, "tp": 2}))
 
 
 @pytest.mark.parametrize("words", ["loss_chunks=2", "loss=fused"])
 def test_an_evaluation_and_rules_without_gradients_make_none(words: str) -> None:
     for program in (
-        lower_forward(TINY, plan_of(f"micro_batch=2,{words}")),
-        lower(TINY, plan_of(f"micro_batch=2,optimizer=mezo,{words}")),
+        lower_forward(TINY, plan_of(f"mbs=2,{words}")),
+        lower(TINY, plan_of(f"mbs=2,optimizer=mezo,{words}")),
     ):
         forms = {op.attributes.get("form") for op in program.ops if op.part.kind == "head"}
         assert forms <= {None, "NT"}

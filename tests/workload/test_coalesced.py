@@ -19,8 +19,8 @@ TINY = GPT(
 AT_ONCE = Habits(coalesced=True)
 
 
-def plan(pipe: int) -> Plan:
-    return Plan(data=4, zero=1, batch=8, micro_batch=1, overlap=(), pipe=pipe)
+def plan(pp: int) -> Plan:
+    return Plan(dp=4, zero=1, batch=8, mbs=1, overlap=(), pp=pp)
 
 
 def of(found: Program, purpose: str) -> list[Op]:
@@ -31,14 +31,14 @@ def total(ops: Sequence[Op]) -> int:
     return sum(op.nbytes for op in ops)
 
 
-@pytest.mark.parametrize("pipe", [1, 3])
-def test_parameters_are_gathered_in_one_collective_of_as_many_bytes(pipe: int) -> None:
+@pytest.mark.parametrize("pp", [1, 3])
+def test_parameters_are_gathered_in_one_collective_of_as_many_bytes(pp: int) -> None:
     """Three layers of 12 h^2 weights of 2 bytes, and the tables of the ends where they are."""
-    layers = 3 // pipe * 12 * 64 * 64 * 2
-    tables = (2 if pipe == 1 else 1) * 128 * 64 * 2
-    apart, once = (lower(TINY, plan(pipe), habits=each) for each in (Habits(), AT_ONCE))
+    layers = 3 // pp * 12 * 64 * 64 * 2
+    tables = (2 if pp == 1 else 1) * 128 * 64 * 2
+    apart, once = (lower(TINY, plan(pp), habits=each) for each in (Habits(), AT_ONCE))
     (gather,) = of(once, PARAMETER_GATHER)
-    assert len(of(apart, PARAMETER_GATHER)) == 3 // pipe + (2 if pipe == 1 else 1)
+    assert len(of(apart, PARAMETER_GATHER)) == 3 // pp + (2 if pp == 1 else 1)
     assert gather.nbytes == total(of(apart, PARAMETER_GATHER)) == layers + tables
     assert {*gather.writes} == {name for op in of(apart, PARAMETER_GATHER) for name in op.writes}
     assert total(of(once, BUCKET_SCATTER)) == total(of(apart, BUCKET_SCATTER))
@@ -57,6 +57,6 @@ def test_the_one_gather_follows_every_update_and_the_rest_stays_as_it_was() -> N
 
 
 def test_collectives_that_run_beside_others_stay_apart() -> None:
-    beside = Plan(data=4, zero=1, batch=8, micro_batch=1, overlap=("dp",))
+    beside = Plan(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))
     apart, once = (lower(TINY, beside, habits=each) for each in (Habits(), AT_ONCE))
     assert [op.name for op in once.ops] == [op.name for op in apart.ops]

@@ -20,7 +20,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 
 GPT_8B = replace(find_model("llama-3.1-8b"), layers=1, sequence=8192)
-WORDS = "context=4,data=2,context_kind=all_gather,batch=2,micro_batch=1,zero=3"
+WORDS = "cp=4,dp=2,context_kind=all_gather,batch=2,mbs=1,zero=3"
 STEPS = Habits(context_steps=True)
 TOKENS, WIDTH, KEYS = 2048, 4096, 2048  # of a rank; of all heads; of keys and values of 8 of 32
 
@@ -49,7 +49,7 @@ def test_keys_of_all_heads_come_in_one_gather_beside_the_first_step() -> None:
     _, found = programs()
     for gather in of_kind(found, "all_gather", "attention"):
         assert gather.nbytes == 2 * 8192 * 2 * WIDTH
-        assert gather.stream == "context"
+        assert gather.stream == "cp"
     first, *later = of_kind(found, "attention")
     gathered = of_kind(found, "all_gather", "attention.kv")[0].writes[0]
     assert gathered not in first.reads
@@ -114,7 +114,7 @@ def test_a_program_of_formulas_has_the_same_steps(recompute: str) -> None:
 
 
 def test_torchtitan_runs_them_so() -> None:
-    plan = Plan(context=4, data=2, context_kind="all_gather", batch=2, micro_batch=1)
+    plan = Plan(cp=4, dp=2, context_kind="all_gather", batch=2, mbs=1)
     for name, so in (("torchtitan", True), ("torchtitan-eager", True), ("fsdp", False)):
         kernels = load_stack(name).kernels(GPT_8B, plan, load_machine("dgx-h100"))
         assert kernels.habits.context_steps == so

@@ -13,7 +13,7 @@ def op(name: str, reads: str = "", writes: str = "", stream: str = COMPUTE) -> O
 
 
 def test_an_op_waits_for_the_writer_of_what_it_reads_on_another_stream() -> None:
-    ops = [op("a", "", "p"), op("b", "p", "q", "x"), op("c", "q", "r")]
+    ops = [op("a", "", "p"), op("b", "p", "q", "tp"), op("c", "q", "r")]
     assert waits(ops) == [(), (0,), (1,)]
 
 
@@ -22,14 +22,14 @@ def test_an_op_waits_for_no_one_on_its_own_stream() -> None:
 
 
 def test_a_writer_waits_for_readers_on_other_streams() -> None:
-    ops = [op("a", "", "p"), op("b", "p", "q", "x"), op("c", "", "p")]
+    ops = [op("a", "", "p"), op("b", "p", "q", "tp"), op("c", "", "p")]
     assert waits(ops)[2] == (1,)
 
 
 def test_a_writer_waits_for_the_writer_before_it_on_another_stream() -> None:
-    ops = [op("a", "", "p", "x"), op("b", "", "p"), op("c", "", "p", "z")]
+    ops = [op("a", "", "p", "tp"), op("b", "", "p"), op("c", "", "p", "z")]
     assert waits(ops) == [(), (0,), (1,)]
-    ops = [op("a", "", "p", "x"), op("b", "", "p", "z")]  # no compute before either
+    ops = [op("a", "", "p", "tp"), op("b", "", "p", "z")]  # no compute before either
     assert waits(ops) == [(), (0,)]
 
 

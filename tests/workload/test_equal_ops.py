@@ -15,7 +15,7 @@ from workload.program import Program
 from workload.sizes.equal_ops import equal_ops
 
 TINY = replace(find_model("tiny-30k"), layers=6)
-PLANS = ("x=2,z=2,overlap=all", "y=2,z=2,zero=3,recompute=full", "x=2,y=2,recompute=selective")
+PLANS = ("tp=2,z=2,overlap=all", "y=2,z=2,zero=3,recompute=full", "tp=2,y=2,recompute=selective")
 
 
 def about(op: Op) -> tuple[object, ...]:
@@ -46,12 +46,12 @@ def test_ops_of_one_sort_are_equal_and_few(text: str) -> None:
 
 
 def test_ops_of_equal_sizes_in_other_precisions_are_of_sorts_of_their_own() -> None:
-    op = next(op for op in programs("x=2")[0].ops if op.kind == "matmul" and op.part.is_layer)
+    op = next(op for op in programs("tp=2")[0].ops if op.kind == "matmul" and op.part.is_layer)
     assert equal_ops([op, replace(op, dtype="fp8"), op]).sort.tolist() == [0, 1, 0]
 
 
 def test_evaluated_ops_are_those_of_a_program_that_is_lowered_plainly() -> None:
-    _, wide, again = programs("x=2,y=2,z=2,recompute=full")
+    _, wide, again = programs("tp=2,y=2,z=2,recompute=full")
     plain = lower(wide.gpt, wide.plan)
     assert any(op.replicas > 1 for op in plain.ops)
     assert wide.ops == plain.ops

@@ -40,13 +40,13 @@ def with_counts(*layers: tuple[int, ...], gpt: GPT = FOUR) -> RoutedGPT:
 
 
 def program_of(gpt: GPT, rest: str) -> Program:
-    return lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{rest}"))
+    return lower(gpt, parse_plan(f"mbs=2,overlap=none,{rest}"))
 
 
 def test_the_busiest_of_two_ranks_has_six_of_eight_rows() -> None:
     """Two ranks send 64 rows each, of 128 the first has 6/8: half as many again as the mean."""
     gpt = with_counts(UNEVEN, UNEVEN)
-    uneven, even = (program_of(each, "data=2,expert=2") for each in (gpt, FOUR))
+    uneven, even = (program_of(each, "dp=2,ep=2") for each in (gpt, FOUR))
     assert dispatched_rows(gpt, uneven.plan) == SENT == 64
     for label in ("dispatch.exchange", "combine.exchange", "combine.grad.exchange"):
         assert of_layer(uneven, label).nbytes * 8 == of_layer(even, label).nbytes * 12
@@ -62,7 +62,7 @@ def test_the_busiest_of_two_ranks_has_six_of_eight_rows() -> None:
 def test_the_busiest_rank_takes_its_rows_of_as_many_gathered_tokens_as_ever() -> None:
     """Two ranks have 32 tokens each, so 64 are gathered; of their 128 rows the first takes 6/8, 96.
     Sums for 64 tokens are scattered back."""
-    text = "data=2,expert=2,dispatcher=all_gather"
+    text = "dp=2,ep=2,dispatcher=all_gather"
     uneven, even = (program_of(each, text) for each in (with_counts(UNEVEN, UNEVEN), FOUR))
     for program, rows in ((uneven, 96), (even, 64)):
         shapes = {name.removeprefix("m0.l1."): b.shape for name, b in program.buffers.items()}
@@ -78,7 +78,7 @@ def test_copies_of_a_recipe_are_as_large_as_the_rows_of_each_rank() -> None:
     """Ranks busy in turns have 96 and 32 rows; of mxfp8 a copy has 32 values of a row a scale, and
     room for a last block of 32 rows of each of two experts."""
     gpt = with_counts(UNEVEN, (1, 1, 2, 4))
-    program = program_of(gpt, "data=2,expert=2,recipe=mxfp8")
+    program = program_of(gpt, "dp=2,ep=2,recipe=mxfp8")
     name = "m0.l1.dispatch.sort.sort_rows.mxfp8.columns"
     place = list(program.buffers).index(name)
     sizes = [own[place] for own in sizes_of_ranks(program)]
@@ -90,14 +90,14 @@ def test_some_rank_has_as_much_in_use_as_the_least_sizes_say() -> None:
     of 32 and room for those of two experts, which are two more. Where one rank has most in both
     layers sizes are its own."""
     gpt = with_counts(UNEVEN, (1, 1, 2, 4))
-    program = program_of(gpt, "data=2,expert=2,recipe=mxfp8")
+    program = program_of(gpt, "dp=2,ep=2,recipe=mxfp8")
     own = dict(zip(program.buffers, least_sizes(program), strict=True))
     assert program.buffers["m0.l1.dispatch.arrived"].shape == (96, 32)
     assert own["m0.l1.dispatch.arrived"] == 64 * 32 * 2
     assert own["m0.l1.dispatch.sort.sort_rows.mxfp8.columns"] == (64 // 32 + 2 - 1) * 32 * 32
     peaks = [_peak(program, sizes) for sizes in sizes_of_ranks(program)]
     assert _peak(program, least_sizes(program)) < max(peaks) < _peak(program, program.nbytes)
-    alike = program_of(with_counts(UNEVEN, UNEVEN), "data=2,expert=2")
+    alike = program_of(with_counts(UNEVEN, UNEVEN), "dp=2,ep=2")
     assert list(least_sizes(alike)) == list(alike.nbytes)
 
 
@@ -109,7 +109,7 @@ def _peak(program: Program, sizes: Sequence[int]) -> int:
 def test_what_goes_to_no_rank_of_its_own_is_as_large_as_ever() -> None:
     """Without `expert` every rank has all experts; with a capacity each has its places."""
     gpt = with_counts(UNEVEN, UNEVEN)
-    for text, own in (("data=2", FOUR), ("data=2,expert=2", replace(FOUR, capacity=1.0))):
+    for text, own in (("dp=2", FOUR), ("dp=2,ep=2", replace(FOUR, capacity=1.0))):
         uneven = program_of(with_counts(UNEVEN, UNEVEN, gpt=own), text)
         even = program_of(own, text)
         assert [op.nbytes for op in uneven.ops] == [op.nbytes for op in even.ops]
@@ -118,7 +118,7 @@ def test_what_goes_to_no_rank_of_its_own_is_as_large_as_ever() -> None:
     assert balanced(FOUR) == FOUR
 
 
-@pytest.mark.parametrize("rest", ["data=4,expert=4", "x=2,data=2,expert=4,expert_tensor=1,sp=true"])
+@pytest.mark.parametrize("rest", ["dp=4,ep=4", "tp=2,dp=2,ep=4,etp=1,sp=true"])
 def test_equal_counts_are_the_program_without_them(rest: str) -> None:
     even = program_of(FOUR, rest)
     same = program_of(with_counts((3, 3, 3, 3), (5, 5, 5, 5)), rest)
@@ -139,7 +139,7 @@ def test_a_capacity_of_one_drops_what_is_above_the_even_share() -> None:
 
 @pytest.mark.parametrize(("capacity", "lost"), [(0.0, 0.0), (0.75, 0.25), (1.0, 0.0), (4.0, 0.0)])
 def test_a_capacity_below_one_drops_of_even_choices_too(capacity: float, lost: float) -> None:
-    gpt, plan = replace(FOUR, capacity=capacity), parse_plan("data=2,expert=2,batch=2")
+    gpt, plan = replace(FOUR, capacity=capacity), parse_plan("dp=2,ep=2,batch=2")
     assert dropped(gpt, 0, tokens=32) == lost
     assert mean_dropped(gpt, plan) == lost
 
@@ -147,7 +147,7 @@ def test_a_capacity_below_one_drops_of_even_choices_too(capacity: float, lost: f
 def test_memory_is_that_of_one_rank_and_not_of_the_busiest_of_each_layer() -> None:
     """In layers that keep as much for each row, ranks that are busy in turns have what even ones
     have, but for the rows of the layer at hand."""
-    text = "data=2,expert=2"
+    text = "dp=2,ep=2"
     even, other = program_of(FOUR, text), (1, 1, 2, 4)
     same = program_of(with_counts(UNEVEN, UNEVEN), text)
     turns = program_of(with_counts(UNEVEN, other), text)
@@ -166,13 +166,13 @@ def test_the_fullest_rank_need_not_have_most_rows_in_all() -> None:
     """Where layers run again one at a time, a rank with 5 of 8 rows of one layer and none of the
     other is fuller than one with 3 of 8 in both."""
     gpt = with_counts((3, 5, 0, 0), (3, 0, 3, 2))
-    program = program_of(gpt, "data=4,expert=4,recompute=full")
+    program = program_of(gpt, "dp=4,ep=4,recompute=full")
     both, one = (_peak(program, sizes) for sizes in sizes_of_ranks(program))
     assert both < one == fullest(program).peak.total_bytes
 
 
 def test_stages_are_alike_where_their_experts_are_chosen_as_often() -> None:
-    plan = parse_plan("data=2,expert=2,pipe=4,batch=8")
+    plan = parse_plan("dp=2,ep=2,pp=4,batch=8")
     four = replace(FOUR, layers=8)
     assert like_stages(four, plan) == [0, 1, 1, 3]
     assert like_stages(with_counts(*[UNEVEN] * 8, gpt=four), plan) == [0, 1, 1, 3]
@@ -232,15 +232,15 @@ def test_a_model_without_experts_has_no_histogram() -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        "data=4,expert=4",
-        "x=2,data=2,expert=2",
-        "x=2,data=2,expert=4,expert_tensor=1,sp=true",
-        "x=4,expert=2,expert_tensor=2,sp=true",
-        "data=4,expert=2,expert_tensor=2",
-        "x=2,context=2,data=2,expert=2,expert_tensor=4,sp=true",
+        "dp=4,ep=4",
+        "tp=2,dp=2,ep=2",
+        "tp=2,dp=2,ep=4,etp=1,sp=true",
+        "tp=4,ep=2,etp=2,sp=true",
+        "dp=4,ep=2,etp=2",
+        "tp=2,cp=2,dp=2,ep=2,etp=4,sp=true",
     ],
 )
 def test_a_rank_dispatches_the_rows_that_the_program_sends(plan: str) -> None:
-    program = lower(FOUR, parse_plan(f"{plan},micro_batch=2,batch=8"))
+    program = lower(FOUR, parse_plan(f"{plan},mbs=2,batch=8"))
     sent = of_layer(program, "dispatch.exchange").nbytes // (FOUR.hidden * 2)
     assert dispatched_rows(FOUR, program.plan) == sent

@@ -34,11 +34,11 @@ TWO = GPT(
     topk=2,
     expert_ffn=48,
 )
-ROWS = 2 * 16  # tokens of a rank: micro_batch=2
+ROWS = 2 * 16  # tokens of a rank: mbs=2
 
 
 def program_of(text: str, gpt: GPT = TWO) -> Program:
-    return lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{text}"))
+    return lower(gpt, parse_plan(f"mbs=2,overlap=none,{text}"))
 
 
 def of_layer(program: Program, label: str) -> Op:
@@ -78,18 +78,18 @@ def test_layers_with_experts_stand_behind_dense_ones_or_between_them() -> None:
     every_other = replace(TWO, layers=4, expert_every=2)
     assert [moe.has_experts(every_other, n) for n in range(4)] == [False, True, False, True]
     assert moe.layers_with_experts(every_other) == 2
-    stages = like_stages(replace(TWO, layers=4, dense_layers=1), parse_plan("pipe=4,batch=4"))
+    stages = like_stages(replace(TWO, layers=4, dense_layers=1), parse_plan("pp=4,batch=4"))
     assert stages == [0, 1, 1, 3]
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        "data=4,expert=4",
-        "x=2,data=2,expert=2",
-        "x=2,data=2,expert=4,expert_tensor=1,sp=true",
-        "y=2,z=2,data=2,expert=2,recompute=full",
-        "data=4,expert=2,zero=3",
+        "dp=4,ep=4",
+        "tp=2,dp=2,ep=2",
+        "tp=2,dp=2,ep=4,etp=1,sp=true",
+        "y=2,z=2,dp=2,ep=2,recompute=full",
+        "dp=4,ep=2,zero=3",
     ],
 )
 def test_a_program_has_the_models_flops(plan: str) -> None:
@@ -102,9 +102,9 @@ def test_a_program_has_the_models_flops(plan: str) -> None:
 
 
 def test_a_rank_sends_each_token_to_its_experts_and_gets_as_many_back() -> None:
-    program = program_of("data=4,expert=4")
+    program = program_of("dp=4,ep=4")
     sent = of_layer(program, "dispatch.exchange")
-    assert (sent.kind, sent.axes, sent.purpose) == ("all_to_all", ("expert",), EXPERT_DISPATCH)
+    assert (sent.kind, sent.axes, sent.purpose) == ("all_to_all", ("ep",), EXPERT_DISPATCH)
     assert sent.nbytes == 2 * ROWS * 32 * 2
     back = of_layer(program, "combine.exchange")
     assert (back.nbytes, back.purpose) == (sent.nbytes, EXPERT_COMBINE)
@@ -114,7 +114,7 @@ def test_a_rank_sends_each_token_to_its_experts_and_gets_as_many_back() -> None:
 
 
 def test_only_the_matrices_that_end_in_the_stream_begin_smaller_by_its_depth() -> None:
-    layouts = program_of("data=2", replace(TWO, shared_ffn=16)).layouts
+    layouts = program_of("dp=2", replace(TWO, shared_ffn=16)).layouts
     ends = ("out", "experts.down", "shared.down")
     starts = {name: RESIDUAL if name in ends else NORMAL
               for name in ("qkv", "experts.up", "shared.up", *ends)}  # fmt: skip
@@ -123,37 +123,37 @@ def test_only_the_matrices_that_end_in_the_stream_begin_smaller_by_its_depth() -
 
 def test_with_a_capacity_every_expert_has_as_many_places() -> None:
     """ceil(0.7 x 32 tokens x 2 / 8 experts) = 6 places for each of 8 experts."""
-    program = program_of("data=4,expert=4", replace(TWO, capacity=0.7))
+    program = program_of("dp=4,ep=4", replace(TWO, capacity=0.7))
     assert of_layer(program, "dispatch.exchange").nbytes == 8 * 6 * 32 * 2
     assert "dispatch.counts.exchange" not in {op.label for op in program.ops}
-    assert "dispatch.counts.exchange" in {op.label for op in program_of("data=4,expert=4").ops}
+    assert "dispatch.counts.exchange" in {op.label for op in program_of("dp=4,ep=4").ops}
 
 
 def test_ranks_of_x_route_rows_of_their_own_where_they_hold_other_experts() -> None:
-    program = program_of("x=2,data=2,expert=4,expert_tensor=1,sp=true")
+    program = program_of("tp=2,dp=2,ep=4,etp=1,sp=true")
     sent = of_layer(program, "dispatch.exchange")
-    assert (sent.axes, sent.nbytes) == (("x", "expert"), 2 * (ROWS // 2) * 32 * 2)
-    whole = of_layer(program_of("x=2,data=2,expert=2,sp=true"), "dispatch.exchange")
-    assert (whole.axes, whole.nbytes) == (("expert",), 2 * ROWS * 32 * 2)
+    assert (sent.axes, sent.nbytes) == (("tp", "ep"), 2 * (ROWS // 2) * 32 * 2)
+    whole = of_layer(program_of("tp=2,dp=2,ep=2,sp=true"), "dispatch.exchange")
+    assert (whole.axes, whole.nbytes) == (("ep",), 2 * ROWS * 32 * 2)
 
 
 def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> None:
-    program = program_of("data=4,expert=2")
+    program = program_of("dp=4,ep=2")
     sums = {
         op.label: op.axes for op in program.ops if op.kind == "all_reduce" and op.micro_batch < 0
     }
-    assert sums["grads.reduce"] == ("data",)
-    assert sums["experts.grads.reduce"] == ("expert_copies",)
+    assert sums["grads.reduce"] == ("dp",)
+    assert sums["experts.grads.reduce"] == ("edp",)
     held = program.buffers["l1.experts.up.w"]
     assert held.elements == 4 * 32 * 96
     assert held.replicas == 2
     grid = program.plan.grid
-    assert grid.groups("expert").tolist() == [[0, 1], [2, 3]]
-    assert grid.groups("expert_copies").tolist() == [[0, 2], [1, 3]]
+    assert grid.groups("ep").tolist() == [[0, 1], [2, 3]]
+    assert grid.groups("edp").tolist() == [[0, 2], [1, 3]]
 
 
 def test_zero_shards_states_of_experts_over_their_own_copies() -> None:
-    program = program_of("data=4,expert=2,zero=1")
+    program = program_of("dp=4,ep=2,zero=1")
     assert program.buffers["l1.experts.up.w.m"].elements == 4 * 32 * 96 // 2
     assert program.buffers["l1.qkv.w.m"].elements == 32 * 96 // 4
 
@@ -178,13 +178,13 @@ def test_a_model_with_impossible_experts_is_refused(
 
 def test_a_model_without_experts_takes_no_axis_of_them() -> None:
     with pytest.raises(PlanCannotRunError, check=names("tiny-30k", "none")):
-        program_of("data=4,expert=2", find_model("tiny-30k"))
+        program_of("dp=4,ep=2", find_model("tiny-30k"))
 
 
 def test_once_per_node_goes_a_row_not_a_score() -> None:
     """There and, from the experts, back; in the backward pass the other way round. A score is of
     one expert, and goes as it is."""
-    program = lower(TWO, parse_plan("data=2,expert=2,dispatcher=once_per_node,micro_batch=1"))
+    program = lower(TWO, parse_plan("dp=2,ep=2,dispatcher=once_per_node,mbs=1"))
     sent = [op for op in program.ops if op.kind == "all_to_all" and op.part.layer == 0]
     found = {op.label.removesuffix(".exchange"): op.attributes.get(FOR_NODES) for op in sent}
     assert found == {

@@ -14,7 +14,7 @@ from workload.passes.matmul_forms import matmul_of
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-PLAN = "x=2,y=2,z=2,data=2,recompute=full,overlap=all,matmul_forms=tuned"
+PLAN = "tp=2,y=2,z=2,dp=2,recompute=full,overlap=all,matmul_forms=tuned"
 
 
 def program_of(text: str = PLAN, **swap: str) -> Program:
@@ -41,14 +41,14 @@ def test_a_weight_gradient_as_nn_transposes_its_left_operand() -> None:
 
 
 def test_an_input_gradient_as_nn_transposes_its_weight() -> None:
-    program = program_of("data=1,matmul_forms=tuned", NT="NN")
+    program = program_of("dp=1,matmul_forms=tuned", NT="NN")
     transpose = op_of(program, "m0.l0.up.grad.input.right")
     assert transpose.reads == ("l0.up.w",)
     assert program.buffers[transpose.writes[0]].shape == (128, 32)
 
 
 def test_both_operands_are_transposed_where_both_letters_differ() -> None:
-    block = names(program_of("data=1,matmul_forms=tuned", NT="TN"), "m0.l0.backward")
+    block = names(program_of("dp=1,matmul_forms=tuned", NT="TN"), "m0.l0.backward")
     at = block.index("m0.l0.up.grad.input")
     assert block[at - 2 : at] == ["m0.l0.up.grad.input.left", "m0.l0.up.grad.input.right"]
 
@@ -78,7 +78,7 @@ def test_a_plan_of_plain_matmuls_takes_no_choice() -> None:
 
 
 def test_matmuls_of_one_form_shape_and_dtype_are_the_same() -> None:
-    program = program_of("data=1,matmul_forms=tuned")
+    program = program_of("dp=1,matmul_forms=tuned")
     up, down = (op_of(program, f"m0.l0.{name}.matmul") for name in ("up", "down"))
     assert matmul_of(up) == ("NN", 64, 128, 32, "bf16")
     assert matmul_of(down) == ("NN", 64, 32, 128, "bf16")

@@ -79,17 +79,17 @@ MODELS = (
 LATENT = replace(MODELS[-1], kv_heads=0, kv_rank=24, q_rank=20, rope_width=6, value_width=12)
 OTHERS = (replace(MODELS[-1], kv_heads=0), replace(MODELS[-1], head_width=16), LATENT)
 FIELDS = {
-    "x": st.sampled_from([1, 2, 4]),
+    "tp": st.sampled_from([1, 2, 4]),
     "y": st.sampled_from([1, 1, 2]),
     "z": st.sampled_from([1, 2, 3]),
-    "data": st.sampled_from([1, 2, 4]),
-    "micro_batch": st.sampled_from([1, 2]),
+    "dp": st.sampled_from([1, 2, 4]),
+    "mbs": st.sampled_from([1, 2]),
     "zero": st.sampled_from([0, 1, 2, 3]),
     "recompute": st.sampled_from(["none", "selective", "full", "full:3"]),
     "overlap": st.sampled_from([(), ("oar", "ors", "oag"), OVERLAPS]),
     "attention": st.sampled_from(["flash", "unfused"]),
-    "sequence_parallel": st.booleans(),
-    "order": st.sampled_from([USUAL, "x-z-y-data-pipe", "x-y-data-z-pipe"]),
+    "sp": st.booleans(),
+    "order": st.sampled_from([USUAL, "tp-z-y-dp-pp", "tp-y-dp-z-pp"]),
 }
 
 
@@ -105,7 +105,7 @@ def test_what_is_lowered_again_is_what_is_lowered(
     gpt: GPT, micro_batches: int, plan: dict[str, object]
 ) -> None:
     """Ops, buffers, layouts and waits; other sizes were lowered before."""
-    batch = micro_batches * plan["z"] * plan["data"] * plan["micro_batch"]  # type: ignore[operator]
+    batch = micro_batches * plan["z"] * plan["dp"] * plan["mbs"]  # type: ignore[operator]
     try:
         own = Plan(batch=batch, **plan)  # type: ignore[arg-type]
         program = lower(gpt, own)
@@ -124,6 +124,6 @@ def test_what_is_lowered_again_is_what_is_lowered(
 def test_a_plan_that_does_not_divide_is_refused_as_ever() -> None:
     gpt = MODELS[0]
     for x in (1, 2, 4, 1, 2, 4):
-        lower_again(gpt, Plan(x=x, batch=2, micro_batch=2))
-    with pytest.raises(PlanCannotRunError, check=names("x=3", "heads=8")):
-        lower_again(gpt, Plan(x=3, batch=2, micro_batch=2))
+        lower_again(gpt, Plan(tp=x, batch=2, mbs=2))
+    with pytest.raises(PlanCannotRunError, check=names("tp=3", "heads=8")):
+        lower_again(gpt, Plan(tp=3, batch=2, mbs=2))

@@ -12,14 +12,14 @@ from workload.errors import PlanCannotRunError
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH
 from workload.plan_text import parse_plan
 
-PLAN = "data=4,expert=4,dispatcher=all_gather"
+PLAN = "dp=4,ep=4,dispatcher=all_gather"
 PLACES = 6  # ceil(0.7 x 32 tokens x 2 / 8 experts)
 
 
 def test_tokens_of_all_ranks_are_gathered_and_sums_scattered_back() -> None:
     program = program_of(PLAN)
     there = of_layer(program, "dispatch.tokens.gather")
-    assert (there.kind, there.axes, there.purpose) == ("all_gather", ("expert",), EXPERT_DISPATCH)
+    assert (there.kind, there.axes, there.purpose) == ("all_gather", ("ep",), EXPERT_DISPATCH)
     assert there.nbytes == 4 * ROWS * 32 * 2
     back = of_layer(program, "combine.scatter")
     assert (back.kind, back.nbytes, back.purpose) == (
@@ -40,7 +40,7 @@ def test_own_rows_are_kept_for_the_backward_pass_and_gathered_tokens_are_not() -
     assert own.name in grads
     assert "m0.l1.dispatch.tokens.o" not in grads
     assert program.buffers["m0.l1.dispatch.tokens.o"].role == "gathered"
-    assert program.model_flops == program_of("data=4,expert=4").model_flops
+    assert program.model_flops == program_of("dp=4,ep=4").model_flops
 
 
 def test_with_a_capacity_the_places_of_all_ranks_are_gathered() -> None:
@@ -51,12 +51,12 @@ def test_with_a_capacity_the_places_of_all_ranks_are_gathered() -> None:
 
 
 def test_ranks_of_x_that_split_an_expert_sum_behind_the_scatter() -> None:
-    program = program_of("x=2,data=2,expert=2,sp=true,dispatcher=all_gather")
+    program = program_of("tp=2,dp=2,ep=2,sp=true,dispatcher=all_gather")
     labels = [op.label for op in program.ops if op.part.layer == 1]
     assert labels.index("combine.scatter") < labels.index("experts.reduce")
-    assert of_layer(program, "combine.scatter").axes == ("expert",)
+    assert of_layer(program, "combine.scatter").axes == ("ep",)
 
 
 def test_without_an_axis_of_experts_nothing_is_gathered() -> None:
     with pytest.raises(PlanCannotRunError, check=names("dispatcher=all_gather")):
-        parse_plan("data=4,dispatcher=all_gather")
+        parse_plan("dp=4,dispatcher=all_gather")

@@ -90,7 +90,7 @@ def test_parameters_of_biases_and_norms_of_queries_and_keys_by_hand() -> None:
     # Per layer more: biases of 12 + 6 + 6 columns, two gains of a head's width 3.
     qwen = replace(SMALL_LLAMA, qkv_bias=True, qk_norm=True)
     assert qwen.parameters == SMALL_LLAMA.parameters + 2 * (24 + 6)
-    assert lower(qwen, Plan(x=2, batch=2, micro_batch=1)).parameters == qwen.parameters
+    assert lower(qwen, Plan(tp=2, batch=2, mbs=1)).parameters == qwen.parameters
 
 
 def test_flops_of_a_small_llama_by_hand() -> None:
@@ -98,7 +98,7 @@ def test_flops_of_a_small_llama_by_hand() -> None:
     layer, head = 2 * 768 + 4 * 4 * 12, 2 * 8 * 10
     llama = SMALL_LLAMA
     assert llama.model_flops(3) == 3 * (3 * 4) * (2 * layer + head)
-    assert lower(llama, Plan(batch=3, micro_batch=3)).model_flops == llama.model_flops(3)
+    assert lower(llama, Plan(batch=3, mbs=3)).model_flops == llama.model_flops(3)
 
 
 def test_flops_of_a_small_model_by_hand() -> None:
@@ -135,7 +135,7 @@ def test_formula_and_program_agree(name: str) -> None:
     gpt = find_model(name)
     if name in QUICK and not gpt.pattern:
         gpt = replace(gpt, layers=min(gpt.layers, 4))
-    program = lower(gpt, Plan(batch=1, micro_batch=1, recompute="full"))
+    program = lower(gpt, Plan(batch=1, mbs=1, recompute="full"))
     assert program.parameters == gpt.parameters
     assert program.model_flops == gpt.model_flops(1)
     assert program.hardware_flops == gpt.hardware_flops(1)
@@ -154,7 +154,7 @@ def test_formula_agrees_with_the_published_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["tiny-1m", "tiny-llama-1m"])
 def test_splitting_a_model_changes_neither_its_flops_nor_its_parameters(name: str) -> None:
     gpt = find_model(name)
-    split = Plan(x=2, y=2, z=2, data=2, batch=8, micro_batch=1, recompute="full")
+    split = Plan(tp=2, y=2, z=2, dp=2, batch=8, mbs=1, recompute="full")
     program = lower(gpt, split)
     assert program.hardware_flops == gpt.hardware_flops(8)
     assert program.parameters == gpt.parameters

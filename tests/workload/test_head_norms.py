@@ -18,7 +18,7 @@ ROWS, ITEM = 4 * 16, 2
 
 
 def test_queries_and_keys_are_normalised_between_linear_and_rotation() -> None:
-    program = program_of("data=2", QWEN)
+    program = program_of("dp=2", QWEN)
     order = ["qkv.matmul", "qnorm", "knorm", "rope", "attention"]
     assert [place(program, f"m0.l0.{each}") for each in order] == sorted(
         place(program, f"m0.l0.{each}") for each in order
@@ -30,7 +30,7 @@ def test_queries_and_keys_are_normalised_between_linear_and_rotation() -> None:
 
 @pytest.mark.parametrize("x", [1, 2])
 def test_a_norm_of_heads_counts_the_traffic_of_a_norm(x: int) -> None:
-    program = program_of(f"x={x},data=2", QWEN)
+    program = program_of(f"tp={x},dp=2", QWEN)
     for name, heads in (("qnorm", 16 // x), ("knorm", 8 // x)):
         kept, stats, gain = ROWS * heads * 4 * ITEM, ROWS * heads * 4, 4 * ITEM
         forward, backward = (op_of(program, f"m0.l0.{name}{end}") for end in ("", ".grad"))
@@ -43,11 +43,11 @@ def test_a_norm_of_heads_counts_the_traffic_of_a_norm(x: int) -> None:
 def test_a_layer_keeps_its_heads_as_they_were_for_the_backward_pass() -> None:
     """What frameworks keep: a norm's input beside its output, and the statistics in fp32."""
     kept = ROWS * (16 + 8) * (4 * ITEM + 4)
-    plain, normed = (program_of("data=2", gpt).peak.parts["activations"] for gpt in (LLAMA, QWEN))
+    plain, normed = (program_of("dp=2", gpt).peak.parts["activations"] for gpt in (LLAMA, QWEN))
     assert normed - plain == kept
     two, four = (
-        program_of("data=2", replace(QWEN, layers=n)).peak.parts["activations"]
-        - program_of("data=2", replace(LLAMA, layers=n)).peak.parts["activations"]
+        program_of("dp=2", replace(QWEN, layers=n)).peak.parts["activations"]
+        - program_of("dp=2", replace(LLAMA, layers=n)).peak.parts["activations"]
         for n in (2, 4)
     )
     assert (two, four) == (2 * kept, 4 * kept)
@@ -56,8 +56,8 @@ def test_a_layer_keeps_its_heads_as_they_were_for_the_backward_pass() -> None:
 @pytest.mark.parametrize(
     ("plan", "label", "axes"),
     [
-        ("x=2,z=2,data=2", "heads.reduce", ("x", "z", "data")),
-        ("x=2,z=2,data=2,sequence_parallel=true", "rows.reduce", ("x", "z", "data")),
+        ("tp=2,z=2,dp=2", "heads.reduce", ("tp", "z", "dp")),
+        ("tp=2,z=2,dp=2,sp=true", "rows.reduce", ("tp", "z", "dp")),
         ("y=2,z=2", "small.reduce", ("z",)),
     ],
 )
@@ -71,7 +71,7 @@ def test_gains_are_summed_over_all_that_have_heads_of_their_own(
 
 
 def test_a_gain_that_all_hold_counts_once_in_the_norm_of_gradients() -> None:
-    program = program_of("x=2,y=2,z=2", QWEN)
+    program = program_of("tp=2,y=2,z=2", QWEN)
     squares = op_of(program, "norm.squares")
     share = dict(zip(squares.reads, squares.attributes["shares"], strict=True))
     assert share["l0.qnorm.w.grad"] == 1 / 8
@@ -79,7 +79,7 @@ def test_a_gain_that_all_hold_counts_once_in_the_norm_of_gradients() -> None:
 
 def test_a_norm_of_heads_takes_the_time_of_a_norm_of_as_many_bytes() -> None:
     costs = AnalyticCosts(load_machine("dgx-a100"))
-    op = op_of(program_of("data=2", QWEN), "m0.l0.qnorm.grad")
+    op = op_of(program_of("dp=2", QWEN), "m0.l0.qnorm.grad")
     norm = replace(op, kind="rmsnorm_grad")
     assert costs.seconds(op) == costs.seconds(norm)
     assert costs.seconds(op) > costs.seconds(replace(op, nbytes=op.nbytes // 2))

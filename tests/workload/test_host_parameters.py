@@ -33,7 +33,7 @@ FSDP = Habits(held=Held(sharded_masters=True, frees_gradients=True))
 
 
 def plan_of(words: str = "", *, batch: int = 8, offload: str = "parameters") -> Plan:
-    text = f"data=8,micro_batch=1,zero=3,offload={offload},{words}".rstrip(",")
+    text = f"dp=8,mbs=1,zero=3,offload={offload},{words}".rstrip(",")
     return parse_plan(text, batch=batch)
 
 
@@ -139,7 +139,7 @@ def test_no_more_than_four_sums_are_on_their_way() -> None:
 
 def test_one_device_needs_no_gather_and_the_link_to_its_host_bounds_the_step() -> None:
     gpt = replace(LLAMA, layers=2, sequence=16)
-    plan = parse_plan("data=1,zero=3,micro_batch=1,offload=parameters,recompute=full", batch=1)
+    plan = parse_plan("dp=1,zero=3,mbs=1,offload=parameters,recompute=full", batch=1)
     program = lower(gpt, plan)
     assert not [op for op in program.ops if op.communicates]
     machine = load_machine("1x1xA100-40")
@@ -168,19 +168,19 @@ def test_what_a_checkpoint_keeps_is_the_same_wherever_it_is() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("data=2,zero=2", "zero=3"),
-        ("data=2", "zero=3"),
-        ("pipe=2,zero=3", "pipe=1"),
-        ("data=2,zero=3,optimizer=sgd", "optimizer=sgd"),
-        ("data=2,zero=3,optimizer=muon", "optimizer=muon"),
-        ("data=2,zero=3,moments=int8", "moments=int8"),
-        ("data=2,zero=3,precision=mxfp8", "mxfp8"),
-        ("data=2,zero=3,overlap=wgrad", "wgrad"),
+        ("dp=2,zero=2", "zero=3"),
+        ("dp=2", "zero=3"),
+        ("pp=2,zero=3", "pp=1"),
+        ("dp=2,zero=3,optimizer=sgd", "optimizer=sgd"),
+        ("dp=2,zero=3,optimizer=muon", "optimizer=muon"),
+        ("dp=2,zero=3,moments=int8", "moments=int8"),
+        ("dp=2,zero=3,precision=mxfp8", "mxfp8"),
+        ("dp=2,zero=3,overlap=wgrad", "wgrad"),
     ],
 )
 def test_other_plans_are_refused(words: str, why: str) -> None:
     with pytest.raises(PlanError, match=why):
-        parse_plan(f"{words},micro_batch=1,offload=parameters", batch=8)
+        parse_plan(f"{words},mbs=1,offload=parameters", batch=8)
 
 
 def test_a_search_says_that_it_has_no_bounds_for_it() -> None:

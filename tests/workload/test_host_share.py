@@ -24,7 +24,7 @@ TABLE, LAYER = 128_256 * 4096, 218_103_808 + 2 * 4096  # parameters; of a layer,
 
 
 def plan_of(share: object, words: str = "zero=2,gradients=bf16") -> Plan:
-    text = f"data=8,micro_batch=1,offload=update,offload_share={share},{words}"
+    text = f"dp=8,mbs=1,offload=update,offload_share={share},{words}"
     return parse_plan(text, batch=8)
 
 
@@ -118,7 +118,7 @@ def test_lowered_again_it_is_the_same() -> None:
 )
 def test_a_share_of_nothing_or_that_is_none_is_refused(words: str) -> None:
     with pytest.raises(PlanError, match="offload_share"):
-        parse_plan(f"data=2,micro_batch=1,{words}", batch=8)
+        parse_plan(f"dp=2,mbs=1,{words}", batch=8)
 
 
 def test_a_plan_with_a_share_is_read_back_from_text_and_table() -> None:

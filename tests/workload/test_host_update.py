@@ -24,7 +24,7 @@ A100 = load_machine("1x8xA100-40")
 
 
 def plan_of(words: str, offload: str = "update") -> Plan:
-    return parse_plan(f"data=8,micro_batch=1,offload={offload},{words}", batch=8)
+    return parse_plan(f"dp=8,mbs=1,offload={offload},{words}", batch=8)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_a_host_holds_is_compared_with_the_memory_that_it_has() -> None:
 def test_a_job_on_one_device_has_all_of_its_host_s_memory() -> None:
     """14 bytes of 1.49 billion parameters, which an eighth of 80 GB would not hold."""
     gpt = replace(LLAMA, layers=2)
-    plan = parse_plan("data=1,micro_batch=1,offload=update,zero=2,gradients=bf16", batch=1)
+    plan = parse_plan("dp=1,mbs=1,offload=update,zero=2,gradients=bf16", batch=1)
     memory = predict(gpt, plan, with_settings(A100, {"node.host.memory": "80 GB"})).memory
     assert memory.host_bytes == pytest.approx(14 * gpt.parameters, rel=0.01)
     assert 10e9 < memory.host_bytes < memory.host_capacity_bytes == 80e9

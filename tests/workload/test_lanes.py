@@ -22,7 +22,7 @@ from workload.sizes.vectorized import (
 )
 
 TINY = replace(find_model("gpt-5b"), layers=2)
-SIZES = ("x", "y", "z", "data", "micro_batch")
+SIZES = ("tp", "y", "z", "dp", "mbs")
 
 
 def of(*numbers: int) -> Any:
@@ -110,11 +110,11 @@ def test_many_plans_lowered_at_once_have_each_its_own_program(
     sizes = dict(zip(SIZES, columns, strict=True))
     steps = LaneSteps()
     fields = {key: steps.input(column) for key, column in sizes.items()}
-    batch = 2 * fields["z"] * fields["data"] * fields["micro_batch"]
+    batch = 2 * fields["z"] * fields["dp"] * fields["mbs"]
     together = lower(TINY, Plan(**fields, **more, zero=zero, batch=batch))
     for at in range(0, columns.shape[1], 5):
         own: dict[str, Any] = {key: int(column[at]) for key, column in sizes.items()}
-        batch = 2 * own["z"] * own["data"] * own["micro_batch"]
+        batch = 2 * own["z"] * own["dp"] * own["mbs"]
         alone = lower(TINY, Plan(**own, **more, zero=zero, batch=batch))
         assert [op.name for op in together.ops] == [op.name for op in alone.ops]
         for many, one in zip(together.ops, alone.ops, strict=True):

@@ -16,7 +16,7 @@ from workload.plan_text import parse_plan
 
 PLACED = replace(TWO, capacity=1.25)
 PLACES = 8 * 10  # 8 experts, ceil(1.25 x 32 tokens x 2 / 8) places each
-PLAN = "data=4,expert=4,dispatcher=dense"
+PLAN = "dp=4,ep=4,dispatcher=dense"
 
 
 def test_padded_rows_for_all_places_are_sent_in_equal_parts() -> None:
@@ -28,7 +28,7 @@ def test_padded_rows_for_all_places_are_sent_in_equal_parts() -> None:
 
 
 def test_five_products_with_masks_are_work_beyond_the_models() -> None:
-    program, usual = program_of(PLAN, PLACED), program_of("data=4,expert=4", PLACED)
+    program, usual = program_of(PLAN, PLACED), program_of("dp=4,ep=4", PLACED)
     own = [op for op in program.ops if op.purpose == BY_MASKS and op.part.layer == 1]
     assert [op.flops for op in own] == [2 * ROWS * PLACES * 32] * 5
     assert program.model_flops == usual.model_flops
@@ -49,17 +49,17 @@ def test_memory_grows_with_the_square_of_the_tokens_and_without_masks_with_them(
     """Of two layers: 8 bytes for each of 64 x 160 masked elements in place of 32 x 80."""
 
     def held(micro_batch: int, plan: str) -> int:
-        text = f"micro_batch={micro_batch},batch={4 * micro_batch},overlap=none,{plan}"
+        text = f"mbs={micro_batch},batch={4 * micro_batch},overlap=none,{plan}"
         return lower(PLACED, parse_plan(text)).peak.total_bytes
 
-    usual, masked = "data=4,expert=4", PLAN
+    usual, masked = "dp=4,ep=4", PLAN
     more = [held(n, masked) - held(n, usual) for n in (2, 4, 8)]
     assert more[1] > 2.5 * more[0]
     assert more[2] > 3 * more[1]
 
 
 def test_sparse_kernels_keep_the_rows_that_came_back_and_no_masks() -> None:
-    program = program_of("data=4,expert=4,dispatcher=sparse", PLACED)
+    program = program_of("dp=4,ep=4,dispatcher=sparse", PLACED)
     found = of_layer(program, "combine.scores.grad")
     assert "m0.l1.combine.arrived" in found.reads
     assert program.buffers["m0.l1.combine.arrived"].nbytes == PLACES * 32 * 2

@@ -39,7 +39,7 @@ def kept_bytes(a: int, h: int, b: int, **options: Any) -> int:
         vocab=51200,
         dropout=0.1,
     )
-    plan = Plan(x=T, batch=b, micro_batch=b, attention="unfused", **options)
+    plan = Plan(tp=T, batch=b, mbs=b, attention="unfused", **options)
     one, two = (_activations(replace(gpt, layers=layers), plan) for layers in (1, 2))
     return two - one
 
@@ -63,7 +63,7 @@ def test_sequence_parallelism_splits_everything(a: int, h: int, b: int) -> None:
     """Equation 4: s b h / t (34 + 5 a s / h)."""
     tokens = SEQUENCE * b // T
     published = tokens * (34 * h + 5 * a * SEQUENCE)
-    assert kept_bytes(a, h, b, sequence_parallel=True) == published + STATISTICS * tokens
+    assert kept_bytes(a, h, b, sp=True) == published + STATISTICS * tokens
 
 
 @EVERY_SIZE
@@ -72,7 +72,7 @@ def test_selective_recomputation_drops_the_squares(a: int, h: int, b: int) -> No
     tokens, part = SEQUENCE * b, SEQUENCE * b // T
     whole = kept_bytes(a, h, b, recompute="selective")
     assert whole == tokens * (10 * h + 24 * h // T) + STATISTICS * tokens
-    split = kept_bytes(a, h, b, recompute="selective", sequence_parallel=True)
+    split = kept_bytes(a, h, b, recompute="selective", sp=True)
     assert split == part * 34 * h + STATISTICS * part
 
 

@@ -19,7 +19,7 @@ def test_ops_of_a_layer_with_experts_are_of_its_mixer_router_counts_or_experts(
     recompute: str,
 ) -> None:
     """As Megatron-Core cuts such a layer (cuda_graph_scope): forward, backward and again."""
-    plan = parse_plan(f"data=2,expert=2,recompute={recompute}", batch=2)
+    plan = parse_plan(f"dp=2,ep=2,recompute={recompute}", batch=2)
     found = {op.label: op.module for op in lower(MIXTRAL, plan).ops if op.part.is_layer}
     mixer = {"norm1", "qkv.matmul", "attention", "out.add", "attention.grad", "add.grad"}
     routing = {"norm2", "router.matmul", "route", "route.grad", "router.grad.weight"}
@@ -36,7 +36,7 @@ def test_ops_of_a_layer_with_experts_are_of_its_mixer_router_counts_or_experts(
 
 def test_what_surrounds_the_layer_of_a_further_token_is_none_of_its_modules() -> None:
     gpt = replace(find_model("tiny-llama-40k"), mtp_layers=1)
-    ops = [op for op in lower(gpt, parse_plan("data=1", batch=1)).ops if op.part.is_layer]
+    ops = [op for op in lower(gpt, parse_plan("dp=1", batch=1)).ops if op.part.is_layer]
     labels = {"mtp.join", "eh_proj.matmul", "enorm.grad", "head.matmul", "mtp.embed.grad.weight"}
     around = {op.label for op in ops if op.module == AROUND_DEPTH}
     assert labels <= around

@@ -35,14 +35,14 @@ MIXED = replace(
 )
 RESTS = ("optimizer=sgd", "optimizer=muon", "precision=fp32")
 DEEPSEEK = (
-    "pp=16,schedule=dualpipe,ep=64,data=128,mbs=1,recipe=fp8-blockwise,fp8_dispatch=true,zero=1,"
+    "pp=16,schedule=dualpipe,ep=64,dp=128,mbs=1,recipe=fp8-blockwise,fp8_dispatch=true,zero=1,"
     "recompute=layernorm+mla_up_proj+moe_act,overlap=all+a2a,dispatcher=once_per_node,"
     "stage_layers=3+4+4+4+4+4+4+4+4+4+4+4+4+4+3+3"
 )
 
 
 def plan_of(text: str) -> Plan:
-    return parse_plan(f"micro_batch=1,{text}", batch=4)
+    return parse_plan(f"mbs=1,{text}", batch=4)
 
 
 def test_moments_in_bf16_are_two_bytes_each_beside_masters_of_four() -> None:

@@ -33,7 +33,7 @@ BLACKWELL = Habits(fp8=True)
 
 
 def plan_of(words: str, *, narrow: bool = True) -> Plan:
-    text = f"data=8,micro_batch=1,fp8_params={str(narrow).lower()},{words}"
+    text = f"dp=8,mbs=1,fp8_params={str(narrow).lower()},{words}"
     return parse_plan(text, batch=8)
 
 
@@ -169,7 +169,7 @@ def test_lowered_again_it_is_the_same(words: str) -> None:
 )
 def test_plans_whose_weights_cannot_be_of_8_bits_are_refused(words: str, why: str) -> None:
     with pytest.raises(PlanError, match=why):
-        parse_plan(f"data=2,micro_batch=1,fp8_params=true,{words}", batch=8)
+        parse_plan(f"dp=2,mbs=1,fp8_params=true,{words}", batch=8)
 
 
 def test_weights_of_8_bits_need_linears_in_8_bits() -> None:

@@ -36,7 +36,7 @@ SAVED = 2 * ROWS * (32 + 32 + 96 + 32 + 32 + 32 + 512 + 256) + 4 * ROWS * (1 + 1
 
 
 def plan_of(words: str) -> Plan:
-    return parse_plan(f"micro_batch=2,offload=activations,{words}", batch=4)
+    return parse_plan(f"mbs=2,offload=activations,{words}", batch=4)
 
 
 def copies(program: Program, kind: str) -> list[Op]:
@@ -80,7 +80,7 @@ def test_the_device_holds_two_layers_activations_at_most_before_the_loss() -> No
 
 
 @pytest.mark.parametrize(
-    "words", ["pipe=2,data=1", "overlap=all+wgrad", "optimizer=mezo", "pipe=2,schedule=gpipe"]
+    "words", ["pp=2,dp=1", "overlap=all+wgrad", "optimizer=mezo", "pp=2,schedule=gpipe"]
 )
 def test_what_has_no_two_passes_on_one_device_is_refused(words: str) -> None:
     with pytest.raises(PlanError, match="offload=activations"):

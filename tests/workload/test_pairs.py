@@ -24,13 +24,13 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-RING = "pipe=2,interleave=2,data=2,expert=2"
+RING = "pp=2,vpp=2,dp=2,ep=2"
 V = f"{RING},schedule=dualpipe-v"
 FOUR = replace(TWO, layers=4)
 
 
 def plan_of(words: str, overlap: str, micro_batches: int = 4) -> Plan:
-    plan = parse_plan(f"{words},micro_batch=2,overlap={overlap}", batch=64)
+    plan = parse_plan(f"{words},mbs=2,overlap={overlap}", batch=64)
     return plan.with_micro_batches(micro_batches)
 
 
@@ -107,7 +107,7 @@ def test_turns_keep_every_op_and_the_values_it_reads(words: str, overlap: str) -
         assert again.ops == turns.ops
 
 
-@pytest.mark.parametrize("words", ["data=2,expert=2", f"{RING},zero=3", "z=2,data=2,expert=2"])
+@pytest.mark.parametrize("words", ["dp=2,ep=2", f"{RING},zero=3", "z=2,dp=2,ep=2"])
 def test_putting_off_keeps_every_op_and_the_values_it_reads(words: str) -> None:
     for more in ("none", "all"):
         overlap = "wgrad" if more == "none" else f"{more}+wgrad"
@@ -117,7 +117,7 @@ def test_putting_off_keeps_every_op_and_the_values_it_reads(words: str) -> None:
 def test_what_was_put_off_behind_the_embedding_is_added_behind_it() -> None:
     """A first layer without experts leaves the next one's gradients of weights to the pass's end,
     behind those of the embedding."""
-    plan = plan_of("z=2,data=2,expert=2", "all+wgrad", 2)
+    plan = plan_of("z=2,dp=2,ep=2", "all+wgrad", 2)
     program = lower(find_model("tiny-deepseek-2m"), plan)
     there = {name for name, buffer in program.buffers.items() if buffer.persistent}
     for op in program.ops:
@@ -137,7 +137,7 @@ def short(op: Op) -> str:
 
 def test_each_goes_as_far_as_its_next_all_to_all() -> None:
     """The last stage's first pair: micro-batch 0 back through layer 3, and 1 forward through it."""
-    moved = [op for op in program_of(RING, "a2a", 1).ops if op.stream == "expert"]
+    moved = [op for op in program_of(RING, "a2a", 1).ops if op.stream == "ep"]
     assert [short(op) for op in moved[:6]] == [
         "0.l3.combine.grad",
         "1.l3.dispatch",
@@ -152,7 +152,7 @@ def test_gradients_of_weights_run_beside_the_next_all_to_all() -> None:
     """Those of experts beside the gradients of rows on their way back, those of attention at the
     end, or beside what the next layer gets."""
     purposes = (EXPERT_DISPATCH, EXPERT_COMBINE, WEIGHT_GRAD)
-    plan = plan_of("data=2,expert=2", "wgrad", 1)
+    plan = plan_of("dp=2,ep=2", "wgrad", 1)
     ops = [op for op in lower(TWO, plan).ops if op.block.work != FORWARD]
     found = [f"{op.part}.{op.label}" for op in ops if op.purpose in purposes and op.part.is_layer]
     found = [word.removesuffix(".exchange") for word in found]
@@ -180,7 +180,7 @@ ATTENTION_AHEAD = ["qkv.matmul", "attention", "out.matmul", "router.matmul"]
 @pytest.mark.parametrize(
     ("words", "stage", "back", "ahead"),
     [
-        ("data=2,expert=2,overlap=a2a+wgrad", 0, "0.l3", "1.l0"),
+        ("dp=2,ep=2,overlap=a2a+wgrad", 0, "0.l3", "1.l0"),
         (f"{RING},overlap=a2a+wgrad", 1, "0.l3", "1.l3"),
         (f"{V},overlap=a2a", 0, "1.l3", "3.l0"),
     ],
@@ -192,9 +192,9 @@ def test_gradients_of_weights_stand_in_turns_in_front_of_the_other_pass(
     what the forward pass multiplies; those of attention at the layer's end, where the next one's
     exchange of rows is on its way. Of both passes what multiplies and what is sent beside it, by
     hand, from the first exchange of the pair on."""
-    plan = parse_plan(f"{words},micro_batch=2", batch=64).with_micro_batches(4)
+    plan = parse_plan(f"{words},mbs=2", batch=64).with_micro_batches(4)
     ops = [op for op in lower(FOUR, plan, stage).ops if op.part.is_layer]
-    busy = [short(op) for op in ops if op.flops or op.stream == "expert"]
+    busy = [short(op) for op in ops if op.flops or op.stream == "ep"]
     expected = [
         f"{pass_}.{label}"
         for pass_, labels in (
@@ -215,21 +215,21 @@ def test_gradients_of_weights_stand_in_turns_in_front_of_the_other_pass(
     ("words", "named"),
     [
         (
-            "pipe=2,data=2,expert=2,overlap=a2a",
-            ("overlap=a2a", "pipe=2", "interleave=1", "schedule=1f1b", "dualpipe-v"),
+            "pp=2,dp=2,ep=2,overlap=a2a",
+            ("overlap=a2a", "pp=2", "vpp=1", "schedule=1f1b", "dualpipe-v"),
         ),
-        ("pipe=2,interleave=2,data=2,overlap=a2a", ("overlap=a2a", "expert=1")),
-        ("pipe=2,interleave=2,data=2,expert=2,schedule=zb-v,overlap=a2a", ("expert=2",)),
-        ("data=2,overlap=wgrad", ("overlap=wgrad", "expert=1")),
+        ("pp=2,vpp=2,dp=2,overlap=a2a", ("overlap=a2a", "ep=1")),
+        ("pp=2,vpp=2,dp=2,ep=2,schedule=zb-v,overlap=a2a", ("ep=2",)),
+        ("dp=2,overlap=wgrad", ("overlap=wgrad", "ep=1")),
         (
-            "pipe=2,data=2,expert=2,schedule=zb-h1,overlap=wgrad",
+            "pp=2,dp=2,ep=2,schedule=zb-h1,overlap=wgrad",
             ("overlap=wgrad", "schedule=zb-h1", "schedule=1f1b", "gpipe"),
         ),
     ],
 )
 def test_what_has_nothing_to_take_turns_with_is_refused(words: str, named: tuple[str, ...]) -> None:
     with pytest.raises(PlanError, check=names(*named)):
-        parse_plan(f"{words},batch=8,micro_batch=1")
+        parse_plan(f"{words},batch=8,mbs=1")
 
 
 def test_deepspeeds_engine_has_no_pairs() -> None:

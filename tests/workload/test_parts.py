@@ -16,7 +16,7 @@ from workload.program import Program
 
 MIXED = replace(TWO, layers=4, dense_layers=2, shared_ffn=16)
 LATENT = replace(TWO, kv_rank=10, q_rank=12, rope_width=2, head_width=6)
-PLAN = "data=4,expert=4"
+PLAN = "dp=4,ep=4"
 
 
 def again(program: Program, layer: int) -> list[str]:
@@ -78,7 +78,7 @@ def test_what_leads_up_runs_again_and_queries_keys_and_values_are_not_kept() -> 
 def test_what_runs_again_is_not_kept(of: str) -> None:
     """Of the first of two stages, which holds two micro-batches at its peak."""
     gpt = replace(MIXED, dense_layers=2 if of in ("layernorm", "mlp") else 0)
-    kept, none = (recomputing(word, gpt, ",pipe=2,batch=16") for word in (of, "none"))
+    kept, none = (recomputing(word, gpt, ",pp=2,batch=16") for word in (of, "none"))
     assert kept.peak.total_bytes < none.peak.total_bytes
 
 
@@ -119,4 +119,4 @@ def test_what_is_no_part_is_refused(
 )
 def test_a_part_that_a_model_has_not_is_refused(of: str, fields: dict[str, Any]) -> None:
     with pytest.raises(PlanCannotRunError, check=names(f"recompute={of}", of)):
-        program_of(f"data=4,recompute={of}", replace(TWO, **fields))
+        program_of(f"dp=4,recompute={of}", replace(TWO, **fields))

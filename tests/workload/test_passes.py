@@ -30,15 +30,15 @@ DRAWN = settings(deadline=None)
 def plans(draw: st.DrawFn) -> Plan:
     x, y, z, data = draw(st.sampled_from(GRIDS))
     return Plan(
-        x=x,
+        tp=x,
         y=y,
         z=z,
-        data=data,
+        dp=data,
         zero=draw(st.integers(0, 3)) if data > 1 else 0,
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        sequence_parallel=y == 1 and draw(st.booleans()),
+        sp=y == 1 and draw(st.booleans()),
         batch=2 * z * data,
-        micro_batch=1,
+        mbs=1,
         overlap=(),
     )
 
@@ -99,11 +99,11 @@ def test_the_overlap_of_a_collective_is_the_one_that_gave_it_a_stream(plan: Plan
                 assert switch_of(op) == ("" if op.stream == COMPUTE else name)
 
 
-@pytest.mark.parametrize("words", ["data=2,zero=2", "z=2"])
+@pytest.mark.parametrize("words", ["dp=2,zero=2", "z=2"])
 def test_no_more_than_four_scatters_of_gradients_are_not_awaited(words: str) -> None:
     """Those of a layer's four matrices: what multiplies meanwhile has that many in flight."""
     gpt = GPT(name="four", layers=4, hidden=64, heads=4, ffn=96, sequence=32, vocab=128)
-    plan = parse_plan(f"{words},micro_batch=1,overlap=ors", batch=4)
+    plan = parse_plan(f"{words},mbs=1,overlap=ors", batch=4)
     waiting, found = 0, set[int]()
     for op in lower(gpt, plan).ops:
         waiting += (op.purpose == GRAD_SCATTER) - (op.purpose == ADD_SCATTERED)
@@ -120,14 +120,14 @@ def test_every_overlap_is_one_row_with_a_source() -> None:
 
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
 def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
-    sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "sums_rows": 0}
+    sizes = dict.fromkeys((*AXES, "shard", "ep"), 1) | {"zero": 0, "sums_rows": 0}
     assert not each.matters(sizes)
 
 
-@pytest.mark.parametrize("axis", ["x", "y", "z", "data"])
+@pytest.mark.parametrize("axis", ["tp", "y", "z", "dp"])
 def test_an_overlap_within_slots_matters_on_the_axes_whose_collectives_it_moves(axis: str) -> None:
-    sizes = dict.fromkeys((*AXES, "shard", "expert"), 1) | {"zero": 0, "sums_rows": 0, axis: 2}
-    plan = parse_plan(f"{axis}=2,micro_batch=1,overlap={'+'.join(WITHIN)}", batch=2)
+    sizes = dict.fromkeys((*AXES, "shard", "ep"), 1) | {"zero": 0, "sums_rows": 0, axis: 2}
+    plan = parse_plan(f"{axis}=2,mbs=1,overlap={'+'.join(WITHIN)}", batch=2)
     moved = {switch_of(op) for op in lower(TINY, plan).ops}
     assert {
         each.name for each in PASSES if each.name in WITHIN and each.matters(sizes)
@@ -141,7 +141,7 @@ def test_gradients_of_tied_weights_are_added_head_first_and_then_summed_over_dat
     """The first addition overwrites. Those to experts that no other rank has are summed over no
     data, and come last of all."""
     gpt = replace(TINY, layers=layers, tied=True, experts=4, topk=2, expert_ffn=32)
-    program = lower(gpt, Plan(z=2, data=2, expert=2, batch=8, micro_batch=2))
+    program = lower(gpt, Plan(z=2, dp=2, ep=2, batch=8, mbs=2))
     whole = [op for op in program.ops if "embed.w.grad" in op.writes][:3]
     names = ["m0.head.grad.accumulate", "m0.embed.grad.accumulate", "embed.grads.reduce"]
     assert [op.name for op in whole] == names

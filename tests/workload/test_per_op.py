@@ -35,7 +35,7 @@ TOKENS = 16
 
 
 def program_of(gpt: GPT, rest: str = "", batch: int = 2) -> Program:
-    plan = parse_plan(f"data=2,micro_batch=1,recompute=per_op{rest}", batch=batch)
+    plan = parse_plan(f"dp=2,mbs=1,recompute=per_op{rest}", batch=batch)
     return lower(gpt, plan, habits=Habits(early_stop=True))
 
 
@@ -97,7 +97,7 @@ def test_experts_run_again_whole() -> None:
 
 
 def test_rows_that_came_to_experts_are_kept() -> None:
-    program = program_of(MIXED, ",expert=2")
+    program = program_of(MIXED, ",ep=2")
     assert not again(program, "dispatch.exchange")
 
 
@@ -108,14 +108,14 @@ def test_of_latent_attention_the_fifth_product_is_kept_whole() -> None:
 
 
 def test_what_is_reduced_and_scattered_is_not_multiplied_again() -> None:
-    program = program_of(LAMA, ",x=2,sequence_parallel=true")
+    program = program_of(LAMA, ",tp=2,sp=true")
     assert not again(program, "out.matmul") + again(program, "out.reduce")
     assert again(program, "qkv.rows.gather")
 
 
 @pytest.mark.parametrize("gpt", [LAMA, MIXED, LATENT], ids=lambda gpt: gpt.name)
 def test_it_lies_between_all_and_nothing(gpt: GPT) -> None:
-    plans = [parse_plan(f"data=2,micro_batch=1,recompute={w}", batch=4) for w in
+    plans = [parse_plan(f"dp=2,mbs=1,recompute={w}", batch=4) for w in
              ("none", "per_op", "full")]  # fmt: skip
     programs = [lower(replace(gpt, layers=6), plan) for plan in plans]
     flops = [program.hardware_flops for program in programs]
@@ -129,7 +129,7 @@ def test_it_lies_between_all_and_nothing(gpt: GPT) -> None:
 
 def test_many_layers_are_those_of_the_whole_program() -> None:
     gpt, habits = replace(MIXED, layers=16), Habits(early_stop=True)
-    plan = parse_plan("data=2,micro_batch=1,zero=3,recompute=per_op,overlap=all", batch=8)
+    plan = parse_plan("dp=2,mbs=1,zero=3,recompute=per_op,overlap=all", batch=8)
     program = lower(gpt, plan, habits=habits)
     assert step_bytes(gpt, plan, habits) == program.peak.total_bytes
     for _ in range(2):

@@ -59,12 +59,12 @@ def table(program: Program) -> str:
 @pytest.mark.parametrize(
     ("name", "plan", "gpt"),
     [
-        ("serial", "data=1", ONE_LAYER),
-        ("blocking", "x=2,y=2,z=2,data=2,recompute=full,overlap=none", ONE_LAYER),
-        ("overlapped", "x=2,y=2,z=2,data=2,recompute=full,overlap=all", ONE_LAYER),
-        ("llama", "x=2,y=2,z=2,data=2,overlap=none", ONE_LLAMA),
-        ("sequence_parallel", "x=2,z=2,data=2,sequence_parallel=true,overlap=oar", ONE_LAYER),
-        ("unfused", "x=2,y=2,attention=unfused,recompute=selective,overlap=none", ONE_LAYER),
+        ("serial", "dp=1", ONE_LAYER),
+        ("blocking", "tp=2,y=2,z=2,dp=2,recompute=full,overlap=none", ONE_LAYER),
+        ("overlapped", "tp=2,y=2,z=2,dp=2,recompute=full,overlap=all", ONE_LAYER),
+        ("llama", "tp=2,y=2,z=2,dp=2,overlap=none", ONE_LLAMA),
+        ("sp", "tp=2,z=2,dp=2,sp=true,overlap=oar", ONE_LAYER),
+        ("unfused", "tp=2,y=2,attention=unfused,recompute=selective,overlap=none", ONE_LAYER),
     ],
 )
 def test_the_whole_program_is_as_reviewed(name: str, plan: str, gpt: GPT) -> None:
@@ -74,28 +74,28 @@ def test_the_whole_program_is_as_reviewed(name: str, plan: str, gpt: GPT) -> Non
 
 
 def test_a_linear_reduces_its_output_over_y_and_its_input_gradient_over_x() -> None:
-    program = program_of("x=2,y=2,z=2,overlap=none")
+    program = program_of("tp=2,y=2,z=2,overlap=none")
     m, h, f = 4 * 16, 32, 128
     up = {name: op_of(program, f"m0.l0.up.{name}") for name in ("gather", "reduce", "grad.reduce")}
     assert (up["gather"].axes, up["gather"].nbytes) == (("z",), 2 * h * f // 4)
     assert (up["reduce"].axes, up["reduce"].nbytes) == (("y",), 2 * m * f // 2)
-    assert (up["grad.reduce"].axes, up["grad.reduce"].nbytes) == (("x",), 2 * m * h // 2)
+    assert (up["grad.reduce"].axes, up["grad.reduce"].nbytes) == (("tp",), 2 * m * h // 2)
 
 
 def test_the_next_linear_swaps_x_and_y() -> None:
-    program = program_of("x=2,y=2,overlap=none")
-    assert op_of(program, "m0.l0.down.reduce").axes == ("x",)
+    program = program_of("tp=2,y=2,overlap=none")
+    assert op_of(program, "m0.l0.down.reduce").axes == ("tp",)
     assert op_of(program, "m0.l0.down.grad.reduce").axes == ("y",)
 
 
 def test_without_overlap_everything_runs_on_the_compute_stream() -> None:
-    program = program_of("x=2,y=2,z=2,data=2,overlap=none")
+    program = program_of("tp=2,y=2,z=2,dp=2,overlap=none")
     assert {op.stream for op in program.ops} == {COMPUTE}
 
 
 def test_oar_runs_the_input_gradient_reduce_beside_the_weight_gradient() -> None:
-    program = program_of("x=2,overlap=oar")
-    assert op_of(program, "m0.l0.up.grad.reduce").stream == "x"
+    program = program_of("tp=2,overlap=oar")
+    assert op_of(program, "m0.l0.up.grad.reduce").stream == "tp"
     following = place(program, "m0.l0.up.grad.reduce") + 1
     assert program.ops[following].name == "m0.l0.up.grad.weight"
     assert op_of(program, "m0.l0.down.reduce").stream == COMPUTE
@@ -133,14 +133,14 @@ def test_ors_holds_no_more_where_gradients_put_off_are_added_several_at_once(lay
     """The classifier of each module for further tokens adds to the embedding's table, so additions
     wait for another, and then two of them follow two scatters."""
     gpt = replace(FURTHER, layers=layers)
-    plan = parse_plan("z=2,data=2,expert=2,pipe=2,recompute=full,overlap=ors+wgrad", batch=16)
+    plan = parse_plan("z=2,dp=2,ep=2,pp=2,recompute=full,overlap=ors+wgrad", batch=16)
     assert whole_gradients(lower(gpt, plan, stage=1)) == IN_FLIGHT + 2
 
 
 def test_ors_computes_the_weight_gradient_first_where_nothing_covers_it() -> None:
     program = program_of("z=2,overlap=ors")
     assert place(program, "m0.l0.up.grad.scatter") < place(program, "m0.l0.up.grad.input")
-    covered = program_of("x=2,z=2,overlap=ors")
+    covered = program_of("tp=2,z=2,overlap=ors")
     assert place(covered, "m0.l0.up.grad.scatter") > place(covered, "m0.l0.up.grad.input")
 
 
@@ -164,7 +164,7 @@ def test_a_recomputed_layer_keeps_its_gathered_weights_for_the_backward() -> Non
 
 
 def test_selective_recomputation_runs_the_attention_core_again_right_before_its_gradient() -> None:
-    program = program_of("x=2,y=2,z=2,recompute=selective,overlap=none")
+    program = program_of("tp=2,y=2,z=2,recompute=selective,overlap=none")
     assert names(program, "m0.l0.recompute") == ["m0.l0.re.attention"]
     core = place(program, "m0.l0.re.attention")
     assert program.ops[core + 1].name == "m0.l0.attention.grad"
@@ -178,7 +178,7 @@ def test_selective_recomputation_runs_the_attention_core_again_right_before_its_
 
 def test_unfused_attention_multiplies_as_much_as_flash_on_squares_that_it_keeps() -> None:
     flash, unfused = (
-        program_of(f"x=2,y=2,attention={kind}", ONE_LLAMA) for kind in ("flash", "unfused")
+        program_of(f"tp=2,y=2,attention={kind}", ONE_LLAMA) for kind in ("flash", "unfused")
     )
     assert unfused.model_flops == flash.model_flops
     scores = op_of(unfused, "m0.l0.attention.scores")
@@ -190,21 +190,21 @@ def test_unfused_attention_multiplies_as_much_as_flash_on_squares_that_it_keeps(
 
 
 def test_sums_over_many_elements_are_kept_in_fp32_whatever_the_precision() -> None:
-    buffers = program_of("data=1,precision=bf16").buffers
+    buffers = program_of("dp=1,precision=bf16").buffers
     kept = {name.rpartition(".")[2]: b.dtype for name, b in buffers.items() if "l0." in name}
     assert kept["lse"] == kept["stats"] == "fp32"
     assert kept["o"] == "bf16"
 
 
 def test_dropout_keeps_a_byte_per_element_where_megatron_has_it() -> None:
-    gpt, text = replace(ONE_LAYER, dropout=0.1), "x=2,attention=unfused"
+    gpt, text = replace(ONE_LAYER, dropout=0.1), "tp=2,attention=unfused"
     program = program_of(text, gpt)
     masks = {name: b.shape for name, b in program.buffers.items() if name.endswith(".mask")}
     rows, square = (8 * 16, 32), (8, 4, 16, 16)
     layer = {"attention": square, "out": rows, "down": rows}
     assert masks == {"m0.embed.mask": rows, **{f"m0.l0.{k}.mask": v for k, v in layer.items()}}
     assert program.buffers["m0.l0.out.mask"].nbytes == 8 * 16 * 32
-    flash = program_of("x=2", gpt)
+    flash = program_of("tp=2", gpt)
     assert "m0.l0.attention.mask" not in flash.buffers
     assert op_of(flash, "m0.l0.attention").attributes["rate"] == 0.1
 
@@ -223,9 +223,9 @@ def test_only_the_first_layers_are_recomputed_if_the_plan_says_how_many() -> Non
 
 
 def test_sequence_parallelism_gathers_rows_before_a_linear_and_scatters_sums_behind_it() -> None:
-    program = program_of("x=2,z=2,sequence_parallel=true,overlap=none")
+    program = program_of("tp=2,z=2,sp=true,overlap=none")
     m, h = 4 * 16, 32
-    moved = {op.name: (op.kind, op.nbytes) for op in program.ops if op.axes == ("x",)}
+    moved = {op.name: (op.kind, op.nbytes) for op in program.ops if op.axes == ("tp",)}
     for linear in ("qkv", "up"):
         assert moved[f"m0.l0.{linear}.rows.gather"] == ("all_gather", 2 * m * h)
         assert moved[f"m0.l0.{linear}.grad.source.gather"] == ("all_gather", 2 * m * h)
@@ -238,22 +238,22 @@ def test_sequence_parallelism_gathers_rows_before_a_linear_and_scatters_sums_beh
 
 
 def test_the_gradients_of_what_worked_on_split_rows_are_summed_over_x_too() -> None:
-    program = program_of("x=2,z=2,data=2,sequence_parallel=true,overlap=none")
+    program = program_of("tp=2,z=2,dp=2,sp=true,overlap=none")
     rows, small = op_of(program, "rows.reduce"), op_of(program, "small.reduce")
-    assert (rows.axes, small.axes) == (("x", "z", "data"), ("z", "data"))
+    assert (rows.axes, small.axes) == (("tp", "z", "dp"), ("z", "dp"))
     assert small.reads == ("l0.qkv.b.grad", "l0.up.b.grad")
     assert {"norm.w.grad", "l0.out.b.grad", "position.w.grad"} < set(rows.reads)
 
 
 @pytest.mark.parametrize(
     ("split", "parts"),
-    [("x=2", 1), ("y=2", 2), ("x=2,sequence_parallel=true", 2)],
+    [("tp=2", 1), ("y=2", 2), ("tp=2,sp=true", 2)],
 )
 def test_stages_send_each_other_the_rows_and_columns_that_ranks_have(
     split: str, parts: int
 ) -> None:
     """Of 2 sequences of 16 tokens and 32 columns, in 2 bytes."""
-    text = f"pipe=2,micro_batch=2,{split}"
+    text = f"pp=2,mbs=2,{split}"
     for stage in range(2):
         program = lower(replace(ONE_LAYER, layers=2), parse_plan(text, batch=4), stage)
         sent = {op.nbytes for op in program.ops if op.kind in ("send", "recv")}
@@ -261,32 +261,32 @@ def test_stages_send_each_other_the_rows_and_columns_that_ranks_have(
 
 
 def test_oar_gathers_the_input_again_beside_its_gradients_matmul() -> None:
-    program = program_of("x=2,sequence_parallel=true,overlap=oar")
+    program = program_of("tp=2,sp=true,overlap=oar")
     gather = place(program, "m0.l0.up.grad.source.gather")
     following = [
         (op.name.rpartition("up.")[2], op.stream) for op in program.ops[gather : gather + 4]
     ]
     assert following == [
-        ("grad.source.gather", "x"),
+        ("grad.source.gather", "tp"),
         ("grad.input", COMPUTE),
-        ("grad.reduce", "x"),
+        ("grad.reduce", "tp"),
         ("grad.weight", COMPUTE),
     ]
 
 
 def test_dp_reduces_each_layer_in_the_last_micro_batch_alone() -> None:
     gpt = find_model("tiny-1m")
-    program = program_of("data=2,overlap=dp,micro_batch=1", gpt)
-    reduces = [op for op in program.ops if op.stream == "data"]
+    program = program_of("dp=2,overlap=dp,mbs=1", gpt)
+    reduces = [op for op in program.ops if op.stream == "dp"]
     owners = [op.name.partition(".")[0] for op in reduces]
     assert owners == ["l3", "l2", "l1", "l0", "embed"]
     assert place(program, reduces[0].name) > place(program, "m3.l3.qkv.grad.accumulate")
-    whole = program_of("data=2,overlap=none", gpt)
+    whole = program_of("dp=2,overlap=none", gpt)
     assert sum(op.nbytes for op in reduces) == op_of(whole, "grads.reduce").nbytes
 
 
 def test_a_llama_reads_queries_keys_and_values_from_bands_of_unequal_width() -> None:
-    program = program_of("x=2,y=2", ONE_LLAMA)
+    program = program_of("tp=2,y=2", ONE_LLAMA)
     rows, width = 8 * 16, 4
     assert program.layouts["l0.qkv.w"].bands == (16 * width, 8 * width, 8 * width)
     assert program.buffers["m0.l0.qkv.o"].shape == (rows, (8 + 4 + 4) * width)
@@ -296,7 +296,7 @@ def test_a_llama_reads_queries_keys_and_values_from_bands_of_unequal_width() -> 
 
 
 def test_gate_and_up_are_one_linear_and_the_activation_is_half_as_wide() -> None:
-    program = program_of("x=2,y=2", ONE_LLAMA)
+    program = program_of("tp=2,y=2", ONE_LLAMA)
     up, swiglu = (op_of(program, f"m0.l0.{name}") for name in ("up.matmul", "swiglu"))
     assert up.attributes["n"] == 2 * 64 // 2
     assert program.buffers[swiglu.writes[0]].shape == (8 * 16, 64 // 2)
@@ -318,7 +318,7 @@ def test_norms_of_split_columns_divide_their_sums_by_the_whole_width(gpt: GPT) -
 
 
 def test_without_biases_no_op_and_no_parameter_is_a_bias() -> None:
-    program = program_of("x=2,y=2,z=2", replace(ONE_LAYER, biases=False))
+    program = program_of("tp=2,y=2,z=2", replace(ONE_LAYER, biases=False))
     assert not {"bias", "column_sum"} & {op.kind for op in program.ops}
     assert not any(name.endswith(".b") for name in program.layouts)
 
@@ -354,16 +354,16 @@ def test_every_program_is_well_formed(
 ) -> None:
     x, y, z, data = grid
     plan = Plan(
-        x=x,
+        tp=x,
         y=y,
         z=z,
-        data=data,
+        dp=data,
         batch=4,
-        micro_batch=4 // (z * data * micro) or 1,
+        mbs=4 // (z * data * micro) or 1,
         overlap=tuple(switch for switch in OVERLAPS if switch in overlap),
         recompute=recompute,
         attention=attention,
-        sequence_parallel=rows and y == 1,
+        sp=rows and y == 1,
     )
     program = lower(gpt, plan)
     assert len({op.name for op in program.ops}) == len(program.ops)
@@ -386,7 +386,7 @@ def test_every_program_is_well_formed(
 )
 def test_no_buffer_is_freed_before_its_last_use_or_twice(overlap: set[str], recompute: str) -> None:
     switches = "+".join(sorted(overlap)) or "none"
-    program = program_of(f"x=2,z=2,data=2,recompute={recompute},overlap={switches}")
+    program = program_of(f"tp=2,z=2,dp=2,recompute={recompute},overlap={switches}")
     gone: set[str] = set()
     for op, freed in zip(program.ops, program.releases, strict=True):
         assert not gone & {*op.reads, *op.writes}

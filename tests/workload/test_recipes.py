@@ -23,7 +23,7 @@ from workload.recipes.four_bits import check_four_bits_of
 from workload.recipes.table import RECIPES, check_runs
 
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
-PLAN = Plan(batch=2, micro_batch=1)
+PLAN = Plan(batch=2, mbs=1)
 NAMES = [each.name for each in RECIPES]
 FURTHER = replace(TINY, mtp_layers=1, positions="rope", biases=False)
 ROUTED = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
@@ -92,7 +92,7 @@ def test_parts_of_weights_are_gathered_in_a_byte_an_element_where_one_scale_is_o
 def test_the_largest_value_is_reduced_over_ranks_with_parts_of_the_same_tensor() -> None:
     """Columns over x: the inputs of `out` and `down`, the gradients behind `qkv` and `up`, and the
     weights, which z splits besides; each rank of z has rows of its own."""
-    found = program("fp8-tensorwise", x=2, z=2)
+    found = program("fp8-tensorwise", tp=2, z=2)
     reduced = [op for op in found.ops if op.attributes.get("reduction") == "max"]
 
     within = {op.label: op.axes for op in reduced if op.part.is_layer and op.micro_batch == 0}
@@ -103,29 +103,29 @@ def test_the_largest_value_is_reduced_over_ranks_with_parts_of_the_same_tensor()
             "up.grad.input.amax0.reduce",
             "qkv.grad.input.amax0.reduce",
         ),
-        ("x",),
+        ("tp",),
     )
     (weights,) = (op for op in reduced if op.purpose == WEIGHT_CAST)
-    assert weights.axes == ("x", "z")
+    assert weights.axes == ("tp", "z")
     assert weights.nbytes == 2 * 4 * 4
 
 
 def test_experts_rows_have_one_scale_on_all_ranks_with_parts_of_the_same_sequences() -> None:
     """Ranks of x have other rows of them, whether they hold other experts, the same or parts."""
-    base = Plan(x=4, data=2, batch=4, micro_batch=1, sequence_parallel=True)
+    base = Plan(tp=4, dp=2, batch=4, mbs=1, sp=True)
     for tensor, experts in ((1, 2), (1, 8), (2, 2), (8, 1)):
-        plan = replace(base, expert_tensor=tensor, expert=experts, recipe="fp8-tensorwise")
+        plan = replace(base, etp=tensor, ep=experts, recipe="fp8-tensorwise")
         found = lower(replace(ROUTED, experts=8), plan)
         reduced = [op for op in found.ops if op.attributes.get("reduction") == "max"]
         first = next(op for op in reduced if op.label.startswith("experts.up.matmul"))
-        assert plan.grid.dimensions("x") <= plan.grid.dimensions(*first.axes), plan
+        assert plan.grid.dimensions("tp") <= plan.grid.dimensions(*first.axes), plan
         assert plan.grid.size(*first.axes) == (8 if experts == 8 else 4), plan
 
 
 def test_delayed_scales_wait_for_no_rank_within_a_step() -> None:
-    found = program("fp8-delayed", x=2, data=2)
+    found = program("fp8-delayed", tp=2, dp=2)
     reduced = [op for op in found.ops if op.label == "amaxes.reduce"]
-    assert [op.axes for op in reduced] == [("x", "data")]
+    assert [op.axes for op in reduced] == [("tp", "dp")]
     assert reduced[0].nbytes == 2 * 4 * 3 * 4  # layers, linears, operands, fp32
     assert "amax" not in {op.kind for op in found.ops}
 
@@ -151,7 +151,7 @@ def test_a_linear_takes_formats_by_what_its_operands_are() -> None:
 @pytest.mark.parametrize("recipe", NAMES)
 def test_folded_and_whole_programs_take_as_long(recipe: str) -> None:
     machine = load_machine("dgx-b200")
-    plan = Plan(x=2, data=2, zero=1, batch=8, micro_batch=1, recipe=recipe)
+    plan = Plan(tp=2, dp=2, zero=1, batch=8, mbs=1, recipe=recipe)
     gpt = replace(TINY, layers=5)
     folded, whole = predict(gpt, plan, machine), predict(gpt, plan, machine, fold=False)
     assert (folded.step_s, folded.memory) == (whole.step_s, whole.memory)
@@ -184,13 +184,13 @@ def test_what_a_recipe_does_not_go_with_is_refused(
     how: dict[str, str], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(PlanCannotRunError, check=names(*named)):
-        Plan(batch=1, micro_batch=1, recipe="mxfp8", **how)  # type: ignore[arg-type]
+        Plan(batch=1, mbs=1, recipe="mxfp8", **how)  # type: ignore[arg-type]
 
 
 def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
     """64 rows to a rank with 2 of 4 experts: up to 32 more of each, in values and in scales."""
     routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
-    found = lower(routed, replace(PLAN, recipe="mxfp8", data=2, expert=2, micro_batch=1))
+    found = lower(routed, replace(PLAN, recipe="mxfp8", dp=2, ep=2, mbs=1))
     values = found.buffers["m0.l0.dispatch.sort.sort_rows.mxfp8.columns"]
     scales = found.buffers[f"{values.name}.scale"]
     assert (values.shape, scales.shape) == ((64 // 32 + 2, 32, 64), (64 // 32 + 2, 64))
@@ -199,13 +199,13 @@ def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
     even = lower(replace(routed, capacity=1.25), replace(PLAN, recipe="mxfp8"))
     # 4 x 20 places, of which each expert's are filled up to 32.
     assert even.buffers["m0.l0.dispatch.take_rows.mxfp8.columns"].shape == (80 // 32 + 4, 32, 64)
-    with pytest.raises(PlanCannotRunError, match="x=4 leaves 16 of expert_ffn=64"):
-        lower(routed, replace(PLAN, recipe="mxfp8", x=4))
+    with pytest.raises(PlanCannotRunError, match="tp=4 leaves 16 of expert_ffn=64"):
+        lower(routed, replace(PLAN, recipe="mxfp8", tp=4))
 
 
 def test_experts_multiply_in_the_recipes_format() -> None:
     routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
-    found = lower(routed, replace(PLAN, recipe="fp8-tensorwise", data=2, expert=2))
+    found = lower(routed, replace(PLAN, recipe="fp8-tensorwise", dp=2, ep=2))
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 
 
@@ -213,7 +213,7 @@ def test_rows_of_experts_in_four_bits_have_two_values_in_a_byte_and_largest_valu
     None
 ):
     """64 rows to a rank with 2 of 4 experts, in runs of 128 of which scales in columns have 8."""
-    found = lower(ROUTED, replace(PLAN, recipe="nvfp4", data=2, expert=2, micro_batch=1))
+    found = lower(ROUTED, replace(PLAN, recipe="nvfp4", dp=2, ep=2, mbs=1))
     source = "m0.l0.dispatch.sort.sort_rows"
     filled = 64 // 128 + 2, 128
     values = [found.buffers[f"{source}.nvfp4.{way}"] for way in ("columns", "rows")]
@@ -239,13 +239,13 @@ def test_largest_values_of_an_expert_are_reduced_over_its_columns_alone() -> Non
         ops = [op for op in found.ops if op.attributes.get("reduction") == "max"]
         return {(op.label, op.axes) for op in ops if op.block == STEP or "experts" in op.label}
 
-    assert reduced(data=2, expert=2) == set()
-    within = {label for label, _ in reduced(context=2)}
+    assert reduced(dp=2, ep=2) == set()
+    within = {label for label, _ in reduced(cp=2)}
     assert not {label for label in within if label.startswith("experts")}
-    assert reduced(x=2) == {
-        ("experts.down.matmul.amax0.reduce", ("x",)),
-        ("experts.up.grad.input.amax0.reduce", ("x",)),
-        ("amaxes.reduce", ("x",)),
+    assert reduced(tp=2) == {
+        ("experts.down.matmul.amax0.reduce", ("tp",)),
+        ("experts.up.grad.input.amax0.reduce", ("tp",)),
+        ("amaxes.reduce", ("tp",)),
     }
 
 
@@ -262,7 +262,7 @@ def test_the_classifier_of_a_module_for_further_tokens_stays_in_16_bits() -> Non
 @pytest.mark.parametrize("recipe", NAMES)
 def test_updated_parts_of_a_weight_are_gathered_as_they_are(recipe: str) -> None:
     """Also where a layer has one weight alone in its gather, as a module's first linear."""
-    plan = replace(PLAN, recipe=recipe, x=2, data=2, zero=1, sequence_parallel=True)
+    plan = replace(PLAN, recipe=recipe, tp=2, dp=2, zero=1, sp=True)
     ops = lower(FURTHER, plan).ops
     (gathered,) = (op for op in ops if op.kind == "all_gather" and "l2.eh_proj.w" in op.writes)
     assert gathered.reads == ("l2.eh_proj.w.updated",)
@@ -277,7 +277,7 @@ def test_four_bits_run_in_whole_blocks() -> None:
     with pytest.raises(PlanCannotRunError, match="has 24 columns"):
         check_four_bits_of(replace(ROUTED, expert_ffn=24), four)
     with pytest.raises(PlanCannotRunError, check=names("recipe=nvfp4", "16", "8")):
-        check_four_bits_of(replace(TINY, head_width=8), replace(four, x=4))
+        check_four_bits_of(replace(TINY, head_width=8), replace(four, tp=4))
     with pytest.raises(PlanCannotRunError, check=names("recipe=nvfp4", "16", "24")):
         check_four_bits_of(replace(TINY, sequence=24), four)
 
@@ -300,7 +300,7 @@ def test_scales_with_a_history_are_not_saved() -> None:
 
 def narrow(recipe: str = "fp8-blockwise", **how: object) -> Program:
     """A program of experts on two ranks that send rows in 8 bits."""
-    plan: dict[str, Any] = {"data": 2, "expert": 2, "batch": 4, "micro_batch": 1, "recipe": recipe}
+    plan: dict[str, Any] = {"dp": 2, "ep": 2, "batch": 4, "mbs": 1, "recipe": recipe}
     gpt = replace(ROUTED, layers=1, capacity=1.0)
     return lower(gpt, Plan(**{**plan, "fp8_dispatch": True, **how}))
 
@@ -327,14 +327,14 @@ def test_rows_that_came_in_8_bits_are_cast_for_linears_from_these() -> None:
     assert not [op for op in program.ops if op.kind == "dequantise_rows"]
     assert not [name for name in program.buffers if name.endswith(".wide")]
     gpt = replace(ROUTED, layers=1, biases=True)
-    plan = Plan(data=2, expert=2, batch=4, micro_batch=1, recipe="mxfp8", fp8_dispatch=True)
+    plan = Plan(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
     wide = [op.label for op in lower(gpt, plan).ops if op.kind == "dequantise_rows"]
     assert {*wide} == {"combine.grad.wide"}
 
 
 def test_rows_in_8_bits_are_sent_once_where_the_stack_sends_them_once() -> None:
     habits = Habits(payloads=(("all_to_all", 0.5), ("all_gather", 0.5)))
-    plan = Plan(data=2, expert=2, batch=4, micro_batch=1, recipe="mxfp8", fp8_dispatch=True)
+    plan = Plan(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
     whole, half = (lower(ROUTED, plan, habits=each) for each in (NO_HABITS, habits))
     (sent, _), (once, _) = (
         [op.nbytes for op in each.ops if op.label == "dispatch.exchange" and op.part.layer == 0]
@@ -348,7 +348,7 @@ def test_rows_in_8_bits_are_sent_once_where_the_stack_sends_them_once() -> None:
     [
         ({"recipe": "fp8-tensorwise"}, ("recipe=fp8-blockwise", "mxfp8")),
         ({"recipe": "none"}, ("recipe=fp8-blockwise", "mxfp8")),
-        ({"expert": 1}, ("expert",)),
+        ({"ep": 1}, ("ep",)),
         ({"dispatcher": "all_gather"}, ("dispatcher=all_gather", "usual")),
         ({"dispatcher": "dense"}, ("dispatcher=dense", "usual")),
     ],

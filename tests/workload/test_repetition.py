@@ -16,7 +16,7 @@ from workload.repetition import IrregularError, OpTable, Repeat, repeated, table
 from workload.structure import Structure
 
 FEW, WHOLE = 12, 21
-GRIDS = ("x=1", "z=4", "x=2,y=2,z=2,data=2", "x=4,sequence_parallel=true", "x=2,data=4,zero=1")
+GRIDS = ("tp=1", "z=4", "tp=2,y=2,z=2,dp=2", "tp=4,sp=true", "tp=2,dp=4,zero=1")
 RESTS = (
     "zero=0",
     "zero=2",
@@ -84,7 +84,7 @@ def test_a_layer_in_the_middle_that_is_another_does_not_repeat() -> None:
             for what in ("one", "other" if n == other else "two")
         ]
         with pytest.raises(IrregularError):
-            grown(by_hand("x=1", *ops).outline, FEW, WHOLE)
+            grown(by_hand("tp=1", *ops).outline, FEW, WHOLE)
 
 
 def test_something_between_two_layers_in_the_middle_does_not_repeat() -> None:
@@ -94,7 +94,7 @@ def test_something_between_two_layers_in_the_middle_does_not_repeat() -> None:
             ops += [compute(f"m0.l{n}.{what}", writes=f"q{n}{what}") for what in ("one", "two")]
             ops += [compute("m0.pause", writes="p")] * (n == place)
         with pytest.raises(IrregularError):
-            grown(by_hand("x=1", *ops).outline, FEW, WHOLE)
+            grown(by_hand("tp=1", *ops).outline, FEW, WHOLE)
 
 
 def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
@@ -102,7 +102,7 @@ def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
     gathers = [compute(f"m0.l{n}.gather", writes=f"p{n}", stream="z") for n in range(5)]
     works = [compute(f"m0.l{n}.work", reads=f"p{n} b", writes=f"q{n}") for n in range(5)]
     begin = compute("m0.begin", writes="b", stream="y")
-    found = grown(by_hand("x=1", begin, *gathers, *works).outline, 5, 8)
+    found = grown(by_hand("tp=1", begin, *gathers, *works).outline, 5, 8)
     assert found.layer.tolist() == [-1, *range(8), *range(8)]
     assert found.wait_lists[-8:] == [(n + 1, 0) for n in range(8)]
     assert np.array_equal(np.diff(found.wait_offsets), [0] * 9 + [2] * 8)
@@ -111,4 +111,4 @@ def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
 def test_an_op_that_stands_twice_in_a_layer_is_refused() -> None:
     ops = [compute(f"m0.l{n}.work", writes=f"q{n}") for n in (0, 1, 1, 2, 3, 4)]
     with pytest.raises(IrregularError):
-        grown(by_hand("x=1", *ops).outline, 5, 8)
+        grown(by_hand("tp=1", *ops).outline, 5, 8)

@@ -57,7 +57,7 @@ def test_a_rule_keeps_its_states_of_matrices_and_of_everything_else(
 
 def test_weights_of_matrices_and_tables_decay_and_norms_and_biases_do_not() -> None:
     decays: dict[str, bool] = {}
-    for op in closing(program_of("z=2,data=2"), "adamw"):
+    for op in closing(program_of("z=2,dp=2"), "adamw"):
         decays |= zip(op.attributes["parameters"], op.attributes["decays"], strict=True)
     of_layer = ("qkv.w", "out.w", "up.w", "down.w")
     matrices = {f"l{layer}.{name}" for layer in range(2) for name in of_layer}
@@ -66,20 +66,20 @@ def test_weights_of_matrices_and_tables_decay_and_norms_and_biases_do_not() -> N
 
 
 def test_lomo_keeps_gradients_of_norms_biases_and_positions_alone() -> None:
-    program = program_of("z=2,data=2,optimizer=lomo")
+    program = program_of("z=2,dp=2,optimizer=lomo")
     assert held(program, "gradients") == 4 * SMALL
-    assert held(program_of("z=2,data=2"), "gradients") == 4 * (SMALL + (MATRICES + TABLES) // 2)
+    assert held(program_of("z=2,dp=2"), "gradients") == 4 * (SMALL + (MATRICES + TABLES) // 2)
     assert not closing(program, "scale")
-    assert program.peak.total_bytes < program_of("z=2,data=2,optimizer=sgd").peak.total_bytes
+    assert program.peak.total_bytes < program_of("z=2,dp=2,optimizer=sgd").peak.total_bytes
 
 
 def test_lomo_is_refused_with_a_loss_whose_tokens_are_counted_at_the_end() -> None:
     with pytest.raises(PlanCannotRunError, check=names("optimizer=lomo", "goldfish_k")):
-        program_of("data=2,optimizer=lomo", replace(GPT_OF_TWO, goldfish_k=4))
+        program_of("dp=2,optimizer=lomo", replace(GPT_OF_TWO, goldfish_k=4))
 
 
 def test_lomo_updates_a_weight_behind_the_last_op_that_reads_it() -> None:
-    ops = program_of("data=2,optimizer=lomo").ops
+    ops = program_of("dp=2,optimizer=lomo").ops
     for weight in ("l0.qkv.w", "l1.down.w", "embed.w"):
         last = max(at for at, op in enumerate(ops) if weight in op.reads)
         assert (ops[last].kind, ops[last].writes) == ("lomo", (weight,))
@@ -92,19 +92,19 @@ def test_muon_s_iterations_are_five_times_three_products_and_no_model_flops() ->
     assert sum(op.flops for op in closing(program, "matmul")) == 2 * (4 * square + 2 * long)
     assert program.model_flops == plain.model_flops
     assert program.hardware_flops - plain.hardware_flops == 2 * (4 * square + 2 * long)
-    shared = program_of("x=2,z=2,data=2,batch=4,optimizer=muon")
+    shared = program_of("tp=2,z=2,dp=2,batch=4,optimizer=muon")
     assert shared.hardware_flops - shared.model_flops == 2 * (4 * square + 2 * long)
 
 
 def test_muon_gathers_each_matrix_once_over_every_axis_that_splits_it() -> None:
     """In bf16: tiles of a quarter over z, of which two along heads make halves, and two whole."""
-    program = program_of("x=2,y=2,z=2,optimizer=muon,batch=2")
+    program = program_of("tp=2,y=2,z=2,optimizer=muon,batch=2")
     gathers = [op for op in closing(program, "all_gather") if op.part.is_layer]
     nbytes = {op.axes: 0 for op in gathers}
     for op in gathers:
         nbytes[op.axes] += op.nbytes
     whole = 2 * MATRICES
-    assert nbytes == {("z",): whole // 4, ("x",): whole // 2, ("y",): whole}
+    assert nbytes == {("z",): whole // 4, ("tp",): whole // 2, ("y",): whole}
 
 
 def test_queries_keys_and_values_and_gate_and_up_are_matrices_of_their_own() -> None:
@@ -125,7 +125,7 @@ OF_EXPERTS = replace(
 )
 
 
-@pytest.mark.parametrize(("text", "held"), [("batch=2", 4), ("batch=2,data=2,expert=2", 2)])
+@pytest.mark.parametrize(("text", "held"), [("batch=2", 4), ("batch=2,dp=2,ep=2", 2)])
 def test_muon_iterates_on_the_stack_of_a_rank_s_experts(text: str, held: int) -> None:
     """Gate and up of an expert are 32 x 16, turned; down is 16 x 32: s = 16 and l = 32 in all."""
     program = program_of(f"{text},optimizer=muon", OF_EXPERTS)
@@ -140,34 +140,34 @@ def test_muon_s_flops_of_experts_are_counted_once_however_they_are_split() -> No
     """Gate, up and down of the dense layer are 32 x 128, q, k, v and out of both 32 x 32."""
     experts = 4 * 3 * 5 * (4 * 16**2 * 32 + 2 * 16**3)
     long, square = 5 * (4 * 32**2 * 128 + 2 * 32**3), 5 * 6 * 32**3
-    rows = "sequence_parallel=true"
-    for text in ("data=2", "x=2", "data=4,expert=2", f"x=2,data=2,expert=4,expert_tensor=1,{rows}"):
+    rows = "sp=true"
+    for text in ("dp=2", "tp=2", "dp=4,ep=2", f"tp=2,dp=2,ep=4,etp=1,{rows}"):
         program = program_of(f"{text},batch=8,optimizer=muon", OF_EXPERTS)
         more = program.hardware_flops - program.model_flops
         assert more == experts + 3 * long + 8 * square
-    plan = parse_plan("pipe=2,batch=4,micro_batch=1,schedule=dualpipe,optimizer=muon")
+    plan = parse_plan("pp=2,batch=4,mbs=1,schedule=dualpipe,optimizer=muon")
     stages = [lower(OF_EXPERTS, plan, stage) for stage in range(2)]
     more = sum(each.hardware_flops - each.model_flops for each in stages)
     assert more == experts + 3 * long + 8 * square
 
 
 def test_muon_gathers_experts_over_the_ranks_that_have_parts_of_them_alone() -> None:
-    text = "x=2,data=4,expert=2,expert_tensor=2,zero=1,batch=8,optimizer=muon"
+    text = "tp=2,dp=4,ep=2,etp=2,zero=1,batch=8,optimizer=muon"
     program = program_of(text, OF_EXPERTS)
     gathers = [op for op in closing(program, "all_gather") if op.label.startswith("muon.experts")]
     tile = 2 * 3 * 32 * 16 // 2 * 2  # bytes of half of each of two experts
     assert [(op.axes, op.nbytes) for op in gathers] == [
-        (("expert_copies",), tile),
-        (("x",), 2 * tile),
+        (("edp",), tile),
+        (("tp",), 2 * tile),
     ]
 
 
 def test_muon_gathers_no_weight_over_ranks_that_hold_all_of_it() -> None:
-    """Experts with expert_tensor=1, and what latent attention compresses: each rank of x has it."""
+    """Experts with etp=1, and what latent attention compresses: each rank of x has it."""
     latent = replace(OF_EXPERTS, kv_rank=8, rope_width=4, positions="rope")
-    text = "x=2,data=2,expert=4,expert_tensor=1,sequence_parallel=true,batch=8,optimizer=muon"
+    text = "tp=2,dp=2,ep=4,etp=1,sp=true,batch=8,optimizer=muon"
     gathers = closing(program_of(text, latent), "all_gather")
-    weights = [name for op in gathers for name in op.reads if "x" in op.axes]
+    weights = [name for op in gathers for name in op.reads if "tp" in op.axes]
     assert sorted(name.partition(".w")[0] for name in weights) == [
         *("l0.down", "l0.kv_up", "l0.out", "l0.q_up", "l0.up"),
         *("l1.kv_up", "l1.out", "l1.q_up"),
@@ -186,9 +186,9 @@ def test_biases_of_experts_and_routers_are_adamw_s() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("optimizer=lomo,batch=8,micro_batch=2", ("4", "micro_batch=8")),
-        ("optimizer=lomo,pipe=2", ("pipe=1", "pipe=2")),
-        ("optimizer=lomo,data=2,zero=1", ("zero=1", "zero=0", "3")),
+        ("optimizer=lomo,batch=8,mbs=2", ("4", "mbs=8")),
+        ("optimizer=lomo,pp=2", ("pp=1", "pp=2")),
+        ("optimizer=lomo,dp=2,zero=1", ("zero=1", "zero=0", "3")),
         ("optimizer=lomo,gradients=bf16", ("gradients=bf16",)),
         ("optimizer=lomo,offload=optimizer", ("optimizer=lomo", "offload=optimizer")),
         ("optimizer=sgd,precision=fp32,offload=optimizer", ("precision=fp32",)),

@@ -139,7 +139,7 @@ def test_no_stage_waits_for_a_send_that_nobody_will_receive(
     """Sends and receives only end together, as NCCL's and gloo's large ones do."""
     schedule, stages, micro_batches, chunks = case
     plan = parse_plan(
-        f"pipe={stages},interleave={chunks},schedule={schedule},micro_batch=1,overlap={overlap}",
+        f"pp={stages},vpp={chunks},schedule={schedule},mbs=1,overlap={overlap}",
         batch=micro_batches,
     )
     gpt = replace(TINY, layers=stages * chunks)
@@ -182,23 +182,23 @@ def counts(plan: str, layers: int) -> list[int]:
 
 
 def test_layers_are_split_evenly_or_as_the_plan_says() -> None:
-    assert counts("pipe=4", 8) == [2, 2, 2, 2]
-    assert counts("pipe=4,ends_as_layers=true", 6) == [1, 2, 2, 1]
-    assert counts("pipe=3,stage_layers=1+0+4", 5) == [1, 0, 4]
-    parts = chunk_layers(model(8), Plan(batch=2, micro_batch=1, pipe=2, interleave=2))
+    assert counts("pp=4", 8) == [2, 2, 2, 2]
+    assert counts("pp=4,ends_as_layers=true", 6) == [1, 2, 2, 1]
+    assert counts("pp=3,stage_layers=1+0+4", 5) == [1, 0, 4]
+    parts = chunk_layers(model(8), Plan(batch=2, mbs=1, pp=2, vpp=2))
     assert [list(part) for part in parts[1::2]] == [[2, 3], [6, 7]]
 
 
 @pytest.mark.parametrize(
     ("plan", "layers", "named"),
     [
-        ("pipe=4", 6, ("tiny-30k", "6", "pipe*interleave=4", "ends_as_layers=true")),
-        ("pipe=4", 7, ("stage_layers=2+2+2+1",)),
-        ("pipe=3", 7, ("ends_as_layers=true",)),
-        ("pipe=3", 8, ("stage_layers=3+3+2",)),
-        ("pipe=3,ends_as_layers=true", 8, ("stage_layers=3+3+2",)),
-        ("pipe=4", 3, ("tiny-30k", "3", "pipe*interleave=4")),
-        ("pipe=2,stage_layers=3+4", 8, ("7", "layers", "tiny-30k", "8")),
+        ("pp=4", 6, ("tiny-30k", "6", "pp*vpp=4", "ends_as_layers=true")),
+        ("pp=4", 7, ("stage_layers=2+2+2+1",)),
+        ("pp=3", 7, ("ends_as_layers=true",)),
+        ("pp=3", 8, ("stage_layers=3+3+2",)),
+        ("pp=3,ends_as_layers=true", 8, ("stage_layers=3+3+2",)),
+        ("pp=4", 3, ("tiny-30k", "3", "pp*vpp=4")),
+        ("pp=2,stage_layers=3+4", 8, ("7", "layers", "tiny-30k", "8")),
     ],
 )
 def test_layers_that_cannot_be_split_are_refused_with_what_would_do(
@@ -212,7 +212,7 @@ def test_the_payload_of_a_pipeline_is_what_each_stage_sends() -> None:
     """Activations one way and their gradients the other, each sent once by one of two stages; and
     8 bytes of sums over the stages, of the loss and of the gradient's norm."""
     gpt = find_model("gpt-5b")
-    plan = Plan(pipe=3, batch=4, micro_batch=1)
+    plan = Plan(pp=3, batch=4, mbs=1)
     message = gpt.sequence * gpt.hidden * 2  # bf16
-    sent = [lower(gpt, plan, stage).comm_bytes["pipe"] for stage in range(3)]
+    sent = [lower(gpt, plan, stage).comm_bytes["pp"] for stage in range(3)]
     assert sent == [4 * message + 8, 2 * 4 * message + 8, 4 * message + 8]

@@ -43,8 +43,8 @@ def carried(text: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
-        ("zero1", "z=2,data=2,zero=1,overlap=all"),
-        ("zero3-hybrid", "z=2,data=4,zero=3,shard=2,micro_batch=1,overlap=all"),
+        ("zero1", "z=2,dp=2,zero=1,overlap=all"),
+        ("zero3-hybrid", "z=2,dp=4,zero=3,shard=2,mbs=1,overlap=all"),
     ],
 )
 def test_the_whole_program_is_as_reviewed(name: str, plan: str) -> None:
@@ -54,48 +54,48 @@ def test_the_whole_program_is_as_reviewed(name: str, plan: str) -> None:
 
 
 def test_zero_1_scatters_the_step_s_gradients_and_gathers_parameters() -> None:
-    assert carried("data=4,zero=1") == {
-        "reduce_scatter data": 4 * WEIGHTS,  # fp32 gradients, once
-        "all_gather data": 2 * WEIGHTS,
+    assert carried("dp=4,zero=1") == {
+        "reduce_scatter dp": 4 * WEIGHTS,  # fp32 gradients, once
+        "all_gather dp": 2 * WEIGHTS,
     }
 
 
 def test_zero_2_scatters_gradients_in_every_micro_batch() -> None:
     # The tied table's gradient has two parts in each of the two, in bf16 like all of them.
     table = 256 * 32
-    assert carried("z=2,data=2,zero=2,micro_batch=1") == {
+    assert carried("z=2,dp=2,zero=2,mbs=1") == {
         "all_gather z": 2 * 2 * (2 * WEIGHTS),
         "reduce_scatter z": 2 * 2 * (WEIGHTS + table),
-        "reduce_scatter data": 2 * 2 * (WEIGHTS + table) // 2,
-        "all_gather data": 2 * WEIGHTS // 2,
+        "reduce_scatter dp": 2 * 2 * (WEIGHTS + table) // 2,
+        "all_gather dp": 2 * WEIGHTS // 2,
     }
 
 
 def test_zero_3_gathers_and_scatters_over_z_and_data_at_once() -> None:
     table = 256 * 32
-    assert carried("z=2,data=2,zero=3,micro_batch=2") == {
-        "all_gather z+data": 2 * 2 * WEIGHTS,
-        "reduce_scatter z+data": 2 * (WEIGHTS + table),
+    assert carried("z=2,dp=2,zero=3,mbs=2") == {
+        "all_gather z+dp": 2 * 2 * WEIGHTS,
+        "reduce_scatter z+dp": 2 * (WEIGHTS + table),
     }
 
 
 def test_shards_of_neighbours_are_summed_over_their_copies() -> None:
-    volume = carried("data=8,zero=3,shard=4,micro_batch=1")
+    volume = carried("dp=8,zero=3,shard=4,mbs=1")
     assert volume["all_gather shard"] == 2 * 2 * WEIGHTS
     assert volume["all_reduce replica"] == 4 * WEIGHTS // 4
-    assert carried("data=8,zero=1,shard=4")["all_reduce replica"] == 4 * WEIGHTS // 4
+    assert carried("dp=8,zero=1,shard=4")["all_reduce replica"] == 4 * WEIGHTS // 4
 
 
 def test_without_resharding_a_micro_batch_gathers_each_weight_once() -> None:
     for rest in ("recompute=none", "recompute=full"):
-        volume = carried(f"z=2,data=2,zero=3,micro_batch=1,reshard=false,{rest}")
-        assert volume["all_gather z+data"] == 2 * 2 * WEIGHTS
+        volume = carried(f"z=2,dp=2,zero=3,mbs=1,reshard=false,{rest}")
+        assert volume["all_gather z+dp"] == 2 * 2 * WEIGHTS
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_sharding_over_one_rank_changes_nothing(zero: int) -> None:
-    for text in ("x=2,z=2", "z=2,data=2"):
-        same = f"{text},zero={zero}" + (",shard=1" if "data" in text else "")
+    for text in ("tp=2,z=2", "z=2,dp=2"):
+        same = f"{text},zero={zero}" + (",shard=1" if "dp" in text else "")
         assert program_of(same).ops == program_of(text).ops
 
 
@@ -106,7 +106,7 @@ def test_at_zero_1_a_rank_of_ornl_s_models_holds_what_the_formulas_say(model: st
     weights = (12 * layers * h * h + gpt.vocab * h) // x
     # Norms, biases of row-parallel linears and positions are whole on each rank.
     small = layers * (4 * h + 2 * h + 7 * h // x) + 2 * h + gpt.sequence * h
-    program = lower(gpt, parse_plan(f"x={x},data={data},zero=1"))
+    program = lower(gpt, parse_plan(f"tp={x},dp={data},zero=1"))
     assert held(program, "parameters") == 2 * (weights + small)
     assert held(program, "gradients") == 4 * (weights + small)
     assert held(program, "optimizer") == 12 * (weights // data + small)
@@ -114,25 +114,25 @@ def test_at_zero_1_a_rank_of_ornl_s_models_holds_what_the_formulas_say(model: st
 
 @pytest.mark.parametrize(("zero", "parts"), [(0, (1, 1, 1)), (1, (1, 1, 4)), (2, (1, 4, 4))])
 def test_each_stage_shards_one_thing_more(zero: int, parts: tuple[int, ...]) -> None:
-    program = program_of(f"data=4,zero={zero}")
+    program = program_of(f"dp=4,zero={zero}")
     shares = [program.buffers[f"l0.up.w{end}"].elements for end in ("", ".grad", ".m")]
     assert shares == [32 * 128 // part for part in parts]
     assert program.parameters == ONE_LAYER.parameters
 
 
 def test_the_norm_counts_every_shard_once() -> None:
-    shares = op_of(program_of("x=2,z=2,data=4,zero=2,shard=2"), "norm.squares").attributes["shares"]
-    program = program_of("x=2,z=2,data=4,zero=2,shard=2")
+    shares = op_of(program_of("tp=2,z=2,dp=4,zero=2,shard=2"), "norm.squares").attributes["shares"]
+    program = program_of("tp=2,z=2,dp=4,zero=2,shard=2")
     by_name = dict(zip(program.layouts, shares, strict=True))
     assert by_name["l0.up.w"] == 1
     assert by_name["l0.norm1.w"] == 1 / 8  # x, z and two of data have the same
     assert by_name["l0.up.b"] == 1 / 4
-    assert op_of(program, "norm.reduce").axes == ("x", "z", "shard")
+    assert op_of(program, "norm.reduce").axes == ("tp", "z", "shard")
 
 
 def test_a_bucket_s_second_collective_waits_behind_the_next_bucket_s_first() -> None:
     gpt = find_model("tiny-1m")
-    program = program_of("data=4,zero=1,shard=2,overlap=dp", gpt)
+    program = program_of("dp=4,zero=1,shard=2,overlap=dp", gpt)
     first, second = (place(program, f"l3.grads.{name}") for name in ("scatter", "reduce"))
     assert second == place(program, "l2.grads.scatter") + 1
     assert [program.ops[at].stream for at in (first, second)] == ["shard", "replica"]
@@ -140,25 +140,25 @@ def test_a_bucket_s_second_collective_waits_behind_the_next_bucket_s_first() -> 
 
 
 def test_parameters_are_gathered_beside_the_next_owner_s_adamw() -> None:
-    program = program_of("data=2,zero=1,overlap=dp", find_model("tiny-1m"))
+    program = program_of("dp=2,zero=1,overlap=dp", find_model("tiny-1m"))
     gather = place(program, "l0.params.gather")
-    assert program.ops[gather].stream == "data"
+    assert program.ops[gather].stream == "dp"
     assert program.ops[gather + 1].name == "l1.clip"
-    assert op_of(program_of("data=2,zero=1,overlap=none"), "l0.params.gather").stream == COMPUTE
+    assert op_of(program_of("dp=2,zero=1,overlap=none"), "l0.params.gather").stream == COMPUTE
 
 
 def test_oag_and_ors_work_over_z_and_data_as_over_z() -> None:
-    program = program_of("z=2,data=2,zero=3,overlap=oag+ors")
+    program = program_of("z=2,dp=2,zero=3,overlap=oag+ors")
     assert place(program, "m0.l0.out.gather") == place(program, "m0.l0.qkv.matmul") - 1
-    assert op_of(program, "m0.l0.out.gather").stream == "z+data"
-    assert op_of(program, "m0.l0.out.grad.scatter").stream == "z+data"
+    assert op_of(program, "m0.l0.out.gather").stream == "z+dp"
+    assert op_of(program, "m0.l0.out.grad.scatter").stream == "z+dp"
     assert place(program, "m0.l0.up.grad.accumulate") > place(program, "m0.embed.grad.scatter")
 
 
 def test_offloaded_states_come_one_owner_ahead_and_are_three_at_a_time() -> None:
-    program = program_of("data=2,offload=optimizer", find_model("tiny-1m"))
+    program = program_of("dp=2,offload=optimizer", find_model("tiny-1m"))
     assert held(program, "optimizer") == 0
-    assert held(program, HOST) == held(program_of("data=2", find_model("tiny-1m")), "optimizer")
+    assert held(program, HOST) == held(program_of("dp=2", find_model("tiny-1m")), "optimizer")
     order = names(program, "step")
     begin = order.index("l2.clip")
     expected = ["l2.clip", "l3.to_device", "l2.adamw", "l2.to_host", "l3.clip", "l3.adamw"]
@@ -172,8 +172,8 @@ def test_offloaded_states_come_one_owner_ahead_and_are_three_at_a_time() -> None
 
 
 def test_gradients_in_bf16_are_held_and_summed_in_bf16_and_clipped_in_fp32() -> None:
-    program = program_of("data=2,gradients=bf16,overlap=none")
-    half, whole = held(program, "gradients"), held(program_of("data=2"), "gradients")
+    program = program_of("dp=2,gradients=bf16,overlap=none")
+    half, whole = held(program, "gradients"), held(program_of("dp=2"), "gradients")
     assert half == whole // 2
     assert op_of(program, "grads.reduce").nbytes == 2 * WEIGHTS
     assert program.buffers[op_of(program, "l0.clip").writes[0]].dtype == "fp32"
@@ -186,7 +186,7 @@ def test_gradients_in_bf16_are_refused_where_nothing_else_is(precision: str) -> 
 
 
 def test_shards_that_do_not_divide_a_tile_are_filled_up() -> None:
-    program = lower(replace(ONE_LAYER, ffn=96), parse_plan("z=2,data=3,zero=3"))
+    program = lower(replace(ONE_LAYER, ffn=96), parse_plan("z=2,dp=3,zero=3"))
     assert program.buffers["l0.out.w"].shape == (171,)
     assert program.buffers["m0.l0.out.w.full"].shape == (6 * 171,)
     assert program.layouts["l0.out.w"].tail == 6 * 171 - 1024
@@ -198,12 +198,12 @@ def sharded_plans(draw: st.DrawFn) -> Plan:
     data, zero = draw(st.sampled_from([1, 2, 4])), draw(st.integers(0, 3))
     shard, overlap = draw(st.sampled_from([0, 1, 2])), draw(st.sets(st.sampled_from(OVERLAPS)))
     return Plan(
-        x=x,
+        tp=x,
         y=y,
         z=z,
-        data=data,
+        dp=data,
         batch=2 * z * data,
-        micro_batch=1,
+        mbs=1,
         zero=zero,
         shard=shard if zero and data % (shard or 1) == 0 else 0,
         reshard=draw(st.booleans()),

@@ -26,8 +26,8 @@ from workload.program import Program
 from workload.sizes.rounding import scaled
 
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
-PLAN = Plan(x=2, data=2, batch=4, micro_batch=1)
-PIPELINE = Plan(x=2, pipe=2, batch=2, micro_batch=1)
+PLAN = Plan(tp=2, dp=2, batch=4, mbs=1)
+PIPELINE = Plan(tp=2, pp=2, batch=2, mbs=1)
 STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
 BOTH = (FORWARD, BACKWARD)
 
@@ -87,7 +87,7 @@ def test_fp8_keeps_a_linears_input_in_a_byte_an_element_alone() -> None:
 
 def test_fp8_multiplies_experts_too_but_no_router() -> None:
     gpt = replace(TINY, experts=4, topk=2, expert_ffn=128, biases=False)
-    plan = replace(PLAN, x=1, expert=2)
+    plan = replace(PLAN, tp=1, ep=2)
     found = lower(gpt, plan, habits=Habits(fp8=True))
     grouped = [op for op in found.ops if op.kind == "grouped_matmul"]
     routers = [op for op in found.ops if op.label.startswith("router.") and op.kind == "matmul"]
@@ -101,7 +101,7 @@ def test_fp8_multiplies_experts_too_but_no_router() -> None:
 def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it_gathers() -> None:
     """All else of the module is a layer's: its projection's input is cast, the classifier's not."""
     gpt = replace(TINY, positions="rope", tied=False, mtp_layers=1)
-    plan = replace(PLAN, sequence_parallel=True)
+    plan = replace(PLAN, sp=True)
     found, before = (lower(gpt, plan, habits=each) for each in (Habits(fp8=True), NO_HABITS))
     of_heads = [
         (at, op)
@@ -120,7 +120,7 @@ def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it
 
 
 def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() -> None:
-    plan = replace(PLAN, sequence_parallel=True)
+    plan = replace(PLAN, sp=True)
     before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(fp8=True)))
     halved = [
         (old.nbytes, new.nbytes)
@@ -146,7 +146,7 @@ def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_
     assert {op.nbytes / whole.buffers[op.writes[0]].nbytes for op in casts} == {4}
     assert not [op for op in whole.ops if op.kind == "transpose"]
 
-    plan = replace(PLAN, sequence_parallel=True)
+    plan = replace(PLAN, sp=True)
     found = program(Habits(fp8=True, fp8_transposes=True), plan)
     copies = {op.writes[0]: op for op in found.ops if op.kind == "transpose"}
     multiplied = [name for op in linears(found, WEIGHT_GRAD) for name in op.reads if name in copies]
@@ -197,7 +197,7 @@ def test_what_a_stack_sends_is_in_the_programs_volume() -> None:
 
 
 def test_rows_that_fp8_gathers_are_not_halved_again_as_a_payload() -> None:
-    rows = replace(PLAN, sequence_parallel=True)
+    rows = replace(PLAN, sp=True)
 
     def gathered(habits: Habits) -> dict[str, int]:
         ops = program(habits, rows).ops
@@ -212,7 +212,7 @@ def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives
     first, last = (program(Habits(scatter_gather=BOTH), PIPELINE, stage) for stage in (0, 1))
     assert {op.nbytes for op in (*first.ops, *last.ops) if op.is_message} == {STREAM_BYTES // 2}
     (gather, *_) = [op for op in last.ops if op.label == "c1.input.gather"]
-    assert (gather.kind, gather.axes, gather.nbytes) == ("all_gather", ("x",), STREAM_BYTES)
+    assert (gather.kind, gather.axes, gather.nbytes) == ("all_gather", ("tp",), STREAM_BYTES)
     (cut, *_) = [op for op in first.ops if op.label == "c0.output.cut"]
     assert cut.nbytes == STREAM_BYTES
     usual = program(NO_HABITS, PIPELINE)
@@ -232,7 +232,7 @@ def test_activations_are_cut_alone_where_a_stack_sends_gradients_whole() -> None
 
 
 def test_with_sequence_parallelism_messages_are_parts_already() -> None:
-    plan = replace(PIPELINE, sequence_parallel=True)
+    plan = replace(PIPELINE, sp=True)
     assert program(Habits(scatter_gather=BOTH), plan).ops == program(NO_HABITS, plan).ops
 
 
@@ -240,7 +240,7 @@ def test_slices_of_weights_are_launched_one_by_one_behind_the_update() -> None:
     ops = [op for op in program(Habits(launches_of_slice=3)).ops if op.kind == "launches"]
     assert len(ops) == len(program(NO_HABITS).layouts)
     assert {op.attributes["count"] for op in ops} == {3 * 2}  # for each rank of data
-    alone = lower(TINY, replace(PLAN, data=1), habits=Habits(launches_of_slice=3))
+    alone = lower(TINY, replace(PLAN, dp=1), habits=Habits(launches_of_slice=3))
     assert not [op for op in alone.ops if op.kind == "launches"]
 
 
@@ -257,7 +257,7 @@ def test_a_matmul_that_adds_to_a_gradient_moves_it_in_the_place_of_its_product()
 
 
 def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> None:
-    plan = replace(PLAN, data=1, z=2)
+    plan = replace(PLAN, dp=1, z=2)
     before, after = (
         {op.name: op for op in program(habits, plan).ops}
         for habits in (NO_HABITS, Habits(fused=("accumulate",)))
@@ -267,7 +267,7 @@ def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> 
 
 def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
     gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
-    plan = Plan(data=2, expert=2, batch=2, micro_batch=1)
+    plan = Plan(dp=2, ep=2, batch=2, mbs=1)
     found = lower(gpt, plan, habits=Habits(fp8=True, fp8_casts=(6, 4)))
     casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]
     of_experts = [op for op in casts if op.label.startswith("experts.")]
@@ -308,7 +308,7 @@ EVERY = Habits(
 
 @pytest.mark.parametrize(
     "plan",
-    [PLAN, PIPELINE, replace(PLAN, recompute="full"), replace(PLAN, sequence_parallel=True)],
+    [PLAN, PIPELINE, replace(PLAN, recompute="full"), replace(PLAN, sp=True)],
 )
 def test_lowering_again_has_the_same_habits(plan: Plan) -> None:
     for hidden in (64, 64, 128, 256):
@@ -328,7 +328,7 @@ def test_a_factor_is_taken_as_it_is_written() -> None:
     assert [scaled(number, 0.5) for number in (1, 2, 3)] == [1, 1, 2]  # half up
 
 
-ZERO: dict[str, Any] = {"data": 2, "batch": 4, "micro_batch": 1, "overlap": ("ors",)}
+ZERO: dict[str, Any] = {"dp": 2, "batch": 4, "mbs": 1, "overlap": ("ors",)}
 
 
 def scatters(found: Program) -> list[Op]:
@@ -389,13 +389,13 @@ def weights(found: Program) -> int:
 @pytest.mark.parametrize("count", [2, 4])
 def test_stages_gather_what_they_keep_and_reduce_gradients_once_a_step(count: int) -> None:
     """2 bytes for each weight there and 4 back, whatever the number of micro-batches."""
-    plan = Plan(data=2, pipe=2, zero=3, reshard=False, batch=2 * count, micro_batch=1)
+    plan = Plan(dp=2, pp=2, zero=3, reshard=False, batch=2 * count, mbs=1)
     once = program(Habits(once_a_step=True), plan)
     each = program(NO_HABITS, plan)
     elements = weights(once)
     assert elements == weights(each)
-    small = each.comm_bytes["data"] - count * elements * (2 + 2)
-    assert once.comm_bytes["data"] == elements * (2 + 4) + small
+    small = each.comm_bytes["dp"] - count * elements * (2 + 2)
+    assert once.comm_bytes["dp"] == elements * (2 + 4) + small
     assert scatters(once) == []
     sizes = dict(zip(ROLES, once.levels.max(axis=1), strict=True))
     assert sizes["gathered"] == 2 * elements
@@ -404,7 +404,7 @@ def test_stages_gather_what_they_keep_and_reduce_gradients_once_a_step(count: in
 
 def test_resharded_weights_stay_whole_from_a_backward_pass_to_the_next_forward_pass() -> None:
     """F0 F1 B0 F2 B1 F3 B2 B3: gathered by F0, F1, B0, B1 and B2, reduced once."""
-    plan = Plan(data=2, pipe=2, zero=3, batch=8, micro_batch=1)
+    plan = Plan(dp=2, pp=2, zero=3, batch=8, mbs=1)
     once = program(Habits(once_a_step=True), plan)
     gathers = [op for op in once.ops if op.purpose == WEIGHT_GATHER and ".up." in op.name]
     assert [(op.block.phase, op.block.micro_batch) for op in gathers] == [
@@ -417,5 +417,5 @@ def test_resharded_weights_stay_whole_from_a_backward_pass_to_the_next_forward_p
 
 
 def test_without_stages_each_micro_batch_gathers_and_reduces() -> None:
-    plan = Plan(data=2, zero=3, reshard=False, batch=8, micro_batch=1)
+    plan = Plan(dp=2, zero=3, reshard=False, batch=8, mbs=1)
     assert program(Habits(once_a_step=True), plan).ops == program(NO_HABITS, plan).ops

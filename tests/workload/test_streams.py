@@ -41,14 +41,14 @@ def races(program: Program) -> list[tuple[str, str]]:
 
 
 def stages(cases: list[Case]) -> list[tuple[GPT, Plan, int]]:
-    return [(gpt, plan, stage) for gpt, plan in cases for stage in {0, plan.pipe - 1}]
+    return [(gpt, plan, stage) for gpt, plan in cases for stage in {0, plan.pp - 1}]
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_op_touches_what_may_still_be_on_its_way_on_its_stream(every: int) -> None:
     """Under plans in which every pair of options meets, all in the slow run."""
     cases = [case(row) for row in covering(8)]
-    assert sum(plan.context == 4 and plan.schedule.startswith("zb") for _, plan in cases) > 2
+    assert sum(plan.cp == 4 and plan.schedule.startswith("zb") for _, plan in cases) > 2
     racing = [
         (str(plan), found[0])
         for gpt, plan, stage in stages(cases[::every])
@@ -60,12 +60,12 @@ def test_no_op_touches_what_may_still_be_on_its_way_on_its_stream(every: int) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "context=4,recompute=full,schedule=zb-h1",
-        "pipe=2,interleave=2,context=4,schedule=zb-v,micro_batch=1",
-        "data=4,expert=2,overlap=a2a+shared",
-        "data=4,expert=2,overlap=a2a+wgrad,context=4",
-        "pipe=2,data=2,expert=2,overlap=a2a+wgrad,context=4,interleave=2,micro_batch=1",
-        "data=2,expert=2,dispatcher=hierarchical",
+        "cp=4,recompute=full,schedule=zb-h1",
+        "pp=2,vpp=2,cp=4,schedule=zb-v,mbs=1",
+        "dp=4,ep=2,overlap=a2a+shared",
+        "dp=4,ep=2,overlap=a2a+wgrad,cp=4",
+        "pp=2,dp=2,ep=2,overlap=a2a+wgrad,cp=4,vpp=2,mbs=1",
+        "dp=2,ep=2,dispatcher=hierarchical",
     ],
 )
 def test_experts_beside_parts_of_sequences_wait_for_each_other(text: str) -> None:

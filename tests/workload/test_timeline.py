@@ -11,7 +11,7 @@ from workload.timeline import Span, Timeline, chrome_trace, join, timeline_of
 
 OPS = (
     Op("a", "matmul", (), ("p",), BLOCK, flops=10, nbytes=4),
-    Op("b", "all_reduce", ("p",), ("p",), BLOCK, stream="x", axes=("x",), nbytes=8),
+    Op("b", "all_reduce", ("p",), ("p",), BLOCK, stream="tp", axes=("tp",), nbytes=8),
 )
 
 
@@ -50,11 +50,11 @@ def test_join_refuses_a_remainder() -> None:
 def test_the_trace_has_a_process_per_rank_and_a_track_per_stream() -> None:
     trace = chrome_trace([timeline_of("predicted", 2, OPS, [0, 1e-3], [1e-3, 3e-3])])
     names = [e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M"]
-    assert names == ["predicted rank 2", COMPUTE, "x"]
+    assert names == ["predicted rank 2", COMPUTE, "tp"]
     slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in slices] == [
         ("a", 0, 0.0, 1000.0),
         ("b", 1, 1000.0, 2000.0),
     ]
     assert slices[0]["args"]["flops"] == 10
-    assert slices[1]["args"] == {"bytes": 8, "block": "m0.l0.forward", "axes": "x"}
+    assert slices[1]["args"] == {"bytes": 8, "block": "m0.l0.forward", "axes": "tp"}

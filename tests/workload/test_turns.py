@@ -25,8 +25,8 @@ from workload.program import Program
 SHARED = replace(TWO, layers=3, dense_layers=1, shared_ffn=32)
 
 
-def plan_of(overlap: str, micro_batches: int = 3, rest: str = "data=2,expert=2") -> Plan:
-    text = f"{rest},micro_batch=2,overlap={overlap}"
+def plan_of(overlap: str, micro_batches: int = 3, rest: str = "dp=2,ep=2") -> Plan:
+    text = f"{rest},mbs=2,overlap={overlap}"
     return parse_plan(text, batch=4).with_micro_batches(micro_batches)
 
 
@@ -73,7 +73,7 @@ def test_what_is_hidden_is_saved(bytes_per_s: float) -> None:
         program = program_of(overlap)
         fabric = SmallFabric(bytes_per_s=bytes_per_s, launch_s=0.0)
         found = simulate_timeline([program], SmallCosts(), fabric)
-        exchanged.append(sum(s.duration_s for s in found.of_rank(0) if s.op.stream == "expert"))
+        exchanged.append(sum(s.duration_s for s in found.of_rank(0) if s.op.stream == "ep"))
         return found.step_s
 
     exchanged: list[float] = []
@@ -91,12 +91,10 @@ def test_a_folded_step_is_the_whole_one(layers: int) -> None:
     assert folded.memory.total_bytes == lower(gpt, plan).peak.total_bytes
 
 
-@pytest.mark.parametrize(
-    "plan", ["data=2", "pipe=2,data=2,expert=2", "data=2,expert=2,schedule=gpipe"]
-)
+@pytest.mark.parametrize("plan", ["dp=2", "pp=2,dp=2,ep=2", "dp=2,ep=2,schedule=gpipe"])
 def test_turns_without_all_to_alls_or_with_a_pipeline_are_refused(plan: str) -> None:
     with pytest.raises(PlanError, check=names("overlap=a2a")):
-        parse_plan(f"{plan},batch=8,micro_batch=1,overlap=a2a")
+        parse_plan(f"{plan},batch=8,mbs=1,overlap=a2a")
 
 
 def test_all_leaves_them_out_unless_they_are_named() -> None:

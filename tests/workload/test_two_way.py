@@ -23,7 +23,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 
 FOUR = replace(find_model("tiny-30k"), layers=4)
-PLAN = "pipe=4,schedule=dualpipe,micro_batch=1"
+PLAN = "pp=4,schedule=dualpipe,mbs=1"
 # Of four stages and ten micro-batches, five in each direction: f0.3 is the forward pass of the
 # third one behind the first that entered at the first stage, i its gradients of inputs, w those of
 # weights; 1 is the other direction. Passes in brackets run in turns.
@@ -177,13 +177,13 @@ def test_each_stage_has_a_part_of_either_copy_and_messages_pass_within_a_copy() 
     ]
     further = replace(FOUR, positions="rope", mtp_layers=2)
     assert turned_parts(further, plan, 0) == {layer_part(n) for n in (3, 4, 5)} | {HEAD}
-    assert turned_parts(FOUR, parse_plan("pipe=4,batch=8,micro_batch=1"), 3) == frozenset()
+    assert turned_parts(FOUR, parse_plan("pp=4,batch=8,mbs=1"), 3) == frozenset()
 
 
 def test_opposite_stages_are_pairs() -> None:
-    grid = Grid(data=2, pipe=4)
+    grid = Grid(dp=2, pp=4)
     assert grid.groups(OPPOSITE).tolist() == [[0, 6], [1, 7], [2, 4], [3, 5]]
-    stages_first = replace(grid, order="pipe-x-y-z-data")
+    stages_first = replace(grid, order="pp-tp-dp")
     assert stages_first.groups(OPPOSITE).tolist() == [[0, 3], [1, 2], [4, 7], [5, 6]]
 
 
@@ -191,7 +191,7 @@ def programs(words: str = "") -> list[Program]:
     return [lower(FOUR, parse_plan(f"{PLAN}{words}", batch=16), stage) for stage in range(4)]
 
 
-@pytest.mark.parametrize("words", ["", ",data=2,overlap=none", ",data=2,zero=2"])
+@pytest.mark.parametrize("words", ["", ",dp=2,overlap=none", ",dp=2,zero=2"])
 def test_parameters_are_held_twice_and_their_gradients_summed_at_the_end(words: str) -> None:
     every = programs(words)
     counts = [[b for b in p.buffers.values() if b.role == "parameters"] for p in every]
@@ -208,7 +208,7 @@ def test_parameters_are_held_twice_and_their_gradients_summed_at_the_end(words: 
         assert parameters == held[stage]
         at = {op.name: number for number, op in enumerate(program.ops)}
         assert at[summed.name] < at["norm.squares"]
-        of_data = [op for op in program.ops if op.axes == ("data",)]
+        of_data = [op for op in program.ops if op.axes == ("dp",)]
         before = [op for op in of_data if op.purpose != PARAMETER_GATHER]
         assert all(at[op.name] < at[summed.name] for op in before)
         assert not [op for op in program.ops if "ends" in op.axes]
@@ -217,7 +217,7 @@ def test_parameters_are_held_twice_and_their_gradients_summed_at_the_end(words: 
 def test_scales_of_earlier_steps_follow_the_largest_values_of_both_copies() -> None:
     """Opposite stages sum the same buffers in the same order, before the scales are made of them;
     every rank that has a layer, in either copy, holds the same scales."""
-    every = programs(",data=2,recipe=fp8-delayed")
+    every = programs(",dp=2,recipe=fp8-delayed")
     for stage, program in enumerate(every):
         ours, theirs = (
             [op for op in each.ops if op.label == "amaxes.copies.reduce"]
@@ -236,29 +236,29 @@ def test_scales_of_earlier_steps_follow_the_largest_values_of_both_copies() -> N
 @pytest.mark.parametrize(
     ("words", "kind", "named"),
     [
-        ("pipe=3", PlanError, ("interleave=1", "pipe=3")),
-        ("pipe=1", PlanError, ("schedule=dualpipe", "pipe=1")),
-        ("pipe=2,interleave=2", PlanError, ("interleave=2",)),
-        ("pipe=2,optimizer=mezo", PlanError, ("optimizer=mezo", "none")),
+        ("pp=3", PlanError, ("vpp=1", "pp=3")),
+        ("pp=1", PlanError, ("schedule=dualpipe", "pp=1")),
+        ("pp=2,vpp=2", PlanError, ("vpp=2",)),
+        ("pp=2,optimizer=mezo", PlanError, ("optimizer=mezo", "none")),
         (
-            "pipe=2,stage_layers=1+1+1+1",
+            "pp=2,stage_layers=1+1+1+1",
             PlanError,
-            ("stage_layers", "4", "pipe=2", "interleave=1", "2"),
+            ("stage_layers", "4", "pp=2", "vpp=1", "2"),
         ),
-        ("pipe=2,data=2,batch=6", PlanCannotRunError, ("batch=6", "z*data=2", "4", "8")),
+        ("pp=2,dp=2,batch=6", PlanCannotRunError, ("batch=6", "dp=2", "4", "8")),
         (
-            "pipe=2,micro_batch=2,batch=6",
+            "pp=2,mbs=2,batch=6",
             PlanCannotRunError,
-            ("micro_batch=2", "3", "batch=6", "1", "3"),
+            ("mbs=2", "3", "batch=6", "1", "3"),
         ),
-        ("pipe=4,batch=6", PlanCannotRunError, ("2*pipe=8", "6")),
-        ("pipe=4,batch=9", PlanCannotRunError, ("batch=9", "8", "10")),
+        ("pp=4,batch=6", PlanCannotRunError, ("2*pp=8", "6")),
+        ("pp=4,batch=9", PlanCannotRunError, ("batch=9", "8", "10")),
     ],
 )
 def test_what_has_no_two_directions_is_refused_by_name(
     words: str, kind: type[Exception], named: tuple[str, ...]
 ) -> None:
-    given = {"batch": "8", "micro_batch": "1", "schedule": "dualpipe"}
+    given = {"batch": "8", "mbs": "1", "schedule": "dualpipe"}
     given |= dict(word.split("=") for word in words.split(","))
     with pytest.raises(kind, check=names(*named)):
         parse_plan(",".join(f"{key}={value}" for key, value in given.items()))

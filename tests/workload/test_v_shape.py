@@ -106,8 +106,8 @@ def test_zb_v_pauses_nowhere_and_holds_as_much_as_1f1b(stages: int, turns: int) 
 
 
 def test_a_tied_table_is_on_the_first_stage_alone() -> None:
-    gpt, plan = replace(find_model("tiny-30k"), layers=4), "pipe=2,interleave=2,schedule=zb-v"
-    first, last = (lower(gpt, parse_plan(f"{plan},batch=4,micro_batch=1"), s) for s in range(2))
+    gpt, plan = replace(find_model("tiny-30k"), layers=4), "pp=2,vpp=2,schedule=zb-v"
+    first, last = (lower(gpt, parse_plan(f"{plan},batch=4,mbs=1"), s) for s in range(2))
     assert gpt.tied
     assert "embed.w" in first.layouts
     assert "embed.w" not in last.layouts
@@ -120,16 +120,16 @@ def test_a_tied_table_is_on_the_first_stage_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "named"),
     [
-        ("pipe=2,schedule=zb-v", PlanError, ("1", "interleave=2")),
-        ("pipe=2,interleave=3,schedule=zb-v", PlanError, ("1", "interleave=2")),
-        ("interleave=2,schedule=dualpipe-v", PlanError, ("1", "interleave=2")),
-        ("pipe=2,interleave=2,schedule=zb-h1", PlanError, ("schedule=1f1b",)),
-        ("pipe=4,interleave=2,schedule=dualpipe-v", PlanCannotRunError, ("2*pipe=8",)),
-        ("pipe=4,interleave=2,schedule=dualpipe", PlanError, ("interleave=1",)),
+        ("pp=2,schedule=zb-v", PlanError, ("1", "vpp=2")),
+        ("pp=2,vpp=3,schedule=zb-v", PlanError, ("1", "vpp=2")),
+        ("vpp=2,schedule=dualpipe-v", PlanError, ("1", "vpp=2")),
+        ("pp=2,vpp=2,schedule=zb-h1", PlanError, ("schedule=1f1b",)),
+        ("pp=4,vpp=2,schedule=dualpipe-v", PlanCannotRunError, ("2*pp=8",)),
+        ("pp=4,vpp=2,schedule=dualpipe", PlanError, ("vpp=1",)),
     ],
 )
 def test_what_a_v_cannot_have_is_refused_by_name(
     text: str, kind: type[Exception], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(kind, check=names(*named)):
-        parse_plan(f"{text},batch=4,micro_batch=1")
+        parse_plan(f"{text},batch=4,mbs=1")

@@ -34,8 +34,8 @@ def moved(program: Program, kind: str) -> int:
 
 @pytest.mark.parametrize("rule", BOTH)
 def test_a_step_is_two_forward_passes_of_every_micro_batch(rule: str) -> None:
-    program = program_of("batch=6,micro_batch=2", rule)
-    plain = lower(GPT_OF_TWO, parse_plan("batch=6,micro_batch=2"))
+    program = program_of("batch=6,mbs=2", rule)
+    plain = lower(GPT_OF_TWO, parse_plan("batch=6,mbs=2"))
     assert program.model_flops == program.hardware_flops == plain.model_flops * 2 / 3
     kinds = Counter(op.kind for op in program.ops)
     assert not [kind for kind in kinds if kind.endswith("_grad") or kind == "accumulate"]
@@ -44,7 +44,7 @@ def test_a_step_is_two_forward_passes_of_every_micro_batch(rule: str) -> None:
     assert read == {f"m{m}.tokens" for m in range(3)}
 
 
-@pytest.mark.parametrize("text", ["batch=4,micro_batch=2", "x=2,z=2,batch=4,precision=fp32"])
+@pytest.mark.parametrize("text", ["batch=4,mbs=2", "tp=2,z=2,batch=4,precision=fp32"])
 def test_mezo_has_the_memory_of_an_evaluation(text: str) -> None:
     """And the sum of the other loss, of 4 bytes."""
     program = program_of(text, "mezo")
@@ -57,7 +57,7 @@ def test_mezo_has_the_memory_of_an_evaluation(text: str) -> None:
 def test_replicas_with_directions_of_their_own_have_master_copies(
     precision: str, item: int
 ) -> None:
-    program = program_of(f"data=2,precision={precision}", "fedkseed-step")
+    program = program_of(f"dp=2,precision={precision}", "fedkseed-step")
     assert held(program, "optimizer") == 4 * ELEMENTS
     assert held(program, "parameters") == item * ELEMENTS
     assert held(program, "gradients") == 0
@@ -66,30 +66,30 @@ def test_replicas_with_directions_of_their_own_have_master_copies(
 def test_parameters_are_read_and_written_once_for_each_move_and_each_direction() -> None:
     """In bf16: MeZO moves 2 bytes in place twice and updates them once. Replicas copy masters of 4
     bytes to parameters of 2 twice, move the masters in four directions, and copy them once more."""
-    mezo = program_of("data=4,batch=4", "mezo")
+    mezo = program_of("dp=4,batch=4", "mezo")
     assert moved(mezo, "perturb") == 2 * (2 + 2) * ELEMENTS
     assert moved(mezo, "zeroth_order_update") == (2 + 2) * ELEMENTS
-    apart = program_of("data=4,batch=4", "fedkseed-step")
+    apart = program_of("dp=4,batch=4", "fedkseed-step")
     assert moved(apart, "perturb") == 2 * (4 + 2) * ELEMENTS
     assert moved(apart, "zeroth_order_update") == (4 * (4 + 4) + 2) * ELEMENTS
 
 
 def test_more_replicas_than_candidates_take_as_many_passes_as_there_are_candidates() -> None:
     many = 2 * CANDIDATES
-    update = moved(program_of(f"data={many},batch={many}", "fedkseed-step"), "zeroth_order_update")
+    update = moved(program_of(f"dp={many},batch={many}", "fedkseed-step"), "zeroth_order_update")
     assert update == (CANDIDATES * (4 + 4) + 2) * ELEMENTS
 
 
 def test_two_losses_are_all_that_ranks_of_data_exchange() -> None:
     """Two numbers of 4 bytes; with a direction each, two for each of four replicas."""
-    assert program_of("data=4,batch=8", "mezo").comm_bytes == {"data": 8}
-    assert program_of("data=4,batch=8", "fedkseed-step").comm_bytes == {"data": 4 * 8}
-    split = program_of("z=2,data=4,batch=8", "fedkseed-step").comm_bytes
-    assert (split["data"], program_of("z=2,data=4,batch=8", "mezo").comm_bytes["z+data"]) == (32, 8)
+    assert program_of("dp=4,batch=8", "mezo").comm_bytes == {"dp": 8}
+    assert program_of("dp=4,batch=8", "fedkseed-step").comm_bytes == {"dp": 4 * 8}
+    split = program_of("z=2,dp=4,batch=8", "fedkseed-step").comm_bytes
+    assert (split["dp"], program_of("z=2,dp=4,batch=8", "mezo").comm_bytes["z+dp"]) == (32, 8)
 
 
 def test_a_stage_moves_all_it_has_before_each_pass_and_goes_back_at_the_end() -> None:
-    plan = parse_plan("pipe=2,batch=2,micro_batch=1,optimizer=mezo")
+    plan = parse_plan("pp=2,batch=2,mbs=1,optimizer=mezo")
     for stage in range(2):
         program = lower(GPT_OF_TWO, plan, stage)
         moves = [op for op in program.ops if op.kind == "perturb"]
@@ -105,7 +105,7 @@ def test_a_stage_moves_all_it_has_before_each_pass_and_goes_back_at_the_end() ->
 @pytest.mark.parametrize(("rule", "second"), [("mezo", -2.0), ("fedkseed-step", -1.0)])
 def test_the_second_pass_is_as_far_from_the_start_as_the_first(rule: str, second: float) -> None:
     """In place two steps back from where the first one was; from master copies one step back."""
-    program = program_of("data=2,batch=2", rule)
+    program = program_of("dp=2,batch=2", rule)
     scales = {
         (op.micro_batch, op.attributes["scale"]) for op in program.ops if op.kind == "perturb"
     }
@@ -113,7 +113,7 @@ def test_the_second_pass_is_as_far_from_the_start_as_the_first(rule: str, second
 
 
 def test_the_slots_of_a_pipeline_are_those_of_both_passes_without_a_bubble_between() -> None:
-    plan = parse_plan("pipe=4,batch=8,micro_batch=1,optimizer=mezo")
+    plan = parse_plan("pp=4,batch=8,mbs=1,optimizer=mezo")
     for stage in range(4):
         words = [f"{slot.work[0]}{slot.micro_batch}" for slot in stage_slots(plan, stage)]
         forward = [f"f{m}" for m in range(16)]
@@ -124,13 +124,13 @@ def test_the_slots_of_a_pipeline_are_those_of_both_passes_without_a_bubble_betwe
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("mezo,data=2,zero=2", ("zero=2", "zero=0", "3")),
+        ("mezo,dp=2,zero=2", ("zero=2", "zero=0", "3")),
         ("mezo,gradients=bf16", ("gradients=bf16", "fp32")),
         ("mezo,offload=optimizer", ("optimizer=mezo", "offload=optimizer")),
         ("mezo,recompute=full:2", ("recompute=full:2",)),
-        ("mezo,pipe=2,schedule=zb-h1", ("schedule=zb-h1", "1f1b")),
+        ("mezo,pp=2,schedule=zb-h1", ("schedule=zb-h1", "1f1b")),
         ("mezo,z=2,reshard=false", ("optimizer=mezo", "reshard=false", "true")),
-        ("fedkseed-step,data=2,zero=3", ("zero=3",)),
+        ("fedkseed-step,dp=2,zero=3", ("zero=3",)),
         ("fedkseed-step,offload=optimizer", ("optimizer=fedkseed-step", "offload=optimizer")),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_loss_that_leaves_something_out_is_refused(
     rule: str, more: dict[str, float], word: str
 ) -> None:
     with pytest.raises(PlanCannotRunError, check=names(f"optimizer={rule}", word)):
-        program_of("data=1", rule, replace(GPT_OF_TWO, **more))  # type: ignore[arg-type]
+        program_of("dp=1", rule, replace(GPT_OF_TWO, **more))  # type: ignore[arg-type]
 
 
 def test_a_search_with_bounds_of_backward_passes_is_refused() -> None:

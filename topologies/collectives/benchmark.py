@@ -143,5 +143,5 @@ def _bytes(text: str) -> float:
     digits = len(text) - len(text.lstrip("0123456789."))
     size = quantity(f"{text[:digits]} {text[digits:].strip() or 'B'}".strip(), "bytes")
     if not 1 <= size <= MOST_BYTES:
-        raise MachineError(f"{text} is no size from 1 B to {MOST_BYTES:g} B; write 1MiB:1GiB")
+        raise MachineError(f"{text} is not a size from 1 B to {MOST_BYTES:g} B; write 1MiB:1GiB")
     return size

@@ -92,7 +92,7 @@ def _frozen(value: Any) -> Any:
 def _spelled_out(fact: Fact, sources: Mapping[str, str], origin: str) -> Fact:
     for name in ABOUT:
         if not isinstance(text := getattr(fact, name), str):
-            raise MachineError(f"{origin}: the {name} of {fact.key} is {text!r}, but wants text")
+            raise MachineError(f"{origin}: the {name} of {fact.key} is {text!r}, but must be text")
     if not fact.is_label and not fact.source.strip():
         name = fact.key.rpartition(".")[2]
         raise MachineError(

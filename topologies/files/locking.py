@@ -25,7 +25,7 @@ def locked(path: Path, *, waits: bool = False) -> tuple[int, bool]:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.EINVAL, "it is no regular file but a link", path) from None
+        raise OSError(errno.EINVAL, "it is not a regular file but a link", path) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -83,7 +83,7 @@ class UserFile:
             return self.content(path).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             where = f"byte {error.start} is not text in UTF-8"
-            raise self.error(f"{path_shown(path)} is no {self.noun}: {where}") from None
+            raise self.error(f"{path_shown(path)} is not a {self.noun}: {where}") from None
 
     def document(self, path: str | Path) -> Any:
         """What a TOML file says, or, under any other name, a JSON file."""
@@ -161,7 +161,7 @@ def open_regular(path: str | Path, how: int = os.O_RDONLY) -> int:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "it is no regular file", path)
+    raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def shipped_text(package: str, name: str) -> str:
@@ -184,19 +184,19 @@ class _NumberError(ValueError):
 
 
 def _refuse(word: str) -> NoReturn:
-    raise _NumberError(f"{word} is no number")
+    raise _NumberError(f"{word} is not a number")
 
 
 def _wrong(value: Any) -> str:
     """What is wrong with a value that holds no others, if anything is."""
     if isinstance(value, str):
         sound = value.isascii() or _encodes(value)
-        return "" if sound else "has half of a surrogate pair, which is no text"
+        return "" if sound else "has half of a surrogate pair, which is not a text"
     if isinstance(value, int):  # bool among them
         return "" if value.bit_length() <= MOST_BITS else "is an integer of hundreds of digits"
     if isinstance(value, float):
-        return "" if math.isfinite(value) else f"is {value}, which is no finite number"
-    return "" if value is None else f"is the date {value}, where nothing wants a date"
+        return "" if math.isfinite(value) else f"is {value}, which is not a finite number"
+    return "" if value is None else f"is the date {value}, where no date belongs"
 
 
 def _encodes(text: str) -> bool:

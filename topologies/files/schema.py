@@ -98,7 +98,7 @@ def checked(facts: Collection[Fact], known: dict[str, Leaf], origin: str) -> dic
     for leaf in known.values():
         wanted = not leaf.inside or leaf.inside in tables
         if leaf.required and wanted and leaf.key not in given:
-            raise MachineError(f"{origin}: {leaf.key} is missing; it wants {_wish(leaf)}")
+            raise MachineError(f"{origin}: {leaf.key} is missing; it must be {_wish(leaf)}")
     return {fact.key: value_of(known[fact.key], fact.value, origin) for fact in facts}
 
 
@@ -135,7 +135,7 @@ def _plain(leaf: Leaf, value: Any, origin: str) -> Any:
         except (ValueError, TypeError, OverflowError):
             pass
     given = list(value) if isinstance(value, tuple) else value
-    raise MachineError(f"{origin}: {leaf.key} = {given!r} does not fit; it wants {_wish(leaf)}")
+    raise MachineError(f"{origin}: {leaf.key} = {given!r} does not fit; it must be {_wish(leaf)}")
 
 
 def _wish(leaf: Leaf) -> str:

@@ -163,7 +163,7 @@ class Device:
         falls = all(a < b for a, b in pairwise(devices)) and all(a >= b for a, b in pairwise(rates))
         if not falls or rates[-1] <= 0:
             raise MachineError(
-                f"device.slowest = {[list(row) for row in self.slowest]} wants rows of [devices, "
+                f"device.slowest = {[list(row) for row in self.slowest]} must be rows of [devices, "
                 "rate] with ever more devices and rates that fall from 1"
             )
 

@@ -89,8 +89,8 @@ class Node:
         for a, b, count in self.links.pairs:
             if not (0 <= a < self.devices and 0 <= b < self.devices and a != b and count >= 1):
                 raise MachineError(
-                    f"node.links.pairs has [{a}, {b}, {count}], but wants two different devices "
-                    f"from 0 to {self.devices - 1} and a count of links"
+                    f"node.links.pairs has [{a}, {b}, {count}], but must name two different "
+                    f"devices from 0 to {self.devices - 1} and a count of links"
                 )
             if count > MOST_LINKS:
                 raise MachineError(

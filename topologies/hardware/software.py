@@ -98,7 +98,7 @@ def check_algorithm(kind: str, name: str) -> None:
     known = ALGORITHMS[kind]  # type: ignore[index]
     if name not in known:
         raise MachineError(
-            f'software.{kind} = "{name}" is no algorithm of {kind}; try {", ".join(known)}'
+            f'software.{kind} = "{name}" is not an algorithm of {kind}; try {", ".join(known)}'
         )
 
 
@@ -142,7 +142,7 @@ class Software:
             or any(not 0 < s <= 1 for _, s in self.pair_share)
         ):
             raise MachineError(
-                f"software.pair_share = {[list(row) for row in self.pair_share]} wants rows of "
+                f"software.pair_share = {[list(row) for row in self.pair_share]} must be rows of "
                 "[links, share]: each count of links once, and shares above 0 and at most 1"
             )
 

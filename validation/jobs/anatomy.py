@@ -135,7 +135,7 @@ def predicted_anatomy(timeline: Timeline, grid: Grid, stage: int) -> Anatomy:
     others within a collective or a receive. Both count as exposed communication, so that predicted
     time is idle where the device waits for the host alone.
     """
-    rank = next(s.rank for s in timeline.spans if grid.coordinates(s.rank)["pipe"] == stage)
+    rank = next(s.rank for s in timeline.spans if grid.coordinates(s.rank)["pp"] == stage)
     spans = timeline.of_rank(rank)
     begin = min(span.start_s for span in timeline.spans)
     kernels = (_kernel(span, grid) for span in spans)

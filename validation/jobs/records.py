@@ -22,6 +22,7 @@ from topologies.files.schema import LEAST_NUMBER, MOST_NUMBER
 from validation.jobs.errors import LogError
 from validation.jobs.measured_job import LoggedSteps, MeasuredJob, numbered
 from validation.jobs.step_lines import by_clock
+from workload.plan_text import plan_now
 
 LOG = UserFile("log", LogError, constants=True)
 LONGEST = 2**20  # characters of a line in JSON
@@ -196,7 +197,7 @@ def read_run(record: Any, name: str) -> MeasuredJob:
         entries=tuple(LoggedSteps(n, n, s) for n, s in enumerate(seconds, start=1) if s),
         peak_bytes=_positive(record, "peak_bytes", name),
         batch=_batch(record),
-        plan=str(record.get("plan_string", "")),
+        plan=plan_now(str(record.get("plan_string", ""))),
         ranks=record["ranks"] if type(record.get("ranks")) is int else None,
     )
 
@@ -237,5 +238,5 @@ def _positive(record: Any, key: str, origin: str) -> float | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not LEAST_NUMBER < value < MOST_NUMBER:
-        raise LogError(f"{origin}: {key} = {value!r} is no number above 0")
+        raise LogError(f"{origin}: {key} = {value!r} is not a number above 0")
     return float(value)

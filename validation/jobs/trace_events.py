@@ -73,7 +73,7 @@ class TraceEvents:
             while self._member():
                 yield from self._events()
         else:
-            self._refuse("is no trace: it begins with neither { nor [")
+            self._refuse("is not a trace: it begins with neither { nor [")
 
     def _member(self) -> bool:
         """Read on to the list of events; False at the end of the object."""

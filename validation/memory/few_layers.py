@@ -29,7 +29,7 @@ def least_bytes(job: Job) -> int:
     gpt, plan = job.gpt, job.plan
     habits = habits_in_memory(job.stack, plan)
     less = _fewest(gpt, plan) - FEW
-    if plan.pipe == 1 or less < 2 or not _is_even(gpt) or habits.held.updates_in_groups(gpt, plan):
+    if plan.pp == 1 or less < 2 or not _is_even(gpt) or habits.held.updates_in_groups(gpt, plan):
         return 0
     small, large = (plan_bytes(*_with_less(gpt, plan, by), habits) for by in (less, less - 1))
     return small + less * (large - small)
@@ -45,11 +45,11 @@ def _fewest(gpt: GPT, plan: Plan) -> int:
     if plan.stage_layers:
         return min(plan.stage_layers)
     ends = 2 if plan.ends_as_layers else 0
-    return (gpt.layers + ends) // (plan.pipe * plan.interleave) - ends // 2
+    return (gpt.layers + ends) // (plan.pp * plan.vpp) - ends // 2
 
 
 def _with_less(gpt: GPT, plan: Plan, by: int) -> tuple[GPT, Plan]:
     """A model and a plan of which each chunk has so many layers less."""
     each = tuple(layers - by for layers in plan.stage_layers)
-    shorter = replace(gpt, layers=gpt.layers - by * plan.pipe * plan.interleave)
+    shorter = replace(gpt, layers=gpt.layers - by * plan.pp * plan.vpp)
     return shorter, replace(plan, stage_layers=each)

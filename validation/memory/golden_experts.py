@@ -56,9 +56,9 @@ def fields_of(cells: Mapping[str, str], whole: Whole) -> dict[str, Any]:
 def words_of(cells: Mapping[str, str], whole: Whole) -> dict[str, Any]:
     """The plan's words on experts."""
     expert, x = whole("ep", 1), whole("tp", 1)
-    words: dict[str, Any] = {"expert": expert}
+    words: dict[str, Any] = {"ep": expert}
     if (within := whole("etp", x)) != x:
-        words["expert_tensor"] = within
+        words["etp"] = within
     if expert > 1 and (name := DISPATCHERS[cells["dispatcher"]]):
         words["dispatcher"] = name
     return words

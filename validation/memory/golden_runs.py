@@ -174,25 +174,25 @@ class GoldenRun:
     def words(self) -> dict[str, Any]:
         """The plan in the words of a user."""
         chosen = dict(part.partition("=")[::2] for part in self.cells["optimizer"].split("|"))
-        x, pipe = self._whole("tp"), self._whole("pp")
-        cp, interleave = self._whole("cp", 1), self._whole("vpp", 1)
-        words: dict[str, Any] = {"x": x, "pipe": pipe, "cp": cp, "data": "rest"}
-        words["interleave"] = interleave if pipe > 1 else 1
-        words["micro_batch"] = self._whole("micro_batch")
+        tp, pp = self._whole("tp"), self._whole("pp")
+        cp, vpp = self._whole("cp", 1), self._whole("vpp", 1)
+        words: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "dp": "rest"}
+        words["vpp"] = vpp if pp > 1 else 1
+        words["mbs"] = self._whole("micro_batch")
         if self.cells["optimizer"].startswith(MUON):
             words["optimizer"] = "muon"
         words["zero"] = 3 if self.cells["fsdp"] != "none" else int(chosen.get("dist", 0))
         copies = int(chosen.get("instances", 1))
         if copies > 1:
-            words["shard"] = self._devices // (x * pipe * cp * copies)
-        words["sequence_parallel"] = self._has("sequence_parallel") and x > 1
+            words["shard"] = self._devices // (tp * pp * cp * copies)
+        words["sp"] = self._has("sequence_parallel") and tp > 1
         words["attention"] = attention(self.cells)
         words["recompute"] = golden_recompute.recomputes(self.cells)
         reduced = chosen.get("overlap_grad_reduce") == "1"
         words["overlap"] = (
             "oar",
             *(["dp"] if reduced else []),
-            *(["pp"] if interleave > 1 else []),
+            *(["pp"] if vpp > 1 else []),
         )
         words |= golden_stages.words_of(self.cells, *self._split)
         if "fp8" in self.cells["precision"]:

@@ -17,19 +17,19 @@ FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-la
 EMBEDDING, LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
 
 
-def refusal(cells: Cells, layers: int, pipe: int, chunks: int) -> str | None:
+def refusal(cells: Cells, layers: int, pp: int, chunks: int) -> str | None:
     """Why the split cannot be read, if so."""
-    if pipe == 1:
+    if pp == 1:
         return None
     if text := layout(cells):
         given = len(layout_of(text).layers)
-        return None if given % pipe == 0 else f"a layout of {given} chunks for {pipe} stages"
+        return None if given % pp == 0 else f"a layout of {given} chunks for {pp} stages"
     first, last = number(cells, FIRST), number(cells, LAST)
-    between = pipe - (first is not None) - (last is not None)
+    between = pp - (first is not None) - (last is not None)
     left = layers - (first or 0) - (last or 0)
     ends = is_set(cells, EMBEDDING) + is_set(cells, LOSS)
     if first is None and last is None:
-        uneven = ends == 1 and (layers + 1) % (pipe * chunks)
+        uneven = ends == 1 and (layers + 1) % (pp * chunks)
         return (
             "layers, with the embedding or loss as one more, that do not divide over stages"
             if uneven
@@ -42,21 +42,21 @@ def refusal(cells: Cells, layers: int, pipe: int, chunks: int) -> str | None:
     return None
 
 
-def words_of(cells: Cells, layers: int, pipe: int, chunks: int) -> dict[str, Any]:
+def words_of(cells: Cells, layers: int, pp: int, chunks: int) -> dict[str, Any]:
     """The plan's words on uneven stages; none where they are even."""
-    if pipe == 1:
+    if pp == 1:
         return {}
     if text := layout(cells):
         chunk_layers = layout_of(text).layers
-        return {"interleave": len(chunk_layers) // pipe, "stage_layers": _joined(chunk_layers)}
+        return {"vpp": len(chunk_layers) // pp, "stage_layers": _joined(chunk_layers)}
     first, last = number(cells, FIRST), number(cells, LAST)
     ends = is_set(cells, EMBEDDING), is_set(cells, LOSS)
     if first is not None or last is not None:
-        return {"stage_layers": _joined(uneven_stages(layers, pipe, chunks, first, last))}
+        return {"stage_layers": _joined(uneven_stages(layers, pp, chunks, first, last))}
     if all(ends):
         return {"ends_as_layers": True}
     if any(ends):
-        own = [(layers + 1) // (pipe * chunks)] * (pipe * chunks)
+        own = [(layers + 1) // (pp * chunks)] * (pp * chunks)
         own[0 if ends[0] else -1] -= 1
         return {"stage_layers": _joined(own)}
     return {}

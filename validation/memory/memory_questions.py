@@ -142,7 +142,7 @@ def _measures() -> list[dict[str, Any]]:
 
 def _asked_of_golden(run: GoldenRun) -> Asked:
     job = run.job
-    return Asked(job, run.machine, job.plan.pipe - 1)
+    return Asked(job, run.machine, job.plan.pp - 1)
 
 
 def _asked_of_published(run: PublishedRun) -> Asked:
@@ -152,7 +152,7 @@ def _asked_of_published(run: PublishedRun) -> Asked:
 def answer(asked: Asked) -> Answer:
     """Predict the peak of what is asked, and play the allocator's part."""
     job, machine = asked.job, asked.machine
-    stages = range(job.plan.pipe) if asked.stage is None else (asked.stage,)
+    stages = range(job.plan.pp) if asked.stage is None else (asked.stage,)
     habits = job.stack.kernels(job.gpt, job.plan, machine).habits
     own = habits_in_memory(job.stack, job.plan)
     own = replace(own, fp8_transposes=habits.fp8_transposes)  # which depends on the device
@@ -174,4 +174,4 @@ def _few_micro_batches(plan: Plan) -> Plan:
     """The plan with no more micro-batches than twice its stages: later ones find the blocks of
     earlier ones."""
     each = plan.batch // plan.micro_batches
-    return replace(plan, batch=each * min(plan.micro_batches, 2 * plan.pipe))
+    return replace(plan, batch=each * min(plan.micro_batches, 2 * plan.pp))

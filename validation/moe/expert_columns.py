@@ -52,8 +52,8 @@ def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:
     if expert == 1:
         return {}
     gathers = run.text("dispatcher").lower().replace("_", "").replace("-", "") == "allgather"
-    given = {"expert": expert} | ({"dispatcher": "all_gather"} if gathers else {})
-    return given | ({"expert_tensor": within} if within != x else {})
+    given = {"ep": expert} | ({"dispatcher": "all_gather"} if gathers else {})
+    return given | ({"etp": within} if within != x else {})
 
 
 def recipe_words(run: PublishedRun) -> dict[str, Any]:

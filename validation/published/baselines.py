@@ -38,7 +38,7 @@ def ideal_of(run: PublishedRun, case: Case, machine: Machine) -> Ideal | None:
     plan, gpt, fp8 = case.job.plan, case.asked, case.job.stack.fp8
     full = plan.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
-    bubble = (plan.pipe - 1) / (plan.interleave * plan.micro_batches)
+    bubble = (plan.pp - 1) / (plan.vpp * plan.micro_batches)
     dtype = "fp8" if fp8 else "bf16"
     device_peak = peak_flops_per_s(machine, "bf16")
     peak = gpus * device_peak * (FP8_OVER_BF16 if fp8 else 1.0)

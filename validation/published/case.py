@@ -32,6 +32,7 @@ from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
 
+GRID = {"tp": "x", "y": "y", "z": "z"}  # an axis by its letter in columns
 NO_PLAN, UNSUPPORTED = "no plan", "unsupported"
 OUT_OF_MEMORY = "oom"  # the status of a row whose run did not fit
 # From a model, a machine, a number of devices, a batch, and the keys of a plan that the framework
@@ -95,11 +96,11 @@ def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
     has no y and no z unless its dialect says so."""
     keys = _plan_keys(run, dialect, gpt, run.whole("tp") or 1)
     keys.pop("precision", None)
-    fixed = {"schedule": "1f1b", "interleave": run.whole("vpp") or 1, "sequence_parallel": False}
+    fixed = {"schedule": "1f1b", "vpp": run.whole("vpp") or 1, "sp": False}
     fixed |= {"order": USUAL}  # as all these frameworks number their ranks
     fixed |= {} if dialect.has_grid else {"y": 1, "z": 1}
-    columns = {"tp": "x", "pp": "pipe", "dp": "data", "micro_batch": "micro_batch"}
-    known = {key: run.whole(column) for column, key in columns.items()}
+    columns = {"tp": "tp", "pp": "pp", "dp": "dp", "mbs": "micro_batch"}
+    known = {key: run.whole(column) for key, column in columns.items()}
     return fixed | {key: size for key, size in known.items() if size} | keys
 
 
@@ -111,7 +112,7 @@ def case_as_read(run: PublishedRun) -> Case:
     gpt = _gpt(run, dialect, remarks)
     words, scale = _plan_words(run, dialect, gpt, remarks)
     job = job_of(gpt, words, dialect.stack)
-    gpt = dialect.stack.model(gpt, job.plan.x)
+    gpt = dialect.stack.model(gpt, job.plan.tp)
     return Case(gpt, words, job, scale, tuple(remarks))
 
 
@@ -167,14 +168,14 @@ def _degrees(run: PublishedRun) -> dict[str, int]:
     """The row's parallel degrees; those that are not given are 1, but the last one follows."""
     gpus = _needed(run, "gpus_total")
     if run.text("gx"):
-        grid = {axis: run.whole(f"g{axis}") or 1 for axis in "xyz"}
-        degrees = {**grid, "pp": run.whole("pp") or 1, "cp": 1}
+        degrees = {axis: run.whole(f"g{word}") or 1 for axis, word in GRID.items()}
+        degrees |= {"pp": run.whole("pp") or 1, "cp": 1}
     else:
-        degrees = {"x": _needed(run, "tp"), "y": 1, "z": 1, "pp": _needed(run, "pp")}
+        degrees = {"tp": _needed(run, "tp"), "y": 1, "z": 1, "pp": _needed(run, "pp")}
         degrees["cp"] = run.whole("cp") or 1
     used = math.prod(degrees.values())
-    degrees["data"] = run.whole("dp") or gpus // used
-    if used * degrees["data"] != gpus:
+    degrees["dp"] = run.whole("dp") or gpus // used
+    if used * degrees["dp"] != gpus:
         raise NoCaseError(NO_PLAN, f"the degrees' product is not gpus_total = {gpus}")
     return degrees
 
@@ -187,36 +188,35 @@ def _plan_words(
     if gpt.experts:
         _needed(run, "ep")
     batch, micro = _needed(run, "global_batch_seqs"), _needed(run, "micro_batch")
-    cp, data, pipe = degrees["cp"], degrees["data"], degrees["pp"]
+    pp, cp, dp = degrees["pp"], degrees["cp"], degrees["dp"]
     if gpt.sequence % cp:
         raise NoCaseError(UNSUPPORTED, f"cp={cp} does not divide the sequence of {gpt.sequence}")
-    per_cell = batch / (degrees["z"] * data)
+    per_cell = batch / (degrees["z"] * dp)
     count = max(math.ceil(per_cell / micro), 1)
     scale = per_cell / (count * micro)
     if scale != 1:
         remarks.append(f"{per_cell:g} sequences of a rank are not a multiple of {micro}")
-    keys = _plan_keys(run, dialect, gpt, degrees["x"])
-    interleave = run.whole("vpp") or 1
-    uneven = _stage_layers(gpt.layers, pipe * interleave)
+    keys = _plan_keys(run, dialect, gpt, degrees["tp"])
+    vpp = run.whole("vpp") or 1
+    uneven = _stage_layers(gpt.layers, pp * vpp)
     if "stage_layers" not in keys and uneven and SPLIT not in dialect.stack.plan:
         keys |= uneven
-    if keys.get("ends_as_layers") and (gpt.layers + 2) % (pipe * interleave):
+    if keys.get("ends_as_layers") and (gpt.layers + 2) % (pp * vpp):
         keys["ends_as_layers"] = False
-        keys |= _stage_layers(gpt.layers, pipe * interleave)
-    sizes = {**{axis: degrees[axis] for axis in "xyz"}, "data": data, "cp": cp, "pipe": pipe}
-    sizes["interleave"] = interleave if pipe > 1 else 1
-    sizes |= {"batch": count * micro * degrees["z"] * data, "micro_batch": micro}
-    sizes |= expert_words(run, degrees["x"])
+        keys |= _stage_layers(gpt.layers, pp * vpp)
+    sizes = {**degrees, "vpp": vpp if pp > 1 else 1}
+    sizes |= {"batch": count * micro * degrees["z"] * dp, "mbs": micro}
+    sizes |= expert_words(run, degrees["tp"])
     keys |= overlap_words(run, keys)
     return {**sizes, **keys}, scale
 
 
-def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[str, Any]:
+def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, tp: int) -> dict[str, Any]:
     """The plan's switches: the notes' come before the columns', those before the stack's."""
     stack = dialect.stack
     layers = max(gpt.layers // (run.whole("pp") or 1) // (run.whole("vpp") or 1), 1)
-    own = {"x": x} | ({"zero": run.whole("zero_stage")} if run.text("zero_stage") else {})
-    keys = stack.plan_defaults(layers, own) | {key: own[key] for key in own if key != "x"}
+    own = {"tp": tp} | ({"zero": run.whole("zero_stage")} if run.text("zero_stage") else {})
+    keys = stack.plan_defaults(layers, own) | {key: own[key] for key in own if key != "tp"}
     if run.text("recompute"):
         keys["recompute"] = stack.recompute(run.text("recompute"))
     if run.text("flash_attention"):
@@ -226,7 +226,7 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, x: int) -> dict[st
             keys[key] = run.text(key)
     if run.text("moments") and run.text("precision") == "bf16":  # elsewhere no plan has others
         keys["moments"] = run.text("moments")
-    keys["sequence_parallel"] = run.text("sequence_parallel") == "yes" and x > 1
+    keys["sp"] = run.text("sequence_parallel") == "yes" and tp > 1
     keys |= dialect.noted
     if keys["zero"] and (shard := _shard(run)):
         keys["shard"] = 0 if shard == (run.whole("dp") or 0) else shard

@@ -28,7 +28,7 @@ def command_of(run: PublishedRun) -> list[str]:
     except SimgptError as error:
         raise NoCommandError(str(error)) from None
     if case.scale != 1:
-        raise NoCommandError("its batch is no whole number of micro-batches for every rank")
+        raise NoCommandError("its batch is not a whole number of micro-batches for every rank")
     words = ["simgpt", "predict", model_text(case.asked), "-m", parts_text(parts)]
     words += ["-n", run.text("gpus_total"), "--stack", case.job.stack.name]
     return [*words, "--plan", plan_text(case)]

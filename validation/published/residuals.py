@@ -62,7 +62,7 @@ def recipe_of(outcome: Outcome) -> str:
     """The recipe of narrow formats in a row's plan.
 
     >>> from validation.published.runs import PublishedRun
-    >>> recipe_of(Outcome(PublishedRun({}), "predicted", plan="x=1,recipe=nvfp4,pipe=2"))
+    >>> recipe_of(Outcome(PublishedRun({}), "predicted", plan="tp=1,recipe=nvfp4,pp=2"))
     'nvfp4'
     """
     keys = dict(pair.split("=", 1) for pair in outcome.plan.split(",") if "=" in pair)

@@ -153,7 +153,7 @@ def runs_of(
     try:
         rows = list(csv.DictReader(lines))
     except csv.Error as error:
-        raise RunsError(f"{origin} is no CSV file: {error}") from None
+        raise RunsError(f"{origin} is not a CSV file: {error}") from None
     if not rows:
         raise RunsError(f"{origin} holds no rows below its header")
     missing = [column for column in NEEDED if column not in rows[0]]

@@ -110,7 +110,9 @@ def stored_errors(path: Path) -> dict[str, float]:
     document = _FILE.document(path)
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise StoredRunError(f"{path_shown(path)} is no {_FILE.noun}: it has no list under 'rows'")
+        raise StoredRunError(
+            f"{path_shown(path)} is not a {_FILE.noun}: it has no list under 'rows'"
+        )
     found = {}
     for row in (each for each in rows if isinstance(each, dict)):
         name, predicted, measured = (row.get(key) for key in _READ)

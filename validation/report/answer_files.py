@@ -115,7 +115,7 @@ class Reader:
 
     def _value(self, key: str) -> Any:
         if key not in self.document:
-            raise ReportError(f"{self.origin} has no {key}, so it is no answer of simgpt")
+            raise ReportError(f"{self.origin} has no {key}, so it is not an answer of simgpt")
         return self.document[key]
 
     def _refuse(self, key: str, wanted: str) -> Any:

@@ -13,6 +13,7 @@ from validation.checksums import CHECKSUM, checksum_of
 from validation.report.answer_files import ROWS as ROWS_FILE
 from validation.report.answer_files import Reader, ReportError, document_of, lines_of
 from validation.report.findings import Finding, Row, search_of, sweep_of
+from validation.report.former_answers import answer_now
 from validation.report.read_prediction import Answer, prediction_of
 from validation.report.whole_run.calendar import Calendar, calendar_of
 
@@ -74,7 +75,7 @@ def read_answers(paths: Sequence[Path]) -> Answers:
 
 def answers_in(document: Mapping[str, Any], origin: str) -> Answers:
     """Everything that one answer of a command holds, as it stands in JSON."""
-    return _answer(document, origin) or Answers()
+    return _answer(answer_now(document), origin) or Answers()
 
 
 def _folder(path: Path) -> Answers:
@@ -87,7 +88,7 @@ def _folder(path: Path) -> Answers:
         if each.suffix == ROWS:
             found += _file(each)
         elif each.suffix == ".json":
-            document = document_of(each)
+            document = answer_now(document_of(each))
             found += _answer(document, each.name) or Answers()
     return found
 
@@ -96,10 +97,10 @@ def _file(path: Path) -> Answers:
     if path.suffix == ROWS:
         study = _study(path.parent / STUDY)
         return _sweep(list(_rows(path, study)), study)
-    found = _answer(document_of(path), path.name)
+    found = _answer(answer_now(document_of(path)), path.name)
     if found is None:
         raise ReportError(
-            f"{path} is no answer of simgpt predict, search, sweep, why, plan-run, run or "
+            f"{path} is not an answer of simgpt predict, search, sweep, why, plan-run, run or "
             "validate with --json, nor a sweep's results.jsonl"
         )
     return found
@@ -108,7 +109,7 @@ def _file(path: Path) -> Answers:
 def _study(path: Path) -> Mapping[str, Any]:
     """What a sweep's folder says of its study."""
     document = document_of(path) if os.path.isfile(path) else None
-    return document if isinstance(document, dict) else {}
+    return answer_now(document) if isinstance(document, dict) else {}
 
 
 def _rows(path: Path, study: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
@@ -124,9 +125,9 @@ def _rows(path: Path, study: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
                 return
             raise
         if not isinstance(row, dict):
-            raise ReportError(f"{origin} is no row of a sweep")
+            raise ReportError(f"{origin} is not a row of a sweep")
         _check(row, origin, has_checksums)
-        yield origin, row
+        yield origin, answer_now(row)
 
 
 def _check(row: Row, origin: str, has_checksum: bool) -> None:

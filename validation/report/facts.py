@@ -15,7 +15,7 @@ from validation.report.read_prediction import Answer
 from validation.report.words import gib, hours, percent
 
 MOST_ROWS = 1000
-RANGE = "8 of 10 such steps"
+RANGE = "80 % range"
 DAY_S = 86_400
 SHORT = {FITS: "yes", TIGHT: "tight", DOES_NOT_FIT: "no"}  # verdicts in a column
 Column = tuple[str, Callable[[Answer], str]]
@@ -74,7 +74,7 @@ def _energy(
     """An energy; that of the devices where the nodes' part is not known."""
     whole, own = held.get(key), held.get(f"devices_{key}")
     if whole is None and own is not None:
-        return f"{what} of the devices alone", words(own)
+        return f"{what} (devices only)", words(own)
     return what, NO_POWER if whole is None else words(whole)
 
 

@@ -91,7 +91,7 @@ def search_of(document: Mapping[str, Any], origin: str) -> tuple[list[Answer], F
         rows = document.get(title) or []
         for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
             if not isinstance(row, dict):
-                raise ReportError(f"{origin}: {title} has something that is no plan")
+                raise ReportError(f"{origin}: {title} has something that is not a plan")
             machine = document.get("machine", row.get("machine"))
             answer = prediction_of(
                 {**row, **shared, "machine": machine}, origin, f"{word} {number}", title

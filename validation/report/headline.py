@@ -123,7 +123,7 @@ def _value(measure: str, answer: Answer) -> str:
 
 
 def _of(answer: Answer) -> str:
-    return f"It is that of {answer.model} on {_where(answer)}, {_how(answer)}."
+    return f"{answer.model} on {_where(answer)}, {_how(answer)}."
 
 
 def _scaling(finding: Finding, reach: Reach) -> Headline:
@@ -162,7 +162,7 @@ def _ended(calendar: Calendar) -> Headline:
     """When a whole run ends."""
     low, middle, high = calendar.ends
     question = f"When is the training of {calendar.model} on {calendar.where} done?"
-    sentence = f"Started on {calendar.start}; 8 of 10 such runs end from {low} to {high}."
+    sentence = f"Started on {calendar.start}; 80 % of such runs end between {low} and {high}."
     return Headline(question, middle, sentence, None)
 
 

@@ -30,13 +30,13 @@ PLANS = 10
 SAME = 1e-6
 LEAST_POINTS = 3  # of a scatter
 STILL = "The whole step, and some ops close up."
-WHISKERS = " Lines at the ends of bars are the range of 8 of 10 such steps."
+WHISKERS = " Whiskers: 80 % range."
 SCATTER = "The step against the peak memory per device; points that do not fit are hollow."
 MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
 NOMINAL = (
-    "How long links are in use at their nominal rate, were every collective a ring over the "
-    "fewest links (topologies/collectives/link_loads.py)."
+    "Link utilisation if every collective were a ring over the fewest links "
+    "(topologies/collectives/link_loads.py)."
 )
 
 
@@ -54,9 +54,7 @@ def predictions(answers: Answers, about: Answer | None, prefix: str = "") -> Sec
         texts.append(f"Taken for granted: {EVENLY}.")
     texts += _order(answers, found) if len(found) > 1 else []
     if len(found) > len(bars):
-        left = len(found) - len(bars)
-        drawn = several(len(bars), "bar")
-        texts.append(f"Of {len(found):,} predictions {left:,} are not among the {drawn}.")
+        texts.append(f"{len(bars):,} of {len(found):,} predictions shown.")
     if len(found) > len(rows):
         texts.append(f"Of {len(found):,} predictions {len(rows):,} are listed.")
     explained = any(answer.why for answer in found)
@@ -72,7 +70,7 @@ def _basis(bars: Sequence[Answer], about: Answer | None) -> list[str]:
     first = about if about in bars else bars[0]
     if first is None or not (first.basis and first.range_s):
         return []
-    which = "8 of 10 such steps" if len(bars) == 1 else f"8 of 10 steps of the plan {first.plan}"
+    which = "80 % range" if len(bars) == 1 else f"80 % range of the plan {first.plan}"
     return [f"{which}: {first.basis}."]
 
 
@@ -82,7 +80,7 @@ def _drawings(
     """The bars, and step time against memory where there are points enough."""
     bold = "; the answer is in bold" if len(bars) > 1 and about else ""
     ranged = any(answer.range_s for answer in bars)
-    words = f"What a step goes to{bold}.{WHISKERS if ranged else ''}"
+    words = f"Where the time goes{bold}.{WHISKERS if ranged else ''}"
     drawings = [Drawing(f"{prefix}breakdown", breakdown(bars, found, about), words)]
     if len(found) >= LEAST_POINTS:
         figure = figures.scatter(found, about)
@@ -283,8 +281,8 @@ def reasons(why: Mapping[str, Any]) -> Section | None:
             PageTable(
                 (str(why["along"]), "time", "share"), path, caption=f"from {why['path_basis']}"
             ),
-            PageTable(("a machine twice as good", "step", "saves"), better),
-            PageTable(("the plan with", "step", "saves"), plans[:PLANS]),
+            PageTable(("if the hardware were 2x better", "step", "saves"), better),
+            PageTable(("neighbouring plans", "step", "saves"), plans[:PLANS]),
         ],
     )
 

@@ -134,7 +134,7 @@ def _of_fields(run: SeedRun) -> Iterator[Prediction]:
     """Those of all combinations that are legal and fit."""
     machine, stack = load_machine(run.machine), load_stack(run.stack)
     for values in product(*run.candidates.values()):
-        words = {"data": "rest", "batch": run.batch, **run.plan}
+        words = {"dp": "rest", "batch": run.batch, **run.plan}
         words |= dict(zip(run.candidates, values, strict=True))
         try:
             job = job_of(find_model(run.model), words, stack, devices=run.devices)

@@ -82,8 +82,8 @@ WITHOUT_BOUNDS = WITH_PLACES  # whose ops are others than those that a search bo
 
 def dispatcher_refusal(plan: Plan) -> str:
     """Why a plan cannot have its dispatcher; "" where it can."""
-    if plan.dispatcher not in (USUAL, *WITH_PLACES) and plan.expert == 1:
-        return "has no rows to send: with expert=1 every rank has all experts"
+    if plan.dispatcher not in (USUAL, *WITH_PLACES) and plan.ep == 1:
+        return "has no rows to send: with ep=1 every rank has all experts"
     return ""
 
 
@@ -91,11 +91,11 @@ def fp8_refusal(plan: Plan) -> str:
     """Why a plan cannot send rows in 8 bits; "" where it can, or does not."""
     if not plan.fp8_dispatch:
         return ""
-    if plan.expert == 1:
-        return "has no rows to send: with expert=1 every rank has all experts"
+    if plan.ep == 1:
+        return "has no rows to send: with ep=1 every rank has all experts"
     if plan.dispatcher in (ALL_GATHER, *WITH_PLACES):
         return (
-            f"wants a dispatcher that sends rows by number, not dispatcher={plan.dispatcher}: "
+            f"needs a dispatcher that sends rows by number, not dispatcher={plan.dispatcher}: "
             f"{USUAL}, {ALL_TO_ALL}, {HIERARCHICAL} or {ONCE}"
         )
     return recipe_refusal(plan.recipe)

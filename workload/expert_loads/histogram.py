@@ -129,8 +129,8 @@ def most_rows(gpt: GPT, layer: int, rows: int, ranks: int) -> int:
 
 def dispatched_tokens(gpt: GPT, plan: Plan) -> int:
     """The tokens of a micro-batch that a rank dispatches to a layer's experts."""
-    rows = plan.micro_batch * gpt.sequence // plan.context
-    return rows * plan.expert_parts // plan.x
+    rows = plan.mbs * gpt.sequence // plan.cp
+    return rows * plan.expert_parts // plan.tp
 
 
 def dispatched_rows(gpt: GPT, plan: Plan) -> int:

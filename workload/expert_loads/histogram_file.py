@@ -43,8 +43,8 @@ def histogram_of(document: Any, gpt: GPT, origin: str) -> Histogram:
         raise ModelError(f"{origin} says how experts are chosen, and {gpt.name} has none")
     if not isinstance(document, dict) or ("tokens" in document) == ("layers" in document):
         raise ModelError(
-            f"{origin} is no routing histogram: it should have tokens = [4, 2, 1, 1], or a table "
-            "layers of such lists, and not both"
+            f"{origin} is not a routing histogram: it should have tokens = [4, 2, 1, 1], or a "
+            "table layers of such lists, and not both"
         )
     for key in document:
         if key not in KEYS:

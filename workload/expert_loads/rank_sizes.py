@@ -23,12 +23,12 @@ def sizes_of_ranks(program: Program) -> list[Sequence[int]]:
     if not isinstance(gpt, RoutedGPT) or not ragged:
         return [usual]
     layers = sorted(set(ragged.values()))
-    loads = {layer: gpt.histogram.of_ranks(layer, plan.expert) for layer in layers}
+    loads = {layer: gpt.histogram.of_ranks(layer, plan.ep) for layer in layers}
     most = [max(loads[layer]) for layer in layers]
-    ranks = _undominated([tuple(loads[layer][r] for layer in layers) for r in range(plan.expert)])
+    ranks = _undominated([tuple(loads[layer][r] for layer in layers) for r in range(plan.ep)])
     if ranks == [tuple(most)]:
         return [usual]
-    sent, found = dispatched_rows(gpt, plan) * plan.expert, list[Sequence[int]]()
+    sent, found = dispatched_rows(gpt, plan) * plan.ep, list[Sequence[int]]()
     for rank in ranks:
         own = dict(zip(layers, rank, strict=True))
         rows = {layer: -(-sent * own[layer] // sum(loads[layer])) for layer in layers}

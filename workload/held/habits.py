@@ -67,7 +67,7 @@ class Held:
             return True
         if not (self.step_copies and self.sub_group and plan.zero == 3):
             return False
-        ranks = plan.x * plan.y * plan.z * plan.context * (plan.shard or plan.data)
+        ranks = plan.tp * plan.y * plan.z * plan.cp * (plan.shard or plan.dp)
         return gpt.parameters * UNEVEN > self.sub_group * ranks
 
 

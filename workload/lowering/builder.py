@@ -47,8 +47,8 @@ class Builder(OpWriter):
         self.sharding = sharding_of(plan, sums_whole=once_a_step)
         self.sharding_of_experts = sharding_of(plan, of_experts=True, sums_whole=once_a_step)
         self.expert_axes, self.expert_tensor_axes = plan.expert_axes, plan.expert_tensor_axes
-        self.tokens = gpt.sequence // plan.context  # of a sequence, on one rank
-        self.rows = plan.micro_batch * self.tokens
+        self.tokens = gpt.sequence // plan.cp  # of a sequence, on one rank
+        self.rows = plan.mbs * self.tokens
         self.wide = "fp64" if plan.precision == "fp64" else "fp32"
         self.summed = "bf16" if plan.gradients == "bf16" else self.wide
         self.masters = states.master_dtype(plan, self.wide)
@@ -196,7 +196,7 @@ class Builder(OpWriter):
         shape = self._tile(layout)
         if layout.flat:
             shape = ((prod(shape) + layout.tail) // self.grid.size(*layout.flat),)
-        copies = self.grid.ranks // self.grid.pipe // self._parts(layout) * stages * self.copies
+        copies = self.grid.ranks // self.grid.pp // self._parts(layout) * stages * self.copies
         for name in names:
             self.add(Buffer(name, shape, dtype, role, stays, copies, parameter, owner))
 

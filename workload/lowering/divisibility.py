@@ -20,21 +20,21 @@ MOST = 4096  # of the lesser one of two that make a width, where divisors are lo
 
 def check(gpt: GPT, plan: Plan) -> None:
     """Refuse a plan that does not divide the model, naming what would, or cannot have its loss."""
-    x, y = plan.x, plan.y
+    x, y = plan.tp, plan.y
     chunk_layers(gpt, plan)
     groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
     states = {"ssm_heads": gpt.ssm_heads, "ssm_groups": gpt.ssm_groups} if gpt.ssm_heads else {}
-    _divides("x", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn, **states})
+    _divides("tp", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn, **states})
     _divides("y", y, {"hidden": gpt.hidden})
-    if plan.context > 1:
-        _divides("context", plan.context, {"sequence": gpt.sequence}, times=("2", 2))
+    if plan.cp > 1:
+        _divides("cp", plan.cp, {"sequence": gpt.sequence}, times=("2", 2))
     if plan.context_heads > 1:
-        _divides("context_heads", plan.context_heads, {"heads": gpt.heads, **groups}, ("x", x))
-    if plan.context > 1 and plan.context_kind == "ulysses":
-        _divides("context", plan.context, {"heads": gpt.heads, **groups}, times=("x", x))
-    if plan.sequence_parallel:
-        rows = plan.micro_batch * gpt.sequence // plan.context
-        _divides("x", x, {"the rows of a micro-batch": rows})
+        _divides("context_heads", plan.context_heads, {"heads": gpt.heads, **groups}, ("tp", x))
+    if plan.cp > 1 and plan.context_kind == "ulysses":
+        _divides("cp", plan.cp, {"heads": gpt.heads, **groups}, times=("tp", x))
+    if plan.sp:
+        rows = plan.mbs * gpt.sequence // plan.cp
+        _divides("tp", x, {"the rows of a micro-batch": rows})
     _check_loss(gpt, plan)
     dense_layers = gpt.layers - moe.layers_with_experts(gpt)
     if why := recomputation_refusal(gpt, dense_layers, plan.recompute):
@@ -63,7 +63,7 @@ def check(gpt: GPT, plan: Plan) -> None:
 def _check_loss(gpt: GPT, plan: Plan) -> None:
     """Refuse a loss in chunks that are not equal, or that no kernel makes."""
     if plan.loss_chunks > 1:
-        rows = plan.micro_batch * gpt.sequence // plan.context
+        rows = plan.mbs * gpt.sequence // plan.cp
         _divides("loss_chunks", plan.loss_chunks, {"the rows of a micro-batch": rows})
     said = f"loss_chunks={plan.loss_chunks}" if plan.loss_chunks > 1 else f"loss={plan.loss}"
     if gpt.mtp_layers and said != "loss=plain":
@@ -71,10 +71,10 @@ def _check_loss(gpt: GPT, plan: Plan) -> None:
             f"{said} does not support multi-token prediction, and {gpt.name} has mtp_layers="
             f"{gpt.mtp_layers}; leave {said} out"
         )
-    if plan.loss == "fused" and plan.x * plan.y > 1:
+    if plan.loss == "fused" and plan.tp * plan.y > 1:
         raise PlanCannotRunError(
-            f"loss=fused is one kernel over a token's whole vocabulary, which x={plan.x} and "
-            f"y={plan.y} split; take x=1 and y=1, or loss_chunks alone"
+            f"loss=fused is one kernel over a token's whole vocabulary, which tp={plan.tp} and "
+            f"y={plan.y} split; take tp=1 and y=1, or loss_chunks alone"
         )
 
 
@@ -90,18 +90,18 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
     if why := model_refusal(gpt, plan):
         raise PlanCannotRunError(f"dispatcher={plan.dispatcher} {why}")
     if not gpt.experts:
-        if plan.expert > 1 or plan.expert_tensor:
+        if plan.ep > 1 or plan.etp:
             raise PlanCannotRunError(
-                f"expert={plan.expert} splits experts, and {gpt.name} has none; leave it out"
+                f"ep={plan.ep} splits experts, and {gpt.name} has none; leave it out"
             )
         return
     _check_blocks_of_experts(gpt, plan)
     if gpt.expert_latent:
         _check_latent_columns(gpt, plan)
-    _divides("expert", plan.expert, {"experts": gpt.experts})
+    _divides("ep", plan.ep, {"experts": gpt.experts})
     _divides(_axis_of_parts(plan), plan.expert_parts, {"expert_ffn": gpt.expert_ffn})
     if gpt.shared_ffn:
-        _divides("x", plan.x, {"shared_ffn": gpt.shared_ffn})
+        _divides("tp", plan.tp, {"shared_ffn": gpt.shared_ffn})
     if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
@@ -111,7 +111,7 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
 
 def _axis_of_parts(plan: Plan) -> str:
     """The field of the plan that says into how many parts an expert's matrices are cut."""
-    return "expert_tensor" if plan.expert_tensor else "x"
+    return "etp" if plan.etp else "tp"
 
 
 def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:

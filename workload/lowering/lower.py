@@ -65,7 +65,7 @@ def lower_slots(
     """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
-    once = habits.once_a_step and plan.pipe > 1 and plan.zero > 1
+    once = habits.once_a_step and plan.pp > 1 and plan.zero > 1
     b = Builder(gpt, plan, stage, habits.held, once_a_step=once)
     chunks = Chunks(b, early_stop=habits.early_stop, keeps=keeps)
     declare(b, chunks)

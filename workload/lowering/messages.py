@@ -41,7 +41,7 @@ class Messages:
         self, b: Builder, chunks: Chunks, order: Sequence[Slot], habits: Habits = NO_HABITS
     ) -> None:
         self._b = b
-        self._scattered = habits.scatter_gather if rows.parts(b) == 1 < b.grid.x else ()
+        self._scattered = habits.scatter_gather if rows.parts(b) == 1 < b.grid.tp else ()
         self._chunks = chunks
         self._order = order
         self._how = order_of_messages(habits.messages, b.plan)
@@ -51,7 +51,7 @@ class Messages:
             sends=[self._sends(slot) for slot in order],
             turned=[self._turned(slot) for slot in order],
             stage=b.stage,
-            stages=b.plan.pipe,
+            stages=b.plan.pp,
             paired=b.plan.in_pairs,
         )
         self._gaps = line.gaps(self._how)
@@ -79,7 +79,7 @@ class Messages:
             return [], source
         b.block, label = self._block(slot), self._arrival(slot)
         whole = b.tensor(f"{label}.whole", (b.rows, b.gpt.hidden // b.grid.y))
-        b.collective(f"{label}.gather", "all_gather", [source], [whole], "x")
+        b.collective(f"{label}.gather", "all_gather", [source], [whole], "tp")
         return b.ops, whole
 
     def scattered(self, number: int) -> list[Op]:
@@ -163,7 +163,7 @@ class Messages:
 
     def _shape(self, slot: Slot) -> tuple[int, int]:
         b = self._b
-        parts = b.grid.x if _direction(slot) in self._scattered else rows.parts(b)
+        parts = b.grid.tp if _direction(slot) in self._scattered else rows.parts(b)
         return b.rows // parts, b.gpt.hidden // b.grid.y
 
     def _stream(self, slot: Slot, label: str) -> str:

@@ -188,7 +188,7 @@ class OpWriter:
         forward, way = ((peer > 0) == (kind == "send")) != turned, {TURNED: True} if turned else {}
         direction = ".".join([FORWARD if forward else BACKWARD, *way])
         moved = self.buffers[(reads or writes)[0]]
-        link = (self.stage + min(peer, 0)) % self.grid.pipe
+        link = (self.stage + min(peer, 0)) % self.grid.pp
         operands = {"reads": tuple(reads), "writes": tuple(writes)}
         self._append(
             label,
@@ -197,7 +197,7 @@ class OpWriter:
             kind=kind,
             **operands,
             stream=f"{kind}.{direction}",
-            axes=("pipe",),
+            axes=("pp",),
             nbytes=moved.nbytes,
             dtype=moved.dtype,
             attributes={"tag": tag, "peer": peer, "link": link, **way},

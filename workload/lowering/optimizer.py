@@ -42,8 +42,8 @@ def finish(b: Builder, launches_of_slice: int = 0) -> None:
         _clip(b)
     update(b)
     balance.move_biases(b)
-    if launches_of_slice and b.grid.data > 1:
-        _handle_slices(b, launches_of_slice * b.grid.data)
+    if launches_of_slice and b.grid.dp > 1:
+        _handle_slices(b, launches_of_slice * b.grid.dp)
 
 
 def _drop_gathered(b: Builder) -> None:

@@ -27,7 +27,7 @@ from workload.program import Program
 from workload.sizes.symbolic import Formulas, evaluated, has_formulas
 from workload.structure import Structure
 
-PLAN_SIZES = (*WITHIN_STAGE, "expert", "batch", "micro_batch")
+PLAN_SIZES = (*WITHIN_STAGE, "ep", "batch", "mbs")
 GPT_SIZES = ("hidden", "heads", "ffn", "sequence", "vocab", "kv_heads", "head_width")
 NAMES = ("name", "source")
 MOST_OPS = 100_000  # kept, of all programs together: some 150 MB
@@ -85,7 +85,7 @@ def _key(gpt: GPT, plan: Plan) -> Key:
     other = (field.name for field in fields(plan) if field.name not in {*PLAN_SIZES, "order"})
     experts = plan.expert_tensor_axes, plan.expert_axes, plan.expert_copies
     own = [*(getattr(plan, name) for name in other), sharding_of(plan), *experts]
-    wide = [getattr(plan, axis) > 1 for axis in (*WITHIN_STAGE, "expert")]
+    wide = [getattr(plan, axis) > 1 for axis in (*WITHIN_STAGE, "ep")]
     known = {*GPT_SIZES, *NAMES}
     rest = (getattr(gpt, field.name) for field in fields(gpt) if field.name not in known)
     return (*own, *wide, *rest)

@@ -13,7 +13,7 @@ from workload.grid import axes_of
 from workload.plan import Plan
 
 Axes = tuple[str, ...]
-PART_OF = {"shard": "data", "expert_copies": "data", "expert_shard": "data"}
+PART_OF = {"shard": "dp", "edp": "dp", "edp_shard": "dp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ def sharding_of(plan: Plan, *, of_experts: bool = False, sums_whole: bool = Fals
     With `sums_whole` gradients are not split over S, whatever `zero` says.
     """
     z = ("z",)
-    part = "shard" if 0 < plan.shard < plan.data else "data"
+    part = "shard" if 0 < plan.shard < plan.dp else "dp"
     alike = plan.grid.replicas_of("weights")
-    shards: Axes = ("context", part)
+    shards: Axes = ("cp", part)
     if of_experts and plan.folds_experts:
         alike = plan.expert_copies
-        shards = *alike[:-1], "expert_shard" if part == "shard" else alike[-1]
+        shards = *alike[:-1], "edp_shard" if part == "shard" else alike[-1]
     over = tuple(axis for axis in shards if plan.grid.size(axis) > 1)
-    places = {"z", "context", "data", *(_whole(axis) for axis in over)}
+    places = {"z", "cp", "dp", *(_whole(axis) for axis in over)}
     fastest = tuple(axis for axis in axes_of(plan.order) if axis in places)
     if not plan.zero or not over:
         return Sharding(z, z, z, (), alike, fastest)
@@ -74,7 +74,7 @@ def sharding_of(plan: Plan, *, of_experts: bool = False, sums_whole: bool = Fals
 def _whole(axis: str) -> str:
     """The axis that one is a part of, or itself.
 
-    >>> _whole("outer_x"), _whole("expert_copies"), _whole("z")
+    >>> _whole("outer_tp"), _whole("edp"), _whole("z")
     ('x', 'data', 'z')
     """
     return PART_OF.get(axis, axis.removeprefix("outer_"))

@@ -30,7 +30,7 @@ def model_from_table(table: Any, origin: str, *, name: str) -> GPT:
     out is as GPT-2 has it.
     """
     if not isinstance(table, dict):
-        raise ModelError(f"{origin} is no model: it should be a table of keys such as layers")
+        raise ModelError(f"{origin} is not a model: it should be a table of keys such as layers")
     table = _as_texts(table)
     _check_kinds(table, origin)
     needed = ["layers", "hidden", "heads", "sequence", "vocab"]

@@ -123,5 +123,5 @@ def refusals(gpt: GPT) -> list[str]:
         found.append(f"mtp_pattern={gpt.mtp_pattern} needs pattern")
     for key in ("expert_every", "global_every"):
         if gpt.mtp_shared and getattr(gpt, key) > 1:
-            found.append(f"mtp_shared=true goes with depths that are alike, not {key}")
+            found.append(f"mtp_shared=true needs equal depths, not {key}")
     return found

@@ -125,7 +125,8 @@ def _numbers(text: str, method: str, words: list[str]) -> Iterator[tuple[str, fl
         if key not in NUMBERS[method]:
             known = ", ".join(NUMBERS[method])
             raise ModelError(
-                f"rope_scaling={shown(text)}: {shown(key)} is no number of {method}; it has {known}"
+                f"rope_scaling={shown(text)}: {shown(key)} is not a number of {method}; it has "
+                f"{known}"
             )
         try:
             yield key, float(value)

@@ -135,11 +135,11 @@ def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
 
 def shards(sizes: Sizes, least: int) -> Any:
     """Whether data or context shards what ZeRO shards from a stage on."""
-    wide = (sizes["data"] > 1) & (sizes["shard"] > 1) | (sizes["context"] > 1)
+    wide = (sizes["dp"] > 1) & (sizes["shard"] > 1) | (sizes["cp"] > 1)
     return wide & (sizes["zero"] >= least)
 
 
 def summed_at_end(sizes: Sizes) -> Any:
     """Whether gradients are left to be summed over copies or over S: those over rows of x too."""
-    left = (sizes["zero"] < 3) | (sizes["data"] > sizes["shard"])
-    return (((sizes["data"] > 1) | (sizes["context"] > 1)) & left) | (sizes["sums_rows"] > 0)
+    left = (sizes["zero"] < 3) | (sizes["dp"] > sizes["shard"])
+    return (((sizes["dp"] > 1) | (sizes["cp"] > 1)) & left) | (sizes["sums_rows"] > 0)

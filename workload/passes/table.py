@@ -62,7 +62,7 @@ PASSES = (
         words="input-gradient all-reduce beside the weight-gradient matmul",
         source="AxoNN (SC24), section 5; Megatron-LM, tensor_parallel/layers.py",
         scope=SLOT,
-        matters=lambda sizes: (sizes["x"] > 1) | (sizes["y"] > 1),
+        matters=lambda sizes: (sizes["tp"] > 1) | (sizes["y"] > 1),
         purposes=input_gradients.MOVED,
         works=(BACKWARD, WEIGHT),
         moves=input_gradients.overlap_input_gradients,
@@ -92,7 +92,7 @@ PASSES = (
         words="experts' all-to-alls beside the MLP that all tokens pass",
         source="Megatron-Core, moe_shared_expert_overlap: transformer/moe/shared_experts.py",
         scope=SLOT,
-        matters=lambda sizes: sizes["expert"] > 1,
+        matters=lambda sizes: sizes["ep"] > 1,
         purposes=shared_experts.MOVED,
         moves=shared_experts.overlap_exchanges,
     ),
@@ -102,7 +102,7 @@ PASSES = (
         source="Megatron-Core, overlap_moe_expert_parallel_comm: combined_1f1b.py",
         scope=STEP,
         usual=False,
-        matters=lambda sizes: sizes["expert"] > 1,
+        matters=lambda sizes: sizes["ep"] > 1,
         moves_step=other_micro_batch.take_turns,
     ),
     Overlap(
@@ -111,7 +111,7 @@ PASSES = (
         source="Megatron-Core, delay_wgrad_compute: model_chunk_schedule_plan.py",
         scope=HALVES,
         usual=False,
-        matters=lambda sizes: sizes["expert"] > 1,
+        matters=lambda sizes: sizes["ep"] > 1,
     ),
     Overlap(
         name="dp",
@@ -131,7 +131,7 @@ PASSES = (
         source="Megatron-LM, overlap-p2p-communication",
         scope=MESSAGES,
         works=(),
-        matters=lambda sizes: sizes["pipe"] > 1,
+        matters=lambda sizes: sizes["pp"] > 1,
     ),
 )
 EVERY = tuple(each.name for each in PASSES)

@@ -23,5 +23,5 @@ def with_pairs(program: Program) -> Program:
     if not plan.in_pairs:
         return program
     order = stage_slots(plan, stage)
-    pairs = pairs_of(order, stage, plan.pipe, in_v=plan.schedule in OPPOSED)
+    pairs = pairs_of(order, stage, plan.pp, in_v=plan.schedule in OPPOSED)
     return replace(program, ops=in_pairs(program.ops, program.slot_of, order, pairs), like=None)

@@ -75,7 +75,7 @@ def _repeated(budget: Budget, found: re.Match[str]) -> str:
 
 
 def uneven_stages(
-    layers: int, pipe: int, chunks: int, first: int | None, last: int | None
+    layers: int, pp: int, chunks: int, first: int | None, last: int | None
 ) -> tuple[int, ...]:
     """The layers of each chunk where the first or last stage has its own number of layers: the
     others share the rest evenly, and a stage's layers are split evenly over its chunks.
@@ -86,7 +86,7 @@ def uneven_stages(
     >>> uneven_stages(61, 4, 1, 15, 14)
     (15, 16, 16, 14)
     """
-    between = pipe - (first is not None) - (last is not None)
+    between = pp - (first is not None) - (last is not None)
     each = (layers - (first or 0) - (last or 0)) // max(between, 1)
     stages = [first] * (first is not None) + [each] * between + [last] * (last is not None)
     return tuple([(own or 0) // chunks for own in stages] * chunks)

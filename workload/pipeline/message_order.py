@@ -121,17 +121,17 @@ def order_of_messages(habit: str, plan: Plan) -> str:
     overlapped = "pp" in plan.overlap and not (plan.in_pairs and habit == MEGATRON)
     if plan.in_pairs and habit == DEEPSPEED:
         raise PlanCannotRunError(
-            "overlap=a2a with pipe > 1 runs a forward and a backward pass at a time, which "
+            "overlap=a2a with pp > 1 runs a forward and a backward pass at a time, which "
             "DeepSpeed's pipeline engine does not; leave a2a out or take another stack"
         )
     if not plan.has_even_turns and (habit != MEGATRON or plan.in_pairs):
         raise PlanCannotRunError(
-            f"interleave={plan.interleave} needs micro-batches in multiples of pipe={plan.pipe}, "
+            f"vpp={plan.vpp} needs micro-batches in multiples of pp={plan.pp}, "
             f"not {plan.micro_batches}; only Megatron-Core's schedule without overlap=a2a runs "
             "other numbers"
         )
     if habit == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
-        if plan.interleave == 1:
+        if plan.vpp == 1:
             return MEGATRON
         return OVERLAPPED if overlapped else INTERLEAVED
     if habit == DEEPSPEED:

@@ -17,8 +17,8 @@ from workload.plan import Plan
 
 def places_of(plan: Plan) -> ChunkPlaces:
     """On which stages the chunks of a plan are."""
-    schedule, chunks = plan.schedule, plan.interleave * ways(plan.schedule)
-    return ChunkPlaces(plan.pipe, chunks, schedule in OPPOSED, two_way=schedule in TWO_WAY)
+    schedule, chunks = plan.schedule, plan.vpp * ways(plan.schedule)
+    return ChunkPlaces(plan.pp, chunks, schedule in OPPOSED, two_way=schedule in TWO_WAY)
 
 
 def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
@@ -55,13 +55,13 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     parts, places = chunk_layers(gpt, plan), places_of(plan)
     first: dict[tuple[object, ...], int] = {}
     found = []
-    for stage in range(plan.pipe):
+    for stage in range(plan.pp):
         layers = tuple(
             tuple((*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[places.part(number)])
             for number in places.numbers(stage)
         )
-        turned = places.two_way and stage >= plan.pipe // 2  # so chunks are in the other order
-        kind = (stage == 0, stage == plan.pipe - 1, turned, layers)
+        turned = places.two_way and stage >= plan.pp // 2  # so chunks are in the other order
+        kind = (stage == 0, stage == plan.pp - 1, turned, layers)
         found.append(first.setdefault(kind, stage))
     return found
 
@@ -72,12 +72,12 @@ def stage_slots(plan: Plan, stage: int) -> tuple[Slot, ...]:
     Without backward passes they are the forward slots of each pass over the batch, behind one in
     which the stage moves its parameters.
 
-    >>> mezo = Plan(batch=2, micro_batch=1, optimizer="mezo")
+    >>> mezo = Plan(batch=2, mbs=1, optimizer="mezo")
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in stage_slots(mezo, 0)]
     ['p0', 'f0', 'f1', 'p2', 'f2', 'f3']
     """
-    count, chunks = plan.micro_batches, plan.interleave
-    order = slots(plan.schedule, stage, plan.pipe, count, chunks, more=int(plan.in_pairs))
+    count, chunks = plan.micro_batches, plan.vpp
+    order = slots(plan.schedule, stage, plan.pp, count, chunks, more=int(plan.in_pairs))
     if plan.passes == 1:
         return order
     forward = [slot for slot in order if slot.work == FORWARD]
@@ -98,13 +98,13 @@ def samples(plan: Plan) -> list[int]:
 
 
 def _even(gpt: GPT, plan: Plan) -> list[int]:
-    chunks = plan.pipe * plan.interleave
+    chunks = plan.pp * plan.vpp
     ends = 2 if plan.ends_as_layers and chunks > 1 else 0
     each, left = divmod(gpt.layers + ends, chunks)
     if left or each < 1:
         raise PlanCannotRunError(
             f"{gpt.name}'s {gpt.layers} layers{' and two ends' if ends else ''} do not divide over "
-            f"pipe*interleave={chunks} chunks; {_hint(gpt.layers, chunks, ends)}"
+            f"pp*vpp={chunks} chunks; {_hint(gpt.layers, chunks, ends)}"
         )
     counts = [each] * chunks
     if ends:

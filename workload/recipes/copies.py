@@ -62,9 +62,9 @@ class Copies:
             axes = tuple(axis for axes in (split[1:] if alone else split) for axis in axes)
         else:
             axes = split[-1 if tensor.kind == GRADIENT else -2]
-            axes += () if alone else ("context",)
+            axes += () if alone else ("cp",)
             if self._of_experts(tensor):
-                parts = b.shards_of("rows") if b.plan.sequence_parallel else ()
+                parts = b.shards_of("rows") if b.plan.sp else ()
                 axes += () if alone else (*b.expert_axes, *parts)
             elif b.buffers[source].shape[0] != b.rows:
                 axes += b.shards_of("rows")
@@ -145,8 +145,8 @@ class Copies:
         how["row_axes"] = self.b.shards_of("rows") if tensor.rows != self.b.rows else ()
         if self._of_experts(tensor):
             how["expert_axes"], how["gathered_axes"] = layout.split[0], rows.gathered_over(self.b)
-            how["sequences"] = self.b.plan.micro_batch
-            how["row_axes"] = self.b.shards_of("rows") if self.b.plan.sequence_parallel else ()
+            how["sequences"] = self.b.plan.mbs
+            how["row_axes"] = self.b.shards_of("rows") if self.b.plan.sp else ()
         return how
 
     def _add_routed(self, source: str, tensor: Tensor, block: Block, role: str) -> None:
@@ -195,7 +195,7 @@ class Copies:
             return
         for part, linears in self.numbers.items():
             count, how = len(SLOTS) * len(linears), {"persistent": True, "part": part}
-            how["replicas"] = self.b.grid.ranks // self.b.grid.pipe * self.b.copies
+            how["replicas"] = self.b.grid.ranks // self.b.grid.pp * self.b.copies
             for name in ("scales", "amaxes") if self.trains else ("scales",):
                 self.add(f"{part}.{name}", (count,), "fp32", "workspace", **how)
             if self.trains:

@@ -48,7 +48,7 @@ def _emit_largest(copies: Copies, held: list[tuple[str, Tensor]]) -> None:
 def _emit_scales(copies: Copies) -> None:
     """A tensor's scales are those of its values on all ranks, in both copies of the model."""
     b, every = copies.b, [f"{part}.amaxes" for part in copies.numbers]
-    axes = [axis for axis in ("x", "y", "z", "context", "data") if b.grid.size(axis) > 1]
+    axes = [axis for axis in ("tp", "y", "z", "cp", "dp") if b.grid.size(axis) > 1]
     if axes and every:
         b.collective("amaxes.reduce", "all_reduce", every, every, *axes, reduction="max")
     if b.copies > 1 and every:

@@ -37,7 +37,7 @@ CANDIDATES = 1024  # K
 
 def refusal(plan: Plan) -> str:
     """Replicas that share their parameters cannot move them in different directions."""
-    if plan.zero and plan.data > 1:
+    if plan.zero and plan.dp > 1:
         return (
             f"moves the parameters of each replica in a direction of its own, so zero={plan.zero} "
             "cannot shard them; use zero=0"

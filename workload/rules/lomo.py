@@ -57,12 +57,12 @@ def refusal(plan: Plan) -> str:
     if plan.micro_batches > 1:
         return (
             f"updates weights in the backward pass of a single micro-batch, not of "
-            f"{plan.micro_batches}: it keeps no gradients to add to; give micro_batch="
-            f"{plan.micro_batches * plan.micro_batch}"
+            f"{plan.micro_batches}: it keeps no gradients to add to; give mbs="
+            f"{plan.micro_batches * plan.mbs}"
         )
-    if plan.pipe > 1:
-        return f"runs with pipe=1, not pipe={plan.pipe}: stages would wait for one micro-batch"
-    if plan.zero in (1, 2) and plan.data * plan.context > 1:
+    if plan.pp > 1:
+        return f"runs with pp=1, not pp={plan.pp}: stages would wait for one micro-batch"
+    if plan.zero in (1, 2) and plan.dp * plan.cp > 1:
         return f"keeps no states and gradients for zero={plan.zero} to shard; use zero=0 or 3"
     if plan.gradients == "bf16":
         return "keeps no sums of gradients, so gradients=bf16 has no effect; leave it out"

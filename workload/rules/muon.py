@@ -189,7 +189,7 @@ def _product(
     weights = tuple(sums) if reads[0] == reads[-1] else (a, 1.0)
     more: dict[str, Any] = {"weights": weights} if len(reads) == 3 else {}
     layout = b.layouts[parameter.name]
-    alike, stack = b.grid.ranks // b.grid.pipe * b.copies, _stack(b, layout)
+    alike, stack = b.grid.ranks // b.grid.pp * b.copies, _stack(b, layout)
     if stack:
         more["count"] = stack[0]
         alike //= b.grid.size(*layout.split[0])

@@ -74,7 +74,7 @@ def emit_update(
 
 def refusal(plan: Plan) -> str:
     """What a plan has that wants gradients, states or a backward pass."""
-    if plan.zero in (1, 2) and plan.data > 1:
+    if plan.zero in (1, 2) and plan.dp > 1:
         return f"keeps no states and gradients for zero={plan.zero} to shard; use zero=0 or 3"
     if plan.gradients == "bf16":
         return "sums no gradients, so gradients=bf16 has no effect; use fp32"

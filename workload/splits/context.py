@@ -25,9 +25,9 @@ def runs_of(plan: Plan) -> tuple[int, ...]:
 
 def check(plan: Plan) -> None:
     """Refuse a core that cannot be shared so."""
-    if plan.context > 1 and plan.attention == "unfused":
+    if plan.cp > 1 and plan.attention == "unfused":
         raise PlanCannotRunError(
-            f"context={plan.context} wants attention=flash: single steps have whole squares"
+            f"cp={plan.cp} needs attention=flash: single steps have whole squares"
         )
     if plan.context_latents:
         _check_latents(plan)
@@ -39,16 +39,16 @@ def check(plan: Plan) -> None:
             f"{said} trades heads before keys go around a ring: it needs context_kind=ring, not "
             f"{plan.context_kind}"
         )
-    if plan.context % plan.context_heads or plan.context == plan.context_heads:
+    if plan.cp % plan.context_heads or plan.cp == plan.context_heads:
         raise PlanCannotRunError(
-            f"{said} must divide context={plan.context} and be less; context_kind=ulysses trades "
+            f"{said} must divide cp={plan.cp} and be less; context_kind=ulysses trades "
             "heads over all of it"
         )
     runs = experts.runs_of_context(plan)
     if runs not in ((), (plan.context_heads,)):
         lengths = " and ".join(map(str, runs))
         raise PlanCannotRunError(
-            f"expert={plan.expert} splits context={plan.context} into runs of {lengths} "
+            f"ep={plan.ep} splits cp={plan.cp} into runs of {lengths} "
             f"neighbours, and {said} into others; make them alike"
         )
 
@@ -56,7 +56,7 @@ def check(plan: Plan) -> None:
 def _check_latents(plan: Plan) -> None:
     """Refuse what does not go with gathering the numbers that keys and values are compressed to."""
     said = "context_latents=true"
-    if plan.context == 1 or plan.context_kind != "all_gather":
+    if plan.cp == 1 or plan.context_kind != "all_gather":
         raise PlanCannotRunError(
             f"{said} says what ranks of context gather: it needs context above 1 and "
             "context_kind=all_gather"

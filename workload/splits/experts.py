@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workload.plan import Plan
 
 Axes = tuple[str, ...]
-FOLDED = ("x", "context", "data")  # in the order in which ranks are taken
+FOLDED = ("tp", "cp", "dp")  # in the order in which ranks are taken
 MOST_RANKS = 4096  # of which nearest ones are looked for
 
 
@@ -55,7 +55,7 @@ def folded(count: int, *sizes: int) -> tuple[int, ...]:
 def folds(plan: Plan) -> tuple[Fold, Fold, Fold]:
     """How x, context and data are split for experts."""
     tensor, left = _of_tensor(plan)
-    experts = folded(plan.expert, *left)
+    experts = folded(plan.ep, *left)
     x, context, data = (
         Fold(part, each, size // each)
         for part, each, size in zip(tensor, experts, left, strict=True)
@@ -66,28 +66,28 @@ def folds(plan: Plan) -> tuple[Fold, Fold, Fold]:
 def _of_tensor(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """How many neighbours on x, context and data have parts of one expert, and how many runs of
     these there are."""
-    if plan.expert_tensor in (0, plan.x):
-        return (plan.x, 1, 1), (1, plan.context, plan.data)
-    sizes = plan.x, plan.context, plan.data
-    tensor = folded(plan.expert_tensor, *sizes)
+    if plan.etp in (0, plan.tp):
+        return (plan.tp, 1, 1), (1, plan.cp, plan.dp)
+    sizes = plan.tp, plan.cp, plan.dp
+    tensor = folded(plan.etp, *sizes)
     return tensor, tuple(size // each for size, each in zip(sizes, tensor, strict=True))
 
 
 def is_folded(plan: Plan) -> bool:
     """Whether experts are split over other ranks than other weights are."""
-    return plan.expert > 1 or plan.expert_tensor not in (0, plan.x)
+    return plan.ep > 1 or plan.etp not in (0, plan.tp)
 
 
 def axes_of_tensor(plan: Plan) -> Axes:
     """See `Plan.expert_tensor_axes`."""
-    if plan.expert_tensor in (0, plan.x):
-        return ("x",)
+    if plan.etp in (0, plan.tp):
+        return ("tp",)
     return _axes_of(plan, "tensor")
 
 
 def axes_of_experts(plan: Plan) -> Axes:
     """See `Plan.expert_axes`."""
-    return _axes_of(plan, "experts") if plan.expert > 1 else ()
+    return _axes_of(plan, "experts") if plan.ep > 1 else ()
 
 
 def axes_of_copies(plan: Plan) -> Axes:
@@ -95,10 +95,10 @@ def axes_of_copies(plan: Plan) -> Axes:
     x, context, _ = folds(plan)
     before = [
         _name(axis, fold, "copies")
-        for axis, fold in (("x", x), ("context", context))
+        for axis, fold in (("tp", x), ("cp", context))
         if fold.copies > 1
     ]
-    return *before, "expert_copies"
+    return *before, "edp"
 
 
 def runs_of_x(plan: Plan) -> tuple[int, ...]:
@@ -118,7 +118,7 @@ def runs_of_data(plan: Plan) -> dict[str, int]:
     if not is_folded(plan):
         return {}
     fold = folds(plan)[2]
-    return {"expert_tensor": fold.tensor, "experts": fold.experts}
+    return {"etp": fold.tensor, "experts": fold.experts}
 
 
 def _axes_of(plan: Plan, role: str) -> Axes:
@@ -131,8 +131,8 @@ def _axes_of(plan: Plan, role: str) -> Axes:
 
 
 def _name(axis: str, fold: Fold, role: str) -> str:
-    if axis == "data":
-        return {"tensor": "expert_tensor", "experts": "expert", "copies": "expert_copies"}[role]
+    if axis == "dp":
+        return {"tensor": "etp", "experts": "ep", "copies": "edp"}[role]
     wide = [name for name, size in fold._asdict().items() if size > 1]
     if len(wide) == 1:
         return axis
@@ -146,14 +146,14 @@ def _runs(fold: Fold) -> tuple[int, ...]:
 
 def check(plan: Plan) -> None:
     """Refuse what splits experts in no way that there is, or makes no sense beside the rest."""
-    sizes = plan.x, plan.context, plan.data
+    sizes = plan.tp, plan.cp, plan.dp
     tensor, left = _of_tensor(plan)
-    if not fits(plan.expert_tensor or plan.x, sizes, tensor):
-        raise _refusal(plan, "expert_tensor", sizes)
-    if not fits(plan.expert, left, folded(plan.expert, *left)):
-        spread = fits(plan.expert, sizes, folded(plan.expert, *sizes))
-        other = "etp=1" if plan.sequence_parallel or plan.x == 1 else "etp=1 with sp=true"
-        raise _refusal(plan, "expert", left, other if spread else "")
+    if not fits(plan.etp or plan.tp, sizes, tensor):
+        raise _refusal(plan, "etp", sizes)
+    if not fits(plan.ep, left, folded(plan.ep, *left)):
+        spread = fits(plan.ep, sizes, folded(plan.ep, *sizes))
+        other = "etp=1" if plan.sp or plan.tp == 1 else "etp=1 with sp=true"
+        raise _refusal(plan, "ep", left, other if spread else "")
     if is_folded(plan):
         _check_folded(plan)
     if why := exchanges_refusal(plan):
@@ -161,15 +161,13 @@ def check(plan: Plan) -> None:
 
 
 def _check_folded(plan: Plan) -> None:
-    if plan.expert_tensor not in (0, plan.x) and plan.x > 1 and not plan.sequence_parallel:
-        raise PlanError(
-            f"expert_tensor={plan.expert_tensor} beside x={plan.x} needs sequence_parallel"
-        )
+    if plan.etp not in (0, plan.tp) and plan.tp > 1 and not plan.sp:
+        raise PlanError(f"etp={plan.etp} beside tp={plan.tp} needs sp=true")
     data = folds(plan)[-1]
     run = data.tensor * data.experts
     if plan.shard % run:
         raise PlanCannotRunError(
-            f"shard={plan.shard} is no multiple of the {run} neighbours on data that split experts"
+            f"shard={plan.shard} is not a multiple of the {run} neighbours on dp that split experts"
         )
 
 
@@ -186,7 +184,7 @@ def _refusal(plan: Plan, key: str, left: Sequence[int], instead: str = "") -> Ne
     for axis, size in zip(FOLDED, left, strict=True):
         of = getattr(plan, axis)
         named.append((axis if size == of else f"{axis}/{of // size}", size))
-    *before, (data, count) = [each for each in named if each[1] > 1 or each[0].startswith("data")]
+    *before, (data, count) = [each for each in named if each[1] > 1 or each[0].startswith("dp")]
     times = "".join(f" times {axis}={size}" for axis, size in reversed(before))
     inner = " and then ".join(axis for axis, _ in before)
     them = "them" if len(before) > 1 else "it"

@@ -33,8 +33,8 @@ MOST = 1_000_000_000  # of every count, so that products of two stay within 64 b
 PRECISIONS = CHOICES["precision"]
 OR_RECIPE = f"or for linears alone recipe= with one of {', '.join(RECIPE_NAMES[1:])}"
 COUNTS = (
-    *(*AXES, "interleave", "batch", "micro_batch", "expert", "context_heads"),
-    *("shard", "expert_tensor", "loss_chunks"),
+    *(*AXES, "vpp", "batch", "mbs", "ep", "context_heads"),
+    *("shard", "etp", "loss_chunks"),
 )
 # Fields of which some values are wrong whatever the others are, in the order in which one is named.
 ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero", "offload_share")
@@ -43,7 +43,7 @@ ALONE = (*COUNTS, *CHOICES, "overlap", "order", "recompute", "zero", "offload_sh
 def check_value(key: str, value: Any) -> None:
     """Refuse with a PlanError a value of a field that no plan takes, whatever its other fields."""
     if key in COUNTS:
-        least = 0 if key in ("shard", "expert_tensor") else 1
+        least = 0 if key in ("shard", "etp") else 1
         if not least <= value <= MOST:
             bound = f"at least {least}" if value < least else f"at most {MOST:,}"
             raise PlanError(f"{key}={value} must be {bound}")

@@ -68,10 +68,10 @@ def _keeps_parameters(plan: Plan) -> str:
             "keeps each rank's part of the parameters on the host and needs zero=3, not "
             f"zero={plan.zero}; offload=update leaves parameters on the device"
         )
-    if plan.pipe > 1:
+    if plan.pp > 1:
         return (
             "copies parameters within the passes of one stage, and pipelines are not supported: "
-            f"take pipe=1, not {plan.pipe}"
+            f"take pp=1, not {plan.pp}"
         )
     if plan.recipe != "none":
         return f"copies parameters of 16 or 32 bits and does not support recipe={plan.recipe}"

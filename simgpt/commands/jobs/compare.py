@@ -69,7 +69,7 @@ def command(
     simgpt compare train.log -m 8x8xH100,8xNDR
     simgpt compare train.log llama-3.1-8b -m 8x8xH100,8xNDR -n 64 --stack megatron-core \\
         --plan tp=2,dp=rest,mbs=1,sp=true --batch 256
-    simgpt compare rank0.json.gz gpt-5b -m perlmutter -n 64 --plan z=8,data=rest --batch 64 --json
+    simgpt compare rank0.json.gz gpt-5b -m perlmutter -n 64 --plan z=8,dp=rest --batch 64 --json
 
     LOG is the output of a framework (docs/compare.md lists them), JSON lines of steps, what `simgpt
     run --json` wrote, or a trace of torch.profiler (.json or .json.gz); its content tells which.
@@ -169,10 +169,10 @@ def _sizes(question: StepQuestion) -> dict[str, int]:
 
     gpt, plan = question.gpt, question.plan
     return {
-        names.TENSOR: plan.x * plan.y * plan.z,
-        names.PIPELINE: plan.pipe,
-        names.CONTEXT: plan.context,
-        names.MICRO_BATCH: plan.micro_batch,
+        names.TENSOR: plan.tp * plan.y * plan.z,
+        names.PIPELINE: plan.pp,
+        names.CONTEXT: plan.cp,
+        names.MICRO_BATCH: plan.mbs,
         names.SEQUENCE: gpt.sequence,
         names.LAYERS: gpt.layers,
         names.HIDDEN: gpt.hidden,
@@ -195,7 +195,7 @@ def _anatomy(question: StepQuestion, rank: int) -> tuple[Anatomy | None, list[st
     except PlanCannotRunError as error:
         return None, [f"the predicted step has no parts to compare: {error}"]
     assert prediction.timeline is not None
-    stage = grid.coordinates(rank)["pipe"]
+    stage = grid.coordinates(rank)["pp"]
     return predicted_anatomy(prediction.timeline, grid, stage), []
 
 
@@ -230,10 +230,10 @@ def _facts(found: JobComparison) -> Iterator[tuple[str, str, str, str]]:
     prediction, steps, job = found.prediction, found.steps, found.job
     within = prediction.range
     yield _row("step (median)", steps.median_s, prediction.step_s)
-    measured = f"{tables.seconds(steps.p10_s)} to {tables.seconds(steps.p90_s)}"
-    told = f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}"
+    measured = tables.between(steps.p10_s, steps.p90_s)
+    told = tables.between(within.low_s, within.high_s)
     lies = "median within" if found.is_within else "median outside"
-    yield "8 of 10 steps (p10 to p90)", measured, told, lies
+    yield "80 % range (p10 to p90)", measured, told, lies
     if steps.flops_per_s is not None:
         real, model = steps.flops_per_s, prediction.model_flops_per_s_per_device
         error = tables.percent(model / real - 1, sign=True)
@@ -269,7 +269,7 @@ def _remarks(found: JobComparison) -> Iterator[str]:
     own = [name for name, _, told in found.timers() if told is None]
     if own:
         yield "timers without a prediction are the log's own: no predicted part has their extent"
-    yield f"8 of 10 steps, predicted: {found.prediction.range.words}"
+    yield f"80 % range, predicted: {found.prediction.range.words}"
 
 
 def _row(name: str, measured_s: float, predicted_s: float) -> tuple[str, str, str, str]:

@@ -32,7 +32,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     \b
     simgpt plan-run llama-3.1-405b -m 2048x8xH100,8xNDR -n 16384 --stack megatron-core \\
         --plan tp=8,pp=16,dp=rest,ends_as_layers=true --batch 2048 --tokens 15T --storage '2 TB/s'
-    simgpt plan-run gpt-80b -m frontier --nodes 512,1024 --plan z=64,data=rest,recompute=full \\
+    simgpt plan-run gpt-80b -m frontier --nodes 512,1024 --plan z=64,dp=rest,recompute=full \\
         --batch 8192 --tokens 1T --mtbf 400d --walltime 12h --queue-wait 2h
 
     The step is that of `simgpt predict`, with its range. How often nodes fail and how fast the file

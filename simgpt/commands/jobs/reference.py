@@ -75,7 +75,7 @@ def _of_anchor(path: Path, reached: float | None) -> Reference:
     if odd := [key for key in point if "." in key or key == "routing"]:
         raise NoReferenceError(f"{anchor.name} sets {odd[0]}, which a reference does not support")
     how = {
-        **{"plan": point.get("plan", "data=rest"), "stack": point.get("stack", "simgpt")},
+        **{"plan": point.get("plan", "dp=rest"), "stack": point.get("stack", "simgpt")},
         **{"devices": point.get("devices"), "batch": point.get("batch"), "batch_tokens": None},
         **{"settings": (), "model_fields": (), "routing": None},
         "placement": point.get("placement", "scheduler"),
@@ -121,9 +121,9 @@ def _with_plan(question: StepQuestion, text: str) -> StepQuestion:
     own, given = split_plan(job.stack.text(job.plan)), plan_words(keys)
     words = {**own, **given}
     devices: int | None = job.plan.grid.ranks
-    if "data" not in given:
-        words["data"] = "rest"
-    elif given["data"] != "rest":
+    if "dp" not in given:
+        words["dp"] = "rest"
+    elif given["dp"] != "rest":
         devices = None
     batch = job.plan.batch
     made = job_of(job.gpt, words, stack, devices=devices, batch=None)

@@ -63,9 +63,9 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     """Write a job script for Slurm that runs a plan, one process per device.
 
     \b
-    simgpt sbatch gpt-5b -m frontier -n 64 --plan z=8,data=rest,recompute=full --batch 64 \\
+    simgpt sbatch gpt-5b -m frontier -n 64 --plan z=8,dp=rest,recompute=full --batch 64 \\
         --account abc123 -o job.sh
-    simgpt sbatch gpt2-xl -m 4x8xH100,8xNDR -n 32 --plan x=2,data=rest --batch 64 --time 00:30:00
+    simgpt sbatch gpt2-xl -m 4x8xH100,8xNDR -n 32 --plan tp=2,dp=rest --batch 64 --time 00:30:00
     simgpt sbatch llama-3.1-8b -m 8x8xH100,8xNDR -n 64 --stack megatron-core \\
         --plan tp=2,dp=rest,mbs=1,sp=true --batch 256
 
@@ -189,17 +189,17 @@ def _words(
 def _about(prediction: Prediction, steps: int) -> list[str]:
     """The prediction, in comments."""
     memory, within, step = prediction.memory, prediction.range, tables.seconds(prediction.step_s)
-    span = f"{tables.seconds(within.low_s)} to {tables.seconds(within.high_s)}"
+    span = tables.between(within.low_s, within.high_s)
     all_s = steps * prediction.step_s
     return [
         f"{prediction.gpt.name} on {tables.several(prediction.devices, 'device')} of "
         f"{prediction.machine}, written by simgpt sbatch",
         f"plan {prediction.plan_text}, "
         f"batch of {tables.several(prediction.plan.batch, 'sequence')}",
-        f"predicted: {step} a step (8 of 10 such steps: {span}), "
+        f"predicted: {step} a step (80 % range: {span}), "
         f"{tables.gib(memory.peak_bytes)} of {tables.gib(memory.capacity_bytes)} per device",
         *([] if memory.is_sure else [memory.words]),
-        f"8 of 10 such steps: {within.words}",
+        f"80 % range: {within.words}",
         f"{tables.several(steps, 'step')}: {tables.seconds(all_s)}, "
         f"{tables.hours(steps * prediction.cost.node_s_per_step)} node-hours",
     ]

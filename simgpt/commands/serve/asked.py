@@ -75,7 +75,7 @@ class Asked:
         where their number is given."""
         words = plan_words(self.plan) | {key: text_of(value) for key, value in changes.items()}
         if self.devices:
-            words["data"] = REST
+            words["dp"] = REST
         return replace(self, plan=",".join(f"{key}={value}" for key, value in words.items()))
 
 

@@ -21,7 +21,7 @@ from workload.recomputation.parts import RECOMPUTES
 
 Change = dict[str, Any]
 
-SIZES = ("x", "y", "z", "pipe", "interleave", "micro_batch")
+SIZES = ("tp", "y", "z", "pp", "vpp", "mbs")
 ZEROS = (0, 1, 3)
 BEST = 5
 LIMIT_S = 30.0  # of looking for plans; what was found until then is the answer
@@ -103,22 +103,22 @@ def neighbours(plan: Plan) -> Iterator[Change]:
     """The changes of one key that lead to a neighbour."""
     for key in SIZES:
         size = getattr(plan, key)
-        if key != "interleave" or plan.pipe > 1:
+        if key != "vpp" or plan.pp > 1:
             yield {key: 2 * size}
         if size % 2 == 0:
             yield {key: size // 2}
     yield from ({"zero": zero} for zero in ZEROS if zero != plan.zero)
     yield from ({"recompute": kind} for kind in RECOMPUTES if kind != plan.recompute)
-    if plan.x > 1:
-        yield {"sequence_parallel": not plan.sequence_parallel}
+    if plan.tp > 1:
+        yield {"sp": not plan.sp}
 
 
 def remedies(plan: Plan) -> Iterator[Change]:
     """What lessens memory, from the mildest change to the strongest: sequence parallelism,
     recomputation, sharding over data, both, smaller micro-batches with them, and then more pipeline
     stages or tensor parallelism too."""
-    if plan.x > 1 and plan.y == 1 and not plan.sequence_parallel:
-        yield {"sequence_parallel": True}
+    if plan.tp > 1 and plan.y == 1 and not plan.sp:
+        yield {"sp": True}
     level = RECOMPUTES.index(plan.recompute) if plan.recompute in RECOMPUTES else 1
     recomputes: list[Change] = [{"recompute": kind} for kind in RECOMPUTES[level + 1 :]]
     zeros: list[Change] = [{"zero": zero} for zero in ZEROS if zero > plan.zero]
@@ -126,11 +126,11 @@ def remedies(plan: Plan) -> Iterator[Change]:
     yield from zeros
     yield from (once | zero for zero in zeros for once in recomputes)
     mild = [{}, *recomputes[-1:], *(once | zero for zero in zeros for once in recomputes[-1:])]
-    if plan.micro_batch > 1:
-        yield from (change | {"micro_batch": 1} for change in mild)
-        mild = [change | {"micro_batch": 1} for change in mild]
+    if plan.mbs > 1:
+        yield from (change | {"mbs": 1} for change in mild)
+        mild = [change | {"mbs": 1} for change in mild]
     for factor in (2, 4, 8, 16):
-        for key in ("pipe", "x"):
+        for key in ("pp", "tp"):
             yield from (change | {key: factor * getattr(plan, key)} for change in mild)
 
 
@@ -155,7 +155,7 @@ def _choice(asked: Asked, change: Change) -> Choice | None:
 
 
 def _words(plan: Plan, change: Change) -> str:
-    """A change as a person reads it: `pipe=8 (was 4)`."""
+    """A change as a person reads it: `pp=8 (was 4)`."""
     return ", ".join(
         f"{key}={text_of(value)} (was {text_of(getattr(plan, key))})"
         for key, value in change.items()

@@ -4,19 +4,19 @@
 
 const START = {
   model: "llama-3.1-70b", machine: "dgx-h100", devices: "512", stack: "megatron-core",
-  batch: "512", x: 4, pipe: 4, micro_batch: 1, sequence_parallel: "true",
+  batch: "512", tp: 4, pp: 4, mbs: 1, sp: "true",
 };
 const SIZES = [ // key, label, explanation, largest exponent of the slider
-  ["x", "tp (x)", "tensor parallelism: each matrix split over so many devices", 6],
-  ["pipe", "pp", "pipeline stages", 6],
-  ["interleave", "vpp", "chunks of layers that each pipeline stage holds in turns", 4],
+  ["tp", "tp", "tensor parallelism: each matrix split over so many devices", 6],
+  ["pp", "pp", "pipeline stages", 6],
+  ["vpp", "vpp", "chunks of layers that each pipeline stage holds in turns", 4],
   ["z", "z", "weights sharded over so many devices (FSDP)", 12],
   ["y", "y", "second axis of tensor parallelism, as AxoNN has it", 4],
-  ["micro_batch", "micro-batch", "sequences that a device takes at a time; empty: its share", 6],
+  ["mbs", "mbs", "micro-batch: sequences that a device takes at a time; empty: its share", 6],
 ];
-const SWITCHES = ["zero", "recompute", "sequence_parallel", "overlap"];
+const SWITCHES = ["zero", "recompute", "sp", "overlap"];
 const OWN_WORDS = { // of those of other frameworks, for what has a field here
-  tp: "x", pp: "pipe", vpp: "interleave", mbs: "micro_batch", sp: "sequence_parallel",
+  x: "tp", pipe: "pp", interleave: "vpp", micro_batch: "mbs", sequence_parallel: "sp",
   fsdp: "zero", hsdp: "zero",
 };
 const DELAY_MS = 150, TRIES = 5;
@@ -46,7 +46,7 @@ function buildSizes() {
     slider.id = `${key}-slider`;
     slider.setAttribute("aria-label", about);
     Object.assign(number, { type: "number", min: 1, id: key });
-    number.placeholder = key === "micro_batch" ? "all" : "1";
+    number.placeholder = key === "mbs" ? "all" : "1";
     slider.addEventListener("input", () => { number.value = 2 ** slider.value; due(); });
     number.addEventListener("input", () => { place(key); due(); });
     row.append(element("span", "", label), slider, number);
@@ -54,10 +54,10 @@ function buildSizes() {
   }
   const rest = element("div", "size");
   rest.append(
-    element("span", "", "data"), element("span", "soft", "the rest of the devices"),
+    element("span", "", "dp"), element("span", "soft", "the rest of the devices"),
     element("strong", "value"),
   );
-  rest.lastChild.id = "data";
+  rest.lastChild.id = "dp";
   at("sizes").append(rest);
 }
 
@@ -70,9 +70,9 @@ function planText() {
   const words = [];
   for (const [key] of SIZES) {
     const value = at(key).value;
-    if (value && (value !== "1" || key === "micro_batch")) words.push(`${key}=${value}`);
+    if (value && (value !== "1" || key === "mbs")) words.push(`${key}=${value}`);
   }
-  words.push("data=rest");
+  words.push("dp=rest");
   for (const key of SWITCHES) if (at(key).value) words.push(`${key}=${at(key).value}`);
   const other = at("other").value.trim();
   return words.concat(other ? [other] : []).join(",");
@@ -130,8 +130,8 @@ function show(answer) {
   }
   at("step").textContent = facts.step;
   at("step").dataset.seconds = prediction.step_s;
-  const within = facts["8 of 10 such steps"];
-  at("within").textContent = `8 of 10: ${within}`;
+  const within = facts["80 % range"];
+  at("within").textContent = `80 % range ${within}`;
   at("tokens").textContent = facts["tokens/s"];
   at("mfu").textContent = shown.mfu;
   const verdict = prediction.memory.verdict;
@@ -140,12 +140,12 @@ function show(answer) {
   at("fits").title = facts.fits;
   at("room").textContent = `${shown.peak} of ${shown.capacity}`;
   at("fit").disabled = verdict === "fits";
-  at("data").textContent = prediction.plan.data;
+  at("dp").textContent = prediction.plan.dp;
   drawRange(
     at("range"), prediction.low_step_s, prediction.step_s, prediction.high_step_s,
-    `step ${facts.step}, 8 of 10 such steps ${within}`,
+    `step ${facts.step}, 80 % range ${within}`,
   );
-  at("basis").textContent = `8 of 10 such steps: ${shown.range}`;
+  at("basis").textContent = `80 % range: ${shown.range}`;
   drawBar(at("time"), shown.time, `step of ${facts.step}, by what it goes to`);
   drawBar(
     at("memory"), shown.memory, `peak of ${shown.peak} of ${shown.capacity}`,

@@ -22,9 +22,9 @@ def read(reading: Reading) -> None:
         if words:
             reading.without(SIZES)
         return
-    context = reading.fields.get("context", 1)
+    context = reading.fields.get("cp", 1)
     if len(words) != 2 or len(sizes) != 2 or prod(sizes) != context:
-        why = f"{BOTH} wants the ranks of the all-to-all and those of the ring, whose product is "
+        why = f"{BOTH} needs the ranks of the all-to-all and those of the ring, whose product is "
         reading.refuse(SIZES if words else KIND, f"{why}context-parallel-size={context}")
         return
     heads, ring = sizes
@@ -39,4 +39,4 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     heads = fields["context_heads"]
     if heads == 1:
         return {}
-    return {KIND: BOTH, SIZES: [heads, fields["context"] // heads]}
+    return {KIND: BOTH, SIZES: [heads, fields["cp"] // heads]}

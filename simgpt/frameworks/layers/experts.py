@@ -114,12 +114,12 @@ def _read_capacity(reading: Reading) -> None:
 def _read_split(reading: Reading) -> None:
     """Ranks that hold different experts; `expert_tensor` is the width of one of them."""
     fields, parts = reading.fields, reading.number(SIZES[0], 1, least=1)
-    x = fields.get("x", 1)
+    x = fields.get("tp", 1)
     within = reading.number(SIZES[1], x, least=1)
     if parts > 1:
-        fields["expert"] = parts
+        fields["ep"] = parts
     if within != x:
-        fields["expert_tensor"] = within
+        fields["etp"] = within
 
 
 def _read_dispatcher(reading: Reading) -> None:
@@ -128,15 +128,15 @@ def _read_dispatcher(reading: Reading) -> None:
     kind = reading.text(KIND, "allgather" if reading.given("num-experts") else "")
     if reading.switch("moe-enable-deepep"):
         kind = "flex"
-    if reading.asked_stack and kind and reading.fields.get("expert", 1) > 1:
+    if reading.asked_stack and kind and reading.fields.get("ep", 1) > 1:
         _read_sent_once(reading, load_stack(reading.asked_stack), once=kind == "flex")
     if kind == "flex":
         reading.stack = reading.table["sends_once"]
         if reading.text("moe-flex-dispatcher-backend", FLEX[0]) not in FLEX:
             reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
-    elif kind == "allgather" and reading.fields.get("expert", 1) > 1:
+    elif kind == "allgather" and reading.fields.get("ep", 1) > 1:
         reading.fields["dispatcher"] = ALL_GATHER
-    elif kind != "alltoall" and reading.fields.get("expert", 1) > 1:
+    elif kind != "alltoall" and reading.fields.get("ep", 1) > 1:
         why = "tokens are sent to their experts' ranks alone, by all-to-alls"
         if kind:
             reading.differs(KIND, why)
@@ -155,7 +155,7 @@ def read_shared(reading: Reading) -> list[str]:
     fields = reading.fields
     if not reading.switch(SHARED):
         return []
-    if fields.get("expert", 1) == 1 or not reading.of_model("shared_ffn"):
+    if fields.get("ep", 1) == 1 or not reading.of_model("shared_ffn"):
         reading.differs(SHARED, "there is nothing to overlap with")
         return []
     return ["shared"]
@@ -168,8 +168,8 @@ def read_turns(reading: Reading) -> list[str]:
     """
     fields = reading.fields
     turns, later = reading.switch(TURNS), reading.switch(LATER)
-    alone = fields.get("pipe", 1) > 1 and fields.get("interleave", 1) == 1
-    if turns and (fields.get("expert", 1) == 1 or alone):
+    alone = fields.get("pp", 1) > 1 and fields.get("vpp", 1) == 1
+    if turns and (fields.get("ep", 1) == 1 or alone):
         why = "there are no virtual stages" if alone else "no all-to-alls of experts are there"
         reading.differs(TURNS, f"nothing runs beside another micro-batch, as {why}")
         turns = False
@@ -247,11 +247,11 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields["sent_once"]:
         settings["moe-flex-dispatcher-backend"] = FLEX[0]
         settings["moe-router-dtype"] = "fp32"  # which DeepEP sends alone (moe/token_dispatcher.py)
-    if fields["expert"] > 1:
-        settings[SIZES[0]] = fields["expert"]
-    if max(fields["x"], _within(fields)) > 1:
+    if fields["ep"] > 1:
+        settings[SIZES[0]] = fields["ep"]
+    if max(fields["tp"], _within(fields)) > 1:
         settings[SIZES[1]] = _within(fields)
-    if "shared" in fields["overlap"] and fields["expert"] > 1 and fields["shared_ffn"]:
+    if "shared" in fields["overlap"] and fields["ep"] > 1 and fields["shared_ffn"]:
         settings[SHARED] = True
     if "a2a" in fields["overlap"]:
         settings[TURNS] = True
@@ -261,4 +261,4 @@ def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _within(fields: Mapping[str, Any]) -> int:
     """Over how many ranks an expert is split."""
-    return int(fields["expert_tensor"] or fields["x"])
+    return int(fields["etp"] or fields["tp"])

@@ -176,7 +176,7 @@ def notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     if fields["experts"] and WHOLE in kernels.get("graphs", ()):
         found.append(
             f"the stack {fields['stack']} captures the whole step in one CUDA graph, which is not "
-            "written: --cuda-graph-impl full_iteration wants experts' rows in places of a fixed "
+            "written: --cuda-graph-impl full_iteration needs experts' rows in places of a fixed "
             "number (--moe-paged-stash, --moe-expert-rank-capacity-factor), which no plan says"
         )
     if fields["sent_once"] and "exchange_kernels" in kernels:

@@ -16,7 +16,7 @@ from workload.models.hugging_face import model_from_config
 NAME = "nanotron"
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 QWEN = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-SIZES = {"pp": "pipe", "tp": "x", "context_parallel_size": "context"}
+SIZES = {"pp": "pp", "tp": "tp", "context_parallel_size": "cp"}
 
 
 def nanotron_question(
@@ -34,13 +34,13 @@ def nanotron_question(
         if key in parallelism
     }
     dp = count_of(parallelism, "dp", origin)
-    fields["micro_batch"] = count_of(tokens, "micro_batch_size", origin)
+    fields["mbs"] = count_of(tokens, "micro_batch_size", origin)
     fields["sequence"] = count_of(tokens, "sequence_length", origin)
     steps = count_of(tokens, "batch_accumulation_per_replica", origin)
-    fields["batch"] = fields["micro_batch"] * steps * dp
+    fields["batch"] = fields["mbs"] * steps * dp
     fields |= _of_plan(config, parallelism, fields)
     model, changed = _model(config, fields["sequence"], origin) if model is None else (model, {})
-    devices = dp * fields["pipe"] * fields["x"] * fields.get("context", 1)
+    devices = dp * fields["pp"] * fields["tp"] * fields.get("cp", 1)
     refused: tuple[Remark, ...] = ()
     if parallelism.get("expert_parallel_size", 1) != 1:
         why = "experts of nanotron are not modelled"
@@ -65,10 +65,10 @@ def _of_plan(
     optimizer = part_of(config, "optimizer")
     fields: dict[str, Any] = {"zero": optimizer.get("zero_stage", 0)}
     fields["gradients"] = "fp32" if optimizer.get("accumulate_grad_in_fp32", True) else "bf16"
-    if sizes["x"] > 1:
+    if sizes["tp"] > 1:
         mode = str(parallelism.get("tp_mode", "")).lower()
-        fields["sequence_parallel"] = mode.endswith("reduce_scatter")
-    if sizes["pipe"] > 1:
+        fields["sp"] = mode.endswith("reduce_scatter")
+    if sizes["pp"] > 1:
         engine = str(parallelism.get("pp_engine", "")).lower()
         waits = "afab" in engine or "allforwardallbackward" in engine
         fields["schedule"] = "gpipe" if waits else "1f1b"

@@ -32,7 +32,7 @@ def olmo_question(
     FrameworkError says what it lacks."""
     refused: list[Remark] = []
     fields: dict[str, Any] = _of_model(table_of(config, "model", origin), origin, refused)
-    fields["micro_batch"] = count_of(config, "device_train_microbatch_size", origin)
+    fields["mbs"] = count_of(config, "device_train_microbatch_size", origin)
     fields["batch"] = count_of(config, "global_train_batch_size", origin)
     fields |= _of_plan(config, refused)
     question = question_of(

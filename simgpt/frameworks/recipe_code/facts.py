@@ -151,12 +151,12 @@ def _precision(recipe: Recipe) -> str:
 def _uneven(recipe: Recipe) -> str:
     """The layers of each chunk where the first or the last stage has its own number."""
     names = ("num_layers", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
-    layers, pipe, chunks = (recipe.get(f"model.{name}") for name in names)
+    layers, pp, chunks = (recipe.get(f"model.{name}") for name in names)
     first, last = (recipe.get(f"model.num_layers_in_{end}_pipeline_stage") for end in ENDS)
-    told = isinstance(layers, int) and isinstance(pipe, int) and pipe > 1
+    told = isinstance(layers, int) and isinstance(pp, int) and pp > 1
     if not told or (first is None and last is None):
         return ""
-    return ",".join(map(str, uneven_stages(layers, pipe, chunks or 1, first, last)))
+    return ",".join(map(str, uneven_stages(layers, pp, chunks or 1, first, last)))
 
 
 def _gradients(recipe: Recipe) -> str:

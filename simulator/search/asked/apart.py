@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
     from workload.sizes.arrays import Counts
 
-ROW = ("zero", "recompute", "sequence_parallel", "expert", "expert_tensor")
-IN_ORDER = ("schedule", "interleave", "overlap", "order", "dispatcher", "recompute")  # of a row
+ROW = ("zero", "recompute", "sp", "ep", "etp")
+IN_ORDER = ("schedule", "vpp", "overlap", "order", "dispatcher", "recompute")  # of a row
 DEFAULTS = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
 
 

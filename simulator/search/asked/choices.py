@@ -35,15 +35,15 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     context_heads.KEY: (),
     "schedule": V_SHAPED,
     "fp8_dispatch": ("true",),
-    "expert_tensor": (),
+    "etp": (),
 }
-NUMBERS = (context_heads.KEY, "expert_tensor")  # whose words are numbers
+NUMBERS = (context_heads.KEY, "etp")  # whose words are numbers
 FIELDS = (
     context_heads.KEY,
     "schedule",
     "fp8_dispatch",
 )  # of which a part of a problem has one value
-EACH = ("recompute", "expert_tensor")  # of which plans of one part have different values
+EACH = ("recompute", "etp")  # of which plans of one part have different values
 Asked = Mapping[str, tuple[str, ...]]
 
 
@@ -64,12 +64,12 @@ def check(asked: Asked, gpt: GPT, stack: Stack, fixed: Mapping[str, Any], *, spl
                 known = ", ".join(KEYS.get(key, KEYS))
                 raise PlanError(f"a search cannot also try {key}={word}; it knows {known}")
     context_heads.check(asked.get(context_heads.KEY, ()), gpt, fixed, splits=splits)
-    for word in asked.get("expert_tensor", ()):
+    for word in asked.get("etp", ()):
         if not gpt.experts:
-            raise PlanError(f"expert_tensor={word} splits experts; {gpt.name} has none")
+            raise PlanError(f"etp={word} splits experts; {gpt.name} has none")
         if not word.isdecimal() or not 1 < int(word[:9]) <= gpt.expert_ffn:
             most = f"expert_ffn={gpt.expert_ffn}"
-            raise PlanError(f"expert_tensor={word} must be a number from 2 to {most}")
+            raise PlanError(f"etp={word} must be a number from 2 to {most}")
     for part in asked.get("recompute", ()):
         if why := _refusal(gpt, part):
             raise PlanCannotRunError(f"recompute={part} {why}")

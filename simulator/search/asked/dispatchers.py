@@ -92,5 +92,5 @@ def parts(problem: SearchProblem, *, also_narrow: bool) -> Iterator[SearchProble
 def of_program(fields: Mapping[str, Any], dispatchers: Sequence[str]) -> dict[str, Any]:
     """The dispatcher of the program that stands for all plans of a shape, if it is not the usual
     one."""
-    gathers = ALL_GATHER in dispatchers and fields["expert"] > 1
+    gathers = ALL_GATHER in dispatchers and fields["ep"] > 1
     return {KEY: ALL_GATHER} if gathers else {}

@@ -31,9 +31,9 @@ def of_exchanges(overlap: Sequence[str]) -> tuple[str, ...]:
     return in_order([each for each in overlap if each not in OVERLAPS])
 
 
-def can_run(beside: Collection[str], pipe: int, schedule: str, interleave: int) -> bool:
+def can_run(beside: Collection[str], pp: int, schedule: str, vpp: int) -> bool:
     """Whether a schedule can have these overlaps (`exchanges_refusal` of plans)."""
-    chunks = schedule == "1f1b" and (pipe == 1) == (interleave == 1)
+    chunks = schedule == "1f1b" and (pp == 1) == (vpp == 1)
     if IN_TURNS in beside and not (chunks or schedule in IN_V):
         return False
     return PUT_OFF not in beside or schedule in WHOLE

@@ -19,10 +19,10 @@ from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts
 from workload.splits.experts import FOLDED, fits, folded
 
-TENSOR = "expert_tensor"
+TENSOR = "etp"
 # The numbers that tell the parts of a grid's axes: of x and context how many neighbours make a run
 # and how many such runs a longer one, of data those of a `Grid`.
-RUNS = ("inner_x", "middle_x", "inner_context", "middle_context", "expert_tensor", "expert")
+RUNS = ("inner_tp", "middle_tp", "inner_cp", "middle_cp", "etp", "ep")
 
 
 def splits_of(
@@ -46,7 +46,7 @@ def splits_of(
         if apart and not fits(tensor, sizes, of_tensor):
             continue
         left = [size // part for size, part in zip(sizes, of_tensor, strict=True)]
-        for split in problem.choices("expert", whole):
+        for split in problem.choices("ep", whole):
             if whole[-1] % split or split < problem.least_split:
                 continue
             parts = folded(split, *left)
@@ -63,19 +63,19 @@ def runs_of(columns: Mapping[str, Counts], heads: int) -> dict[str, Counts]:
     since runs of experts are these then."""
     found = dict[str, Counts]()
     for axis, (tensor, experts, copies) in folds_of(columns).items():
-        if axis == "data":
-            found |= {"expert_tensor": tensor, "expert": experts}
+        if axis == "dp":
+            found |= {"etp": tensor, "ep": experts}
             continue
         found[f"inner_{axis}"] = np.where(tensor > 1, tensor, experts)
         found[f"middle_{axis}"] = np.where((tensor > 1) & (copies > 1), experts, 1)
     if heads > 1:
-        found["inner_context"] = np.full_like(columns["context"], heads)
+        found["inner_cp"] = np.full_like(columns["cp"], heads)
     return found
 
 
 def folds_of(columns: Mapping[str, Counts]) -> dict[str, tuple[Counts, Counts, Counts]]:
     """For each shape how x, context and data are split for experts (`Fold`)."""
-    x, expert = columns["x"], columns["expert"]
+    x, expert = columns["tp"], columns["ep"]
     apart = (columns[TENSOR] > 0) & (columns[TENSOR] != x)
     found, tensor = dict[str, tuple[Counts, Counts, Counts]](), np.where(apart, columns[TENSOR], x)
     for axis in FOLDED:

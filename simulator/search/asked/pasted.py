@@ -34,7 +34,7 @@ def that_tell_apart(
     >>> that_tell_apart({"batch": 8, "zero": 1, "dispatcher": "usual"}, gpt, 8)
     {'zero': 1}
     """
-    chunks = fixed.get("pipe", 0) * fixed.get("interleave", 1)
+    chunks = fixed.get("pp", 0) * fixed.get("vpp", 1)
     even = nearly_even(gpt.layers, chunks) if 0 < chunks <= gpt.layers else ()
     plain = {**ANYWAY, "batch": batch}
     if not gpt.experts and fixed.get("dispatcher") in (USUAL, dispatcher):

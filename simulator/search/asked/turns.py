@@ -75,7 +75,7 @@ def _turned_ticks(slots: OneStream) -> Ticks:
 
     def stage(ends: ModelEnds) -> Ticks:
         each = sum(slots.slots(work, ends, which) for work in e.works for which in (OWN, REST))
-        over = slots.ending(ends, np.zeros_like(e.pipe))
+        over = slots.ending(ends, np.zeros_like(e.pp))
         return np.asarray((e.micro_batches - 1) * each + over)
 
     above = slots.slots("forward", FIRST) + slots.slots("forward", INSIDE, AHEAD)

@@ -36,11 +36,11 @@ def is_split(schedule: str) -> bool:
     return schedule.startswith("zb") or schedule in V_SHAPED
 
 
-def can_run(schedule: str, pipe: int, micro_batches: int) -> bool:
+def can_run(schedule: str, pp: int, micro_batches: int) -> bool:
     """Whether so many stages can run a schedule in a V with so many micro-batches."""
-    return pipe > 1 and (schedule != "dualpipe-v" or micro_batches >= 2 * pipe)
+    return pp > 1 and (schedule != "dualpipe-v" or micro_batches >= 2 * pp)
 
 
-def places(stage: int, pipe: int, chunks: int, *, in_v: bool) -> list[int]:
+def places(stage: int, pp: int, chunks: int, *, in_v: bool) -> list[int]:
     """The numbers of a stage's chunks in the model."""
-    return [stage, 2 * pipe - 1 - stage] if in_v else list(range(stage, pipe * chunks, pipe))
+    return [stage, 2 * pp - 1 - stage] if in_v else list(range(stage, pp * chunks, pp))

@@ -43,8 +43,8 @@ from workload.sizes.arrays import Bytes, Counts, Indices, Parts, Ticks
 from workload.sizes.vectorized import Lanes, SharedSteps, UnequalLanesError, has_lanes
 from workload.splits.experts import FOLDED
 
-SIZES = (*WITHIN_STAGE, "micro_batch", "expert")
-KINDS = ("zero", "recompute", "sequence_parallel", "expert_tensor")
+SIZES = (*WITHIN_STAGE, "mbs", "ep")
+KINDS = ("zero", "recompute", "sp", "etp")
 OF_TABLES = (BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER)
 MOST = 2  # micro-batches: the first overwrites gradients, the others add to them
 
@@ -132,17 +132,17 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
     """The rows in parts whose programs are mostly alike; with `together` those of one micro-batch
     beside those of several, which have what it has."""
     columns = [space.columns[key][rows] for key in KINDS]
-    columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "expert")]
+    columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "ep")]
     if space.problem.habits.once_a_step:
-        columns.append(np.minimum(space.columns["pipe"][rows], 2))
+        columns.append(np.minimum(space.columns["pp"][rows], 2))
     if _has_steps(space.problem):
-        columns.append(space.columns["context"][rows])
+        columns.append(space.columns["cp"][rows])
     if experts := space.problem.gpt.experts:
-        columns.append(np.minimum(experts // space.columns["expert"][rows], 2))
-        own = {key: space.columns[key][rows] for key in (*FOLDED, "expert", "expert_tensor")}
+        columns.append(np.minimum(experts // space.columns["ep"][rows], 2))
+        own = {key: space.columns[key][rows] for key in (*FOLDED, "ep", "etp")}
         columns += [np.minimum(part, 2) for fold in folds_of(own).values() for part in fold]
     if isinstance(space.problem.gpt, RoutedGPT):  # whose busiest rank follows from how many share
-        columns.append(space.columns["expert"][rows])
+        columns.append(space.columns["ep"][rows])
     if not together:
         columns.append(np.minimum(space.micro_batches[rows], MOST))
     code = np.zeros(len(rows), dtype=np.int64)  # all columns in one number
@@ -184,13 +184,13 @@ def _lowered(
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
     beside = [each for each in space.problem.of_exchanges if each not in overlap]
-    fields = space.shape(int(rows[0])) | {"pipe": 1, "schedule": of_one_stage(schedule)}
+    fields = space.shape(int(rows[0])) | {"pp": 1, "schedule": of_one_stage(schedule)}
     fields["overlap"] = without_turns((*overlap, *beside))
     fields |= of_program(fields, space.problem.dispatchers)
     inputs = current_session().the(SharedSteps).inputs(columns_of(space, rows))
     fields |= dict(zip(SIZES, inputs, strict=True))
     micro_batches = min(max(int(space.micro_batches[rows].max()), 1), most)
-    batch = micro_batches * fields["micro_batch"] * prod(fields[a] for a in SHARDS["sequences"])
+    batch = micro_batches * fields["mbs"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
     habits = of_rows(habits, space, rows)
@@ -218,7 +218,7 @@ def within_parts(habits: Habits) -> Habits:
 def of_rows(habits: Habits, space: Space, rows: Indices) -> Habits:
     """The habits of some rows, none or all of which are pipelines: others do nothing once a step
     that they would do for each micro-batch. Nothing is cast for reductions that are left out."""
-    once = habits.once_a_step and bool((space.columns["pipe"][rows] > 1).any())
+    once = habits.once_a_step and bool((space.columns["pp"][rows] > 1).any())
     return replace(habits, once_a_step=once, reduce_dtype=TRAINING if once else habits.reduce_dtype)
 
 

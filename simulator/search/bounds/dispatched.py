@@ -34,7 +34,7 @@ from workload.sizes.arrays import Bytes, Indices
 from workload.sizes.rounding import scaled
 
 # What the least share that is sent once follows from.
-SPLITS = ("x", "y", "z", "context", "pipe", "expert", "expert_tensor")
+SPLITS = ("tp", "y", "z", "cp", "pp", "ep", "etp")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Dispatched:
     def has_bounds(self) -> bool:
         """Whether the fewest bytes that a dispatcher may send take least time."""
         exchange = self.space.problem.stack.own_kernels.get("exchange", "")
-        each = (_plan(name, {"expert": 2}) for name in self.space.problem.dispatchers)
+        each = (_plan(name, {"ep": 2}) for name in self.space.problem.dispatchers)
         fewer = exchange == OWN or any(sends_once(plan, exchange) for plan in each)
         return not (fewer and may_fall(self.machine, "all_to_all"))
 
@@ -64,7 +64,7 @@ class Dispatched:
         problem = self.space.problem
         exchange = problem.stack.own_kernels.get("exchange", "")
         found = {
-            (each == HIERARCHICAL, sends_once(_plan(each, {"expert": 2}), exchange))
+            (each == HIERARCHICAL, sends_once(_plan(each, {"ep": 2}), exchange))
             for each in problem.dispatchers
         }
         for in_steps, once in sorted(found):
@@ -114,14 +114,14 @@ class Dispatched:
         problem = self.space.problem
         if not problem.gpt.experts or not problem.stack.own_kernels.get("scores_of_all", False):
             return {}
-        payloads = gathered_payloads(problem.gpt, _plan(ALL_GATHER, {"expert": 2}))
+        payloads = gathered_payloads(problem.gpt, _plan(ALL_GATHER, {"ep": 2}))
         return {label: share for label, share in payloads.items() if share < 1}
 
     def _own_rows(self, rows: Indices, nbytes: Bytes) -> Bytes:
         """As where ranks with parts of the same experts have rows of their own, with which a plan
         sends least; what these gather then is no less than what the program gathers."""
-        tensor = self.space.columns["expert_tensor"][rows]
-        return nbytes // np.where(tensor > 0, tensor, self.space.columns["x"][rows])
+        tensor = self.space.columns["etp"][rows]
+        return nbytes // np.where(tensor > 0, tensor, self.space.columns["tp"][rows])
 
     def _share(self, sizes: tuple[int, ...]) -> float:
         if sizes not in self._shares:
@@ -135,20 +135,20 @@ class Dispatched:
 
 def _plan(dispatcher: str, sizes: Mapping[str, int]) -> Plan:
     """A plan that splits experts so, and sends rows to them so."""
-    ranks, tensor = sizes["expert"], sizes.get("expert_tensor", 0)
-    x, y, z, context, pipe = (sizes.get(axis, 1) for axis in ("x", "y", "z", "context", "pipe"))
+    ranks, tensor = sizes["ep"], sizes.get("etp", 0)
+    x, y, z, context, pp = (sizes.get(axis, 1) for axis in ("tp", "y", "z", "cp", "pp"))
     data = ranks * context * max(tensor, 1)
     return Plan(
-        x=x,
+        tp=x,
         y=y,
         z=z,
-        context=context,
-        pipe=pipe,
-        data=data,
-        expert=ranks,
-        expert_tensor=tensor,
+        cp=context,
+        pp=pp,
+        dp=data,
+        ep=ranks,
+        etp=tensor,
         batch=data * z,
-        micro_batch=1,
-        sequence_parallel=x > 1 and tensor not in (0, x),
+        mbs=1,
+        sp=x > 1 and tensor not in (0, x),
         dispatcher=dispatcher,
     )

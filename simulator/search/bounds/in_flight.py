@@ -69,7 +69,7 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         beside = summed = {kind: some.values(0) for kind in saved}
     found = np.zeros(len(entries.lane), dtype=np.int64)
     table = np.stack(
-        [entries.pipe, entries.micro_batches, entries.schedule, entries.interleave, entries.chunk]
+        [entries.pp, entries.micro_batches, entries.schedule, entries.vpp, entries.chunk]
     )
     different, which = np.unique(table, axis=1, return_inverse=True)
     for number, case in enumerate(different.T.tolist()):
@@ -79,24 +79,24 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
             {kind: nbytes[lane] for kind, nbytes in each.items()}
             for each in (held, saved, kept, beside, summed)
         ]
-        pipe, micro_batches, schedule, interleave, chunk = case
-        plain = (plain_layers(chunk),) * (pipe * interleave)
+        pp, micro_batches, schedule, vpp, chunk = case
+        plain = (plain_layers(chunk),) * (pp * vpp)
         chunks = space.layouts.every[chunk].chunks if space.layouts else plain
-        step = 2 * pipe - 1 if turned else pipe
-        stages = [0] if turned else sorted({0, 1, pipe - 1, _fullest(space, pipe, chunk)})
-        asked = SCHEDULES[schedule], pipe, micro_batches, in_turns
+        step = 2 * pp - 1 if turned else pp
+        stages = [0] if turned else sorted({0, 1, pp - 1, _fullest(space, pp, chunk)})
+        asked = SCHEDULES[schedule], pp, micro_batches, in_turns
         found[chosen] = np.maximum.reduce(
             [_stage_bytes(kinds, chunks[at::step], at, *asked, *own) for at in stages]
         )
     return found
 
 
-def _fullest(space: Space, pipe: int, chunk: int) -> int:
+def _fullest(space: Space, pp: int, chunk: int) -> int:
     """The first of the fullest stages, which holds most in flight."""
     if space.layouts is None:
         return 0
     layout = space.layouts.every[chunk]
-    return max(range(pipe), key=lambda stage: (*layout.fullness(stage), -stage))
+    return max(range(pp), key=lambda stage: (*layout.fullness(stage), -stage))
 
 
 def _stage_bytes(
@@ -104,7 +104,7 @@ def _stage_bytes(
     chunks: tuple[ChunkLayers, ...],
     stage: int,
     schedule: str,
-    pipe: int,
+    pp: int,
     micro_batches: int,
     in_turns: bool,
     held: Mapping[str, Bytes],
@@ -113,7 +113,7 @@ def _stage_bytes(
     beside: Mapping[str, Bytes],
     summed: Mapping[str, Bytes],
 ) -> Bytes:
-    level: Bytes = held["embed"] if stage == 0 else held["head"] * (stage == pipe - 1)
+    level: Bytes = held["embed"] if stage == 0 else held["head"] * (stage == pp - 1)
     level = level + held["head"] * (stage == 0 and schedule in V_SHAPED)
     for chunk in chunks:
         for base in chunk.bases:
@@ -122,8 +122,8 @@ def _stage_bytes(
     shapes = tuple(chunk.bases for chunk in chunks)
     each = [parts[kind] for parts in (saved, kept) for kind in kinds]
     more = [parts[kind] for parts in (beside, summed) for kind in kinds]
-    at_head = kept[HEAD.kind] * (stage == pipe - 1 and schedule not in V_SHAPED)
-    known = moments(schedule, stage, pipe, micro_batches, shapes, len(kinds), in_turns=in_turns)
+    at_head = kept[HEAD.kind] * (stage == pp - 1 and schedule not in V_SHAPED)
+    known = moments(schedule, stage, pp, micro_batches, shapes, len(kinds), in_turns=in_turns)
     for counts, base in known:
         split = sum(counts[len(kinds) :])  # passes are split in one chunk alone
         own = ways[0] + split // len(shapes[0]) * at_head
@@ -137,7 +137,7 @@ def _stage_bytes(
 def moments(
     schedule: str,
     stage: int,
-    pipe: int,
+    pp: int,
     micro_batches: int,
     chunks: tuple[tuple[int, ...], ...],
     kinds: int,
@@ -156,12 +156,12 @@ def moments(
     if schedule == "gpipe":
         every = (*(count * micro_batches for count in each[0]), *[0] * kinds)
         return ((every, chunks[0][-1]),)
-    few = min(micro_batches, ROUNDS * pipe)
+    few = min(micro_batches, ROUNDS * pp)
     if few < micro_batches and schedule in PLAYED and stage:
-        whole = Plan(pipe=pipe, schedule=schedule, batch=micro_batches, micro_batch=1)
+        whole = Plan(pp=pp, schedule=schedule, batch=micro_batches, mbs=1)
         few = folded_plan(whole).micro_batches
-    order = slots(schedule, stage, pipe, few, len(chunks))
-    pairs = pairs_of(order, stage, pipe, in_v=True) if in_turns else []
+    order = slots(schedule, stage, pp, few, len(chunks))
+    pairs = pairs_of(order, stage, pp, in_v=True) if in_turns else []
     return _undominated(_played(order, pairs, chunks, each))
 
 

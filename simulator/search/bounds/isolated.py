@@ -90,7 +90,7 @@ class IsolatedBlocks:
 
     def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `stream_bound.Slots`."""
-        works, chunks = tuple(self.entries.works), self.entries.interleave
+        works, chunks = tuple(self.entries.works), self.entries.vpp
         several = bool((chunks > 1).any())
         rest = sum(self._chunks(self._last, (work,), ends, REST)[0] for work in works if several)
         forward = self._chunks(self._last, works[:1], ends)[0]
@@ -119,7 +119,7 @@ class IsolatedBlocks:
         for counts in self.entries.stages_of(at):
             key = tuple(counts.items())
             if key not in self._steps:
-                like = np.ones_like(self.entries.pipe)
+                like = np.ones_like(self.entries.pp)
                 each = {kind: count * like for kind, count in counts.items()}
                 self._steps[key] = self._step(each, INSIDE)
             before, after = self._steps[key]
@@ -143,7 +143,7 @@ class IsolatedBlocks:
             if kind in layers:
                 ticks = layers[kind] * self._ticks[op.identity][e.lane]
             elif op.purpose in REDUCED_ACROSS_STAGES and not alone:
-                wide = replace(op, axes=(*op.axes, "pipe"))  # more ranks may be faster than few
+                wide = replace(op, axes=(*op.axes, "pp"))  # more ranks may be faster than few
                 ticks = self.op_bounds.ticks(self.some, wide)[e.lane]
             else:
                 ticks = self._whole(op, layers, alone)
@@ -283,7 +283,7 @@ class IsolatedBlocks:
     @cached_property
     def _ticks(self) -> Mapping[Identity, Ticks]:
         # A pipeline's stages meet in more ranks than those of one, which may have no time.
-        others = REDUCED_ACROSS_STAGES if bool((self.entries.pipe > 1).any()) else ()
+        others = REDUCED_ACROSS_STAGES if bool((self.entries.pp > 1).any()) else ()
         every = (op for op in self.some.program.ops if op.purpose not in others)
         return {op.identity: self.op_bounds.ticks(self.some, op) for op in every}
 

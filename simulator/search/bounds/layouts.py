@@ -131,8 +131,8 @@ def chunk_layers(gpt: GPT, part: range) -> ChunkLayers:
 class Layout:
     """The layers of each chunk of a pipeline, from the first chunk to the last."""
 
-    pipe: int
-    interleave: int
+    pp: int
+    vpp: int
     chunks: tuple[ChunkLayers, ...]
     names: tuple[str, ...]  # of kinds, by their numbers in the base
     in_v: bool = False
@@ -141,7 +141,7 @@ class Layout:
     def fullest(self) -> int:
         """The stage that is fullest between the first and the last, if there are any; of equal ones
         the last, which waits longest."""
-        inside = range(1, self.pipe - 1) or range(self.pipe - 1, self.pipe)
+        inside = range(1, self.pp - 1) or range(self.pp - 1, self.pp)
         return max(inside, key=lambda stage: (*self.fullness(stage), stage))
 
     def fullness(self, stage: int) -> tuple[int, int, int]:
@@ -154,7 +154,7 @@ class Layout:
 
     def chunks_of(self, stage: int) -> list[ChunkLayers]:
         """The chunks of a stage."""
-        numbers = places(stage, self.pipe, self.interleave, in_v=self.in_v)
+        numbers = places(stage, self.pp, self.vpp, in_v=self.in_v)
         return [self.chunks[number] for number in numbers]
 
     def kinds(self, stage: int) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ class Layout:
         """The stage with these ends of the model; the fullest of those without."""
         if ends.first:
             return 0
-        return self.pipe - 1 if ends.last else self.fullest
+        return self.pp - 1 if ends.last else self.fullest
 
     def of(self, ends: ModelEnds, which: str) -> Mapping[ChunkLayers, int]:
         """Chunks, and how many there are of each: a stage's own one with these ends, the rest of
@@ -198,7 +198,7 @@ class Layouts:
     @cached_property
     def numbers(self) -> Mapping[tuple[int, int], int]:
         """The number of the layout with so many stages of so many chunks."""
-        return {(each.pipe, each.interleave): at for at, each in enumerate(self.every)}
+        return {(each.pp, each.vpp): at for at, each in enumerate(self.every)}
 
     @cached_property
     def _counts(self) -> dict[tuple[ModelEnds, str], Counts]:
@@ -220,7 +220,7 @@ class Layouts:
         """The least layers of each kind that a stage has, (kinds, layouts)."""
         table = np.zeros((len(self.names), len(self.every)), dtype=np.int64)
         for at, layout in enumerate(self.every):
-            stages = [layout.kinds(stage) for stage in range(layout.pipe)]
+            stages = [layout.kinds(stage) for stage in range(layout.pp)]
             table[:, at] = np.min(stages, axis=0)
         return table
 
@@ -242,17 +242,17 @@ def layouts_of(gpt: GPT, pairs: Iterable[tuple[int, int]], *, in_v: bool = False
     return Layouts(tuple(replace(each, in_v=in_v) for each in every))
 
 
-def layout_of(gpt: GPT, pipe: int, interleave: int) -> Layout:
+def layout_of(gpt: GPT, pp: int, vpp: int) -> Layout:
     """The layout of a model with several kinds of layers."""
-    ends = np.cumsum([0, *nearly_even(gpt.layers, pipe * interleave)]).tolist()
+    ends = np.cumsum([0, *nearly_even(gpt.layers, pp * vpp)]).tolist()
     chunks = tuple(chunk_layers(gpt, range(a, b)) for a, b in pairwise(ends))
-    return Layout(pipe, interleave, chunks, names_of(gpt))
+    return Layout(pp, vpp, chunks, names_of(gpt))
 
 
-def interleaves(gpt: GPT, pipe: int) -> list[int]:
+def interleaves(gpt: GPT, pp: int) -> list[int]:
     """Into how many chunks the stages of such a model can be split: of numbers with the same
     largest chunk the least, since more would only send more messages."""
     found = dict[int, int]()
-    for count in range(gpt.layers // pipe, 0, -1):
-        found[-(-gpt.layers // (pipe * count))] = count
+    for count in range(gpt.layers // pp, 0, -1):
+        found[-(-gpt.layers // (pp * count))] = count
     return sorted(found.values())

@@ -203,7 +203,7 @@ class OpBounds:
 
     def link_ticks(self, grid: Grid, nbytes: int) -> list[int]:
         """The least ticks of a message over each link of a ring of stages."""
-        each = (self.rings.of_link(grid, stage) for stage in range(grid.pipe))
+        each = (self.rings.of_link(grid, stage) for stage in range(grid.pp))
         return [min(self._on("send", nbytes, ring) for ring in rings) for rings in each]
 
     @cached_property

@@ -37,17 +37,17 @@ NEVER = int(np.iinfo(np.int64).max)
 
 def plan_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """The peak of the worst device, with plain matmul forms."""
-    count = pipeline_bytes if plan.pipe > 1 else step_bytes
+    count = pipeline_bytes if plan.pp > 1 else step_bytes
     return count(gpt, plan, habits)
 
 
 def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int = NEVER) -> int:
     """The peak of a pipeline's worst stage: that follows from the order of slots alone. Where some
     stage needs more than there is `room` for, that of the first such stage."""
-    stage_orders, pipe = _in_flight(gpt, plan, habits)
+    stage_orders, pp = _in_flight(gpt, plan, habits)
     most = 0
     for stage in _fullest_first(stage_orders):
-        most = max(most, _bytes_of_stage(stage_orders, pipe, stage))
+        most = max(most, _bytes_of_stage(stage_orders, pp, stage))
         if most > room:
             break
     return most
@@ -55,7 +55,7 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int =
 
 def stage_bytes(gpt: GPT, plan: Plan, habits: Habits, stage: int) -> int:
     """The peak of one of a plan's stages."""
-    if plan.pipe == 1:
+    if plan.pp == 1:
         return step_bytes(gpt, plan, habits)
     return _bytes_of_stage(*_in_flight(gpt, plan, habits), stage)
 
@@ -65,12 +65,12 @@ def _in_flight(gpt: GPT, plan: Plan, habits: Habits) -> tuple[StageOrders, SlotS
     stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
     no_ticks = [[0] * len(order) for order in stage_orders.orders]
     messages = order_of_messages(habits.messages, plan)
-    return stage_orders, stage_orders.timed(no_ticks, [(0, 0)] * plan.pipe, messages)
+    return stage_orders, stage_orders.timed(no_ticks, [(0, 0)] * plan.pp, messages)
 
 
-def _bytes_of_stage(orders: StageOrders, pipe: SlotSchedule, stage: int) -> int:
+def _bytes_of_stage(orders: StageOrders, pp: SlotSchedule, stage: int) -> int:
     kind, parts = orders.kind(stage), orders.parts_of(stage)
-    return stage_peak(kind, parts, pipe, stage, orders.plan.micro_batches).total_bytes
+    return stage_peak(kind, parts, pp, stage, orders.plan.micro_batches).total_bytes
 
 
 def _without_messages(plan: Plan) -> Plan:
@@ -95,36 +95,36 @@ def _fullest_first(stage_orders: StageOrders) -> list[int]:
         with_experts = sum(has_experts(gpt, layer) for layer in own)
         return firsts[stage] == stage, with_experts, len(own), -stage
 
-    return sorted(range(plan.pipe), key=fullness, reverse=True)
+    return sorted(range(plan.pp), key=fullness, reverse=True)
 
 
 def device_bytes(
-    held: Mapping[str, Bytes], saved: Bytes, pipe: Counts, micro_batches: Counts, layers: int
+    held: Mapping[str, Bytes], saved: Bytes, pp: Counts, micro_batches: Counts, layers: int
 ) -> Bytes:
     """What the first stage has in memory at least, when its backward passes begin, and any stage at
     any time, whatever the schedule: `layers` of the model, in chunks of any size."""
-    stage = layers // pipe * held["layer"]
+    stage = layers // pp * held["layer"]
     apart = np.maximum(held["embed"], held["head"])
-    ends = np.where(pipe > 1, apart, held["embed"] + held["head"])
-    in_flight = np.minimum(pipe, micro_batches) * (layers // pipe) * saved
+    ends = np.where(pp > 1, apart, held["embed"] + held["head"])
+    in_flight = np.minimum(pp, micro_batches) * (layers // pp) * saved
     return np.asarray(stage + np.maximum(ends, held["embed"] + in_flight))
 
 
 def bytes_of_layouts(
     held: Mapping[str, Bytes],
     saved: Mapping[str, Bytes],
-    pipe: Counts,
+    pp: Counts,
     micro_batches: Counts,
     layouts: Layouts,
 ) -> Bytes:
     """The same for layers of several kinds: the least of all layouts with so many stages, each as
     much as its first stage has, its last one, or the fullest of those between."""
-    found = np.full(len(pipe), NEVER, dtype=np.int64)
+    found = np.full(len(pp), NEVER, dtype=np.int64)
     for number, layout in enumerate(layouts.every):
-        chosen = np.flatnonzero(pipe == layout.pipe)
-        in_flight = np.minimum(pipe, micro_batches)[chosen]
+        chosen = np.flatnonzero(pp == layout.pp)
+        in_flight = np.minimum(pp, micro_batches)[chosen]
         ways = []
-        straight = layout.pipe > 1 and not layout.in_v
+        straight = layout.pp > 1 and not layout.in_v
         for ends in (FIRST, INSIDE, LAST) if straight else (ALONE,):
             counts = layouts.counts(ends, OWN) + layouts.counts(ends, REST)
             each = dict(zip(layouts.names, counts[:, number].tolist(), strict=True))

@@ -38,7 +38,7 @@ class _KnownSlots:
     """The ticks of slots, each asked for once, by the number of their chunk: that is hashed sooner
     than its layers."""
 
-    pipe: int
+    pp: int
     chunks: Sequence[Chunk]
     slot_ticks: SlotTicks
     _known: dict[tuple[object, ...], tuple[int, int]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _KnownSlots:
         before: tuple[str, int] | None = None
         row = []
         for work, chunk, which in order:
-            number = self._numbers[chunk * self.pipe + stage]
+            number = self._numbers[chunk * self.pp + stage]
             key = work, number, which, before
             if key not in self._known:
                 ahead = before and (before[0], self.chunks[before[1]])
@@ -78,19 +78,19 @@ def schedule_ticks(
     `slot_ticks` bounds both of a slot, given the slot before it if that has the last micro-batch.
     """
     small = folded_plan(plan)
-    known = _KnownSlots(plan.pipe, chunks, slot_ticks)
+    known = _KnownSlots(plan.pp, chunks, slot_ticks)
     while True:
         orders = _orders(small)
         every = [known.ticks(*stage) for stage in enumerate(sorts_of(small))]
-        pipe = SlotSchedule(
+        pp = SlotSchedule(
             orders=orders,
             ticks=[[compute for compute, _ in own] for own in every],
             links=[(ticks, ticks) for ticks in links],
             messages=order_of_messages(habit, plan),
             micro_batches=small.micro_batches,
         )
-        times = simulate_schedule(pipe)
-        folded = FoldedSchedule(plan, small, pipe, times)
+        times = simulate_schedule(pp)
+        folded = FoldedSchedule(plan, small, pp, times)
         if folded.is_steady:
             shift = folded.shift_ticks
             ends = [_ends(small, *own) for own in zip(orders, times, every, strict=True)]
@@ -120,12 +120,12 @@ def _sort(slot: Slot, micro_batches: int) -> SortOfSlot:
 
 
 def _orders(plan: Plan) -> Orders:
-    return _known_orders(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
+    return _known_orders(plan.schedule, plan.pp, plan.micro_batches, plan.vpp)
 
 
 def sorts_of(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
     """Of each stage the sorts of its slots, in order."""
-    return _known_sorts(plan.schedule, plan.pipe, plan.micro_batches, plan.interleave)
+    return _known_sorts(plan.schedule, plan.pp, plan.micro_batches, plan.vpp)
 
 
 @session_cached(64)

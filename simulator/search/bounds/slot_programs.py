@@ -30,7 +30,7 @@ from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 from workload.recipes.table import NO_RECIPE
 
-SIZES = (*WITHIN_STAGE, "micro_batch", "batch", "expert")
+SIZES = (*WITHIN_STAGE, "mbs", "batch", "ep")
 WHOLE = ModelEnds(first=True, last=True)
 ENDS = WHOLE.parts
 MIDDLE = -2  # in place of a micro-batch: any between the first and the last

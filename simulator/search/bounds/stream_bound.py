@@ -52,10 +52,10 @@ class Entries:
     """
 
     lane: Indices
-    pipe: Counts
+    pp: Counts
     micro_batches: Counts
     schedule: Indices
-    interleave: Counts
+    vpp: Counts
     chunk: Counts
     layouts: Layouts | None = None
 
@@ -67,7 +67,7 @@ class Entries:
         return {LAYER: self._chunks_of(which) * self.chunk}
 
     def _chunks_of(self, which: str) -> Counts:
-        counts = {OWN: np.ones_like(self.pipe), REST: self.interleave - 1, AHEAD: self.pipe - 2}
+        counts = {OWN: np.ones_like(self.pp), REST: self.vpp - 1, AHEAD: self.pp - 2}
         return counts[which]
 
     def of_stage(self, ends: ModelEnds) -> dict[str, Counts]:
@@ -88,7 +88,7 @@ class Entries:
 
     def chunk_of(self, at: int, number: int) -> tuple[ModelEnds, ChunkLayers]:
         """A chunk of one entry, by its number in the model: its ends and its layers."""
-        last = int(self.pipe[at] * self.interleave[at]) - 1
+        last = int(self.pp[at] * self.vpp[at]) - 1
         chunk, ends = int(self.chunk[at]), ModelEnds(first=number == 0, last=number == last)
         if self.layouts is None:
             return ends, plain_layers(chunk)
@@ -97,9 +97,9 @@ class Entries:
     def stages_of(self, at: int) -> list[dict[str, int]]:
         """How many layers of each kind each stage of one entry has."""
         if self.layouts is None:
-            return [{LAYER: int(self.chunk[at] * self.interleave[at])}] * int(self.pipe[at])
+            return [{LAYER: int(self.chunk[at] * self.vpp[at])}] * int(self.pp[at])
         layout = self.layouts.every[int(self.chunk[at])]
-        pairs = (layout.kinds(stage) for stage in range(layout.pipe))
+        pairs = (layout.kinds(stage) for stage in range(layout.pp))
         return [dict(zip(layout.names, pair, strict=True)) for pair in pairs]
 
     def of_any_stage(self) -> dict[str, Counts]:
@@ -114,19 +114,19 @@ class Entries:
     def sorts(self) -> list[Indices]:
         """Which of them are of each sort."""
         split = np.array([is_split(each) for each in SCHEDULES])[self.schedule]
-        sort = 4 * (self.pipe > 1) + 2 * split + (self.micro_batches == 1)
+        sort = 4 * (self.pp > 1) + 2 * split + (self.micro_batches == 1)
         return [np.flatnonzero(sort == each) for each in np.unique(sort)]
 
     def only(self, keep: NDArray[np.bool_] | Indices, lane: Indices) -> Entries:
         """Some of them, for rows that are in other places."""
-        columns = (self.pipe, self.micro_batches, self.schedule, self.interleave, self.chunk)
-        pipe, micro_batches, schedule, interleave, chunk = (column[keep] for column in columns)
-        return Entries(lane, pipe, micro_batches, schedule, interleave, chunk, self.layouts)
+        columns = (self.pp, self.micro_batches, self.schedule, self.vpp, self.chunk)
+        pp, micro_batches, schedule, vpp, chunk = (column[keep] for column in columns)
+        return Entries(lane, pp, micro_batches, schedule, vpp, chunk, self.layouts)
 
 
 def joined(several: Sequence[Entries]) -> Entries:
     """All of several entries, which have rows of one program and the same layouts."""
-    names = ("lane", "pipe", "micro_batches", "schedule", "interleave", "chunk")
+    names = ("lane", "pp", "micro_batches", "schedule", "vpp", "chunk")
     columns = {name: np.concatenate([getattr(e, name) for e in several]) for name in names}
     return Entries(**columns, layouts=several[0].layouts)
 
@@ -161,13 +161,13 @@ def ticks_by_stage(slots: Slots) -> Iterator[Ticks]:
     """Lower bounds of the step, for each entry, one for each stage that is looked at: where layers
     are of several kinds the fullest between the ends, then the last and the first."""
     e = slots.entries
-    none = np.zeros(len(e.pipe), dtype=np.int64)
+    none = np.zeros(len(e.pp), dtype=np.int64)
 
     def stage(ends: ModelEnds, behind: Counts) -> Ticks:
         ending = slots.ending(ends, behind)
         if bool((e.micro_batches == 1).any()):
             return ending
-        chunks = (OWN, REST) if bool((e.interleave > 1).any()) else (OWN,)
+        chunks = (OWN, REST) if bool((e.vpp > 1).any()) else (OWN,)
         first, each = (
             sum(slots.slots(*at, middle=middle) for at in product(e.works, [ends], chunks))
             for middle in (False, True)
@@ -182,7 +182,7 @@ def ticks_by_stage(slots: Slots) -> Iterator[Ticks]:
         behind = none if len(e.works) == len(WORK) else others("backward")
         return np.asarray(others("forward") + stage(ends, behind))
 
-    if bool((e.pipe == 1).all()):
+    if bool((e.pp == 1).all()):
         yield stage(ALONE, none)
         return
     if e.layouts is not None:
@@ -218,7 +218,7 @@ class BusiestStream:
 
     def ending(self, ends: ModelEnds, behind: Ticks) -> Ticks:
         """See `Slots`."""
-        layers, chunks = self.entries.of_stage(ends), self.entries.interleave
+        layers, chunks = self.entries.of_stage(ends), self.entries.vpp
         ways = [self._sum(work, layers, ends, last=True) for work in self.entries.works]
         step = self._sum("step", layers, ends, last=True)
         if self.overlap is None or "dp" not in self.overlap:
@@ -285,7 +285,7 @@ class BusiestStream:
     def busy(self) -> Ticks:
         """A lower bound of the ticks for which a device of any stage computes in a step."""
         e = self.entries
-        ends = ALONE if bool((e.pipe == 1).all()) else INSIDE
+        ends = ALONE if bool((e.pp == 1).all()) else INSIDE
         weights: dict[str, Counts | int] = {**e.of_any_stage(), **dict.fromkeys(ends.parts, 1)}
         found = np.zeros(len(e.lane), dtype=np.int64)
         for part, weight in weights.items():

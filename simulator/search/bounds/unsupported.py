@@ -94,7 +94,7 @@ class RefusalTimes:
 
 def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
     """The collectives and messages of some rows, with those of their pipelines."""
-    ops, stages = some.program.ops, space.columns["pipe"][some.rows]
+    ops, stages = some.program.ops, space.columns["pp"][some.rows]
     apart = stages > 1
     met = dict.fromkeys((op.kind, op.axes) for op in ops if op.communicates)
     across = {op.purpose: op.axes for op in ops if op.purpose in REDUCED_ACROSS_STAGES}
@@ -115,12 +115,12 @@ def _ranks(space: Space, rows: Indices, axes: tuple[str, ...]) -> Counts:
     """How many ranks there are in a group over some axes, for each row."""
     sizes = {axis: space.columns[axis][rows] for axis in AXES}
     sizes |= space.runs(rows)
-    data, shard = sizes["data"], int(space.problem.fixed.get("shard", 0))
+    data, shard = sizes["dp"], int(space.problem.fixed.get("shard", 0))
     sharing = np.full_like(data, shard) if shard else data
     sizes |= {"shard": sharing, "replica": data // sharing}
-    apart = sizes["expert_tensor"] * sizes["expert"]
-    sizes |= {"expert_copies": data // apart, "expert_shard": sharing // apart}
-    for axis in ("x", "context"):
+    apart = sizes["etp"] * sizes["ep"]
+    sizes |= {"edp": data // apart, "edp_shard": sharing // apart}
+    for axis in ("tp", "cp"):
         inside = sizes[f"inner_{axis}"] * sizes[f"middle_{axis}"]
         sizes[f"outer_{axis}"] = sizes[axis] // inside
     every = [sizes[axis] for axis in axes]

@@ -182,10 +182,10 @@ def of_exchanges(relaxed: RelaxedShapes, machinery: Machinery) -> RelaxedShapes 
     in how they attend, where experts must be split, or where no plan exchanges any."""
     space, gpt = relaxed.shapes, relaxed.shapes.problem.gpt
     apart = attends_differently(gpt) or bool(space.problem.of_exchanges)
-    if apart or bool((space.columns["context"] == 1).all()):
+    if apart or bool((space.columns["cp"] == 1).all()):
         return None
-    columns = {**space.columns, "expert": np.ones(len(space), dtype=np.int64)}
-    columns["expert_tensor"] = np.zeros(len(space), dtype=np.int64)
+    columns = {**space.columns, "ep": np.ones(len(space), dtype=np.int64)}
+    columns["etp"] = np.zeros(len(space), dtype=np.int64)
     names = space.problem.recomputations
     if NONE in names:
         columns["recompute"] = np.full_like(columns["recompute"], names.index(NONE))
@@ -213,9 +213,9 @@ def vocabulary_rows(space: Space) -> Counts:
     optimizer's state splits its table evenly
     (`workload/lowering/layers/vocabulary.py:padded_vocabulary`)."""
     c, gpt = space.columns, space.problem.gpt
-    shard = space.problem.fixed.get("shard", 0) or c["data"]
-    parts = c["z"] * np.where(c["zero"] > 0, c["context"] * shard, 1)
-    least, step = -(-gpt.vocab // (c["x"] * c["y"])), parts // np.gcd(parts, gpt.hidden)
+    shard = space.problem.fixed.get("shard", 0) or c["dp"]
+    parts = c["z"] * np.where(c["zero"] > 0, c["cp"] * shard, 1)
+    least, step = -(-gpt.vocab // (c["tp"] * c["y"])), parts // np.gcd(parts, gpt.hidden)
     return np.asarray(-(-least // step) * step)
 
 
@@ -224,7 +224,7 @@ def as_lowered(space: Space) -> Space:
     ranks, since on one its collectives take no time, and with more ranks of data, which change
     nothing but the sums over these."""
     columns = {**space.columns, **_relaxed_columns(space)}
-    wide = {"z": np.maximum(columns["z"], 2), "data": 2 * columns["data"]}
+    wide = {"z": np.maximum(columns["z"], 2), "dp": 2 * columns["dp"]}
     return Space(space.problem, {**columns, **wide})
 
 

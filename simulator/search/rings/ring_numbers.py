@@ -87,7 +87,7 @@ class RingNumbers:
 
     def of_link(self, grid: Grid, stage: int) -> Sequence[Ring]:
         """The rings of the links between two neighbouring stages."""
-        key = grid.stride("pipe"), grid.pipe, stage
+        key = grid.stride("pp"), grid.pp, stage
         if key not in self._links:
             self._links[key] = self.fabric.rings([grid.groups(f"link{stage}")])[0][0]
         return self._links[key]

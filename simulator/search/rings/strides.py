@@ -21,8 +21,8 @@ from workload.grid import (
 from workload.sizes.arrays import Counts, Indices, distinct
 
 PART_OF = {
-    **dict.fromkeys((*SHARD_PARTS, *PARTS_OF_EXPERTS, *COPIES_IN_SHARDS), "data"),
-    **{f"{where}_{axis}": axis for where in WHERE for axis in ("x", "context")},
+    **dict.fromkeys((*SHARD_PARTS, *PARTS_OF_EXPERTS, *COPIES_IN_SHARDS), "dp"),
+    **{f"{where}_{axis}": axis for where in WHERE for axis in ("tp", "cp")},
 }
 Span = tuple[int, int]  # a stride and a size
 Strides = tuple[Span, ...]
@@ -41,16 +41,16 @@ def spans_of(sizes: Counts, shard: int, orders: Indices) -> Mapping[str, Spans]:
     np.put_along_axis(strides, axes, np.cumprod(own, axis=0) // own, axis=0)
     found = {axis: (strides[at], sizes[at]) for at, axis in enumerate(AXES)}
     named = dict(zip((*AXES, *RUNS), sizes, strict=True))
-    outer, data = found["data"]
+    outer, data = found["dp"]
     run = np.full_like(data, shard) if shard else data
-    apart = named["expert_tensor"] * named["expert"]
+    apart = named["etp"] * named["ep"]
     found |= {"shard": (outer, run), "replica": (outer * run, data // run)}
-    found["expert_shard"] = outer * apart, np.maximum(run // apart, 1)
+    found["edp_shard"] = outer * apart, np.maximum(run // apart, 1)
     return {
         **found,
-        **_parts(found["data"], PARTS_OF_EXPERTS, sizes[-2:]),
-        **_parts(found["context"], tuple(f"{where}_context" for where in WHERE), sizes[-4:-2]),
-        **_parts(found["x"], tuple(f"{where}_x" for where in WHERE), sizes[-6:-4]),
+        **_parts(found["dp"], PARTS_OF_EXPERTS, sizes[-2:]),
+        **_parts(found["cp"], tuple(f"{where}_cp" for where in WHERE), sizes[-4:-2]),
+        **_parts(found["tp"], tuple(f"{where}_tp" for where in WHERE), sizes[-6:-4]),
     }
 
 

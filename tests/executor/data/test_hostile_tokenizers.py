@@ -71,7 +71,7 @@ NO_TOKENS: dict[str, Any] = {
             **{"max_input_chars_per_word": 0, "vocab": {"a": 0}},
         }
     ),
-    "a regex that tries for ever": document(normalizer=replacing({"Regex": "(a+)+$"}, "x")),
+    "a regex that tries for ever": document(normalizer=replacing({"Regex": "(a+)+$"}, "tp")),
     "pieces of no letter": document(pre_tokenizer={"type": "FixedLength", "length": 0}),
     "letters that double": document(normalizer=replacing({"String": "a"}, "aa", 40)),
     "a page for each letter": document(normalizer=replacing({"Regex": ""}, "y" * 100_000)),

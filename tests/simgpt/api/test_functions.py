@@ -26,12 +26,12 @@ from tests.examples import one_in, slow
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 
-PLAN = "x=2,z=2,data=2,micro_batch=2"
+PLAN = "tp=2,z=2,dp=2,mbs=2"
 FEW = {
-    "pipe": 1,
+    "pp": 1,
     "y": 1,
     "z": 1,
-    "micro_batch": 1,
+    "mbs": 1,
     "zero": 0,
     "recompute": "none",
     "overlap": "none",
@@ -64,7 +64,7 @@ ASKED: dict[str, Callable[[], Result]] = {
     "mappings": lambda: api.predict(
         "tiny-1m",
         "frontier",
-        {"x": 2, "data": "rest", "overlap": ["dp", "oar"], "sequence_parallel": True},
+        {"tp": 2, "dp": "rest", "overlap": ["dp", "oar"], "sp": True},
         devices=8,
         batch=16,
         set={"device.launch": "9 us"},
@@ -73,7 +73,7 @@ ASKED: dict[str, Callable[[], Result]] = {
         samples=3,
     ),
     "sweep": lambda: api.predict("tiny-1m", "frontier", batch=64, sweep={"devices": (8, 16)}),
-    "why": lambda: api.why("tiny-30k", "frontier", "data=2", batch=4, all_numbers=True),
+    "why": lambda: api.why("tiny-30k", "frontier", "dp=2", batch=4, all_numbers=True),
     "search": lambda: api.search(
         "tiny-30k", "frontier", 4, batch=4, plan=FEW, also_devices=[2], workers=1
     ),
@@ -209,7 +209,7 @@ def test_an_unknown_comparison_is_refused() -> None:
 def test_what_a_command_says_is_a_warning_at_the_line_that_asks() -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        found = api.predict("gpt-640b", "frontier", "data=8", batch=8)
+        found = api.predict("gpt-640b", "frontier", "dp=8", batch=8)
     assert [each.filename for each in said] == [__file__]
     assert_names(str(said[0].message), "GiB")
     assert (found.status, found.fits, found.notes) == (3, False, (str(said[0].message),))
@@ -253,7 +253,7 @@ def test_a_script_needs_no_guard_around_a_search_on_several_processes(tmp_path: 
 @pytest.mark.slow
 def test_a_prediction_says_which_files_it_wrote(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    found = api.predict("tiny-30k", "1x2xH100", "data=2", batch=4, trace=trace)
+    found = api.predict("tiny-30k", "1x2xH100", "dp=2", batch=4, trace=trace)
     assert found.paths == (trace,)
     assert trace.exists()
     assert found.notes == ()

@@ -21,7 +21,7 @@ from tests.examples import one_in
 from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
 
-PLAN = "x=2,z=2,data=2,micro_batch=2"
+PLAN = "tp=2,z=2,dp=2,mbs=2"
 Drawn = Prediction | Sweep | Search | Why | Machine | Validation
 
 
@@ -33,7 +33,7 @@ def step() -> Prediction:
 @cache
 def swept() -> Sweep:
     sizes = {"z": [1, 2, 64]}
-    return api.predict("tiny-1m", "frontier", "x=2,data=rest", batch=16, sweep=sizes, devices=16)
+    return api.predict("tiny-1m", "frontier", "tp=2,dp=rest", batch=16, sweep=sizes, devices=16)
 
 
 @cache
@@ -43,13 +43,13 @@ def ladder() -> Sweep:
 
 @cache
 def found() -> Search:
-    plan = "pipe=1,recompute=none,zero=0,y=1"
+    plan = "pp=1,recompute=none,zero=0,y=1"
     return api.search("tiny-1m", "frontier", 8, batch=16, plan=plan, workers=1)
 
 
 @cache
 def why() -> Why:
-    return api.why("tiny-30k", "frontier", "z=2,data=2", batch=4)
+    return api.why("tiny-30k", "frontier", "z=2,dp=2", batch=4)
 
 
 @cache
@@ -161,7 +161,7 @@ def test_a_search_has_its_plans_best_first_each_with_its_own_command() -> None:
 
 
 def test_a_ranking_by_messages_alone_does_not_call_its_best_plan_optimal() -> None:
-    plan = "pipe=1,recompute=none,zero=0,y=1,z=1,micro_batch=1"
+    plan = "pp=1,recompute=none,zero=0,y=1,z=1,mbs=1"
     ranked = api.search("tiny-30k", "frontier", 2, batch=4, plan=plan, rank_by="axonn")
     assert len(ranked) > 1
     assert (ranked.optimal, ranked.gap) == (False, None)
@@ -206,7 +206,7 @@ def test_plots_are_figures_of_matplotlib(name: str, tmp_path: Path) -> None:
 
 
 def test_nothing_to_draw_is_said() -> None:
-    none = api.predict("tiny-1m", "frontier", "x=3,data=2", batch=16, sweep={"z": [3]})
+    none = api.predict("tiny-1m", "frontier", "tp=3,dp=2", batch=16, sweep={"z": [3]})
     assert none.status == 3
     assert isinstance(none, Sweep)
     with pytest.raises(api.SimgptError):

@@ -24,7 +24,7 @@ from topologies.session import Session
 from workload.gpt import find_model
 from workload.models.read import described_model
 
-USUAL: dict[str, Any] = {"data": 16, "micro_batch": 1, "zero": 1, "sequence_parallel": True}
+USUAL: dict[str, Any] = {"dp": 16, "mbs": 1, "zero": 1, "sp": True}
 HOW: dict[str, dict[str, Any]] = {
     "fp8": {"precision": "fp8"},
     "mxfp8": {"precision": "mxfp8"},
@@ -35,14 +35,14 @@ HOW: dict[str, dict[str, Any]] = {
 }
 WHERE: dict[str, dict[str, Any]] = {
     "alone": {},
-    "ring": {"context": 2, "context_kind": "ring"},
-    "gathered": {"context": 2, "context_kind": "all_gather"},
-    "traded": {"context": 4, "context_heads": 2},
-    "experts": {"expert": 4},
-    "whole experts": {"x": 2, "expert": 4, "expert_tensor": 1},
-    "experts beside context": {"context": 4, "expert": 2},
+    "ring": {"cp": 2, "context_kind": "ring"},
+    "gathered": {"cp": 2, "context_kind": "all_gather"},
+    "traded": {"cp": 4, "context_heads": 2},
+    "experts": {"ep": 4},
+    "whole experts": {"tp": 2, "ep": 4, "etp": 1},
+    "experts beside context": {"cp": 4, "ep": 2},
     "copies": {"zero": 3, "shard": 4},
-    "copies beside context": {"zero": 3, "context": 2, "shard": 1},
+    "copies beside context": {"zero": 3, "cp": 2, "shard": 1},
 }
 ZERO = {"torchtitan": 3, "axonn": 0}  # the only ones that run there, or none
 # Fields that say nothing where others are off, and what a plan's even layers spell out.
@@ -57,9 +57,9 @@ def session() -> Iterator[None]:
 
 def asked_of(framework: str, how: str, where: str) -> Asked:
     words = {**USUAL, "zero": ZERO.get(framework, 1), **HOW[how], **WHERE[where]}
-    if words.get("x", 1) == 1 or framework == "axonn":
-        del words["sequence_parallel"]
-    gpt = find_model("qwen3-30b-a3b" if "expert" in words else "llama-3.1-8b")
+    if words.get("tp", 1) == 1 or framework == "axonn":
+        del words["sp"]
+    gpt = find_model("qwen3-30b-a3b" if "ep" in words else "llama-3.1-8b")
     return Asked(gpt, words, None, 64)
 
 
@@ -84,9 +84,9 @@ def fields_of(job: Job) -> dict[str, Any]:
     """What of a plan says something."""
     fields = {key: value for key, value in asdict(job.plan).items() if key not in INERT}
     fields["precision"] = "fp8" if job.stack.fp8 else fields["precision"]
-    if fields["expert_tensor"] == fields["x"]:
-        fields["expert_tensor"] = 0
-    if fields["context"] == 1:
+    if fields["etp"] == fields["tp"]:
+        fields["etp"] = 0
+    if fields["cp"] == 1:
         del fields["context_kind"]
     if fields["dispatcher"] == "all_to_all":
         fields["dispatcher"] = "usual"
@@ -123,7 +123,7 @@ def test_what_a_framework_is_not_told_of_two_features_is_refused_or_noted(
 
 
 def test_gradients_of_axonn_are_told_in_the_script_and_noted() -> None:
-    plan = {"x": 2, "data": 8, "micro_batch": 1, "gradients": "bf16"}
+    plan = {"tp": 2, "dp": 8, "mbs": 1, "gradients": "bf16"}
     found = exported(Asked(find_model("gpt-5b"), plan, None, 64), "axonn")
     assert [each for each in found.notes if each.startswith("gradients=bf16 ")]
     usual = exported(Asked(find_model("gpt-5b"), plan | {"gradients": "fp32"}, None, 64), "axonn")
@@ -135,33 +135,33 @@ def test_gradients_of_axonn_are_told_in_the_script_and_noted() -> None:
     [
         # distributed/parallel_dims.py of torchtitan 0.2.1: experts are on all ranks of context, and
         # of tensor parallelism where that does not split them: ep % cp, or ep % (cp * tp), is 0.
-        ({"context": 4, "expert": 2}, False),
-        ({"context": 4, "expert": 4}, True),
-        ({"context": 4, "expert": 8}, True),
-        ({"x": 2, "context": 2, "expert": 2, "expert_tensor": 1}, False),
-        ({"x": 2, "context": 2, "expert": 4, "expert_tensor": 1}, True),
-        ({"x": 2, "context": 2, "expert": 2}, True),
-        ({"x": 2, "expert": 1, "expert_tensor": 1}, False),
+        ({"cp": 4, "ep": 2}, False),
+        ({"cp": 4, "ep": 4}, True),
+        ({"cp": 4, "ep": 8}, True),
+        ({"tp": 2, "cp": 2, "ep": 2, "etp": 1}, False),
+        ({"tp": 2, "cp": 2, "ep": 4, "etp": 1}, True),
+        ({"tp": 2, "cp": 2, "ep": 2}, True),
+        ({"tp": 2, "ep": 1, "etp": 1}, False),
     ],
 )
 def test_torchtitans_experts_are_on_all_ranks_of_context(plan: dict[str, Any], runs: bool) -> None:
     words = {**USUAL, "zero": 3} | plan
-    if words.get("x", 1) == 1:
-        del words["sequence_parallel"]
+    if words.get("tp", 1) == 1:
+        del words["sp"]
     asked = Asked(find_model("qwen3-30b-a3b"), words, None, 64)
     if not runs:
-        with pytest.raises(SimgptError, match=f"expert={plan['expert']}"):
+        with pytest.raises(SimgptError, match=f"ep={plan['ep']}"):
             exported(asked, "torchtitan")
         return
     settings = exported(asked, "torchtitan").settings
-    assert settings["parallelism.expert_parallel_degree"] == plan["expert"]
-    within = plan.get("expert_tensor", plan.get("x", 1))
+    assert settings["parallelism.expert_parallel_degree"] == plan["ep"]
+    within = plan.get("etp", plan.get("tp", 1))
     assert settings["parallelism.expert_tensor_parallel_degree"] == within
 
 
 @pytest.mark.parametrize("framework", ["deepspeed", "axonn"])
 def test_fp8_that_a_file_does_not_say_is_refused_by_name(framework: str) -> None:
-    plan = {"data": 16, "micro_batch": 1, "zero": 0, "precision": "fp8"}
+    plan = {"dp": 16, "mbs": 1, "zero": 0, "precision": "fp8"}
     with pytest.raises(SimgptError, match="precision=fp8"):
         exported(Asked(find_model("llama-3.1-8b"), plan, None, 64), framework)
 
@@ -178,11 +178,11 @@ P, Z, COPIES = (
     [
         # 16 ranks in 2 copies of 8; and 16 copies of one rank, with 2 of context each.
         ("megatron", {"shard": 8}, {COPIES: 2}),
-        ("megatron", {"shard": 1, "context": 2}, {COPIES: 16}),
+        ("megatron", {"shard": 1, "cp": 2}, {COPIES: 16}),
         ("torchtitan", {"shard": 8}, {P + "replicate_degree": 2, P + "shard_degree": 8}),
         (
             "torchtitan",
-            {"shard": 1, "context": 2},
+            {"shard": 1, "cp": 2},
             {P + "replicate_degree": 16, P + "shard_degree": 1},
         ),
         ("deepspeed", {"zero": 3, "shard": 8}, {Z + "mics_shard_size": 8}),
@@ -204,6 +204,6 @@ def test_what_a_framework_has_a_setting_for_is_told(
     framework: str, plan: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     words = {**USUAL, "zero": ZERO.get(framework, 1), "recompute": "none", **plan}
-    del words["sequence_parallel"]
+    del words["sp"]
     found = exported(Asked(find_model("llama-3.1-8b"), words, None, 64), framework).settings
     assert {name: found.get(name) for name in settings} == settings

@@ -24,27 +24,27 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 
 FILES = Path(__file__).parent / "files"
-USUAL = {"data": 8, "micro_batch": 1, "zero": 1}
-SPLIT = USUAL | {"x": 2, "sequence_parallel": True}
+USUAL = {"dp": 8, "mbs": 1, "zero": 1}
+SPLIT = USUAL | {"tp": 2, "sp": True}
 PLANS: dict[str, dict[str, Any]] = {
     "whole": USUAL,
-    "ep": USUAL | {"expert": 8},
-    "etp": SPLIT | {"expert": 4},
-    "folded": SPLIT | {"expert": 8, "expert_tensor": 1},
-    "halves": SPLIT | {"x": 4, "expert": 4, "expert_tensor": 2},
-    "copies": SPLIT | {"x": 4, "expert": 2, "expert_tensor": 1},
-    "wider": SPLIT | {"expert": 2, "expert_tensor": 4},
-    "context": USUAL | {"context": 2, "context_kind": "all_gather", "expert": 2},
-    "a2a+p2p": USUAL | {"context": 4, "context_heads": 2, "expert": 8},
-    "stages": USUAL | {"pipe": 2, "expert": 4, "overlap": "dp"},
-    "turns": USUAL | {"expert": 8, "overlap": "a2a+dp"},
-    "pairs": USUAL | {"pipe": 2, "interleave": 2, "expert": 4, "overlap": "a2a+wgrad+dp+pp"},
+    "ep": USUAL | {"ep": 8},
+    "etp": SPLIT | {"ep": 4},
+    "folded": SPLIT | {"ep": 8, "etp": 1},
+    "halves": SPLIT | {"tp": 4, "ep": 4, "etp": 2},
+    "copies": SPLIT | {"tp": 4, "ep": 2, "etp": 1},
+    "wider": SPLIT | {"ep": 2, "etp": 4},
+    "cp": USUAL | {"cp": 2, "context_kind": "all_gather", "ep": 2},
+    "a2a+p2p": USUAL | {"cp": 4, "context_heads": 2, "ep": 8},
+    "stages": USUAL | {"pp": 2, "ep": 4, "overlap": "dp"},
+    "turns": USUAL | {"ep": 8, "overlap": "a2a+dp"},
+    "pairs": USUAL | {"pp": 2, "vpp": 2, "ep": 4, "overlap": "a2a+wgrad+dp+pp"},
 }
 
 
 def chunks_of(plan: dict[str, Any]) -> int:
     """How many parts of a model a plan has."""
-    return int(plan.get("pipe", 1)) * int(plan.get("interleave", 1))
+    return int(plan.get("pp", 1)) * int(plan.get("vpp", 1))
 
 
 MODELS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2", "deepseek-v2-lite", "llama-4-maverick")
@@ -102,7 +102,7 @@ def test_torchtitans_models_with_experts_come_back(
 ) -> None:
     own = PLANS[plan] | {"zero": 3} | shards
     if plan == "ep" and shards:
-        own["expert"] = 4  # not more than are in a run of shards
+        own["ep"] = 4  # not more than are in a run of shards
     question = Asked(find_model("qwen3-30b-a3b"), own, None, 64)
     assert_same(question, there_and_back(question, "torchtitan", tmp_path))
 
@@ -151,7 +151,7 @@ def test_turns_are_written_and_read_by_both_names() -> None:
     both = asked(**split, delay_wgrad_compute=True).plan["overlap"].split("+")
     assert both[-2:] == ["a2a", "wgrad"]
     with pytest.raises(PlanCannotRunError):
-        exported(Asked(mixtral, USUAL | {"expert": 8, "overlap": "wgrad"}, None, 64), "megatron")
+        exported(Asked(mixtral, USUAL | {"ep": 8, "overlap": "wgrad"}, None, 64), "megatron")
 
 
 def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ ONCE_STACKS = [
 )
 def test_every_stack_that_sends_once_is_told_so(framework: str, kind: str, stack: str) -> None:
     mixtral = find_model("mixtral-8x7b")
-    plan = {"data": 16, "expert": 8, "micro_batch": 1, "zero": 1}
+    plan = {"dp": 16, "ep": 8, "mbs": 1, "zero": 1}
     assert exported(Asked(mixtral, plan, None, 64), framework, stack).settings[kind] == "flex"
-    whole = plan | {"expert": 1}  # DeepEP wants several ranks of experts
+    whole = plan | {"ep": 1}  # DeepEP wants several ranks of experts
     assert exported(Asked(mixtral, whole, None, 64), framework, stack).settings[kind] == "alltoall"
 
 
@@ -194,7 +194,7 @@ def test_a_framework_that_cannot_send_once_refuses_such_a_stack() -> None:
     [
         ("megatron", "nemotron-3-nano", USUAL, ["nemotron-3-nano"]),
         ("axonn", "mixtral-8x7b", USUAL, ["AxoNN", "mixtral-8x7b"]),
-        ("deepspeed", "mixtral-8x7b", PLANS["ep"], ["DeepSpeed", "expert=8"]),
+        ("deepspeed", "mixtral-8x7b", PLANS["ep"], ["DeepSpeed", "ep=8"]),
         (
             "torchtitan",
             "mixtral-8x7b",
@@ -204,8 +204,8 @@ def test_a_framework_that_cannot_send_once_refuses_such_a_stack() -> None:
         (
             "megatron",
             "mixtral-8x7b",
-            SPLIT | {"sequence_parallel": False},
-            ["sequence_parallel=true"],
+            SPLIT | {"sp": False},
+            ["sp=true"],
         ),
         ("megatron", "mixtral-8x7b", USUAL | {"z": 2}, ["Megatron-LM", "z=2"]),
     ],
@@ -220,7 +220,7 @@ def test_what_a_framework_cannot_be_told_of_experts_is_refused(
 
 
 def test_deepspeeds_file_says_that_experts_stand_elsewhere() -> None:
-    plan = "data=8,micro_batch=1,zero=1"
+    plan = "dp=8,mbs=1,zero=1"
     said = simgpt("export", "mixtral-8x7b", "--plan", plan, "--batch", "64", "--to", "deepspeed")
     assert_names(said.err, "experts=8")
 
@@ -268,7 +268,7 @@ def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"moe_token_dispatcher_type": "x", "expert_model_parallel_size": 2}, "dispatcher-type"),
+        ({"moe_token_dispatcher_type": "tp", "expert_model_parallel_size": 2}, "dispatcher-type"),
         ({"moe_grouped_gemm": False}, "moe-grouped-gemm"),
         ({"moe_router_num_groups": 4, "moe_router_group_topk": 1}, "moe-router-num-groups"),
         ({"moe_router_load_balancing_type": "sinkhorn"}, "moe-router-load-balancing-type"),
@@ -316,7 +316,7 @@ def test_megatrons_own_expert_test_is_a_question() -> None:
     question = imported([FILES / "experts.yaml"], devices=8)
     assert question.refused == ()
     assert question.gpt is not None
-    assert (question.gpt.experts, question.gpt.topk, question.plan["expert"]) == (8, 2, 2)
+    assert (question.gpt.experts, question.gpt.topk, question.plan["ep"]) == (8, 2, 2)
     assert question.gpt.biases
     assert set(changed(question)) == {
         "--moe-grouped-gemm",
@@ -360,18 +360,18 @@ def test_torchtitans_experts_are_split_over_data_or_over_x_too() -> None:
         own = {f"parallelism.expert_{key}": value for key, value in more.items()}
         return question_from([Described(TORCHTITAN, settings | own)], devices=16, changed={})
 
-    assert (found().plan["expert"], found().plan["expert_tensor"]) == (8, 1)
-    assert "expert_tensor" not in found(tensor_parallel_degree="2").plan
+    assert (found().plan["ep"], found().plan["etp"]) == (8, 1)
+    assert "etp" not in found(tensor_parallel_degree="2").plan
     assert found(tensor_parallel_degree="3").refused
     plan = PLANS["halves"] | {"zero": 3}
     halves = Asked(find_model("qwen3-30b-a3b"), plan, None, 64)
-    with pytest.raises(PlanCannotRunError, check=names("torchtitan", "expert_tensor")):
+    with pytest.raises(PlanCannotRunError, check=names("torchtitan", "etp")):
         exported(halves, TORCHTITAN)
     assert changed(found(parallel_comm_backend="deepep"))
 
 
 def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
-    plan, gpt = "data=64,expert=8,micro_batch=1", find_model("mixtral-8x7b")
+    plan, gpt = "dp=64,ep=8,mbs=1", find_model("mixtral-8x7b")
 
     def told(dispatcher: str, stack: str | None) -> str:
         own = Asked(gpt, f"{plan},dispatcher={dispatcher}", 64, 256)

@@ -16,11 +16,11 @@ LLAMA = ("export", "llama-3.1-8b", "-n", "64", "--batch", "256")
 @pytest.mark.parametrize(
     ("framework", "plan"),
     [
-        ("megatron", "x=4,pipe=2,interleave=4,data=rest,micro_batch=1,sp=true,recompute=full"),
-        ("megatron-bridge", "x=2,cp=2,data=rest,micro_batch=1,sp=true,precision=fp8"),
-        ("torchtitan", "x=2,data=rest,zero=3,shard=8,micro_batch=2,sp=true,recompute=selective"),
-        ("deepspeed", "data=rest,zero=3,micro_batch=1,overlap=ors+oag,gradients=bf16"),
-        ("axonn", "x=2,y=2,z=4,data=rest,recompute=full"),
+        ("megatron", "tp=4,pp=2,vpp=4,dp=rest,mbs=1,sp=true,recompute=full"),
+        ("megatron-bridge", "tp=2,cp=2,dp=rest,mbs=1,sp=true,precision=fp8"),
+        ("torchtitan", "tp=2,dp=rest,zero=3,shard=8,mbs=2,sp=true,recompute=selective"),
+        ("deepspeed", "dp=rest,zero=3,mbs=1,overlap=ors+oag,gradients=bf16"),
+        ("axonn", "tp=2,y=2,z=4,dp=rest,recompute=full"),
     ],
 )
 def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> None:
@@ -34,27 +34,27 @@ def test_an_exported_plan_as_a_person_reads_it(framework: str, plan: str) -> Non
     [
         (
             "megatron",
-            "y=2,data=rest",
-            ["y=2", "x", "context", "data", "pipe"],
+            "y=2,dp=rest",
+            ["y=2", "tp", "cp", "dp", "pp"],
         ),
-        ("megatron", "z=4,data=rest", ["Megatron-LM", "z=4"]),
-        ("megatron", "data=rest,matmul_forms=tuned", ["matmul_forms=tuned"]),
-        ("megatron", "data=rest,offload=optimizer", ["offload=optimizer"]),
-        ("megatron", "data=rest,zero=3,reshard=false", ["reshard=false"]),
-        ("megatron", "x=2,data=rest,order=data-x-y-z-pipe", ["order=data-x-y-z-pipe"]),
-        ("megatron-bridge", "pipe=2,data=rest,schedule=gpipe,micro_batch=1", ["schedule=gpipe"]),
-        ("deepspeed", "x=2,data=rest", ["DeepSpeed", "x=2", "data"]),
-        ("deepspeed", "data=rest,zero=1,shard=8", ["shard=8"]),
-        ("torchtitan", "x=2,data=rest,zero=3,sp=false", ["sequence_parallel=true"]),
-        ("torchtitan", "data=rest,zero=2", ["zero=2"]),
+        ("megatron", "z=4,dp=rest", ["Megatron-LM", "z=4"]),
+        ("megatron", "dp=rest,matmul_forms=tuned", ["matmul_forms=tuned"]),
+        ("megatron", "dp=rest,offload=optimizer", ["offload=optimizer"]),
+        ("megatron", "dp=rest,zero=3,reshard=false", ["reshard=false"]),
+        ("megatron", "tp=2,dp=rest,order=dp-tp-pp", ["order=dp-tp-pp"]),
+        ("megatron-bridge", "pp=2,dp=rest,schedule=gpipe,mbs=1", ["schedule=gpipe"]),
+        ("deepspeed", "tp=2,dp=rest", ["DeepSpeed", "tp=2", "dp"]),
+        ("deepspeed", "dp=rest,zero=1,shard=8", ["shard=8"]),
+        ("torchtitan", "tp=2,dp=rest,zero=3,sp=false", ["sp=true"]),
+        ("torchtitan", "dp=rest,zero=2", ["zero=2"]),
         (
             "torchtitan",
-            "pipe=4,data=rest,zero=3,micro_batch=1,stage_layers=7+8+8+9",
+            "pp=4,dp=rest,zero=3,mbs=1,stage_layers=7+8+8+9",
             ["torchtitan", "stage_layers=7+8+8+9"],
         ),
-        ("torchtitan", "data=rest,zero=3,overlap=dp", ["overlap=ors"]),
-        ("axonn", "pipe=2,data=rest,micro_batch=1", ["AxoNN", "pipe=2"]),
-        ("axonn", "x=2,data=rest,zero=1", ["zero=1"]),
+        ("torchtitan", "dp=rest,zero=3,overlap=dp", ["overlap=ors"]),
+        ("axonn", "pp=2,dp=rest,mbs=1", ["AxoNN", "pp=2"]),
+        ("axonn", "tp=2,dp=rest,zero=1", ["zero=1"]),
     ],
 )
 def test_what_a_framework_has_no_setting_for_is_refused_by_name(
@@ -76,7 +76,7 @@ def test_what_a_framework_has_no_setting_for_is_refused_by_name(
 def test_the_share_of_an_update_on_the_host_is_written(
     framework: str, zero: int, setting: str
 ) -> None:
-    plan = f"data=rest,micro_batch=1,zero={zero},offload=update,offload_share=0.25"
+    plan = f"dp=rest,mbs=1,zero={zero},offload=update,offload_share=0.25"
     said = simgpt(*LLAMA, "--plan", plan, "--to", framework)
     assert said.status == 0, said.err
     assert setting in said.out
@@ -88,7 +88,7 @@ def test_the_share_of_an_update_on_the_host_is_written(
 def test_what_megatrons_fsdp_requires_is_written_and_read_again(
     tmp_path: Path, zero: int, gradients: str, dtype: bool
 ) -> None:
-    plan = f"data=64,micro_batch=1,zero={zero},gradients={gradients},recompute=full"
+    plan = f"dp=64,mbs=1,zero={zero},gradients={gradients},recompute=full"
     said = simgpt(*LLAMA, "--plan", plan, "--to", "megatron")
     assert said.status == 0
     (note,) = said.err.splitlines()
@@ -113,17 +113,17 @@ def test_what_megatrons_fsdp_requires_is_written_and_read_again(
 
 
 def test_megatron_is_told_nothing_that_only_its_forks_take() -> None:
-    said = simgpt("export", "mpt-7b", "--plan", "data=8", "--to", "megatron")
+    said = simgpt("export", "mpt-7b", "--plan", "dp=8", "--to", "megatron")
     assert_names(said.sentence, "Megatron-LM", "positions=alibi")
 
 
 def test_torchtitan_has_no_model_of_ones_own() -> None:
-    words = ("--plan", "data=8,zero=3", "--to", "torchtitan")
+    words = ("--plan", "dp=8,zero=3", "--to", "torchtitan")
     assert_names(simgpt("export", "gpt-5b", *words).sentence, "torchtitan")
 
 
 def test_what_the_stack_assumes_and_a_framework_is_not_told_is_said() -> None:
-    plan = ("--plan", "pipe=2,data=rest,micro_batch=1", "--to", "megatron")
+    plan = ("--plan", "pp=2,dp=rest,mbs=1", "--to", "megatron")
     said = simgpt(*LLAMA, *plan, "--stack", "simgpt")
     assert said.status == 0
     (line,) = said.err.splitlines()
@@ -133,19 +133,19 @@ def test_what_the_stack_assumes_and_a_framework_is_not_told_is_said() -> None:
 def test_messages_that_nothing_hides_need_no_setting() -> None:
     """Without virtual stages none of Megatron's messages overlap, whatever the plan says."""
     for overlap in ("", ",overlap=dp", ",overlap=oar+dp+pp"):
-        plan = f"pipe=2,data=rest,micro_batch=1{overlap}"
+        plan = f"pp=2,dp=rest,mbs=1{overlap}"
         said = simgpt(*LLAMA, "--plan", plan, "--to", "megatron")
         assert (said.status, said.err) == (0, "")
 
 
 def test_sizes_that_nobody_gave_are_said() -> None:
-    words = ("export", "llama-3.1-8b", "-n", "64", "--plan", "x=2,data=rest", "--to", "megatron")
+    words = ("export", "llama-3.1-8b", "-n", "64", "--plan", "tp=2,dp=rest", "--to", "megatron")
     said = simgpt(*words)
     assert "--global-batch-size 32 " in said.out
     batch, micro_batch = said.err.splitlines()
     assert_names(batch, "batch", "32", "--batch")
-    assert_names(micro_batch, "micro_batch", "1", "micro_batch=1", "--plan")
-    assert_names(simgpt(*words, "--batch", "64").err, "micro_batch", "2")
+    assert_names(micro_batch, "mbs", "1", "mbs=1", "--plan")
+    assert_names(simgpt(*words, "--batch", "64").err, "mbs", "2")
     assert "batch" not in simgpt(*words[:5], "mbs=1,gbs=64,tp=2,dp=rest", *words[6:]).err
 
 
@@ -159,7 +159,7 @@ def test_sizes_that_nobody_gave_are_said() -> None:
     ],
 )
 def test_what_a_model_has_beyond_its_fields_has_its_flag(model: str, flag: str) -> None:
-    words = ("--plan", "data=64,micro_batch=1", "--batch", "64", "--to", "megatron")
+    words = ("--plan", "dp=64,mbs=1", "--batch", "64", "--to", "megatron")
     said = simgpt("export", model, *words)
     assert (said.status, said.err) == (0, "")
     flags = ("--add-qkv-bias", "--qk-layernorm", "--squared-relu")
@@ -171,7 +171,7 @@ def test_a_config_of_hugging_face_says_its_biases(tmp_path: Path) -> None:
     sizes |= {"num_key_value_heads": 2}
     sizes |= {"intermediate_size": 512, "vocab_size": 512, "max_position_embeddings": 128}
     path = tmp_path / "config.json"
-    words = ("--plan", "data=8,micro_batch=1", "--batch", "8", "--to", "megatron")
+    words = ("--plan", "dp=8,mbs=1", "--batch", "8", "--to", "megatron")
     path.write_text(json.dumps({"model_type": "qwen2", **sizes}), encoding="utf-8")
     assert "--add-qkv-bias" in simgpt("export", str(path), *words).out
     llama = {"model_type": "llama", "attention_bias": True, **sizes}
@@ -182,13 +182,13 @@ def test_a_config_of_hugging_face_says_its_biases(tmp_path: Path) -> None:
 
 
 def test_the_attention_of_a_stack_is_its_backend() -> None:
-    words = (*LLAMA, "--plan", "data=rest,micro_batch=1", "--to", "megatron")
+    words = (*LLAMA, "--plan", "dp=rest,mbs=1", "--to", "megatron")
     assert "--attention-backend fused " in simgpt(*words).out
     assert "--attention-backend flash " in simgpt(*words, "--stack", "simgpt").out
 
 
 def test_exported_settings_stand_in_json() -> None:
-    said = simgpt(*LLAMA, "--plan", "data=rest,micro_batch=1", "--to", "megatron", "--json")
+    said = simgpt(*LLAMA, "--plan", "dp=rest,mbs=1", "--to", "megatron", "--json")
     record = json.loads(said.out)
     assert record["devices"] == 64
     assert record["settings"]["use-distributed-optimizer"] is True

@@ -18,7 +18,7 @@ from tests.simgpt.frameworks.test_round_trips import SUFFIXES
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 
-PLAN = {"data": 8, "micro_batch": 1, "zero": 1, "expert": 8}
+PLAN = {"dp": 8, "mbs": 1, "zero": 1, "ep": 8}
 ALL = {
     "moe_permute_fusion": True,
     "moe_router_fusion": True,
@@ -56,7 +56,7 @@ def test_what_nemo_with_graphs_is_told_by() -> None:
         "cuda-graph-impl": "transformer_engine",
         "cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"],
     }
-    dense = Asked(find_model("llama-3.1-8b"), {"data": 8, "micro_batch": 1}, None, 64)
+    dense = Asked(find_model("llama-3.1-8b"), {"dp": 8, "mbs": 1}, None, 64)
     found = exported(dense, MEGATRON, "nemo-router-graphs").settings
     assert [key for key in found if "fusion" in key] == ["cross-entropy-loss-fusion"]
     assert "cuda-graph-impl" not in found  # without a scope whole layers would be captured

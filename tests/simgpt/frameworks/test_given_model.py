@@ -69,7 +69,7 @@ def test_experts_and_parts_are_those_of_the_given_model(
     presumed."""
     name = "model.recompute_modules" if framework == BRIDGE else "recompute-modules"
     question = given(model, framework, **{name: modules})
-    assert question.plan.get("expert") == expert
+    assert question.plan.get("ep") == expert
     assert question.plan["recompute"] == recompute
     spelled = name if framework == BRIDGE else f"--{name}"
     said = changed(question)
@@ -85,8 +85,8 @@ SIZE = "expert-model-parallel-size"
 def test_the_plan_for_a_given_model_can_be_predicted() -> None:
     question = given("mixtral-8x7b", **{"recompute-modules": "mlp"})
     assert question.gpt == find_model("mixtral-8x7b")
-    own = {key: value for key, value in question.plan.items() if key not in ("data", "overlap")}
-    plan = Plan(**own | {"data": 256, "batch": 256, "overlap": ()})
+    own = {key: value for key, value in question.plan.items() if key not in ("dp", "overlap")}
+    plan = Plan(**own | {"dp": 256, "batch": 256, "overlap": ()})
     check(question.gpt, plan)
 
 
@@ -104,7 +104,7 @@ def test_fields_that_the_user_sets_come_before_those_of_files() -> None:
         model="llama-3.1-8b",
         changed={"experts": 8, "topk": 2, "expert_ffn": 64},
     )
-    assert question.plan["expert"] == 8
+    assert question.plan["ep"] == 8
 
 
 def test_a_sequence_that_the_user_sets_comes_before_that_of_the_files() -> None:

@@ -30,8 +30,8 @@ SCALING = f"{NUMBERS}:attention_factor=1.34657359028"
 OTHER = f"{NUMBERS}:beta_fast=16:beta_slow=2:attention_factor=1.2"
 YARN = replace(OSS, sequence=131072, rope_scaling=f"{SCALING}:truncate=0")
 DENSE = replace(YARN, experts=0, topk=0, expert_ffn=0, router="softmax")
-SPREAD = USUAL | {"x": 2, "sequence_parallel": True, "expert": 8, "expert_tensor": 1}
-SPLIT = SPREAD | {"context": 2, "context_kind": "ulysses"}
+SPREAD = USUAL | {"tp": 2, "sp": True, "ep": 8, "etp": 1}
+SPLIT = SPREAD | {"cp": 2, "context_kind": "ulysses"}
 GATE = {"quick_geglu": True, "swiglu": None}
 CLAMPED = GATE | {"glu_linear_offset": 1.0, "activation_func_clamp_value": 7.0}
 # The model's arguments in examples/post_training/modelopt/conf/openai/gpt-oss-120b.sh of
@@ -216,4 +216,4 @@ def test_a_scaling_that_no_argument_tells_is_refused() -> None:
         exported(Asked(replace(OSS, rope_scaling=odd), SPREAD, None, 64), MEGATRON)
     llama = replace(find_model("llama-3.1-8b"), rope_scaling=f"{SCALING}:truncate=0")
     with pytest.raises(PlanCannotRunError, check=names("torchtitan", "rope_scaling")):
-        exported(Asked(llama, {"data": 8}, None, 8), TORCHTITAN)
+        exported(Asked(llama, {"dp": 8}, None, 8), TORCHTITAN)

@@ -40,7 +40,7 @@ def test_the_printed_command_asks_the_question() -> None:
     words = shlex.split(json.loads(said.out)["predict"])
     answer = simgpt(*words[1:], "--json")
     assert answer.status == 0, answer.err
-    assert json.loads(answer.out)["plan"]["interleave"] == 5
+    assert json.loads(answer.out)["plan"]["vpp"] == 5
 
 
 PART = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"

@@ -47,14 +47,14 @@ def test_variables_of_a_yaml_are_those_that_are_defined(tmp_path: Path) -> None:
     path = written(tmp_path, ARGUMENTS)
     question = imported([path], devices=8, defined={"SEQ_LEN": "4096", "TP": "2"})
     assert question.gpt is not None
-    assert (question.gpt.sequence, question.plan["x"]) == (4096, 2)
+    assert (question.gpt.sequence, question.plan["tp"]) == (4096, 2)
 
 
 def test_variables_of_a_script_reach_the_yaml_after_it(tmp_path: Path) -> None:
     environment = written(tmp_path, "export SEQ_LEN=$((2 * 1024))\n", "env.sh")
     question = imported([environment, written(tmp_path, ARGUMENTS)], devices=8)
     assert question.gpt is not None
-    assert (question.gpt.sequence, question.plan["x"]) == (2048, 4)
+    assert (question.gpt.sequence, question.plan["tp"]) == (2048, 4)
 
 
 def test_a_yamls_own_table_of_variables_counts(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_references_and_resolvers_of_a_recipe_are_read(
     question = imported([path], defined={"NAMED": "5120"})
     assert question.gpt is not None
     assert question.gpt.ffn == read
-    assert question.plan["micro_batch"] == 2
+    assert question.plan["mbs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_aliases_and_merged_tables_are_read(tmp_path: Path) -> None:
     path = written(tmp_path, "base: &base {tensor_model_parallel_size: 2, vocab_size: 1}\n" + text)
     question = imported([path])
     assert question.gpt is not None
-    assert (question.gpt.ffn, question.plan["x"], question.gpt.vocab) == (4096, 2, 50304)
+    assert (question.gpt.ffn, question.plan["tp"], question.gpt.vocab) == (4096, 2, 50304)
 
 
 def test_the_environment_of_the_process_is_not_looked_at(
@@ -161,9 +161,9 @@ def test_the_environment_of_the_process_is_not_looked_at(
     one_in(
         3,
         [
-            {f"a{n}": f"${{a{n + 1}}}" * 100 for n in range(50)} | {"a50": "x"},
+            {f"a{n}": f"${{a{n + 1}}}" * 100 for n in range(50)} | {"a50": "tp"},
             {f"a{n}": dict.fromkeys("abcdefgh", f"${{a{n + 1}}}") for n in range(30)}
-            | {"a30": "x"},
+            | {"a30": "tp"},
             {f"a{n}": "${b}" * 1000 for n in range(1000)},
         ],
     ),
@@ -191,7 +191,7 @@ def test_arguments_of_megatron_in_yaml_may_be_what_resolvers_return(tmp_path: Pa
     )
     question = imported([path], defined={"TP": "4"})
     assert question.gpt is not None
-    assert (question.gpt.hidden, question.gpt.sequence, question.plan["x"]) == (64, 32, 4)
+    assert (question.gpt.hidden, question.gpt.sequence, question.plan["tp"]) == (64, 32, 4)
     gpt = imported([path], defined={"SEQ": "128"}).gpt
     assert gpt is not None
     assert gpt.sequence == 128

@@ -41,8 +41,8 @@ def test_a_script_is_the_question_that_it_asks() -> None:
     question = imported([SCRIPT])
     assert (question.model, question.model_set) == ("llama-2-13b", {})
     assert question.plan_text == (
-        "x=2,pipe=4,interleave=5,data=rest,micro_batch=1,zero=1,overlap=oar+dp+pp,recompute=none,"
-        "attention=flash,gradients=fp32,sequence_parallel=true"
+        "tp=2,pp=4,vpp=5,dp=rest,mbs=1,zero=1,overlap=oar+dp+pp,recompute=none,"
+        "attention=flash,gradients=fp32,sp=true"
     )
     assert (question.devices, question.batch) == (128, 1024)
     assert set(changed(question)) == {"--tp-comm-overlap", "if [[ -f $OUT/latest ]]"}
@@ -55,7 +55,7 @@ def test_what_a_script_takes_from_its_surroundings_can_be_given() -> None:
     question = imported([SCRIPT], defined={"NODES": "4", "TP": "1"})
     assert (question.devices, question.batch) == (32, 256)
     assert question.plan["recompute"] == "full"
-    assert "sequence_parallel" not in question.plan  # Megatron switches it off with one rank
+    assert "sp" not in question.plan  # Megatron switches it off with one rank
 
 
 def test_a_tests_yaml_is_read_with_its_environment() -> None:
@@ -65,7 +65,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
     assert (gpt.ffn, gpt.kv_heads, gpt.dropout, gpt.tied) == (2048, 2, 0.1, True)
     assert gpt.vocab == 8192  # 4 times 2 * 1,024
     assert question.plan["recompute"] == "full:3"
-    assert (question.plan["precision"], question.plan["context"]) == ("fp8", 2)
+    assert (question.plan["precision"], question.plan["cp"]) == ("fp8", 2)
     assert question.plan["attention"] == "unfused"
     assert question.plan["gradients"] == "bf16"  # fp16 sums in fp16 where it is not told otherwise
     assert_names(changed(question)["--fp16"], "bf16")
@@ -89,7 +89,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
          "bf16"),
         ({"no_async_tensor_model_parallel_allreduce": True}, "overlap", "none"),
         ({"pipeline_model_parallel_size": 2, "num_layers_per_virtual_pipeline_stage": 2},
-         "interleave", 2),
+         "vpp", 2),
         ({"pipeline_model_parallel_size": 2, "num_virtual_stages_per_pipeline_rank": 4,
           "no_overlap_p2p_communication": True}, "overlap", "oar"),
         ({"pipeline_model_parallel_size": 2, "decoder_first_pipeline_num_layers": 3},
@@ -106,7 +106,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
         ({"grad_reduce_in_bf16": True}, "gradients", "bf16"),
         ({"fp16": True, "bf16": False, "accumulate_allreduce_grads_in_fp32": True}, "gradients",
          "fp32"),
-        ({"use_tp_pp_dp_mapping": True}, "order", "x-y-z-context-pipe-data"),
+        ({"use_tp_pp_dp_mapping": True}, "order", "tp-cp-pp-dp"),
         ({"use_distributed_optimizer": True, "num_distributed_optimizer_instances": 2,
           "tensor_model_parallel_size": 2}, "shard", 4),
         ({"attention_backend": "fused", "transformer_impl": "local"}, "attention", "flash"),
@@ -228,8 +228,7 @@ def test_megatron_deepspeed_is_another_stack() -> None:
     )
     assert question.stack == "megatron-deepspeed"
     assert question.plan_text == (
-        "data=rest,micro_batch=1,zero=1,overlap=none,recompute=full,attention=unfused,"
-        "gradients=fp32"
+        "dp=rest,mbs=1,zero=1,overlap=none,recompute=full,attention=unfused,gradients=fp32"
     )
     assert question.gpt is not None
     assert (question.gpt.positions, question.gpt.embedding_norm) == ("alibi", True)
@@ -264,7 +263,7 @@ def test_what_says_nothing_is_neither_refused_nor_said_to_change_anything() -> N
 
 
 def test_a_plan_that_simgpt_refuses_is_among_the_refused() -> None:
-    assert_names(asked(tensor_model_parallel_size=3).refused[0].why, "x*y*z*pipe=3")
+    assert_names(asked(tensor_model_parallel_size=3).refused[0].why, "tp=3")
     assert asked(devices=None, tensor_model_parallel_size=3).refused == ()
 
 
@@ -307,7 +306,7 @@ def test_arguments_of_2020_are_those_that_stand_for_them_now() -> None:
     described = Described(MEGATRON, {**own, **older, "warmup": 0.01, "checkpoint-num-layers": 1})
     question = question_from([described], devices=16, changed={})
     plan = question.plan
-    assert (plan["x"], plan["micro_batch"], plan["recompute"]) == (2, 4, "full")
+    assert (plan["tp"], plan["mbs"], plan["recompute"]) == (2, 4, "full")
     assert question.unknown == ()
     with pytest.raises(FrameworkError, check=names("--batch-size", "4x")):
         question_from([Described(MEGATRON, own | {"batch-size": "4x"})], devices=16, changed={})

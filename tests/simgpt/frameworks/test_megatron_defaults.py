@@ -66,9 +66,9 @@ def job(question: Question) -> Plan:
     ("settings", "expected"),
     [
         # A: tensor, pipeline and context parallelism are 1, and no rank shards anything.
-        ({}, {"x": None, "pipe": None, "context": None, "zero": 0, "interleave": None}),
-        (TWO, {"x": 2, "sequence_parallel": False}),
-        (STAGES, {"interleave": None, "ends_as_layers": None, "schedule": None}),
+        ({}, {"tp": None, "pp": None, "cp": None, "zero": 0, "vpp": None}),
+        (TWO, {"tp": 2, "sp": False}),
+        (STAGES, {"vpp": None, "ends_as_layers": None, "schedule": None}),
         # T, cp_comm_type: None is a ring of point-to-point messages.
         ({"context-parallel-size": 2}, {"context_kind": None, "context_heads": None}),
         # core/model_parallel_config.py: first the ranks of the all-to-all, then those of the ring.
@@ -78,17 +78,17 @@ def job(question: Question) -> Plan:
         # those of virtual stages; the input gradient's sums run beside the weight gradient's.
         ({}, {"overlap": "oar"}),
         (SHARDED, {"zero": 1, "shard": None, "overlap": "oar"}),
-        (INTERLEAVED, {"interleave": 2, "overlap": "oar+pp"}),
+        (INTERLEAVED, {"vpp": 2, "overlap": "oar+pp"}),
         # A: embedding and loss count among the layers of virtual stages, (6 + 2) / 2 / 2.
         (
             STAGES | ENDS | {"num-layers-per-virtual-pipeline-stage": 2, "global-batch-size": 64},
-            {"interleave": 2, "ends_as_layers": True},
+            {"vpp": 2, "ends_as_layers": True},
         ),
         # core/distributed/distributed_data_parallel_config.py, data_parallel_sharding_strategy.
         ({"use-megatron-fsdp": True}, {"zero": 0}),
         # A, expert_tensor_parallel_size: as tensor parallelism; T, moe_token_dispatcher_type.
-        (EXPERTS | TWO | ROWS, {"expert": 2, "expert_tensor": None, "dispatcher": "all_gather"}),
-        (EXPERTS | {"expert-model-parallel-size": None}, {"expert": None, "dispatcher": None}),
+        (EXPERTS | TWO | ROWS, {"ep": 2, "etp": None, "dispatcher": "all_gather"}),
+        (EXPERTS | {"expert-model-parallel-size": None}, {"ep": None, "dispatcher": None}),
         # A: bf16 is summed in fp32, fp16 as it is; without either all is fp32.
         ({}, {"gradients": "fp32", "precision": None}),
         ({"bf16": None, "fp16": True}, {"gradients": "bf16", "precision": None}),
@@ -193,7 +193,7 @@ def test_without_a_batch_each_rank_has_one_micro_batch(
     """A: global_batch_size is micro_batch_size x data_parallel_size, which is what tensor, pipeline
     and context parallelism leave of 16."""
     plan = job(asked(settings))
-    assert (plan.data, plan.batch, plan.micro_batch) == (ranks, 2 * ranks, 2)
+    assert (plan.dp, plan.batch, plan.mbs) == (ranks, 2 * ranks, 2)
 
 
 @pytest.mark.parametrize(("layers", "said"), [(None, False), (1, False), (2, True)])
@@ -226,7 +226,7 @@ def test_instances_of_the_optimizer_shard_over_what_the_other_axes_leave(
 ) -> None:
     """core/parallel_state.py: data x context ranks by the instances; `shard` counts those of data.
 
-    2 instances on 16 devices, of x=2 2 x 4, of context=2 4 of data with 2 of context each.
+    2 instances on 16 devices, of tp=2 2 x 4, of cp=2 4 of data with 2 of context each.
     """
     plan = asked(SHARDED | {"num-distributed-optimizer-instances": 2} | settings).plan
     assert plan["shard"] == shard
@@ -348,18 +348,18 @@ OF_BRIDGE = {f"model.{key.replace('-', '_')}": value for key, value in SIZES.ite
         ({"mixed_precision": "bf16_mixed"}, {"gradients": "fp32", "precision": None}),
         ({"mixed_precision": "bf16_mixed", "mixed_precision.fp8": "hybrid"},
          {"precision": "fp8", "recipe": None}),
-        ({}, {"gradients": "fp32", "precision": None, "zero": 0, "interleave": None}),
+        ({}, {"gradients": "fp32", "precision": None, "zero": 0, "vpp": None}),
         # recipes/common.py: all recipes have optim_grads_params.
         ({"dist.use_megatron_fsdp": True}, {"zero": 3}),
         ({"dist.use_megatron_fsdp": True, "ddp.data_parallel_sharding_strategy": "no_shard"},
          {"zero": 0}),
         ({"model.pipeline_model_parallel_size": 2,
-          "model.virtual_pipeline_model_parallel_size": None}, {"pipe": 2, "interleave": None}),
+          "model.virtual_pipeline_model_parallel_size": None}, {"pp": 2, "vpp": None}),
         ({"model.num_query_groups": 2}, {"zero": 0}),
         # Megatron-Core's own defaults, in the names of recipes.
         ({"model.tensor_model_parallel_size": 2, "model.num_moe_experts": 8,
           "model.add_bias_linear": False, "model.expert_model_parallel_size": 2,
-          "model.sequence_parallel": True}, {"expert": 2, "expert_tensor": None}),
+          "model.sequence_parallel": True}, {"ep": 2, "etp": None}),
     ],
 )  # fmt: skip
 def test_a_key_that_is_left_out_is_megatron_bridges_default(
@@ -391,7 +391,7 @@ def test_a_yaml_of_bridges_that_leaves_sharding_to_its_recipe_is_said(
 
 
 def test_an_exported_recipe_turns_off_what_recipes_have_on() -> None:
-    plan = {"data": 16, "zero": 0, "overlap": "none", "micro_batch": 1}
+    plan = {"dp": 16, "zero": 0, "overlap": "none", "mbs": 1}
     asked_plan = Asked(find_model("llama-3.1-8b"), plan, None, 16)
     settings = exported(asked_plan, BRIDGE).settings
     for name in ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"):

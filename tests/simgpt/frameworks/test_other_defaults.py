@@ -57,16 +57,16 @@ def job(question: Question) -> Plan:
     ("settings", "expected"),
     [
         # J, Parallelism: FSDP over all ranks (-1), one copy, and no other axis.
-        ({}, {"zero": 3, "shard": None, "x": None, "pipe": None, "context": None, "expert": None}),
-        (TWO, {"zero": 3, "sequence_parallel": True}),
+        ({}, {"zero": 3, "shard": None, "tp": None, "pp": None, "cp": None, "ep": None}),
+        (TWO, {"zero": 3, "sp": True}),
         # distributed/fsdp.py: under a pipeline weights stay whole by default, else they do not.
         ({}, {"reshard": None}),
         (STAGES, {"reshard": False}),
         (STAGES | {P + "fsdp_reshard_after_forward": "always"}, {"reshard": None}),
         # J: 1F1B, where the embedding and the classifier count as a layer each; two virtual stages
         # where a schedule has several.
-        (STAGES, {"schedule": None, "ends_as_layers": True, "interleave": None}),
-        (STAGES | {P + "pipeline_parallel_schedule": "Interleaved1F1B"}, {"interleave": 2}),
+        (STAGES, {"schedule": None, "ends_as_layers": True, "vpp": None}),
+        (STAGES | {P + "pipeline_parallel_schedule": "Interleaved1F1B"}, {"vpp": 2}),
         # J, ActivationCheckpoint: every second layer runs again, 16 of 32 or 8 of 16 in a stage.
         ({}, {"recompute": "full:16"}),
         (STAGES, {"recompute": "full:8"}),
@@ -79,7 +79,7 @@ def job(question: Question) -> Plan:
         ({P + "data_parallel_replicate_degree": 64}, {"zero": 0, "shard": None}),
         ({P + "data_parallel_replicate_degree": 8}, {"zero": 3, "shard": 8}),
         # With context FSDP shards over its ranks, of 64 / 4 = 16 of data in 2 copies.
-        (CONTEXT, {"zero": 3, "context": 4, "shard": None}),
+        (CONTEXT, {"zero": 3, "cp": 4, "shard": None}),
         (CONTEXT | {P + "data_parallel_replicate_degree": 2}, {"zero": 3, "shard": 8}),
         (CONTEXT | {P + "data_parallel_replicate_degree": 16}, {"zero": 3, "shard": 1}),
     ],
@@ -129,7 +129,7 @@ def test_sequences_of_torchtitans_ranks_are_shared_by_what_splits_no_batch(
     settings: dict[str, Any], micro_batch: int, batch: int
 ) -> None:
     question = titan(settings)
-    assert (question.plan["micro_batch"], question.batch) == (micro_batch, batch)
+    assert (question.plan["mbs"], question.batch) == (micro_batch, batch)
     assert [each.name for each in question.changes if "batch" in each.name] == []
 
 
@@ -177,7 +177,7 @@ def test_torchtitans_experts_are_not_split_by_tensor_parallelism(
 ) -> None:
     question = titan(settings, EXPERTS)
     assert question.refused == ()
-    assert (question.plan.get("expert"), question.plan.get("expert_tensor")) == (expert, within)
+    assert (question.plan.get("ep"), question.plan.get("etp")) == (expert, within)
 
 
 def test_without_a_length_torchtitans_sequences_have_2048_tokens() -> None:
@@ -208,8 +208,8 @@ def test_each_pair_of_deepspeeds_sizes_says_the_others(
     question = deepspeed(settings)
     assert (question.refused, question.batch) == ((), batch)
     plan = job(question)
-    assert (plan.micro_batch, plan.batch) == (micro_batch, batch)
-    assert plan.batch // (plan.data * plan.micro_batch) == steps
+    assert (plan.mbs, plan.batch) == (micro_batch, batch)
+    assert plan.batch // (plan.dp * plan.mbs) == steps
 
 
 @pytest.mark.parametrize(
@@ -289,9 +289,9 @@ def test_degrees_that_axonns_grid_leaves_out_are_1_but_data_on_given_devices(
     question = question_from([Described(AXONN, grid)], devices=given, model="gpt-5b", changed={})
     assert question.devices == devices
     plan = job(question)
-    assert (plan.x, plan.y, plan.z, plan.pipe) == (
+    assert (plan.tp, plan.y, plan.z, plan.pp) == (
         *(grid.get(f"G_intra_{axis}", 1) for axis in "rcd"),
         1,
     )
-    within = plan.x * plan.y * plan.z
-    assert plan.data == devices // within
+    within = plan.tp * plan.y * plan.z
+    assert plan.dp == devices // within

@@ -86,7 +86,7 @@ def deepspeed(devices: int | None = 64, **settings: Any) -> Question:
 def test_torchtitan_shards_over_all_ranks_where_it_is_not_told() -> None:
     question = titan(training__local_batch_size=2)
     assert question.plan_text == (
-        "data=rest,micro_batch=2,zero=3,recompute=full:16,gradients=fp32"
+        "dp=rest,mbs=2,zero=3,recompute=full:16,gradients=fp32"
     )  # half of 32 layers run again: selective_ac_option is 2
     assert (question.batch, question.stack) == (128, "torchtitan-eager")
     assert question.model_set == {"sequence": 2048}
@@ -97,15 +97,15 @@ def test_torchtitan_shards_over_all_ranks_where_it_is_not_told() -> None:
     [
         ({"parallelism__data_parallel_replicate_degree": 8}, "shard", 8),
         ({"parallelism__data_parallel_replicate_degree": 64}, "zero", 0),
-        ({"parallelism__tensor_parallel_degree": 2}, "sequence_parallel", True),
+        ({"parallelism__tensor_parallel_degree": 2}, "sp", True),
         ({"parallelism__pipeline_parallel_degree": 2}, "reshard", False),
         ({"parallelism__pipeline_parallel_degree": 2,
-          "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}, "interleave", 2),
+          "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}, "vpp", 2),
         ({"parallelism__pipeline_parallel_degree": 2,
           "parallelism__pipeline_parallel_layers_per_stage": 4,
           "parallelism__pipeline_parallel_first_stage_less_layers": 0,
           "parallelism__pipeline_parallel_last_stage_less_layers": 0,
-          "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}, "interleave", 4),
+          "parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}, "vpp", 4),
         ({"parallelism__fsdp_reshard_after_forward": "never"}, "reshard", False),
         ({"activation_checkpoint__mode": "none"}, "recompute", "none"),
         ({"activation_checkpoint__selective_ac_option": "op"}, "recompute", "selective"),
@@ -132,7 +132,7 @@ def test_torchtitans_schedules_in_a_v_have_two_chunks_a_stage(word: str, schedul
     settings[P + "pipeline_parallel_last_stage_less_layers"] = 0
     for each in (None, 4):
         question = titan(**settings, **({LAYERS: each} if each else {}))
-        assert (question.plan["schedule"], question.plan["interleave"]) == (schedule, 2)
+        assert (question.plan["schedule"], question.plan["vpp"]) == (schedule, 2)
         assert (question.changes, question.refused) == ((), ())
     (refused,) = titan(**settings, **{LAYERS: 2}).refused
     assert refused.name == LAYERS
@@ -172,7 +172,7 @@ def test_degrees_of_experts_of_an_unknown_model_are_said_and_those_of_a_given_on
     settings = {"model.name": "deepseek_v3", "model.flavor": "debugmodel", **degrees}
     described = [Described(TORCHTITAN, settings)]
     unknown = question_from(described, devices=64, changed={})
-    assert "expert" not in unknown.plan
+    assert "ep" not in unknown.plan
     said = {each.name: each.why for each in unknown.changes}
     assert_names(said[P + "expert_parallel_degree"], "experts")
     assert P + "expert_tensor_parallel_degree" not in said  # 1, and nothing is split
@@ -182,10 +182,10 @@ def test_degrees_of_experts_of_an_unknown_model_are_said_and_those_of_a_given_on
     }
     assert_names(others[P + "expert_tensor_parallel_degree"], "experts")
     given = question_from(described, devices=64, model="qwen3-30b-a3b", changed={})
-    assert (given.plan["expert"], given.plan["expert_tensor"]) == (8, 1)
+    assert (given.plan["ep"], given.plan["etp"]) == (8, 1)
     assert given.changes == ()
     dense = question_from(described, devices=64, model="llama-3.1-8b", changed={})
-    assert "expert" not in dense.plan
+    assert "ep" not in dense.plan
 
 
 @pytest.mark.parametrize("word", ["foo", "0", "-1"])
@@ -231,9 +231,9 @@ def test_zero_of_deepspeeds_first_format_is_stage_1() -> None:
 def test_any_two_of_deepspeeds_sizes_say_the_third() -> None:
     full = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 2}
     assert deepspeed(None, **full, gradient_accumulation_steps=4).devices == 64
-    assert deepspeed(**full).plan["micro_batch"] == 2
+    assert deepspeed(**full).plan["mbs"] == 2
     halves = deepspeed(train_batch_size=512, gradient_accumulation_steps=4)
-    assert halves.plan["micro_batch"] == 2
+    assert halves.plan["mbs"] == 2
     alone = deepspeed(train_micro_batch_size_per_gpu=2, train_batch_size="auto")
     assert alone.batch == 128
     with pytest.raises(FrameworkError, check=names("512", "6")):
@@ -272,7 +272,7 @@ def test_deepspeeds_settings_become_a_plans_keys(
         ({"zero_optimization__stage": 3, "zero_optimization__zero_quantized_weights": "auto"},
          "zero", 3),
         ({"train_batch_size": 512, "gradient_accumulation_steps": "auto",
-          "train_micro_batch_size_per_gpu": 2}, "micro_batch", 2),
+          "train_micro_batch_size_per_gpu": 2}, "mbs", 2),
         ({"no_such_setting": "auto"}, "zero", 0),
     ],
 )  # fmt: skip
@@ -415,7 +415,7 @@ def test_a_megatron_script_with_deepspeeds_json_is_megatron_deepspeed(tmp_path: 
     )
     question = imported([tmp_path / "ds.json", tmp_path / "a.sh"])
     assert (question.stack, question.devices, question.batch) == ("megatron-deepspeed", 16, 64)
-    assert (question.plan["zero"], question.plan["x"]) == (1, 2)
+    assert (question.plan["zero"], question.plan["tp"]) == (1, 2)
     other = Described(TORCHTITAN, {})
     with pytest.raises(FrameworkError, check=names("megatron", "torchtitan")):
         question_from([Described(MEGATRON, {}), other], changed={})
@@ -428,8 +428,8 @@ def test_a_recipe_of_megatron_bridge_is_the_question_that_it_asks(tmp_path: Path
     assert question.frameworks == ("megatron-bridge",)
     assert (question.model, question.batch) == ("llama-3.1-8b", 128)
     assert question.plan_text == (
-        "x=2,data=rest,micro_batch=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
-        "gradients=fp32,sequence_parallel=true,recipe=fp8-tensorwise,fp8_params=true"
+        "tp=2,dp=rest,mbs=1,zero=1,overlap=oar+dp,recompute=none,attention=flash,"
+        "gradients=fp32,sp=true,recipe=fp8-tensorwise,fp8_params=true"
     )
     assert [each.name for each in question.changes] == [
         "comm_overlap.tp_comm_overlap",

@@ -59,7 +59,7 @@ def test_overrides_of_hydra_stand_above_the_recipe(tmp_path: Path, *, first: boo
     assert (question.gpt.hidden, question.gpt.ffn) == (8192, 32768)  # 4 * the hidden size above
     assert question.devices == 32
     plan = question.plan
-    assert (plan["x"], plan["zero"], plan["sequence_parallel"]) == (4, 1, True)
+    assert (plan["tp"], plan["zero"], plan["sp"]) == (4, 1, True)
 
 
 def test_an_override_may_refer_to_the_recipe(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_override_may_refer_to_the_recipe(tmp_path: Path) -> None:
         "'model.micro_batch_size=${trainer.num_nodes}' model.global_batch_size=$((64 * TP))"
     )
     question = asked(tmp_path, RECIPE.replace("num_nodes: 2", "num_nodes: 1"), "recipe.yaml", line)
-    assert (question.plan["micro_batch"], question.batch) == (1, 256)
+    assert (question.plan["mbs"], question.batch) == (1, 256)
 
 
 def test_flags_of_torchtitan_stand_above_its_file(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_flags_of_torchtitan_stand_above_its_file(tmp_path: Path) -> None:
     )
     question = asked(tmp_path, TITAN, "a.toml", line)
     assert question.devices == 16
-    assert (question.plan["x"], question.plan["micro_batch"]) == (4, 4)
+    assert (question.plan["tp"], question.plan["mbs"]) == (4, 4)
     assert question.stack == "torchtitan-eager"
 
 

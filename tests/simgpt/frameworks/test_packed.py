@@ -35,7 +35,7 @@ ddp: {use_distributed_optimizer: true}
 
 
 def question(gpt: GPT, **plan: Any) -> Asked:
-    return Asked(gpt, {"x": 2, "data": 4, "batch": 8, "micro_batch": 1, **plan}, None, 8)
+    return Asked(gpt, {"tp": 2, "dp": 4, "batch": 8, "mbs": 1, **plan}, None, 8)
 
 
 def test_a_mask_of_documents_is_said_to_be_none_of_the_kernels() -> None:
@@ -66,14 +66,14 @@ def test_a_recipe_is_told_that_sequences_are_packed(fields: dict[str, Any]) -> N
     (note,) = (each for each in answer.notes if key in each)
     assert_names(note, f"{key}={value}")
     assert SIZE not in exported(question(LLAMA), BRIDGE).settings
-    with pytest.raises(PlanCannotRunError, check=names("micro_batch=1", "2")):
-        exported(question(packed, micro_batch=2), BRIDGE)
+    with pytest.raises(PlanCannotRunError, check=names("mbs=1", "2")):
+        exported(question(packed, mbs=2), BRIDGE)
     with pytest.raises(PlanCannotRunError, check=names(f"{key}={value}")):
         exported(question(packed), MEGATRON)
 
 
 def test_gathered_latents_have_no_setting() -> None:
-    latents = {"context": 2, "data": 4, "x": 1, "context_kind": "all_gather"}
+    latents = {"cp": 2, "dp": 4, "tp": 1, "context_kind": "all_gather"}
     plan = question(find_model("deepseek-v2-lite"), context_latents=True, **latents)
     with pytest.raises(PlanCannotRunError, check=names("context_latents=true")):
         exported(plan, MEGATRON)

@@ -51,7 +51,7 @@ def test_a_public_script_is_the_step_that_its_framework_runs(name: str, tmp_path
     question = question_of(case, tmp_path)
     assert question.refused == ()
     plan = dict(question.plan)
-    assert plan.pop("data", "rest") == "rest"
+    assert plan.pop("dp", "rest") == "rest"
     assert plan == case["plan"]
     assert question.batch == case.get("batch")
     assert question.stack == case.get("stack", question.stack)
@@ -66,8 +66,8 @@ def test_a_public_script_is_the_step_that_its_framework_runs(name: str, tmp_path
             devices=question.devices,
             batch=question.batch,
         ).plan
-        assert job.data == case["ranks"]
-        assert job.batch // (job.data * job.micro_batch) == case["steps"]
+        assert job.dp == case["ranks"]
+        assert job.batch // (job.dp * job.mbs) == case["steps"]
 
 
 def test_each_file_names_its_source_and_commit() -> None:

@@ -233,7 +233,7 @@ def test_a_recipe_is_imported_as_the_question_that_it_asks(flat: Path) -> None:
     assert question.devices == 64
     assert question.batch == 512
     assert question.stack == "nemo-deepep-attn-graphs"
-    assert question.plan["x"] == 2
+    assert question.plan["tp"] == 2
     assert question.plan["gradients"] == "bf16"
     assert "a2a" in str(question.plan["overlap"])
 

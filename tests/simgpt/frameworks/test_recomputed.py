@@ -35,7 +35,7 @@ __all__ = ["session"]  # the fixture
 )
 @pytest.mark.parametrize("framework", ["megatron", "megatron-bridge"])
 def test_parts_come_back(of: str, framework: str, tmp_path: Path) -> None:
-    plan = USUAL | {"expert": 8, "recompute": of}
+    plan = USUAL | {"ep": 8, "recompute": of}
     question = Asked(find_model("deepseek-v2"), plan, None, 64)
     again = there_and_back(question, framework, tmp_path)
     assert_same(question, again)
@@ -43,7 +43,7 @@ def test_parts_come_back(of: str, framework: str, tmp_path: Path) -> None:
 
 def test_several_values_of_an_argument_are_words_of_their_own() -> None:
     """As argparse reads them there, with nargs="*" and "+", type=int of the sizes."""
-    plan = {"context": 4, "context_heads": 2, "recompute": "layernorm+mlp", "micro_batch": 1}
+    plan = {"cp": 4, "context_heads": 2, "recompute": "layernorm+mlp", "mbs": 1}
     question = Asked(find_model("llama-3.1-8b"), USUAL | plan, None, 64)
     parser = argparse.ArgumentParser()
     parser.add_argument("--recompute-modules", nargs="*")
@@ -154,7 +154,7 @@ def test_a_list_that_says_nothing_of_layers_is_refused_without_their_number_too(
 
 def test_torchtitan_has_no_parts() -> None:
     model = find_model("llama-3.1-8b")
-    question = Asked(model, {"data": 8, "recompute": "layernorm"}, None, 8)
+    question = Asked(model, {"dp": 8, "recompute": "layernorm"}, None, 8)
     assert exported(question, MEGATRON)
     with pytest.raises(PlanCannotRunError, check=names("torchtitan", "recompute=layernorm")):
         exported(question, TORCHTITAN)

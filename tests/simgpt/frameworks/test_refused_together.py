@@ -22,9 +22,9 @@ MIXTRAL, LITE = find_model("mixtral-8x7b"), find_model("deepseek-v2-lite")
 WINDOW = replace(MIXTRAL, window=4096, sequence=32768)
 FURTHER = replace(MIXTRAL, mtp_layers=2)
 OSS = find_model("gpt-oss-20b")
-SPREAD = USUAL | {"expert": 8}
+SPREAD = USUAL | {"ep": 8}
 DELAYED, SCALES = {"recipe": "fp8-delayed"}, "recipe=fp8-delayed"
-PARTS = SPREAD | {"context": 2}
+PARTS = SPREAD | {"cp": 2}
 
 
 def refused(gpt: GPT, plan: dict[str, Any], framework: str = MEGATRON, stack: str = "") -> str:
@@ -60,7 +60,7 @@ def test_it_is_the_frameworks_own_check_whatever_the_stack() -> None:
     ("gpt", "plan", "key", "needs"),
     [
         (WINDOW, PARTS, "window", ["context_kind=ulysses", "all_gather"]),
-        (WINDOW, PARTS | {"context": 4, "context_heads": 2}, "window", ["ulysses", "all_gather"]),
+        (WINDOW, PARTS | {"cp": 4, "context_heads": 2}, "window", ["ulysses", "all_gather"]),
         (OSS, PARTS, "sinks", ["context_kind=ulysses"]),
         (OSS, PARTS | {"context_kind": "all_gather"}, "sinks", ["context_kind=ulysses"]),
     ],
@@ -80,14 +80,14 @@ def test_with_these_kinds_they_are_exported(gpt: GPT, kinds: tuple[str, ...]) ->
     for kind in kinds:
         plan = PARTS | {"context_kind": kind}
         assert "window-size" in exported(Asked(gpt, plan, None, 64), MEGATRON).settings
-    ring = PARTS | {"context": 1, "context_kind": "ring"}
+    ring = PARTS | {"cp": 1, "context_kind": "ring"}
     assert exported(Asked(gpt, ring, None, 64), MEGATRON)
 
 
 @pytest.mark.parametrize(
     ("gpt", "plan", "named"),
     [
-        (OSS, SPLIT | {"expert": 4}, ["expert_tensor=1", "expert_tensor=0"]),
+        (OSS, SPLIT | {"ep": 4}, ["etp=1", "etp=0"]),
         (replace(find_model("llama-4-scout"), biases=True), SPREAD, ["shared_ffn=8192"]),
         (FURTHER, SPREAD | {"overlap": "a2a"}, ["mtp_layers=0", "mtp_layers=2"]),
     ],
@@ -108,10 +108,10 @@ def test_fp8_without_a_recipe_has_delayed_scales_in_megatron_alone() -> None:
 
 def test_a_plan_that_does_not_divide_the_model_is_refused() -> None:
     said = simgpt(
-        "export", "llama-3.1-8b", "--plan", "x=3,data=8", "--batch", "64", "--to", MEGATRON
+        "export", "llama-3.1-8b", "--plan", "tp=3,dp=8", "--batch", "64", "--to", MEGATRON
     )
     assert (said.status, said.out) == (3, "")
-    assert_names(said.err, "x=3", "heads=32")
+    assert_names(said.err, "tp=3", "heads=32")
 
 
 def test_a_stack_lists_what_it_does_not_run_together() -> None:

@@ -81,11 +81,11 @@ MODELS = st.builds(
     dropout=st.sampled_from([0.0, 0.1]),
 )
 COMMON: dict[str, st.SearchStrategy[Any]] = {
-    "x": st.sampled_from([1, 2, 4]),
+    "tp": st.sampled_from([1, 2, 4]),
     "cp": st.sampled_from([1, 2]),
-    "data": st.sampled_from([1, 2, 8]),
-    "pipe": st.sampled_from([1, 2, 4]),
-    "micro_batch": st.sampled_from([1, 2]),
+    "dp": st.sampled_from([1, 2, 8]),
+    "pp": st.sampled_from([1, 2, 4]),
+    "mbs": st.sampled_from([1, 2]),
     "gradients": st.sampled_from(["fp32", "bf16"]),
     "recompute": st.sampled_from(["none", "selective", "full", "full:1"]),
 }
@@ -93,7 +93,7 @@ COMMON: dict[str, st.SearchStrategy[Any]] = {
 
 def batch_of(words: dict[str, Any]) -> int:
     """A batch of four micro-batches for each rank."""
-    return int(words["data"] * words["micro_batch"] * 4)
+    return int(words["dp"] * words["mbs"] * 4)
 
 
 @st.composite
@@ -105,15 +105,15 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
     overlap = overlap if draw(st.booleans()) else []
     overlap += ["oar"] * draw(st.booleans())
     split = draw(st.sampled_from(["even", "interleaved", "uneven", "ends"]))
-    if words["pipe"] > 1 and split == "interleaved":
-        words["interleave"] = draw(st.sampled_from([2, 3]))
+    if words["pp"] > 1 and split == "interleaved":
+        words["vpp"] = draw(st.sampled_from([2, 3]))
         overlap += ["pp"] * draw(st.booleans())
-    elif words["pipe"] == 2 and split == "uneven":
+    elif words["pp"] == 2 and split == "uneven":
         words["stage_layers"] = draw(st.sampled_from(["11+13", "0+24", "20+4"]))
-    elif words["pipe"] == 2 and split == "ends":
+    elif words["pp"] == 2 and split == "ends":
         words["ends_as_layers"] = True
     words["overlap"] = "+".join(overlap) or "none"
-    words["sequence_parallel"] = draw(st.booleans())
+    words["sp"] = draw(st.booleans())
     words["attention"] = draw(st.sampled_from(["flash", "unfused"][: 3 - words["cp"]]))
     words["precision"] = draw(st.sampled_from(["bf16", "fp8", "fp32"]))
     if words["precision"] == "fp32":
@@ -131,9 +131,9 @@ def megatron_plans(draw: st.DrawFn) -> dict[str, Any]:
             words["offload_share"] = draw(st.sampled_from([1.0, 0.25]))
     elif zero == 1:
         words["moments"] = "fp32"
-    if "offload" not in words and words["pipe"] == 1 and words["recompute"] == "none":
+    if "offload" not in words and words["pp"] == 1 and words["recompute"] == "none":
         words["offload"] = draw(st.sampled_from(["none", "activations"]))
-    words["order"] = draw(st.sampled_from(["x-y-z-data-pipe", "x-y-z-context-pipe-data"]))
+    words["order"] = draw(st.sampled_from(["tp-dp-pp", "tp-cp-pp-dp"]))
     return words
 
 
@@ -169,19 +169,19 @@ def torchtitan_plans(draw: st.DrawFn) -> dict[str, Any]:
     words["zero"] = draw(st.sampled_from([0, 3]))
     if words["cp"] > 1:  # torchtitan shards over the parts of sequences
         words["zero"] = 3
-    if words["pipe"] > 1:
-        many = words["pipe"] > 2  # of four micro-batches, where DualPipeV wants two a stage
+    if words["pp"] > 1:
+        many = words["pp"] > 2  # of four micro-batches, where DualPipeV wants two a stage
         schedules = ["1f1b", "gpipe", "zb-v", *([] if many else ["dualpipe-v"])]
         words["schedule"] = draw(st.sampled_from(schedules))
         chunks = {"1f1b": [1, 2, 4], "gpipe": [1]}.get(words["schedule"], [2])
-        words["interleave"] = draw(st.sampled_from(chunks))
-    if words["zero"] == 3 and words["data"] == 8:
+        words["vpp"] = draw(st.sampled_from(chunks))
+    if words["zero"] == 3 and words["dp"] == 8:
         words["shard"] = draw(st.sampled_from([0, 2, 4]))
     words["reshard"] = draw(st.booleans())
-    words["sequence_parallel"] = words["x"] > 1
+    words["sp"] = words["tp"] > 1
     words["precision"] = draw(st.sampled_from(["bf16", "fp8"]))
-    shards = words["zero"] == 3 and words["data"] * words["cp"] > 1
-    if shards and (words["pipe"], words["precision"]) == (1, "bf16"):
+    shards = words["zero"] == 3 and words["dp"] * words["cp"] > 1
+    if shards and (words["pp"], words["precision"]) == (1, "bf16"):
         words["offload"] = draw(st.sampled_from(["none", "parameters"]))
     return words
 
@@ -196,8 +196,8 @@ def test_torchtitans_toml_comes_back(plan: dict[str, Any], tmp_path: Path) -> No
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     zero=st.sampled_from([0, 1, 2, 3]),
-    data=st.sampled_from([2, 8]),
-    micro_batch=st.sampled_from([1, 2]),
+    dp=st.sampled_from([2, 8]),
+    mbs=st.sampled_from([1, 2]),
     gradients=st.sampled_from(["fp32", "bf16"]),
     beside=st.booleans(),
     shard=st.sampled_from([0, 2]),
@@ -222,7 +222,7 @@ def test_deepspeeds_json_comes_back(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 4))
 def test_axonns_grid_comes_back(sizes: tuple[int, ...], tmp_path: Path) -> None:
-    plan = dict(zip(("x", "y", "z", "data"), sizes, strict=True))
+    plan = dict(zip(("tp", "y", "z", "dp"), sizes, strict=True))
     asked = Asked(find_model("gpt-5b"), plan, None, None)
     question = there_and_back(asked, "axonn", tmp_path, model="gpt-5b")
     assert {**dict.fromkeys(plan, 1), **question.plan} == plan
@@ -242,7 +242,7 @@ def test_recipes_have_megatrons_names_and_come_back(
     recipe: str, words: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Another recipe read again would have been refused by name."""
-    plan = f"x=2,data=rest,micro_batch=1,sp=true,precision={recipe}"
+    plan = f"tp=2,dp=rest,mbs=1,sp=true,precision={recipe}"
     asked = ("export", "llama-3.1-8b", "-n", "64", "--batch", "256", "--plan", plan)
     said = simgpt(*asked, "--to", "megatron")
     assert said.status == 0, said.err
@@ -254,17 +254,17 @@ def test_recipes_have_megatrons_names_and_come_back(
 
 def test_experts_on_latent_columns_in_nvfp4_come_back(tmp_path: Path) -> None:
     asked = ("export", "mixtral-8x7b", "-n", "64", "--batch", "512", "--to", "megatron")
-    plan = "data=rest,expert=8,micro_batch=1,zero=1,precision=nvfp4"
+    plan = "dp=rest,ep=8,mbs=1,zero=1,precision=nvfp4"
     said = simgpt(*asked, "--plan", plan, "--model-set", "expert_latent=1024")
     assert said.status == 0, said.err
     script = tmp_path / "run.sh"
     script.write_text(said.out)
     found = simgpt("import", str(script)).out
-    assert [word for word in ("recipe=nvfp4", "expert=8", "latent") if word not in found] == []
+    assert [word for word in ("recipe=nvfp4", "ep=8", "latent") if word not in found] == []
 
 
 def test_a_recipe_that_no_arguments_tell_is_refused() -> None:
     asked = ("export", "llama-3.1-8b", "-n", "64", "--batch", "256", "--to", "torchtitan")
-    said = simgpt(*asked, "--plan", "data=rest,zero=3,micro_batch=1,precision=mxfp8")
+    said = simgpt(*asked, "--plan", "dp=rest,zero=3,mbs=1,precision=mxfp8")
     assert said.status == 3
     assert_names(said.err, "recipe=mxfp8", "torchtitan")

@@ -34,12 +34,12 @@ QUESTIONS = [
     ("megatron-core", MEGATRON, "dense", "", ()),
     ("megatron-core", MEGATRON, "dense", "zero=2", ()),
     ("megatron-core", MEGATRON, "dense", "zero=3", ()),
-    ("megatron-core", MEGATRON, "dense", "x=2,sequence_parallel=false", ()),
-    ("megatron-core", MEGATRON, "dense", "pipe=2,zero=1,overlap=all", ()),
+    ("megatron-core", MEGATRON, "dense", "tp=2,sp=false", ()),
+    ("megatron-core", MEGATRON, "dense", "pp=2,zero=1,overlap=all", ()),
     ("megatron-core", MEGATRON, "dense", "optimizer=muon", ()),
     ("megatron-core", MEGATRON, "experts", "", ()),
-    ("megatron-core", MEGATRON, "experts", "x=2", ("expert_tensor=2",)),
-    ("megatron-core", MEGATRON, "experts", "x=1,expert=2", ("expert_tensor=2",)),
+    ("megatron-core", MEGATRON, "experts", "tp=2", ("etp=2",)),
+    ("megatron-core", MEGATRON, "experts", "tp=1,ep=2", ("etp=2",)),
     ("megatron-core", MEGATRON, "experts", "dispatcher=usual+once_per_node+all_gather", ()),
     ("megatron-core", MEGATRON, "experts", "", ("recompute=layernorm+moe_act",)),
     ("megatron-core", MEGATRON, "sinks", "split", ()),
@@ -54,19 +54,17 @@ QUESTIONS = [
     ("nemo-2023", MEGATRON, "gpt", "", ()),
     ("torchtitan", TITAN, "titan", "", ()),
     ("torchtitan", TITAN, "titan", "split", ("schedule=zb-v+dualpipe-v",)),
-    ("torchtitan", TITAN, "titan experts", "split", ("expert_tensor=2",)),
+    ("torchtitan", TITAN, "titan experts", "split", ("etp=2",)),
     ("torchtitan-eager", TITAN, "titan latent", "", ()),
     ("axonn", "axonn", "gpt", "", ()),
-    ("other", "deepspeed", "gpt", "x=1,y=1,z=1,pipe=1", ()),
+    ("other", "deepspeed", "gpt", "tp=1,y=1,z=1,pp=1", ()),
 ]
 
 
 def some_plans(gpt: GPT, stack: str, words: str, also: tuple[str, ...]) -> list[Plan]:
     """Some plans of a search's space, from all over it."""
     own, split = load_stack(stack), words == "split"
-    fixed, several = searched_of(
-        "micro_batch=1" if split or not words else f"micro_batch=1,{words}", own
-    )
+    fixed, several = searched_of("mbs=1" if split or not words else f"mbs=1,{words}", own)
     about: dict[str, Any] = {"stack": own, "several": several, "also": also_of(also)}
     problem = SearchProblem(gpt, 8, 16, fixed, splits_sequences=split, **about)
     every = [plan for space in spaces_of(problem) for plan in every_plan(space)]

@@ -35,7 +35,7 @@ def test_variables_of_a_script_reach_the_next_which_may_change_them(env: str) ->
     said = imported(env=env, train=f"PP=4\n{TRAIN} {SPLIT}")
     assert said.status == 0, said.err
     plan = json.loads(said.out)["plan"]
-    assert (plan["x"], plan["pipe"]) == (2, 4)
+    assert (plan["tp"], plan["pp"]) == (2, 4)
 
 
 def test_a_job_script_says_the_devices_of_the_script_that_it_starts() -> None:

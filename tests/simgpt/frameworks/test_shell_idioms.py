@@ -72,7 +72,7 @@ def test_a_variable_that_a_script_takes_from_its_arguments_is_asked_for_by_its_n
     path.write_text(f"TP=$1\npython t.py {SMALL} --tensor-model-parallel-size $TP\n")
     with pytest.raises(FrameworkError, check=names("--define TP=VALUE")):
         imported([path])
-    assert imported([path], defined={"TP": "2"}).plan["x"] == 2
+    assert imported([path], defined={"TP": "2"}).plan["tp"] == 2
     path.write_text(f"python t.py {SMALL} --tensor-model-parallel-size $1\n")
     with pytest.raises(FrameworkError, check=names("--tensor-model-parallel-size")) as raised:
         imported([path])

@@ -31,12 +31,12 @@ DENSE = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 1024, "sequence": 256, "
 EXPERTS = {**DENSE, "experts": 8, "topk": 2, "expert_ffn": 512, "activation": "swiglu"}
 EXPERTS |= {"norm": "rmsnorm", "positions": "rope", "biases": False}
 PLANS: list[tuple[Mapping[str, Any], str]] = [
-    (DENSE, "x=2,sp=true,data=rest,micro_batch=1"),
-    (DENSE, "pipe=2,interleave=2,data=rest,micro_batch=1,overlap=oar+dp+pp"),
-    (DENSE, "data=rest,micro_batch=1,precision=fp8,attention=unfused"),
-    (DENSE, "data=rest,micro_batch=1,zero=0,overlap=none"),
-    (DENSE, "data=rest,micro_batch=1,zero=3,overlap=ors+oag"),
-    (EXPERTS, "expert=8,data=rest,micro_batch=1,overlap=oar+dp"),
+    (DENSE, "tp=2,sp=true,dp=rest,mbs=1"),
+    (DENSE, "pp=2,vpp=2,dp=rest,mbs=1,overlap=oar+dp+pp"),
+    (DENSE, "dp=rest,mbs=1,precision=fp8,attention=unfused"),
+    (DENSE, "dp=rest,mbs=1,zero=0,overlap=none"),
+    (DENSE, "dp=rest,mbs=1,zero=3,overlap=ors+oag"),
+    (EXPERTS, "ep=8,dp=rest,mbs=1,overlap=oar+dp"),
 ]
 NEMO_1 = {"trainer.precision": "bf16", "model.use_flash_attention": False}
 WHOLE = {**NEMO_1, "model.apex_transformer_log_level": 30}
@@ -131,11 +131,11 @@ def test_all_plans_of_any_stack_come_back_as_the_same_step(
 @pytest.mark.parametrize(
     ("framework", "stack", "plan"),
     [
-        ("torchtitan", "torchtitan", "x=2,sp=true,data=rest,micro_batch=2,zero=3"),
-        ("torchtitan", "torchtitan-eager", "data=rest,micro_batch=2,zero=3"),
-        ("torchtitan", "megatron-core", "data=rest,micro_batch=2,zero=3"),
-        ("deepspeed", "fsdp", "data=rest,micro_batch=2,zero=3,overlap=ors+oag"),
-        ("deepspeed", "other", "data=rest,micro_batch=2,zero=1,overlap=dp"),
+        ("torchtitan", "torchtitan", "tp=2,sp=true,dp=rest,mbs=2,zero=3"),
+        ("torchtitan", "torchtitan-eager", "dp=rest,mbs=2,zero=3"),
+        ("torchtitan", "megatron-core", "dp=rest,mbs=2,zero=3"),
+        ("deepspeed", "fsdp", "dp=rest,mbs=2,zero=3,overlap=ors+oag"),
+        ("deepspeed", "other", "dp=rest,mbs=2,zero=1,overlap=dp"),
     ],
 )
 def test_plans_of_sharded_data_come_back_as_the_same_step(
@@ -263,14 +263,14 @@ def test_a_distributed_optimizer_of_one_section_is_one_of_both(last: str) -> Non
 def test_a_stack_that_a_file_cannot_name_is_given_by_option(tmp_path: Path) -> None:
     """DeepSpeed's JSON and AxoNN's grid have no comments, and AxoNN's has no batch."""
     asked = ("export", "gpt-5b", "-n", "16", "--batch", "64", "--stack", "axonn-easy")
-    said = simgpt(*asked, "--plan", "x=2,y=2,z=2,data=2", "--to", "axonn")
+    said = simgpt(*asked, "--plan", "tp=2,y=2,z=2,dp=2", "--to", "axonn")
     assert_names(said.err, "--stack axonn-easy")
     path = tmp_path / "grid.json"
     path.write_text(said.out)
     record = simgpt(
         "import", str(path), "--model", "gpt-5b", "--batch", "64", "--stack", "axonn-easy"
     )
-    assert "--stack axonn-easy --plan x=2,y=2,z=2,data=2 --batch 64" in record.out
+    assert "--stack axonn-easy --plan tp=2,y=2,z=2,dp=2 --batch 64" in record.out
 
 
 def test_a_comment_with_an_unknown_stack_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -103,10 +103,10 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "model", "batch", "plan"),
     [
-        ("base", "llama-3.1-8b", 16, {"x": 2, "micro_batch": 2, "recompute": "full"}),
-        ("tokens", "llama-3.1-8b", 256, {"x": 4, "micro_batch": 4, "recompute": "selective"}),
-        ("piped", "llama-3.1-8b", 256, {"pipe": 2, "micro_batch": 4, "loss_chunks": 8}),
-        ("fp8", "llama-3.1-70b", 16, {"precision": "fp8", "x": 2}),
+        ("base", "llama-3.1-8b", 16, {"tp": 2, "mbs": 2, "recompute": "full"}),
+        ("tokens", "llama-3.1-8b", 256, {"tp": 4, "mbs": 4, "recompute": "selective"}),
+        ("piped", "llama-3.1-8b", 256, {"pp": 2, "mbs": 4, "loss_chunks": 8}),
+        ("fp8", "llama-3.1-70b", 16, {"precision": "fp8", "tp": 2}),
     ],
 )
 def test_a_configuration_is_a_plan(
@@ -122,7 +122,7 @@ def test_a_configuration_is_a_plan(
 
 def test_one_file_of_a_checkout_is_enough(checkout: Path) -> None:
     path = checkout / "torchtitan" / "models" / "llama3" / "config_registry.py"
-    assert imported([path], recipe="base", devices=16).plan["x"] == 2
+    assert imported([path], recipe="base", devices=16).plan["tp"] == 2
 
 
 @pytest.mark.parametrize(("folder", "name"), [("qwen3", "base"), ("mine", "qwen3_base")])

@@ -34,7 +34,7 @@ def test_the_older_layout_is_the_same_plan() -> None:
     """64 devices over 4 x 2 leave 8 ranks of data; 8 sequences of a rank in 8 micro-batches."""
     question = titan(**{name.replace(".", "__"): value for name, value in OLDER.items()})
     plan = question.plan
-    assert (plan["x"], plan["pipe"], plan["interleave"], plan["micro_batch"]) == (4, 2, 2, 1)
+    assert (plan["tp"], plan["pp"], plan["vpp"], plan["mbs"]) == (4, 2, 2, 1)
     assert (plan["zero"], plan["reshard"], plan["precision"]) == (3, False, "fp8")
     assert (question.batch, question.stack) == (64, "torchtitan")
     assert not plan.get("ends_as_layers", False)
@@ -43,7 +43,7 @@ def test_the_older_layout_is_the_same_plan() -> None:
 
 def test_older_pipelines_have_as_many_micro_batches_as_stages() -> None:
     plan = titan(training__batch_size=8, experimental__pipeline_parallel_degree=4).plan
-    assert plan["micro_batch"] == 2
+    assert plan["mbs"] == 2
     refused = titan(
         training__batch_size=8,
         experimental__pipeline_parallel_degree=4,
@@ -73,7 +73,7 @@ def test_ranks_of_experts_of_llama_4_are_read() -> None:
         parallelism__tensor_parallel_degree=8,
         parallelism__expert_parallel_degree=8,
     )
-    assert (question.plan["expert"], question.plan["expert_tensor"]) == (8, 1)
+    assert (question.plan["ep"], question.plan["etp"]) == (8, 1)
     assert question.model == "llama-4-scout"
 
 
@@ -82,7 +82,7 @@ def test_ranks_of_experts_of_llama_4_are_read() -> None:
     [
         # torchtrain of March 2024: tensor parallelism under its first name.
         ({"training__sequence_parallel_degree": 4, "training__data_parallel_degree": -1},
-         {"x": 4, "zero": 3}),
+         {"tp": 4, "zero": 3}),
         ({"training__enable_selective_ac": True}, {"recompute": "selective"}),
         ({"training__enable_selective_ac": False}, {"recompute": "full"}),
         # April 2024: fp8 by the kind of its scales; later a switch.
@@ -92,7 +92,7 @@ def test_ranks_of_experts_of_llama_4_are_read() -> None:
         # August 2024: DDP by its name; October: by degrees.
         ({"training__data_parallel_type": "ddp"}, {"zero": 0}),
         ({"training__data_parallel_type": "ddp", "training__data_parallel_degree": 16,
-          "training__tensor_parallel_degree": 4}, {"zero": 0, "x": 4}),
+          "training__tensor_parallel_degree": 4}, {"zero": 0, "tp": 4}),
         ({"training__data_parallel_type": "fsdp"}, {"zero": 3}),
         ({"training__data_parallel_replicate_degree": 8}, {"zero": 3, "shard": 8}),
         # February 2025.

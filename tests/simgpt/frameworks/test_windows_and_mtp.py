@@ -18,8 +18,8 @@ from workload.gpt import GPT, find_model
 __all__ = ["session"]  # the fixture
 
 MISTRAL = find_model("mistral-7b")
-EXPERTS = USUAL | {"expert": 8}
-STAGES = EXPERTS | {"pipe": 4, "stage_layers": "15+16+16+14", "overlap": "dp"}
+EXPERTS = USUAL | {"ep": 8}
+STAGES = EXPERTS | {"pp": 4, "stage_layers": "15+16+16+14", "overlap": "dp"}
 LAYOUT = "pipeline-model-parallel-layout"
 
 

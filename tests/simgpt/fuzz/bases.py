@@ -13,12 +13,12 @@ from tests.simgpt.fuzz.stored import stored_bases
 from tests.simgpt.fuzz.values import STUDY_TEXT
 
 RUN = {
-    **{"model": "m", "plan": {}, "plan_string": "x=1", "ranks": 1, "step_s": 0.1},
+    **{"model": "m", "plan": {}, "plan_string": "tp=1", "ranks": 1, "step_s": 0.1},
     **{"steps_s": [0.1], "losses": [5.0], "peak_bytes": 1, "comm_bytes": {}, "tokens_per_s": 1.0},
     **{"predicted_step_s": 0.1, "predicted_peak_bytes": 1, "matmul_forms": None},
 }
 TABLES = 6
-FEW = "pipe=1,y=1,recompute=none"  # of a search that takes a second
+FEW = "pp=1,y=1,recompute=none"  # of a search that takes a second
 WHY = ("tiny-30k", "-m", "perlmutter", "-n", "2", "--batch", "4", "--json")
 CALENDAR = (
     *("plan-run", *WHY, "--tokens", "1B", "--storage", "2 TB/s", "--mtbf", "400d"),

@@ -17,7 +17,7 @@ from topologies.files.cache_folder import VARIABLE
 
 ASKED = (
     *("predict", "tiny-30k", "-m", "perlmutter", "-n", "8", "--batch", "16", "--json"),
-    *("--plan", "x=2,z=2,data=rest"),
+    *("--plan", "tp=2,z=2,dp=rest"),
 )
 WORDS = [
     *(0, 1, 2, 3, 8, -1, -2, 2**31, 2**62, -(2**63), 2**63 - 1, 10**6, 10**9),

@@ -87,14 +87,14 @@ class Calibrations(Pieces):
         self.files["host.json"] = chewed(rng, content) if self.odds(0.1) else content
         asked = ["tiny-30k", "-m", "host.json", "-n", rng.choice(["1", "2", "4", "4"])]
         batch = ["--batch", rng.choice(["4", "8", "64", "100000"])]
-        plan = ["--plan", rng.choice(["data=rest", "x=2,data=rest", "z=2,data=rest,zero=1"])]
+        plan = ["--plan", rng.choice(["dp=rest", "tp=2,dp=rest", "z=2,dp=rest,zero=1"])]
         plan[1] += ",precision=fp32"
         return rng.choice(
             [
                 ["predict", *asked, *plan, *batch, "--json"],
                 ["predict", *asked, *plan, *batch, "--json"],
                 ["why", *asked, *plan, *batch],
-                ["search", *asked, *batch, "--workers", "1", "--plan", "precision=fp32,pipe=1"],
+                ["search", *asked, *batch, "--workers", "1", "--plan", "precision=fp32,pp=1"],
                 ["bench-network", "-m", "host.json", "--json"],
                 ["machines", "host.json", "--json"],
             ]

@@ -70,7 +70,7 @@ TRACE = {
 }  # fmt: skip
 CONFIGS = {"t.sh": SCRIPT, "t.yaml": ARGUMENTS, "t.toml": TITAN, "t.json": json.dumps(DEEPSPEED)}
 TRAINED = {  # as `simgpt run --json` has it, but for what is not read
-    **{"model": "m", "plan_string": "data=8", "ranks": 8, "step_s": 0.1, "tokens_per_s": 1.0},
+    **{"model": "m", "plan_string": "dp=8", "ranks": 8, "step_s": 0.1, "tokens_per_s": 1.0},
     **{"steps_s": [0.1] * 12, "losses": [5.0] * 12},
 }
 LOGS = {"megatron.log": MEGATRON_LOG, "titan.log": TITAN_LOG, "steps.jsonl": LINES}

@@ -143,7 +143,7 @@ class Frameworks(Foreign):
         if self.odds(0.5):
             return super().asked()
         model = self.rng.choice(["tiny-2m", "tiny-10m", "gpt2", "tiny-mixtral-2m"])
-        plan = self.rng.choice(["data=rest", "x=2,data=rest", "z=2,data=rest,micro_batch=1"])
+        plan = self.rng.choice(["dp=rest", "tp=2,dp=rest", "z=2,dp=rest,mbs=1"])
         machine = self.rng.choice(["frontier", "perlmutter", "dgx-h100"])
         return [model, "-m", machine, "-n", "8", "--plan", plan, "--batch", "16"]
 
@@ -177,7 +177,7 @@ class Frameworks(Foreign):
             document[rng.choice(["tokens", "layers"])] = values
         name = self.file(rng.choice([".toml", ".json"]), document, WEIRD)
         words = ["predict", model, "-m", "dgx-h100", "-n", "8", "--routing", name]
-        words += ["--plan", f"expert={rng.choice([1, 2, 4, 8])},data=rest,{self.plan()}".strip(",")]
+        words += ["--plan", f"ep={rng.choice([1, 2, 4, 8])},dp=rest,{self.plan()}".strip(",")]
         return [*words, "--batch", "16", *self.out()]
 
     def _plan_run(self) -> list[str]:

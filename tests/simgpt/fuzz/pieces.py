@@ -65,7 +65,7 @@ class Pieces:
         for key in rng.sample(list(PLAN_KEYS), rng.choice([0, 1, 2, 2, 3, 5])):
             value = rng.choice(EVIL) if self.odds(0.02) else self._plan_value(PLAN_KEYS[key])
             words.append(f"{key}={value}")
-        return ",".join([*words, *(["data=rest"] if self.odds(0.85) else [])])
+        return ",".join([*words, *(["dp=rest"] if self.odds(0.85) else [])])
 
     def _plan_value(self, kind: Any) -> str:
         if kind == COUNT:

@@ -15,7 +15,7 @@ REQUEST = "request"  # the file with the bytes
 ENDS = "ends"  # is there where nothing can follow them
 TARGETS = [
     *("/", "/TOKEN", "/TOKEN/", "/TOKEN/page.js", "/TOKEN/nope", "/TOKEN/../server.py", "//TOKEN/"),
-    *("/TOKEN/%2e%2e/page.py", "/TOKEN/predict?x=1", "/TOKEN/#x", "/wrong/predict", "*", "x", ""),
+    *("/TOKEN/%2e%2e/page.py", "/TOKEN/predict?tp=1", "/TOKEN/#x", "/wrong/predict", "*", "x", ""),
     *("http://[", "http://[::1", "http://127.0.0.1:PORT/TOKEN/", "http://x:99999/", "127.0.0.1:80"),
     *("http://127.0.0.1:PORT:PORT/", "/\u00e9", "/%00", "/TOKEN/" + "x" * 9000, "/TOKEN/;a?b#c"),
     *("\\\\x\\y", "/TOKEN//", "/TOKEN/predict/", f"/TOKEN/<b id={MARK}>", "javascript:x", "///["),

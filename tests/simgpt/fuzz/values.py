@@ -66,12 +66,12 @@ MODELS = [
 MACHINES = ["host", "frontier", "perlmutter", "alps", "dgx-h100", "dgx-a100", "dgx-b200"]
 COUNT, SMALL, SWITCH = "count", "small", "switch"
 PLAN_KEYS: dict[str, Any] = {
-    **dict.fromkeys(("x", "y", "z", "data", "pipe", "interleave", "micro_batch", "batch"), COUNT),
-    **dict.fromkeys(("expert", "expert_tensor", "context", "context_heads"), COUNT),
+    **dict.fromkeys(("tp", "y", "z", "dp", "pp", "vpp", "mbs", "batch"), COUNT),
+    **dict.fromkeys(("ep", "etp", "cp", "context_heads"), COUNT),
     "loss_chunks": COUNT,
     **dict.fromkeys(("nope", "X"), COUNT),
     **dict.fromkeys(("zero", "shard"), SMALL),
-    **dict.fromkeys(("sequence_parallel", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
+    **dict.fromkeys(("sp", "ends_as_layers", "reshard", "fp8_dispatch"), SWITCH),
     **dict.fromkeys(("fp8_swiglu_input", "fp8_params"), SWITCH),
     "stage_layers": ["1+1", "2+0", "none", "-1", "+", "1+1+1+1", "9" * 30],
     "recompute": [
@@ -97,11 +97,11 @@ PLAN_KEYS: dict[str, Any] = {
     "offload_share": [0.5, "0.25", 1, "1.0", 0, 1.5, "-1", "nan", "1e-3", True, "x"],
     "loss": ["fused", "plain", "x"],
     "matmul_forms": ["tuned", "plain", "x"],
-    "order": ["x-y-z-data-pipe", "pipe-data-z-y-x", "x-x", "x", "-"],
+    "order": ["tp-dp-pp", "pp-dp-z-y-tp", "x-x", "x", "-"],
 }
 PLANS = [
-    *("", ",", "=", "x", "x=", "=1", "x=1,x=2", "data=rest,data=rest", "x==1", "x=1;y=2", "rest"),
-    *("data=REST", "x=1,,y=1", " x=1 , y=1", "p" * 300, *EVIL),
+    *("", ",", "=", "x", "tp=", "=1", "tp=1,tp=2", "dp=rest,dp=rest", "x==1", "tp=1;y=2", "rest"),
+    *("dp=REST", "tp=1,,y=1", " tp=1 , y=1", "p" * 300, *EVIL),
 ]
 PLACEMENTS = [
     *("contiguous", "scheduler", "random", "scattered:3", "scattered:0", "scattered:99999999999"),
@@ -196,11 +196,11 @@ CLUSTER: dict[str, Any] = {
 }
 STUDY: dict[str, Any] = {
     **{"title": "t", "model": "tiny-2m", "machine": "perlmutter", "devices": 8, "batch": 16},
-    "plan": "data=rest",
+    "plan": "dp=rest",
     "set": {"network.background": 0.1},
     "sweep": {"plan.z": [1, 2, 3], "zero": [0, 1]},
 }
 STUDY_TEXT = (
     'title = "t"\nmodel = "tiny-2m"\nmachine = "perlmutter"\ndevices = 8\nbatch = 16\n'
-    'plan = "data=rest"\n[sweep]\nz = [1, 2, 3]\nzero = [0, 1]\n'
+    'plan = "dp=rest"\n[sweep]\nz = [1, 2, 3]\nzero = [0, 1]\n'
 )

@@ -15,7 +15,7 @@ JOBS = "tests/validation/jobs"
 MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR", "-n", "64")
 MEGATRON = (*MODEL, "--stack", "megatron-core", "--plan", "tp=2,dp=rest,mbs=1,sp=true")
 TITAN = (*MODEL, "--stack", "torchtitan", "--plan", "fsdp=true,dp=rest,mbs=1", "--batch", "64")
-TINY = ("tiny-2m", "-m", "host", "--plan", "data=2,precision=fp32", "--batch", "16")
+TINY = ("tiny-2m", "-m", "host", "--plan", "dp=2,precision=fp32", "--batch", "16")
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ def test_import_reads_the_script_as_the_question_that_was_asked(tmp_path: Path) 
     path.write_text(simgpt(*LLAMA, *CLUSTER, *MEGATRON).out, encoding="utf-8")
     record = json.loads(simgpt("import", str(path), "--json").out)
     assert (record["model"], record["devices"], record["batch"]) == ("llama-3.1-8b", 64, 256)
-    assert (record["plan"]["x"], record["changes"]) == (2, [])
+    assert (record["plan"]["tp"], record["changes"]) == (2, [])
 
 
 def test_torchtitans_file_is_the_exported_one() -> None:

@@ -20,16 +20,16 @@ from tests.simgpt.face import simgpt
 LOGS = Path(__file__).parent / "arguments"
 MACHINE = ("-m", "8x8xH100,8xNDR")
 # The stack, batch, and keys of the plan; all are of llama-3.1-8b on 64 devices.
-TENSOR = {"x": 2, "micro_batch": 1, "sequence_parallel": True, "recompute": "none"}
+TENSOR = {"tp": 2, "mbs": 1, "sp": True, "recompute": "none"}
 ASKED = {
     "megatron.log": ("megatron-core", 256, TENSOR | {"zero": 1, "overlap": "oar+dp"}),
     "primus.log": ("primus", 256, TENSOR | {"zero": 1}),
     "nemo1.log": ("nemo", 256, TENSOR | {"zero": 1}),
     "megatron-bridge.log": ("nemo", 256, TENSOR | {"zero": 1}),
     "nanotron.log": ("nanotron", 256, TENSOR | {"zero": 0, "gradients": "fp32"}),
-    "torchtitan.log": ("torchtitan", 64, {"zero": 3, "recompute": "selective", "micro_batch": 1}),
+    "torchtitan.log": ("torchtitan", 64, {"zero": 3, "recompute": "selective", "mbs": 1}),
     "torchtitan-json.log": ("torchtitan", 64, {"zero": 3, "recompute": "selective"}),
-    "deepspeed.log": ("deepspeed", 64, {"zero": 3, "micro_batch": 1, "overlap": "ors+oag"}),
+    "deepspeed.log": ("deepspeed", 64, {"zero": 3, "mbs": 1, "overlap": "ors+oag"}),
 }
 
 
@@ -59,7 +59,7 @@ def test_a_configuration_of_olmo_is_its_question_on_devices_that_are_given() -> 
     assert found.gpt is not None
     assert (found.gpt.ffn, found.gpt.vocab, found.gpt.norm) == (11008, 50304, "layernorm")
     assert (found.batch, found.stack, found.devices) == (256, "fsdp-eager", 64)
-    told = {"zero": 3, "recompute": "full", "gradients": "bf16", "micro_batch": 1}
+    told = {"zero": 3, "recompute": "full", "gradients": "bf16", "mbs": 1}
     assert {key: found.plan[key] for key in told} == told
     with pytest.raises(FrameworkError, check=names("-n")):
         question_of_log(LOGS / "olmo.log")
@@ -94,7 +94,7 @@ def test_a_job_of_nanotron_with_context_parallelism_has_as_many_times_the_device
     told = "context_parallel_size=4"
     path = changed("nanotron.log", tmp_path, "context_parallel_size=1", told)
     found = question_of_log(path, instead=Instead("megatron-core"))
-    assert (found.plan["context"], found.batch, found.devices) == (4, 256, 4 * 64)
+    assert (found.plan["cp"], found.batch, found.devices) == (4, 256, 4 * 64)
 
 
 @pytest.mark.parametrize("name", ["megatron.log", "torchtitan.log", "nanotron.log"])

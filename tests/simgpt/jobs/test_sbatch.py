@@ -41,7 +41,7 @@ MACHINES = {
     "lumi": "lumi",
     "generic": "8x8xH100,8xNDR",
 }
-PLAN = ("--plan", "z=8,data=rest,recompute=full", "--batch", "64")
+PLAN = ("--plan", "z=8,dp=rest,recompute=full", "--batch", "64")
 
 
 def script(machine: str, *words: str, devices: int = 64) -> Said:
@@ -168,7 +168,7 @@ def test_a_centre_that_charges_jobs_wants_an_account() -> None:
             3,
             ["--launch", "megatron", "torchtitan"],
         ),
-        (("--plan", "data=rest,precision=fp8"), 3, ["fp8", "--launch", "megatron"]),
+        (("--plan", "dp=rest,precision=fp8"), 3, ["fp8", "--launch", "megatron"]),
         (("--script", "a.py"), 2, ["--script"]),
         (("--launch", "megatron"), 3, ["Megatron-LM", "z"]),
         (("--launch", "deepspeed", "--script", "a\nb"), 3, ["DeepSpeed", "z=8"]),
@@ -234,7 +234,7 @@ def test_from_a_config_of_hugging_face_to_a_script_of_the_fastest_plan(tmp_path:
     config.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
     model = (str(config), "--model-set", "sequence=64")
     asked = (*model, "-m", "perlmutter", "-n", "4", "--batch", "16")
-    few = ("--plan", "pipe=1,recompute=none,order=x-y-z-data-pipe")
+    few = ("--plan", "pp=1,recompute=none,order=tp-dp-pp")
     best = json.loads(simgpt("search", *asked, *few, "--json").out)["plans"][0]["plan_string"]
     said = simgpt("sbatch", *asked, "--plan", best, "--account", "m1234", "--steps", "200")
     assert (said.status, submitted(said.out).ranks) == (0, 4)
@@ -250,7 +250,7 @@ STUBS = {
 
 def ran(folder: Path, stubs: Mapping[str, str]) -> tuple[str, list[str]]:
     """What a script of two ranks prints with stand-ins for these programs, and their calls."""
-    words = ("--plan", "data=2,precision=fp32", "--batch", "8", "--steps", "3")
+    words = ("--plan", "dp=2,precision=fp32", "--batch", "8", "--steps", "3")
     said = simgpt("sbatch", "tiny-30k", "-m", "host", "-n", "2", *words)
     assert said.status == 0, said.err
     for name, line in stubs.items():
@@ -290,7 +290,7 @@ def test_the_script_of_any_cluster_starts_the_plan(tmp_path: Path) -> None:
     assert python[:4] == ["python", "-P", "-m", "torch.distributed.run"]
     run = python.index("simgpt")
     assert {"--nnodes=1", "--nproc-per-node=2", "--rdzv-endpoint=localhost:24711"} < {*python[:run]}
-    plan = ["--plan", "x=1,y=1,z=1,data=2,precision=fp32"]
+    plan = ["--plan", "dp=2,precision=fp32"]
     asked = [*plan, "--batch", "8", "--steps", "3", "-m", "host"]
     assert python[run - 1 :] == ["-m", "simgpt", "run", "tiny-30k", *asked]
 
@@ -301,4 +301,4 @@ def test_the_script_of_any_cluster_runs_the_plan(tmp_path: Path) -> None:
     """Two ranks on this machine's cores, with stand-ins for srun and scontrol."""
     out, _ = ran(tmp_path, STUBS)
     assert "step 3/3" in out
-    assert_names(out, "tiny-30k", "x=1,y=1,z=1,data=2,precision=fp32")
+    assert_names(out, "tiny-30k", "dp=2,precision=fp32")

@@ -22,13 +22,13 @@ from tests.simgpt.face import simgpt
 from workload.models.read import described_model
 from workload.plan import Plan
 
-TINY = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "x=2,data=rest"}
+TINY = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "tp=2,dp=rest"}
 LLAMA = {
     "model": "llama-3.1-70b",
     "machine": "dgx-h100",
     "devices": "512",
     "stack": "megatron-core",
-    "plan": "x=4,pipe=4,data=rest,micro_batch=2",
+    "plan": "tp=4,pp=4,dp=rest,mbs=2",
     "batch": "512",
 }
 LLAMA_2 = {
@@ -69,7 +69,7 @@ main()
                 **TINY,
                 "model": "llama-3.1-8b",
                 "stack": "megatron-core",
-                "plan": "x=8,micro_batch=2",
+                "plan": "tp=8,mbs=2",
             },
         ],
     ),
@@ -120,10 +120,10 @@ def test_shares_are_of_the_step_and_of_the_peak_memory() -> None:
         ({"batch_tokens": "7"}, ["plan"]),
         ({"batch": "7"}, ["plan", "batch"]),
         ({"sequence": "x"}, ["model", "sequence"]),
-        ({"plan": "x=3,data=rest"}, ["plan", "data"]),
-        ({"plan": "tp=2,zero=5,data=rest"}, ["plan", "zero"]),
-        ({"plan": "x=2,data=rest,micro_batch=3", "batch": "16"}, ["plan", "micro_batch"]),
-        ({"plan": "x=2,x=2"}, ["plan"]),
+        ({"plan": "tp=3,dp=rest"}, ["plan", "tp"]),
+        ({"plan": "tp=2,zero=5,dp=rest"}, ["plan", "zero"]),
+        ({"plan": "tp=2,dp=rest,mbs=3", "batch": "16"}, ["plan", "mbs"]),
+        ({"plan": "tp=2,tp=2"}, ["plan"]),
     ],
 )
 def test_an_error_is_the_command_lines_at_the_field_that_it_is_about(
@@ -168,11 +168,11 @@ def test_an_answer_leaves_the_help_of_predict_as_it_is() -> None:
 
 
 def test_neighbours_differ_in_one_key_by_a_factor_of_two() -> None:
-    plan = Plan(x=2, data=4, pipe=2, batch=8, micro_batch=2)
+    plan = Plan(tp=2, dp=4, pp=2, batch=8, mbs=2)
     assert list(neighbours(plan)) == [
-        *({"x": 4}, {"x": 1}, {"y": 2}, {"z": 2}, {"pipe": 4}, {"pipe": 1}, {"interleave": 2}),
-        *({"micro_batch": 4}, {"micro_batch": 1}, {"zero": 1}, {"zero": 3}),
-        *({"recompute": "selective"}, {"recompute": "full"}, {"sequence_parallel": True}),
+        *({"tp": 4}, {"tp": 1}, {"y": 2}, {"z": 2}, {"pp": 4}, {"pp": 1}, {"vpp": 2}),
+        *({"mbs": 4}, {"mbs": 1}, {"zero": 1}, {"zero": 3}),
+        *({"recompute": "selective"}, {"recompute": "full"}, {"sp": True}),
     ]
 
 
@@ -181,27 +181,27 @@ def test_a_changed_plan_keeps_the_devices_where_their_number_is_given(
     devices: str, data: str
 ) -> None:
     """Of 8 devices 2 * 4 becomes 4 * 2; without their number the plan says how many there are."""
-    asked = asked_of({**TINY, "devices": devices, "plan": "x=2,data=4", "batch": "16"})
-    changed = asked.changed({"x": 4})
-    assert changed.plan == f"x=4,data={data}"
+    asked = asked_of({**TINY, "devices": devices, "plan": "tp=2,dp=4", "batch": "16"})
+    changed = asked.changed({"tp": 4})
+    assert changed.plan == f"tp=4,dp={data}"
     plan = changed.question().predicted().plan
-    assert (plan.x, plan.data) == ((4, 2) if devices else (4, 4))
+    assert (plan.tp, plan.dp) == ((4, 2) if devices else (4, 4))
 
 
 def test_the_mildest_remedies_come_first() -> None:
-    plan = Plan(x=1, data=4, batch=8, micro_batch=2, recompute="selective")
+    plan = Plan(tp=1, dp=4, batch=8, mbs=2, recompute="selective")
     full = {"recompute": "full"}
     assert list(remedies(plan))[:9] == [
         *(full, {"zero": 1}, {"zero": 3}, full | {"zero": 1}, full | {"zero": 3}),
-        *({"micro_batch": 1}, full | {"micro_batch": 1}),
-        *(full | {"zero": 1, "micro_batch": 1}, full | {"zero": 3, "micro_batch": 1}),
+        *({"mbs": 1}, full | {"mbs": 1}),
+        *(full | {"zero": 1, "mbs": 1}, full | {"zero": 3, "mbs": 1}),
     ]
-    assert list(remedies(plan))[-1] == full | {"zero": 3, "micro_batch": 1, "x": 16}
+    assert list(remedies(plan))[-1] == full | {"zero": 3, "mbs": 1, "tp": 16}
 
 
 def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
-    """The fastest of all, x=1, fits but for a margin of error."""
-    question = {**SMALLER, "plan": "x=2,data=rest,micro_batch=1,sequence_parallel=true"}
+    """The fastest of all, tp=1, fits but for a margin of error."""
+    question = {**SMALLER, "plan": "tp=2,dp=rest,mbs=1,sp=true"}
     found = answered("best", question)
     rates = [choice["tokens_per_s"] for choice in found["choices"]]
     assert len(rates) == 5
@@ -219,7 +219,7 @@ def test_the_best_neighbours_fit_and_the_fastest_is_first() -> None:
 
 
 def test_a_plan_that_does_not_fit_is_made_to_fit_by_the_first_change_that_does() -> None:
-    question = {**SMALLER, "plan": "data=rest,micro_batch=1"}
+    question = {**SMALLER, "plan": "dp=rest,mbs=1"}
     assert answered("predict", question)["prediction"]["memory"]["verdict"] != "fits"
     found = answered("fit", question)
     (choice,) = found["choices"]
@@ -244,7 +244,7 @@ def test_a_plan_that_fits_is_left_as_it_is() -> None:
 
 def test_where_nothing_fits_it_says_so() -> None:
     wide = "layers=2,hidden=65536,heads=512,sequence=2048,vocab=50257"
-    question = {**LLAMA, "model": wide, "devices": "8", "plan": "data=rest", "batch": "8"}
+    question = {**LLAMA, "model": wide, "devices": "8", "plan": "dp=rest", "batch": "8"}
     found = answered("fit", question)
     assert found["choices"] == []
     assert_names(found["sentence"], "GiB")  # by how much, which a plan that fits is not told
@@ -295,7 +295,7 @@ def test_neighbours_that_fit_worse_are_left_out_and_a_gain_is_in_tokens(
     def prediction(rate: float, sure: bool, step_s: float) -> Any:
         memory = SimpleNamespace(fits=True, is_as_sure_as=lambda _: sure, peak_bytes=1)
         return SimpleNamespace(
-            plan=Plan(data=8, batch=8, micro_batch=1),
+            plan=Plan(dp=8, batch=8, mbs=1),
             tokens_per_s=rate,
             memory=memory,
             step_s=step_s,
@@ -306,7 +306,7 @@ def test_neighbours_that_fit_worse_are_left_out_and_a_gain_is_in_tokens(
         type(asked), "question", lambda _: SimpleNamespace(predicted=lambda: before)
     )
     tried = [(300.0, False, 1.0), (90.0, True, 1.0), (150.0, True, 2.0)]
-    each = [Choice(asked, {"x": 2}, prediction(*words)) for words in tried]
+    each = [Choice(asked, {"tp": 2}, prediction(*words)) for words in tried]
     monkeypatch.setattr(changes, "_tried", lambda *_: (each, ""))
     found = best_neighbours(asked).as_dict()["choices"]
     assert [choice["tokens_per_s"] for choice in found] == [150.0, 90.0]

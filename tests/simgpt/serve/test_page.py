@@ -94,20 +94,20 @@ def on_the_command_line(page: Any) -> dict[str, Any]:
 def test_a_slider_changes_the_step_to_that_of_the_command_line(page: Any) -> None:
     first = step_s(page)
     assert first == on_the_command_line(page)["step_s"]
-    put(page, "x-slider", "3")
-    assert value(page, "x") == "8"
-    assert "x=8" in text(page, "command")
+    put(page, "tp-slider", "3")
+    assert value(page, "tp") == "8"
+    assert "tp=8" in text(page, "command")
     assert step_s(page) != first
     record = on_the_command_line(page)
     assert step_s(page) == record["step_s"]
-    assert text(page, "data") == str(record["plan"]["data"])
+    assert text(page, "dp") == str(record["plan"]["dp"])
     assert text(page, "mfu") == f"{100 * record['mfu']:.1f} %"
 
 
 def test_a_typed_size_moves_the_slider(page: Any) -> None:
-    put(page, "pipe", "8")
-    assert value(page, "pipe-slider") == "3"
-    assert on_the_command_line(page)["plan"]["pipe"] == 8
+    put(page, "pp", "8")
+    assert value(page, "pp-slider") == "3"
+    assert on_the_command_line(page)["plan"]["pp"] == 8
 
 
 def test_what_changes_while_a_question_is_under_way_is_asked_next(
@@ -121,7 +121,7 @@ def test_what_changes_while_a_question_is_under_way_is_asked_next(
 
     monkeypatch.setattr(answers, "ANSWERS", {**answers.ANSWERS, "predict": waiting})
     move = (
-        "const f = document.getElementById('x-slider'); f.value = arguments[0];"
+        "const f = document.getElementById('tp-slider'); f.value = arguments[0];"
         "f.dispatchEvent(new Event('input', {bubbles: true}));"
     )
     page.execute_script(move, "1")
@@ -131,7 +131,7 @@ def test_what_changes_while_a_question_is_under_way_is_asked_next(
     goes_on.set()
     settle(page)
     record = on_the_command_line(page)
-    assert (record["plan"]["x"], record["step_s"]) == (8, step_s(page))
+    assert (record["plan"]["tp"], record["step_s"]) == (8, step_s(page))
 
 
 def test_a_busy_server_is_asked_again(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_busy_server_is_asked_again(page: Any, monkeypatch: pytest.MonkeyPatch
     page.execute_script(
         "const was = window.fetch; window.fetch = async (...a) => { const r = await was(...a);"
         "document.getElementById('answer').dataset.seen = r.status; return r; };"
-        "const f = document.getElementById('x-slider'); f.value = 1;"
+        "const f = document.getElementById('tp-slider'); f.value = 1;"
         "f.dispatchEvent(new Event('input', {bubbles: true}));"
     )
     until(lambda: page.execute_script(refused) == "503")
@@ -154,7 +154,7 @@ def test_a_busy_server_is_asked_again(page: Any, monkeypatch: pytest.MonkeyPatch
 def test_a_server_that_stays_busy_is_said_to_be(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.MOST, Place.ASKED, 0)
     page.execute_script("window.setTimeout = (f, ms) => f();")
-    put(page, "pipe", "2")
+    put(page, "pp", "2")
     assert "busy" in text(page, "error")
     console(page)
 
@@ -184,7 +184,7 @@ def test_bars_have_the_shares_of_their_parts(page: Any) -> None:
 
 
 def test_what_does_not_fit_is_made_to_fit(page: Any) -> None:
-    put(page, "sequence_parallel", "false")
+    put(page, "sp", "false")
     assert text(page, "fits") == "no"
     assert_names(text(page, "remarks"), "GiB")
     page.find_element("id", "fit").click()
@@ -197,16 +197,16 @@ def test_what_does_not_fit_is_made_to_fit(page: Any) -> None:
 @pytest.mark.slow
 def test_a_neighbour_is_taken_with_a_click(page: Any) -> None:
     put(page, "other", "mbs=2")
-    put(page, "micro_batch", "")
+    put(page, "mbs", "")
     page.find_element("id", "best").click()
     until(lambda: "neighbours" in text(page, "found"))
     rows = page.find_elements("css selector", "#choices tbody tr")
     assert 1 <= len(rows) <= 5
     texts = [row.text for row in rows]
-    chosen = next(row for row in rows if "micro_batch=1 " in row.text)
+    chosen = next(row for row in rows if "mbs=1 " in row.text)
     shown = texts[rows.index(chosen)].partition(") ")[2]
     chosen.find_element("tag name", "button").click()
-    until(lambda: "micro_batch=1" in text(page, "command"))
+    until(lambda: "mbs=1" in text(page, "command"))
     settle(page)
     assert value(page, "other") == ""
     assert shown.startswith(text(page, "step"))
@@ -257,7 +257,7 @@ def test_the_command_is_copied_or_at_least_selected(page: Any) -> None:
 
 def test_a_server_that_has_ended_is_told(page: Any) -> None:
     page.execute_script("fetch = () => Promise.reject(new TypeError('gone'))")
-    put(page, "x-slider", "1")
+    put(page, "tp-slider", "1")
     assert_names(text(page, "error"), "simgpt serve")
 
 

@@ -18,7 +18,7 @@ from simgpt.commands.serve.server import MOST_BYTES, PageServer
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
-QUESTION = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "data=rest"}
+QUESTION = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "dp=rest"}
 
 
 def asked(
@@ -45,7 +45,7 @@ def asked(
 def test_the_page_and_its_parts_come_with_the_token_only(running: PageServer) -> None:
     for name in ("", "page.css", "page.js", "bars.js"):
         assert asked(running, name)[0] == 200
-        for token in ("", "wrong", running.token[:-1], running.token + "x", "%C3%A9"):
+        for token in ("", "wrong", running.token[:-1], running.token + "tp", "%C3%A9"):
             assert asked(running, name, token=token)[0] == 403
     assert asked(running, "predict", QUESTION, token="wrong")[0] == 403
     assert asked(running, "page.py")[0] == 404

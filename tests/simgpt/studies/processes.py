@@ -17,7 +17,7 @@ model = "tiny-30k"
 machine = "host"
 devices = 2
 batch = 4
-plan = "data=rest,precision=fp32"
+plan = "dp=rest,precision=fp32"
 [sweep]
 layers = {layers}
 plan.x = [1, 2, 3]

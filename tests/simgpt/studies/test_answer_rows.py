@@ -60,7 +60,7 @@ def test_rows_that_do_not_fit_show_their_figures_below_those_that_fit() -> None:
         *("--stack", "megatron-core", "--model-set", "sequence=8192", "--batch", "512"),
         *("--sweep", "tp=1,2", "--sweep", "mbs=1,3"),
     )
-    first, second, *_ = said.out.partition("\n\n    x")[2].split("\n\n")
+    first, second, *_ = said.out.partition("\n\n    tp")[2].split("\n\n")
     rows = [line.split() for line in first.splitlines()[2:]]
     assert [row[0] for row in rows] == ["2", "0"]  # though the second would be the faster one
     assert "yes" in rows[0]
@@ -100,6 +100,6 @@ def test_rows_on_other_devices_are_compared_with_none(other: Row) -> None:
 
 
 def test_what_a_row_waits_on_is_neither_its_compute_nor_idle() -> None:
-    parts = {"compute": 5.0, "optimizer": 4.0, "idle": 3.0, "x": 0.5, "data": 2.0}
+    parts = {"compute": 5.0, "optimizer": 4.0, "idle": 3.0, "tp": 0.5, "dp": 2.0}
     waits = _waits({"prediction": {"step_s": 20.0, "breakdown_s": parts}})
-    assert waits.split() == ["data", "10.0", "%"]
+    assert waits.split() == ["dp", "10.0", "%"]

@@ -68,7 +68,7 @@ def pids(cluster: Any) -> list[int]:
 @quiet
 @pytest.mark.slow
 def test_two_dask_workers_one_killed_midway_make_the_same_bytes(tmp_path: Path) -> None:
-    asked = study(SMALL, sweep={"layers": list(range(1, 21)), "x": [1, 2, 3]})
+    asked = study(SMALL, sweep={"layers": list(range(1, 21)), "tp": [1, 2, 3]})
     inputs = inputs_of(asked)
     sweep_into(tmp_path / "alone", asked, inputs, SweepResources(), lambda _: None)
     killed: list[int] = []
@@ -147,7 +147,7 @@ def wait_for_file(path: Path) -> None:
 @quiet
 @pytest.mark.slow
 def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
-    asked = study(SMALL, sweep={"x": [1, 2]})
+    asked = study(SMALL, sweep={"tp": [1, 2]})
     inputs = inputs_of(asked)
     other = Inputs(inputs.models, inputs.machines, inputs.stacks, inputs.digests, "another")
     with local_cluster(1) as cluster:
@@ -160,7 +160,7 @@ def test_dask_workers_of_another_version_are_refused(tmp_path: Path) -> None:
 @quiet
 @pytest.mark.slow
 def test_a_cluster_without_workers_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    asked = study(SMALL, sweep={"x": [1, 2]})
+    asked = study(SMALL, sweep={"tp": [1, 2]})
     with local_cluster(0) as cluster:
         workers = SweepResources(1, cluster.scheduler_address, timeout_s=1.0)
         with pytest.raises(WorkersError, check=names("1 s", "--timeout")):
@@ -380,7 +380,7 @@ def test_jobs_of_a_slurm_that_starts_them_here_make_the_same_bytes_and_end_with_
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
-    asked = study(SMALL, sweep={"layers": [1, 2], "x": [1, 2, 3]})
+    asked = study(SMALL, sweep={"layers": [1, 2], "tp": [1, 2, 3]})
     inputs = inputs_of(asked)
     sweep_into(tmp_path / "alone", asked, inputs, SweepResources(), lambda _: None)
     slurm = SweepResources(1, slurm=Slurm(workers=1), timeout_s=PATIENCE_S)
@@ -453,7 +453,7 @@ def test_missing_dask_is_said_with_what_brings_it(
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--slurm", "--scheduler", "x"), ["--slurm", "--scheduler"]),
+        (("--slurm", "--scheduler", "tp"), ["--slurm", "--scheduler"]),
         (("--partition", "batch"), ["--partition", "--slurm"]),
         (("--cores", "4"), ["--cores", "--slurm"]),
         (("--interface", "ib0"), ["--interface", "--slurm"]),

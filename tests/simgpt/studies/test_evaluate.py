@@ -38,11 +38,11 @@ def shape(found: Row, *keys: str) -> tuple[Any, ...]:
 
 
 def test_a_row_has_what_predict_gives() -> None:
-    plan = parse_plan("x=2,data=rest", devices=16, batch=16)
+    plan = parse_plan("tp=2,dp=rest", devices=16, batch=16)
     machine = with_settings("frontier", {"device.launch": "1 ms"})
     placed = scheduler(machine, 16)
     expected = predict(find_model("tiny-1m"), plan, machine, placement=placed).as_dict()
-    found = row(plan="x=2,data=rest", set={"device.launch": "1 ms"})
+    found = row(plan="tp=2,dp=rest", set={"device.launch": "1 ms"})
     assert found["prediction"] == expected
     assert (found["status"], found["reason"]) == ("ok", "")
 
@@ -83,8 +83,8 @@ def test_what_does_not_fit_is_infeasible_but_predicted() -> None:
     ("document", "named"),
     [
         ({"batch": 7}, ["batch=7"]),
-        ({"plan": "x=3,data=rest"}, ["x*y*z*pipe=3", "16"]),
-        ({"set": {"interleave": 2}}, ["interleave=2", "pipe > 1"]),
+        ({"plan": "tp=3,dp=rest"}, ["tp=3", "16"]),
+        ({"set": {"vpp": 2}}, ["vpp=2", "pp > 1"]),
         ({"set": {"heads": 7}}, ["heads=7", "hidden"]),
         ({"set": {"hidden": 10**9}}, ["hidden=1000000000", "200,000"]),
         ({"set": {"nodes": 100_000}}, ["nodes", "100000"]),
@@ -107,13 +107,13 @@ def test_a_machine_is_built_once_for_its_settings(monkeypatch: pytest.MonkeyPatc
         return with_settings(machine, settings)
 
     monkeypatch.setattr("simgpt.studies.evaluate.with_settings", counted)
-    asked = study(BASE, sweep={"device.launch": ["1 us", "7 us"], "x": [1, 2], "z": [1, 2]})
+    asked = study(BASE, sweep={"device.launch": ["1 us", "7 us"], "tp": [1, 2], "z": [1, 2]})
     rows_of(inputs_of(asked), list(enumerate(asked.points())))
     assert built == [{"device.launch": "1 us"}, {"device.launch": "7 us"}]
 
 
 def test_a_row_does_not_depend_on_the_rows_before_it() -> None:
-    asked = study(GRID, machine="frontier", devices=8, batch=16, plan="data=rest")
+    asked = study(GRID, machine="frontier", devices=8, batch=16, plan="dp=rest")
     inputs, points = inputs_of(asked), list(enumerate(asked.points()))
     alone = [rows_of(inputs_of(asked), [point])[0] for point in reversed(points)]
     assert rows_of(inputs, points) == alone[::-1]
@@ -134,23 +134,23 @@ def test_the_best_plan_is_asked_for_at_one_place(monkeypatch: pytest.MonkeyPatch
     ) -> Prediction:
         assert stack == EXECUTOR
         assert machine.device.launch_s == 1e-3
-        assert (dict(fixed), placement.ranks) == ({"x": 2}, devices)
-        return predict(gpt, parse_plan("x=2,z=8", devices=devices, batch=batch), machine)
+        assert (dict(fixed), placement.ranks) == ({"tp": 2}, devices)
+        return predict(gpt, parse_plan("tp=2,z=8", devices=devices, batch=batch), machine)
 
     monkeypatch.setattr(best, "best_plan", answer)
-    found = row(plan="best", set={"x": 2, "device.launch": "1 ms"})
-    assert (found["reason"], shape(found, "x", "z")) == ("", (2, 8))
+    found = row(plan="best", set={"tp": 2, "device.launch": "1 ms"})
+    assert (found["reason"], shape(found, "tp", "z")) == ("", (2, 8))
 
 
 def test_the_best_plan_under_a_stack_is_one_that_it_runs() -> None:
-    found = row(plan="best", stack="fsdp", set={"micro_batch": 1}, devices=4, batch=8)
+    found = row(plan="best", stack="fsdp", set={"mbs": 1}, devices=4, batch=8)
     assert (found["status"], found["prediction"]["stack"]) == ("ok", "fsdp")
-    assert shape(found, "data", "gradients") == (4, "bf16")
+    assert shape(found, "dp", "gradients") == (4, "bf16")
 
 
 @pytest.mark.slow
 def test_the_best_plan_is_that_of_the_search() -> None:
-    fixed = {"zero": 1, "sequence_parallel": False, "recompute": "none", "y": 1}
+    fixed = {"zero": 1, "sp": False, "recompute": "none", "y": 1}
     found = row(plan="best", set=fixed, devices=4, batch=8)
     machine = load_machine("frontier")
     expected = best_plan(
@@ -176,7 +176,7 @@ def raised_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Row:
         raise error
 
     monkeypatch.setattr("simgpt.studies.evaluate.predict", fails)
-    return row(plan="data=rest")
+    return row(plan="dp=rest")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_nor_is_what_came_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bug_is_a_row_of_its_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = raised_by(KeyError("pipe"), monkeypatch)
+    found = raised_by(KeyError("pp"), monkeypatch)
     assert (found["status"], found["prediction"]) == ("error", None)
 
 

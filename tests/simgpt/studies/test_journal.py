@@ -57,7 +57,7 @@ def test_every_point_has_its_row_and_what_cannot_run_says_why() -> None:
     assert [row["point"] for row in rows] == list(asked.points())
     assert [row["status"] for row in rows] == ["ok"] * 6 + ["infeasible"] * 3
     assert {row["reason"] for row in rows[:6]} == {""}
-    assert_names(rows[6]["reason"], "x*y*z*pipe=3", "2 devices")
+    assert_names(rows[6]["reason"], "tp=3", "2 devices")
     assert (rows[6]["prediction"], rows[0]["prediction"]["devices"]) == (None, 2)
 
 
@@ -255,8 +255,8 @@ def test_a_row_is_in_the_file_before_the_next_is_predicted(tmp_path: Path) -> No
     ("change", "named"),
     [
         ({"batch": 8}, ["batch"]),
-        ({"sweep": {"plan.x": [1, 2], "zero": [0, 1, 2]}}, ["plan.x"]),
-        ({"sweep": {"plan.x": [1, 2, 3]}}, ["plan.zero"]),
+        ({"sweep": {"plan.tp": [1, 2], "zero": [0, 1, 2]}}, ["plan.tp"]),
+        ({"sweep": {"plan.tp": [1, 2, 3]}}, ["plan.zero"]),
         ({"point": [{"y": 1}]}, ["points"]),
         ({"model": "tiny-1m"}, ["model"]),
     ],
@@ -387,7 +387,7 @@ def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_tokens_say_what_training_takes_in_every_row(tmp_path: Path) -> None:
-    asked = study(SMALL, tokens="1M", sweep={"x": [1, 2, 3]})
+    asked = study(SMALL, tokens="1M", sweep={"tp": [1, 2, 3]})
     swept(tmp_path, asked, inputs_of(asked))
     rows = list(rows_in(tmp_path))
     steps = -(-1_000_000 // (4 * 16))

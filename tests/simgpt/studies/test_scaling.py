@@ -16,7 +16,7 @@ from simgpt.studies.sweep_rows import SweepResources, sweep_into
 from tests.messages import names
 from tests.simgpt.studies.worlds import study
 
-BASE = {"model": "tiny-1m", "machine": "frontier", "batch": 16, "plan": "data=rest"}
+BASE = {"model": "tiny-1m", "machine": "frontier", "batch": 16, "plan": "dp=rest"}
 LADDER = [["tiny-1m", 8, 16], ["tiny-2m", 16, 32], ["tiny-10m", 32, 64]]
 
 
@@ -59,19 +59,19 @@ def test_a_ladder_says_what_grows_and_flops_are_what_compares(tmp_path: Path) ->
 
 
 def test_a_ladder_may_give_each_rung_its_plan(tmp_path: Path) -> None:
-    ladder = [[*LADDER[0], "x=2,data=rest"], [*LADDER[1], "z=4,data=rest"]]
+    ladder = [[*LADDER[0], "tp=2,dp=rest"], [*LADDER[1], "z=4,dp=rest"]]
     found = rows({"kind": "weak", "ladder": ladder}, tmp_path)
-    assert [row["prediction"]["plan"]["x"] for row in found] == [2, 1]
+    assert [row["prediction"]["plan"]["tp"] for row in found] == [2, 1]
     assert [row["prediction"]["plan"]["z"] for row in found] == [1, 4]
 
 
 def test_a_plan_of_the_scaling_stands_over_that_of_the_study(tmp_path: Path) -> None:
-    found = rows({"kind": "strong", "devices": [4, 8], "plan": "z=4,data=rest"}, tmp_path)
+    found = rows({"kind": "strong", "devices": [4, 8], "plan": "z=4,dp=rest"}, tmp_path)
     assert [row["prediction"]["plan"]["z"] for row in found] == [4, 4]
 
 
 def test_each_rung_may_have_its_own_best_plan(tmp_path: Path) -> None:
-    kept = {"pipe": 1, "zero": 0, "recompute": "none", "overlap": "all"}
+    kept = {"pp": 1, "zero": 0, "recompute": "none", "overlap": "all"}
     fixed = rows({"kind": "strong", "devices": [2, 4]}, tmp_path / "fixed", set=kept)
     best = rows({"kind": "strong", "devices": [2, 4], "plan": "best"}, tmp_path / "best", set=kept)
     for ours, theirs in zip(best, fixed, strict=True):
@@ -135,8 +135,8 @@ def test_a_scaling_that_nobody_can_mean(scaling: dict[str, Any], named: list[str
 
 
 def test_published_steps_stand_beside_the_rungs_that_have_one(tmp_path: Path) -> None:
-    ladder = [["gpt-5b", 512, 8192, "z=4,data=rest,micro_batch=4,recompute=full"],
-              ["tiny-1m", 8, 16, "data=rest"]]  # fmt: skip
+    ladder = [["gpt-5b", 512, 8192, "z=4,dp=rest,mbs=4,recompute=full"],
+              ["tiny-1m", 8, 16, "dp=rest"]]  # fmt: skip
     asked = study({"machine": "frontier"}, scaling={"kind": "weak", "ladder": ladder})
     sweep_into(tmp_path, asked, inputs_of(asked), SweepResources(), lambda _: None)
     found = [with_published(row) for row in rows_in(tmp_path)]

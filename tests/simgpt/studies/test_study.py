@@ -33,7 +33,9 @@ def test_no_short_name_means_two_things() -> None:
     ("short", "whole"),
     [
         ("zero", "plan.zero"),
-        ("plan.x", "plan.x"),
+        ("plan.tp", "plan.tp"),
+        ("plan.x", "plan.tp"),
+        ("pipe", "plan.pp"),
         ("layers", "model.layers"),
         ("model.hidden", "model.hidden"),
         ("device.launch", "machine.device.launch"),
@@ -59,17 +61,17 @@ def test_a_key_of_no_table_of_a_machine_is_refused(key: str) -> None:
     [
         ("devices", "512", 512),
         ("plan.zero", "1", 1),
-        ("plan.sequence_parallel", "true", True),
+        ("plan.sp", "true", True),
         ("plan.overlap", ["ors", "oar"], "oar+ors"),
         ("plan.overlap", "none", "none"),
         ("plan.stage_layers", [5, 6], "5+6"),
-        ("plan.data", "rest", "rest"),
+        ("plan.dp", "rest", "rest"),
         ("plan.shard", 4, 4),
-        ("plan.interleave", 2, 2),
+        ("plan.vpp", 2, 2),
         ("plan.offload_share", 0.5, 0.5),
         ("plan.offload_share", "0.25", 0.25),
         ("plan", {"offload": "update", "offload_share": 0.5}, "offload=update,offload_share=0.5"),
-        ("plan", {"x": 2, "overlap": ["oar"]}, "x=2,overlap=oar"),
+        ("plan", {"tp": 2, "overlap": ["oar"]}, "tp=2,overlap=oar"),
         ("model.dropout", "0.1", 0.1),
         ("model.tied", "false", False),
         ("tokens", "300B", 3e11),
@@ -83,16 +85,16 @@ def test_a_value_from_a_file_or_a_command_line_is_the_same(key: str, given: Any,
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"sweep": {"xx": [1]}}, ["'xx'", "x"]),
+        ({"sweep": {"xx": [1]}}, ["'xx'", "tp"]),
         ({"sweep": {"model.layer": [1]}}, ["model.layer", "layers"]),
-        ({"sweep": {"x": []}}, ["sweep.x"]),
-        ({"sweep": {"x": 3}}, ["sweep.x", "3"]),
-        ({"sweep": {"x": "12"}}, ["sweep.x", "12"]),
+        ({"sweep": {"tp": []}}, ["sweep.tp"]),
+        ({"sweep": {"tp": 3}}, ["sweep.tp", "3"]),
+        ({"sweep": {"tp": "12"}}, ["sweep.tp", "12"]),
         ({"sweep": 3}, ["sweep", "3"]),
-        ({"sweep": {"x": [1], "plan.x": [2]}}, ["plan.x"]),
-        ({"sweep": {"x": ["a"]}}, ["x=a"]),
-        ({"sweep": {"x": [1.5]}}, ["1.5"]),
-        ({"sweep": {"x": [0]}}, ["x=0", "1"]),
+        ({"sweep": {"tp": [1], "plan.tp": [2]}}, ["plan.tp"]),
+        ({"sweep": {"tp": ["a"]}}, ["tp=a"]),
+        ({"sweep": {"tp": [1.5]}}, ["1.5"]),
+        ({"sweep": {"tp": [0]}}, ["tp=0", "1"]),
         ({"sweep": {"zero": [4]}}, ["zero=4", "0", "1", "2", "3"]),
         ({"sweep": {"precision": ["fp9"]}}, ["precision=fp9"]),
         ({"sweep": {"shard": [-1]}}, ["shard=-1", "0"]),
@@ -112,13 +114,13 @@ def test_a_value_from_a_file_or_a_command_line_is_the_same(key: str, given: Any,
         ({"sweep": {"placement": ["nowhere"]}}, ['"nowhere"']),
         ({"sweep": {"placement": ["random:sed=1"]}}, ["sed=1"]),
         ({"sweep": {"placement": ["random:order=up"]}}, ['"up"']),
-        ({"plan": "x"}, ["'x'"]),
-        ({"plan": "data=rest,x=0"}, ["x=0", "1"]),
+        ({"plan": "tp"}, ["'tp'"]),
+        ({"plan": "dp=rest,tp=0"}, ["tp=0", "1"]),
         ({"tokens": "many"}, ["many"]),
-        ({"point": {"x": 1}}, ["[[point]]"]),
-        ({"point": [{"x": 1}], "sweep": {"x": [2]}}, ["plan.x"]),
+        ({"point": {"tp": 1}}, ["[[point]]"]),
+        ({"point": [{"tp": 1}], "sweep": {"tp": [2]}}, ["plan.tp"]),
         ({"batch_tokens": 64}, ["batch", "batch_tokens"]),
-        ({"sweep": {"x": list(range(1, 400)), "y": list(range(1, 400))}}, [f"{MOST_POINTS:,}"]),
+        ({"sweep": {"tp": list(range(1, 400)), "y": list(range(1, 400))}}, [f"{MOST_POINTS:,}"]),
     ],
 )
 def test_a_study_that_nobody_can_mean(change: dict[str, Any], named: list[str]) -> None:
@@ -133,14 +135,14 @@ def test_a_study_that_nobody_can_mean(change: dict[str, Any], named: list[str]) 
         ("plan.schedule", "zb-v"),
         ("plan.schedule", "dualpipe"),
         ("plan.overlap", "a2a"),
-        ("plan.expert_tensor", 4),
+        ("plan.etp", 4),
         ("plan.shard", 8),
-        ("plan.interleave", 2),
+        ("plan.vpp", 2),
         ("plan.precision", "fp8-blockwise"),
         ("plan.precision", "fp8"),
         ("plan.gradients", "bf16"),
-        ("plan", "pipe=4,interleave=2,schedule=dualpipe-v,data=rest"),
-        ("plan", "x=2,expert=8,expert_tensor=2,data=rest,precision=mxfp8"),
+        ("plan", "pp=4,vpp=2,schedule=dualpipe-v,dp=rest"),
+        ("plan", "tp=2,ep=8,etp=2,dp=rest,precision=mxfp8"),
     ],
 )
 def test_a_value_that_some_plans_take_is_for_each_point_to_tell(key: str, given: Any) -> None:
@@ -160,15 +162,15 @@ def test_the_best_plan_is_that_of_so_many_devices_and_a_batch(key: str) -> None:
 
 
 def test_the_last_key_varies_fastest() -> None:
-    found = [(p["plan.x"], p["plan.zero"]) for p in study(GRID).points()]
+    found = [(p["plan.tp"], p["plan.zero"]) for p in study(GRID).points()]
     assert found == [(x, zero) for x in (1, 2, 3) for zero in (0, 1, 2)]
-    assert study(GRID).varied == ("plan.x", "plan.zero")
+    assert study(GRID).varied == ("plan.tp", "plan.zero")
 
 
 def test_listed_points_come_with_every_combination() -> None:
-    listed = [{"devices": 1}, {"devices": 2, "x": 2}]
+    listed = [{"devices": 1}, {"devices": 2, "tp": 2}]
     points = list(study(SMALL, point=listed, sweep={"zero": [0, 1]}).points())
-    assert [(p["devices"], p.get("plan.x"), p["plan.zero"]) for p in points] == [
+    assert [(p["devices"], p.get("plan.tp"), p["plan.zero"]) for p in points] == [
         (1, None, 0),
         (1, None, 1),
         (2, 2, 0),
@@ -178,8 +180,8 @@ def test_listed_points_come_with_every_combination() -> None:
 
 
 def test_a_single_key_stands_over_the_plan_s_text() -> None:
-    point = next(study(SMALL, plan="x=2,data=rest", set={"x": 1}).points())
-    assert plan_of(point) == {"x": 1, "data": "rest"}
+    point = next(study(SMALL, plan="tp=2,dp=rest", set={"tp": 1}).points())
+    assert plan_of(point) == {"tp": 1, "dp": "rest"}
 
 
 def test_keys_in_another_order_make_the_same_points() -> None:

@@ -73,7 +73,7 @@ def test_rows_come_in_order_whichever_is_finished_first(seed: int) -> None:
 
 @cache
 def world() -> tuple[Study, Inputs, bytes]:
-    asked = study(SMALL, sweep={"layers": [1, 2, 3], "x": [1, 2, 3], "zero": [0, 1]})
+    asked = study(SMALL, sweep={"layers": [1, 2, 3], "tp": [1, 2, 3], "zero": [0, 1]})
     inputs = inputs_of(asked)
     return asked, inputs, swept(asked, inputs, SweepResources(), lambda _: None)
 

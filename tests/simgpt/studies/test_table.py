@@ -56,15 +56,15 @@ def test_the_best_row_by_each_order_comes_first_and_what_cannot_run_last(
 @pytest.mark.parametrize(
     ("width", "columns", "said"),
     [
-        (100, ["data", "step", "tokens/s", "MFU", "memory", "node-h"], []),
-        (55, ["data", "step", "MFU", "node-h"], ["memory"]),
+        (100, ["dp", "step", "tokens/s", "MFU", "memory", "node-h"], []),
+        (55, ["dp", "step", "MFU", "node-h"], ["memory"]),
     ],
 )
 def test_figures_that_have_no_room_are_named_and_energy_that_nobody_knows_is_no_column(
     width: int, columns: list[str], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "width", lambda: width)
-    job = ("-m", "2x8xH100,8xNDR", "--plan", "x=2,batch=16", "--sweep", "data=2,4")
+    job = ("-m", "2x8xH100,8xNDR", "--plan", "tp=2,batch=16", "--sweep", "dp=2,4")
     lines = simgpt("predict", "tiny-1m", *job).out.splitlines()
     header = next(line for line in lines if line.split()[: len(columns)] == columns)
     assert set(figures := ["memory", "energy"]) & {*header.split()} == {*figures} & {*columns}

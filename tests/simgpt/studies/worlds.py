@@ -14,8 +14,8 @@ SMALL: dict[str, Any] = {
     "batch": 4,
     "set": {"precision": "fp32"},
 }
-# x=3 divides nothing, zero does not matter to z=2: nine rows, six of which can run.
-GRID = {**SMALL, "sweep": {"plan": {"x": [1, 2, 3]}, "zero": [0, 1, 2]}}
+# tp=3 divides nothing, zero does not matter to z=2: nine rows, six of which can run.
+GRID = {**SMALL, "sweep": {"plan": {"tp": [1, 2, 3]}, "zero": [0, 1, 2]}}
 
 
 def study(document: dict[str, Any], **more: Any) -> Study:

@@ -88,7 +88,7 @@ def test_a_rate_of_failures_is_for_a_thousand_days_of_a_node() -> None:
     assert Reliability(6.5).failures_per_s == pytest.approx(6.5 / 1000 / DAY_S)
 
 
-@pytest.mark.parametrize("plan", ["data=8", "data=4,pipe=2", "x=2,z=4", "data=8,zero=3"])
+@pytest.mark.parametrize("plan", ["dp=8", "dp=4,pp=2", "tp=2,z=4", "dp=8,zero=3"])
 @pytest.mark.parametrize(("precision", "each"), [("bf16", 14), ("fp32", 12)])
 def test_a_checkpoint_has_each_value_once_under_every_plan(
     plan: str, precision: str, each: int

@@ -40,7 +40,7 @@ SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vo
 def step_of(drawn: DrawnStep, fabric: SmallFabric) -> tuple[AllRanks, int]:
     """A step on every rank, and the ticks of its prediction."""
     costs = SmallCosts(issue_s=drawn.issue_s)
-    simulate = simulate_pipeline if drawn.plan.pipe > 1 else simulate_step
+    simulate = simulate_pipeline if drawn.plan.pp > 1 else simulate_step
     predicted = simulate(drawn.gpt, drawn.plan, costs, fabric)
     step = all_ranks(drawn.gpt, drawn.plan, costs, fabric)
     return step, sum(predicted.parts_ticks.values())
@@ -97,7 +97,7 @@ def test_jitter_that_only_delays_never_makes_a_step_faster(seed: int) -> None:
     assert found == sorted(found)
 
 
-@pytest.mark.parametrize("text", ["z=2,data=2,zero=2", "x=2,y=2,overlap=none", "z=4,zero=3"])
+@pytest.mark.parametrize("text", ["z=2,dp=2,zero=2", "tp=2,y=2,overlap=none", "z=4,zero=3"])
 def test_micro_batches_that_were_left_out_are_executed(text: str) -> None:
     plan = plan_of(text, 50)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=3e8)
@@ -140,18 +140,18 @@ def seconds_of(found: Played) -> dict[str, float]:
 def test_of_two_ranks_the_fast_one_waits_for_the_slow_one() -> None:
     """10 s of compute, 1 s of a sum, and 5 s: the second rank takes 11 s and 5.5 s. The first waits
     1 s at the sum and 0.5 s for the step's end."""
-    ops = (compute("long", "", "a"), reduce("sum", "a", "data", 1), compute("short", "a", "b"))
-    found = played("data=2", [1.0, 1.1], *ops, long=10.0, short=5.0)
+    ops = (compute("long", "", "a"), reduce("sum", "a", "dp", 1), compute("short", "a", "b"))
+    found = played("dp=2", [1.0, 1.1], *ops, long=10.0, short=5.0)
     assert found.ticks[0] / TICKS_PER_S == pytest.approx(17.5)
-    assert seconds_of(found) == pytest.approx({OWN: 16.75, "data": 0.5, END: 0.25})
+    assert seconds_of(found) == pytest.approx({OWN: 16.75, "dp": 0.5, END: 0.25})
 
 
 def test_a_slow_device_is_so_many_times_as_slow_under_jitter_too() -> None:
     """10 s of compute take 1.2 * 10 s on one rank and 1.2 * 1.5 * 10 s on the other, 1 s a sum."""
-    ops = (compute("work", "", "a"), reduce("sum", "a", "data", 1))
-    found = played("data=2", [1.0, 1.5], *ops, pool=np.full(8, 1.2), work=10.0)
+    ops = (compute("work", "", "a"), reduce("sum", "a", "dp", 1))
+    found = played("dp=2", [1.0, 1.5], *ops, pool=np.full(8, 1.2), work=10.0)
     assert found.ticks[0] / TICKS_PER_S == pytest.approx(18 + 1)
-    assert seconds_of(found) == pytest.approx({OWN: 16, "data": 3, END: 0}, abs=1e-9)
+    assert seconds_of(found) == pytest.approx({OWN: 16, "dp": 3, END: 0}, abs=1e-9)
 
 
 def test_a_delay_is_waited_for_along_each_axis_by_the_ranks_that_it_reaches_there() -> None:
@@ -159,12 +159,12 @@ def test_a_delay_is_waited_for_along_each_axis_by_the_ranks_that_it_reaches_ther
     data."""
     ops = (
         compute("work", "", "a"),
-        reduce("one", "a", "x", 1),
-        reduce("other", "a", "data", 1),
+        reduce("one", "a", "tp", 1),
+        reduce("other", "a", "dp", 1),
     )
-    found = played("x=2,data=2", [1.1, 1.0, 1.0, 1.0], *ops, work=10.0)
+    found = played("tp=2,dp=2", [1.1, 1.0, 1.0, 1.0], *ops, work=10.0)
     assert found.ticks[0] / TICKS_PER_S == pytest.approx(13)
-    parts = {OWN: 12.25, "x": 0.25, "data": 0.5, END: 0.0}
+    parts = {OWN: 12.25, "tp": 0.25, "dp": 0.5, END: 0.0}
     assert seconds_of(found) == pytest.approx(parts, abs=1e-9)
 
 
@@ -173,26 +173,26 @@ def test_waiting_for_another_stream_counts_for_its_axes() -> None:
     is on time. The other is 1 s late, and then 0.04 s later with its compute."""
     ops = (
         compute("work", "", "a"),
-        reduce("sum", "a", "data", 1, "data"),
+        reduce("sum", "a", "dp", 1, "dp"),
         compute("beside", "", "b"),
         compute("after", "a b", "c"),
     )
-    found = played("data=2", [1.0, 1.1], *ops, work=10.0, beside=0.4, after=1.0)
+    found = played("dp=2", [1.0, 1.1], *ops, work=10.0, beside=0.4, after=1.0)
     assert found.ticks[0] / TICKS_PER_S == pytest.approx(11 + 1 + 1.1)
     waits = (12 - 10.4 + 12 - 11.44) / 2
     assert seconds_of(found) == pytest.approx(
-        {OWN: 13.05 - waits, "data": waits, END: 0.05}, abs=1e-9
+        {OWN: 13.05 - waits, "dp": waits, END: 0.05}, abs=1e-9
     )
 
 
 def test_an_op_is_kept_until_the_last_op_that_waits_for_it_and_no_longer() -> None:
     ops = (
         compute("work", "", "a"),
-        reduce("sum", "a", "data", 1, "data"),
+        reduce("sum", "a", "dp", 1, "dp"),
         compute("beside", "", "b"),
         compute("after", "a b", "c"),
     )
-    (steps, *_) = stage_of("data=2", *ops, work=10.0, beside=0.4, after=1.0)._stretches
+    (steps, *_) = stage_of("dp=2", *ops, work=10.0, beside=0.4, after=1.0)._stretches
     assert {op.name: step.reach for op, step in zip(ops, steps, strict=True)} == {
         "work": 1,
         "sum": 2,
@@ -202,30 +202,30 @@ def test_an_op_is_kept_until_the_last_op_that_waits_for_it_and_no_longer() -> No
 
 
 def test_communication_has_no_noise() -> None:
-    ops = (reduce("sum", "a", "data", 1), reduce("again", "a", "data", 1))
-    assert played("data=2", [2.0, 3.0], *ops).ticks[0] == 2 * TICKS_PER_S
+    ops = (reduce("sum", "a", "dp", 1), reduce("again", "a", "dp", 1))
+    assert played("dp=2", [2.0, 3.0], *ops).ticks[0] == 2 * TICKS_PER_S
 
 
 def test_one_slow_device_of_a_pipeline_delays_the_stages_behind_it() -> None:
     """Two stages, two micro-batches: with one stage's only device twice as slow in all compute and
     links that take hardly any time, its slots alone fill the step but for one of the other's."""
-    plan = plan_of("pipe=2,schedule=gpipe", 8)
+    plan = plan_of("pp=2,schedule=gpipe", 8)
     costs, fabric = SmallCosts(launch_s=1e-9), SmallFabric(launch_s=1e-9, bytes_per_s=1e15)
     step = all_ranks(SMALL, plan, costs, fabric)
     plain = step.play(PLAIN)
     slow = step.play(Draw(0, (0, 1), np.array([[2.0, 1.0], [1.0, 2.0]])))
     assert (slow.ticks > 1.5 * plain.ticks).all()
     assert (slow.ticks < 2 * plain.ticks).all()
-    assert (slow.parts["pipe"] > plain.parts["pipe"]).all()
+    assert (slow.parts["pp"] > plain.parts["pp"]).all()
 
 
 def test_jitter_costs_what_the_larger_of_two_lognormal_numbers_exceeds_the_mean_by() -> None:
     """Two ranks that meet after every op: on average the later of two independent times, which for
     a small deviation s is s / sqrt(pi) above the mean."""
     count = 400
-    ops = [compute("work", "", "a"), reduce("sum", "a", "data", 1)]
+    ops = [compute("work", "", "a"), reduce("sum", "a", "dp", 1)]
     many = [replace(op, name=f"{op.name}{n}") for n in range(count) for op in ops]
-    program = by_hand("data=2", *many)
+    program = by_hand("dp=2", *many)
     nothing = np.zeros((len(ROLES), len(many)), dtype=np.int64)
     whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
     costs = GivenSeconds(**{f"work{n}": 1.0 for n in range(count)})

@@ -75,14 +75,14 @@ def test_ops_stages_parts_and_seeds_draw_their_own_jitter() -> None:
     assert len(set(found)) == len(found) == 10
 
 
-AXES = ("x", "y", "z", "data", "shard", "replica")
+AXES = ("tp", "y", "z", "dp", "shard", "replica")
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     sizes=st.tuples(*[st.integers(1, 3)] * 3),
     data=st.sampled_from([1, 3, 4, 6]),
-    order=st.permutations(["x", "y", "z", "data", "pipe"]),
+    order=st.permutations(["tp", "y", "z", "dp", "pp"]),
     axes=st.lists(st.sampled_from(AXES[:4]), min_size=1, max_size=4, unique=True),
     wide=st.sampled_from([1, 40]),
 )
@@ -94,9 +94,9 @@ def test_maxima_are_those_of_the_grids_groups(
     assert_maxima(grid, tuple(axes))
 
 
-@pytest.mark.parametrize("axis", ["shard", "replica", "data"])
+@pytest.mark.parametrize("axis", ["shard", "replica", "dp"])
 def test_maxima_over_parts_of_data(axis: str) -> None:
-    assert_maxima(Grid(x=2, z=3, data=12, pipe=2, shard=4), (axis,))
+    assert_maxima(Grid(tp=2, z=3, dp=12, pp=2, shard=4), (axis,))
 
 
 def assert_maxima(grid: Grid, axes: tuple[str, ...]) -> None:
@@ -114,7 +114,7 @@ def assert_maxima(grid: Grid, axes: tuple[str, ...]) -> None:
 
 
 def test_ranks_know_their_classes() -> None:
-    plan = parse_plan("x=2,data=3,micro_batch=1", devices=6, batch=3)
+    plan = parse_plan("tp=2,dp=3,mbs=1", devices=6, batch=3)
     program = lowered(TINY, str(plan))
     fabric = SmallFabric(node_of=(0, 0, 0, 0, 1, 2))
     network = classes_of([program], fabric)

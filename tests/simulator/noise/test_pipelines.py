@@ -24,9 +24,9 @@ def assert_predicted(
     bytes_per_s: float,
     *,
     nodes: Sequence[int] = (),
-    interleave: int = 1,
+    vpp: int = 1,
 ) -> Pipeline:
-    plan = replace(plan_of(text, micro_batches), interleave=interleave)
+    plan = replace(plan_of(text, micro_batches), vpp=vpp)
     fabric = SmallFabric(bytes_per_s=bytes_per_s, node_of=tuple(nodes), launch_s=1e-3)
     predicted = simulate_pipeline(GPT, plan, SmallCosts(), fabric)
     step = all_ranks(GPT, plan, SmallCosts(), fabric)
@@ -38,24 +38,24 @@ def assert_predicted(
 def test_ranks_of_a_faster_class_have_slack_behind_their_slots() -> None:
     """Of the first stage's two groups over x one lies on one node, and of the second's the other:
     each stage has its slots last as long as on two nodes."""
-    step = assert_predicted("pipe=2,x=2,data=2", 4, 1e9, nodes=(0, 0, 1, 2, 3, 4, 5, 5))
+    step = assert_predicted("pp=2,tp=2,dp=2", 4, 1e9, nodes=(0, 0, 1, 2, 3, 4, 5, 5))
     assert all(slot.slack.any() for stage in step.stages for slot in stage.slots)
 
 
 def test_the_end_of_a_stage_waits_until_its_last_message_is_sent() -> None:
     """The last stage has most layers, and so sums gradients for longer than the first one takes for
     its last slot, which the message that is waited for makes later."""
-    assert_predicted("pipe=2,data=2,overlap=none,stage_layers=1+7", 2, 1e6)
+    assert_predicted("pp=2,dp=2,overlap=none,stage_layers=1+7", 2, 1e6)
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e5, 1e6])
 def test_the_end_waits_for_the_gradients_of_earlier_slots(bytes_per_s: float) -> None:
-    step = assert_predicted("pipe=2,data=2,overlap=dp", 2, bytes_per_s, interleave=2)
+    step = assert_predicted("pp=2,dp=2,overlap=dp", 2, bytes_per_s, vpp=2)
     assert all(stage.tails and stage.ending.floors for stage in step.stages)
 
 
 def test_the_one_slow_device_is_that_of_those_tried_with_which_the_step_is_longest() -> None:
-    plan = plan_of("pipe=2,data=2,stage_layers=2+6", 4)
+    plan = plan_of("pp=2,dp=2,stage_layers=2+6", 4)
     step = all_ranks(GPT, plan, SmallCosts(), SmallFabric(bytes_per_s=1e9))
     found = drawn(step, plan, Noise(), samples=2, seed=0)
     slow = [

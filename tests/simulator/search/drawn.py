@@ -30,11 +30,11 @@ FIELDS: dict[str, list[Any]] = {
     "gradients": ["fp32", "bf16"],
     "precision": ["bf16", "fp32"],
     "zero": [3],
-    "context": [2, 4],
+    "cp": [2, 4],
     "context_kind": ["all_gather", "ulysses"],
-    "pipe": [2],
+    "pp": [2],
     "shard": [2],
-    "order": ["x-y-z-data-pipe", "pipe-data-z-x-y"],
+    "order": ["tp-dp-pp", "pp-dp-z-tp-y"],
 }
 
 
@@ -121,10 +121,10 @@ def few_plans(draw: st.DrawFn, most: int = 60) -> SearchProblem:
         "schedule": ["1f1b", "zb-h1"],
         "recompute": ["none", "full"],
         "zero": [0, 1, 2, 3],
-        "interleave": [1],
-        "x": [1, 2],
+        "vpp": [1],
+        "tp": [1, 2],
         "z": [1, 2],
-        "order": ["x-y-z-data-pipe"],
+        "order": ["tp-dp-pp"],
     }
     order = draw(st.permutations(sorted(values)))
     for key in ("none yet", *order):
@@ -136,4 +136,4 @@ def few_plans(draw: st.DrawFn, most: int = 60) -> SearchProblem:
                 return problem
         except PlanCannotRunError:
             break
-    return SearchProblem(gpt, 2, 4, {"pipe": 1, "overlap": (), "recompute": "none"})
+    return SearchProblem(gpt, 2, 4, {"pp": 1, "overlap": (), "recompute": "none"})

@@ -41,7 +41,7 @@ def spaces_with_parts(draw: st.DrawFn) -> Space:
     parts = draw(st.sets(st.sampled_from(sorted(parts_of(gpt))), min_size=1, max_size=2))
     devices, batch = draw(st.sampled_from([4, 8, 12, 32])), draw(st.sampled_from([8, 24, 64]))
     fixed: dict[str, Any] = draw(
-        st.sampled_from([{}, {"pipe": 2}, {"pipe": 4}, {"attention": "unfused"}])
+        st.sampled_from([{}, {"pp": 2}, {"pp": 4}, {"attention": "unfused"}])
     )
     try:
         space = space_of(
@@ -71,7 +71,7 @@ def test_no_plan_that_recomputes_parts_takes_less_than_its_bounds(
 @pytest.mark.slow
 def test_a_search_over_parts_to_recompute_finds_what_trying_all_plans_finds() -> None:
     """In little memory plans that recompute nothing do not fit, and whole layers take longer."""
-    fixed = without("recompute") | {"x": 1, "expert": 8, "sequence_parallel": False}
+    fixed = without("recompute") | {"tp": 1, "ep": 8, "sp": False}
     problem = SearchProblem(TINY, 8, 64, fixed, also={"recompute": (NORMS, EXPERTS, SHARED)})
     plans = list(every_plan(space_of(problem)))
     assert [plan.recompute for plan in plans] == [
@@ -83,7 +83,7 @@ def test_a_search_over_parts_to_recompute_finds_what_trying_all_plans_finds() ->
 
 def test_a_stage_without_the_parts_that_run_again_has_its_bounds() -> None:
     """The MLP of the dense layer, which is on the first stage alone."""
-    fixed = without("recompute", "pipe") | {"x": 1, "data": 1, "pipe": 2, "interleave": 1}
+    fixed = without("recompute", "pp") | {"tp": 1, "dp": 1, "pp": 2, "vpp": 1}
     fixed |= {"schedule": "1f1b"}
     same_answer(SearchProblem(TINY, 2, 4, fixed, also={"recompute": (MLP,)}), "perlmutter", top=3)
 
@@ -108,7 +108,7 @@ def spaces_with_traded_heads(draw: st.DrawFn) -> Space:
     """The plans of a drawn model whose neighbours on context trade rows for heads."""
     gpt = draw(st.one_of(models(), mixtures()))
     heads, context = draw(st.sampled_from([(2, 4), (2, 4), (2, 8), (4, 8), (3, 6)]))
-    fixed = {"context": context, "context_heads": heads}
+    fixed = {"cp": context, "context_heads": heads}
     devices, batch = context * draw(st.sampled_from([1, 2, 4, 8])), draw(st.sampled_from([8, 24]))
     try:
         return space_of(SearchProblem(gpt, devices, batch, fixed))
@@ -133,20 +133,20 @@ def test_no_plan_that_trades_heads_takes_less_than_its_bounds(
 @pytest.mark.slow
 def test_a_search_over_traded_heads_finds_what_trying_all_plans_finds() -> None:
     """Experts over all of context, or over the neighbours that trade heads; both in any order."""
-    fixed = without("order", "overlap") | {"x": 1, "overlap": (), "data": 1}
+    fixed = without("order", "overlap") | {"tp": 1, "overlap": (), "dp": 1}
     also = {"context_heads": ("2",)}
     problem = SearchProblem(TINY, 4, 8, fixed, splits_sequences=True, also=also)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    kinds = {(plan.context, plan.context_kind, plan.context_heads) for plan in plans}
+    kinds = {(plan.cp, plan.context_kind, plan.context_heads) for plan in plans}
     assert kinds == {
         (4, "ring", 1), (4, "all_gather", 1), (4, "ulysses", 1), (4, "ring", 2)
     }  # fmt: skip
-    assert {plan.expert for plan in plans if plan.context_heads == 2} == {1, 2, 4}
+    assert {plan.ep for plan in plans if plan.context_heads == 2} == {1, 2, 4}
     same_answer(problem, "perlmutter", top=4)
-    kept = SearchProblem(SMALL, 4, 8, {"context": 4, "context_heads": 2})
+    kept = SearchProblem(SMALL, 4, 8, {"cp": 4, "context_heads": 2})
     assert {plan.context_heads for plan in every_plan(space_of(kept))} == {2}
     every = space_of(kept)
-    runs = every.runs(np.arange(len(every)))["inner_context"]  # of neighbours, in every bound
+    runs = every.runs(np.arange(len(every)))["inner_cp"]  # of neighbours, in every bound
     assert set(runs.tolist()) == {2}
     with pytest.raises(PlanError, check=names("context_heads=2")):
         SearchProblem(TINY, 4, 8, also=also)

@@ -48,9 +48,9 @@ def spaces_in_turns(draw: st.DrawFn) -> Space:
     gpt = draw(mixtures(layers=(2, 3, 5, 8, 12, 24)))
     beside = draw(st.sampled_from([("a2a",), ("wgrad",), ("a2a", "wgrad")]))
     devices, batch = draw(st.sampled_from([2, 4, 8, 16])), draw(st.sampled_from([16, 32, 64]))
-    few = draw(st.sampled_from([{}, {"pipe": 1}, {"pipe": 2}, {"pipe": 2}, {"pipe": 4}]))
+    few = draw(st.sampled_from([{}, {"pp": 1}, {"pp": 2}, {"pp": 2}, {"pp": 4}]))
     more: dict[str, Any] = draw(
-        st.sampled_from([{}, {"micro_batch": 1}, {"zero": 1}, {"recompute": "full"}])
+        st.sampled_from([{}, {"mbs": 1}, {"zero": 1}, {"recompute": "full"}])
     )
     problem = SearchProblem(gpt, devices, batch, few | more, beside=beside)
     try:
@@ -73,7 +73,7 @@ def holds_in_turns(space: Space, name: str, data: st.DataObject) -> None:
     overlap = data.draw(st.sampled_from(overlaps(problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(space.rank_orders(row)))
     schedule = SCHEDULES[int(entries.schedule[0])]
-    plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap, ranks))
+    plan = space.plan(row, Order(schedule, int(entries.vpp[0]), overlap, ranks))
     prediction = predict(problem.gpt, plan, machine)
     some = next(sized(space, rows))
     in_order = placed(some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(ranks)]))
@@ -83,7 +83,7 @@ def holds_in_turns(space: Space, name: str, data: st.DataObject) -> None:
         busy_s = prediction.breakdown_s["compute"] + prediction.breakdown_s["optimizer"]
         assert busiest.busy()[0] <= to_ticks(busy_s) + 1
     assert least_bytes_of(space, some)[0] <= prediction.memory.peak_bytes
-    if plan.pipe > 1:
+    if plan.pp > 1:
         assert entry_bytes(space, some, entries)[0] <= prediction.memory.peak_bytes
         assert pipeline_bytes(problem.gpt, plan) == prediction.memory.peak_bytes
 
@@ -133,24 +133,24 @@ def test_two_hundred_plans_by_a_recipe_take_no_less(space: Space, data: st.DataO
 @pytest.mark.slow
 def test_a_search_over_hidden_all_to_alls_finds_what_trying_all_plans_finds() -> None:
     """Without a pipeline, and interleaved over two stages; wgrad without a2a in either schedule."""
-    fixed = without("pipe") | {"x": 1, "data": 2, "expert": 2}
+    fixed = without("pp") | {"tp": 1, "dp": 2, "ep": 2}
     also = {"overlap": ("a2a", "wgrad")}
-    for pipe, schedules in ((1, {"1f1b"}), (2, {"1f1b", "gpipe"})):
-        devices = 2 * pipe
-        problem = SearchProblem(TINY, devices, 8, fixed | {"pipe": pipe}, also=also)
+    for pp, schedules in ((1, {"1f1b"}), (2, {"1f1b", "gpipe"})):
+        devices = 2 * pp
+        problem = SearchProblem(TINY, devices, 8, fixed | {"pp": pp}, also=also)
         plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
         found = {plan.overlap for plan in plans}
         assert found == {("dp",), ("a2a", "dp"), ("wgrad", "dp"), ("a2a", "wgrad", "dp")}
         assert {plan.schedule for plan in plans if "wgrad" in plan.overlap} == schedules
-        assert {plan.interleave for plan in plans if "a2a" in plan.overlap} == {pipe}
+        assert {plan.vpp for plan in plans if "a2a" in plan.overlap} == {pp}
         same_answer(problem, "perlmutter", top=3)
 
 
 def test_hidden_all_to_alls_can_be_kept_by_a_search() -> None:
-    kept = FEW | {"overlap": ("a2a", "wgrad"), "x": 1, "data": 2}
+    kept = FEW | {"overlap": ("a2a", "wgrad"), "tp": 1, "dp": 2}
     problem = SearchProblem(TINY, 2, 8, kept)
     plans = list(every_plan(space_of(problem)))
-    assert {(plan.overlap, plan.expert) for plan in plans} == {(("a2a", "wgrad"), 2)}
+    assert {(plan.overlap, plan.ep) for plan in plans} == {(("a2a", "wgrad"), 2)}
     same_answer(problem, "perlmutter", top=1)
     with pytest.raises(PlanError, check=names("overlap=a2a", "small")):
         SearchProblem(SMALL, 4, 8, also={"overlap": ("a2a",)})
@@ -184,10 +184,10 @@ def spaces_in_a_v(draw: st.DrawFn) -> Space:
     gpt = draw(st.one_of(models(layers=(4, 8, 24)), mixtures(layers=(5, 8, 13, 27))))
     schedule = draw(st.sampled_from(["zb-v", "dualpipe-v"]))
     turns = draw(st.booleans()) and schedule == "dualpipe-v" and bool(gpt.experts)
-    pipe = draw(st.sampled_from([2, 2, 4]))
-    devices, batch = pipe * draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([8, 16, 64]))
-    few: dict[str, Any] = draw(st.sampled_from([{}, {"micro_batch": 1}, {"recompute": "full"}]))
-    fixed: dict[str, Any] = few | {"pipe": pipe, "schedule": schedule}
+    pp = draw(st.sampled_from([2, 2, 4]))
+    devices, batch = pp * draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([8, 16, 64]))
+    few: dict[str, Any] = draw(st.sampled_from([{}, {"mbs": 1}, {"recompute": "full"}]))
+    fixed: dict[str, Any] = few | {"pp": pp, "schedule": schedule}
     try:
         return space_of(SearchProblem(gpt, devices, batch, fixed, beside=("a2a",) if turns else ()))
     except PlanCannotRunError:
@@ -206,15 +206,15 @@ def test_no_plan_in_a_v_takes_less_than_its_bounds(
 @pytest.mark.slow
 def test_a_search_over_schedules_in_a_v_finds_what_trying_all_plans_finds() -> None:
     """Of four layers, of which one has no experts, on two stages of two chunks each."""
-    fixed = without("pipe") | {"x": 1, "data": 1, "micro_batch": 1}
+    fixed = without("pp") | {"tp": 1, "dp": 1, "mbs": 1}
     also = {"schedule": ("zb-v", "dualpipe-v")}
     with pytest.raises(PlanCannotRunError, check=names("tiny-deepseek-2m", "4", "schedule")):
-        spaces_of(SearchProblem(TINY, 4, 8, fixed | {"pipe": 4}, also=also))
+        spaces_of(SearchProblem(TINY, 4, 8, fixed | {"pp": 4}, also=also))
     with pytest.raises(PlanCannotRunError, check=names("megatron-core", "schedule=zb-v")):
         SearchProblem(TINY, 4, 8, also=also, stack=load_stack("megatron-core"))
-    problem = SearchProblem(TINY, 2, 8, fixed | {"pipe": 2}, also=also)
+    problem = SearchProblem(TINY, 2, 8, fixed | {"pp": 2}, also=also)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    found = {(plan.schedule, plan.interleave) for plan in plans}
+    found = {(plan.schedule, plan.vpp) for plan in plans}
     assert found == {*((name, 1) for name in STRAIGHT), ("1f1b", 2), ("zb-v", 2), ("dualpipe-v", 2)}
     same_answer(problem, "perlmutter", top=4)
 
@@ -223,7 +223,7 @@ def test_a_plan_in_a_v_that_hides_all_to_alls_needs_no_less_than_its_bound() -> 
     """Less is held where a chunk is saved while another goes back than with one after the other."""
     gpt = replace(SMALL, layers=8, positions="rope", biases=False, activation="swiglu")
     gpt = replace(gpt, experts=8, topk=2, expert_ffn=128)
-    fixed = {"micro_batch": 1, "pipe": 2, "schedule": "dualpipe-v", "recompute": "none"}
+    fixed = {"mbs": 1, "pp": 2, "schedule": "dualpipe-v", "recompute": "none"}
     space = space_of(SearchProblem(gpt, 8, 16, fixed, beside=("a2a",)))
     some, zeros = next(sized(space, np.zeros(1, dtype=np.int64))), np.zeros(1, dtype=np.int64)
     (entries,) = entries_of(space, zeros)
@@ -237,7 +237,7 @@ def test_a_plan_in_a_v_that_hides_all_to_alls_needs_no_less_than_its_bound() -> 
 def test_few_micro_batches_in_a_v_hold_less_than_as_many_stages_do() -> None:
     """Eight micro-batches on eight stages: the first holds eight first chunks and one second one
     when it goes back, not eight of both."""
-    fixed = without("pipe") | {"x": 1, "data": 1, "pipe": 8, "schedule": "zb-v", "overlap": ()}
+    fixed = without("pp") | {"tp": 1, "dp": 1, "pp": 8, "schedule": "zb-v", "overlap": ()}
     space = space_of(SearchProblem(replace(SMALL, layers=16), 8, 8, fixed))
     (plan,) = every_plan(space)
     least = least_bytes_of(space, next(sized(space, np.array([0]))))

@@ -15,8 +15,8 @@ BYTES = 2 * 2  # of each element, in both layers
 
 
 def seconds(plan: str, batch: int, **rates: float) -> float:
-    free = dict.fromkeys(("x", "y", "z", "data"), math.inf)
-    return communication_s(TINY, parse_plan(f"{plan},micro_batch=1", batch=batch), free | rates)
+    free = dict.fromkeys(("tp", "y", "z", "dp"), math.inf)
+    return communication_s(TINY, parse_plan(f"{plan},mbs=1", batch=batch), free | rates)
 
 
 def test_weights_are_gathered_twice_and_scattered_once_in_every_micro_batch() -> None:
@@ -30,8 +30,8 @@ def test_weights_are_gathered_twice_and_scattered_once_in_every_micro_batch() ->
 
 def test_over_x_alone_each_linear_reduces_once_and_over_the_links_of_x() -> None:
     """Column after row: 16 rows of 32, once forward or once backward, twice half of them each."""
-    assert seconds("x=2", 1, x=1e3, y=1.0) == pytest.approx(4 * 16 * 32 * BYTES / 1e3)
+    assert seconds("tp=2", 1, tp=1e3, y=1.0) == pytest.approx(4 * 16 * 32 * BYTES / 1e3)
 
 
 def test_gradients_are_reduced_over_data_once_in_a_step() -> None:
-    assert seconds("data=4", 8, data=1.0) == pytest.approx(2 * 3 / 4 * WEIGHTS * BYTES)
+    assert seconds("dp=4", 8, dp=1.0) == pytest.approx(2 * 3 / 4 * WEIGHTS * BYTES)

@@ -77,7 +77,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     schedule = SCHEDULES[int(entries.schedule[0])]
     overlap = data.draw(st.sampled_from(overlaps(problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(space.rank_orders(row)))
-    plan = space.plan(row, Order(schedule, int(entries.interleave[0]), overlap, ranks))
+    plan = space.plan(row, Order(schedule, int(entries.vpp[0]), overlap, ranks))
     plain = of_lowering(problem.habits)
     slot_program = SlotProgram(
         LoweredSlots(
@@ -90,7 +90,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     in_order = placed(some, np.zeros(1, dtype=np.int64), np.array([ORDERS.index(ranks)]))
     anywhere = IsolatedBlocks(op_bounds, some, entries, slot_program)
     slots = IsolatedBlocks(op_bounds, in_order, entries, slot_program)
-    stack, gpt = problem.stack, problem.stack.model(problem.gpt, plan.x)
+    stack, gpt = problem.stack, problem.stack.model(problem.gpt, plan.tp)
     assert gpt == problem.gpt
     prediction = predict(gpt, plan, machine, placement=where, stack=stack)
     step = to_ticks(prediction.step_s)
@@ -106,14 +106,14 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         goal = Objective(objective, machine, problem.devices)
         bound = goal.bound(step_ticks(slots), BusiestStream(known, entries, overlap).busy())
         assert bound[0] <= goal.of(prediction)
-    if plan.pipe > 1:
+    if plan.pp > 1:
         assert PipelineNode(plan, slots, 0, 0).ticks() <= step
         assert pipeline_bytes(gpt, plan, problem.habits) == prediction.memory.peak_bytes
         asked = next(sized(space, rows, habits=problem.habits))
         assert entry_bytes(space, asked, entries)[0] <= prediction.memory.peak_bytes
     least = least_bytes_of(space, some)
     assert least[0] <= prediction.memory.peak_bytes
-    if plan.pipe == 1 and not problem.of_exchanges:
+    if plan.pp == 1 and not problem.of_exchanges:
         assert alone_bytes(some, problem.gpt)[0] <= prediction.memory.peak_bytes
 
 
@@ -152,10 +152,10 @@ def test_a_hundred_and_twenty_plans_of_models_with_experts_take_no_less(
 def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
     """One device, and two of the same replica: nothing shares a link with anything. Also with
     modules for further tokens behind layers of one kind and of two."""
-    one: dict[str, object] = {"data": 1}
+    one: dict[str, object] = {"dp": 1}
     further = replace(GPT_12, layers=2, positions="rope", mtp_layers=2)
     routed = replace(further, biases=False, experts=4, topk=2, expert_ffn=128, dense_layers=1)
-    pairs = [(GPT_12, one), (GPT_12, {"data": 2, "overlap": ()}), (further, one), (routed, one)]
+    pairs = [(GPT_12, one), (GPT_12, {"dp": 2, "overlap": ()}), (further, one), (routed, one)]
     for gpt, fixed in pairs:
         space = _space_of_one(gpt, fixed)
         machine = MACHINES["perlmutter"]
@@ -184,11 +184,9 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
     """On Kestrel the layers alone take longer than with a table, for which NCCL's tuner changes the
     algorithm. Whichever stage ends last, the bound is no more than the step."""
     gpt = replace(GPT_12, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
-    shape = {"x": 1, "y": 1, "z": 1, "data": 16, "pipe": 2, "micro_batch": 2, "interleave": 1}
+    shape = {"tp": 1, "y": 1, "z": 1, "dp": 16, "pp": 2, "mbs": 2, "vpp": 1}
     order = {"schedule": schedule, "overlap": (), "recompute": "none", "zero": 0, "order": USUAL}
-    problem = SearchProblem(
-        replace(gpt, **more), 32, 64, {**shape, **order, "sequence_parallel": False}
-    )
+    problem = SearchProblem(replace(gpt, **more), 32, 64, {**shape, **order, "sp": False})
     bound, step = _of_pipeline(problem, "kestrel", Order(schedule, 1, (), USUAL))
     assert 0.7 * step < bound <= step
 
@@ -198,10 +196,10 @@ def test_what_is_summed_for_a_module_of_the_last_stage_takes_no_time_on_others()
     summed over x: 0.8 ms on the last stage, whereas the first one ends last."""
     gpt = replace(GPT_12, hidden=256, heads=4, sequence=256, vocab=50260, norm="rmsnorm")
     gpt = replace(gpt, activation="swiglu", positions="rope", mtp_layers=1)
-    ranks = "pipe-y-z-data-x"
-    shape = {"x": 4, "y": 1, "z": 1, "data": 1, "pipe": 4, "micro_batch": 16, "interleave": 1}
+    ranks = "pp-y-z-dp-tp"
+    shape = {"tp": 4, "y": 1, "z": 1, "dp": 1, "pp": 4, "mbs": 16, "vpp": 1}
     order = {"schedule": "1f1b", "overlap": (), "recompute": "selective", "order": ranks}
-    problem = SearchProblem(gpt, 16, 16, {**shape, **order, "sequence_parallel": True, "zero": 0})
+    problem = SearchProblem(gpt, 16, 16, {**shape, **order, "sp": True, "zero": 0})
     bound, step = _of_pipeline(problem, "frontier", Order("1f1b", 1, (), ranks))
     assert 0.95 * step < bound <= step
 
@@ -248,7 +246,7 @@ def test_the_peak_of_a_pipeline_is_known_without_its_times(
 ) -> None:
     """On the fullest stage, for every schedule; also of two copies of the model in a pipeline."""
     chunks = 2 if schedule in V_SHAPED else 1
-    text = f"pipe=4,data=2,zero=1,schedule={schedule},interleave={chunks},micro_batch=2"
+    text = f"pp=4,dp=2,zero=1,schedule={schedule},vpp={chunks},mbs=2"
     plan = replace(parse_plan(text, batch=32), overlap=overlap)
     gpt = replace(GPT_12, layers=8)
     assert pipeline_bytes(gpt, plan) == predict(gpt, plan, MACHINES["frontier"]).memory.peak_bytes
@@ -257,7 +255,7 @@ def test_the_peak_of_a_pipeline_is_known_without_its_times(
 def test_fewer_overlaps_may_need_more_memory_so_each_plan_is_asked_for_its_own() -> None:
     """With ZeRO-3 and recomputation one with all overlaps needs less than with few of them. Where
     there is too little room one stage that shows it is enough."""
-    shape = {"pipe": 2, "data": 4, "zero": 3, "shard": 2, "batch": 32, "micro_batch": 1}
+    shape = {"pp": 2, "dp": 4, "zero": 3, "shard": 2, "batch": 32, "mbs": 1}
     plan = parse_plan(shape | {"recompute": "full"})
     every, few = (replace(plan, overlap=overlap) for overlap in (OVERLAPS, ("ors",)))
     assert pipeline_bytes(GPT_12, every) < pipeline_bytes(GPT_12, few)
@@ -268,12 +266,12 @@ def test_fewer_overlaps_may_need_more_memory_so_each_plan_is_asked_for_its_own()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [{"z": 2, "zero": 2}, {"zero": 3}, {"x": 2}, {"pipe": 1}])
+@pytest.mark.parametrize("shape", [{"z": 2, "zero": 2}, {"zero": 3}, {"tp": 2}, {"pp": 1}])
 def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
     shape: dict[str, int],
 ) -> None:
     for recompute, schedule in (("none", "1f1b"), ("full", "zb-h1")):
-        own = {"data": 4, "batch": 32, "micro_batch": 1, "recompute": recompute}
+        own = {"dp": 4, "batch": 32, "mbs": 1, "recompute": recompute}
         plan = parse_plan(own | shape | {"schedule": schedule})
         plain = lower(GPT_12, replace(plan, overlap=()))
         for count in range(len(OVERLAPS) + 1):
@@ -283,6 +281,6 @@ def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
 
 
 def _space_of_one(gpt: GPT, fixed: dict[str, object]) -> Space:
-    devices = int(str(fixed["data"]))
-    own = {"x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", **fixed}
-    return space_of(SearchProblem(gpt, devices, 2 * devices, {**own, "micro_batch": 2}))
+    devices = int(str(fixed["dp"]))
+    own = {"tp": 1, "y": 1, "z": 1, "pp": 1, "zero": 0, "recompute": "none", **fixed}
+    return space_of(SearchProblem(gpt, devices, 2 * devices, {**own, "mbs": 2}))

@@ -74,7 +74,7 @@ def test_a_search_finds_what_trying_all_plans_finds(
 @pytest.mark.parametrize("positions", ["rope", "learned"])
 def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less(positions: str) -> None:
     """On Kestrel NCCL changes its algorithm between a stage's layers and all of its parameters."""
-    fixed = {"x": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}
+    fixed = {"tp": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}
     gpt = replace(SMALL, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     problem = SearchProblem(replace(gpt, positions=positions), 32, 32, fixed)
     same_answer(problem, "kestrel", top=2)
@@ -109,9 +109,9 @@ def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
 def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_found() -> None:
     """Bounds of memory leave out what gathers ahead of their layers hold."""
     machine = MACHINES["frontier"]
-    plan = parse_plan("z=4,micro_batch=1,recompute=full,overlap=oag+ors", batch=8)
-    fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "micro_batch")}
-    problem = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sequence_parallel": False})
+    plan = parse_plan("z=4,mbs=1,recompute=full,overlap=oag+ors", batch=8)
+    fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "mbs")}
+    problem = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sp": False})
     peak = predict(SMALL, plan, machine).memory.peak_bytes
     fits = last(search(problem, machine, capacity_bytes=peak))
     assert [each.plan for each in fits.found] == [plan]
@@ -121,7 +121,7 @@ def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_fou
 
 def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_first() -> None:
     """Of one micro-batch gpipe makes what 1f1b, the default, makes; and so do all zero bubbles."""
-    fixed = {"x": 1, "y": 1, "z": 1, "pipe": 2, "micro_batch": 2, "overlap": (), "zero": 0}
+    fixed = {"tp": 1, "y": 1, "z": 1, "pp": 2, "mbs": 2, "overlap": (), "zero": 0}
     problem = SearchProblem(SMALL, 2, 2, {**fixed, "recompute": "none"})
     found = last(search(problem, MACHINES["frontier"], top=5)).found
     schedules = [each.plan.schedule for each in found]
@@ -130,7 +130,7 @@ def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_fi
 
 
 ALIKE = {
-    "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", "sequence_parallel": False,
+    "y": 1, "z": 1, "pp": 1, "zero": 0, "recompute": "none", "sp": False,
     "overlap": (),
 }  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_the_second_best_plan_is_found_behind_the_best() -> None:
 
 def test_asked_for_as_many_plans_as_there_are_a_search_leaves_none_out() -> None:
     """Two ranks of x on one node of four, and on two nodes: the orders of one shape."""
-    problem = SearchProblem(SMALL, 8, 4, {**ALIKE, "x": 2, "micro_batch": 1})
+    problem = SearchProblem(SMALL, 8, 4, {**ALIKE, "tp": 2, "mbs": 1})
     plans = set(every_plan(space_of(problem)))
     found = last(search(problem, MACHINES["perlmutter"], top=len(plans))).found
     assert len(plans) == 2
@@ -155,8 +155,8 @@ def test_asked_for_as_many_plans_as_there_are_a_search_leaves_none_out() -> None
 
 def test_the_steps_found_are_those_of_the_ranks_where_they_are_placed() -> None:
     """Two ranks on one node, and with a node for each."""
-    machine, plan = MACHINES["frontier"], parse_plan("x=2,micro_batch=2,overlap=none", batch=2)
-    named = (*AXES, "overlap", "recompute", "zero", "sequence_parallel")
+    machine, plan = MACHINES["frontier"], parse_plan("tp=2,mbs=2,overlap=none", batch=2)
+    named = (*AXES, "overlap", "recompute", "zero", "sp")
     fixed = {key: getattr(plan, key) for key in named}
     apart = Placement(node=np.arange(2), device=np.zeros(2, dtype=np.int64))
     steps = []
@@ -177,7 +177,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
 
 @pytest.mark.slow
 def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
-    problem = SearchProblem(SMALL, 4, 8, {"pipe": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
+    problem = SearchProblem(SMALL, 4, 8, {"pp": 2, "overlap": (), "schedule": "1f1b", "zero": 0})
     machine = MACHINES["frontier"]
     everything = last(exhaustive(problem, machine, top=10**6)).found
     least = min(each.memory.peak_bytes for each in everything)
@@ -211,7 +211,7 @@ def test_a_first_plan_is_found_before_a_large_space_is_bounded(
     assert (states[0].bounded, states[0].found) == (0, ())
     assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 3)
     # All in orders of one shape.
-    assert len({replace(each.plan, order=USUAL, interleave=1) for each in states[1].found}) == 1
+    assert len({replace(each.plan, order=USUAL, vpp=1) for each in states[1].found}) == 1
     many = islice(search(problem, MACHINES["perlmutter"], top=FEW + 1), 2)
     assert [len(state.found) for state in many] == [0, 1]
     assert [state.bounded for state in states] == sorted(state.bounded for state in states)
@@ -286,6 +286,6 @@ def test_every_plan_of_a_space_is_as_many_as_it_says() -> None:
 @pytest.mark.parametrize("name", sorted(MACHINES)[:2])
 def test_a_search_finds_the_best_with_experts_beside_a_shared_mlp(name: str) -> None:
     gpt = replace(SMALL, experts=4, topk=2, expert_ffn=512, shared_ffn=512, biases=False)
-    fixed = {"order": "x-y-z-data-pipe", "recompute": "none", "sequence_parallel": False}
-    alone = {"x": 1, "y": 1, "z": 1, "pipe": 1, "micro_batch": 1}
+    fixed = {"order": "tp-dp-pp", "recompute": "none", "sp": False}
+    alone = {"tp": 1, "y": 1, "z": 1, "pp": 1, "mbs": 1}
     same_answer(SearchProblem(gpt, 2, 4, {**fixed, **alone}), name, 2)

@@ -36,8 +36,8 @@ from workload.plan_text import parse_plan
 TINY = replace(find_model("tiny-deepseek-2m"), layers=4, sequence=512)
 NARROW = {f"device.peak_flops.{name}": "800 TFLOP/s" for name in ("fp8", "mxfp8")}
 FEW: dict[str, Any] = {
-    "y": 1, "z": 1, "pipe": 1, "micro_batch": 1, "zero": 1, "recompute": "none",
-    "overlap": ("dp",), "order": "x-y-z-data-pipe",
+    "y": 1, "z": 1, "pp": 1, "mbs": 1, "zero": 1, "recompute": "none",
+    "overlap": ("dp",), "order": "tp-dp-pp",
 }  # fmt: skip
 
 
@@ -55,12 +55,12 @@ def without(*keys: str) -> dict[str, Any]:
 def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() -> None:
     plans = list(every_plan(space_of(experts())))
     assert len(plans) == space_of(experts()).plans
-    found = {(plan.expert > 1, plan.dispatcher) for plan in plans}
+    found = {(plan.ep > 1, plan.dispatcher) for plan in plans}
     assert found == {
         (False, "usual"), (True, "usual"), (True, "hierarchical"), (True, "once_per_node"),
     }  # fmt: skip
-    usual = [plan for plan in plans if plan.expert > 1 and plan.dispatcher == "usual"]
-    assert len([plan for plan in plans if plan.expert > 1]) == 3 * len(usual)
+    usual = [plan for plan in plans if plan.ep > 1 and plan.dispatcher == "usual"]
+    assert len([plan for plan in plans if plan.ep > 1]) == 3 * len(usual)
     alone = replace(experts(), several={})  # what is run, where nothing else is asked for
     assert {plan.dispatcher for plan in every_plan(space_of(alone))} == {"usual"}
     stack = replace(alone, stack=load_stack("megatron-core"))
@@ -70,7 +70,7 @@ def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() 
 def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
     """Eight ranks on two nodes of four. Rows of so few tokens wait for messages, of which there are
     fewer in steps; a token once to each node has no more bytes, and as many messages."""
-    problem = experts(x=1, expert=8)
+    problem = experts(tp=1, ep=8)
     same_answer(problem, "perlmutter", top=3)
     answer = last(search(problem, MACHINES["perlmutter"], top=3))
     order = ["hierarchical", "once_per_node", "usual"]
@@ -85,7 +85,7 @@ def test_gathered_tokens_are_searched_with_programs_of_their_own() -> None:
     """A long sequence's tokens of eight choices are sent eight times, or gathered by each of four
     ranks: half the bytes."""
     long = replace(ALL_OF_EIGHT, sequence=16384)
-    problem = SearchProblem(long, 4, 4, FEW | {"x": 1, "expert": 4}, several=GATHERED)
+    problem = SearchProblem(long, 4, 4, FEW | {"tp": 1, "ep": 4}, several=GATHERED)
     same_answer(problem, "dgx-h100", top=2)
     best, other = last(search(problem, MACHINES["dgx-h100"], top=2)).found
     assert (best.plan.dispatcher, other.plan.dispatcher) == ("all_gather", "usual")
@@ -96,15 +96,15 @@ def test_gathered_tokens_are_a_part_of_a_problem_of_plans_that_split_experts() -
     spaces = spaces_of(problem)
     every = [plan for space in spaces for plan in every_plan(space)]
     assert len(every) == len({*every})
-    found = {(plan.expert > 1, plan.dispatcher) for plan in every}
+    found = {(plan.ep > 1, plan.dispatcher) for plan in every}
     assert found == {(False, "usual"), (True, "usual"), (True, "all_gather")}
     *_, gathered = spaces
     for some in sized(gathered, np.arange(len(gathered))):
         assert "all_to_all" not in {op.kind for op in some.program.ops}
-    kept = spaces_of(experts(dispatcher="all_gather", x=1))
-    found = {(p.expert > 1, p.dispatcher) for space in kept for p in every_plan(space)}
+    kept = spaces_of(experts(dispatcher="all_gather", tp=1))
+    found = {(p.ep > 1, p.dispatcher) for space in kept for p in every_plan(space)}
     assert found == {(False, "usual"), (True, "all_gather")}
-    whole = spaces_of(replace(problem, fixed=FEW | {"expert": 1}))  # of which none sends rows
+    whole = spaces_of(replace(problem, fixed=FEW | {"ep": 1}))  # of which none sends rows
     assert {p.dispatcher for space in whole for p in every_plan(space)} == {"usual"}
 
 
@@ -115,11 +115,11 @@ def test_searches_over_gathered_tokens_find_what_trying_all_plans_finds(name: st
     for gpt in (TINY, ALL_OF_EIGHT, replace(ALL_OF_EIGHT, capacity=1.25)):
         problem = SearchProblem(gpt, 8, 16, FEW, several=GATHERED)
         same_answer(problem, name, top=4)
-    same_answer(SearchProblem(ALL_OF_EIGHT, 8, 16, FEW | {"pipe": 2}, several=GATHERED), name, 4)
-    free = {**without("overlap", "zero"), "x": 2, "dispatcher": "all_gather"}
+    same_answer(SearchProblem(ALL_OF_EIGHT, 8, 16, FEW | {"pp": 2}, several=GATHERED), name, 4)
+    free = {**without("overlap", "zero"), "tp": 2, "dispatcher": "all_gather"}
     same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free), name, top=4)
     stack = load_stack("megatron-core")
-    free = without("overlap") | {"x": 2}
+    free = without("overlap") | {"tp": 2}
     same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free, several=GATHERED, stack=stack), name, 4)
 
 
@@ -127,7 +127,7 @@ def test_searches_over_gathered_tokens_find_what_trying_all_plans_finds(name: st
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["perlmutter", "frontier", "dgx-h100"])
 def test_searches_over_dispatchers_and_splits_find_what_trying_all_plans_finds(name: str) -> None:
-    piped = SearchProblem(TINY, 8, 16, FEW | {"pipe": 2, "micro_batch": 1}, several=THREE)
+    piped = SearchProblem(TINY, 8, 16, FEW | {"pp": 2, "mbs": 1}, several=THREE)
     same_answer(piped, name, top=4)
     fixed = {key: FEW[key] for key in FEW if key not in ("order", "overlap")}
     same_answer(SearchProblem(TINY, 8, 16, fixed | {"overlap": ()}, several=THREE), name, top=4)
@@ -136,7 +136,7 @@ def test_searches_over_dispatchers_and_splits_find_what_trying_all_plans_finds(n
 def test_under_a_stack_that_sends_once_bounds_count_what_it_sends() -> None:
     """Bounds with a row for each expert would stand above the plan itself."""
     stack = load_stack("megatron-core-deepep")
-    fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"x": 1, "expert": 8}
+    fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"tp": 1, "ep": 8}
     same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
 
 
@@ -146,13 +146,13 @@ def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_c
     """A plan that splits experts has fewer copies, at rates above the library's."""
     stack, b200 = load_stack("nemo-deepep"), load_machine("dgx-b200")
     monkeypatch.setitem(MACHINES, "dgx-b200", b200)
-    fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"x": 1}
+    fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"tp": 1}
     problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
     same_answer(problem, "dgx-b200", top=3)
     (sent, _), *_ = Dispatched(space_of(problem), b200).ways(np.array([0]), np.array([1000]))
     assert sent == Reached(0.743, None)
     least = fastest_kernels(stack, TINY, {}, b200).habits
-    plan = parse_plan("data=8,expert=8,batch=16,mbs=1")
+    plan = parse_plan("dp=8,ep=8,batch=16,mbs=1")
     moved = [op for op in lower(TINY, plan, habits=least).ops if op.kind in (*SORTS, *WITHIN)]
     assert {op.kind for op in moved} == {*SORTS, *WITHIN}
     assert not any(op.nbytes or op.launches for op in moved)
@@ -161,7 +161,7 @@ def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_c
 def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() -> None:
     stack = load_stack("megatron-core")
     fixed = {key: FEW[key] for key in FEW if key != "overlap"}
-    fixed |= {"x": 2, "expert": 4, "expert_tensor": 0, "sequence_parallel": True}
+    fixed |= {"tp": 2, "ep": 4, "etp": 0, "sp": True}
     problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
     same_answer(problem, "perlmutter", top=2)
     ways = Dispatched(space_of(problem), MACHINES["perlmutter"]).ways
@@ -172,7 +172,7 @@ def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() ->
 @pytest.mark.slow
 def test_of_several_precisions_the_fastest_is_found() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
-    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
+    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"tp": 1, "overlap": ()}
     several = {"precision": ("bf16", "fp8-tensorwise", "mxfp8")}
     wide = replace(SMALL, hidden=4096, heads=32, ffn=16384, layers=2)
     problem = SearchProblem(wide, 2, 4, fixed, several=several)
@@ -189,10 +189,10 @@ def test_of_several_precisions_the_fastest_is_found() -> None:
 
 @pytest.mark.slow
 def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
-    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
+    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"tp": 1, "overlap": ()}
     problem = SearchProblem(SMALL, 2, 2, fixed, splits_sequences=True)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    kinds = {(plan.context > 1, plan.context_kind) for plan in plans}
+    kinds = {(plan.cp > 1, plan.context_kind) for plan in plans}
     assert kinds == {(False, "ring"), (True, "ring"), (True, "all_gather"), (True, "ulysses")}
     same_answer(problem, "perlmutter", top=4)
     one = replace(problem, several={"context_kind": ("ulysses",)})
@@ -206,10 +206,10 @@ def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
 def test_parts_of_sequences_that_every_plan_splits_meet_in_each_way_that_is_left(
     kept: dict[str, Any], kinds: set[str]
 ) -> None:
-    fixed = without("zero") | {"x": 1, "context": 2} | kept
+    fixed = without("zero") | {"tp": 1, "cp": 2} | kept
     spaces = spaces_of(SearchProblem(SMALL, 2, 2, fixed))
     plans = [plan for space in spaces for plan in every_plan(space)]
-    assert {plan.context for plan in plans} == {2}
+    assert {plan.cp for plan in plans} == {2}
     assert {plan.context_kind for plan in plans} == kinds
 
 
@@ -232,7 +232,9 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
 def test_places_of_experts_by_blocks_are_searched() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
     places = replace(TINY, capacity=1.25)
-    problem = SearchProblem(places, 8, 16, FEW | {"x": 1}, several={"precision": ("bf16", "mxfp8")})
+    problem = SearchProblem(
+        places, 8, 16, FEW | {"tp": 1}, several={"precision": ("bf16", "mxfp8")}
+    )
     found = last(search(problem, machine, top=2))
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     assert {plan.recipe for plan in plans} == {"none", "mxfp8"}
@@ -242,13 +244,13 @@ def test_places_of_experts_by_blocks_are_searched() -> None:
 
 
 def test_blocks_of_experts_are_not_cut() -> None:
-    """x=4 leaves 16 of 64 columns for blocks of 32, unless x splits whole experts."""
+    """tp=4 leaves 16 of 64 columns for blocks of 32, unless x splits whole experts."""
     problem = SearchProblem(TINY, 8, 16, FEW, several={"precision": ("bf16", "mxfp8")})
     plans = {}
     for space in spaces_of(problem):
         every = [space.shape(row) for row in range(len(space.micro_batches))]
         plans[space.problem.fixed.get("recipe", "none")] = {
-            (each["x"], each["expert_tensor"]) for each in every
+            (each["tp"], each["etp"]) for each in every
         }
     assert plans["mxfp8"] == plans["none"] - {(4, 0), (8, 0)}
     assert (4, 0) in plans["none"]
@@ -259,12 +261,12 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
     nodes hold one: 11/14 of the rows are left where a token goes once to each node."""
     machine, ranks = MACHINES["perlmutter"], 8
     fabric = MachineFabric(machine, ranks)
-    plan = parse_plan("data=8,expert=8,micro_batch=1,zero=1", batch=16)
-    (ring, *_), _ = fabric.rings([plan.grid.groups("expert")], [True])[0]
+    plan = parse_plan("dp=8,ep=8,mbs=1,zero=1", batch=16)
+    (ring, *_), _ = fabric.rings([plan.grid.groups("ep")], [True])[0]
     gpt = replace(TINY, experts=8, topk=2, router_groups=0, router_topk_groups=0)
     found = {}
     for several in (("usual",), ("hierarchical",), ("once_per_node",), ("usual", "hierarchical")):
-        fixed = FEW | {"x": 1, "expert": 8}
+        fixed = FEW | {"tp": 1, "ep": 8}
         problem = SearchProblem(gpt, ranks, 16, fixed, several={"dispatcher": several})
         space = space_of(problem)
         op_bounds = OpBounds(space, compute_costs(machine, 4, ranks), fabric)
@@ -283,17 +285,17 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
 @pytest.mark.slow
 def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -> None:
     """Ranks of context wait for the busiest one, in the bounds too."""
-    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"x": 1, "overlap": ()}
+    fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"tp": 1, "overlap": ()}
     packed = replace(SMALL, documents="256+70+6x31")
     problem = SearchProblem(packed, 4, 2, fixed, splits_sequences=True)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    assert {plan.context for plan in plans} == {2, 4}
+    assert {plan.cp for plan in plans} == {2, 4}
     same_answer(problem, "perlmutter", top=4)
 
 
 def test_ranks_that_trade_rows_for_heads_are_searched_over_several_sizes_of_x() -> None:
     """Of one sort are those whose bands of heads differ in width alone."""
-    fixed = FEW | {"context": 2, "context_kind": "ulysses", "sequence_parallel": True}
+    fixed = FEW | {"cp": 2, "context_kind": "ulysses", "sp": True}
     problem = SearchProblem(replace(SMALL, heads=8), 16, 16, fixed)
-    assert {2, 4} <= {plan.x for plan in every_plan(space_of(problem))}
+    assert {2, 4} <= {plan.tp for plan in every_plan(space_of(problem))}
     same_answer(problem, "perlmutter", top=2)

@@ -29,14 +29,14 @@ RECIPES = ("none", "fp8-tensorwise", "fp8-blockwise")
 def test_a_program_of_several_contexts_has_the_ops_of_each(
     kind: str, recipe: str, more: dict[str, Any]
 ) -> None:
-    fixed = {"context_kind": kind, "recipe": recipe, "x": 1, "y": 1, "pipe": 1, "zero": 1}
+    fixed = {"context_kind": kind, "recipe": recipe, "tp": 1, "y": 1, "pp": 1, "zero": 1}
     gpt = replace(MIXTURE, **more)
     space = space_of(SearchProblem(gpt, 16, 16, fixed, splits_sequences=True))
     parts = kinds(space, np.flatnonzero(space.micro_batches > 1), together=True)
-    rows = max(parts, key=lambda rows: len(np.unique(space.columns["context"][rows])))
+    rows = max(parts, key=lambda rows: len(np.unique(space.columns["cp"][rows])))
     seen = set[int]()
     for some in sized(space, rows, together=True):
-        contexts = space.columns["context"][some.rows]
+        contexts = space.columns["cp"][some.rows]
         for at in np.unique(contexts, return_index=True)[1].tolist():
             alone = next(sized(space, some.rows[[at]], together=True))
             ops = [op for op in some.program.ops if op.block.micro_batch == 0]

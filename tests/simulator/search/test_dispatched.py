@@ -24,8 +24,8 @@ from workload.plan import Plan
 MACHINE, MEGATRON = load_machine("dgx-h100"), load_stack("megatron-core")
 MIXTRAL = replace(find_model("mixtral-8x7b"), layers=1)
 ONE: dict[str, Any] = {
-    **{"y": 1, "z": 1, "context": 1, "pipe": 1, "zero": 0, "recompute": "none", "micro_batch": 1},
-    **{"order": "x-y-z-data-pipe", "overlap": (), "dispatcher": "all_gather"},
+    **{"y": 1, "z": 1, "cp": 1, "pp": 1, "zero": 0, "recompute": "none", "mbs": 1},
+    **{"order": "tp-dp-pp", "overlap": (), "dispatcher": "all_gather"},
 }
 
 
@@ -43,7 +43,7 @@ def bounds(
     the bound of each."""
     for space in spaces_of(SearchProblem(gpt, 8, 8, fixed, stack=stack)):
         dispatched, every = Dispatched(space, MACHINE), np.arange(len(space))
-        rows = every[space.columns["expert"] > 1]
+        rows = every[space.columns["ep"] > 1]
         for some in sized(space, rows):
             for lane, row in enumerate(some.rows.tolist()):
                 plan = space.plan(row, Order("1f1b", 1, (), ONE["order"], ONE["dispatcher"]))
@@ -67,7 +67,7 @@ def test_megatrons_all_gather_brings_a_ranks_own_rows_and_a_byte_for_each_expert
     """Two ranks of experts and two of x: 2 x 4,096 tokens of 4,096 columns in bf16, of which each
     rank of x has half; 8 experts have a byte for each of these, where the program has 8 for either
     of 2 choices. What is summed is the program's bf16 at least, where Megatron has fp32."""
-    fixed = ONE | {"x": 2, "expert": 2, "expert_tensor": 0, "sequence_parallel": True}
+    fixed = ONE | {"tp": 2, "ep": 2, "etp": 0, "sp": True}
     found = {op.label: least for _, op, least in bounds(MIXTRAL, fixed=fixed)}
     tokens = 2 * 4096 * 4096 * 2 // 2
     assert found["dispatch.tokens.gather"] == tokens
@@ -75,7 +75,7 @@ def test_megatrons_all_gather_brings_a_ranks_own_rows_and_a_byte_for_each_expert
     assert found["dispatch.scores.gather"] == 2 * 2048 * 2 * 4
     assert found["dispatch.chosen.gather"] == 2 * 2048 * 8
     assert found["combine.grad.rows.gather"] == tokens  # of one rank's tokens, over x
-    alone = {op.label: least for _, op, least in bounds(MIXTRAL, fixed=fixed | {"x": 1})}
+    alone = {op.label: least for _, op, least in bounds(MIXTRAL, fixed=fixed | {"tp": 1})}
     assert alone["dispatch.tokens.gather"] == 2 * tokens
     assert alone["dispatch.chosen.gather"] == 2 * 4096 * 8
 
@@ -83,7 +83,7 @@ def test_megatrons_all_gather_brings_a_ranks_own_rows_and_a_byte_for_each_expert
 def test_of_a_model_without_experts_nothing_is_fewer() -> None:
     fixed = {key: value for key, value in ONE.items() if key != "dispatcher"}
     dense = replace(find_model("llama-3.1-8b"), layers=1)
-    (space,) = spaces_of(SearchProblem(dense, 8, 8, fixed | {"x": 2}, stack=MEGATRON))
+    (space,) = spaces_of(SearchProblem(dense, 8, 8, fixed | {"tp": 2}, stack=MEGATRON))
     (some,) = sized(space, np.array([0]))
     sums = [op for op in some.program.ops if op.communicates]
     for op in sums:
@@ -134,8 +134,8 @@ def test_no_plan_gathers_fewer_bytes(stack: Stack, topk: int) -> None:
             known[plan] = sent(gpt, plan, stack)
         exact = known[plan][op.label]
         assert least <= exact, (op.label, plan)
-        is_loose = stack == MEGATRON and plan.expert_tensor != 1
+        is_loose = stack == MEGATRON and plan.etp != 1
         assert least == exact or is_loose or op.label in WIDE, (op.label, plan)
         equal |= {op.label} if least == exact else set()
-    assert {plan.x for plan in known} == {1, 2, 4, 8}
+    assert {plan.tp for plan in known} == {1, 2, 4, 8}
     assert equal >= {"dispatch.tokens.gather", "dispatch.chosen.gather", "dispatch.grad.scatter"}

@@ -28,21 +28,21 @@ from workload.grid import AXES
 from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
-WIDE = ("context", "data"), ("z", "data"), ("x", "pipe"), ("z", "context", "data")
+WIDE = ("cp", "dp"), ("z", "data"), ("x", "pipe"), ("z", "cp", "dp")
 
 
 @st.composite
 def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
     """The plans of a drawn model with parts or copies of experts on other ranks."""
     gpt, tensor = draw(mixtures()), draw(st.sampled_from([1, 2, 2, 4]))
-    some = [{}, {"x": 2}, {"x": 4}, {"x": 1}, {"context": 4}, {"expert": 2}, {"shard": 2}]
-    fixed = {"expert_tensor": tensor} | draw(st.sampled_from([*some, {"shard": 4, "zero": 3}]))
+    some = [{}, {"tp": 2}, {"tp": 4}, {"tp": 1}, {"cp": 4}, {"ep": 2}, {"shard": 2}]
+    fixed = {"etp": tensor} | draw(st.sampled_from([*some, {"shard": 4, "zero": 3}]))
     devices, batch = draw(st.sampled_from([4, 8, 16, 32])), draw(st.sampled_from([8, 24, 64]))
     try:
         space = space_of(SearchProblem(gpt, devices, batch, fixed, splits_sequences=True))
     except PlanCannotRunError:
         reject()
-    x, expert = space.columns["x"], space.columns["expert"]
+    x, expert = space.columns["tp"], space.columns["ep"]
     apart = (tensor != x) & ((tensor > 1) | (expert % x != 0))
     rows = np.flatnonzero(apart | ((expert > 1) & ("shard" in fixed)))
     return space.only(rows) if len(rows) else reject()
@@ -63,36 +63,34 @@ def test_no_plan_with_experts_on_other_ranks_takes_less_than_its_bounds(
 
 
 def test_a_space_has_every_split_of_experts_that_a_plan_can_have() -> None:
-    fixed = without("order", "overlap", "x") | {"overlap": (), "order": "x-y-z-data-pipe"}
+    fixed = without("order", "overlap", "tp") | {"overlap": (), "order": "tp-dp-pp"}
     for tensor in (1, 2, 4):
-        problem = SearchProblem(
-            TINY, 8, 8, fixed | {"expert_tensor": tensor}, splits_sequences=True
-        )
+        problem = SearchProblem(TINY, 8, 8, fixed | {"etp": tensor}, splits_sequences=True)
         found = {
-            (plan.x, plan.context, plan.data, plan.expert, plan.sequence_parallel)
+            (plan.tp, plan.cp, plan.dp, plan.ep, plan.sp)
             for plan in every_plan(space_of(problem))
-            if plan.pipe == 1
+            if plan.pp == 1
         }
         every = product(*[(1, 2, 4, 8)] * 4, (False, True))
         assert found == {each for each in every if can_be(each, tensor)}
 
 
 def test_parts_that_are_tried_also_stand_beside_the_usual_ones() -> None:
-    fixed = without("order", "overlap", "x") | {"overlap": (), "order": "x-y-z-data-pipe"}
+    fixed = without("order", "overlap", "tp") | {"overlap": (), "order": "tp-dp-pp"}
     usual = SearchProblem(TINY, 8, 8, fixed)
-    also = replace(usual, also={"expert_tensor": ("2", "4")})
-    alone = [replace(usual, fixed=fixed | {"expert_tensor": tensor}) for tensor in (2, 4)]
+    also = replace(usual, also={"etp": ("2", "4")})
+    alone = [replace(usual, fixed=fixed | {"etp": tensor}) for tensor in (2, 4)]
     plans, *others = (list(every_plan(space_of(each))) for each in (usual, *alone))
     found = list(every_plan(space_of(also)))
-    # In as many parts as x it is the usual plan.
-    parts = {plan for every in others for plan in every if plan.expert_tensor != plan.x}
+    # In as many parts as tp it is the usual plan.
+    parts = {plan for every in others for plan in every if plan.etp != plan.tp}
     assert len(found) == len({*found})
     assert {*found} == {*plans} | parts
     assert parts
-    with pytest.raises(PlanCannotRunError, check=names("8", "expert_tensor=3")):
-        spaces_of(replace(usual, also={"expert_tensor": ("2", "3")}))
-    with pytest.raises(PlanError, check=names("expert_tensor=x", "2", "expert_ffn=64")):
-        replace(usual, also={"expert_tensor": ("x",)})
+    with pytest.raises(PlanCannotRunError, check=names("8", "etp=3")):
+        spaces_of(replace(usual, also={"etp": ("2", "3")}))
+    with pytest.raises(PlanError, check=names("etp=x", "2", "expert_ffn=64")):
+        replace(usual, also={"etp": ("x",)})
 
 
 def can_be(splits: tuple[int, ...], tensor: int) -> bool:
@@ -102,14 +100,14 @@ def can_be(splits: tuple[int, ...], tensor: int) -> bool:
         return False
     try:
         Plan(
-            x=x,
-            context=context,
-            data=data,
-            expert=expert,
-            expert_tensor=tensor,
-            sequence_parallel=bool(parallel),
+            tp=x,
+            cp=context,
+            dp=data,
+            ep=expert,
+            etp=tensor,
+            sp=bool(parallel),
             batch=8,
-            micro_batch=1,
+            mbs=1,
         )
     except (PlanCannotRunError, PlanError):
         return False
@@ -118,12 +116,12 @@ def can_be(splits: tuple[int, ...], tensor: int) -> bool:
 
 def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
     problem = SearchProblem(
-        replace(TINY, experts=8), 32, 32, {"expert_tensor": 2, "pipe": 1}, splits_sequences=True
+        replace(TINY, experts=8), 32, 32, {"etp": 2, "pp": 1}, splits_sequences=True
     )
     space = space_of(problem)
     (table, which), seen = space.grids, set()
     for at in range(0, len(space), 47):
-        for order in ("x-y-z-data-pipe", "data-context-z-x-y-pipe"):
+        for order in ("tp-dp-pp", "dp-cp-z-tp-y-pp"):
             shape = space.shape(at)
             plan = Plan(**shape, batch=32, order=order)
             spans = spans_of(table[:, [which[at]]], 0, np.array([NUMBER_OF[order]]))
@@ -132,16 +130,16 @@ def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
                 own = tuple(int(each[0]) for each in spans[axis])
                 assert own == (plan.grid.stride(axis), plan.grid.size(axis)), (plan, axis)
             for wide in (
-                ("context", "data"),
-                ("z", "data"),
-                ("x", "pipe"),
-                ("z", "context", "data"),
+                ("cp", "dp"),
+                ("z", "dp"),
+                ("tp", "pp"),
+                ("z", "cp", "dp"),
             ):
                 ways, number = strides_of(spans, wide)
                 found = members(ways[number[0]], 32)
                 assert same_groups(found, plan.grid.groups(*wide)), (plan, wide)
             seen |= axes
-    assert {"inner_x", "outer_x", "expert_tensor", "inner_context", "middle_context"} <= seen
+    assert {"inner_tp", "outer_tp", "etp", "inner_cp", "middle_cp"} <= seen
     assert len(table) == len(AXES) + len(RUNS)
 
 
@@ -153,9 +151,9 @@ def same_groups(some: Indices, others: Indices) -> bool:
 
 @pytest.mark.slow
 def test_a_search_among_experts_on_other_ranks_finds_what_trying_all_plans_finds() -> None:
-    fixed = without("order", "overlap", "x") | {"overlap": (), "order": "x-y-z-data-pipe"}
+    fixed = without("order", "overlap", "tp") | {"overlap": (), "order": "tp-dp-pp"}
     for tensor in (1, 2):
-        problem = SearchProblem(TINY, 8, 8, fixed | {"expert_tensor": tensor})
+        problem = SearchProblem(TINY, 8, 8, fixed | {"etp": tensor})
         same_answer(problem, "perlmutter", top=4)
-    also = SearchProblem(TINY, 8, 8, fixed, also={"expert_tensor": ("2",)})
+    also = SearchProblem(TINY, 8, 8, fixed, also={"etp": ("2",)})
     same_answer(also, "perlmutter", top=4)

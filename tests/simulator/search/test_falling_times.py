@@ -24,8 +24,8 @@ from workload.expert_loads.histogram import Histogram, routed
 from workload.lowering import lower
 from workload.plan import Plan
 
-USUAL_ORDER: dict[str, Any] = {"order": "x-y-z-data-pipe", "overlap": (), "recompute": "none"}
-ONE: dict[str, Any] = USUAL_ORDER | {"y": 1, "z": 1, "pipe": 1, "zero": 0}
+USUAL_ORDER: dict[str, Any] = {"order": "tp-dp-pp", "overlap": (), "recompute": "none"}
+ONE: dict[str, Any] = USUAL_ORDER | {"y": 1, "z": 1, "pp": 1, "zero": 0}
 EXPERTS = replace(TINY, sequence=1024, activation="swiglu", experts=16, topk=4, expert_ffn=1024)
 
 
@@ -42,7 +42,7 @@ def test_later_micro_batches_add_to_gradients_with_less_energy_than_the_first_wr
     """A norm's gradients have 396,800 bytes in the first, 397,824 in the others."""
     grads = curve((396800, 3e-4), (397824, 1e-6))
     machine = with_kernels("frontier", 3.8e-5, layernorm_grad=grads)
-    problem = SearchProblem(replace(TINY, layers=4), 4, 64, ONE | {"x": 1})
+    problem = SearchProblem(replace(TINY, layers=4), 4, 64, ONE | {"tp": 1})
     finds_the_best(problem, machine, "energy")
 
 
@@ -50,7 +50,7 @@ def of_own_rows() -> SearchProblem:
     """Megatron's gathers have more bytes than those of the program that bounds come from."""
     counts = (9, 9) + (1,) * 14
     gpt = routed(replace(EXPERTS, hidden=1024, expert_ffn=16384), Histogram((counts, counts)))
-    fixed = ONE | {"x": 2, "micro_batch": 1, "dispatcher": "usual", "sequence_parallel": True}
+    fixed = ONE | {"tp": 2, "mbs": 1, "dispatcher": "usual", "sp": True}
     return SearchProblem(gpt, 8, 16, fixed, stack=load_stack("megatron-core"))
 
 
@@ -66,7 +66,7 @@ def test_gathers_of_own_rows_may_be_faster_where_a_library_stalls_at_those_of_to
     """Across nodes, in chunks of 1 MiB for tokens."""
     at = "software.all_gather.stall."
     stall = {f"{at}chunk_from": "900 KiB", f"{at}chunk_below": "1200 KiB", f"{at}hop": "10 ms"}
-    problem, order = of_own_rows(), {"order": "data-x-y-z-pipe"}
+    problem, order = of_own_rows(), {"order": "dp-tp-pp"}
     can = {key: value for key, value in problem.stack.can.items() if key != "order"}
     stack = replace(problem.stack, can=can)
     across = replace(problem, fixed={**problem.fixed, **order}, stack=stack)
@@ -77,7 +77,7 @@ def test_all_reduces_of_more_rows_may_take_less_time_by_a_tuners_choice() -> Non
     """Of layers that choose differently; on this machine 65.5 MB take 4.5 ms, 68.8 MB 3.4 ms."""
     model = replace(EXPERTS, layers=6, hidden=512, sequence=1000, experts=2, topk=1)
     gpt = routed(replace(model, expert_ffn=16384), Histogram(((10, 10), *[(21, 19)] * 5)))
-    fixed = ONE | {"x": 1, "y": 4, "micro_batch": 1, "order": "data-x-y-z-pipe"}
+    fixed = ONE | {"tp": 1, "y": 4, "mbs": 1, "order": "dp-tp-pp"}
     finds_the_best(SearchProblem(gpt, 8, 32, fixed), load_machine("kestrel"))
 
 
@@ -85,18 +85,18 @@ def test_all_reduces_of_more_rows_may_take_less_time_by_a_tuners_choice() -> Non
 @pytest.mark.parametrize(
     "splits",
     [
-        {"x": 2, "y": 2},
-        {"x": 1, "y": 4, "dispatcher": "once_per_node"},
-        {"x": 2, "y": 1, "sequence_parallel": True},
-        {"x": 2, "y": 1, "sequence_parallel": True, "expert_tensor": 1},
-        {"x": 2, "y": 2, "dispatcher": "all_gather"},
+        {"tp": 2, "y": 2},
+        {"tp": 1, "y": 4, "dispatcher": "once_per_node"},
+        {"tp": 2, "y": 1, "sp": True},
+        {"tp": 2, "y": 1, "sp": True, "etp": 1},
+        {"tp": 2, "y": 2, "dispatcher": "all_gather"},
     ],
 )
 def test_all_collectives_of_as_many_rows_as_experts_get_are_known(
     splits: dict[str, Any], biases: bool
 ) -> None:
     gpt = replace(EXPERTS, biases=biases, shared_ffn=512)
-    plan = Plan(z=1, data=2, batch=2, micro_batch=1, expert=2, **splits)
+    plan = Plan(z=1, dp=2, batch=2, mbs=1, ep=2, **splits)
     program = lower(gpt, plan)
     counted = {name for name, buffer in program.buffers.items() if buffer.rows_of}
     found = {

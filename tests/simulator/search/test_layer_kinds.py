@@ -42,9 +42,9 @@ MIX = replace(MIXED, dense_layers=2, expert_every=2)
 FEW: dict[str, Any] = {
     "y": 1,
     "z": 1,
-    "micro_batch": 1,
+    "mbs": 1,
     "overlap": ("dp",),
-    "order": "x-y-z-data-pipe",
+    "order": "tp-dp-pp",
     "recompute": "none",
     "zero": 1,
 }
@@ -78,8 +78,8 @@ def test_no_plan_of_layers_that_attend_differently_takes_less_than_its_bounds(
 @pytest.mark.slow
 def test_a_search_over_windows_finds_what_trying_all_plans_finds() -> None:
     """Six layers, of which two attend to all tokens, on four devices: one to four stages."""
-    problem = SearchProblem(TINY, 4, 8, {**FEW, "x": 1, "schedule": "1f1b"})
-    assert set(space_of(problem).columns["pipe"].tolist()) == {1, 2, 4}
+    problem = SearchProblem(TINY, 4, 8, {**FEW, "tp": 1, "schedule": "1f1b"})
+    assert set(space_of(problem).columns["pp"].tolist()) == {1, 2, 4}
     same_answer(problem, "perlmutter", top=3)
 
 
@@ -100,17 +100,17 @@ def test_gradients_of_the_head_do_not_wait_beside_a_layer_that_others_lie_behind
     gpt = replace(MIXED, window=0, global_every=0, layers=27, heads=2, sequence=256, expert_every=3)
     gpt = replace(gpt, tied=False, expert_ffn=128, shared_ffn=512, capacity=1.25)
     gpt = replace(gpt, q_rank=64, kv_rank=96, rope_width=32)
-    shape = {"x": 2, "y": 1, "z": 1, "context": 2, "data": 2, "pipe": 1, "micro_batch": 12}
-    split = {"expert": 2, "expert_tensor": 4, "zero": 3, "shard": 2, "sequence_parallel": True}
+    shape = {"tp": 2, "y": 1, "z": 1, "cp": 2, "dp": 2, "pp": 1, "mbs": 12}
+    split = {"ep": 2, "etp": 4, "zero": 3, "shard": 2, "sp": True}
     how = {
         "recompute": "full",
         "overlap": ("ors", "shared", "dp"),
-        "order": "x-y-z-data-context-pipe",
+        "order": "tp-dp-cp-pp",
     }
     problem = SearchProblem(gpt, 8, 24, {**shape, **split, **how}, splits_sequences=True)
     space = space_of(problem)
     some = next(sized(space, np.zeros(1, dtype=np.int64), overlap=("ors", "shared", "dp")))
-    order = Order("1f1b", 1, ("ors", "shared", "dp"), "x-y-z-data-context-pipe")
+    order = Order("1f1b", 1, ("ors", "shared", "dp"), "tp-dp-cp-pp")
     peak = plan_bytes(gpt, space.plan(0, order))
     assert 0.99 * peak < alone_bytes(some, gpt)[0] <= peak
 

@@ -75,15 +75,15 @@ def test_of_many_units_eight_stand_for_all() -> None:
 
 
 def tiny_problem() -> SearchProblem:
-    fixed = {"z": 1, "micro_batch": 1, "overlap": ("dp",), "order": "x-y-z-data-pipe", "y": 1}
+    fixed = {"z": 1, "mbs": 1, "overlap": ("dp",), "order": "tp-dp-pp", "y": 1}
     more = {"recompute": "none", "zero": 1, "dispatcher": "usual"}
     return SearchProblem(TINY, 8, 16, fixed | more)
 
 
 def test_the_space_of_a_tiny_deepseek_has_uneven_stages_and_experts_over_x() -> None:
     space = space_of(tiny_problem())
-    assert {1, 2, 4} <= set(space.columns["pipe"].tolist())
-    assert {0, 1} <= set(space.columns["expert_tensor"].tolist())
+    assert {1, 2, 4} <= set(space.columns["pp"].tolist())
+    assert {0, 1} <= set(space.columns["etp"].tolist())
     assert 50 < space.plans < 200
 
 
@@ -97,11 +97,11 @@ def test_a_search_over_dense_and_expert_layers_finds_what_trying_all_plans_finds
 
 def test_stages_of_layers_of_one_kind_divide() -> None:
     every = replace(TINY, dense_layers=0)
-    assert set(space_of(SearchProblem(every, 8, 16)).columns["pipe"].tolist()) == {1}
+    assert set(space_of(SearchProblem(every, 8, 16)).columns["pp"].tolist()) == {1}
 
 
 def test_a_plan_names_the_layers_of_its_chunks_where_they_do_not_divide() -> None:
-    problem = SearchProblem(TINY, 2, 4, {"pipe": 2, "interleave": 1, "schedule": "1f1b"})
+    problem = SearchProblem(TINY, 2, 4, {"pp": 2, "vpp": 1, "schedule": "1f1b"})
     assert {plan.stage_layers for plan in every_plan(space_of(problem))} == {(3, 2)}
 
 
@@ -131,5 +131,5 @@ def test_a_search_with_further_tokens_finds_what_trying_all_plans_finds(
     few = {key: value for key, value in tiny_problem().fixed.items() if key != "dispatcher"}
     same_answer(SearchProblem(gpt, 4, 16, few, also={"schedule": ("zb-v",)}), name, top=3)
     if not gpt.kv_rank:
-        over_y = {**few, "y": 2, "interleave": 1}
+        over_y = {**few, "y": 2, "vpp": 1}
         same_answer(SearchProblem(gpt, 4, 16, over_y), name, top=3)

@@ -74,7 +74,7 @@ def test_layers_with_few_rows_for_each_expert_are_searched_right() -> None:
     machine = load_machine("gb200-nvl72")
     few, more = (1,) * 128, (60,) * 32 + (1,) * 96
     fixed = {
-        "x": 2, "y": 1, "micro_batch": 4, "overlap": ("dp",), "order": "x-y-z-data-pipe",
+        "tp": 2, "y": 1, "mbs": 4, "overlap": ("dp",), "order": "tp-dp-pp",
         "recompute": "none", "zero": 1, "dispatcher": "usual", "recipe": "mxfp8",
     }  # fmt: skip
     problem = SearchProblem(routed(MANY, Histogram((few, more))), 8, 16, fixed)

@@ -51,7 +51,7 @@ def held(**others: int) -> dict[str, Bytes]:
 
 
 @pytest.mark.parametrize(
-    ("pipe", "micro_batches", "least"),
+    ("pp", "micro_batches", "least"),
     [
         (8, 2, 10 + 20 + 2 * 2 * 200),  # both are in flight, not one for each stage
         (8, 1, 10 + 20 + 1 * 2 * 200),
@@ -61,11 +61,11 @@ def held(**others: int) -> dict[str, Bytes]:
     ],
 )
 def test_a_first_stage_holds_no_more_micro_batches_than_there_are(
-    pipe: int, micro_batches: int, least: int
+    pp: int, micro_batches: int, least: int
 ) -> None:
     """Of 16 layers each stage has its part, 5 bytes each; the first holds the embedding's 20, and
     of each layer 200 for a micro-batch in flight."""
-    found = device_bytes(held(), counts(200), counts(pipe), counts(micro_batches), 16)
+    found = device_bytes(held(), counts(200), counts(pp), counts(micro_batches), 16)
     assert found.tolist() == [least]
 
 
@@ -76,7 +76,7 @@ def test_without_much_in_flight_the_last_stage_or_both_ends_hold_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pipe", "micro_batches", "least"),
+    ("pp", "micro_batches", "least"),
     [
         (8, 2, 20 + 10 + 2 * 2 * 200),
         (8, 64, 20 + 10 + 8 * 2 * 200),
@@ -84,14 +84,14 @@ def test_without_much_in_flight_the_last_stage_or_both_ends_hold_most() -> None:
     ],
 )
 def test_so_does_one_of_a_model_with_layers_of_two_kinds(
-    pipe: int, micro_batches: int, least: int
+    pp: int, micro_batches: int, least: int
 ) -> None:
     """Of 16 layers the first three have no experts: 5 bytes each, and 200 in flight; the others,
     7 and 100."""
-    layouts = layouts_of(FEW_EXPERTS, [(pipe, 1)])
+    layouts = layouts_of(FEW_EXPERTS, [(pp, 1)])
     assert layouts is not None
     saved = {"dense": counts(200), "experts": counts(100)}
-    found = bytes_of_layouts(held(), saved, counts(pipe), counts(micro_batches), layouts)
+    found = bytes_of_layouts(held(), saved, counts(pp), counts(micro_batches), layouts)
     assert found.tolist() == [least]
 
 
@@ -109,10 +109,10 @@ def test_of_two_kinds_the_fullest_stage_or_the_last_may_hold_most() -> None:
 
 def problem_of(**fixed: Any) -> SearchProblem:
     """Four sequences of two layers, on one device for each stage: one plan but for its overlaps."""
-    shape = {"x": 1, "y": 1, "z": 1, "data": 1, "pipe": 1, "micro_batch": 1, "interleave": 1}
-    order = {"recompute": "none", "schedule": "1f1b", "zero": 0, "sequence_parallel": False}
+    shape = {"tp": 1, "y": 1, "z": 1, "dp": 1, "pp": 1, "mbs": 1, "vpp": 1}
+    order = {"recompute": "none", "schedule": "1f1b", "zero": 0, "sp": False}
     own = {**shape, **order, **fixed}
-    return SearchProblem(TWO_LAYERS, own["pipe"], 4, own)
+    return SearchProblem(TWO_LAYERS, own["pp"], 4, own)
 
 
 def bounds(problem: SearchProblem, overlap: tuple[str, ...], schedule: str) -> tuple[int, int]:
@@ -120,23 +120,23 @@ def bounds(problem: SearchProblem, overlap: tuple[str, ...], schedule: str) -> t
     space, rows = space_of(problem), np.zeros(1, dtype=np.int64)
     (entries,) = entries_of(space, rows)
     some = next(sized(space, rows))
-    if problem.fixed["pipe"] > 1:
+    if problem.fixed["pp"] > 1:
         own = entry_bytes(space, some, entries)
     else:
         own = alone_bytes(next(sized(space, rows, overlap=overlap, schedule=schedule)), problem.gpt)
     return int(least_bytes_of(space, some)[0]), int(own[0])
 
 
-@pytest.mark.parametrize("pipe", [1, 2])
+@pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize("offload", ["none", "optimizer", "update"])
-def test_what_the_host_holds_is_no_part_of_a_bound(offload: str, pipe: int) -> None:
+def test_what_the_host_holds_is_no_part_of_a_bound(offload: str, pp: int) -> None:
     """Of P parameters a device without a pipeline has 2 bytes and 4 of gradients; the host 12 of
     AdamW's, without which the bound is so much lower."""
-    problem = problem_of(offload=offload, pipe=pipe)
+    problem = problem_of(offload=offload, pp=pp)
     least, own = bounds(problem, (), "1f1b")
     plan = space_of(problem).plan(0, Order("1f1b", 1, ()))
     assert max(least, own) <= plan_bytes(problem.gpt, plan)
-    if pipe == 1:
+    if pp == 1:
         moved = 0 if offload == "none" else 12 * problem.gpt.parameters
         assert bounds(problem_of(), (), "1f1b") == (least + moved, own + moved)
 
@@ -148,7 +148,7 @@ def test_what_a_loss_in_chunks_sums_for_the_classifier_does_not_wait(
 ) -> None:
     """It sums gradients of the table in the forward pass, chunk by chunk, so a schedule that puts
     those of weights off keeps no logits for them: 2.6 MB for each of two micro-batches, of 9.9."""
-    problem = problem_of(pipe=2, schedule=schedule, **loss)
+    problem = problem_of(pp=2, schedule=schedule, **loss)
     least, in_flight = bounds(problem, (), schedule)
     for overlap in overlaps(problem, space_of(problem).shape(0)):
         peak = pipeline_bytes(problem.gpt, space_of(problem).plan(0, Order(schedule, 1, overlap)))

@@ -28,8 +28,8 @@ SUMS = (BUCKET_SCATTER, BUCKET_REDUCE)
 
 def ops_of_second(space: Space, row: int, overlap: tuple[str, ...], count: int) -> dict[Any, Op]:
     """The ops of the second of so many micro-batches, by what tells them apart."""
-    fields = space.shape(row) | {"pipe": 1} | space.problem.others
-    each = fields["micro_batch"] * prod(fields[axis] for axis in SHARDS["sequences"])
+    fields = space.shape(row) | {"pp": 1} | space.problem.others
+    each = fields["mbs"] * prod(fields[axis] for axis in SHARDS["sequences"])
     plan = Plan(**fields, overlap=overlap, batch=count * each)
     program = lower(base_of(space.problem.gpt), plan, habits=within_parts(NO_HABITS))
     return {op.identity: op for op in program.ops if op.block != STEP and op.micro_batch == 1}

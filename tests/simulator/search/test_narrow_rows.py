@@ -28,7 +28,7 @@ MACHINE = with_settings(MACHINES["perlmutter"], NARROW)
 
 def experts(**fixed: Any) -> SearchProblem:
     also = {} if "fp8_dispatch" in fixed else ALSO
-    return SearchProblem(TINY, 8, 16, FEW | {"x": 1, "recipe": "mxfp8"} | fixed, also=also)
+    return SearchProblem(TINY, 8, 16, FEW | {"tp": 1, "recipe": "mxfp8"} | fixed, also=also)
 
 
 def plans_of(problem: SearchProblem) -> list[Plan]:
@@ -47,10 +47,10 @@ def finds_the_best(problem: SearchProblem, stack: Stack = EXECUTOR, top: int = 3
 
 def test_rows_in_8_bits_are_tried_beside_those_in_16_where_rows_are_sent() -> None:
     plans = plans_of(experts())
-    found = {(plan.expert > 1, plan.fp8_dispatch) for plan in plans}
+    found = {(plan.ep > 1, plan.fp8_dispatch) for plan in plans}
     assert found == {(False, False), (True, False), (True, True)}
     sent = [plan for plan in plans if plan.fp8_dispatch]
-    assert len(sent) == len([plan for plan in plans if plan.expert > 1]) / 2
+    assert len(sent) == len([plan for plan in plans if plan.ep > 1]) / 2
     kept = plans_of(experts(fp8_dispatch=True))
     assert {*kept} == {*sent}
 
@@ -58,13 +58,13 @@ def test_rows_in_8_bits_are_tried_beside_those_in_16_where_rows_are_sent() -> No
 @pytest.mark.slow
 def test_of_rows_in_8_and_in_16_bits_the_fastest_is_found() -> None:
     """Long sequences, whose rows take longer to send than to cast."""
-    long = replace(experts(expert=8), gpt=replace(TINY, sequence=16384))
+    long = replace(experts(ep=8), gpt=replace(TINY, sequence=16384))
     best, other, *_ = finds_the_best(long, top=2)
     assert (best.fp8_dispatch, other.fp8_dispatch) == (True, False)
 
 
 def test_of_several_precisions_those_with_scales_of_blocks_send_so() -> None:
-    problem = experts(expert=4)
+    problem = experts(ep=4)
     fixed = {key: value for key, value in problem.fixed.items() if key != "recipe"}
     several: dict[str, tuple[str, ...]] = {"dispatcher": ("usual", "all_gather")}
     several |= {"precision": ("bf16", "fp8-tensorwise", "mxfp8")}
@@ -78,7 +78,7 @@ def test_of_several_precisions_those_with_scales_of_blocks_send_so() -> None:
 @pytest.mark.timeout(1200)
 def test_searches_over_rows_in_8_bits_find_what_trying_all_plans_finds() -> None:
     finds_the_best(experts(), top=4)
-    finds_the_best(replace(experts(pipe=2), several={"dispatcher": ("usual", "once_per_node")}))
+    finds_the_best(replace(experts(pp=2), several={"dispatcher": ("usual", "once_per_node")}))
     stack = load_stack("megatron-core-deepep")
     fixed = {key: value for key, value in experts().fixed.items() if key != "overlap"}
     finds_the_best(replace(experts(), fixed=fixed, stack=stack), stack)
@@ -101,6 +101,6 @@ def test_what_cannot_send_so_is_refused_by_name() -> None:
 
 
 def test_where_no_plan_splits_experts_none_sends_rows() -> None:
-    for problem in (experts(expert=1), replace(experts(), devices=1, batch=4)):
+    for problem in (experts(ep=1), replace(experts(), devices=1, batch=4)):
         with pytest.raises(PlanCannotRunError, check=names("fp8_dispatch=true")):
             spaces_of(problem)

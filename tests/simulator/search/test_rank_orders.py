@@ -58,19 +58,19 @@ def strides_when_first(
     return strides_in_any_order(own, key, first)
 
 
-SMALL = {"x": 2, "y": 1, "z": 4, "context": 1, "data": 8, "pipe": 1}
-SMALL |= {"expert": 1, "expert_tensor": 0}
+SMALL = {"tp": 2, "y": 1, "z": 4, "cp": 1, "dp": 8, "pp": 1}
+SMALL |= {"ep": 1, "etp": 0}
 
 
 def test_an_axis_is_nearest_where_it_is_first_and_behind_the_first_elsewhere() -> None:
     assert strides_when_first(SMALL, ("z",), "z") == {((1, 4),)}
-    assert strides_when_first(SMALL, ("z",), "x") == {((2, 4),), ((16, 4),)}
-    assert strides_when_first(SMALL, ("z",), "data") == {((8, 4),), ((16, 4),)}
+    assert strides_when_first(SMALL, ("z",), "tp") == {((2, 4),), ((16, 4),)}
+    assert strides_when_first(SMALL, ("z",), "dp") == {((8, 4),), ((16, 4),)}
     assert strides_when_first(SMALL, ("z",), "") == {((n, 4),) for n in (1, 2, 8, 16)}
-    experts = SMALL | {"expert": 2}  # of the eight ranks of data
-    assert strides_when_first(experts, ("expert",), "data") == {((1, 2),)}
-    assert strides_when_first(experts, ("expert_copies",), "data") == {((2, 4),)}
-    assert strides_when_first(experts, ("expert_copies",), "x") == {((4, 4),), ((16, 4),)}
+    experts = SMALL | {"ep": 2}  # of the eight ranks of data
+    assert strides_when_first(experts, ("ep",), "dp") == {((1, 2),)}
+    assert strides_when_first(experts, ("edp",), "dp") == {((2, 4),)}
+    assert strides_when_first(experts, ("edp",), "tp") == {((4, 4),), ((16, 4),)}
 
 
 @few_and_many(
@@ -79,15 +79,13 @@ def test_an_axis_is_nearest_where_it_is_first_and_behind_the_first_elsewhere() -
     settings(deadline=None),
     counts=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=6, max_size=6),
     split=st.booleans(),
-    key=st.sampled_from(
-        [("x",), ("z",), ("context",), ("data",), ("z", "data"), ("expert",), ("inner_context",)]
-    ),
+    key=st.sampled_from([("tp",), ("z",), ("cp",), ("dp",), ("z", "dp"), ("ep",), ("inner_cp",)]),
 )
 def test_strides_of_every_order_are_among_those_of_its_first_axis(
     counts: list[int], split: bool, key: tuple[str, ...]
 ) -> None:
-    sizes = dict(zip(AXES, counts, strict=True)) | {"expert_tensor": 0}
-    sizes["expert"] = sizes["context"] * sizes["data"] if split else 1
+    sizes = dict(zip(AXES, counts, strict=True)) | {"etp": 0}
+    sizes["ep"] = sizes["cp"] * sizes["dp"] if split else 1
     wide = tuple(axis for axis in AXES if sizes[axis] > 1)
     orders = rank_orders(sizes)
     each = by_first_axis(orders, wide)
@@ -108,13 +106,13 @@ def test_strides_of_every_order_are_among_those_of_its_first_axis(
 
 def placed_entries(some: PlacedProgram, entries: Entries) -> list[tuple[int, ...]]:
     """The row, the order of ranks, the schedule and the chunks of each entry, sorted."""
-    how = entries.schedule, entries.interleave, entries.chunk
+    how = entries.schedule, entries.vpp, entries.chunk
     where = some.rows[entries.lane], some.orders[entries.lane], *how
     return sorted(zip(*(column.tolist() for column in where), strict=True))
 
 
 def test_orders_with_each_axis_first_are_all_orders() -> None:
-    fixed = {"pipe": 2, "recompute": "none", "micro_batch": 1, "zero": 0}
+    fixed = {"pp": 2, "recompute": "none", "mbs": 1, "zero": 0}
     space = space_of(SearchProblem(MIXTURE, 32, 32, fixed))
     programs = sized(space, np.arange(len(space), dtype=np.int64), together=True)
     some, fewer = max(programs, key=lambda each: len(each.rows)), 0
@@ -134,8 +132,8 @@ def test_in_unknown_places_a_gather_has_the_ideal_rings_and_a_sum_has_none(
 ) -> None:
     """Four ranks of eight along z and data, under any order: a gather is no faster than on the
     ideal rings of four, and a sum may be faster, whichever of both is asked for first."""
-    fixed = {"x": 2, "y": 1, "z": 2, "pipe": 1, "micro_batch": 1, "zero": 0, "recompute": "none"}
-    fixed |= {"sequence_parallel": False}
+    fixed = {"tp": 2, "y": 1, "z": 2, "pp": 1, "mbs": 1, "zero": 0, "recompute": "none"}
+    fixed |= {"sp": False}
     space, fabric = (
         space_of(SearchProblem(find_model("tiny-30k"), 8, 8, fixed)),
         MachineFabric(MACHINES["frontier"], 8),
@@ -144,5 +142,5 @@ def test_in_unknown_places_a_gather_has_the_ideal_rings_and_a_sum_has_none(
     expected = {True: (), False: tuple(fabric.fastest(fabric.ideal(4)))}
     assert expected[False]
     for reduces in (sums_first, not sums_first):
-        (number,) = numbers.of(some, (("z", "data"), reduces, False)).tolist()
+        (number,) = numbers.of(some, (("z", "dp"), reduces, False)).tolist()
         assert numbers.rings[number] == expected[reduces]

@@ -33,7 +33,7 @@ DENSE = GPT(
     positions="rope",
     biases=False,
 )
-FIXED: dict[str, Any] = {"pipe": 2, "x": 1, "micro_batch": 1, "order": "x-y-z-data-pipe"}
+FIXED: dict[str, Any] = {"pp": 2, "tp": 1, "mbs": 1, "order": "tp-dp-pp"}
 NODE = load_machine("dgx-h100")
 
 
@@ -45,7 +45,7 @@ def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_p
         'base = "torchtitan"\ntitle = "t"\nsource = "made up"\n'
         '[can]\napart = [{schedule = "1f1b", recompute = "full"}]\n'
     )
-    fixed = FIXED | {"context": 1, "interleave": 1}
+    fixed = FIXED | {"cp": 1, "vpp": 1}
     problem = SearchProblem(DENSE, 8, 64, fixed, stack=load_stack(str(own)))
     *_, found = search(problem, NODE, top=12)
     *_, tried = exhaustive(problem, NODE, top=12)
@@ -67,7 +67,7 @@ def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_p
 def test_all_to_alls_in_steps_that_were_not_measured_are_passed_over(asked: dict[str, Any]) -> None:
     """Inside a node there are no steps, and those plans have times."""
     experts = replace(DENSE, experts=8, topk=2, expert_ffn=1024)
-    fixed = FIXED | {"pipe": 1, "overlap": (), "zero": 0, "recompute": "none", "y": 1, "z": 1}
+    fixed = FIXED | {"pp": 1, "overlap": (), "zero": 0, "recompute": "none", "y": 1, "z": 1}
     own = {**asked, "fixed": fixed | asked.get("fixed", {})}
     problem = SearchProblem(experts, 8, 16, **own)
     machine = measured(all_to_all=(2, 4, 8))
@@ -77,7 +77,7 @@ def test_all_to_alls_in_steps_that_were_not_measured_are_passed_over(asked: dict
     assert 0 < found.unpredicted == tried.unpredicted
     assert_names(found.reason, "perlmutter", "dispatcher=hierarchical")
     assert [each.step_s for each in found.found] == [each.step_s for each in tried.found]
-    assert {each.plan.expert for each in found.found} >= {1, 2, 4}
+    assert {each.plan.ep for each in found.found} >= {1, 2, 4}
 
 
 @pytest.mark.slow
@@ -86,8 +86,8 @@ def test_plans_of_too_many_slots_to_simulate_are_passed_over(
 ) -> None:
     """GPipe's with few micro-batches are found; of its others each would be simulated."""
     monkeypatch.setattr(limits, "MOST_SLOTS", 20)
-    fixed = {key: FIXED[key] for key in ("pipe", "x", "order")} | {"schedule": "gpipe"}
-    fixed |= {"recompute": "none", "overlap": (), "zero": 0, "interleave": 1}
+    fixed = {key: FIXED[key] for key in ("pp", "tp", "order")} | {"schedule": "gpipe"}
+    fixed |= {"recompute": "none", "overlap": (), "zero": 0, "vpp": 1}
     *_, found = search(SearchProblem(DENSE, 8, 32, fixed), NODE, top=200)
     assert found.is_optimal
     assert found.unpredicted
@@ -105,7 +105,7 @@ def test_plans_of_too_many_slots_to_simulate_are_passed_over(
 def test_a_value_that_no_plan_of_a_stack_has_is_refused_before_the_search(
     stack: str, fixed: dict[str, Any], named: tuple[str, ...]
 ) -> None:
-    problem = SearchProblem(DENSE, 4, 16, {"x": 1, **fixed}, stack=load_stack(stack))
+    problem = SearchProblem(DENSE, 4, 16, {"tp": 1, **fixed}, stack=load_stack(stack))
     with pytest.raises(PlanCannotRunError, check=names(*named)):
         list(search(problem, NODE))
 
@@ -115,7 +115,7 @@ def test_where_running_layers_again_needs_more_memory_the_other_plans_say_what_i
     """One wide layer: on four devices it fits without recomputation alone."""
     sizes: dict[str, Any] = {"hidden": 29696, "heads": 64, "ffn": 4 * 29696}
     wide = GPT(name="wide", layers=1, sequence=512, vocab=1000, **sizes)
-    fixed = {"x": 1, "y": 1, "z": 1, "pipe": 1}
+    fixed = {"tp": 1, "y": 1, "z": 1, "pp": 1}
     machine = load_machine("frontier")
     assert enough_devices(SearchProblem(wide, 2, 8, fixed), machine) == 4
     *_, found = search(SearchProblem(wide, 4, 8, fixed), machine)

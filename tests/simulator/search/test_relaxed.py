@@ -152,7 +152,7 @@ def with_vocabulary(vocab: int, hidden: int) -> GPT:
 )
 def test_more_rows_of_the_vocabulary_may_take_less_time(z: int, zero: int) -> None:
     """Matmuls with an odd number of rows have half the rate of those with an even one."""
-    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": z, "pipe": 1, "micro_batch": 8}
+    fixed: dict[str, Any] = {"tp": 1, "y": 1, "z": z, "pp": 1, "mbs": 8}
     problem = SearchProblem(
         with_vocabulary(50257, 200), 64, 64 * 8 * 8, fixed | {"recompute": "none"}
     )
@@ -182,7 +182,7 @@ def test_rows_of_the_vocabulary_are_those_of_programs(
     hidden: int, vocab: int, sizes: tuple[int, ...], zero: int
 ) -> None:
     x, z, data, shard = sizes
-    fixed: dict[str, Any] = {"x": x, "y": 1, "z": z, "pipe": 1, "micro_batch": 1, "zero": zero}
+    fixed: dict[str, Any] = {"tp": x, "y": 1, "z": z, "pp": 1, "mbs": 1, "zero": zero}
     if zero and data % shard == 0:
         fixed["shard"] = shard
     gpt = with_vocabulary(vocab, hidden)
@@ -207,7 +207,7 @@ def test_relaxed_shapes_have_no_op_that_a_row_lacks(space: Space, data: st.DataO
 )
 def test_one_micro_batch_has_the_ops_of_its_relaxed_shape(z: int, zero: int) -> None:
     """Without z, or with ZeRO-3, it adds to no gradients."""
-    fixed = {"z": z, "zero": zero, "pipe": 1, "micro_batch": 4, "recompute": "none", "x": 1}
+    fixed = {"z": z, "zero": zero, "pp": 1, "mbs": 4, "recompute": "none", "tp": 1}
     space = space_of(SearchProblem(MIXTURE, 4, 16, fixed))
     for row in range(len(space)):
         has_the_ops_of_its_relaxed_shape(space, row)
@@ -254,7 +254,7 @@ def test_what_relaxed_shapes_do_not_have_leaves_them_out_of_a_search() -> None:
 def test_rows_that_add_to_no_whole_gradients_stay_open(z: int, batch: int) -> None:
     """Without z one micro-batch adds to nothing, with ZeRO-2 sums over data stand in for additions,
     and compute is all that takes long."""
-    fixed = {"z": z, "pipe": 1, "recompute": "none", "micro_batch": 4, "overlap": (), "x": 1}
+    fixed = {"z": z, "pp": 1, "recompute": "none", "mbs": 4, "overlap": (), "tp": 1}
     gpt = replace(MIXTURE, experts=0, topk=0, expert_ffn=0, dense_layers=0, sequence=4096)
     space = space_of(SearchProblem(gpt, 4, batch, fixed | {"y": 1}))
     goal, machinery = Objective("time", MACHINES["alps"], 4), machinery_of(space.problem, "alps")
@@ -269,7 +269,7 @@ def test_rows_that_add_to_no_whole_gradients_stay_open(z: int, batch: int) -> No
 
 def test_updates_of_whole_states_bound_no_row_whose_ranks_share_them() -> None:
     """A large vocabulary and few tokens, so that much of a step is its update."""
-    fixed: dict[str, Any] = {"y": 1, "pipe": 1, "micro_batch": 1, "recompute": "none"}
+    fixed: dict[str, Any] = {"y": 1, "pp": 1, "mbs": 1, "recompute": "none"}
     gpt = replace(MIXTURE, experts=0, topk=0, expert_ffn=0, dense_layers=0, layers=1)
     space = space_of(SearchProblem(replace(gpt, sequence=64, vocab=128256), 4, 4, fixed))
     machine = MACHINES["dgx-h100"]
@@ -293,7 +293,7 @@ def test_tables_gathered_over_more_ranks_may_take_less_time() -> None:
         "vocab": 50257,
     }
     gpt = replace(MIXTURE, **few, experts=4, expert_ffn=128, shared_ffn=512)
-    fixed = {"x": 2, "y": 1, "z": 3, "pipe": 1, "micro_batch": 1, "recompute": "none", "zero": 3}
+    fixed = {"tp": 2, "y": 1, "z": 3, "pp": 1, "mbs": 1, "recompute": "none", "zero": 3}
     space = spaces_of(SearchProblem(gpt, 12, 24, fixed, splits_sequences=True))[0]
     goal, machinery = Objective("time", MACHINES["busy"], 12), machinery_of(space.problem, "busy")
     relaxed = relaxed_rows(space, machinery, goal)
@@ -312,7 +312,7 @@ def test_contexts_are_lowered_together_but_where_programs_have_their_steps() -> 
             MIXTURE, 16, 16, {"context_kind": kind}, splits_sequences=True, habits=habits
         )
         space = space_of(problem)
-        contexts = space.columns["context"]
+        contexts = space.columns["cp"]
         parts = kinds(space, np.arange(len(space), dtype=np.int64), together=True)
         found.append(max(len(np.unique(contexts[rows])) for rows in parts))
     assert found == [1, 3, 1]
@@ -357,14 +357,14 @@ def test_a_ring_of_many_ranks_is_ruled_out_by_its_exchanges_alone() -> None:
     assert exchanges is not None
     low = set[int]()
     for rows in exchanges.parts:
-        context = exchanges.shapes.columns["context"][rows]
+        context = exchanges.shapes.columns["cp"][rows]
         low |= {*context[exchanges.low(rows, 2 * 10**9)[0]].tolist()}
     # Nodes have four devices; the rings of two and of four take half a millisecond and nine tenths.
     assert low == {1, 2, 4}
 
 
 def test_a_higher_threshold_opens_what_a_lower_one_ruled_out() -> None:
-    fixed = {"y": 1, "context_kind": "ring", "context": 8}
+    fixed = {"y": 1, "context_kind": "ring", "cp": 8}
     space = spaces_of(SearchProblem(MIXTURE, 64, 64, fixed, splits_sequences=True))[0]
     goal, machinery = Objective("time", MACHINES["alps"], 64), machinery_of(space.problem, "alps")
     relaxed = relaxed_rows(space, machinery, goal)
@@ -411,8 +411,8 @@ def relaxing(monkeypatch: pytest.MonkeyPatch, problem: SearchProblem) -> list[in
 def rules_rows_out_and_finds_the_best(
     monkeypatch: pytest.MonkeyPatch, objective: str, **more: int
 ) -> None:
-    fixed = {"overlap": ("oar", "ors", "oag", "dp", "pp"), "order": "x-y-z-data-pipe", "y": 1}
-    fixed |= {"recompute": "none", "schedule": "1f1b", "interleave": 1, "micro_batch": 1}
+    fixed = {"overlap": ("oar", "ors", "oag", "dp", "pp"), "order": "tp-dp-pp", "y": 1}
+    fixed |= {"recompute": "none", "schedule": "1f1b", "vpp": 1, "mbs": 1}
     gpt = replace(MIXTURE, layers=3, experts=4)
     problem = SearchProblem(gpt, 4, 4, fixed | more, splits_sequences=True)
     ruled = relaxing(monkeypatch, problem)
@@ -439,7 +439,7 @@ def test_it_does_so_with_optimizers_gradients_and_weights_whole_and_in_parts(
 @pytest.mark.slow
 def test_shapes_that_a_machine_has_no_times_for_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"all_gather": (2,), "reduce_scatter": (2,)}
-    problem, machine = SearchProblem(SMALL, 4, 8, FEW | {"x": 1, "y": 1}), measured(**sizes)
+    problem, machine = SearchProblem(SMALL, 4, 8, FEW | {"tp": 1, "y": 1}), measured(**sizes)
     ruled = relaxing(monkeypatch, problem)
     *_, found = search(problem, machine)
     *_, every = exhaustive(problem, machine)

@@ -58,7 +58,7 @@ LATENT = GPT(
     rope_width=32,
 )
 RECIPES = ["fp8-delayed", "fp8-tensorwise", "fp8-blockwise"]
-ROWS = {"sequence_parallel": True, "x": 2, "y": 1, "interleave": 1}
+ROWS = {"sp": True, "tp": 2, "y": 1, "vpp": 1}
 
 
 def each_slot(space: Space, row: int, order: Order, machine: Machine) -> Iterator[tuple[int, int]]:
@@ -70,14 +70,14 @@ def each_slot(space: Space, row: int, order: Order, machine: Machine) -> Iterato
 
     def tried(network: RankClasses) -> tuple[PipelineRun, list[Any]]:
         run = PipelineRun(stages, costs, network)
-        return run, [run.slot_ticks(stage) for stage in range(plan.pipe)]
+        return run, [run.slot_ticks(stage) for stage in range(plan.pp)]
 
     _, own = until_consistent(partial(stages.network, fabric), tried)
     slots, chunks = _bounds(space, row, order, plan, OpBounds(space, costs, fabric))
     for stage, sorts in enumerate(schedule_bound.sorts_of(folded_plan(plan))):
         before = None
         for (work, chunk, which), found in zip(sorts, own[stage], strict=True):
-            part = chunks[chunk * plan.pipe + stage]
+            part = chunks[chunk * plan.pp + stage]
             yield slots.slot(0, (work, part, which), after=before)[0], found
             before = (work, part) if which == LAST_ONE else None
 
@@ -90,14 +90,14 @@ def _bounds(
         each.only(np.array([at]), zeros)
         for each in entries_of(space, zeros + row)
         for at in range(len(each.lane))
-        if each.pipe[at] == plan.pipe
-        and each.interleave[at] == plan.interleave
+        if each.pp[at] == plan.pp
+        and each.vpp[at] == plan.vpp
         and SCHEDULES[int(each.schedule[at])] == plan.schedule
     )
     lowered = LoweredSlots(next(sized(space, zeros + row, overlap=(), schedule=plan.schedule)))
     program = SlotProgram(lowered, order.overlap)
     some = placed(program.some, zeros, np.array([ORDERS.index(order.ranks)]))
-    chunks = [entries.chunk_of(0, number) for number in range(plan.pipe * plan.interleave)]
+    chunks = [entries.chunk_of(0, number) for number in range(plan.pp * plan.vpp)]
     return IsolatedBlocks(op_bounds, some, entries, program), chunks
 
 
@@ -108,20 +108,20 @@ def _bounds(
         [
             (
                 LATENT,
-                {"z": 2, "data": 2, "schedule": "zb-2p", "micro_batch": 4, "zero": 2, "shard": 2},
+                {"z": 2, "dp": 2, "schedule": "zb-2p", "mbs": 4, "zero": 2, "shard": 2},
                 "alps",
             ),
             (
                 replace(LATENT, hidden=1024, heads=8, q_rank=0, norm="rmsnorm", tied=False),
                 {
                     "z": 1,
-                    "data": 1,
+                    "dp": 1,
                     "schedule": "1f1b",
-                    "micro_batch": 16,
+                    "mbs": 16,
                     "zero": 1,
-                    "interleave": 3,
+                    "vpp": 3,
                 }
-                | {"context": 4, "context_kind": "ulysses"},
+                | {"cp": 4, "context_kind": "ulysses"},
                 "dgx-a100",
             ),
         ],
@@ -132,13 +132,13 @@ def test_a_chunk_without_the_embedding_has_no_bucket_behind_it(
 ) -> None:
     """Its last additions and sums stay within its own layers; behind an embedding that the stage
     lacks they came later, and the slot's bound was above the slot."""
-    fixed = {**ROWS, "pipe": 2, "recompute": "selective", "order": "x-y-z-data-pipe", **how}
-    devices = 2 * 2 * how["z"] * how["data"] * how.get("context", 1)
+    fixed = {**ROWS, "pp": 2, "recompute": "selective", "order": "tp-dp-pp", **how}
+    devices = 2 * 2 * how["z"] * how["dp"] * how.get("cp", 1)
     problem = SearchProblem(gpt, devices, 64, fixed, splits_sequences=True)
     (space,) = spaces_of(problem)
     overlap = ("ors", "oag", "shared", "dp")
-    schedule, chunks = str(fixed["schedule"]), int(str(fixed["interleave"]))
-    order = Order(schedule, chunks, overlap, "x-y-z-data-pipe")
+    schedule, chunks = str(fixed["schedule"]), int(str(fixed["vpp"]))
+    order = Order(schedule, chunks, overlap, "tp-dp-pp")
     found = list(each_slot(space, 0, order, MACHINES[machine]))
     assert all(bound <= own for bound, own in found)
     assert any(bound == own for bound, own in found)
@@ -165,11 +165,11 @@ BOTH = replace(
 def test_the_embeddings_bucket_is_left_out_where_further_tokens_add_to_its_gradients() -> None:
     """With weight gradients put off the whole model sums them with the head's, and a stage with the
     embedding alone has a bucket whose size bounds do not know."""
-    shape = {"x": 1, "y": 1, "z": 1, "data": 2, "pipe": 2, "expert": 2, "interleave": 1}
-    how = {"micro_batch": 4, "recompute": "none", "zero": 0, "schedule": "1f1b"}
-    fixed = {**shape, **how, "order": "x-y-z-data-pipe"}
+    shape = {"tp": 1, "y": 1, "z": 1, "dp": 2, "pp": 2, "ep": 2, "vpp": 1}
+    how = {"mbs": 4, "recompute": "none", "zero": 0, "schedule": "1f1b"}
+    fixed = {**shape, **how, "order": "tp-dp-pp"}
     problem = SearchProblem(FURTHER, 4, 16, fixed, beside=("wgrad",))
-    order = Order("1f1b", 1, ("wgrad", "dp"), "x-y-z-data-pipe")
+    order = Order("1f1b", 1, ("wgrad", "dp"), "tp-dp-pp")
     found = list(each_slot(space_of(problem), 0, order, MACHINES["frontier"]))
     assert all(bound <= own for bound, own in found)
     assert any(bound == own for bound, own in found)
@@ -189,11 +189,11 @@ def test_additions_to_a_table_that_the_other_stage_has_too_wait_as_on_their_own_
     embedding is on the same stage its addition is the last, and others wait for it; the bound of a
     slot of a stage without it had them wait too, and was above the slot."""
     gpt = replace(BOTH, mtp_layers=2)
-    shape = {"x": 2, "y": 1, "z": 2, "data": 2, "pipe": 2, "expert": 2, "interleave": 1}
-    how = {"micro_batch": 1, "recompute": recompute, "zero": 2, "schedule": "1f1b"}
-    fixed = {**shape, **how, "order": "x-y-z-data-pipe", "sequence_parallel": True}
+    shape = {"tp": 2, "y": 1, "z": 2, "dp": 2, "pp": 2, "ep": 2, "vpp": 1}
+    how = {"mbs": 1, "recompute": recompute, "zero": 2, "schedule": "1f1b"}
+    fixed = {**shape, **how, "order": "tp-dp-pp", "sp": True}
     problem = SearchProblem(gpt, 16, 16, {**fixed, "recipe": recipe}, beside=("wgrad",))
-    order = Order("1f1b", 1, ("ors", "oag", "shared", "wgrad", "dp"), "x-y-z-data-pipe")
+    order = Order("1f1b", 1, ("ors", "oag", "shared", "wgrad", "dp"), "tp-dp-pp")
     found = list(each_slot(space_of(problem), 0, order, MACHINES[machine]))
     assert all(bound <= own for bound, own in found)
     assert any(bound == own for bound, own in found)
@@ -227,12 +227,12 @@ def test_what_keeps_experts_evenly_used_takes_no_time_on_stages_without_any(
 ) -> None:
     """The first of two stages has the dense layers: it sums no counts of choices, which made its
     bound longer than the step, and adds no balancing loss."""
-    shape = {"x": 1, "y": 1, "z": 1, "data": 64, "pipe": 2, "micro_batch": 1, "interleave": 1}
-    how = {"schedule": schedule, "recompute": "none", "zero": 0, "order": "x-y-z-data-pipe"}
-    order = Order(schedule, 1, (), "x-y-z-data-pipe")
+    shape = {"tp": 1, "y": 1, "z": 1, "dp": 64, "pp": 2, "mbs": 1, "vpp": 1}
+    how = {"schedule": schedule, "recompute": "none", "zero": 0, "order": "tp-dp-pp"}
+    order = Order(schedule, 1, (), "tp-dp-pp")
     ends = []
     for gpt in (MIXED, replace(MIXED, **more)):
-        problem = SearchProblem(gpt, 128, 256, {**shape, **how, "overlap": (), "expert": 1})
+        problem = SearchProblem(gpt, 128, 256, {**shape, **how, "overlap": (), "ep": 1})
         (space,) = spaces_of(problem)
         fabric = MachineFabric(MACHINES["frontier"], 128)
         op_bounds = OpBounds(space, compute_costs(MACHINES["frontier"], 8, 128), fabric)
@@ -249,11 +249,11 @@ def test_a_slot_has_its_own_bound_behind_each_other_in_whatever_order_they_are_a
     """Sums of gradients that are in flight behind a slot of the last micro-batch slow the next one;
     behind any other slot there are none. The first chunk has the embedding, the last the
     classifier; two have dense layers, and two experts."""
-    shape = {"x": 1, "y": 1, "z": 1, "data": 2, "pipe": 2, "interleave": 2, "expert": 1}
-    how = {"micro_batch": 1, "recompute": "none", "zero": 1, "schedule": "1f1b"}
-    problem = SearchProblem(MIXED, 4, 8, {**shape, **how, "order": "x-y-z-data-pipe"})
+    shape = {"tp": 1, "y": 1, "z": 1, "dp": 2, "pp": 2, "vpp": 2, "ep": 1}
+    how = {"mbs": 1, "recompute": "none", "zero": 1, "schedule": "1f1b"}
+    problem = SearchProblem(MIXED, 4, 8, {**shape, **how, "order": "tp-dp-pp"})
     (space,) = spaces_of(problem)
-    order = Order("1f1b", 2, ("dp",), "x-y-z-data-pipe")
+    order = Order("1f1b", 2, ("dp",), "tp-dp-pp")
     plan, fabric = space.plan(0, order), MachineFabric(MACHINES["dgx-a100"], 4)
     op_bounds = OpBounds(space, compute_costs(MACHINES["dgx-a100"], 4, 4), fabric)
     _, chunks = _bounds(space, 0, order, plan, op_bounds)
@@ -285,13 +285,11 @@ def test_a_slot_has_its_own_bound_behind_each_other_in_whatever_order_they_are_a
 def test_no_slot_of_three_hundred_plans_takes_less_than_its_bound(
     gpt: GPT, machine: str, data: st.DataObject
 ) -> None:
-    pipe, sequence_parallel = data.draw(st.sampled_from([2, 3, 4])), data.draw(st.booleans())
-    fixed: dict[str, Any] = {"pipe": pipe} | (
-        {"sequence_parallel": True, "x": 2} if sequence_parallel else {}
-    )
+    pp, sequence_parallel = data.draw(st.sampled_from([2, 3, 4])), data.draw(st.booleans())
+    fixed: dict[str, Any] = {"pp": pp} | ({"sp": True, "tp": 2} if sequence_parallel else {})
     if data.draw(st.booleans()):
         fixed["recipe"], machine = data.draw(st.sampled_from(RECIPES)), "alps"
-    devices = pipe * data.draw(st.sampled_from([2, 4, 8]))
+    devices = pp * data.draw(st.sampled_from([2, 4, 8]))
     also = {"overlap": ("wgrad",)} if gpt.experts else {}
     batch = data.draw(st.sampled_from([16, 48]))
     problem = SearchProblem(gpt, devices, batch, fixed, also=also)
@@ -305,6 +303,6 @@ def test_no_slot_of_three_hundred_plans_takes_less_than_its_bound(
     overlap = data.draw(st.sampled_from(overlaps(space.problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(list(space.rank_orders(row))))
     schedule = SCHEDULES[int(entries.schedule[at])]
-    order = Order(schedule, int(entries.interleave[at]), overlap, ranks)
+    order = Order(schedule, int(entries.vpp[at]), overlap, ranks)
     found = list(each_slot(space, row, order, MACHINES[machine]))
     assert all(bound <= own for bound, own in found)

@@ -29,23 +29,23 @@ def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
     chunks of stages only with whole turns of micro-batches, as a search tries them."""
     found = set()
     sizes = divisors(devices)
-    for x, y, z, pipe in product(sizes, repeat=4):
-        if devices % (x * y * z * pipe):
+    for x, y, z, pp in product(sizes, repeat=4):
+        if devices % (x * y * z * pp):
             continue
-        data = devices // (x * y * z * pipe)
+        data = devices // (x * y * z * pp)
         for micro, zero, recompute, rows, schedule, chunks in product(
             divisors(batch), range(4), RECOMPUTES, (False, True), STRAIGHT, (1, 2, 4)
         ):
             try:
                 plan = Plan(
-                    x=x, y=y, z=z, data=data, pipe=pipe, batch=batch, micro_batch=micro, zero=zero,
-                    recompute=recompute, sequence_parallel=rows, schedule=schedule,
-                    interleave=chunks,
+                    tp=x, y=y, z=z, dp=data, pp=pp, batch=batch, mbs=micro, zero=zero,
+                    recompute=recompute, sp=rows, schedule=schedule,
+                    vpp=chunks,
                 )  # fmt: skip
                 check(gpt, plan)
             except (PlanError, PlanCannotRunError):
                 continue
-            if chunks == 1 or plan.micro_batches % pipe == 0:
+            if chunks == 1 or plan.micro_batches % pp == 0:
                 found.add(plan)
     return found
 
@@ -53,9 +53,9 @@ def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
 def is_text_of_another(plan: Plan) -> bool:
     """Whether a plan says in other words what a plan with defaults says."""
     return (
-        (plan.data == 1 and plan.zero > 0)
-        or (plan.x == 1 and plan.sequence_parallel)
-        or (plan.pipe == 1 and plan.schedule != "1f1b")
+        (plan.dp == 1 and plan.zero > 0)
+        or (plan.tp == 1 and plan.sp)
+        or (plan.pp == 1 and plan.schedule != "1f1b")
     )
 
 
@@ -89,10 +89,10 @@ def test_a_space_has_every_legal_plan_once(devices: int, batch: int) -> None:
 @pytest.mark.slow
 def test_overlaps_that_make_the_same_program_count_once() -> None:
     def program(plan: Plan) -> tuple[object, ...]:
-        stages = range(plan.pipe)
+        stages = range(plan.pp)
         return tuple(tuple(map(repr, lower(GPT_4, plan, stage).ops)) for stage in stages)
 
-    fixed = {"recompute": "none", "micro_batch": 1, "schedule": "1f1b", "interleave": 1}
+    fixed = {"recompute": "none", "mbs": 1, "schedule": "1f1b", "vpp": 1}
     fixed |= {"order": USUAL}
     space = space_of(SearchProblem(GPT_4, 4, 8, fixed))
     plans = list(every_plan(space))
@@ -112,8 +112,8 @@ def test_rank_orders_that_give_every_axis_the_same_groups_count_once(devices: in
         wide = [axis for axis in AXES if getattr(plan, axis) > 1]
         return tuple(plan.grid.groups(axis).tobytes() for axis in wide)
 
-    fixed = {"recompute": "none", "micro_batch": 1, "overlap": (), "zero": 0, "interleave": 1}
-    fixed |= {"schedule": "1f1b", "sequence_parallel": False}
+    fixed = {"recompute": "none", "mbs": 1, "overlap": (), "zero": 0, "vpp": 1}
+    fixed |= {"schedule": "1f1b", "sp": False}
     space = space_of(SearchProblem(GPT_4, devices, devices, fixed))
     plans = list(every_plan(space))
     assert len(set(plans)) == len(plans) == space.plans
@@ -142,10 +142,10 @@ def test_no_plan_is_said_with_what_must_divide_what() -> None:
 @pytest.mark.parametrize(
     ("fixed", "named"),
     [
-        ({"x": 3}, ("x=3", "1", "2", "4")),
-        ({"pipe": 2, "micro_batch": 3}, ("micro_batch=3", "1", "2", "4")),
-        ({"interleave": 7}, ("interleave=7",)),
-        ({"x": 3, "z": 5}, ("four", "z*data")),
+        ({"tp": 3}, ("tp=3", "1", "2", "4")),
+        ({"pp": 2, "mbs": 3}, ("mbs=3", "1", "2", "4")),
+        ({"vpp": 7}, ("vpp=7",)),
+        ({"tp": 3, "z": 5}, ("four", "z*dp")),
     ],
 )
 def test_a_fixed_field_that_no_plan_can_have_is_named(
@@ -161,22 +161,22 @@ def test_every_plan_is_in_one_family() -> None:
     together = [plan for plans in families for plan in plans]
     assert len(set(together)) == len(together)
     assert set(together) == set(every_plan(space_of(problem)))
-    alone = {(plan.x, plan.y, plan.z, plan.pipe) for plan in families[0]}
+    alone = {(plan.tp, plan.y, plan.z, plan.pp) for plan in families[0]}
     assert alone == {(1, 1, 1, 1)}
-    assert all(plan.pipe == 1 < plan.x * plan.y and plan.z == 1 for plan in families[1])
+    assert all(plan.pp == 1 < plan.tp * plan.y and plan.z == 1 for plan in families[1])
 
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "xs"), [(8, 4, {1, 2}), (4, 0, {1, 2}), (8, 0, {1, 2, 4})]
 )
 @pytest.mark.parametrize(
-    "context", [{"context": 4, "context_heads": 2}, {"context": 2, "context_kind": "ulysses"}]
+    "context", [{"cp": 4, "context_heads": 2}, {"cp": 2, "context_kind": "ulysses"}]
 )
 def test_ranks_of_x_leave_each_neighbour_on_context_whole_heads(
     heads: int, kv_heads: int, xs: set[int], context: dict[str, Any]
 ) -> None:
     """Two neighbours trade heads, so that x splits half of the heads, and of keys' heads."""
     gpt = replace(GPT_4, heads=heads, kv_heads=kv_heads)
-    fixed = {**context, "y": 1, "z": 1, "pipe": 1, "zero": 0, "recompute": "none", "micro_batch": 1}
+    fixed = {**context, "y": 1, "z": 1, "pp": 1, "zero": 0, "recompute": "none", "mbs": 1}
     space = space_of(SearchProblem(gpt, 16, 16, fixed))
-    assert set(space.columns["x"].tolist()) == xs
+    assert set(space.columns["tp"].tolist()) == xs

@@ -41,7 +41,7 @@ from workload.passes.stack import of_lowering
 UNEVEN = "megatron-lm-zero-bubble"
 NAMES = [name for name in stack_names() if name != UNEVEN]
 GPT_4 = GPT(name="four", layers=4, hidden=512, heads=8, ffn=2048, sequence=256, vocab=50257)
-NARROW = {"micro_batch": 1, "order": "x-y-z-data-pipe", "recompute": "none"}
+NARROW = {"mbs": 1, "order": "tp-dp-pp", "recompute": "none"}
 
 
 def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) -> None:
@@ -83,7 +83,7 @@ def test_no_plan_of_a_stack_takes_less_than_its_bounds(
 
 
 @pytest.mark.parametrize(
-    "fixed", [{"pipe": 2, "zero": 3, "reshard": False}, {"pipe": 2, "zero": 3}, {"pipe": 2}]
+    "fixed", [{"pp": 2, "zero": 3, "reshard": False}, {"pp": 2, "zero": 3}, {"pp": 2}]
 )
 @few_and_many(1, 20, DRAWN, gpt=models(), data=st.data())
 def test_no_pipeline_that_reduces_once_a_step_takes_less_than_its_bounds(
@@ -136,7 +136,7 @@ def test_bounds_of_a_step_that_its_host_limits_are_the_step(name: str, gpt: GPT)
     for the rounding of ops on the parameters of all layers."""
     stack, machine = load_stack(name), MACHINES["dgx-a100"]
     kernels = fastest_kernels(stack, gpt, {}, machine)
-    fixed = NARROW | {"micro_batch": 2}
+    fixed = NARROW | {"mbs": 2}
     asked = SearchProblem(gpt, 1, 8, fixed, stack=stack, habits=kernels.habits)
     (space,) = spaces_of(asked)
     entries = next(entries_of(space, np.array([0])))
@@ -159,7 +159,7 @@ def test_bounds_of_a_step_that_its_host_limits_are_the_step(name: str, gpt: GPT)
     "name", quick(SEARCHED, [name for name in NAMES if name not in ("simgpt", "other")])
 )
 def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) -> None:
-    fixed = NARROW | ({"x": 2, "y": 1} if "axonn" in name else {})
+    fixed = NARROW | ({"tp": 2, "y": 1} if "axonn" in name else {})
     problem = SearchProblem(GPT_4, 4, 8, fixed, stack=load_stack(name))
     machine = MACHINES["dgx-a100"]
     found, every = (last(each(problem, machine, top=3)) for each in (search, exhaustive))
@@ -173,7 +173,7 @@ def test_a_search_of_a_stack_finds_what_trying_all_its_plans_finds(name: str) ->
 
 
 def test_torchtitans_own_recomputation_is_searched_as_trying_all_does() -> None:
-    fixed = {**NARROW, "data": 4, "recompute": "selective"}
+    fixed = {**NARROW, "dp": 4, "recompute": "selective"}
     problem = SearchProblem(GPT_4, 4, 8, fixed, stack=load_stack("torchtitan"))
     found, every = (
         last(each(problem, MACHINES["dgx-a100"], top=3)) for each in (search, exhaustive)
@@ -187,7 +187,7 @@ def test_each_plan_has_the_vocabulary_that_its_x_makes() -> None:
     """Padded to multiples of 128 x: 50,304 for one device, 50,432 for two, 50,688 for four."""
     problem = SearchProblem(GPT_4, 4, 8, NARROW, stack=load_stack("megatron-core"))
     vocabularies = {
-        plan.x: space.problem.gpt.vocab
+        plan.tp: space.problem.gpt.vocab
         for space in spaces_of(problem)
         for plan in every_plan(space)
     }
@@ -211,7 +211,7 @@ def test_only_what_a_stack_can_run_is_searched() -> None:
         (3, ("oar", "ors", "oag", "dp", "pp")),
     }
     assert {(plan.y, plan.z, plan.schedule) for plan in plans} == {(1, 1, "1f1b")}
-    half = SearchProblem(GPT_4, 4, 8, {"micro_batch": 1}, stack=load_stack("torchtitan"))
+    half = SearchProblem(GPT_4, 4, 8, {"mbs": 1}, stack=load_stack("torchtitan"))
     every = [plan for space in spaces_of(half) for plan in every_plan(space)]
     assert {plan.recompute for plan in every} == {"none", "per_op", "full"}
 
@@ -224,7 +224,7 @@ def ours(**keys: object) -> Stack:
     ("stack", "fixed", "named"),
     [
         (load_stack(UNEVEN), {}, (UNEVEN, "ends_as_layers")),
-        (load_stack("fsdp"), {"pipe": 2}, ("fsdp", "pipe", "data")),
+        (load_stack("fsdp"), {"pp": 2}, ("fsdp", "pp", "dp")),
     ],
 )
 def test_what_cannot_be_searched_is_refused_by_name(
@@ -269,7 +269,7 @@ def test_a_stack_without_fused_attention_has_that_softmax_where_nobody_asks(name
     assert dict(least.habits.passes)["softmax"] == 0.75
     assert fastest_kernels(stack, GPT_4, {}, machine) == least
     gpt = replace(GPT_4, sequence=2048)
-    fixed = NARROW | {"micro_batch": 4, "recompute": "selective"}
+    fixed = NARROW | {"mbs": 4, "recompute": "selective"}
     problem = SearchProblem(gpt, 2, 16, fixed, stack=stack)
     found = last(search(problem, machine, top=3))
     assert [each.plan for each in found.found] == [
@@ -278,11 +278,11 @@ def test_a_stack_without_fused_attention_has_that_softmax_where_nobody_asks(name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipe", [1, 2])
-def test_a_stack_whose_gathered_keys_come_in_steps_is_searched(pipe: int) -> None:
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_stack_whose_gathered_keys_come_in_steps_is_searched(pp: int) -> None:
     """These steps have buffers that no program without the stack has."""
     gpt = replace(GPT_4, norm="rmsnorm", positions="rope", biases=False)
-    fixed = {"pipe": pipe, "context": 2, "context_kind": "all_gather", "micro_batch": 1}
+    fixed = {"pp": pp, "cp": 2, "context_kind": "all_gather", "mbs": 1}
     problem = SearchProblem(gpt, 4, 8, fixed, stack=load_stack("torchtitan"), splits_sequences=True)
     found = last(search(problem, MACHINES["dgx-a100"], top=3))
     assert [each.plan for each in found.found] == [

@@ -38,7 +38,7 @@ FURTHER = replace(LATENT, kv_rank=0, rope_width=0, mtp_layers=1)
 
 
 def ops_of(gpt: GPT, plan: Plan) -> list[list[Op]]:
-    return [list(lower(gpt, plan, stage).ops) for stage in range(plan.pipe)]
+    return [list(lower(gpt, plan, stage).ops) for stage in range(plan.pp)]
 
 
 def moves_nothing_else(space: Space, at: int) -> None:
@@ -66,18 +66,18 @@ def test_in_three_hundred_shapes_what_is_not_searched_moves_nothing(data: st.Dat
 @pytest.mark.parametrize("gpt", [LATENT, FURTHER])
 def test_sums_over_rows_of_x_may_be_done_apart_on_one_rank_of_data(gpt: GPT) -> None:
     """With sequence parallelism ranks of x have other rows of what is not split over them."""
-    fixed = {"x": 2, "zero": 0, "pipe": 1, "micro_batch": 1, "recompute": "none", "order": USUAL}
+    fixed = {"tp": 2, "zero": 0, "pp": 1, "mbs": 1, "recompute": "none", "order": USUAL}
     space = space_of(SearchProblem(gpt, 2, 4, fixed))
     for at in range(len(space)):
         moves_nothing_else(space, at)
         searched = overlaps(space.problem, space.shape(at))
         is_apart = any("dp" not in overlap for overlap in searched)
-        assert is_apart == space.shape(at)["sequence_parallel"]
+        assert is_apart == space.shape(at)["sp"]
 
 
 def test_shards_over_context_alone_are_gathered_beside_compute_or_not() -> None:
     gpt = replace(LATENT, kv_rank=0, rope_width=0)
-    fixed = {"context": 2, "data": 1, "zero": 3, "micro_batch": 1, "order": USUAL}
+    fixed = {"cp": 2, "dp": 1, "zero": 3, "mbs": 1, "order": USUAL}
     problem = SearchProblem(gpt, 2, 4, fixed | {"recompute": "none"}, splits_sequences=True)
     space = space_of(problem)
     searched = overlaps(problem, space.shape(0))
@@ -89,7 +89,7 @@ def test_shards_over_context_alone_are_gathered_beside_compute_or_not() -> None:
 
 def test_scores_move_beside_experts_of_models_without_a_shared_mlp() -> None:
     gpt = replace(LATENT, kv_rank=0, rope_width=0, experts=4, topk=2, expert_ffn=128)
-    fixed = {"data": 4, "expert": 4, "zero": 0, "micro_batch": 1, "order": USUAL}
+    fixed = {"dp": 4, "ep": 4, "zero": 0, "mbs": 1, "order": USUAL}
     space = space_of(SearchProblem(gpt, 4, 8, fixed | {"recompute": "none"}))
     searched = overlaps(space.problem, space.shape(0))
     assert any("shared" not in overlap for overlap in searched)

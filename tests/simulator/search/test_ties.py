@@ -25,7 +25,7 @@ from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 ORDERS = SearchProblem(
-    SMALL, 8, 8, {"x": 2, "y": 2, "z": 2, "micro_batch": 1, "recompute": "none", "overlap": ()}
+    SMALL, 8, 8, {"tp": 2, "y": 2, "z": 2, "mbs": 1, "recompute": "none", "overlap": ()}
 )
 
 

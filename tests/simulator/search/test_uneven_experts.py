@@ -56,7 +56,7 @@ FEW: dict[str, Any] = {
     "y": 1,
     "z": 1,
     "overlap": ("dp",),
-    "order": "x-y-z-data-pipe",
+    "order": "tp-dp-pp",
     "recompute": "none",
     "zero": 1,
     "schedule": "1f1b",
@@ -101,7 +101,7 @@ def test_a_search_with_a_histogram_finds_what_trying_all_plans_finds(
     layers: tuple[tuple[int, ...], ...],
 ) -> None:
     """Of experts that are chosen alike in both layers, and of others, on four devices."""
-    fixed = {**FEW, "micro_batch": 1, "pipe": 1, "dispatcher": "usual"}
+    fixed = {**FEW, "mbs": 1, "pp": 1, "dispatcher": "usual"}
     problem = SearchProblem(with_counts(*layers), 4, 16, fixed)
     same_answer(problem, "dgx-h100", top=3)
 
@@ -123,11 +123,11 @@ def test_experts_that_are_chosen_unevenly_enough_are_split_over_fewer_ranks() ->
     """On four devices eight experts are split over four ranks. Where three of four rows go to one
     of these, two ranks wait less; each step is that of its own prediction."""
     gpt = replace(FOUR, layers=4, hidden=2048, heads=16, experts=8, expert_ffn=4096)
-    fixed = {**FEW, "micro_batch": 1, "pipe": 1, "x": 1}
+    fixed = {**FEW, "mbs": 1, "pp": 1, "tp": 1}
     skewed = routed(gpt, Histogram(((6, 6, 0, 0, 1, 1, 1, 1),) * 4))
     machine = load_machine("dgx-h100")
     even, uneven = (best_plan(each, machine, 4, 256, fixed=fixed) for each in (gpt, skewed))
-    assert (even.plan.expert, uneven.plan.expert) == (4, 2)
+    assert (even.plan.ep, uneven.plan.ep) == (4, 2)
     again = predict(skewed, uneven.plan, machine)
     assert (again.step_s, again.load) == (uneven.step_s, uneven.load)
     assert predict(skewed, even.plan, machine).step_s > uneven.step_s
@@ -146,7 +146,7 @@ def test_plans_that_split_experts_over_other_numbers_of_ranks_are_lowered_apart(
     """Two and four ranks of eight that have others beside them run the same ops, but the busiest
     has another share of the rows."""
     gpt = replace(FOUR, experts=8)
-    problem = SearchProblem(gpt, 8, 16, {**FEW, "x": 1, "pipe": 1, "micro_batch": 1})
+    problem = SearchProblem(gpt, 8, 16, {**FEW, "tp": 1, "pp": 1, "mbs": 1})
     skewed = replace(problem, gpt=routed(gpt, Histogram(((1,) * 8,) * 2)))
     apart = [_numbers_of_ranks(space_of(each)) for each in (problem, skewed)]
     assert apart == [[{1}, {2, 4}, {8}], [{1}, {2}, {4}, {8}]]
@@ -155,7 +155,7 @@ def test_plans_that_split_experts_over_other_numbers_of_ranks_are_lowered_apart(
 def _numbers_of_ranks(space: Space) -> list[set[int]]:
     """Over how many ranks experts are split, of plans that are lowered together."""
     every = kinds(space, np.arange(len(space), dtype=np.int64))
-    return sorted((set(space.columns["expert"][rows].tolist()) for rows in every), key=min)
+    return sorted((set(space.columns["ep"][rows].tolist()) for rows in every), key=min)
 
 
 def stalling() -> Machine:

@@ -19,27 +19,27 @@ from workload.grid import USUAL
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
-FEW: dict[str, Any] = {"recompute": "none", "overlap": (), "micro_batch": 2, "schedule": "1f1b"}
+FEW: dict[str, Any] = {"recompute": "none", "overlap": (), "mbs": 2, "schedule": "1f1b"}
 NO_EIGHT = ("all_reduce", "8", "2", "4")  # no group of 8 was measured, only those of 2 and 4
 
 
 @pytest.mark.parametrize(
     ("sizes", "fixed"),
     [
-        ({"all_reduce": (2, 4)}, {"pipe": 2, "x": 2}),
-        ({"send_recv": (4,)}, {"order": USUAL, "x": 2, "z": 1}),
+        ({"all_reduce": (2, 4)}, {"pp": 2, "tp": 2}),
+        ({"send_recv": (4,)}, {"order": USUAL, "tp": 2, "z": 1}),
         pytest.param(
             {"all_gather": (2,), "reduce_scatter": (2, 4)},
             {"order": USUAL},
             marks=pytest.mark.slow,
         ),
-        pytest.param({"all_reduce": (8,)}, {"order": USUAL, "pipe": 2}, marks=pytest.mark.slow),
+        pytest.param({"all_reduce": (8,)}, {"order": USUAL, "pp": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_the_best_of_those_that_can_be_predicted_is_found_and_the_others_are_counted(
     sizes: dict[str, tuple[int, ...]], fixed: dict[str, Any]
 ) -> None:
-    problem = SearchProblem(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "interleave": 1, **fixed})
+    problem = SearchProblem(SMALL, 8, 16, {**FEW, "zero": 0, "y": 1, "vpp": 1, **fixed})
     machine = measured(**sizes)
     *_, found = search(problem, machine, top=2)
     *_, every = exhaustive(problem, machine, top=2)
@@ -72,7 +72,7 @@ def test_a_plan_whose_prediction_alone_finds_no_time_is_counted_too(
 
 
 def test_where_no_plan_can_be_predicted_one_sentence_says_why() -> None:
-    problem = SearchProblem(SMALL, 8, 16, {**FEW, "data": 8})
+    problem = SearchProblem(SMALL, 8, 16, {**FEW, "dp": 8})
     machine = measured(all_reduce=(2, 4))
     *_, state = search(problem, machine)
     assert (state.found, state.unpredicted) == ((), state.fitting)
@@ -89,7 +89,7 @@ def test_of_attentions_without_a_table_and_with_one_the_latter_are_found(kind: s
     ways = (f".{kind}", f".{kind}.unmasked")
     kernels = tuple(each + way for each in ("attention", "attention_grad") for way in ways)
     machine = with_kernels("dgx-a100", 4e-5, kernels)
-    fixed = {**FEW, "x": 1, "y": 1, "z": 1, "pipe": 1, "zero": 0, "interleave": 1}
+    fixed = {**FEW, "tp": 1, "y": 1, "z": 1, "pp": 1, "zero": 0, "vpp": 1}
     problem = SearchProblem(TINY, 4, 16, fixed, splits_sequences=True)
     *_, found = search(problem, machine)
     *_, every = exhaustive(problem, machine)

@@ -21,7 +21,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
-NARROW = {"x": 4, "overlap": (), "order": "x-y-z-data-pipe", "micro_batch": 1}
+NARROW = {"tp": 4, "overlap": (), "order": "tp-dp-pp", "mbs": 1}
 
 
 class InTurn(ProcessPool):
@@ -149,8 +149,8 @@ def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
 
 @pytest.mark.parametrize(("worth", "shares"), [(1, 2), (10**6, 0)])
 def test_the_processes_share_a_space_that_is_large_enough(worth: int, shares: int) -> None:
-    fixed = {"pipe": 1, "x": 2, "y": 1, "z": 1, "zero": 0, "recompute": "none", "overlap": ()}
-    problem = SearchProblem(SMALL, 2, 2, {**fixed, "micro_batch": 2, "sequence_parallel": False})
+    fixed = {"pp": 1, "tp": 2, "y": 1, "z": 1, "zero": 0, "recompute": "none", "overlap": ()}
+    problem = SearchProblem(SMALL, 2, 2, {**fixed, "mbs": 2, "sp": False})
     pool = InTurn(2, 0)
     by_team(problem, "perlmutter", pool, worth=worth)
     assert pool.asked.count("settle") == shares
@@ -159,7 +159,7 @@ def test_the_processes_share_a_space_that_is_large_enough(worth: int, shares: in
 def test_only_the_first_plan_is_simulated_before_nodes_with_lower_bounds() -> None:
     """A plan must undercut 10; two that may are waiting, with bounds of 7 and 8, while a node with
     a bound of 5 is open. The next one that is simulated is the one with the node's new bound."""
-    plans = [(7, Plan(batch=1, micro_batch=1)), (8, Plan(batch=2, micro_batch=1))]
+    plans = [(7, Plan(batch=1, mbs=1)), (8, Plan(batch=2, mbs=1))]
     pool = Reporting(WorkerReport(Tally(), 5, plans), WorkerReport(Tally(), 8, []))
     workers = Workers(pool)
     found = [outcome for _ in range(4) for outcome in workers.step(10)]

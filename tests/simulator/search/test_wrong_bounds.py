@@ -37,18 +37,18 @@ def of_sizes(layers: int, hidden: int, heads: int, ffn: int, sequence: int, voca
 
 
 @pytest.mark.parametrize(
-    ("name", "hidden", "pipe", "data"),
+    ("name", "hidden", "pp", "data"),
     [("dgx-h100", 2048, 2, 8), pytest.param("dgx-h100", 512, 4, 16, marks=pytest.mark.slow)],
 )
 def test_a_head_that_gpipe_gathers_again_is_not_gathered_again_with_1f1b(
-    name: str, hidden: int, pipe: int, data: int
+    name: str, hidden: int, pp: int, data: int
 ) -> None:
     """Of a large vocabulary, under a stack that has both schedules."""
     gpt = of_sizes(8, hidden, 8, 4 * hidden, 2048, 128256)
-    fixed: dict[str, Any] = {"x": 1, "context": 1, "zero": 3, "pipe": pipe, "interleave": 1}
-    fixed |= {"order": "x-y-z-data-pipe", "recompute": "full"}
+    fixed: dict[str, Any] = {"tp": 1, "cp": 1, "zero": 3, "pp": pp, "vpp": 1}
+    fixed |= {"order": "tp-dp-pp", "recompute": "full"}
     stack = load_stack("torchtitan")
-    problem = SearchProblem(gpt, pipe * data, 12 * data, fixed, stack=stack)
+    problem = SearchProblem(gpt, pp * data, 12 * data, fixed, stack=stack)
     finds_the_best(problem, load_machine(name))
 
 
@@ -64,14 +64,14 @@ def test_a_hundred_small_questions_of_pipelines_under_stacks_are_answered_rightl
     def one(*of: int) -> int:
         return data.draw(st.sampled_from(of))
 
-    hidden, pipe, replicas = one(512, 1024, 2048), one(2, 4), one(4, 8, 16)
+    hidden, pp, replicas = one(512, 1024, 2048), one(2, 4), one(4, 8, 16)
     sizes = one(256, 1024, 2048), one(32000, 50257, 128256, 256000)
     gpt = of_sizes(one(4, 8, 12), hidden, 8, 4 * hidden, *sizes)
-    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": 1, "context": 1, "pipe": pipe, "interleave": 1}
-    fixed |= {"order": "x-y-z-data-pipe", "recompute": data.draw(st.sampled_from(["none", "full"]))}
+    fixed: dict[str, Any] = {"tp": 1, "y": 1, "z": 1, "cp": 1, "pp": pp, "vpp": 1}
+    fixed |= {"order": "tp-dp-pp", "recompute": data.draw(st.sampled_from(["none", "full"]))}
     batch = replicas * one(8, 12, 16)
     try:
-        problem = SearchProblem(gpt, pipe * replicas, batch, fixed, stack=load_stack(stack))
+        problem = SearchProblem(gpt, pp * replicas, batch, fixed, stack=load_stack(stack))
         finds_the_best(problem, MACHINES[name])
     except (PlanCannotRunError, PlanError):
         reject()
@@ -96,8 +96,8 @@ def test_exchanges_of_heads_and_of_experts_with_as_many_bytes_take_times_of_thei
         expert_ffn=256,
         head_width=128,
     )
-    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": 1, "pipe": 1, "context": 16, "micro_batch": 4}
-    fixed |= {"context_kind": "ulysses", "recompute": "none", "order": "x-y-z-data-pipe"}
+    fixed: dict[str, Any] = {"tp": 1, "y": 1, "z": 1, "pp": 1, "cp": 16, "mbs": 4}
+    fixed |= {"context_kind": "ulysses", "recompute": "none", "order": "tp-dp-pp"}
     fixed |= {"dispatcher": "once_per_node", "zero": 0, "overlap": ()}
     finds_the_best(SearchProblem(gpt, 16, 4, fixed), load_machine("dgx-h100"))
 
@@ -107,8 +107,8 @@ def test_weights_with_more_zeros_behind_them_may_be_gathered_sooner(
 ) -> None:
     """ZeRO pads them beyond sizes at which this library stalls."""
     gpt = replace(of_sizes(2, 798, 6, 657, 1024, 1000), biases=False)
-    fixed: dict[str, Any] = {"x": 1, "y": 1, "z": 2, "pipe": 1, "context": 1, "micro_batch": 1}
-    problem = SearchProblem(gpt, 16, 128, fixed | {"order": "data-x-y-z-pipe", "overlap": OVERLAPS})
+    fixed: dict[str, Any] = {"tp": 1, "y": 1, "z": 2, "pp": 1, "cp": 1, "mbs": 1}
+    problem = SearchProblem(gpt, 16, 128, fixed | {"order": "dp-tp-pp", "overlap": OVERLAPS})
     assert len(space_of(problem)) > 10
     relaxing(monkeypatch, problem)
     finds_the_best(problem, load_machine("frontier:rccl-default"))
@@ -119,9 +119,9 @@ def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -
     stall = {f"{at}chunk_from": "64 KiB", f"{at}chunk_below": "512 KiB", f"{at}hop": "2719 us"}
     machine = with_settings(load_machine("frontier"), stall)
     gpt = replace(of_sizes(2, 512, 8, 1024, 1024, 1024), experts=64, topk=8, expert_ffn=64)
-    fixed: dict[str, Any] = {"x": 8, "y": 1, "z": 1, "pipe": 1, "context": 1, "zero": 0}
-    fixed |= {"recompute": "none", "order": "x-y-z-data-pipe", "dispatcher": "once_per_node"}
-    fixed |= {"overlap": OVERLAPS, "expert_tensor": 0, "sequence_parallel": False, "expert": 8}
+    fixed: dict[str, Any] = {"tp": 8, "y": 1, "z": 1, "pp": 1, "cp": 1, "zero": 0}
+    fixed |= {"recompute": "none", "order": "tp-dp-pp", "dispatcher": "once_per_node"}
+    fixed |= {"overlap": OVERLAPS, "etp": 0, "sp": False, "ep": 8}
     problem = SearchProblem(gpt, 64, 64, fixed)
     (space,) = spaces_of(problem.on(machine))
     fabric = MachineFabric(machine, 64)
@@ -129,7 +129,7 @@ def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -
     costs = compute_costs(machine, fabric.ranks_per_node, 64, kernels)
     goal = Objective("time", machine, 64)
     bound = int(bounds_of(space, 0, Machinery(costs, fabric, 0), goal).min())
-    order = Order("1f1b", 1, OVERLAPS, "x-y-z-data-pipe", "once_per_node")
+    order = Order("1f1b", 1, OVERLAPS, "tp-dp-pp", "once_per_node")
     assert bound <= predict(gpt, space.plan(0, order), machine).step_s * 1e12
 
 
@@ -146,9 +146,9 @@ def test_more_nodes_may_need_fewer_copies_where_groups_of_experts_fill_them() ->
         router_groups=3,
         router_topk_groups=1,
     )
-    fixed: dict[str, Any] = {"x": 4, "y": 1, "z": 1, "pipe": 1, "context": 1, "zero": 0}
-    fixed |= {"recompute": "none", "overlap": (), "sequence_parallel": False, "micro_batch": 8}
-    fixed |= {"dispatcher": "once_per_node", "expert_tensor": 0, "order": "x-y-z-data-pipe"}
+    fixed: dict[str, Any] = {"tp": 4, "y": 1, "z": 1, "pp": 1, "cp": 1, "zero": 0}
+    fixed |= {"recompute": "none", "overlap": (), "sp": False, "mbs": 8}
+    fixed |= {"dispatcher": "once_per_node", "etp": 0, "order": "tp-dp-pp"}
     finds_the_best(SearchProblem(gpt, 24, 48, fixed), load_machine("dgx-h100"))
 
 
@@ -170,18 +170,18 @@ def test_where_kernels_send_one_way_alone_the_library_may_be_faster_the_other(
         topk=8,
         expert_ffn=6144,
     )
-    fixed: dict[str, Any] = {"x": 1, "pipe": 1, "context": 1, "zero": 0, "recompute": "none"}
-    fixed |= {"expert_tensor": 0, "micro_batch": 2, "order": "x-y-z-data-pipe"}
+    fixed: dict[str, Any] = {"tp": 1, "pp": 1, "cp": 1, "zero": 0, "recompute": "none"}
+    fixed |= {"etp": 0, "mbs": 2, "order": "tp-dp-pp"}
     problem = SearchProblem(gpt, 8, 16, fixed, stack=load_stack(str(own)))
     finds_the_best(problem, load_machine("dgx-h100"))
 
 
 def test_an_order_may_name_context_where_there_is_none() -> None:
     gpt = of_sizes(2, 512, 4, 2048, 1024, 1000)
-    fixed: dict[str, Any] = {"x": 1, "y": 1, "pipe": 1, "context": 1, "micro_batch": 1}
+    fixed: dict[str, Any] = {"tp": 1, "y": 1, "pp": 1, "cp": 1, "mbs": 1}
     fixed |= {"overlap": OVERLAPS, "recompute": "none"}
     machine, found = load_machine("frontier"), []
-    for order in ("x-y-z-context-data-pipe", "x-y-z-data-pipe"):
+    for order in ("tp-dp-pp", "tp-dp-pp"):
         *_, answer = search(SearchProblem(gpt, 8, 16, fixed | {"order": order}), machine)
         found.append(answer.found[0].step_s)
     assert found[0] == found[1]
@@ -209,7 +209,7 @@ def test_kinds_of_layers_that_no_model_has_together_are_passed_over() -> None:
         expert_ffn=256,
         dense_layers=1,
     )
-    fixed: dict[str, Any] = {"y": 1, "z": 1, "pipe": 1, "recompute": "none", "overlap": ()}
-    fixed |= {"zero": 1, "micro_batch": 1}
-    problem = SearchProblem(gpt, 4, 8, fixed | {"order": "x-y-z-data-pipe"})
+    fixed: dict[str, Any] = {"y": 1, "z": 1, "pp": 1, "recompute": "none", "overlap": ()}
+    fixed |= {"zero": 1, "mbs": 1}
+    problem = SearchProblem(gpt, 4, 8, fixed | {"order": "tp-dp-pp"})
     finds_the_best(problem, load_machine("dgx-h100"))

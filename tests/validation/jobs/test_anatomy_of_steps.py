@@ -87,7 +87,7 @@ def test_a_kernels_name_says_what_it_is(name: str, what: str) -> None:
 
 def test_a_predicted_device_is_idle_while_it_waits_for_its_host() -> None:
     gpt = replace(find_model("qwen3-30b-a3b"), layers=2, vocab=4096)
-    job = job_of(gpt, "data=8,ep=8,micro_batch=1", load_stack("nemo"), devices=8, batch=8)
+    job = job_of(gpt, "dp=8,ep=8,mbs=1", load_stack("nemo"), devices=8, batch=8)
     told = predict(job.gpt, job.plan, load_machine("dgx-h100"), stack=job.stack, timeline=True)
     assert told.timeline is not None
     found, parts = predicted_anatomy(told.timeline, job.plan.grid, 0), told.breakdown_s
@@ -112,7 +112,7 @@ def test_all_products_of_matrices_are_matmuls_wherever_ops_are_told_apart() -> N
 
 def test_a_predicted_step_has_the_parts_of_its_prediction() -> None:
     """On one stage all that compute waits for is communication, waiting for other ranks too."""
-    plan = parse_plan("x=2,z=2,data=2", devices=None, batch=16)
+    plan = parse_plan("tp=2,z=2,dp=2", devices=None, batch=16)
     machine = load_machine("frontier")
     told = predict(find_model("gpt-5b"), plan, machine, timeline=True)
     assert told.timeline is not None

@@ -17,7 +17,7 @@ from validation.jobs.measured_job import LoggedSteps, MeasuredJob, statistics
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
-PLAN = parse_plan("data=8", batch=16)
+PLAN = parse_plan("dp=8", batch=16)
 TOLD = predict(find_model("tiny-1m"), PLAN, load_machine("frontier"))
 GATHER, SUM = Communicator("all_gather", 8), Communicator("all_reduce", 8)
 PREDICTED = Anatomy(
@@ -111,7 +111,7 @@ def test_less_memory_than_predicted_is_said_whatever_is_measured(peak_of: str) -
     [
         ({"batch": 32}, ("batch", "32", "16")),
         ({"ranks": 16}, ("ranks", "16", "8")),
-        ({"plan": "x=2"}, ("plan", "x=2", "x=1,y=1,z=1,data=8")),
+        ({"plan": "tp=2"}, ("plan", "tp=2", "dp=8")),
     ],
     ids=["batch", "ranks", "plan"],
 )
@@ -146,7 +146,7 @@ def test_the_optimizers_timer_is_the_update_alone_where_gathers_overlap(
 ) -> None:
     """Parameters that are gathered behind the update count in the timer, which is then no part of
     a prediction."""
-    plan = parse_plan(f"data=8,zero=3,{words}", batch=16)
+    plan = parse_plan(f"dp=8,zero=3,{words}", batch=16)
     found = compared(None, timers_s={"optimizer": 0.2})
     found = replace(found, prediction=replace(found.prediction, plan=plan))
     update_s = found.prediction.breakdown_s["optimizer"] if is_known else None

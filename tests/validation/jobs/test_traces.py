@@ -85,7 +85,7 @@ def test_a_traces_kernels_between_the_marks_of_its_steps_are_counted(
         "schemaVersion": 1,
         "distributedInfo": {"rank": 5, "world_size": 8},
         "traceEvents": MARKS + STEPS,
-        "traceName": "x",
+        "traceName": "tp",
     }
     job, rank = read_trace(written(tmp_path, document, name))
     check(job)

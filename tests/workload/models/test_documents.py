@@ -46,8 +46,8 @@ def test_attention_counts_the_squares_of_documents() -> None:
     whole = replace(LENGTHS, documents="")
     assert whole.model_flops(3) - LENGTHS.model_flops(3) == 3 * 3 * 2 * 4 * 32 * (256 - 96)
     assert windows.keys_of_layers(LENGTHS) == 2 * 6
-    for text in ("x=2", "context=2", *(f"context=2,context_kind={kind}" for kind in KINDS)):
-        program = lower(LENGTHS, parse_plan(f"micro_batch=3,batch=3,overlap=none,{text}"))
+    for text in ("tp=2", "cp=2", *(f"cp=2,context_kind={kind}" for kind in KINDS)):
+        program = lower(LENGTHS, parse_plan(f"mbs=3,batch=3,overlap=none,{text}"))
         assert program.model_flops == LENGTHS.model_flops(3)
 
 
@@ -65,7 +65,7 @@ def test_documents_of_one_length_are_what_document_says(text: str, each: int) ->
     """Programs and predictions are the same, whichever of both fields says it."""
     one = replace(LENGTHS, documents="", document=each)
     packed, machine = replace(LENGTHS, documents=text), load_machine("dgx-h100")
-    for plan in map(parse_plan, ("x=2,batch=2", *(f"context=2,context_kind={k}" for k in KINDS))):
+    for plan in map(parse_plan, ("tp=2,batch=2", *(f"cp=2,context_kind={k}" for k in KINDS))):
         assert lower(packed, plan).ops == lower(one, plan).ops
         assert packed.model_flops(1) == one.model_flops(1)
         assert predict(packed, plan, machine).step_s == predict(one, plan, machine).step_s
@@ -80,7 +80,7 @@ def test_the_work_of_ranks_is_that_of_their_chunks() -> None:
     packed = replace(LENGTHS, sequence=8, documents="6+2")
     cores = {}
     for kind in KINDS:
-        text = f"context=2,context_kind={kind},batch=1,overlap=none"
+        text = f"cp=2,context_kind={kind},batch=1,overlap=none"
         ops = lower(packed, parse_plan(text)).ops
         cores[kind] = [op.attributes.get(BUSIEST) for op in ops if op.kind == "attention"]
     assert cores == {"ring": [1.25, 2.0] * 2, "all_gather": [1.5] * 2, "ulysses": [None] * 2}
@@ -97,11 +97,11 @@ def test_a_ring_leaves_out_steps_of_which_no_query_sees_a_key() -> None:
     """Chunks of 2 tokens: documents of 1, 2 and 5 end within them; only that of 5 and that of 2
     have tokens of several ranks."""
     packed = replace(LENGTHS, documents="1+2+5+8")
-    program = lower(packed, parse_plan("context=4,batch=1,overlap=none"))
+    program = lower(packed, parse_plan("cp=4,batch=1,overlap=none"))
     cores = [op for op in program.ops if op.kind == "attention" and op.part.layer == 0]
     pairs = [sum(step) for step in documents.in_ring("1+2+5+8", 0, 4)]
     assert [op.attributes["step"] for op in cores] == [n for n, each in enumerate(pairs) if each]
-    few = lower(replace(LENGTHS, documents="2x2+4x1+4x2"), parse_plan("context=4,batch=1"))
+    few = lower(replace(LENGTHS, documents="2x2+4x1+4x2"), parse_plan("cp=4,batch=1"))
     assert {op.attributes["step"] for op in few.ops if op.kind == "attention"} == {0}
 
 
@@ -128,7 +128,7 @@ def test_a_rank_with_longer_documents_is_waited_for() -> None:
     takes less time than whole sequences."""
     gpt = replace(find_model("llama-3.1-8b"), sequence=65536)
     packed = [replace(gpt, documents=text) for text in ("32768+4x8192", "32x1024+32768")]
-    machine, plan = load_machine("8x8xH100,8xNDR"), parse_plan("x=8,context=4,micro_batch=1")
+    machine, plan = load_machine("8x8xH100,8xNDR"), parse_plan("tp=8,cp=4,mbs=1")
     whole_s = predict(gpt, plan, machine).step_s
     for each in packed:
         share = each.model_flops(1) / gpt.model_flops(1)

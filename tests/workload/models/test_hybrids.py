@@ -45,7 +45,7 @@ FOUR = GPT(
 )
 USUAL: dict[str, Any] = {"name": "usual", "layers": 1, "hidden": 32, "heads": 4, "ffn": 64}
 USUAL |= {"sequence": 16, "vocab": 64}
-PLAIN = "micro_batch=2,batch=2,overlap=none"
+PLAIN = "mbs=2,batch=2,overlap=none"
 
 
 def test_parameters_of_each_layer_by_hand() -> None:
@@ -88,7 +88,7 @@ def test_rows_for_latent_experts_travel_with_their_columns_alone() -> None:
     """32 rows go to two experts each with 8 columns in place of 32, the shared MLP keeps 32."""
     gpt = replace(FOUR, expert_latent=8)
     assert gpt.parameters == FOUR.parameters - 4 * 2 * 24 * 16 + 2 * 32 * 8
-    program = lower(gpt, parse_plan("micro_batch=2,batch=4,data=2,expert=2,overlap=none"))
+    program = lower(gpt, parse_plan("mbs=2,batch=4,dp=2,ep=2,overlap=none"))
     sent = [op for op in program.ops if op.label in ("dispatch.exchange", "combine.exchange")]
     assert [program.buffers[op.reads[0]].shape for op in sent] == [(64, 8), (64, 8)]
     ops = {op.label: op.attributes for op in program.ops if "latent" in op.label}
@@ -112,7 +112,7 @@ def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
     """C B^T: 2 x 8 x 6 in 2 groups; with x: 2 x 8 x 8 in 4 heads; states: 2 x 6 x 8 in 4, twice."""
     assert counts.scan_flops(FOUR) == 2 * 96 + 4 * 128 + 2 * 4 * 96
     assert counts.scan_flops(replace(FOUR, sequence=4)) == 2 * 48 + 4 * 64 + 2 * 4 * 96
-    program = lower(FOUR, parse_plan(f"{PLAIN},x=2"))
+    program = lower(FOUR, parse_plan(f"{PLAIN},tp=2"))
     assert program.model_flops == FOUR.model_flops(2)
     scan = next(op for op in program.ops if op.kind == "ssd")
     assert scan.flops == 2 * 16 * counts.scan_flops(FOUR) // 2
@@ -134,8 +134,8 @@ def test_what_is_kept_of_a_layer_is_what_the_fused_kernels_keep() -> None:
 
 
 def test_every_split_holds_all_parameters() -> None:
-    for words in ("x=2,y=2", "z=2,data=2,zero=3", "x=2,data=4,expert=4,expert_tensor=1"):
-        text = f"micro_batch=1,batch=8,{words},sequence_parallel={words.startswith('x=2,d')}"
+    for words in ("tp=2,y=2", "z=2,dp=2,zero=3", "tp=2,dp=4,ep=4,etp=1"):
+        text = f"mbs=1,batch=8,{words},sp={words.startswith('tp=2,d')}"
         plan = parse_plan(text.replace("True", "true").replace("False", "false"))
         buffers = lower(FOUR, plan).buffers.values()
         held = [each for each in buffers if each.role == "parameters"]
@@ -149,7 +149,7 @@ def test_turns_of_layers_are_folded_and_stages_of_other_layers_are_told_apart() 
     assert len(folded.program.ops) < len(whole.ops) == len(folded.table.layer)
     assert folded.peak(0) == whole.peak
     twice = replace(FOUR, layers=8, pattern="M-M-M-*E")
-    assert like_stages(twice, parse_plan("pipe=4,batch=4")) == [0, 1, 1, 3]
+    assert like_stages(twice, parse_plan("pp=4,batch=4")) == [0, 1, 1, 3]
     assert [moe.has_experts(twice, layer) for layer in (6, 7)] == [False, True]
 
 
@@ -170,15 +170,15 @@ def test_parts_that_run_again_are_not_kept_from_the_forward_pass() -> None:
 @pytest.mark.parametrize(
     ("plan", "named"),
     [
-        ("context=2", ("context=2", "four", "pattern")),
+        ("cp=2", ("cp=2", "four", "pattern")),
         ("optimizer=muon", ("optimizer=muon",)),
         ("optimizer=mezo", ("optimizer=mezo",)),
-        ("x=4", ("x=4", "ssm_groups=2")),
+        ("tp=4", ("tp=4", "ssm_groups=2")),
     ],
 )
 def test_plans_that_do_not_know_the_layers_are_refused(plan: str, named: tuple[str, ...]) -> None:
     with pytest.raises(PlanCannotRunError, check=names(*named)):
-        lower(FOUR, parse_plan(f"batch=4,micro_batch=1,{plan}"))
+        lower(FOUR, parse_plan(f"batch=4,mbs=1,{plan}"))
 
 
 def test_a_chunk_must_divide_the_sequence_unless_it_is_longer() -> None:

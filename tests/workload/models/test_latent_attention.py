@@ -37,7 +37,7 @@ SMALL = GPT(
 
 
 def program_of(gpt: GPT = SMALL, **plan: Any) -> Program:
-    return lower(gpt, Plan(**{"batch": 4, "micro_batch": 1, **plan}))
+    return lower(gpt, Plan(**{"batch": 4, "mbs": 1, **plan}))
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_parameters_and_flops_of_a_small_model_by_hand() -> None:
     "plan",
     [
         {},
-        {"x": 4, "sequence_parallel": True},
-        {"x": 2, "z": 2, "attention": "unfused", "recompute": "selective"},
-        {"x": 2, "data": 2, "expert": 2, "recompute": "full"},
+        {"tp": 4, "sp": True},
+        {"tp": 2, "z": 2, "attention": "unfused", "recompute": "selective"},
+        {"tp": 2, "dp": 2, "ep": 2, "recompute": "full"},
     ],
 )
 def test_a_program_does_the_models_flops(name: str, plan: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def test_a_program_does_the_models_flops(name: str, plan: dict[str, Any]) -> Non
 
 
 def test_what_leads_down_is_in_copies_over_x_and_what_leads_up_is_split_by_heads() -> None:
-    program = program_of(x=2)
+    program = program_of(tp=2)
     shapes = {
         name: program.buffers[f"l0.{name}.w"].shape
         for name in ("q_down", "q_up", "kv_down", "kv_up", "out")
@@ -114,13 +114,13 @@ def test_what_leads_down_is_in_copies_over_x_and_what_leads_up_is_split_by_heads
     assert copies == [2, 1]
     ops = {op.name: op for op in program.ops}
     assert ops["m0.l0.q_down.matmul"].replicas == ops["m0.l0.kv_down.matmul"].replicas == 2
-    summed = [op.name for op in program.ops if op.kind == "all_reduce" and op.axes == ("x",)]
+    summed = [op.name for op in program.ops if op.kind == "all_reduce" and op.axes == ("tp",)]
     # The one part of the keys with positions has a gradient of each rank's heads.
     assert "m0.l0.kv.positions.grad.reduce" in summed
 
 
 def test_with_sequence_parallelism_narrow_rows_are_gathered_and_gradients_summed_over_x() -> None:
-    program = program_of(x=2, data=2, sequence_parallel=True)
+    program = program_of(tp=2, dp=2, sp=True)
     widths = {
         op.label: program.buffers[op.writes[0]].shape
         for op in program.ops
@@ -137,7 +137,7 @@ def test_with_sequence_parallelism_narrow_rows_are_gathered_and_gradients_summed
     ops = {op.name: op for op in program.ops}
     assert ops["m0.l0.q_down.matmul"].attributes["m"] == 2
     assert ops["m0.l0.q_down.matmul"].replicas == 1
-    over_both = [op for op in program.ops if op.axes == ("x", "data") and op.part.is_layer]
+    over_both = [op for op in program.ops if op.axes == ("tp", "dp") and op.part.is_layer]
     assert {name for op in over_both for name in op.reads} == {
         "l0.q_down.w.grad",
         "l0.kv_down.w.grad",
@@ -181,7 +181,7 @@ def test_what_does_not_go_together_is_refused(
     [
         ({"y": 2}, ("y=2", "kv_rank=5", "y=1")),
         ({"optimizer": "mezo"}, ("optimizer=mezo",)),
-        ({"x": 4}, ("x=4", "heads=2")),
+        ({"tp": 4}, ("tp=4", "heads=2")),
     ],
 )
 def test_plans_that_cannot_run_are_refused_by_name(

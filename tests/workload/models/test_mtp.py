@@ -48,13 +48,13 @@ def test_deepseek_v3_and_its_module_are_those_of_the_released_checkpoint() -> No
 @pytest.mark.parametrize(
     ("gpt", "plan"),
     [
-        *product([APART, SUPER, OWN], ["x=2,sp=true", "z=2,data=2,zero=1", "recompute=full"]),
-        (APART, "context=2,data=2"),
-        (SUPER, "x=2,y=2"),
+        *product([APART, SUPER, OWN], ["tp=2,sp=true", "z=2,dp=2,zero=1", "recompute=full"]),
+        (APART, "cp=2,dp=2"),
+        (SUPER, "tp=2,y=2"),
     ],
 )
 def test_a_program_has_the_models_flops_and_parameters(gpt: GPT, plan: str) -> None:
-    program = lower(gpt, parse_plan(f"micro_batch=2,overlap=none,{plan}"))
+    program = lower(gpt, parse_plan(f"mbs=2,overlap=none,{plan}"))
     assert program.model_flops == gpt.model_flops(program.plan.batch)
     held = [each for each in program.buffers.values() if each.role == "parameters"]
     copies = {each.name: each.replicas / program.plan.grid.ranks for each in held}
@@ -84,7 +84,7 @@ def test_losses_of_all_depths_together_have_the_weight_of_the_module() -> None:
 
 
 def test_gradients_of_shared_weights_are_added_from_the_last_depth_to_the_first() -> None:
-    program = lower(SUPER, parse_plan("micro_batch=2,batch=4,overlap=none"))
+    program = lower(SUPER, parse_plan("mbs=2,batch=4,overlap=none"))
     own = [op for op in program.ops if "l4.qkv.w.grad" in op.writes and op.kind == "accumulate"]
     assert [(op.micro_batch, str(op.part)) for op in own] == [
         (0, "l6"),
@@ -104,7 +104,7 @@ def test_presets_with_depths_have_the_parameters_of_their_checkpoints() -> None:
 
 
 def test_the_module_and_a_copy_of_the_table_are_on_the_last_stage() -> None:
-    plan = parse_plan("pipe=2,micro_batch=1,batch=2,overlap=none")
+    plan = parse_plan("pp=2,mbs=1,batch=2,overlap=none")
     first, last = (lower(APART, plan, stage) for stage in (0, 1))
     assert "l2.eh_proj.w" in last.layouts
     assert not any(name.startswith("l2.") for name in first.layouts)
@@ -114,7 +114,7 @@ def test_the_module_and_a_copy_of_the_table_are_on_the_last_stage() -> None:
     assert "embed.w" not in lower(replace(TWO, tied=False), plan, 1).layouts
 
 
-IN_V = "pipe=2,interleave=2,schedule=zb-v,micro_batch=1,batch=4,overlap=none"
+IN_V = "pp=2,vpp=2,schedule=zb-v,mbs=1,batch=4,overlap=none"
 
 
 def test_in_a_v_the_embedding_is_at_hand_and_the_last_micro_batch_ends_on_the_first_stage() -> None:
@@ -136,7 +136,7 @@ def test_experts_of_the_module_are_balanced_on_the_stage_with_the_head() -> None
 
 
 def test_an_evaluation_goes_without_it() -> None:
-    program = lower_forward(APART, parse_plan("micro_batch=2"))
+    program = lower_forward(APART, parse_plan("mbs=2"))
     assert not any(op.part.layer == 2 for op in program.ops)
 
 
@@ -176,11 +176,11 @@ def test_fields_that_do_not_go_together_are_refused(
 def test_rules_without_gradients_at_the_end_of_a_step_are_refused(rule: str) -> None:
     dense = replace(find_model("tiny-llama-40k"), mtp_layers=1)
     with pytest.raises(PlanCannotRunError, check=names("mtp_layers")):
-        lower(dense, parse_plan(f"batch=4,micro_batch=4,optimizer={rule}"))
+        lower(dense, parse_plan(f"batch=4,mbs=4,optimizer={rule}"))
 
 
 def test_a_modules_linear_has_whole_rows_where_ranks_of_y_have_some_columns() -> None:
-    program = lower(APART, parse_plan("y=2,batch=2,micro_batch=2,overlap=none"))
+    program = lower(APART, parse_plan("y=2,batch=2,mbs=2,overlap=none"))
     shapes = {op.label: program.buffers[op.reads[0]].shape for op in program.ops if op.reads}
     labels = "mtp.join", "eh_proj.matmul", "mtp.columns", "eh_proj.grad.input", "mtp.de.columns"
     assert [shapes[label][1] for label in labels] == [32, 64, 32, 32, 32]

@@ -67,7 +67,7 @@ def test_a_window_counts_as_many_keys_for_each_query() -> None:
     saved = 4 * (16 - 5)  # keys of each query, in four layers
     whole = replace(GEMMA, window=0, global_every=0)
     assert whole.model_flops(2) - GEMMA.model_flops(2) == 3 * 2 * 16 * 4 * 32 * saved
-    plan = parse_plan("micro_batch=2,batch=2,overlap=none,x=2")
+    plan = parse_plan("mbs=2,batch=2,overlap=none,tp=2")
     program = lower(GEMMA, plan)
     assert program.model_flops == GEMMA.model_flops(2)
     cores = {op.part.layer: op for op in program.ops if op.kind == "attention"}
@@ -85,8 +85,8 @@ def test_packed_documents_attend_within_themselves() -> None:
     assert whole.model_flops(2) - packed.model_flops(2) == 3 * 2 * 16 * 4 * 32 * (6 * 8)
     assert windows.keys_of_layers(replace(GEMMA, document=8)) == 4 * 5 + 2 * 8
     assert windows.keys_of_layers(replace(GEMMA, document=4)) == 6 * 4
-    for text in ("x=2", "context=2,context_kind=all_gather", "context=2,context_kind=ulysses"):
-        program = lower(packed, parse_plan(f"micro_batch=2,batch=2,overlap=none,{text}"))
+    for text in ("tp=2", "cp=2,context_kind=all_gather", "cp=2,context_kind=ulysses"):
+        program = lower(packed, parse_plan(f"mbs=2,batch=2,overlap=none,{text}"))
         assert program.model_flops == packed.model_flops(2)
         cores = [op for op in program.ops if op.kind == "attention"]
         assert {op.attributes["sequence"] for op in cores} == {8}
@@ -111,7 +111,7 @@ def test_a_ring_leaves_out_steps_that_no_window_or_document_reaches() -> None:
         (replace(long, window=0, global_every=0, document=4), [0]),
         (replace(long, window=0, global_every=0, document=8), [0, 1, 3]),
     ):
-        program = lower(gpt, parse_plan("context=4,batch=1,overlap=none"))
+        program = lower(gpt, parse_plan("cp=4,batch=1,overlap=none"))
         cores = [op for op in program.ops if op.kind == "attention" and op.part.layer == 0]
         assert [op.attributes["step"] for op in cores] == steps
         assert program.model_flops == gpt.model_flops(1)
@@ -126,7 +126,7 @@ def test_single_steps_refuse_documents() -> None:
 
 
 def test_stages_with_layers_of_two_kinds_are_told_apart() -> None:
-    assert like_stages(GEMMA, parse_plan("pipe=6,batch=6")) == [0, 1, 2, 1, 1, 5]
+    assert like_stages(GEMMA, parse_plan("pp=6,batch=6")) == [0, 1, 2, 1, 1, 5]
 
 
 def test_the_work_of_a_window_goes_over_into_that_of_the_whole_square() -> None:
@@ -158,17 +158,17 @@ def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> 
 )
 def test_plans_that_compute_whole_squares_are_refused(plan: str, named: tuple[str, ...]) -> None:
     with pytest.raises(PlanCannotRunError, check=names(*named)):
-        lower(GEMMA, parse_plan(f"batch=4,micro_batch=1,{plan}"))
-    lower(replace(GEMMA, window=16), parse_plan(f"batch=4,micro_batch=1,{plan}"))
+        lower(GEMMA, parse_plan(f"batch=4,mbs=1,{plan}"))
+    lower(replace(GEMMA, window=16), parse_plan(f"batch=4,mbs=1,{plan}"))
 
 
 def test_sinks_are_a_number_for_each_head_and_keep_the_core_fused() -> None:
     sunk = replace(GEMMA, window=0, global_every=0, sinks=True)
     assert sunk.parameters - replace(sunk, sinks=False).parameters == 6 * 4
-    program = lower(sunk, parse_plan("micro_batch=2,batch=2,overlap=none,x=2"))
+    program = lower(sunk, parse_plan("mbs=2,batch=2,overlap=none,tp=2"))
     assert program.buffers["l0.sinks.w"].shape == (2,)
     with pytest.raises(PlanCannotRunError, check=names("sinks=true")):
-        lower(sunk, parse_plan("batch=4,micro_batch=1,attention=unfused"))
+        lower(sunk, parse_plan("batch=4,mbs=1,attention=unfused"))
 
 
 def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> None:
@@ -178,7 +178,7 @@ def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> No
     assert gpt.parameters - plain.parameters == 6 * (8 * each + 8 + attention)
     more = gpt.active_parameters - plain.active_parameters
     assert more == 6 * (2 * each + 8 + attention)
-    program = lower(gpt, parse_plan("micro_batch=1,batch=4,x=2,data=4,expert=4,overlap=none"))
+    program = lower(gpt, parse_plan("mbs=1,batch=4,tp=2,dp=4,ep=4,overlap=none"))
     assert program.buffers["l0.experts.up.b"].shape == (2 * 24,)
     assert program.buffers["l0.experts.down.b"].shape == (2 * 32,)
     assert program.buffers["l0.router.b"].shape == (8,)

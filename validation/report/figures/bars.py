@@ -20,7 +20,7 @@ WHITE = "#FFFFFF"
 FAINT = 0.45  # of the colours: what the bar of a plan that does not fit has
 LEAST_SHARE = 0.004  # of a bar: less is drawn together as "rest"
 NAMES = {
-    "pipe": "waiting for other stages", "host": "waiting for the host", "compute": "compute",
+    "pp": "waiting for other stages", "host": "waiting for the host", "compute": "compute",
     "optimizer": "optimizer",
 }  # fmt: skip
 

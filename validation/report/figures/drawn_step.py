@@ -148,7 +148,7 @@ class Scene:
         for program in self.step.programs:
             for op in program.ops:
                 if op.communicates and op.kind != "recv":
-                    group = ("pipe",) if op.is_message else op.axes, PAIRS in op.traffic
+                    group = ("pp",) if op.is_message else op.axes, PAIRS in op.traffic
                     sums[group] = sums.get(group, 0.0) + self._sent(op)
         grid, stages = self.shown.grid, len(self.step.programs)
         return [
@@ -195,7 +195,7 @@ def staged(answer: Answer) -> Scene:
     plan = job_of(asked_gpt, answer.plan, stack, **sizes).plan
     machine = with_room(machine, plan.grid.ranks)
     placement = parse_placement(asked.placement, machine, plan.grid.ranks)
-    gpt = stack.model(_model(asked), plan.x)
+    gpt = stack.model(_model(asked), plan.tp)
     prediction = predict(gpt, plan, machine, placement=placement, stack=stack)
     if abs(prediction.step_s / answer.step_s - 1) > EXACT:
         raise ReportError(
@@ -208,7 +208,7 @@ def staged(answer: Answer) -> Scene:
     costs = _costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
     stages = [
-        lower(gpt, shown, stage, forms=forms, habits=kernels.habits) for stage in range(plan.pipe)
+        lower(gpt, shown, stage, forms=forms, habits=kernels.habits) for stage in range(plan.pp)
     ]
     return Scene(
         answer, prediction, machine, placement, shown, simulated_step(stages, costs, fabric)
@@ -244,7 +244,7 @@ def _costs(machine: Machine, ranks_per_node: int, ranks: int, kernels: Kernels) 
 
 def _shortened(plan: Plan, prediction: Prediction) -> Plan:
     """The plan with as many micro-batches as can be drawn; chunks take turns over whole rounds."""
-    each = prediction.ops * plan.pipe / plan.micro_batches
-    unit = plan.pipe if plan.interleave > 1 else 1
-    count = max(int(min(MOST_OPS, MOST_SPANS * plan.pipe) / each) // unit, 1) * unit
+    each = prediction.ops * plan.pp / plan.micro_batches
+    unit = plan.pp if plan.vpp > 1 else 1
+    count = max(int(min(MOST_OPS, MOST_SPANS * plan.pp) / each) // unit, 1) * unit
     return plan if count >= plan.micro_batches else plan.with_micro_batches(count)

@@ -16,12 +16,12 @@ FILE = "from"
 FIRST, LAST = ("model", "devices", "machine"), ("batch", FILE)
 HOW = ("stack", "placement", "compute")
 PLANS = 3  # the rank of a plan's parts
-FOLLOWS = ("data", *LAST)  # left out where the keys before tell all answers apart
+FOLLOWS = ("dp", *LAST)  # left out where the keys before tell all answers apart
 PLAN = tuple(field.name for field in fields(Plan))
 USUAL = {
     field.name: str(field.default).lower()
     for field in fields(Plan)
-    if isinstance(field.default, bool | str) or field.name in ("zero", "pipe", "interleave")
+    if isinstance(field.default, bool | str) or field.name in ("zero", "pp", "vpp")
 }
 
 

@@ -41,7 +41,7 @@ COMPUTE_SORTS = ("matmul", "attention", "elementwise", "optimizer")
 def sort_of(op: Op) -> str:
     """Under which look an op is drawn: a sort of compute, or its axes."""
     if op.communicates:
-        return "+".join(op.axes) or "pipe"
+        return "+".join(op.axes) or "pp"
     if op.block == STEP:
         return "optimizer"
     if op.kind in MATMULS:
@@ -96,10 +96,10 @@ def looks_of(sorts: Sequence[str]) -> dict[tuple[str, str], str]:
 
 
 def _words(sorts: Sequence[str]) -> str:
-    """What a patch stands for: `matmul`, `collectives over z, z+data`."""
+    """What a patch stands for: `matmul`, `collectives over z, z+dp`."""
     if sorts[0] in COMPUTE_SORTS:
         return sorts[0]
-    return "between stages" if "pipe" in sorts else f"collectives over {', '.join(sorts)}"
+    return "between stages" if "pp" in sorts else f"collectives over {', '.join(sorts)}"
 
 
 def binned(axes: Axes, track: Track, streams: Sequence[str], step_s: float, unit: float) -> None:

@@ -27,11 +27,11 @@ LOOKS = {
     "attention": (SKY, ".."),
     "elementwise": (GREEN, "\\\\\\"),
     "optimizer": (YELLOW, "---"),
-    "x": (ORANGE, "///"),
+    "tp": (ORANGE, "///"),
     "y": (RED, "xxx"),
     "z": (PINK, "|||"),
-    "data": (GREY, "+++"),
-    "pipe": (PALE, "oo"),
+    "dp": (GREY, "+++"),
+    "pp": (PALE, "oo"),
     "host": (GREEN, "oo"),
     "idle": ("#FFFFFF", ""),
     "other": (BLACK, ""),
@@ -150,10 +150,10 @@ def _scaled(value: float) -> str:
 
 def look_of(axes: str) -> tuple[str, str]:
     """Colour and hatch of communication over some axes: those of the outermost axis."""
-    named = [axis for axis in ("data", "z", "y", "x", "pipe") if axis in axes.split("+")]
+    named = [axis for axis in ("dp", "z", "y", "tp", "pp") if axis in axes.split("+")]
     if not named and axes in LOOKS:
         return LOOKS[axes]
-    return LOOKS[named[0]] if named else LOOKS["pipe" if axes == "ends" else "other"]
+    return LOOKS[named[0]] if named else LOOKS["pp" if axes == "ends" else "other"]
 
 
 def as_svg(figure: Figure, prefix: str) -> str:

@@ -26,7 +26,7 @@ def _section(found: Calendar, number: int) -> Section:
     rows = [
         ("start", found.start),
         ("end", middle),
-        ("8 of 10 such runs end", f"{low} to {high}"),
+        ("80 % range of the end", f"{low} to {high}"),
         ("expected run, by formulas", f"{found.expected_s / DAY_S:,.1f} days"),
         ("effective training time", percent(found.effective_share)),
         ("training between saves", f"{found.interval_s / 60:,.1f} minutes"),

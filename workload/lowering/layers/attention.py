@@ -74,7 +74,7 @@ def backward(b: Builder, core: Core, grad: str) -> str:
         more, shape["first"] = [core.sinks, *old], b.starts
     if b.plan.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
-    elif b.plan.context > 1:
+    elif b.plan.cp > 1:
         saved = core.qkv, core.context, *core.inner
         context_parallel.backward(b, saved, grad, out, shape, (more, also))
     else:
@@ -90,9 +90,9 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     shape = shape_of(b, place)
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
-    if b.plan.context > 1:
+    if b.plan.cp > 1:
         return Core(qkv, *context_parallel.forward(b, qkv, shape, sinks), place, sinks=sinks)
-    context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.x))
+    context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.tp))
     lse_shape = core_shape.sums_shape(shape, b.rows)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
     b.op(
@@ -124,7 +124,7 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
 
     A flash kernel drops probabilities itself, so it must know of their place.
     """
-    gpt, x = b.gpt, b.grid.x
+    gpt, x = b.gpt, b.grid.tp
     shape: dict[str, Any] = {
         "heads": gpt.heads // x,
         "kv_heads": gpt.key_heads // x,

@@ -16,7 +16,7 @@ come home with the last step. After the first step, half of the square of querie
 of the mask: all queries with the half of the keys of earlier ranks, or half of the queries with all
 keys of later ones.
 With `context_heads` so many neighbours first trade rows of all heads for more rows of some, and the
-ring goes over the others ("outer_context"): neighbours have together the chunks of one of these.
+ring goes over the others ("outer_cp"): neighbours have together the chunks of one of these.
 Source: Liu et al. (Ring Attention, 2310.01889); NVIDIA/TransformerEngine,
 attention/dot_product_attention/context_parallel.py, AttnFuncWithCPAndKVP2P (both: its "a2a+p2p").
 Sinks are one more key of a query, in the first step. Windows and documents leave out steps without
@@ -84,7 +84,7 @@ def backward(
 
 def _outer(b: Builder, shape: Shape) -> Shape:
     """The core of some heads, on the rows of all neighbours that traded them."""
-    return {**ulysses.of_core(b, shape, ("inner_context",)), "over": ("outer_context",)}
+    return {**ulysses.of_core(b, shape, ("inner_cp",)), "over": ("outer_cp",)}
 
 
 def _meeting(b: Builder, qkv: str, shape: Shape, sinks: str) -> list[str]:
@@ -210,7 +210,7 @@ def _outputs(b: Builder, qkv: str, shape: Shape, name: str) -> list[str]:
     """Declare a context and its log-sum-exp."""
     rows = b.buffers[qkv].shape[0]
     context = b.tensor(f"{name}.o", (rows, core_shape.context_width(shape)))
-    sequences = b.plan.micro_batch
+    sequences = b.plan.mbs
     lse_shape = (sequences, shape["heads"], rows // sequences)
     return [context, b.tensor(f"{name}.lse", lse_shape, b.wide)]
 
@@ -218,7 +218,7 @@ def _outputs(b: Builder, qkv: str, shape: Shape, name: str) -> list[str]:
 def _steps(b: Builder, qkv: str, shape: Shape, factor: int) -> list[Shape]:
     """The same for each step of a ring, whose keys are a rank's; nothing for one that has none that
     any query sees."""
-    tokens = b.buffers[qkv].shape[0] // b.plan.micro_batch
+    tokens = b.buffers[qkv].shape[0] // b.plan.mbs
     count = int(b.grid.size(*_axes(b, shape)))
     if not ring_steps.is_limited(shape):
         own = {"sequence": tokens}
@@ -240,7 +240,7 @@ def _work(b: Builder, qkv: str, shape: Shape, factor: int) -> Shape:
     """The FLOPs of queries with all keys at hand of their sequences, and how they are done."""
     rows = b.buffers[qkv].shape[0]
     flops = factor * core_shape.products_flops(shape, rows)
-    how: Shape = {"context": b.plan.context_kind, "sequences": b.plan.micro_batch}
+    how: Shape = {"context": b.plan.context_kind, "sequences": b.plan.mbs}
     if ring_steps.is_limited(shape):
         how[QUERIES] = rows * shape["heads"]
     if "documents" in shape and b.plan.context_kind == "all_gather":

@@ -20,7 +20,7 @@ def how(b: Builder, place: str) -> dict[str, Any]:
     if not b.gpt.dropout:
         return {}
     known = {"rate": b.gpt.dropout, "place": place, "rows": b.rows}
-    return known | ({"sequence": b.gpt.sequence} if b.plan.context > 1 else {})
+    return known | ({"sequence": b.gpt.sequence} if b.plan.cp > 1 else {})
 
 
 def forward(b: Builder, name: str, place: str, source: str, out: str = "") -> str:

@@ -45,9 +45,9 @@ def mask(b: Builder, targets: str) -> list[str]:
 
 def _before(b: Builder) -> list[str]:
     """Declare the targets in front of each chunk that a rank has of a sequence, if it is split."""
-    if b.plan.context == 1:
+    if b.plan.cp == 1:
         return []
-    shape = (b.plan.micro_batch, CHUNKS, b.gpt.goldfish_h)
+    shape = (b.plan.mbs, CHUNKS, b.gpt.goldfish_h)
     return [b.inputs(BEFORE, shape, b.grid.parts_of("vocabulary"))]
 
 

@@ -123,7 +123,7 @@ def backward(b: Builder, owner: Part, saved: Saved, source: str, grad: str, *, h
     """
     every = linears(b)
     weights = saved.weights if held else dict.fromkeys(saved.weights, "")
-    up = [b.tensor(f"{n}.do", (b.rows, every[n].n // b.grid.x)) for n in ("q_up", "kv_up")]
+    up = [b.tensor(f"{n}.do", (b.rows, every[n].n // b.grid.tp)) for n in ("q_up", "kv_up")]
     positions = b.tensor("kv.positions.grad", (b.rows, b.gpt.rope_width))
     b.op("latent.qkv.grad", "latent_qkv_grad", [grad], [*up, positions], **how(b))
     positions = rows.reduce(b, "kv.positions.grad.reduce", positions, *b.shards_of("heads"))

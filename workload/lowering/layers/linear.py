@@ -47,12 +47,12 @@ class Linear:
     @property
     def k_axis(self) -> str:
         """The axis that splits the input width; the forward all-reduce runs over it."""
-        return "x" if self.transposed else "y"
+        return "tp" if self.transposed else "y"
 
     @property
     def n_axis(self) -> str:
         """The axis that splits the output width; the backward all-reduce runs over it."""
-        return "y" if self.transposed else "x"
+        return "y" if self.transposed else "tp"
 
 
 def declare(b: Builder, linear: Linear, owner: Part) -> None:

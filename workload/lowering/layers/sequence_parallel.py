@@ -14,7 +14,7 @@ from workload.lowering.builder import Builder
 
 def parts(b: Builder) -> int:
     """Over how many ranks the rows of the residual stream are split."""
-    return b.grid.parts_of("rows") if b.plan.sequence_parallel else 1
+    return b.grid.parts_of("rows") if b.plan.sp else 1
 
 
 def gather(b: Builder, name: str, part: str, purpose: str = "") -> str:

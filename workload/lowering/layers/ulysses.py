@@ -95,7 +95,7 @@ def _sent(
 
 
 def _how(b: Builder, bands: tuple[int, ...]) -> Shape:
-    return {"bands": bands, "sequences": b.plan.micro_batch}
+    return {"bands": bands, "sequences": b.plan.mbs}
 
 
 def _work(b: Builder, own: Shape, rows: int, factor: int) -> Shape:

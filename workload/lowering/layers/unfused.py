@@ -39,7 +39,7 @@ def forward(b: Builder, place: str, qkv: str, shape: Shape) -> tuple[str, tuple[
     if b.gpt.dropout:
         kept = b.tensor(f"{name}.dropout.o", _square(b, shape))
         mask = dropout.forward(b, name, place, probabilities, kept)
-    context = b.tensor(f"{name}.o", (b.rows, b.gpt.context_width // b.grid.x))
+    context = b.tensor(f"{name}.o", (b.rows, b.gpt.context_width // b.grid.tp))
     _product(b, name, "context", (kept, qkv, context), shape)
     return context, (probabilities, kept, mask)
 
@@ -74,7 +74,7 @@ def _product(b: Builder, name: str, step: str, tensors: tuple[str, str, str], sh
         "keys": ("TN", s, d, rows),
         "values": ("TN", s, v, rows),
     }[operands[2]]
-    count = b.plan.micro_batch * keys
+    count = b.plan.mbs * keys
     *reads, write = tensors
     b.op(
         f"{name}.{step}",
@@ -96,4 +96,4 @@ def _product(b: Builder, name: str, step: str, tensors: tuple[str, str, str], sh
 
 
 def _square(b: Builder, shape: Shape) -> tuple[int, int, int, int]:
-    return (b.plan.micro_batch, shape["heads"], shape["sequence"], shape["sequence"])
+    return (b.plan.mbs, shape["heads"], shape["sequence"], shape["sequence"])

@@ -216,9 +216,9 @@ def _behind(b: Builder) -> list[str]:
 
     Not modelled: Megatron-Core sends them from rank to rank (roll_tensor).
     """
-    if b.plan.context == 1:
+    if b.plan.cp == 1:
         return []
-    shape = (b.plan.micro_batch, goldfish.CHUNKS, b.gpt.mtp_layers)
+    shape = (b.plan.mbs, goldfish.CHUNKS, b.gpt.mtp_layers)
     return [b.inputs(BEHIND, shape, b.grid.parts_of("vocabulary"))]
 
 

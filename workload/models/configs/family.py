@@ -104,13 +104,11 @@ def family_of(
         remark = [f"architectures has {first}, and the family is read as model_type has it"]
     if layers := _lacking(document, found, tables):
         raise ModelError(
-            f"{origin}: the family {shown(named)} is refused: it needs {layers}, which is not "
-            f"modelled{_preset(document, found)}"
+            f"{origin}: simgpt cannot read the family {shown(named)}: it needs {layers}, which is "
+            f"not modelled{_preset(document, found)}"
         )
     if found in tables["other"]["families"]:
-        raise ModelError(
-            f"{origin}: the family {found} is refused: it is not a decoder-only transformer"
-        )
+        raise ModelError(f"{origin}: {shown(found)} is not decoder-only, so simgpt cannot model it")
     if found not in rows and of_class:
         found, remark = of_class, of_its_class
     if found not in rows:

@@ -23,8 +23,8 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     if not gpt.pattern:
         return
     has = f"{gpt.name}'s pattern"
-    if plan.context > 1:
-        yield f"context={plan.context} splits sequences, which {has} does not know; use context=1"
+    if plan.cp > 1:
+        yield f"cp={plan.cp} splits sequences, which {has} does not know; use cp=1"
     if plan.matmul_forms != "plain":
         yield f"matmul_forms={plan.matmul_forms} are found on one layer for all, unlike {has}"
     if plan.optimizer not in KNOWN_RULES or rule_of(plan.optimizer).zeroth_order:

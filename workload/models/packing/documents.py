@@ -44,7 +44,7 @@ def lengths(text: str) -> tuple[int, ...]:
         run = _RUN.fullmatch(word)
         if run is None:
             raise ModelError(
-                f"documents={shown(text)}: {shown(word)} is no length of a document; write them "
+                f"documents={shown(text)}: {shown(word)} is not a length of a document; write them "
                 "as in 4096+2x2048"
             )
         count = int(run[1] or 1)

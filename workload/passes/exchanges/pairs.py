@@ -26,19 +26,19 @@ WHOLE = ("1f1b", "gpipe")  # those whose backward passes are not split
 
 def exchanges_refusal(plan: Plan) -> str:
     """Why all-to-alls cannot run beside what a plan's `overlap` names; "" where they can."""
-    chunks = plan.schedule == "1f1b" and (plan.pipe == 1) == (plan.interleave == 1)
-    if "a2a" in plan.overlap and (plan.expert == 1 or not (chunks or plan.schedule in IN_V)):
+    chunks = plan.schedule == "1f1b" and (plan.pp == 1) == (plan.vpp == 1)
+    if "a2a" in plan.overlap and (plan.ep == 1 or not (chunks or plan.schedule in IN_V)):
         return (
             "overlap=a2a lets two micro-batches of one stage take turns at experts' all-to-alls: "
-            "it needs expert > 1 and schedule=1f1b, with interleave > 1 if pipe > 1, or "
-            f"schedule=dualpipe-v or dualpipe, not expert={plan.expert}, pipe={plan.pipe}, "
-            f"interleave={plan.interleave} and schedule={plan.schedule}"
+            "it needs ep > 1 and schedule=1f1b, with vpp > 1 if pp > 1, or "
+            f"schedule=dualpipe-v or dualpipe, not ep={plan.ep}, pp={plan.pp}, "
+            f"vpp={plan.vpp} and schedule={plan.schedule}"
         )
-    if "wgrad" in plan.overlap and (plan.expert == 1 or plan.schedule not in WHOLE):
+    if "wgrad" in plan.overlap and (plan.ep == 1 or plan.schedule not in WHOLE):
         return (
             "overlap=wgrad puts gradients of weights off until the next all-to-all of experts: it "
-            "needs expert > 1 and backward passes that are not split, "
-            f"schedule={' or '.join(WHOLE)}, not expert={plan.expert} and schedule={plan.schedule}"
+            "needs ep > 1 and backward passes that are not split, "
+            f"schedule={' or '.join(WHOLE)}, not ep={plan.ep} and schedule={plan.schedule}"
         )
     return ""
 

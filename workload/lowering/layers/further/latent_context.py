@@ -71,10 +71,10 @@ def _keys(b: Builder, owner: Part, led: latent.Saved, label: str, weight: str) -
     part = rows.gather(b, f"{label}.rows", led.keys[1])
     latents = _gathered(b, f"{label}.latents", part)
     positions = _gathered(b, f"{label}.positions", led.positions)
-    weight = weight or linear.gather(b, label, f"{owner}.kv_up.w", (own.k, own.n // b.grid.x))
+    weight = weight or linear.gather(b, label, f"{owner}.kv_up.w", (own.k, own.n // b.grid.tp))
     count, shape = b.buffers[latents].shape[0], attention.shape_of(b)
-    up = b.tensor(f"{label}.o", (count, own.n // b.grid.x))
-    _matmul(b, f"{label}.matmul", [latents, weight], up, "NN", (count, own.n // b.grid.x, own.k))
+    up = b.tensor(f"{label}.o", (count, own.n // b.grid.tp))
+    _matmul(b, f"{label}.matmul", [latents, weight], up, "NN", (count, own.n // b.grid.tp, own.k))
     keys = b.tensor(f"{label}.keys", (count, sum(core_shape.bands(shape)[1:])))
     b.op(f"{label}.keys", "latent_keys", [up, positions], [keys], **latent.how(b))
     return keys, latents, weight
@@ -84,7 +84,7 @@ def _led_down(b: Builder, owner: Part, latents: str, weight: str, grad: str) -> 
     """Emit the gradients of what led up from those of all keys and values; returns a rank's rows of
     those of the compressed numbers and of the positions' part, of its heads alone."""
     own, parameter = latent.linears(b)["kv_up"], f"{owner}.kv_up.w"
-    count, n = b.buffers[grad].shape[0], own.n // b.grid.x
+    count, n = b.buffers[grad].shape[0], own.n // b.grid.tp
     up = b.tensor("kv_up.do", (count, n))
     positions = b.tensor("kv.positions.all.grad", (count, b.gpt.rope_width))
     b.op("latent.keys.grad", "latent_keys_grad", [grad], [up, positions], **latent.how(b))

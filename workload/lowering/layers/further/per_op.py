@@ -86,7 +86,7 @@ def _bands(b: Builder) -> dict[str, tuple[int, ...]]:
     """The widths on a rank of the products that an op of a label stands for; the linears of latent
     attention are one product each, those down whole on every rank."""
     of_latent = latent.linears(b).items() if b.gpt.kv_rank else ()
-    found = {name: (each.n // (1 if name in COPIED else b.grid.x),) for name, each in of_latent}
+    found = {name: (each.n // (1 if name in COPIED else b.grid.tp),) for name, each in of_latent}
     others = [*layer.linears(b).values(), *(experts.linears(b).values() if b.gpt.experts else ())]
     for each in others:
         parts = b.grid.size(each.n_axis)

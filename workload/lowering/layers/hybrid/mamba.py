@@ -78,11 +78,11 @@ def forward(
     """Emit the mixer on the rows `normed`; returns the output's name and what is kept."""
     made, weights["in_proj"] = linear.forward(b, linears(b)["in_proj"], owner, normed)
     convolved = _convolve(b, owner, "conv", made)
-    how, columns = shape_of(b), counts.inner(b.gpt) // b.grid.x
+    how, columns = shape_of(b), counts.inner(b.gpt) // b.grid.tp
     scanned, gated = (b.tensor(f"ssd.{each}", (b.rows, columns)) for each in ("o", "gated"))
     reads = [convolved, made, *(f"{owner}.{each}.w" for each in OF_HEADS)]
     nbytes = _scan_bytes(b, reads, scanned) + b.nbytes(gated)
-    flops = counts.scan_flops(b.gpt) * b.rows // b.grid.x
+    flops = counts.scan_flops(b.gpt) * b.rows // b.grid.tp
     about: dict[str, Any] = {"flops": flops, "replicas": b.grid.y, "nbytes": nbytes}
     b.op("ssd", "ssd", reads, [scanned, gated], **about, **how)
     out, stats = b.tensor(f"{NORM}.o", (b.rows, columns)), _stats(b)
@@ -110,7 +110,7 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     columns = b.nbytes(saved.scanned)
     nbytes = _scan_bytes(b, reads[1:3], saved.scanned, 2) + b.nbytes(of_convolved) + columns
     nbytes += sum(map(b.nbytes, (*heads, *old, *new)))
-    about: dict[str, Any] = {"flops": 2 * counts.scan_flops(b.gpt) * b.rows // b.grid.x}
+    about: dict[str, Any] = {"flops": 2 * counts.scan_flops(b.gpt) * b.rows // b.grid.tp}
     about |= {"replicas": b.grid.y, "nbytes": nbytes, "first": b.starts, **shape_of(b)}
     b.op("ssd.grad", "ssd_grad", reads + old, [of_convolved, of_made, *new], **about)
     taps = [f"{owner}.{each}" for each in OF_TAPS]
@@ -125,7 +125,7 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
 def shape_of(b: Builder) -> dict[str, Any]:
     """One rank's heads and groups, the width of a head, its states, the tokens of a chunk and of a
     sequence, and the rows."""
-    gpt, x = b.gpt, b.grid.x
+    gpt, x = b.gpt, b.grid.tp
     shape = {"heads": gpt.ssm_heads // x, "groups": gpt.ssm_groups // x, "width": gpt.ssm_width}
     chunk = {"state": gpt.ssm_state, "chunk": counts.chunk_of(gpt), "sequence": gpt.sequence}
     return {**shape, **chunk, "rows": b.rows}
@@ -133,7 +133,7 @@ def shape_of(b: Builder) -> dict[str, Any]:
 
 def _convolve(b: Builder, owner: Part, label: str, made: str) -> str:
     """Emit the convolution of x, B and C and its SiLU; returns the output's name."""
-    out = b.tensor(f"{label}.o", (b.rows, sum(counts.conv_bands(b.gpt)) // b.grid.x))
+    out = b.tensor(f"{label}.o", (b.rows, sum(counts.conv_bands(b.gpt)) // b.grid.tp))
     taps = [f"{owner}.{each}" for each in OF_TAPS]
     nbytes = 2 * b.nbytes(out) + sum(map(b.nbytes, taps))
     b.op(label, "ssd_conv", [made, *taps], [out], nbytes=nbytes, **shape_of(b))
@@ -145,7 +145,7 @@ def _scan_bytes(b: Builder, reads: list[str], scanned: str, times: int = 1) -> i
     linear's output z and dt alone, and its own output. With `times` 2 the gradient's: dt and z are
     read, and their gradients written."""
     convolved, _, *heads = reads
-    steps = b.rows * b.gpt.ssm_heads // b.grid.x * b.item_bytes()
+    steps = b.rows * b.gpt.ssm_heads // b.grid.tp * b.item_bytes()
     own = b.nbytes(convolved) + b.nbytes(scanned) + sum(map(b.nbytes, heads))
     return own + times * (steps + b.nbytes(scanned))
 
@@ -162,7 +162,7 @@ def _norm_grad(b: Builder, owner: Part, saved: Saved, grad: str) -> None:
 
 
 def _stats(b: Builder) -> str:
-    return b.tensor(f"{NORM}.stats", (1, b.rows * b.gpt.ssm_groups // b.grid.x), b.wide)
+    return b.tensor(f"{NORM}.stats", (1, b.rows * b.gpt.ssm_groups // b.grid.tp), b.wide)
 
 
 def _linear_grad(

@@ -35,7 +35,7 @@ def declare(b: Builder, owner: Part) -> None:
         return
     name, shape = bias_of(owner), (b.gpt.experts,)
     b.layouts[name] = Layout(shape, shape, ((),), starts=ZEROS)
-    copies = b.grid.ranks // b.grid.pipe * b.copies
+    copies = b.grid.ranks // b.grid.pp * b.copies
     held = Buffer(name, shape, b.wide, "parameters", True, copies, name, owner)
     b.add(held)
     b.add(replace(held, name=_counts(owner), role="workspace", parameter=""))
@@ -120,12 +120,12 @@ def _old(name: str, first: bool) -> list[str]:
 
 def _runs(b: Builder) -> int:
     """How many runs of tokens a micro-batch of a rank has."""
-    return b.plan.micro_batch if b.gpt.balance_over == moe.SEQUENCE else 1
+    return b.plan.mbs if b.gpt.balance_over == moe.SEQUENCE else 1
 
 
 def _how(b: Builder) -> dict[str, Any]:
     """The numbers of a loss; on each of `parts` ranks that share runs stands one part of it."""
-    gpt, rank = b.gpt, b.plan.micro_batch * b.gpt.sequence
+    gpt, rank = b.gpt, b.plan.mbs * b.gpt.sequence
     return {
         "router": gpt.router,
         "runs": _runs(b),

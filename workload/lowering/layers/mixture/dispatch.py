@@ -68,7 +68,7 @@ def _all_to_all(
     own, count = b.buffers[sent], b.buffers[routed.order].shape[0]
     counted = routed.counts if there and is_ragged(b) else ""
     if counted:
-        count = most_rows(b.gpt, b.block.part.layer, count, b.plan.expert)
+        count = most_rows(b.gpt, b.block.part.layer, count, b.plan.ep)
     arrived = b.tensor(f"{label}.arrived", (count, *own.shape[1:]), own.dtype, rows_of=counted)
     axes = b.expert_axes
     operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
@@ -100,12 +100,12 @@ def moved(
 
 def local_experts(b: Builder) -> int:
     """How many experts of a layer a rank holds."""
-    return b.gpt.experts // b.plan.expert
+    return b.gpt.experts // b.plan.ep
 
 
 def is_apart(b: Builder) -> bool:
     """Whether rows are sent to ranks that hold different experts."""
-    return b.plan.expert > 1 and b.plan.dispatcher != ALL_GATHER
+    return b.plan.ep > 1 and b.plan.dispatcher != ALL_GATHER
 
 
 def is_ragged(b: Builder) -> bool:

@@ -284,7 +284,7 @@ def _grouped(
 def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
     """The axes that split input and output width of an expert's linear."""
     first, second = (
-        b.expert_tensor_axes if axis == "x" else (axis,) for axis in (own.k_axis, own.n_axis)
+        b.expert_tensor_axes if axis == "tp" else (axis,) for axis in (own.k_axis, own.n_axis)
     )
     return first, second
 

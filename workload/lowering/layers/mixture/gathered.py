@@ -37,7 +37,7 @@ def own_places(b: Builder, chosen: str) -> tuple[str, str]:
     with b.within(COUNTING):
         b.op("dispatch.counts", "count_own", [every], [counts], **how)
     sent = b.buffers[chosen].shape[0] * b.gpt.topk
-    expected = most_rows(b.gpt, b.block.part.layer, sent, b.plan.expert)
+    expected = most_rows(b.gpt, b.block.part.layer, sent, b.plan.ep)
     order = b.tensor("dispatch.order", (expected,), "int64", rows_of=counts)
     with b.within(COUNTING):
         b.op("dispatch.places", OWN_PLACES, [every], [order], places=0, **how)
@@ -108,7 +108,7 @@ def _summed(
     """Emit what own experts give all tokens, and its sum over ranks, of which each keeps a part of
     this shape."""
     dtype, (tokens, *columns) = b.buffers[rows].dtype, shape
-    name, every = f"{label}.{kind}", (tokens * b.plan.expert, *columns)
+    name, every = f"{label}.{kind}", (tokens * b.plan.ep, *columns)
     total = b.tensor(name, every, dtype, role="gathered")
     b.op(name, kind, [rows, routed.order], [total], topk=b.gpt.topk)
     part = b.tensor(f"{label}.o", shape, dtype)
@@ -121,7 +121,7 @@ def _gather(b: Builder, label: str, part: str, purpose: str = EXPERT_DISPATCH) -
     """Emit the gather of all ranks' parts."""
     own = b.buffers[part]
     first, *rest = own.shape
-    whole = b.tensor(f"{label}.o", (first * b.plan.expert, *rest), own.dtype, role="gathered")
+    whole = b.tensor(f"{label}.o", (first * b.plan.ep, *rest), own.dtype, role="gathered")
     axes = b.expert_axes
     b.collective(f"{label}.gather", "all_gather", [part], [whole], *axes, purpose=purpose)
     return whole

@@ -13,7 +13,7 @@ from workload.lowering.builder import Builder
 
 def gathered_over(b: Builder) -> Axes:
     """The axes whose ranks hold parts of the same experts and have rows of their own."""
-    alike = () if b.plan.sequence_parallel else b.shards_of("rows")
+    alike = () if b.plan.sp else b.shards_of("rows")
     axes = tuple(axis for axis in b.expert_tensor_axes if axis not in alike)
     return axes if b.grid.size(*axes) > 1 else ()
 
