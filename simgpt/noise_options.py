@@ -103,7 +103,7 @@ def noise_asked(how: Mapping[str, Any], machine: Machine) -> NoiseQuestion | Non
     jitter, slow, spread = (how[key] for key in KEYS[:3])
     if how["samples"] is None and jitter is None and slow is None and spread is None:
         if how["seed"] is not None:
-            raise click.UsageError("--seed goes with --noise, --slow, --spread or --samples")
+            raise click.UsageError("--seed needs --noise, --slow, --spread or --samples")
         return None
     from simulator.noise.noise import Noise
 
@@ -125,7 +125,7 @@ def refuse(how: Mapping[str, Any], option: str) -> None:
     """Refuse the options beside one that they do not go with."""
     given = [key for key in KEYS if how[key] is not None]
     if given:
-        raise click.UsageError(f"{option} does not go with --{given[0]}")
+        raise click.UsageError(f"{option} cannot be combined with --{given[0]}")
 
 
 def slowest_already(machine: Machine) -> str:

@@ -83,7 +83,7 @@ def _longest(cells: Sequence[str]) -> int:
 def _words(text: str) -> list[str]:
     """What a line may end with: words and what follows them, a plan's keys one by one.
 
-    >>> _words("on 32,768 devices, x=1,y=2")
+    >>> _words("on 32,768 devices, tp=1,y=2")
     ['on ', '32,768 ', 'devices, ', 'tp=1,', 'y=2', '']
     """
     return re.findall(r"(?:[^ ,]|(?<=\d),(?=\d))*[ ,]*", text)

@@ -72,5 +72,5 @@ def test_the_notebook_shows_what_its_cells_give() -> None:
         notebook = again
     assert compared(again) == compared(notebook)
     kinds = {kind for cell in notebook["cells"] for out in cell.get("outputs", ())
-             for kind in out["dp"]}  # fmt: skip
+             for kind in out["data"]}  # fmt: skip
     assert {"text/plain", "text/html", "image/png"} <= kinds

@@ -246,7 +246,7 @@ def _overlap(value: Any) -> tuple[str, ...]:
     return tuple(switch for switch in EVERY if switch in words)
 
 
-def _sizes_that_do(sizes: Mapping[str, int], devices: int) -> str:
+def _sizes_that_do(sizes: dict[str, int], devices: int) -> str:
     """A hint at the nearest sizes of one axis with which all together divide the devices."""
     for axis, size in reversed(sizes.items()):
         left, rest = divmod(devices, prod(sizes.values()) // max(size, 1))

@@ -126,7 +126,8 @@ def check(how: dict[str, Any]) -> None:
         raise click.UsageError("--walltime and --queue-wait go together")
     if how["repair"] is not None and (how["spares"] is None or how["walltime"] is not None):
         raise click.UsageError(
-            "--repair goes with --spares and without --walltime, whose next job has whole nodes"
+            "--repair needs --spares and does not support --walltime, whose next job has whole "
+            "nodes"
         )
     if how["spares"] is not None and how["repair"] is None and how["walltime"] is None:
         raise click.UsageError("--spares needs --repair, after which a broken node is back")

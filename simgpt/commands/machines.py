@@ -40,7 +40,9 @@ def command(
     value, with its source, and can be changed.
     """
     if as_toml and (name is None or as_json):
-        raise click.UsageError("--toml needs the NAME of a machine, and goes without --json")
+        raise click.UsageError(
+            "--toml needs the NAME of a machine, and cannot be combined with --json"
+        )
     if name is None and figure is not None:
         raise click.UsageError("--figure needs the NAME of a machine")
     if name is None:

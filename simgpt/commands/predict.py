@@ -219,7 +219,7 @@ def _sweep(
     from simgpt.studies.sweep_rows import sweep
 
     if how["trace"] is not None or how["compute"] != "machine":
-        raise click.UsageError("--sweep goes with neither --trace nor --compute")
+        raise click.UsageError("--sweep cannot be combined with --trace or --compute")
     noise_options.refuse(how, "--sweep")
     if how["engine"] is not None:
         raise click.UsageError("--sweep takes its engine from SIMGPT_ENGINE, as its workers do")

@@ -195,7 +195,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         options.answer(text, record | asked(model, machine, how), as_json=as_json, output=output)
         return
     if how["exhaustive"] and how["workers"] is not None:
-        raise click.UsageError("--exhaustive goes without --workers")
+        raise click.UsageError("--exhaustive cannot be combined with --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
         problem, state, fronts, families, faster = _answered(problem, given, patience, how)
     remarks = [*assumed_of_parts(machine, built), *in_segments(built, how["devices"])]
@@ -264,7 +264,7 @@ def _alone(how: dict[str, Any]) -> None:
     ]
     if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
         raise click.UsageError(
-            "--rank-by axonn goes with none of --exhaustive, --memory-front, --families, "
+            "--rank-by axonn cannot be combined with --exhaustive, --memory-front, --families, "
             "--also-devices, --split-sequences, --also, --time-limit, --workers, --gap, --anchor, "
             "--objective and --stack"
         )

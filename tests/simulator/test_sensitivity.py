@@ -193,7 +193,7 @@ def test_a_share_near_one_rises_no_further_than_its_range() -> None:
 def test_neighbours_are_legal_plans_on_as_many_devices_that_differ_in_what_they_say() -> None:
     plan = parse_plan("tp=2,z=2,dp=2,mbs=2", batch=16)
     found = dict(neighbours(TINY, plan))
-    assert found["tp=1, z=4"] == parse_plan("z=4,dp=2,mbs=2", batch=16)
+    assert found["x=1, z=4"] == parse_plan("z=4,dp=2,mbs=2", batch=16)
     assert found["mbs=4"].mbs == 4
     assert found["z=1, pp=2"].pp == 2
     assert {other.grid.ranks for other in found.values()} == {8}

@@ -91,9 +91,9 @@ def test_the_file_says_which_pace_its_rows_choose_today() -> None:
     rows = [run for run in read_runs() if is_chosen(run.id)]
     chosen = chosen_paces(predict_runs(rows, lambda _: None))
     pace, others = chosen.pop(ALL), chosen.values()
-    said = f"{pace:.2f} on the nine sources of today, {min(others):.2f} to {max(others):.2f} with"
+    left_out = f"{min(others):.2f} to {max(others):.2f} with"
+    said = f"{pace:.2f} on the {len(chosen)} sources of today, {left_out}"
     text = (resources.files("simulator") / "stacks" / "usual.toml").read_text(encoding="utf-8")
-    assert len(chosen) == 9
     assert said in " ".join(text.replace("#", " ").split())
 
 

@@ -148,7 +148,7 @@ def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
     """The linears of latent columns read and write whole rows of the stream."""
     has = f"{gpt.name}'s expert_latent={gpt.expert_latent}"
     if plan.y > 1:
-        raise PlanCannotRunError(f"y={plan.y} goes without {has}; use y=1")
+        raise PlanCannotRunError(f"y={plan.y} does not support {has}; use y=1")
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:

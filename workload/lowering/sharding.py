@@ -75,6 +75,6 @@ def _whole(axis: str) -> str:
     """The axis that one is a part of, or itself.
 
     >>> _whole("outer_tp"), _whole("edp"), _whole("z")
-    ('x', 'data', 'z')
+    ('tp', 'dp', 'z')
     """
     return PART_OF.get(axis, axis.removeprefix("outer_"))

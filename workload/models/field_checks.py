@@ -26,18 +26,18 @@ def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
     if gpt.qkv_bias and gpt.biases:
         yield "qkv_bias=true says nothing more than biases=true; give biases=false with it"
     if gpt.qk_norm and gpt.norm != "rmsnorm":
-        yield f"qk_norm=true is an RMSNorm, and goes with norm=rmsnorm, not {gpt.norm}"
+        yield f"qk_norm=true is an RMSNorm and needs norm=rmsnorm, not {gpt.norm}"
     if not 0 < gpt.norm_eps < 1:
         yield f"norm_eps={gpt.norm_eps:g} must be above 0 and below 1"
     if gpt.rope_scaling != PLAIN and gpt.positions != "rope":
-        yield f"rope_scaling={gpt.rope_scaling} goes with positions=rope, not {gpt.positions}"
+        yield f"rope_scaling={gpt.rope_scaling} needs positions=rope, not {gpt.positions}"
     try:
         scaling = scaling_of(gpt.rope_scaling)
     except ModelError as error:
         yield str(error)
     else:
         if scaling is not None and scaling.mscale_all_dim and not gpt.kv_rank:
-            yield f"rope_scaling={gpt.rope_scaling}: mscale_all_dim goes with kv_rank"
+            yield f"rope_scaling={gpt.rope_scaling}: mscale_all_dim needs kv_rank"
     if gpt.goldfish_k:
         yield from _wrong_goldfish(gpt, most)
     for part in (moe, latent_attention, windows, mtp, pattern):

@@ -49,10 +49,14 @@ def refusals(gpt: GPT) -> list[str]:
     if not gpt.rope_width or gpt.rope_width % 2:
         found.append(f"kv_rank={gpt.kv_rank} needs an even rope_width, not {gpt.rope_width}")
     if gpt.kv_heads not in (0, gpt.heads):
-        found.append(f"kv_heads={gpt.kv_heads} goes without kv_rank: each head has its own keys")
+        found.append(
+            f"kv_heads={gpt.kv_heads} cannot be combined with kv_rank: each head has its own keys"
+        )
     for key in ("qkv_bias", "qk_norm"):
         if getattr(gpt, key):
-            found.append(f"{key}=true goes without kv_rank: there is no linear of all three")
+            found.append(
+                f"{key}=true cannot be combined with kv_rank: there is no linear of all three"
+            )
     if gpt.biases:
         found.append("linears of latent attention have no biases here; give biases=false")
     return found

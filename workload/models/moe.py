@@ -128,7 +128,9 @@ def refusals(gpt: GPT) -> list[str]:
         found.append(f"capacity={gpt.capacity} must be 0 (no token is dropped) to {gpt.experts}")
     found += _wrong_routing(gpt)
     if gpt.expert_latent and gpt.biases:
-        found.append(f"expert_latent={gpt.expert_latent} goes without biases; give biases=false")
+        found.append(
+            f"expert_latent={gpt.expert_latent} does not support biases; give biases=false"
+        )
     if gpt.router_scale <= 0:
         found.append(f"router_scale={gpt.router_scale} must be above 0")
     return found
@@ -148,13 +150,15 @@ def _wrong_routing(gpt: GPT) -> list[str]:
     if gpt.router_topk_groups and not groups:
         found.append(f"router_topk_groups={gpt.router_topk_groups} needs router_groups")
     if gpt.router_bias and gpt.router != SIGMOID:
-        found.append(f"router_bias=true goes with router=sigmoid, not {gpt.router}")
+        found.append(f"router_bias=true needs router=sigmoid, not {gpt.router}")
     if gpt.router_bias_rate <= 0:
         found.append(f"router_bias_rate={gpt.router_bias_rate} must be above 0")
     if gpt.balance_loss < 0:
         found.append(f"balance_loss={gpt.balance_loss} must be at least 0")
     if gpt.balance_loss and gpt.goldfish_k:
-        found.append("balance_loss is a mean over all tokens, and goes without goldfish_k")
+        found.append(
+            "balance_loss is a mean over all tokens and cannot be combined with goldfish_k"
+        )
     return found
 
 

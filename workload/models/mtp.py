@@ -113,10 +113,10 @@ def refusals(gpt: GPT) -> list[str]:
     if not gpt.mtp_loss > 0:
         found.append(f"mtp_loss={gpt.mtp_loss} must be above 0")
     if gpt.positions == "learned":
-        found.append(f"{has} goes with positions of the layers, not with positions=learned")
+        found.append(f"{has} needs positions of the layers, not positions=learned")
     for key in ("embedding_norm", "dropout", "goldfish_k"):
         if getattr(gpt, key):
-            found.append(f"{has} goes without {key}")
+            found.append(f"{has} cannot be combined with {key}")
     if gpt.pattern and not gpt.mtp_pattern:
         found.append(f"{has} behind a pattern needs mtp_pattern, the letters of a depth's layers")
     if gpt.mtp_pattern and not gpt.pattern:

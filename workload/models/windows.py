@@ -103,10 +103,10 @@ def refusals(gpt: GPT) -> list[str]:
     if gpt.document and gpt.sequence % gpt.document:
         found.append(f"document={gpt.document} does not divide sequence={gpt.sequence}")
     if gpt.document and gpt.dropout:
-        found.append(f"document={gpt.document} goes without dropout, not {gpt.dropout:g}")
+        found.append(f"document={gpt.document} needs dropout=0, not {gpt.dropout:g}")
     if gpt.global_every and not gpt.window:
         found.append(f"global_every={gpt.global_every} needs window")
     for key in ("window", "sinks"):
         if getattr(gpt, key) and gpt.kv_rank:
-            found.append(f"{key}={str(getattr(gpt, key)).lower()} goes without kv_rank")
+            found.append(f"{key}={str(getattr(gpt, key)).lower()} cannot be combined with kv_rank")
     return found

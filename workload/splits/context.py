@@ -63,8 +63,8 @@ def _check_latents(plan: Plan) -> None:
         )
     if plan.recompute.partition(":")[0] not in ("none", "full"):
         raise PlanCannotRunError(
-            f"{said} leads up once more in the backward pass by itself, and goes with "
+            f"{said} leads up once more in the backward pass by itself, and can be combined with "
             f"recompute=none or full, not {plan.recompute}"
         )
     if plan.recipe != NO_RECIPE:
-        raise PlanCannotRunError(f"{said} goes without recipe={plan.recipe}")
+        raise PlanCannotRunError(f"{said} cannot be combined with recipe={plan.recipe}")

@@ -57,7 +57,7 @@ def check_narrow(problem: SearchProblem) -> None:
     senders = [each for each in problem.dispatchers if each != ALL_GATHER]
     if not senders or (kept and len(senders) < len(problem.dispatchers)):
         raise PlanError(
-            f"{NARROW}=true does not go with {KEY}={ALL_GATHER}, which sends no rows one by one"
+            f"{NARROW}=true does not support {KEY}={ALL_GATHER}, which sends no rows one by one"
         )
 
 

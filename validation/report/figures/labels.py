@@ -7,7 +7,9 @@ from dataclasses import fields
 
 from validation.report.provenance import shown
 from validation.report.read_prediction import Answer
+from workload.grid import AXES
 from workload.plan import Plan
+from workload.splits.former_words import key_now
 
 WIDTH = 46  # characters of a line, so that long labels leave room for the bars
 LONGEST = 34  # of one value: a longer one loses its middle
@@ -18,10 +20,11 @@ HOW = ("stack", "placement", "compute")
 PLANS = 3  # the rank of a plan's parts
 FOLLOWS = ("dp", *LAST)  # left out where the keys before tell all answers apart
 PLAN = tuple(field.name for field in fields(Plan))
+SIZES = (*AXES, "vpp", "ep", "zero")  # left out of a plan's text where they are at their default
 USUAL = {
     field.name: str(field.default).lower()
     for field in fields(Plan)
-    if isinstance(field.default, bool | str) or field.name in ("zero", "pp", "vpp")
+    if isinstance(field.default, bool | str) or field.name in SIZES
 }
 
 
@@ -51,7 +54,8 @@ def _classes(traits: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
 def _traits(answer: Answer) -> dict[str, str]:
     """All that an answer is an answer to, what people look for first before the rest."""
     asked = answer.asked
-    plan = {**USUAL, **dict(word.partition("=")[::2] for word in answer.plan.split(","))}
+    said = (word.partition("=")[::2] for word in answer.plan.split(","))
+    plan = {**USUAL, **{key_now(key): value for key, value in said}}
     plan |= {"precision": "fp8"} if asked.fp8 else {}
     return {
         "model": answer.model.partition(" with ")[0],

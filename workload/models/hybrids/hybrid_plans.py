@@ -1,4 +1,4 @@
-"""Which plans go without hybrids, in words."""
+"""Plans that do not support hybrids, in words."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ def refusals(gpt: GPT) -> list[str]:
         value, none = getattr(gpt, key), False if key == "biases" else usual[key]
         if value != none:
             said, instead = (str(each).lower() for each in (value, none))
-            found.append(f"{key}={said} goes without pattern; give {key}={instead}")
+            found.append(f"{key}={said} cannot be combined with pattern; give {key}={instead}")
     if (EXPERTS in gpt.pattern) != bool(gpt.experts):
-        found.append(f"experts={gpt.experts} must go with layers E of pattern")
+        found.append(f"experts={gpt.experts} needs layers E in pattern")
     return found + (_wrong_sizes(gpt) if MAMBA in gpt.pattern else [])
 
 

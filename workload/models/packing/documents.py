@@ -164,6 +164,6 @@ def refusals(gpt: GPT) -> Iterator[str]:
     if gpt.document:
         yield f"{said} says the lengths that document={gpt.document} says; give one of them"
     if gpt.dropout:
-        yield f"{said} goes without dropout, not {gpt.dropout:g}"
+        yield f"{said} needs dropout=0, not {gpt.dropout:g}"
     if gpt.pattern and len(every) > 1:
-        yield f"{said} goes without pattern: states of Mamba-2 would go from one to the next"
+        yield f"{said} does not support pattern: states of Mamba-2 would go from one to the next"
