@@ -71,8 +71,8 @@ def asked_alike(runs: Sequence[PublishedRun]) -> int:
 
 
 def values(machine: Any) -> list[tuple[str, object]]:
-    """A machine's numbers; it may be called and described otherwise."""
-    labels = ("name", "description")
+    """A machine's numbers; it may be called and described otherwise, also as a variant."""
+    labels = ("name", "description", "variant")
     return sorted((fact.key, fact.value) for fact in machine.entries if fact.key not in labels)
 
 
