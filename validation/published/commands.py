@@ -9,7 +9,7 @@ from dataclasses import fields
 from topologies.errors import SimgptError
 from topologies.parts_text import parts_text
 from validation.published.case import Case, case_of
-from validation.published.run_machine import parts_of
+from validation.published.run_machine import environment_of, parts_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
 from workload.plan import text_of
@@ -29,7 +29,9 @@ def command_of(run: PublishedRun) -> list[str]:
         raise NoCommandError(str(error)) from None
     if case.scale != 1:
         raise NoCommandError("its batch is not a whole number of micro-batches for every rank")
-    words = ["simgpt", "predict", model_text(case.asked), "-m", parts_text(parts)]
+    variant, environments = environment_of(run)
+    machine = ":".join([parts_text(parts), *filter(None, [variant]), *environments])
+    words = ["simgpt", "predict", model_text(case.asked), "-m", machine]
     words += ["-n", run.text("gpus_total"), "--stack", case.job.stack.name]
     return [*words, "--plan", plan_text(case)]
 
