@@ -110,14 +110,14 @@ def end(ranks: list[RankProcess], *, finished: bool) -> None:
         each.process.kill()
     _wait(ranks)  # one that waits for a disk or a driver in the kernel may outlive even that
     for each in ranks:
-        for pp in (each.process.stdin, each.process.stdout):
-            _let_go(pp)
+        for pipe in (each.process.stdin, each.process.stdout):
+            _let_go(pipe)
 
 
-def _let_go(pp: IO[bytes] | None) -> None:
-    assert pp is not None, "the process was started with pipes"
+def _let_go(pipe: IO[bytes] | None) -> None:
+    assert pipe is not None, "the process was started with pipes"
     with suppress(BrokenPipeError):
-        pp.close()
+        pipe.close()
 
 
 def _wait(ranks: list[RankProcess]) -> None:

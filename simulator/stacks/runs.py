@@ -207,7 +207,7 @@ class Runs:
         if not fills_axes(self.can, _fields(plan, None)):
             return (
                 f"{self.by} splits an expert over no rank or over all of tp={plan.tp}, and has "
-                f"different ones on all ranks of cp={plan.cp} and of x that do not, not "
+                f"different ones on all ranks of cp={plan.cp} and of tp that do not, not "
                 f"ep={plan.ep} with etp={plan.etp}"
             )
         return ""

@@ -27,9 +27,9 @@ def acting(folder: Path, *scripts: str) -> Iterator[list[RankProcess]]:
         for each in ranks:
             each.process.kill()
             each.process.wait()
-            for pp in (each.process.stdin, each.process.stdout):
-                assert pp is not None
-                pp.close()
+            for pipe in (each.process.stdin, each.process.stdout):
+                assert pipe is not None
+                pipe.close()
 
 
 def _begin(rank: int, script: str, stderr: Path) -> RankProcess:

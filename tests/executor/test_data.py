@@ -74,8 +74,8 @@ def test_a_batch_of_a_text_of_a_tebibyte_touches_its_windows_alone(tmp_path: Pat
 
 
 def test_a_text_is_a_regular_file_and_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pp")
-    for path in (str(tmp_path / "pp"), "/dev/zero"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (str(tmp_path / "pipe"), "/dev/zero"):
         with pytest.raises(TextError, check=names(path)):
             read_text(path)
     (tmp_path / "empty").touch()

@@ -115,14 +115,14 @@ def test_a_checkpoint_of_another_version_is_not_called_damaged(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", [MANIFEST, rank_file(0)])
-@pytest.mark.parametrize("kind", ["pp", "folder", "zeros", "socket", "loop"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "zeros", "socket", "loop"])
 def test_what_is_no_regular_file_is_damage_and_is_not_waited_for(
     kind: str, name: str, tmp_path: Path
 ) -> None:
     path = save(tmp_path, 2) / name
     path.unlink()
     make: dict[str, Callable[[Path], object]] = {
-        "pp": os.mkfifo,
+        "pipe": os.mkfifo,
         "folder": os.mkdir,
         "zeros": lambda at: at.symlink_to("/dev/zero"),
         "socket": lambda at: at.symlink_to("/proc/self/fd/0"),

@@ -134,7 +134,7 @@ def test_where_there_are_no_locks_it_is_said_and_nothing_is_removed(
     assert str(tmp_path) in notes[0]
 
 
-@pytest.mark.parametrize("what", ["link", "pp", "folder"])
+@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
 def test_a_lock_that_is_no_regular_file_is_refused_and_left_as_it_is(
     what: str, tmp_path: Path
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_lock_that_is_no_regular_file_is_refused_and_left_as_it_is(
     target.write_text("precious")
     make: dict[str, Callable[[Path], object]] = {
         "link": lambda at: at.symlink_to(target),
-        "pp": os.mkfifo,
+        "pipe": os.mkfifo,
         "folder": os.mkdir,
     }
     make[what](folder / LOCK)

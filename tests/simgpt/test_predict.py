@@ -248,3 +248,15 @@ def test_fp8_is_swept_beside_other_precisions() -> None:
     for each, is_said in (("fp8,bf16", True), ("bf16", False)):  # of which peak the MFU is
         said = simgpt(*words[:-1], f"precision={each}").out
         assert any("MFU" in line and "bf16" in line for line in said.splitlines()) == is_said
+
+
+def test_a_file_called_json_gets_json_and_one_of_a_framework_its_own(tmp_path: Path) -> None:
+    words = ("tiny-1m", "-m", "frontier", "-n", "8", "--plan", "dp=8", "--batch", "8")
+    assert simgpt("predict", *words, "-o", str(tmp_path / "a.json")).status == 0
+    assert simgpt("predict", *words, "-o", str(tmp_path / "a.txt")).status == 0
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["plan"]["dp"] == 8
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8").startswith("tiny-1m on 8 devices")
+    plan = ("--plan", "zero=1,dp=8,mbs=1", "-n", "8", "--batch", "8", "--to", "deepspeed")
+    said = simgpt("export", "tiny-1m", *plan, "-o", str(tmp_path / "ds.json"))
+    assert said.status == 0
+    assert "zero_optimization" in json.loads((tmp_path / "ds.json").read_text(encoding="utf-8"))
