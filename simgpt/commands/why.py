@@ -27,6 +27,7 @@ LEAST = 0.0005  # of a step: shares and elasticities below are left out of the t
 PLANS = 8
 NUMBERS = 10  # of an error budget
 COLUMN = 34  # characters of the tables' first column
+REGAINED = "a percentage behind a change is the MFU of a simulation with it"
 BESIDE_THE_RANGE = (
     "(the range above is what published runs took over their predictions, whatever the reason, and "
     "is the one to quote; this budget is what the machine's numbers alone may change, by how sure "
@@ -116,6 +117,7 @@ def describe(found: Why, job: Job | None = None, remedy: str = "", runs: Band | 
             *anchoring(prediction),
             *run_to_run(prediction, runs),
             tables.paragraph(found.sentence),
+            _losses(found),
             _shares(found),
             _sensitivity(found),
             _budget(found),
@@ -168,6 +170,14 @@ def _roofline(
     found = roofline(prediction, question.machine, question.placement)
     text = roofline_text.describe(found, prediction.plan.pp)
     return f"\n\n{text}", {"roofline": found.as_dict()}
+
+
+def _losses(found: Why) -> str:
+    from simulator.explain.mfu_waterfall import waterfall_rows
+
+    columns = ["MFU waterfall", "what would win it back", "change", "left"]
+    text = tables.table(columns, waterfall_rows(found.mfu.as_dict()), left=2, first=COLUMN)
+    return f"{text}\n({REGAINED})"
 
 
 def _shares(found: Why) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.attribution.compute_ops import OpTime, compute_ops
+from simulator.attribution.compute_ops import ComputeOps, OpTime, compute_ops
 from simulator.attribution.critical_path import OWN_WORK, cause_of
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import causal_flops
@@ -160,12 +160,7 @@ class Roofline:
 def roofline(prediction: Prediction, machine: Machine, placement: Placement) -> Roofline:
     """The roofline of a prediction on its machine; a MachineError names a data type whose peak the
     machine's file does not have."""
-    gpt, plan = prediction.gpt, prediction.plan
-    fabric = MachineFabric(machine, plan.grid.ranks, placement)
-    kernels = prediction.stack.kernels(gpt, plan, machine)
-    costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
-    forms = prediction.tuning.forms if prediction.tuning else PLAIN
-    found = compute_ops(gpt, plan, costs, fabric, forms, kernels.habits)
+    found = compute_ops_of(prediction, machine, placement)
     kinds = kinds_of(found.ops, machine)
     peaks = {kind.dtype: kind.peak_flops_per_s for kind in kinds if kind.flops}
     device = machine.device
@@ -173,6 +168,16 @@ def roofline(prediction: Prediction, machine: Machine, placement: Placement) -> 
     reached = device.memory_efficiency * device.memory_bytes_per_s
     roofs = Roofs(device.memory_bytes_per_s, reached, peaks, best)
     return Roofline(found.stage, kinds, whole_step(kinds, prediction), roofs)
+
+
+def compute_ops_of(prediction: Prediction, machine: Machine, placement: Placement) -> ComputeOps:
+    """The compute ops of a prediction's busiest stage, timed as in the prediction."""
+    gpt, plan = prediction.gpt, prediction.plan
+    fabric = MachineFabric(machine, plan.grid.ranks, placement)
+    kernels = prediction.stack.kernels(gpt, plan, machine)
+    costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
+    forms = prediction.tuning.forms if prediction.tuning else PLAIN
+    return compute_ops(gpt, plan, costs, fabric, forms, kernels.habits)
 
 
 def kinds_of(ops: Sequence[OpTime], machine: Machine) -> list[KindOfOp]:

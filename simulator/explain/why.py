@@ -18,6 +18,7 @@ from simulator.engine.ticks import to_seconds
 from simulator.explain.algorithm_switches import AllReduce, all_reduces, sentence, switches
 from simulator.explain.bottleneck_link import limiting_link
 from simulator.explain.error_budget import ErrorBudget, error_budget
+from simulator.explain.mfu_waterfall import MfuWaterfall, mfu_waterfall
 from simulator.explain.sensitivity import Elasticity, MachineParameter, elasticity, parameters
 from simulator.explain.what_if import WhatIf, neighbours, twice_as_good
 from simulator.predict import Prediction, predict
@@ -29,6 +30,7 @@ from topologies.placement import Placement
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
 
+Changed = tuple[WhatIf, Prediction, Machine]  # a change with the step that was simulated for it
 LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word
 
@@ -38,7 +40,7 @@ class Why:
     """What was found about a predicted step. `links` says for each axes which links they wait on,
     `unfit` how many neighbouring plans were left out because they do not fit into memory; `tuner`
     is the machine's, which picks the algorithms of all-reduces. `budget` says what the step's error
-    may come from."""
+    may come from, `mfu` where the rest of the peak goes."""
 
     prediction: Prediction
     shares: TimeShares
@@ -49,6 +51,7 @@ class Why:
     unfit: int
     tuner: str
     budget: ErrorBudget
+    mfu: MfuWaterfall
 
     def scaled(self, by: Anchoring) -> Why:
         """The same explanation of the step scaled by what anchors make of it, as are the times that
@@ -59,6 +62,7 @@ class Why:
             shares=self.shares.scaled(by.factor),
             better=tuple(each.scaled(by.factor) for each in self.better),
             plans=tuple(each.scaled(by.factor) for each in self.plans),
+            mfu=self.mfu.scaled(by.factor),
         )
 
     @property
@@ -125,6 +129,7 @@ class Why:
             "along": self.shares.along,
             "path_basis": self.shares.basis,
             "longest_ops": [_op_record(piece, factor) for piece in self.longest],
+            "mfu_waterfall": self.mfu.as_dict(),
             "error_budget": self.budget.as_dict(),
             "sensitivity": [each.as_dict() for each in self.elasticities],
             "better_machines": [each.as_dict() for each in self.better],
@@ -156,32 +161,67 @@ def why(
     asked = all_reduces(prediction, machine, fabric)
     elasticities = _elasticities(known, machine, seconds_on, asked, progress)
     shown = [p for p in known if pure or not p.is_pure]
-    better = []
-    for each in twice_as_good(shown):
-        progress(each.words)
-        other = with_settings(machine, each.settings(machine))
-        bent = switches(asked, machine, other)
-        better.append(WhatIf(each.words, seconds_on(other), prediction.step_s, switches=bent))
-    better += _of_hosts(prediction, machine, placement) if kernels.host_s else []
+    better = _better(prediction, shown, asked, machine, placement, progress)
     plans, unfit = _plans(prediction, machine, placement, progress)
+    progress("losses of MFU")
+    tried = [words for words, _ in neighbours(prediction.gpt, plan, prediction.stack)]
+    mfu = mfu_waterfall(prediction, machine, placement, tried)
+    for changes in (better, plans):
+        mfu = mfu.with_changes(_waterfalls(prediction, changes, placement))
     return Why(
         prediction=prediction,
         shares=shares,
         links=_links(shares, machine, placement, plan),
         elasticities=tuple(each for each in elasticities if each.parameter in shown),
-        better=tuple(sorted(better, key=lambda each: -each.saving)),
-        plans=tuple(sorted(plans, key=lambda each: -each.saving)),
+        better=_most_first(better),
+        plans=_most_first(plans),
         unfit=unfit,
         tuner=machine.software.tuner,
         budget=error_budget(machine, elasticities),
+        mfu=mfu,
     )
 
 
-def _of_hosts(prediction: Prediction, machine: Machine, placement: Placement) -> list[WhatIf]:
-    halved = prediction.stack.with_hosts(1 / 2)
-    asked = prediction.gpt, prediction.plan, machine
-    other = predict(*asked, placement=placement, stack=halved)
-    return [WhatIf("halving the host's time for kernels", other.step_s, prediction.step_s)]
+def _better(
+    prediction: Prediction,
+    shown: Sequence[MachineParameter],
+    asked: Sequence[AllReduce],
+    machine: Machine,
+    placement: Placement,
+    progress: Callable[[str], None],
+) -> list[Changed]:
+    """Machines twice as good in one respect."""
+    base_s, found = prediction.step_s, []
+    for each in twice_as_good(list(shown)):
+        progress(each.words)
+        other = with_settings(machine, each.settings(machine))
+        step = _again(prediction, prediction.plan, other, placement)
+        bent = switches(asked, machine, other)
+        found.append((WhatIf(each.words, step.step_s, base_s, switches=bent), step, other))
+    if prediction.stack.kernels(prediction.gpt, prediction.plan, machine).host_s:
+        halved = prediction.stack.with_hosts(1 / 2)
+        question = prediction.gpt, prediction.plan, machine
+        step = predict(*question, placement=placement, stack=halved)
+        words = "halving the host's time for kernels"
+        found.append((WhatIf(words, step.step_s, base_s), step, machine))
+    return found
+
+
+def _most_first(changes: Sequence[Changed]) -> tuple[WhatIf, ...]:
+    """The changes that save most first."""
+    return tuple(sorted((change for change, *_ in changes), key=lambda each: -each.saving))
+
+
+def _waterfalls(
+    prediction: Prediction, changes: Sequence[Changed], placement: Placement
+) -> dict[str, MfuWaterfall]:
+    """The MFU waterfalls of changes that save time and leave the peak as it is."""
+    peak = prediction.peak_flops_per_s
+    return {
+        change.words: mfu_waterfall(step, machine, placement)
+        for change, step, machine in changes
+        if change.saving >= WORTH and step.peak_flops_per_s == peak
+    }
 
 
 def _seconds_on(prediction: Prediction, placement: Placement, machine: Machine) -> float:
@@ -225,13 +265,15 @@ def _elasticities(
 
 def _plans(
     prediction: Prediction, machine: Machine, placement: Placement, progress: Callable[[str], None]
-) -> tuple[list[WhatIf], int]:
+) -> tuple[list[Changed], int]:
+    """The neighbouring plans that fit, and how many do not."""
     found, unfit = [], 0
     for words, plan in neighbours(prediction.gpt, prediction.plan, prediction.stack):
         progress(f"neighbouring plan: {words}")
         other = _again(prediction, plan, machine, placement)
         if other.memory.is_as_sure_as(prediction.memory):
-            found.append(WhatIf(words, other.step_s, prediction.step_s, plan, other.stack))
+            change = WhatIf(words, other.step_s, prediction.step_s, plan, other.stack)
+            found.append((change, other, machine))
         else:
             unfit += 1
     return found, unfit

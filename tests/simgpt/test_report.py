@@ -14,7 +14,7 @@ from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 
 PREDICT = ("predict", "tiny-1m", "-m", "frontier", "-n", "16", "--plan", "z=4,dp=rest", "--json")
-FIGURES = ("breakdown", "timeline", "memory", "links")
+FIGURES = ("mfu", "breakdown", "timeline", "memory", "links")
 
 
 @pytest.fixture(scope="module")

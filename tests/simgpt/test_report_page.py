@@ -7,6 +7,7 @@ import re
 import shlex
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.simgpt.face import simgpt
 from validation.report.answers import Answers, read_answers
 from validation.report.figures.labels import labels
 from validation.report.figures.lines import ladders_of, scaling_lines
+from validation.report.read_prediction import WHY_ROWS
 
 pytestmark = pytest.mark.usefixtures("figures_left_out")
 
@@ -208,3 +210,19 @@ def test_other_questions_on_the_page_have_their_own_sections(tmp_path: Path) -> 
     assert len(questions) == 2 * len(set(questions)) == 4  # in the contents and above each section
     for devices in ("16", "32"):
         assert any(f" {devices} " in each for each in questions)
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("left", "half"), ("with_remedy", "x"), ("name", 3)])
+def test_a_waterfall_that_is_not_one_is_refused_by_the_key(
+    tmp_path: Path, key: str, wrong: Any
+) -> None:
+    loss = {"name": "attention efficiency", "remedy": "", "left": 0.5, "with_remedy": None}
+    waterfall = {"counts": "full", "losses": [loss | {key: wrong}]}
+    changed = {"sentence": "", "along": "", "path_basis": "", "mfu_waterfall": waterfall}
+    changed |= {name: [] for name in WHY_ROWS}
+    path = answered(tmp_path / "a.json", *FRONTIER)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(record | {"why": changed}), encoding="utf-8")
+    said = simgpt("report", str(path), "-o", str(tmp_path / "page.html"))
+    assert said.status == 2
+    assert_names(said.err, "mfu_waterfall", key)

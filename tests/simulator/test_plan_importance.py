@@ -104,7 +104,7 @@ def test_of_a_model_with_experts_splits_of_these_and_of_sequences_have_shares() 
     gpt, machine = find_model("tiny-mixtral-2m"), load_machine("dgx-b200")
     plan = parse_plan("cp=2,dp=4,ep=2,overlap=none,recipe=fp8-tensorwise", batch=8)
     found = plan_importance(gpt, plan, machine, scheduler(machine, 8), EXECUTOR)
-    assert {"expert", "context", "context_kind"} <= set(found.shares)
+    assert {"ep", "cp", "context_kind"} <= set(found.shares)
     assert "dispatcher" not in found.shares  # of which the stack tries one
     assert found.fastest.recipe == "fp8-tensorwise"
     assert sum(found.shares.values()) == pytest.approx(1.0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.answer_words import BALANCED, peak_of_mfu
+from simulator.stacks.logged import COUNTS
 from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, VERDICTS
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
@@ -200,4 +201,16 @@ def _why(document: Mapping[str, Any], origin: str) -> Mapping[str, Any]:
                 row.text(name)
             for name in numbers:
                 row.number(name)
+    if "mfu_waterfall" in document:
+        _check_waterfall(of.within("mfu_waterfall"))
     return document
+
+
+def _check_waterfall(of: Reader) -> None:
+    of.word("counts", COUNTS)
+    for row in of.rows("losses"):
+        row.text("name")
+        row.text("remedy")
+        row.number("left")
+        if row.document.get("with_remedy") is not None:
+            row.number("with_remedy")

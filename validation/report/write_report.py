@@ -18,6 +18,7 @@ from validation.report.figures.scaling_figures import seconds
 from validation.report.figures.style import drawing, write_figure
 from validation.report.figures.timeline_data import timeline_data
 from validation.report.headline import headline
+from validation.report.mfu_section import losses
 from validation.report.noise_section import variability
 from validation.report.page import Page, Section, html
 from validation.report.questions import question_sections, questions_of, runner_up, side_by_side
@@ -77,6 +78,7 @@ def _page(
     apart = question_sections(answers, groups) if len(groups) > 1 else []
     found = [
         *apart,
+        losses(answer.why, scene) if answer else None,
         sections.reasons(answer.why) if answer else None,
         *calendar_sections(answers.calendars),
         variability([answer, *answers.predictions]),

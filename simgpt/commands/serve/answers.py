@@ -15,9 +15,11 @@ from simgpt.commands.prediction_text import facts, memory_parts, time_parts
 from simgpt.commands.serve.asked import Asked, FieldError, asked_of
 from simgpt.commands.serve.changes import best_neighbours, fitting
 from simulator.answer_words import EVENLY, assumes_balance, peak_of_mfu
+from simulator.explain.mfu_waterfall import mfu_waterfall, waterfall_rows
 from simulator.predict import Prediction
 from simulator.stacks import StackError, load_stack, stack_names
 from simulator.stacks.job import Job
+from simulator.stacks.logged import HARDWARE
 from topologies.errors import MachineError, SimgptError, TooFewDevicesError, UnitError
 from topologies.files.reading import UserFile
 from topologies.machine_files import machine_names
@@ -69,6 +71,13 @@ def predicted(question: Any) -> dict[str, Any]:
     }
 
 
+def mfu(question: Any) -> dict[str, Any]:
+    """The rows of the MFU waterfall of a step: name, what would win it back, change and rest."""
+    step = asked_of(question).question()
+    found = mfu_waterfall(step.predicted(), step.machine, step.placement)
+    return {"rows": waterfall_rows(found.as_dict())}
+
+
 def best(question: Any) -> dict[str, Any]:
     """The best plans that are one change away."""
     return best_neighbours(asked_of(question)).as_dict()
@@ -103,6 +112,7 @@ def choices(_: Any) -> dict[str, Any]:
 
 ANSWERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "predict": predicted,
+    "mfu": mfu,
     "best": best,
     "fit": fit,
     "config": read_config,
@@ -130,10 +140,15 @@ def _shown(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _mfu(prediction: Prediction) -> str:
-    """The MFU, and of which peak it is where linears have another."""
+def _mfu(prediction: Prediction) -> tuple[str, str]:
+    """The MFU as the stack's log counts it, or else with all of attention; and what it counts, and
+    of which peak it is where linears have another."""
+    log = prediction.logged
+    as_logged = log is not None and log.counts != HARDWARE
+    share = log.share if log is not None and as_logged else prediction.mfu
+    counts = f"{log.counts} attention, as in the log" if log and as_logged else "full attention"
     peak = peak_of_mfu(prediction.as_dict())
-    return tables.percent(prediction.mfu) + (f" (peak of {peak})" if peak else "")
+    return tables.percent(share), counts + (f"; peak of {peak}" if peak else "")
 
 
 def _remarks(asked: Asked, job: Job, prediction: Prediction) -> list[str]:

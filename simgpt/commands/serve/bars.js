@@ -63,3 +63,27 @@ function drawRange(place, low, value, high, about) {
   place.title = about;
   place.replaceChildren(within, mark);
 }
+
+/** A row of a waterfall: what is left before and after it, in per cent of `length`. */
+function stepOf(before, after, length, isSum) {
+  const cell = element("td", "drawn"), bar = element("i", isSum ? "" : after < before ? "lost" : "won");
+  const low = isSum ? 0 : Math.min(before, after);
+  bar.style.marginLeft = `${(100 * low) / length}%`;
+  bar.style.width = `${(100 * (isSum ? after : Math.abs(after - before))) / length}%`;
+  cell.append(bar);
+  return cell;
+}
+
+/** Draw rows, each [name, remedy, change, left], into the body of a table; sums have no change. */
+function drawWaterfall(body, rows) {
+  const levels = rows.map((row) => parseFloat(row[3]));
+  const length = Math.max(...levels);
+  body.replaceChildren(...rows.map(([name, remedy, change, left], index) => {
+    const row = element("tr", change ? "" : "sum");
+    row.append(
+      element("td", "", name), stepOf(levels[Math.max(index - 1, 0)], levels[index], length, !change),
+      element("td", "number", change), element("td", "number", left), element("td", "", remedy),
+    );
+    return row;
+  }));
+}

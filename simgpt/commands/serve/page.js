@@ -97,14 +97,26 @@ async function ask() {
   if (underWay) { isDue = true; return; }
   underWay = true;
   isDue = false;
+  const asked = question();
   try {
-    show(await post("predict", question()));
+    const answer = await post("predict", asked);
+    show(answer);
+    if (!answer.error && !isDue) explain(asked);
   } catch {
     show({ error: "the server does not answer: start simgpt serve again", fields: [] });
   }
   underWay = false;
   if (isDue) ask();
   else at("answer").setAttribute("aria-busy", "false");
+}
+
+/** Draw where the MFU of a step that was answered goes, unless another was asked for meanwhile. */
+async function explain(asked) {
+  at("losses").setAttribute("aria-busy", "true");
+  const answer = await post("mfu", asked).catch(() => ({ error: "the server does not answer" }));
+  if (JSON.stringify(asked) !== JSON.stringify(question())) return;
+  drawWaterfall(at("losses").tBodies[0], answer.rows || [[answer.error, "", "", ""]]);
+  at("losses").setAttribute("aria-busy", "false");
 }
 
 function showError(error, fields) {
@@ -133,7 +145,7 @@ function show(answer) {
   const within = facts["80 % range"];
   at("within").textContent = `80 % range ${within}`;
   at("tokens").textContent = facts["tokens/s"];
-  at("mfu").textContent = shown.mfu;
+  [at("mfu").textContent, at("counts").textContent] = shown.mfu;
   const verdict = prediction.memory.verdict;
   at("fits").textContent = { fits: "yes", tight: "tight" }[verdict] || "no";
   at("fits").className = at("fits").textContent;

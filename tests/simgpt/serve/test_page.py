@@ -7,6 +7,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_slider_changes_the_step_to_that_of_the_command_line(page: Any) -> Non
     record = on_the_command_line(page)
     assert step_s(page) == record["step_s"]
     assert text(page, "dp") == str(record["plan"]["dp"])
-    assert text(page, "mfu") == f"{100 * record['mfu']:.1f} %"
+    assert text(page, "mfu") == f"{100 * record['logged']['share']:.1f} %"
 
 
 def test_a_typed_size_moves_the_slider(page: Any) -> None:
@@ -181,6 +182,20 @@ def test_bars_have_the_shares_of_their_parts(page: Any) -> None:
     memory = record["memory"]
     fraction = memory["capacity_bytes"] / memory["peak_bytes"]
     assert limit / peak == pytest.approx(fraction, abs=0.01)
+
+
+def test_the_waterfall_goes_down_to_the_mfu(page: Any) -> None:
+    """Each bar begins where the last one ended, to a pixel."""
+    drawn = "return document.getElementById('losses').getAttribute('aria-busy') === 'false'"
+    until(lambda: bool(page.execute_script(drawn)))
+    rows = page.find_elements("css selector", "#losses tbody tr")
+    assert rows[-1].find_elements("tag name", "td")[3].text == text(page, "mfu")
+    ends = page.execute_script(
+        "return [...document.querySelectorAll('#losses tbody i')]"
+        ".map(i => i.getBoundingClientRect()).map(box => [box.left, box.right])"
+    )
+    for (left, _), (_, right) in pairwise(ends[:-1]):
+        assert right == pytest.approx(left, abs=1) or left == pytest.approx(ends[0][0])
 
 
 def test_what_does_not_fit_is_made_to_fit(page: Any) -> None:
