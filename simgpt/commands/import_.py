@@ -46,7 +46,9 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
 @click.option("--model", help="A MODEL, where the files do not describe one.")
 @model_set_option
 @click.option("--stack", help="The stack, in place of the one that the files ask for.")
-@click.option("--batch", type=options.SEQUENCES, help="Sequences per step, in place of the files'.")
+@click.option(
+    "-b", "--batch", type=options.SEQUENCES, help="Sequences per step, in place of the files'."
+)
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option(
     "--define",

@@ -37,9 +37,9 @@ ENGINES = ("compiled", "simpy")
 @click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices; dp=rest fills them.")
 @click.option(
-    "--plan", default="dp=rest", show_default=True, help="key=value,… or a TOML or JSON file."
+    "-p", "--plan", default="dp=rest", show_default=True, help="key=value,… or a TOML or JSON file."
 )
-@click.option("--batch", type=options.SEQUENCES, help="Sequences per step.")
+@click.option("-b", "--batch", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @settings_options
 @model_set_option

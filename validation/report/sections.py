@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.answer_words import EVENLY
+from simulator.attribution.pipeline_slots import pipeline_slots
 from validation.overlay import PublishedStep
 from validation.report.answers import Answers, Pair
 from validation.report.facts import MOST_ROWS, table_of
@@ -16,6 +17,7 @@ from validation.report.figures.bars import MOST_BARS, breakdown
 from validation.report.figures.drawn_step import MOST_RANKS, Scene
 from validation.report.figures.efficiency import efficiency, reach_of
 from validation.report.figures.lines import OTHERS, ladders_of, scaling_lines, where
+from validation.report.figures.pipeline_chart import pipeline_chart
 from validation.report.figures.scaling_figures import seconds
 from validation.report.figures.timeline_data import key_of, timeline_data
 from validation.report.findings import MEASURES, Ladder
@@ -31,6 +33,7 @@ SAME = 1e-6
 LEAST_POINTS = 3  # of a scatter
 STILL = "The whole step, and some ops close up."
 WHISKERS = " Whiskers: 80 % range."
+PIPELINE = "The passes of each stage, one box for each micro-batch and chunk."
 SCATTER = "The step against the peak memory per device; points that do not fit are hollow."
 MEMORY = "What one rank holds, by part, and what its device has."
 LINKS = "A node with its links and NICs, and how busy every sort of link is."
@@ -224,10 +227,21 @@ def simulated(scene: Scene, *, named: bool = False) -> list[Section]:
     player = Player("player", [0], key_of([timeline_data(scene)]), MOST_RANKS)
     reach = PageTable(("groups over", "reach and links"), list(scene.links.items()), left=2)
     return [
+        *_pipeline(scene, [*which, *part]),
         Section("timeline", "Timeline", texts, [still], player=player),
         Section("memory", "Memory over time", [*which, *part, *_peak(scene)], [memory]),
         Section("links", "Links", [*which, *part, NOMINAL], [links], [reach]),
     ]
+
+
+def _pipeline(scene: Scene, texts: Sequence[str]) -> list[Section]:
+    """The stages of a pipeline with their passes."""
+    plan = scene.shown
+    if plan.pp == 1:
+        return []
+    stages = pipeline_slots(scene.prediction, plan, scene.machine, scene.placement)
+    chart = Drawing("pipeline", pipeline_chart(stages, scene.step_s), PIPELINE)
+    return [Section("pipeline", "Pipeline", texts, [chart])]
 
 
 def _peak(scene: Scene) -> list[str]:

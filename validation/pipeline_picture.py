@@ -1,0 +1,58 @@
+"""The pipeline of a measured step as it is predicted, with both times on it:
+`python -m validation.pipeline_picture ANCHOR.toml FILE.png`.
+
+The first file is one that `--anchor` takes: a question with its measured step.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from simgpt.anchors import read_anchor
+from simgpt.studies.evaluate import Evaluator
+from simgpt.studies.inputs import inputs_of
+from simulator.attribution.pipeline_slots import pipeline_slots
+from topologies.errors import SimgptError
+from topologies.files.writing import figure_bytes, write_whole
+from topologies.machine_files import load_machine
+from topologies.placement import with_room
+from topologies.placement_names import parse_placement
+from validation.report.figures.pipeline_chart import pipeline_chart
+from validation.report.figures.style import drawing
+
+PLAIN = {"model", "machine", "devices", "batch", "plan", "stack"}
+
+
+def draw(anchor: Path, picture: Path) -> None:
+    """Predict the question of an anchor, and draw it."""
+    file = read_anchor(anchor)
+    (point,) = file.study.points()
+    if further := set(point) - PLAIN:
+        raise SimgptError(f"{file.name}: {', '.join(sorted(further))} cannot be drawn")
+    prediction = Evaluator(inputs_of(file.study)).prediction(point)
+    plan = prediction.plan
+    if plan.pp == 1:
+        raise SimgptError(f"{file.name}: its plan has no pipeline")
+    machine = with_room(load_machine(str(point["machine"])), plan.grid.ranks)
+    placement = parse_placement("scheduler", machine, plan.grid.ranks)
+    stages = pipeline_slots(prediction, plan, machine, placement)
+    predicted, measured = f"{prediction.step_s:.3g} s", f"{file.step_s:.4g} s"
+    title = (
+        f"{prediction.gpt.name}, {plan.grid.ranks} {prediction.device.upper()}, "
+        f"tp={plan.tp}, pp={plan.pp}: predicted {predicted}, measured {measured} (dashed)"
+    )
+    with drawing():
+        figure = pipeline_chart(stages, prediction.step_s, title=title, measured_s=file.step_s)
+        write_whole(picture, figure_bytes(figure, picture.suffix.lstrip("."), dpi=120))
+
+
+def main() -> None:
+    """Draw into the file that is named."""
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m validation.pipeline_picture ANCHOR.toml FILE.png")
+    draw(*map(Path, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
