@@ -61,24 +61,14 @@ def test_the_documented_cluster_can_be_predicted_on(tmp_path: Path) -> None:
 
 
 def test_the_documented_file_that_builds_on_another_machine_is_one(tmp_path: Path) -> None:
-    text = PAGE.read_text(encoding="utf-8").partition("## A file that builds on another machine")[2]
-    found = re.search(r"(?:^    .*\n|^\n)+", text.partition("is different:\n")[2], re.MULTILINE)
+    text = PAGE.read_text(encoding="utf-8").partition("## Your own values")[2]
+    found = re.search(r"(?:^    .*\n|^\n)+", text.partition("takes it:\n")[2], re.MULTILINE)
     assert found is not None
     path = tmp_path / "lab.toml"
     path.write_text(found[0], encoding="utf-8")
     machine = load_machine(str(path))
     assert (machine.devices, machine.node.nics.count) == (128, 4)
     assert (machine.device.memory_bytes, machine.device.matmul.sustained) == (143771 * 2**20, 0.926)
-
-
-def test_the_documented_file_of_a_cluster_in_parts_is_one(tmp_path: Path) -> None:
-    text = (DOCS / "my-cluster.md").read_text(encoding="utf-8")
-    found = re.search(r"(?:^    .*\n|^\n)+", text.partition("where you have it from:\n")[2], re.M)
-    assert found is not None
-    path = tmp_path / "ours.toml"
-    path.write_text(found[0], encoding="utf-8")
-    machine = load_machine(str(path))
-    assert (machine.devices, machine.device.matmul.sustained) == (112, 0.85)
 
 
 @pytest.mark.parametrize(
