@@ -300,8 +300,8 @@ def batch_of(
     if rest or sequences < 1:
         near = near_batches(batch_tokens / gpt.sequence, devices or 1) or [max(sequences, 1)]
         raise PlanError(
-            f"a batch of {batch_tokens} tokens is not a whole number of sequences of "
-            f"{gpt.sequence}; nearest: {words_of(near, gpt.sequence)}"
+            f"a batch of {batch_tokens:,} tokens is not a whole number of sequences of "
+            f"{gpt.sequence:,}; try {words_of(near, gpt.sequence)}"
         )
     return sequences
 

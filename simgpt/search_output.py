@@ -172,9 +172,9 @@ class Found:
         room = memory.room.most_bytes(self.problem.p_fits)
         least = tables.percent(self.problem.p_fits)
         words = (
-            f"memory of the best plan: {words_of(memory.p_fits)}, and it has "
-            f"{tables.gib(room - memory.peak_bytes)} to spare up to {tables.gib(room)}, with which "
-            f"{least} of such runs fit"
+            f"memory of the best plan: {words_of(memory.p_fits)}, "
+            f"{tables.gib(room - memory.peak_bytes)} below the limit of {tables.gib(room)}, at "
+            f"which a run is {least} likely to fit"
         )
         return tables.paragraph(words, indent="  ")
 
@@ -252,7 +252,7 @@ def moment(state: Progress, objective: str) -> str:
     if state.bounded < 1:
         share = tables.percent(state.bounded)
         return f"{state.considered:,} plans, {found}, bounding the space: {share}"
-    below = f", none below {value_of(state.bound, objective)}" if state.bound else ""
+    below = f", lower bound {value_of(state.bound, objective)}" if state.bound else ""
     return f"{state.considered:,} plans, {state.simulated:,} simulated, {found}{below}"
 
 
@@ -280,7 +280,7 @@ def _group(found: Sequence[Prediction], group: Sequence[int]) -> tuple[str, Pred
     fields = [each.plan.as_dict() for each in (first, *others)]
     differing = [key for key in fields[0] if any(own[key] != fields[0][key] for own in fields)]
     within = tables.percent(max(each.step_s for each in others) / first.step_s - 1)
-    like = f"and {len(others)} like it within {within}; they differ in {', '.join(differing)}"
+    like = f"and {len(others)} within {within} that differ in {', '.join(differing)}"
     return f"{first.plan_text} ({like})", first
 
 

@@ -18,9 +18,15 @@ COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, first: int = 0
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int = 1,
+    first: int = 0,
+    remarks: bool = False,
 ) -> str:
-    """A plain table; the first `left` columns are text, the others numbers.
+    """A plain table; the first `left` columns are text, the others numbers, but for the last one if
+    it has `remarks`.
 
     Without `columns` there is no header. The first column is at least `first` characters wide, so
     that tables one below the other line up. Text that is too wide goes on in the next line, after a
@@ -32,11 +38,12 @@ def table(
     header = [list(columns)] if columns else []
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = _widths([*header, *rows], left)
+    text_at = len(widths) - 1 if remarks else 0
     shown = Table(box=None, show_header=bool(columns), pad_edge=False, padding=(0, GAP, 0, 0))
     for index, width in enumerate(widths):
         title = columns[index] if columns else ""
         least = max(width, first) if index == 0 else width
-        side: Literal["left", "right"] = "left" if index < left else "right"
+        side: Literal["left", "right"] = "left" if index < left or index == text_at else "right"
         shown.add_column(title, justify=side, min_width=least, no_wrap=True)
     for row in rows:
         shown.add_row(*(_broken(cell, width) for cell, width in zip(row, widths, strict=True)))

@@ -111,7 +111,7 @@ class Memory:
 
     @property
     def words(self) -> str:
-        """The verdict, and how many such runs fit: `tight: 7 of 10 such runs fit`."""
+        """The verdict with its probability: `tight: about 70 % likely to fit`."""
         return f"{self.verdict}: {words_of(self.p_fits)}"
 
     @property

@@ -47,9 +47,9 @@ class NearestError(PlanCannotRunError):
     def __str__(self) -> str:
         below = [each for each in self.others if each < self.value][-1:]
         above = [each for each in self.others if each > self.value][:1]
-        near = ", ".join(map(str, below + above))
-        of = f" {self.name}" if self.name else ""
-        words = [*([f"nearest{of}: {near}"] if near else []), *filter(None, [self.instead])]
+        near = " or ".join(map(str, below + above))
+        found = [f"try {self.name or self.key}={near}"] if near else []
+        words = [*found, *filter(None, [self.instead])]
         return "; ".join([self.why, ", or ".join(words)] if words else [self.why])
 
     def among(self, can: Callable[[int], bool]) -> NearestError:

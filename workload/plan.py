@@ -217,8 +217,8 @@ class Plan:
         both = ", in each of two directions" if self.schedule in TWO_WAY else ""
         if left or not per_rank:
             raise PlanCannotRunError(
-                f"batch={self.batch} does not divide over {over} ranks{both}; "
-                f"nearest: {_nearest_multiples(self.batch, self.cells)}"
+                f"batch={self.batch} is not divisible by {over} ranks{both}; "
+                f"try batch={_nearest_multiples(self.batch, self.cells)}"
             )
         if per_rank % self.mbs:
             raise PlanCannotRunError(
@@ -235,9 +235,11 @@ class Plan:
             )
         in_v = self.schedule in V_SHAPED
         if self.vpp > 1 and not in_v and self.micro_batches < self.pp:
+            enough = per_rank // self.pp
+            smaller = f"; try mbs={_largest_divisor(per_rank, enough)}" if enough else ""
             raise PlanCannotRunError(
-                f"vpp={self.vpp} needs at least as many micro-batches as pp={self.pp}, not "
-                f"{self.micro_batches}"
+                f"vpp={self.vpp} needs at least pp={self.pp} micro-batches per rank, not "
+                f"{self.micro_batches} of mbs={self.mbs}{smaller}"
             )
 
     @property
@@ -298,10 +300,16 @@ class Plan:
                 words.append(f"mbs={value}")
             elif key == "context_kind" and self.cp == 1:
                 continue
-            elif key != "mbs" and value != default:
+            elif key != "mbs" and (value != default or self._is_said(key)):
                 words.append(f"{key}={text_of(value)}")
         text = ",".join(words if self.grid.ranks > 1 else ["dp=1", *words])
         return in_axonn_words(text) if as_axonn or self.is_3d else text
+
+    def _is_said(self, axis: str) -> bool:
+        """Whether an axis of size 1 is printed: where a key that then has no effect is, which
+        would be read as one of plans with that axis."""
+        other = WITHOUT_EFFECT.get(axis, "")
+        return bool(other) and getattr(self, other) != _DEFAULTS[other]
 
     def as_dict(self) -> dict[str, Any]:
         """The plan's keys and values, as they stand in TOML and JSON."""
@@ -309,6 +317,7 @@ class Plan:
         return {**asdict(self), **lists}
 
 
+WITHOUT_EFFECT = {"tp": "sp", "pp": "schedule"}  # of size 1, on which key
 _DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
 
 
@@ -334,7 +343,12 @@ def in_axonn_words(text: str) -> str:
 
 def _nearest_multiples(value: int, step: int) -> str:
     below = value // step * step
-    return ", ".join(str(multiple) for multiple in (below, below + step) if multiple > 0)
+    return " or ".join(str(multiple) for multiple in (below, below + step) if multiple > 0)
+
+
+def _largest_divisor(value: int, most: int) -> int:
+    """The largest divisor of a number that is at most so large."""
+    return next(d for d in range(most, 0, -1) if value % d == 0)
 
 
 def _divisors_text(value: int) -> str:

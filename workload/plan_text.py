@@ -67,8 +67,7 @@ def _check_ranks(ranks: int, devices: int | None) -> None:
     if devices not in (None, ranks):
         several = "1 rank" if ranks == 1 else f"{ranks} ranks"
         raise PlanCannotRunError(
-            f"the plan's axes multiply to {several}, not to {devices} devices; "
-            "one axis may be given as dp=rest"
+            f"the plan needs {several}, not {devices}; one axis may be given as dp=rest"
         )
 
 

@@ -15,12 +15,12 @@ FRAMEWORKS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "axonn")
 
 @click.command("export")
 @click.argument("model")
-@click.option("-p", "--plan", required=True, help="The plan, as predict takes it.")
+@click.option("--plan", "-p", required=True, help="The plan, as predict takes it.")
 @click.option(
     "--to", "framework", type=click.Choice(FRAMEWORKS), required=True, help="Whose settings."
 )
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices that dp=rest fills.")
-@click.option("-b", "--batch", type=options.SEQUENCES, help="Sequences per step.")
+@click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option("--stack", help="Whose defaults hold where the plan says nothing: simgpt stacks.")
 @model_set_option

@@ -47,7 +47,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "megatron-bridge", "nemo", 
 @model_set_option
 @click.option("--stack", help="The stack, in place of the one that the files ask for.")
 @click.option(
-    "-b", "--batch", type=options.SEQUENCES, help="Sequences per step, in place of the files'."
+    "--batch", "-b", type=options.SEQUENCES, help="Sequences per step, in place of the files'."
 )
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option(
@@ -96,7 +96,7 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     answer = record(question, machine) | ran()
     comment = None
     if how["predicts"] and _can_run(question):
-        more, answer["prediction"], comment = _predicted(question, machine)
+        more, answer["prediction"], comment = _predicted(question, machine, how["output"])
         text = f"{text}\n\n{more}"
     options.answer(text, answer, as_json=how["as_json"], output=how["output"])
     _check(question)
@@ -105,7 +105,7 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
 
 
 def _predicted(
-    question: Question, machine: str | None
+    question: Question, machine: str | None, output: Path | None
 ) -> tuple[str, dict[str, Any], Callable[[], None]]:
     """The answer of the command that asks the question, in text and JSON, and what is said after
     it, which ends with status 3 where the plan does not fit."""
@@ -118,7 +118,7 @@ def _predicted(
     with predict.command.make_context("predict", words) as context:
         how = dict(context.params)
         text, record, found = predict.answered(how.pop("model"), how.pop("machine"), how)
-    return text, record, partial(predict.comment, found, record["remedy"] or "")
+    return text, record, partial(predict.comment, found, record["remedy"] or "", output)
 
 
 def _check(question: Question) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,9 @@ ENGINES = ("compiled", "simpy")
 @click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
 @click.option("-n", "--devices", type=options.DEVICES, help="Devices; dp=rest fills them.")
 @click.option(
-    "-p", "--plan", default="dp=rest", show_default=True, help="key=value,… or a TOML or JSON file."
+    "--plan", "-p", default="dp=rest", show_default=True, help="key=value,… or a TOML or JSON file."
 )
-@click.option("-b", "--batch", type=options.SEQUENCES, help="Sequences per step.")
+@click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @settings_options
 @model_set_option
@@ -112,7 +113,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     options.answer(text, record, as_json=as_json, output=output)
     if how["trace"] is not None:
         write_trace(prediction, how["trace"])
-    comment(prediction, record["remedy"] or "")
+    comment(prediction, record["remedy"] or "", output)
 
 
 def answered(
@@ -196,15 +197,21 @@ def remedy_of(prediction: Prediction, question: StepQuestion, *, is_timed: bool 
     return what_fits(prediction, question.machine, question.changed if is_timed else None)
 
 
-def comment(prediction: Prediction, remedy: str) -> None:
-    """Say what to change about a plan that mostly waits, is tight or does not fit; the last ends
-    with 3."""
+def comment(prediction: Prediction, remedy: str, output: Path | None) -> None:
+    """Say what to change about a plan that mostly waits, is tight or does not fit, unless the
+    answer itself says so on the screen; the last ends with 3."""
     if few := starved(prediction.plan):
         options.note(few)
-    if remedy:
+    if remedy and (output is not None or not _is_on_screen()):
         options.note(remedy)
     if not prediction.memory.fits:
         raise SystemExit(ExitStatus.CANNOT_RUN)
+
+
+def _is_on_screen() -> bool:
+    """Whether what is printed is read where notes are."""
+    streams = (sys.stdout, sys.stderr)
+    return all(stream is not None and stream.isatty() for stream in streams)
 
 
 def _sweep(

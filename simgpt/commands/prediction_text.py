@@ -57,7 +57,7 @@ def describe(
     """The prediction as a person reads it, with what was assumed of the job and taken for
     `granted`, a `remedy` where the plan does not fit, and the band of such `runs`; `placed` is the
     placement asked for."""
-    memory, within, where = prediction.memory, prediction.range, f"placement {placed}"
+    memory, within, where = prediction.memory, prediction.range, f"placement: {placed}"
     parts = [
         (name, tables.seconds(value), tables.percent(value / prediction.step_s))
         for name, value in time_parts(prediction)
@@ -79,7 +79,7 @@ def describe(
             *taken_for_granted(granted),
             *run_to_run(prediction, runs),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
-            tables.table([f"memory at {memory.op}", "bytes", "share"], held, first=LABELS),
+            tables.table([f"peak memory, at {memory.op}", "bytes", "share"], held, first=LABELS),
         ]
     )
 
@@ -97,7 +97,7 @@ def anchoring(prediction: Prediction) -> list[str]:
     if found.used:
         blind = tables.seconds(prediction.step_s / found.factor)
         names = ", ".join(_anchor(each) for each in found.used)
-        lines = [f"anchored: {blind} times {found.factor:.3f}, from {names}", *lines]
+        lines = [f"anchored: predicted {blind}, times {found.factor:.3f} to match {names}", *lines]
     if found.memory is not None:
         lines.append(_anchored_memory(found.memory))
     return [tables.paragraph(line, indent="  ") for line in lines]
@@ -117,8 +117,8 @@ def _anchored_memory(by: MemoryAnchoring) -> str:
         f"{'; too far off, kept within limits' if each.peak.is_kept else ''})"
         for each in by.peaks
     )
-    narrower = f"P(fits) by {tables.percent(by.weight)} from runs with a measured neighbour"
-    return f"memory anchored: {' and '.join(moved) or 'as predicted'}, from {peaks}; {narrower}"
+    narrower = f"P(fits) comes to {tables.percent(by.weight)} from runs that had an anchor too"
+    return f"memory anchored: {' and '.join(moved) or 'as predicted'} to match {peaks}; {narrower}"
 
 
 def _anchor(used: Used) -> str:
@@ -135,10 +135,10 @@ def taken_for_granted(found: Granted | None) -> list[str]:
     """A paragraph on what is assumed of the software, and the step otherwise; none without."""
     if found is None or not (found.assumed or found.otherwise):
         return []
-    others = [f"{each.words} {_span(each)}" for each in found.otherwise or ()]
+    others = [f"{_span(each)} {each.words}" for each in found.otherwise or ()]
     told = [f"assumed: {', '.join(found.assumed)}"] if found.assumed else []
     text = "; ".join([*told, *others])
-    return [tables.paragraph(text if told else f"otherwise: {text}", indent="  ")]
+    return [tables.paragraph(text if told else f"otherwise {text}", indent="  ")]
 
 
 def _span(other: Otherwise) -> str:
@@ -200,10 +200,13 @@ def _of_host(memory: Memory) -> str:
 
 
 def verdict(prediction: Prediction) -> str:
-    """Whether the plan fits, how many such runs do, and what is to spare."""
+    """Whether the plan fits, how likely that is, and what is to spare."""
     memory = prediction.memory
     if memory.is_sure:
-        return f"yes: {words_of(memory.p_fits)}, {tables.gib(memory.spare_bytes)} to spare"
+        below = (
+            f"{tables.gib(memory.spare_bytes)} below the limit of {tables.gib(memory.sure_bytes)}"
+        )
+        return f"yes: {words_of(memory.p_fits)}, {below}"
     return memory.words if memory.fits else f"no: {words_of(memory.p_fits)}"
 
 
@@ -289,7 +292,7 @@ def headline(prediction: Prediction, job: Job | None, answer: str = "") -> str:
     """The question, and what is taken for granted; the first line ends with an `answer`."""
     gpt, plan = prediction.gpt, prediction.plan
     batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
-    each = f"{tables.several(plan.micro_batches, 'micro-batch')} of {plan.mbs:,} per rank"
+    each = f"mbs={plan.mbs}, {tables.several(plan.micro_batches, 'micro-batch')} per rank"
     each += " in each of two directions" * (ways(plan.schedule) > 1)
     return "\n".join(
         [

@@ -46,7 +46,7 @@ MOST_SEED = 2**32
 @click.command("run")
 @click.argument("model")
 @model_set_option
-@click.option("-p", "--plan", help="key=value,… or a file; default: dp=rest.")
+@click.option("--plan", "-p", help="key=value,… or a file; default: dp=rest.")
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
@@ -59,7 +59,7 @@ MOST_SEED = 2**32
     show_default=True,
     help="Steps to train; 0 converts weights alone.",
 )
-@click.option("-b", "--batch", type=click.IntRange(min=1), help="Sequences per step.")
+@click.option("--batch", "-b", type=click.IntRange(min=1), help="Sequences per step.")
 @training.data_options
 @training.update_options
 @training.evaluation_options

@@ -80,12 +80,12 @@ def _sure() -> float:
 @click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
 @click.option("-n", "--devices", type=options.DEVICES, required=True, help="Devices to use.")
 @click.option(
-    "-p",
     "--plan",
+    "-p",
     default="",
     help="Fields that all plans must have: pp=1,zero=1 or a TOML or JSON file.",
 )
-@click.option("-b", "--batch", type=options.SEQUENCES, help="Sequences per step.")
+@click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step.")
 @click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=3, show_default=True, help="How many plans."

@@ -27,11 +27,10 @@ LEAST = 0.0005  # of a step: shares and elasticities below are left out of the t
 PLANS = 8
 NUMBERS = 10  # of an error budget
 COLUMN = 34  # characters of the tables' first column
-REGAINED = "a percentage behind a change is the MFU of a simulation with it"
 BESIDE_THE_RANGE = (
-    "(the range above is what published runs took over their predictions, whatever the reason, and "
-    "is the one to quote; this budget is what the machine's numbers alone may change, by how sure "
-    "each is said to be: the two do not add up, and either may be the wider)"
+    "(quote the 80 % range above: it is the error seen on published runs. This budget is only the "
+    "uncertainty of the machine's numbers, by their confidence. Do not add the two; either may be "
+    "the wider one)"
 )
 
 
@@ -97,7 +96,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if (figure := how["roofline"]) is not None:
         roofline_text.draw(record, figure)
         options.wrote([figure], str(figure))
-    comment(prediction, remedy)
+    comment(prediction, remedy, output)
 
 
 command = asked_as_predict(command)
@@ -175,9 +174,10 @@ def _roofline(
 def _losses(found: Why) -> str:
     from simulator.explain.mfu_waterfall import waterfall_rows
 
-    columns = ["MFU waterfall", "what would win it back", "change", "left"]
-    text = tables.table(columns, waterfall_rows(found.mfu.as_dict()), left=2, first=COLUMN)
-    return f"{text}\n({REGAINED})"
+    rows = waterfall_rows(found.mfu.as_dict())
+    columns = ["MFU waterfall", "change", "left", "what would win it back (MFU with it)"]
+    cells = [(name, change, left, remedy) for name, remedy, change, left in rows]
+    return tables.table(columns, cells, first=COLUMN, remarks=True)
 
 
 def _shares(found: Why) -> str:

@@ -81,7 +81,8 @@ def describe(study: Study, rows: Sequence[Row], limit: int, order: str) -> str:
     cannot = len(rows) - len(good)
     counts = f"{tables.several(len(rows), 'point')}: {len(good):,} can run, {cannot:,} cannot"
     more = f"; {left:,} more rows are not shown; --json has all" if left else ""
-    best = f"\nbest first: {MEASURES[order]}" if order in MEASURES and len(good) > 1 else ""
+    last = "" if len(good) == len(figured) else "; plans that do not fit come last"
+    best = f"\nbest first: {MEASURES[order]}{last}" if order in MEASURES and len(good) > 1 else ""
     peaks = mfu_words(row["prediction"] for row in figured)
     tail = [counts + more + best, *peaks, *_anchored(figured), *_decided(good, order)]
     return "\n\n".join([*parts, *tail])
@@ -225,7 +226,7 @@ def _figures(study: Study, published: bool) -> list[Figure]:
 def _fits(row: Row) -> str:
     memory = row["prediction"]["memory"]
     if _verdict(row) == TIGHT:
-        return f"{TIGHT}, {round(10 * memory['p_fits'])} of 10"
+        return f"{TIGHT}, {round(10 * memory['p_fits'])}0 %"
     over = tables.gib(memory["peak_bytes"] - memory.get("sure_bytes", memory["capacity_bytes"]))
     return f"no, by {over}" if _verdict(row) == DOES_NOT_FIT else "yes"
 

@@ -83,8 +83,8 @@ def shares_of(
         ]
         whole = extrapolated(few[0], few[1], (plan.micro_batches - count) // unit)
         if sum(whole.values()) == to_ticks(prediction.step_s):
-            part = f"{count} and {count + unit} of {plan.micro_batches:,}"
-            basis = f"{part} micro-batches, extrapolated"
+            few_and_more = f"{count} and {count + unit} micro-batches"
+            basis = f"simulated with {few_and_more}, extrapolated to {plan.micro_batches:,}"
             return TimeShares(_sorted(whole), basis)
         count *= 2
     if plan.pp > 1:

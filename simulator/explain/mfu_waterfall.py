@@ -190,7 +190,7 @@ def waterfall_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str, str]]
     """A waterfall as JSON has it as rows of text: name, what would win it back, change, and what is
     left, in per cent of the peak. Levels are rounded and changes are the differences of rounded
     levels, so that the figures add up as they stand; rows that change nothing are left out."""
-    rows, left = [("the peak", "", "", "100.0 %")], 1000
+    rows, left = [("peak FLOP/s", "", "", "100.0 %")], 1000
     for loss in record["losses"]:
         before, left = left, round(1000 * loss["left"])
         if left != before:
@@ -198,8 +198,10 @@ def waterfall_rows(record: Mapping[str, Any]) -> list[tuple[str, str, str, str]]
             remedy = loss["remedy"] if after is None else f"{loss['remedy']}: {100 * after:.1f} %"
             change = f"{(left - before) / 10:+.1f} %"
             rows.append((loss["name"], remedy, change, f"{left / 10:.1f} %"))
-    kind = "HFU" if record["counts"] == HARDWARE else f"MFU ({record['counts']} attention)"
-    name = f"{kind}, as in the log" if record.get("as_in_the_log") else kind
+    logged = record.get("as_in_the_log")
+    name = f"MFU ({record['counts']}{', as in the log' if logged else ' attention'})"
+    if record["counts"] == HARDWARE:
+        name = "HFU (as in the log)"
     return [*rows, (name, "", "", f"{left / 10:.1f} %")]
 
 
@@ -280,7 +282,10 @@ def _tries(key: str, plan: Plan, machine: Machine) -> dict[str, Change]:
     if key == MATMULS:
         twice: Change = {"mbs": 2 * plan.mbs}
         fp8 = "fp8" in machine.device.peak_flops_per_s and plan.recipe == NO_RECIPE
-        return {_words(twice): twice, **({"fp8": {"recipe": "fp8-tensorwise"}} if fp8 else {})}
+        return {
+            _words(twice): twice,
+            **({"precision=fp8": {"recipe": "fp8-tensorwise"}} if fp8 else {}),
+        }
     changes: dict[str, list[Change]] = {
         ATTENTION: [{"attention": "flash"}] if plan.attention != "flash" else [],
         ELEMENTWISE: [{"sp": True}] if plan.tp > 1 and not plan.sp else [],

@@ -343,7 +343,7 @@ def span_at(bins: Sequence[Bin], far: Distance, *, experts: bool) -> Span:
     nearest = min(own, key=lambda each: abs(each.doublings - doublings))
     words = (
         f"{nearest.pairs:,} published runs anchored to others{SAME_PLAN if of_plan else ''} about "
-        f"{nearest.doublings:g} doublings away, of {nearest.sources} sources"
+        f"{nearest.doublings:g} doublings away ({nearest.sources} sources)"
     )
     ends = math.exp(min(low, 0.0)), math.exp(max(high, 0.0))
     return Span(*ends, nearest.pairs, nearest.sources, words)

@@ -216,12 +216,12 @@ def verdict_of(peak_bytes: int, sure_bytes: int, most_bytes: int) -> str:
 
 
 def words_of(p_fits: float) -> str:
-    """A probability in words: `7 of 10 such runs fit`, and `97 of 100` near the ends.
+    """The probability that a run fits in words, to a tenth but near the ends.
 
     >>> words_of(0.72), words_of(0.968), words_of(0.0004)
-    ('7 of 10 such runs fit', '97 of 100 such runs fit', 'fewer than 1 of 100 such runs fit')
+    ('about 70 % likely to fit', '97 % likely to fit', 'less than 1 % likely to fit')
     """
     if UNLIKELY < p_fits < SURE:
-        return f"{round(10 * p_fits):d} of 10 such runs fit"
+        return f"about {round(10 * p_fits):d}0 % likely to fit"
     count = min(round(100 * p_fits), 99)
-    return f"{count:d} of 100 such runs fit" if count else "fewer than 1 of 100 such runs fit"
+    return f"{count:d} % likely to fit" if count else "less than 1 % likely to fit"

@@ -227,8 +227,8 @@ def gpu_names(device: str) -> tuple[str, str]:
 def _words(run: Run, alike: int, sources: int, kind: str) -> str:
     if not alike:
         return (
-            f"not validated: no comparable published run{kind} of {run.stack} on {run.devices:,} "
-            f"{run.gpu}"
+            f"not validated: no comparable published run{kind} with stack {run.stack} on "
+            f"{run.devices:,} {run.gpu}"
         )
     runs = "run" if alike == 1 else "runs"
     of = "1 source" if sources == 1 else f"{sources} sources"

@@ -75,30 +75,6 @@ def test_tuned_matmul_forms_and_what_they_save_stand_in_text_and_json() -> None:
     assert_names(simgpt(*words[:-2]).out, f"0 of {tuning['matmuls']}")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plan", "stack", "words"),
-    [
-        ("tp=2,pp=2,dp=rest", "megatron-core", "tp=2, pp=2, dp=4"),
-        ("tp=2,pp=2,vpp=2,cp=2,dp=rest", "megatron-core", "tp=2, pp=2, vpp=2, cp=2, dp=2"),
-        ("dp=rest", "fsdp", "tp=1, pp=1, dp=16"),
-        ("tp=2,dp=rest", "simgpt", ""),
-        ("tp=2,z=2,dp=rest", "axonn", ""),
-    ],
-)
-def test_the_sizes_of_another_framework_s_plan_stand_in_the_words_that_ask_for_it(
-    plan: str, stack: str, words: str
-) -> None:
-    where = ("gpt-5b", "-m", "frontier", "-n", "16", "--batch", "64", "--stack", stack)
-    text = simgpt("predict", *where, "--plan", f"{plan},mbs=1").out
-    said = re.findall(r"\btp=\d+(?:, \w+=\d+)+", text)
-    assert said == ([words] if words else [])
-    if words:
-        again = ("--plan", f"{words.replace(' ', '')},mbs=1")
-        assert simgpt("predict", *where, *again).out == text
-        assert_names(simgpt("why", *where, *again).out, words)
-
-
 def test_the_breakdown_sums_to_the_step() -> None:
     record = predicted(*WORDS)
     assert sum(record["breakdown_s"].values()) == pytest.approx(record["step_s"], rel=1e-9)

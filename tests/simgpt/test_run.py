@@ -312,7 +312,7 @@ def test_a_wrong_plan_is_said_once_by_rank_0_of_those_that_a_launcher_started(
     first, second = _both(tmp_path, "--plan", "tp=3,dp=rest")
     assert [first.status, second.status] == [3, 3]
     assert first.err.count("\n") == 1
-    assert_names(first.err, "3", "2", "dp=rest")
+    assert_names(first.err, "tp=3", "2 devices")
     assert (second.out, second.err) == ("", "")
 
 

@@ -60,7 +60,7 @@ def test_only_what_does_not_fit_ends_with_status_3(verdict: str, fits: bool, sta
     assert bool(record["remedy"]) is (verdict != "fits")
     if verdict == "tight":
         assert 0.1 < memory["p_fits"] < 0.9
-        assert_names(said, f"{round(10 * memory['p_fits'])} of 10")
+        assert_names(said, f"{round(10 * memory['p_fits'])}0 %")
 
 
 def test_a_row_of_a_sweep_that_is_tight_is_ok_and_says_so() -> None:
@@ -83,7 +83,7 @@ def test_every_command_answers_a_tight_plan_and_says_so(words: tuple[str, ...]) 
     command, *more = words
     said = simgpt(command, *ASKED, *PLAN, *with_memory("tight"), *more)
     assert said.status == 0, said.err
-    assert re.search(r"tight\b.*\b\d of 10\b", " ".join(said.out.split()))
+    assert re.search(r"tight\b.*\b\d0 % likely", " ".join(said.out.split()))
 
 
 def test_a_search_takes_plans_that_fit_with_the_probability_that_is_asked_for() -> None:

@@ -27,9 +27,10 @@ def test_the_answer_reads_as_its_golden_file() -> None:
 
 
 def test_the_budget_says_how_it_stands_to_the_range_above_it() -> None:
-    """The range is above the budget, whose last row is a sum, and what both are is below it."""
+    """The range is above the budget, whose last row is a sum, and below it is said what it is."""
     rows = " ".join(asked(*WHY).out.split())
-    above, row, below = (rows.index(part) for part in ("80 % range", "sum of squares", "the range"))
+    parts = ("80 % range", "sum of squares", "This budget")
+    above, row, below = (rows.index(part) for part in parts)
     assert above < row < below
 
 

@@ -155,10 +155,10 @@ def test_printed_changes_add_up_to_the_printed_utilisation(levels: list[float]) 
 
 def test_rows_say_what_a_simulated_change_reaches_and_leave_out_what_changes_nothing() -> None:
     assert waterfall_rows(record(0.7, 0.7, 0.4, remedies=(0.45,))) == [
-        ("the peak", "", "", "100.0 %"),
+        ("peak FLOP/s", "", "", "100.0 %"),
         ("loss 0", "mbs=2: 45.0 %", "-30.0 %", "70.0 %"),
         ("loss 2", "mbs=2", "-30.0 %", "40.0 %"),
-        ("MFU (causal attention), as in the log", "", "", "40.0 %"),
+        ("MFU (causal, as in the log)", "", "", "40.0 %"),
     ]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from simgpt.anchors import read_anchor
 from tests.messages import names
+from tools.pipeline_picture import draw, main
 from topologies.errors import SimgptError
-from validation.pipeline_picture import draw, main
 
 SAMPLE = Path("docs/samples/dgxc-llama3-70b.toml")
 QUESTION = 'model = "tiny-1m"\nmachine = "frontier"\ndevices = 8\nbatch = 16\n'

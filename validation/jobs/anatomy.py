@@ -22,7 +22,7 @@ from workload.timeline import Span, Timeline
 MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER = "matmul", "attention", "elementwise", "optimizer"
 CLASSES = (MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER)
 COMPUTE, EXPOSED, IDLE = "compute", "exposed communication", "idle"  # parts of the time line
-BESIDE = "communication beside compute"
+BESIDE = "overlapped communication"
 MESSAGES = "send/recv"  # of two ranks each, whatever group they are of
 Reals = NDArray[np.float64]
 

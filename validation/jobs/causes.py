@@ -44,8 +44,8 @@ def _unexplained(found: JobComparison) -> str:
     way = "slower" if found.error < 0 else "faster"
     if found.job.anatomy is None:
         return (
-            f"the step is {way} than its range, and this log does not say where: compare a trace "
-            "of torch.profiler"
+            f"the step is {way} than its 80 % range, and this log does not show why: compare a "
+            "trace of torch.profiler"
         )
     return f"the step is {way} than its range, and no part of it is off by much"
 
@@ -78,7 +78,7 @@ def _of_compute(off: float, classes: Rows, alone: str) -> str:
     way = f"is {_percent(off)} {'slower' if off > 0 else 'faster'} than predicted"
     if off > 1:
         way = f"takes {1 + off:.1f} times the prediction"
-    why = "kernels or clocks" if off > 0 else "the machine's file has slower kernels than these"
+    why = "kernels or clocks" if off > 0 else "the machine's file makes kernels too slow"
     worst = _worst(classes, 1 if off > 0 else -1)
     return f"compute {way}{alone}, most of it {worst}: {why}"
 
@@ -109,8 +109,8 @@ def _of_steps(found: JobComparison) -> Iterator[str]:
     scatter = found.steps.p90_s / found.steps.p10_s
     if scatter >= SCATTER:
         yield (
-            f"steps scatter: p90 is {scatter:.1f} times p10; network or file system are shared, or "
-            "a device is slow at times"
+            f"step times vary: p90 is {scatter:.1f} times p10; network or file system are shared, "
+            "or a device is slow at times"
         )
 
 

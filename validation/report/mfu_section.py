@@ -27,7 +27,10 @@ def losses(why: Mapping[str, Any], scene: Scene | None) -> Section | None:
         return None
     rows = waterfall_rows(record)
     table = PageTable(
-        ("MFU waterfall", "what may win it back", "change", "left"), rows, left=2, caption=SIMULATED
+        ("MFU waterfall", "what may win it back (MFU with it)", "change", "left"),
+        rows,
+        left=2,
+        caption=SIMULATED,
     )
     drawing = Drawing("mfu", waterfall_figure(rows), WORDS, 760)
     return Section("mfu", "Where the peak goes", (), [drawing], [table], short="MFU")

@@ -103,8 +103,8 @@ def _even(gpt: GPT, plan: Plan) -> list[int]:
     each, left = divmod(gpt.layers + ends, chunks)
     if left or each < 1:
         raise PlanCannotRunError(
-            f"{gpt.name}'s {gpt.layers} layers{' and two ends' if ends else ''} do not divide over "
-            f"pp*vpp={chunks} chunks; {_hint(gpt.layers, chunks, ends)}"
+            f"{gpt.name}'s {gpt.layers} layers{' and two ends' if ends else ''} are not divisible "
+            f"by pp*vpp={chunks} chunks; {_hint(gpt.layers, chunks, ends)}"
         )
     counts = [each] * chunks
     if ends:

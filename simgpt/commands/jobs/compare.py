@@ -204,7 +204,7 @@ def describe(found: JobComparison, log: Path) -> str:
     from topologies.files.printable import path_shown
 
     prediction, steps = found.prediction, found.steps
-    left = f", {tables.several(steps.left_out, 'step')} left out as warm-up"
+    left = f", {steps.left_out} of warm-up left out"
     head = [
         f"{path_shown(log)}: {found.job.kind}, {tables.several(steps.steps, 'step')}"
         f"{left if steps.left_out else ''}",

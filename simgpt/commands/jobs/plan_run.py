@@ -55,7 +55,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     record |= asked(model, machine, how, found.prediction.stack)
     text = describe(found, start, compared)
     options.answer(text, record, as_json=as_json, output=output)
-    comment(found.prediction, remedy_of(found.prediction, found.question))
+    comment(found.prediction, remedy_of(found.prediction, found.question), output)
 
 
 def _compared(

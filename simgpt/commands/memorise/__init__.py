@@ -44,8 +44,8 @@ GOLDFISH_K = 4  # as Hans et al. (2406.10209) have it in their released configur
     help="Times that the whole stream is trained on.",
 )
 @click.option(
-    "-b",
     "--batch",
+    "-b",
     type=click.IntRange(1, 100_000),
     default=4,
     show_default=True,

@@ -1,5 +1,5 @@
 """The pipeline of a measured step as it is predicted, with both times on it:
-`python -m validation.pipeline_picture ANCHOR.toml FILE.png`.
+`python -m tools.pipeline_picture ANCHOR.toml FILE.png`.
 
 The first file is one that `--anchor` takes: a question with its measured step.
 """
@@ -50,7 +50,7 @@ def draw(anchor: Path, picture: Path) -> None:
 def main() -> None:
     """Draw into the file that is named."""
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m validation.pipeline_picture ANCHOR.toml FILE.png")
+        sys.exit("usage: python -m tools.pipeline_picture ANCHOR.toml FILE.png")
     draw(*map(Path, sys.argv[1:]))
 
 
