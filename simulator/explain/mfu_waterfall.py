@@ -178,7 +178,7 @@ def mfu_waterfall(
             _name(key, prediction),
             seconds,
             useful.get(key, 0.0),
-            _remedy(key, prediction, machine, tried),
+            prediction.in_words(_remedy(key, prediction, machine, tried)),
         )
         for key, seconds in sorted(lost.items(), key=lambda item: _order(item[0]))
         if seconds or useful.get(key)

@@ -341,4 +341,4 @@ def test_the_key_of_the_timeline_names_each_colour_once(tmp_path: Path) -> None:
     colours = [each["colour"] for each in key]
     assert len(colours) == len(set(colours))
     assert any(each["name"] == "matmul" for each in key)
-    assert any(each["name"].endswith(" tp") for each in key)
+    assert any(each["name"].endswith(" x") for each in key)

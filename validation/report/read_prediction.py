@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ from simulator.stacks.logged import COUNTS
 from simulator.uncertainty.fitting import DOES_NOT_FIT, FITS, VERDICTS
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import Asked, asked_of, named, shown, without_usual_variant
+from workload.plan import in_axonn_words
 
+OF_AXONN = re.compile(r"(?:^|,)[xyz]=")
 WHY_ROWS = {
     "path": (("axes", "work", "links"), ("seconds", "share")),
     "sensitivity": (("key", "unit"), ("value", "elasticity")),
@@ -97,13 +100,14 @@ def prediction_of(
     asked = asked_of(document, origin)
     model, machine = names_of(of, asked)
     why, noise = document.get("why"), document.get("variability")
+    plan = _without_fp8(of.text("plan_string"))
     return Answer(
         origin=origin,
         asked=asked,
         model=model,
         machine=machine,
         devices=of.whole("devices"),
-        plan=_without_fp8(of.text("plan_string")),
+        plan=plan,
         batch=Reader(of.table("plan"), origin).whole("batch"),
         step_s=of.positive("step_s"),
         tokens_per_s=of.number("tokens_per_s"),
@@ -112,7 +116,7 @@ def prediction_of(
         hfu=of.number("hfu"),
         peak_bytes=memory.whole("peak_bytes"),
         capacity_bytes=memory.whole("capacity_bytes"),
-        breakdown_s=of.numbers("breakdown_s"),
+        breakdown_s={words_of(plan)(part): s for part, s in of.numbers("breakdown_s").items()},
         cost=of.known("cost", NOT_KNOWN) if isinstance(document.get("cost"), dict) else {},
         why=_why(why, f"{origin}: why") if isinstance(why, dict) else {},
         variability=_variability(of) if isinstance(noise, dict) else {},
@@ -127,6 +131,11 @@ def prediction_of(
         is_balanced=document.get("routing_assumed") == BALANCED,
         mfu_peak=peak_of_mfu({**document, "fp8": asked.fp8}),
     )
+
+
+def words_of(plan: str) -> Callable[[str], str]:
+    """What names axes in a text as a plan's text does: in AxoNN's words if it is of a 3D plan."""
+    return in_axonn_words if OF_AXONN.search(plan) else str
 
 
 def _without_fp8(plan: str) -> str:

@@ -23,7 +23,7 @@ from validation.report.figures.timeline_data import key_of, timeline_data
 from validation.report.findings import MEASURES, Ladder
 from validation.report.page import Drawing, PageTable, Player, Section
 from validation.report.ranking import USUAL, chosen, is_climbed, ranked
-from validation.report.read_prediction import Answer
+from validation.report.read_prediction import Answer, words_of
 from validation.report.words import gib, percent, several
 from validation.weak_scaling import Rung
 
@@ -274,12 +274,13 @@ def _alike(drawn: int, sorts: int, ranks: int) -> str:
     return f"The {ranks:,} ranks behave in {sorts:,} different ways, of which {drawn:,} are drawn."
 
 
-def reasons(why: Mapping[str, Any]) -> Section | None:
+def reasons(answer: Answer) -> Section | None:
     """The critical path, the sensitivities, and what would help."""
+    why, in_words = answer.why, words_of(answer.plan)
     if not why:
         return None
     path = [
-        (" ".join(filter(None, [row["axes"], row["work"], row["links"]])),
+        (" ".join(filter(None, [in_words(row["axes"]), row["work"], row["links"]])),
          seconds(row["seconds"]), percent(row["share"]))
         for row in why["path"]
         if row["share"] >= 0.0005

@@ -79,7 +79,7 @@ def _page(
     found = [
         *apart,
         losses(answer.why, scene) if answer else None,
-        sections.reasons(answer.why) if answer else None,
+        sections.reasons(answer) if answer else None,
         *calendar_sections(answers.calendars),
         variability([answer, *answers.predictions]),
         sections.measured(answers.pairs),

@@ -6,7 +6,7 @@ out otherwise was made of something else or by another version, and is not drawn
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -110,10 +110,14 @@ class Scene:
         network, (starts, ends) = self.step.network, self.step.times[number]
         hosts = self.step.hosts[number]
         stage = network.stages[number]
+        in_words = self.prediction.in_words
+        ops = self.step.programs[stage].ops
+        if in_words("tp") != "tp":
+            ops = [_named(op, in_words) for op in ops]
         return Track(
             network.ranks[number],
             stage,
-            self.step.programs[stage].ops,
+            ops,
             [to_seconds(start + host) for start, host in zip(starts, hosts, strict=True)],
             [to_seconds(ticks) for ticks in ends],
         )
@@ -136,7 +140,8 @@ class Scene:
         for axes in dict.fromkeys(t.axes for t in self.traffic):
             words = limiting_link(self.machine, self.placement, grid, axes, pairs=between[axes])
             reach = locality(self.machine, self.placement, grid.groups(*axes.split("+"))).words
-            found[axes] = reach if words == reach.replace("a node", "the node") else (
+            found[self.prediction.in_words(axes)] = (
+                reach if words == reach.replace("a node", "the node") else
                 f"{reach}, {words}"
             )  # fmt: skip
         return found
@@ -167,6 +172,12 @@ class Scene:
     def loads(self) -> LinkLoads:
         """What the links carry in the drawn step."""
         return link_loads(self.machine, self.placement, self.traffic)
+
+
+def _named(op: Op, in_words: Callable[[str], str]) -> Op:
+    """An op whose axes and stream are called as the plan's users call them."""
+    axes = tuple(map(in_words, op.axes))
+    return replace(op, axes=axes, stream=in_words(op.stream)) if axes != op.axes else op
 
 
 def _spread(numbers: Sequence[int], most: int) -> list[int]:

@@ -28,6 +28,7 @@ LOOKS = {
     "elementwise": (GREEN, "\\\\\\"),
     "optimizer": (YELLOW, "---"),
     "tp": (ORANGE, "///"),
+    "x": (ORANGE, "///"),  # AxoNN's word for it
     "y": (RED, "xxx"),
     "z": (PINK, "|||"),
     "dp": (GREY, "+++"),
@@ -150,7 +151,7 @@ def _scaled(value: float) -> str:
 
 def look_of(axes: str) -> tuple[str, str]:
     """Colour and hatch of communication over some axes: those of the outermost axis."""
-    named = [axis for axis in ("dp", "z", "y", "tp", "pp") if axis in axes.split("+")]
+    named = [axis for axis in ("dp", "z", "y", "tp", "x", "pp") if axis in axes.split("+")]
     if not named and axes in LOOKS:
         return LOOKS[axes]
     return LOOKS[named[0]] if named else LOOKS["pp" if axes == "ends" else "other"]
