@@ -23,6 +23,7 @@ from validation.published.runs import read_runs
 from workload.gpt import GPT, find_model, model_names
 from workload.plan import Plan
 from workload.plan_text import parse_plan
+from workload.recomputation.parts import PER_OP
 
 LAYERS, ROUNDS = 2, 2  # of a chunk; of micro-batches, as a multiple of the stages
 STAGES = 8  # at most, where the order of their calls is played
@@ -45,7 +46,8 @@ def published() -> list[Case]:
                 job = case_of(run).job
         except SimgptError:
             continue
-        found.append((run.id, *cut(job.gpt, job.plan)))
+        if job.plan.recompute != PER_OP:  # which is predicted alone
+            found.append((run.id, *cut(job.gpt, job.plan)))
     for name in model_names():
         for text in PRESET_PLANS:
             found.append((name, *cut(find_model(name), parse_plan(text, batch=32))))

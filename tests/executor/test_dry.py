@@ -321,7 +321,10 @@ def test_every_preset_and_published_plan_agrees_on_some_rank(part: int) -> None:
     for key, gpt, plan in dry_cases.structures()[part::PARTS]:
         rank = rank_of(plan)
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
-        found[key, str(plan)] = play_rank(program, rank).difference
+        try:
+            found[key, str(plan)] = play_rank(program, rank).difference
+        except (RuntimeError, ValueError) as error:  # the case is named, whatever goes wrong
+            found[key, str(plan)] = f"{type(error).__name__}: {error}"
     assert {asked: wrong for asked, wrong in found.items() if wrong} == {}
 
 
