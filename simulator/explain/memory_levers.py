@@ -44,8 +44,9 @@ def least_bytes(memory: Any, plan: Plan, change: Change) -> int:
     parts = memory.parts
     if "pp" in change and change["pp"] < plan.pp:  # ends hold less beside their layers
         return 0
-    if "gradients" in change:
-        return int(memory.peak_bytes - parts.get("gradients", 0) // 2)
+    if "gradients" in change:  # and the copies in fp32 that sums of sharded ones take go
+        halved = parts.get("gradients", 0) // 2
+        return int(memory.peak_bytes - halved - parts.get("workspace", 0))
     if "offload" in change:
         return int(memory.peak_bytes - parts.get("optimizer", 0))
     for degree in DEGREES:

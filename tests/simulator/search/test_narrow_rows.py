@@ -12,7 +12,7 @@ from simulator.search import search
 from simulator.search.baselines import every_plan
 from simulator.search.problem import SearchProblem
 from simulator.search.space import spaces_of
-from simulator.stacks import EXECUTOR, load_stack
+from simulator.stacks import EXECUTOR
 from simulator.stacks.stack import Stack
 from tests.messages import names
 from tests.simulator.search.drawn import MACHINES
@@ -79,9 +79,6 @@ def test_of_several_precisions_those_with_scales_of_blocks_send_so() -> None:
 def test_searches_over_rows_in_8_bits_find_what_trying_all_plans_finds() -> None:
     finds_the_best(experts(), top=4)
     finds_the_best(replace(experts(pp=2), several={"dispatcher": ("usual", "once_per_node")}))
-    stack = load_stack("megatron-core-deepep")
-    fixed = {key: value for key, value in experts().fixed.items() if key != "overlap"}
-    finds_the_best(replace(experts(), fixed=fixed, stack=stack), stack)
 
 
 def test_what_cannot_send_so_is_refused_by_name() -> None:
