@@ -306,8 +306,8 @@ class Plan:
         return in_axonn_words(text) if as_axonn or self.is_3d else text
 
     def _is_said(self, axis: str) -> bool:
-        """Whether an axis of size 1 is printed: where a key that then has no effect is, which
-        would be read as one of plans with that axis."""
+        """Whether an axis is printed although its size is 1: with a key that only matters above 1,
+        since that key without the axis would be read as asking for sizes above 1."""
         other = WITHOUT_EFFECT.get(axis, "")
         return bool(other) and getattr(self, other) != _DEFAULTS[other]
 
@@ -317,7 +317,7 @@ class Plan:
         return {**asdict(self), **lists}
 
 
-WITHOUT_EFFECT = {"tp": "sp", "pp": "schedule"}  # of size 1, on which key
+WITHOUT_EFFECT = {"tp": "sp", "pp": "schedule"}  # an axis, and a key that matters above size 1
 _DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
 
 

@@ -44,7 +44,7 @@ def least_bytes(memory: Any, plan: Plan, change: Change) -> int:
     parts = memory.parts
     if "pp" in change and change["pp"] < plan.pp:  # ends hold less beside their layers
         return 0
-    if "gradients" in change:  # and the copies in fp32 that sums of sharded ones take go
+    if "gradients" in change:  # the workspace has fp32 copies for sums over shards, which go too
         halved = parts.get("gradients", 0) // 2
         return int(memory.peak_bytes - halved - parts.get("workspace", 0))
     if "offload" in change:

@@ -3,10 +3,10 @@
 A step of T seconds on the device whose step is broken down consists of stretches: matrix products,
 attention, elementwise kernels, waits for collectives and for other stages. Of a stretch of t
 seconds that does F of the FLOPs that the log counts, t - F / peak seconds are lost, which is
-(t - F / peak) / T of the peak. Stretches fill the step, so losses and utilisation sum to 1 once
-two differences between what is done and what is counted are added: half of attention under a
-causal mask, if the log counts it; and the work that the device does beyond the mean device's, such
-as that of a stage with more layers.
+(t - F / peak) / T of the peak. Stretches fill the step. Half of attention under a causal mask is a
+gain where the log counts it. What is then left to the logged utilisation is shown as the work that
+the device does beyond the mean device's, such as that of a stage with more layers, so the losses
+and the utilisation sum to 1 by construction; tests compare this rest with the programs' FLOPs.
 
 Cost: the compute ops of the step are simulated once more (`compute_ops.py`).
 """
@@ -156,16 +156,15 @@ class MfuWaterfall:
 def mfu_waterfall(
     prediction: Prediction, machine: Machine, placement: Placement, tried: Collection[str] = ()
 ) -> MfuWaterfall:
-    """The waterfall of a prediction on its machine; of an anchored one it is scaled as it is.
-    Changes in `tried` are not named as remedies: who asks has simulated them."""
+    """The waterfall of a prediction on its machine, which no anchor has scaled. Changes in `tried`
+    were simulated by the caller, so they are not named as remedies."""
     log = prediction.logged
     counts, end = (FULL, prediction.mfu) if log is None else (log.counts, log.share)
     peak = prediction.peak_flops_per_s
     counted = _Counted(counts, peak, machine)
     for each in compute_ops_of(prediction, machine, placement).ops:
         counted.add(each)
-    factor = 1.0 if prediction.anchoring is None else prediction.anchoring.factor
-    stretches = {key: seconds * factor for key, seconds in counted.seconds.items()}
+    stretches = dict(counted.seconds)
     for key, seconds in prediction.breakdown_s.items():
         if key not in ("compute", "optimizer"):
             stretches[key] = stretches.get(key, 0.0) + seconds
@@ -284,7 +283,7 @@ def _tries(key: str, plan: Plan, machine: Machine) -> dict[str, Change]:
         fp8 = "fp8" in machine.device.peak_flops_per_s and plan.recipe == NO_RECIPE
         return {
             _words(twice): twice,
-            **({"precision=fp8": {"recipe": "fp8-tensorwise"}} if fp8 else {}),
+            **({"fp8": {"recipe": "fp8-tensorwise"}} if fp8 else {}),
         }
     changes: dict[str, list[Change]] = {
         ATTENTION: [{"attention": "flash"}] if plan.attention != "flash" else [],

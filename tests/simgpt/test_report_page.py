@@ -231,6 +231,9 @@ def test_a_waterfall_that_is_not_one_is_refused_by_the_key(
 def test_a_page_about_a_plan_of_axonn_speaks_of_its_axes(tmp_path: Path) -> None:
     words = ("tiny-1m", "-m", "frontier", "-n", "16", "--plan", "x=2,z=4,dp=rest", "--batch", "16")
     file = answered(tmp_path / "a.json", "predict", *words)
+    (found,) = read_answers([file]).predictions
+    assert "x" in found.breakdown_s
+    assert "tp" not in "+".join(found.breakdown_s).split("+")
     page = page_of(file)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     data = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)

@@ -120,6 +120,20 @@ def test_losses_and_the_utilisation_of_the_log_are_the_whole_peak(
     )
 
 
+@pytest.mark.parametrize(("model", "machine", "stack", "plan", "batch"), STEPS)
+def test_what_is_left_to_the_mfu_is_what_the_busiest_stage_has_beyond_the_mean(
+    model: str, machine: str, stack: str, plan: str, batch: int
+) -> None:
+    """Against the programs' FLOPs, of which ranks of a stage have equal parts. The diagonal of the
+    mask, half of which a log counts, is some thousandth of attention."""
+    prediction, found = waterfall_of(model, machine, stack, plan, batch)
+    grid, pp = prediction.plan.grid, prediction.plan.pp
+    stages = [lower(prediction.gpt, prediction.plan, stage).model_flops for stage in range(pp)]
+    beyond = max(stages) * pp / sum(stages) - 1
+    mean_s = sum(stages) / grid.ranks / prediction.peak_flops_per_s
+    assert found.of(UNEVEN) * found.step_s == pytest.approx(beyond * mean_s, abs=2e-3 * mean_s)
+
+
 def test_without_stages_no_device_has_more_work_than_the_mean() -> None:
     _, found = waterfall_of(*STEPS[2])
     assert found.of(UNEVEN) == pytest.approx(0.0, abs=1e-9)
