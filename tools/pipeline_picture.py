@@ -6,8 +6,9 @@ The first file is one that `--anchor` takes: a question with its measured step.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+import click
 
 from simgpt.anchors import read_anchor
 from simgpt.studies.evaluate import Evaluator
@@ -47,11 +48,15 @@ def draw(anchor: Path, picture: Path) -> None:
         write_whole(picture, figure_bytes(figure, picture.suffix.lstrip("."), dpi=120))
 
 
-def main() -> None:
-    """Draw into the file that is named."""
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m tools.pipeline_picture ANCHOR.toml FILE.png")
-    draw(*map(Path, sys.argv[1:]))
+@click.command()
+@click.argument("anchor", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("picture", type=click.Path(dir_okay=False, path_type=Path))
+def main(anchor: Path, picture: Path) -> None:
+    """Draw the pipeline of the question in ANCHOR into PICTURE."""
+    try:
+        draw(anchor, picture)
+    except SimgptError as error:
+        raise click.ClickException(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from simgpt.anchors import read_anchor
 from tests.messages import names
@@ -27,10 +28,11 @@ def test_the_pages_tell_the_measured_step_of_the_sample() -> None:
         assert measured in Path(page).read_text(encoding="utf-8")
 
 
-def test_a_pipeline_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_is_drawn(tmp_path: Path) -> None:
     picture = tmp_path / "a.png"
-    monkeypatch.setattr("sys.argv", ["", str(anchor(tmp_path, "pp=2,dp=4,mbs=1")), str(picture)])
-    main()
+    words = [str(anchor(tmp_path, "pp=2,dp=4,mbs=1")), str(picture)]
+    ended = CliRunner().invoke(main, words)
+    assert ended.exit_code == 0, ended.output
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
