@@ -138,7 +138,7 @@ timeout_option = click.option(
 
 
 def answer(
-    text: str,
+    text: str | Callable[[], str],
     record: dict[str, Any],
     *,
     as_json: bool,
@@ -147,13 +147,15 @@ def answer(
 ) -> None:
     """Print a command's answer, as text or as its JSON record, or write it to a file, which gets
     JSON where it is called so, unless the text is itself a file of some framework; the caller has
-    both where it is Python."""
+    both where it is Python. A text that is a function is made only if somebody reads it."""
     if (asker := collecting()) is not None:
         asker.answers.append((text, strict(record)))
         return
-    plain = printable(text.rstrip("\n"), keep="\n")
-    as_json = as_json or (is_json(output) and not is_file)
-    content = json.dumps(strict(record), indent=2) if as_json else plain
+    if as_json or (is_json(output) and not is_file):
+        content = json.dumps(strict(record), indent=2)
+    else:
+        read = text if isinstance(text, str) else text()
+        content = printable(read.rstrip("\n"), keep="\n")
     if output is None:
         say(content)
     else:

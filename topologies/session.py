@@ -1,8 +1,9 @@
 """Sessions: whatever is kept from one call to the next belongs to one, and ends with it.
 
-A command enters a session, and so does a worker process for its life; `predict` enters one of its
-own where there is none. `with Session():` keeps rings, networks and lowered programs from one
-prediction to the next in a script. Without a session, cached functions compute anew.
+A command enters a session, and so does a worker process for its life. Calls from Python outside of
+any session share one that lives as long as the process, so that scripts and notebooks keep
+machines, rings, networks and lowered programs from one prediction to the next; `with Session():`
+keeps them apart, and lets go of them at its end. Without a session, cached functions compute anew.
 
 What a session keeps, and what a prediction makes, has hardly any cycles: looking for them would be
 a quarter of the time, so the garbage collector is paused meanwhile.
@@ -18,6 +19,7 @@ from functools import lru_cache, wraps
 from threading import get_ident
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
+MOST_OWNED = 32  # instances of a session, of all its threads
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
@@ -62,11 +64,16 @@ class Session:
         """The session's one instance of a class in this thread, made without arguments."""
         key = kind, get_ident()
         if key not in self._owned:
+            while len(self._owned) >= MOST_OWNED:  # threads that are over leave theirs behind
+                oldest = self._owned.pop(next(iter(self._owned)), None)
+                if isinstance(oldest, Saved):
+                    oldest.save()
             self._owned[key] = kind()
         return cast(Found, self._owned[key])
 
 
 _ENTERED: ContextVar[tuple[Session, ...]] = ContextVar("sessions", default=())
+_DEFAULT = Session()  # of calls from Python outside of any other
 
 
 def current_session() -> Session:
@@ -104,6 +111,19 @@ def in_session(function: Callable[Given, Found]) -> Callable[Given, Found]:
         if _ENTERED.get():
             return function(*args, **named)
         with Session():
+            return function(*args, **named)
+
+    return inside
+
+
+def in_default_session(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """Decorate a function: where there is no session it runs in the one that the process keeps."""
+
+    @wraps(function)
+    def inside(*args: Given.args, **named: Given.kwargs) -> Found:
+        if _ENTERED.get():
+            return function(*args, **named)
+        with _DEFAULT:
             return function(*args, **named)
 
     return inside

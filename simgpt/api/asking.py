@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,32 @@ from simgpt.cli import cli, click_words
 from simgpt.invocation import HELP
 from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
-from topologies.session import in_session
+from topologies.session import in_default_session
 
 CALLER = 3  # of `warnings.warn`: `ask`, the function that asks, and the line that called that one
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a command answered to arguments: its text and its JSON record, notes, files that it
-    wrote, and the exit status with which it ends in a terminal."""
+    """What a command answered to arguments: its text, or a function that makes it, and its JSON
+    record, notes, files that it wrote, and the exit status with which it ends in a terminal."""
 
     command: Sequence[str]
     arguments: Sequence[object]
-    text: str
+    told: str | Callable[[], str]
     record: Mapping[str, Any]
     notes: Sequence[str]
     paths: Sequence[Path]
     status: int
+
+    @cached_property
+    def text(self) -> str:
+        """The text that the command prints."""
+        return self.told if isinstance(self.told, str) else self.told()
+
+    def __reduce__(self) -> tuple[type[Asked], tuple[object, ...]]:
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Asked, tuple((own | {"told": self.text}).values())
 
 
 def ask(names: Sequence[str], arguments: Sequence[object], options: Mapping[str, Any]) -> Asked:
@@ -54,12 +64,12 @@ def ask(names: Sequence[str], arguments: Sequence[object], options: Mapping[str,
     collected, status = _run(command, words, len(names))
     for note in collected.notes:
         warnings.warn(note, stacklevel=CALLER)
-    text, record = collected.answers[-1] if collected.answers else ("", {})
+    told, record = collected.answers[-1] if collected.answers else ("", {})
     notes, paths = tuple(collected.notes), tuple(collected.paths)
-    return Asked(("simgpt", *words), tuple(arguments), text, record, notes, paths, status)
+    return Asked(("simgpt", *words), tuple(arguments), told, record, notes, paths, status)
 
 
-@in_session
+@in_default_session
 def _run(command: click.Command, words: list[str], names: int) -> tuple[Collected, int]:
     """The command in a context whose object collects what it says, and its exit status."""
     collected, status = Collected(words), 0

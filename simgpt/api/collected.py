@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ class Collected:
     """What a command answers, says beside its answer and writes, while it is the object of the
     command's context: text and JSON record of the answer, notes, and paths of files.
 
-    `words` are those of the command line that asks the same.
+    A text that nobody has read yet is a function that makes it. `words` are those of the command
+    line that asks the same.
     """
 
     words: Sequence[str]
-    answers: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    answers: list[tuple[str | Callable[[], str], dict[str, Any]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
 

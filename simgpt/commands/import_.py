@@ -97,7 +97,7 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
     comment = None
     if how["predicts"] and _can_run(question):
         more, answer["prediction"], comment = _predicted(question, machine, how["output"])
-        text = f"{text}\n\n{more}"
+        text = f"{text}\n\n{more()}"
     options.answer(text, answer, as_json=how["as_json"], output=how["output"])
     _check(question)
     if comment is not None:
@@ -106,9 +106,9 @@ def command(files: tuple[Path, ...], machine: str | None, **how: Any) -> None:
 
 def _predicted(
     question: Question, machine: str | None, output: Path | None
-) -> tuple[str, dict[str, Any], Callable[[], None]]:
-    """The answer of the command that asks the question, in text and JSON, and what is said after
-    it, which ends with status 3 where the plan does not fit."""
+) -> tuple[Callable[[], str], dict[str, Any], Callable[[], None]]:
+    """The answer of the command that asks the question, as what makes its text and as JSON, and
+    what is said after it, which ends with status 3 where the plan does not fit."""
     from simgpt.commands import predict
 
     for known, option in ((question.model, "--model"), (question.devices, "-n")):

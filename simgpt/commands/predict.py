@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +110,8 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         return _sweep(model, machine, as_json=as_json, output=output, how=how)
     options.check_apart(output, how["trace"])
     with gc_paused():
-        text, record, prediction = answered(model, machine, how, told=not as_json)
-    options.answer(text, record, as_json=as_json, output=output)
+        told, record, prediction = answered(model, machine, how, told=not as_json)
+    options.answer(told, record, as_json=as_json, output=output)
     if how["trace"] is not None:
         write_trace(prediction, how["trace"])
     comment(prediction, record["remedy"] or "", output)
@@ -118,10 +119,10 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
 
 def answered(
     model: str, machine: str, how: Mapping[str, Any], *, told: bool = True
-) -> tuple[str, dict[str, Any], Prediction]:
-    """The answer to the arguments and options of `simgpt predict`: its text, its JSON record and
-    the prediction. It needs click's context, in which the engine that was asked for serves. Steps
-    otherwise are predicted only where the text is `told` to a person."""
+) -> tuple[Callable[[], str], dict[str, Any], Prediction]:
+    """The answer to the arguments and options of `simgpt predict`: what makes its text, its JSON
+    record and the prediction. It needs click's context, in which the engine that was asked for
+    serves. Steps otherwise are predicted only where the text is `told` to a person."""
     from simgpt.step_options import question_of
     from simulator.engine.engines import engine_name, using
 
@@ -145,12 +146,14 @@ def answered(
     record |= granted.as_dict()
     noise = noise_options.answered(how, prediction, built, placed, costs)
     record |= asked(model, machine, how, prediction.stack, axes=reach, **racks) | noise.record
-    text = describe(prediction, how["placement"], reach, job, remedy, runs=runs, granted=granted)
-    text += noise.text
+    further = noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)
-        record, text = {**record, "training": run.as_dict()}, f"{text}\n\n{describe_training(run)}"
-    return text, record, prediction
+        record |= {"training": run.as_dict()}
+        further += f"\n\n{describe_training(run)}"
+    about = prediction, how["placement"], reach, job, remedy
+    told_in_words = partial(describe, *about, runs=runs, granted=granted, further=further)
+    return told_in_words, record, prediction
 
 
 def _granted(
@@ -235,9 +238,9 @@ def _sweep(
     with Ticker() as ticker:
         rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
         best_first = ranked(rows, "throughput")
-    text = describe(study, best_first, SHOWN, "throughput")
+    told = partial(describe, study, best_first, SHOWN, "throughput")
     about = swept(study, "throughput")
-    answer_rows(text, about, best_first, as_json=as_json, output=output)
+    answer_rows(told, about, best_first, as_json=as_json, output=output)
 
 
 def write_trace(prediction: Prediction, path: Path) -> None:

@@ -53,10 +53,11 @@ def describe(
     *,
     runs: Band | None = None,
     granted: Granted | None = None,
+    further: str = "",
 ) -> str:
     """The prediction as a person reads it, with what was assumed of the job and taken for
     `granted`, a `remedy` where the plan does not fit, and the band of such `runs`; `placed` is the
-    placement asked for."""
+    placement asked for, `further` a text behind it."""
     memory, within, where = prediction.memory, prediction.range, f"placement: {placed}"
     parts = [
         (name, tables.seconds(value), tables.percent(value / prediction.step_s))
@@ -79,7 +80,8 @@ def describe(
             *taken_for_granted(granted),
             *run_to_run(prediction, runs),
             tables.table(["where the step goes", "time", "share"], parts, first=LABELS),
-            tables.table([f"peak memory, at {memory.op}", "bytes", "share"], held, first=LABELS),
+            tables.table([f"peak memory, at {memory.op}", "bytes", "share"], held, first=LABELS)
+            + further,
         ]
     )
 

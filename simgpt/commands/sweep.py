@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,7 @@ def swept(study: Study, order: str) -> dict[str, Any]:
 
 
 def answer_rows(
-    text: str,
+    text: str | Callable[[], str],
     about: dict[str, Any],
     rows: list[dict[str, Any]],
     *,
