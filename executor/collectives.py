@@ -12,7 +12,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from executor.exchanges.once import exchange_once
 from executor.exchanges.plain import Sizes, exchange
 from executor.exchanges.two_steps import exchange_in_steps
-from workload.op import COMPUTE, FOR_NODES, RECV, RING_SHIFT, Op
+from workload.kinds import RECV, RING_SHIFT
+from workload.op import COMPUTE, FOR_NODES, Op
 
 Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 

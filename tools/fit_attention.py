@@ -25,6 +25,7 @@ from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 DEVICES = (("A100", "dgx-a100", 108), ("GH200", "alps", 132))
 PASSES = (("forward", "attention", "seconds"), ("backward", "attention_grad", "backward_seconds"))
@@ -39,7 +40,7 @@ def rows_of(device: str, kind: str, column: str) -> list[Row]:
         if row["device"].startswith(device) and row["op"] == "flash_attention" and row[column]:
             batch, heads, seq, width = (int(row[k]) for k in ("batch", "heads", "seq", "head_dim"))
             flops = 4 * batch * heads * seq * seq * width * (1 if kind == "attention" else 2)
-            how = {"width": width, "sequence": seq}
+            how: Attributes = {"width": width, "sequence": seq}
             op = Op("op", kind, (), (), flops=flops, attributes=how)
             found.append((op, float(row[column])))
     return found

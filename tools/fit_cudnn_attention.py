@@ -38,6 +38,7 @@ from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 TABLE = Path(__file__).with_name("cudnn_attention.csv")
 PASSES = {"forward": "attention", "backward": "attention_grad"}
@@ -56,8 +57,9 @@ def op_of(
     """The program's op: the whole square, or a window's keys for each query; backward counted
     twice."""
     flops = 2 * batch * heads * sequence * (window or sequence) * (width + values)
-    how = {"width": width, "value_width": values, "sequence": sequence}
-    how |= {"window": window} if window else {}
+    how: Attributes = {"width": width, "value_width": values, "sequence": sequence}
+    if window:
+        how["window"] = window
     return Op("op", kind, (), (), attributes=how, flops=flops * (1 if kind == "attention" else 2))
 
 

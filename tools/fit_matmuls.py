@@ -28,6 +28,7 @@ from topologies.files.reading import shipped_text
 from topologies.hardware.device import Matmul
 from topologies.machine import Machine
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 CONSTANTS = ("e_max", "m0", "n0", "k0")
 STARTS = ((0.5, 50.0, 50.0, 50.0), (0.55, 1.0, 200.0, 100.0))
@@ -49,7 +50,7 @@ def rows_of(kind: str) -> list[Row]:
             continue
         count, m, n, k, gradient = (int(row[key]) for key in NUMBERS)
         product = 2 * gradient or 2
-        how = {"form": row["form"], "m": m, "n": n, "k": k, "count": count}
+        how: Attributes = {"form": row["form"], "m": m, "n": n, "k": k, "count": count}
         nbytes = count * (2 * (m * k + k * n) + product * m * n)
         op = Op("op", kind, (), (), flops=2 * count * m * n * k, nbytes=nbytes, attributes=how)
         found.append((op, float(row["seconds"])))

@@ -24,8 +24,10 @@ from simulator.costs import scans
 from topologies.hardware.device import Device
 from topologies.machine_files import load_machine
 from workload.op import Op
+from workload.op_attributes import Attributes
 
-NANO = {"heads": 64, "groups": 8, "width": 64, "state": 128, "chunk": 128, "sequence": 4096}
+NANO: Attributes = {"heads": 64, "groups": 8, "width": 64, "state": 128, "chunk": 128}
+NANO["sequence"] = 4096
 CONVOLVED, COLUMNS = 64 * 64 + 2 * 8 * 128, 512  # columns of x, B and C, and of a norm's group
 ITEM = 2
 STATES, SCAN, X_GRAD = ("ssd", 1), ("ssd", 4), ("ssd_grad", 7)  # which of a pass' kernels
@@ -117,13 +119,13 @@ def shares(device: Device, kernel: str, traffic: int) -> list[float]:
 
 def norm_rows_s(device: Device) -> list[float]:
     """Seconds of a row of a norm's gradients: of as many as a program goes through."""
-    about = {"groups": NANO["groups"], "columns": COLUMNS}
+    about: Attributes = {"groups": NANO["groups"], "columns": COLUMNS}
     assert device.scan is not None
     counting = replace(device, scan=replace(device.scan, norm_row_s=1.0), launch_s=0.0)
     found = []
     for row in measured():
         if row.kernel == "norm_grad":
-            op = Op("a", scans.NORM_GRAD, (), (), attributes={**about, "rows": row.tokens})
+            op = Op("a", "group_norm_grad", (), (), attributes={**about, "rows": row.tokens})
             found.append(row.seconds / (scans.norm_grad_s(counting, op) or 1.0))
     return found
 

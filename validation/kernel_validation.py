@@ -20,6 +20,7 @@ from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from topologies.session import session_cached
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.passes.stack import NO_HABITS, Habits, with_habits
 
 NEEDED = ("device", "op", "M", "N", "K", "batch", "heads", "seq", "head_dim", "seconds")
@@ -186,7 +187,7 @@ def interpolated_errors(machine: Machine, shapes: Mapping[Shape, Sequence[float]
 def _attention(machine: Machine, batch: int, heads: int, seq: int, width: int) -> dict[str, float]:
     """Not causal, as the tables are."""
     flops = 4 * batch * heads * seq * seq * width
-    peak, how = peak_flops_per_s(machine, "bf16"), {"width": width, "sequence": seq}
+    peak, how = peak_flops_per_s(machine, "bf16"), Attributes(width=width, sequence=seq)
     ops = {
         FORWARD: Op("op", "attention", (), (), flops=flops, attributes=how),
         BACKWARD: Op("op", "attention_grad", (), (), flops=2 * flops, attributes=how),

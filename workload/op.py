@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from math import prod
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Final, TypeVar, cast, dataclass_transform
 
+from workload.kinds import ATTENTIONS, BROADCAST, COLLECTIVES, COMMUNICATION, MESSAGES
 from workload.naming import block_name
+from workload.op_attributes import Attributes
 
-COMPUTE, RING_SHIFT = "compute", "ring_shift"
-STEPS = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
+COMPUTE = "compute"
+STEPS: Final = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
 IN_STEPS = "all_to_all in steps"
-LINKS = "links"  # and: what kernels reach that send rows themselves
-PLACES = "places_searched"  # of a sort of rows: for how many it looks whether a row goes there
-ELEMENTS = "elements"  # of an op that takes so long for each, and
-COUNTED = "counted_as"  # the name under which its stack has how long
-FOR_NODES = "for_nodes"  # and: a token's row goes once to each node, there or back
+LINKS: Final = "links"  # and: what kernels reach that send rows themselves
+PLACES: Final = "places_searched"  # of a sort of rows: how many it looks through for each
+ELEMENTS: Final = "elements"  # of an op that takes so long for each, and
+COUNTED: Final = "counted_as"  # the name under which its stack has how long
+FOR_NODES: Final = "for_nodes"  # and: a token's row goes once to each node, there or back
 THERE, BACK = "there", "back"
 NONE = -1  # no micro-batch, layer or chunk
-TURNED = "turned"  # of a message's attributes: between chunks that stand the other way round
+TURNED: Final = "turned"  # of a message's attributes: between chunks that stand the other way round
 PAIRS = "pairs"  # in `Op.traffic`: all members of a group send to each other
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", RING_SHIFT)
-BROADCAST = "broadcast"  # a collective of stacks alone: no program that runs here has one
-MESSAGES = SEND, RECV = ("send", "recv")
-ATTENTIONS = ("attention", "attention_grad")
-MATMULS = ("matmul", "batched_matmul", "grouped_matmul", "stacked_matmul")
-CAUSAL = "causal"  # of their attributes: False where half of the square has none of the mask
-BUSIEST = "busiest"  # how many times its FLOPs the rank has that has most
-LONGEST = "longest"  # and how many times its mean block of queries the longest one takes there
-KERNELS = "kernels"  # of an op that one call issues, how many there are on the device
-QUERIES = "queries"  # rows of all heads of a rank, where an op's FLOPs do not say
+CAUSAL: Final = "causal"  # of their attributes: False where half of the square has none of the mask
+BUSIEST: Final = "busiest"  # how many times its FLOPs the rank has that has most
+LONGEST: Final = "longest"  # and how many times its mean block of queries the longest takes
+KERNELS: Final = "kernels"  # of an op that one call issues, how many there are on the device
+QUERIES: Final = "queries"  # rows of all heads of a rank, where an op's FLOPs do not say
 FORMS = ("NN", "NT", "TN")
 ITEM_BYTES = {
     "fp8": 1,
@@ -48,8 +44,7 @@ ACROSS_STAGES = frozenset(("pp", "ends", "opposite"))  # axes of ranks of severa
 ROLES = ("parameters", "gradients", "optimizer", "activations", "gathered", "workspace", "host")
 HOST = ROLES[-1]
 HOST_STREAM = "host_adamw"  # of what the host's processors do: the update, and what it reads
-HOST_KINDS = ("host_adamw", "host_add", "host_scale", "host_square_sum")
-NO_ATTRIBUTES: Mapping[str, Any] = MappingProxyType({})
+NO_ATTRIBUTES = cast(Attributes, MappingProxyType({}))
 
 # What of a layer an op belongs to (`Op.module`): the mixer with the norm before it, and all without
 # a module of its own; the router with the norm before it and the MLP that all tokens pass; the
@@ -77,7 +72,6 @@ LOSS_REDUCE = "loss_reduce"  # the sum of all ranks' losses
 NORM_REDUCE = "norm_reduce"  # and of what the gradient norm is the root of
 EXPERT_DISPATCH = "expert_dispatch"  # rows on their way to the ranks of their experts
 EXPERT_COMBINE = "expert_combine"  # and the experts' outputs on their way back
-OWN_PLACES = "own_places"  # a kind of op: which choices of all tokens own experts are
 BY_MASKS = "by_masks"  # rows brought to places of experts, or back, by a product with a mask
 KEYS_EXCHANGE = "keys_exchange"  # keys and values, or their gradients, of parts of sequences
 PARAMETER_GATHER = "parameter_gather"  # parameters whose parts were updated apart
@@ -238,7 +232,7 @@ class Op:
     flops: int = 0
     replicas: int = 1
     dtype: str = "bf16"
-    attributes: Mapping[str, Any] = field(default_factory=lambda: NO_ATTRIBUTES, hash=False)
+    attributes: Attributes = field(default_factory=lambda: NO_ATTRIBUTES, hash=False)
     micro_batch: int = NONE
     part: Part = MODEL
     label: str = ""
@@ -263,7 +257,7 @@ class Op:
     @property
     def communicates(self) -> bool:
         """Whether this op moves data between ranks."""
-        return self.is_collective or self.kind in MESSAGES
+        return self.kind in COMMUNICATION
 
     @property
     def exchange(self) -> Any:
@@ -275,6 +269,12 @@ class Op:
     def is_recomputed(self) -> bool:
         """Whether this op runs once more what the forward pass ran, whatever slot it is in."""
         return self.block.is_recomputed
+
+    @property
+    def mnk(self) -> tuple[int, int, int]:
+        """The sizes of a product of matrices."""
+        how = self.attributes
+        return how["m"], how["n"], how["k"]
 
     @property
     def kernel(self) -> str:

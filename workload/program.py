@@ -9,9 +9,10 @@ from typing import overload
 
 from workload.dataflow import Waits
 from workload.gpt import GPT
+from workload.kinds import RECV
 from workload.layout import Layout
 from workload.memory import MemoryUse, use_of
-from workload.op import RECV, Block, Buffer, Op
+from workload.op import Block, Buffer, Op
 from workload.pipeline.schedule import Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes

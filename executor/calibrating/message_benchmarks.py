@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from executor.calibrating.microbenchmarks import Sample, sizes, small_model
 from workload.op import ITEM_BYTES, Buffer, Op
+from workload.op_attributes import Attributes
 from workload.program import Program
 
 
@@ -39,7 +40,7 @@ def _turns(rank: int, ranks: int, nbytes: int) -> Callable[[int], Program]:
             tokens[token] = Buffer(token, (0,), "fp32", "workspace")
             reads, writes = (("sent",), (token,)) if sends else ((), ("received",))
             kind = "send" if sends else "recv"
-            how = {"tag": f"{turn}", "peer": -1 if later else 1, "link": rank - later}
+            how = Attributes(tag=f"{turn}", peer=-1 if later else 1, link=rank - later)
             way = "forward" if turn % 2 == 0 else "backward"
             ops += [
                 Op(

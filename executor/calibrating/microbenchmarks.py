@@ -11,31 +11,17 @@ from typing import Any
 from executor.calibrating.sample_models import models
 from workload.gpt import GPT
 from workload.grid import Grid
+from workload.kinds import KINDS, RING_SHIFT, Sampled
 from workload.lowering import lower
-from workload.op import COMPUTE, FORMS, ITEM_BYTES, RING_SHIFT, Buffer, Op
+from workload.op import COMPUTE, FORMS, ITEM_BYTES, Buffer, Op
+from workload.op_attributes import Attributes
 from workload.passes.matmul_forms import matmul_of, with_forms
 from workload.plan import Plan
 from workload.program import Program
 
 FOOTPRINT = 1 << 26  # bytes that the repeats of an op may touch; each has operands of its own
 OVERLAPPED_BYTES = 1 << 22
-# Matmuls have a grid of their own.
-UNMEASURED = ("matmul", "grouped_matmul", "stacked_matmul", "fence")
 BETWEEN = (512, 512, 512)  # a matmul of a few milliseconds on a CPU's core
-# Of sequences split over context; the rest wants a place on the axis.
-OF_CONTEXT = (
-    *("attention.ring", "attention.ring.unmasked", "attention.all_gather"),
-    *("attention_grad.ring", "attention_grad.ring.unmasked", "attention_grad.all_gather"),
-    *("take_keys", "put_keys", "merge_attention"),
-    *("split_heads", "join_heads", "split_tokens", "join_tokens"),
-    *("latent_keys", "latent_keys_grad", "latent_turn", "latent_turn_grad"),
-)
-# Of experts that other ranks send rows to, or that have places for rows.
-OF_EXCHANGED = (
-    *("sort_rows", "unsort_rows", "count_own", "own_places", "sum_weighted_rows"),
-    *("take_weighted_rows", "score_rows", "one_hot_places", "weigh_places", "is_nonzero"),
-    *("scores_of_places", "cast"),
-)
 _ENDS = {
     "all_gather": ("part", "whole"),
     "reduce_scatter": ("whole", "part"),
@@ -73,9 +59,7 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             # Sizes closer than a factor of 1.4 tell a curve nothing new.
             kernel, form = op.kernel, op.attributes.get("form", "")
             signature = (kernel, form, round(2 * log2(max(op.nbytes, 1))))
-            if op.communicates or op.kind in UNMEASURED or signature in seen:
-                continue
-            if kernel not in _kernels_of(plan, kernel):
+            if signature in seen or not _is_sampled(op, plan):
                 continue
             seen.add(signature)
             about: dict[str, Any] = {"peak_bytes": program.peak.total_bytes}
@@ -83,11 +67,14 @@ def kernels(precision: str, *, quick: bool) -> Iterator[Sample]:
             yield Sample(kernel, _features(op, program), repeats(op, program), **about)
 
 
-def _kernels_of(plan: Plan, kernel: str) -> tuple[str, ...]:
-    """The kernels that are measured as they stand in the programs of a plan."""
+def _is_sampled(op: Op, plan: Plan) -> bool:
+    """Whether an op is measured as it stands in the program of such a plan."""
+    sampled = KINDS[op.kind].sampled
     if plan.cp > 1:
-        return OF_CONTEXT
-    return OF_EXCHANGED if plan.ep > 1 else (kernel,)
+        return sampled is Sampled.CONTEXT or op.kernel != op.kind
+    if plan.ep > 1:
+        return sampled is Sampled.EXPERTS
+    return sampled is not Sampled.NEVER
 
 
 def collectives(ranks: int, *, quick: bool) -> Iterator[Sample]:
@@ -183,7 +170,7 @@ def _matmul(form: str, shape: tuple[int, int, int], precision: str) -> tuple[Op,
     a = Buffer("a", (m, k) if form[0] == "N" else (k, m), precision, "activations", True)
     b = Buffer("b", (k, n) if form[1] == "N" else (n, k), precision, "activations", True)
     c = Buffer("c", (m, n), precision, "activations")
-    how = {"form": form, "m": m, "n": n, "k": k}
+    how = Attributes(form=form, m=m, n=n, k=k)
     op = Op("matmul", "matmul", ("a", "b"), ("c",), dtype=precision, attributes=how)
     return op, {"a": a, "b": b, "c": c}
 

@@ -13,7 +13,8 @@ from torch._C._distributed_c10d import FakeWork
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workload.grid import ENDS, OPPOSITE, Grid
-from workload.op import MESSAGES, RING_SHIFT, Op
+from workload.kinds import MESSAGES, RING_SHIFT
+from workload.op import Op
 
 _C10D: Any = torch.ops.c10d
 # By torch's operator: the kind of op, and which of its arguments are the process group, the tensors

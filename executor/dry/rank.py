@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 
@@ -31,6 +32,7 @@ from executor.play import play
 from executor.prepared import Computation, PreparedOp, PreparedProgram, prepare
 from executor.rank_context import DTYPES, RankContext, scratch_of
 from workload.op import HOST, Op
+from workload.op_attributes import Attributes
 from workload.program import Program
 from workload.timeline import Timeline
 
@@ -145,11 +147,13 @@ def _of_even_rows(op: Op) -> Op:
     how = op.attributes
     if how.get("even", True):
         return op
-    each = {"each": how[_rows_key(op)]} if "align" in how else {}
-    return replace(op, attributes={**how, "even": op.kind != "quantise", **each})
+    own: Attributes = {**how, "even": op.kind != "quantise"}
+    if "align" in how:
+        own["each"] = how[_rows_key(op)]
+    return replace(op, attributes=own)
 
 
-def _rows_key(op: Op) -> str:
+def _rows_key(op: Op) -> Literal["rows", "m", "k"]:
     """Which attribute has the expected rows of one expert."""
     if op.kind == "quantise":
         return "rows"
@@ -157,7 +161,7 @@ def _rows_key(op: Op) -> str:
 
 
 def _key(op: Op, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]) -> object:
-    how = tuple((key, op.attributes[key]) for key in sorted(op.attributes) if key not in PLACES)
+    how = tuple(pair for pair in sorted(op.attributes.items()) if pair[0] not in PLACES)
     operands = tuple((tensor.shape, tensor.dtype) for tensor in (*reads, *writes))
     return op.kind, how, len(reads), operands
 

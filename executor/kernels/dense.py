@@ -23,7 +23,7 @@ def matmul(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     if "formats" in op.attributes:
         quantised.matmul(op, reads, writes, at)
         return
-    m, n, k = (op.attributes[letter] for letter in "mnk")
+    m, n, k = op.mnk
     form = op.attributes["form"]
     a = _matrix(reads[0], *((m, k) if form[0] == "N" else (k, m)))
     b = _matrix(reads[1], *((k, n) if form[1] == "N" else (n, k)))

@@ -17,30 +17,12 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.simulate import KnownDurations, host_waits, rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
-from workload.op import ATTENTIONS, EXPERT_COMBINE, EXPERT_DISPATCH, MATMULS, STEP, Op
+from workload.kinds import BY_THEMSELVES, KINDS
+from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, STEP, Op
 from workload.program import Program
-from workload.recipes.table import DEQUANTISE_ROWS, QUANTISE_ROWS
 
 OpPlace = tuple[int, int]  # a rank class, and an op of its program
 RendezvousKey = tuple[str, tuple[str, ...], int]
-COLLECTIVE_WORDS = {
-    "all_gather": "all-gathers",
-    "reduce_scatter": "reduce-scatters",
-    "all_reduce": "all-reduces",
-    "broadcast": "broadcasts",
-    "all_to_all": "all-to-alls",
-    "ring_shift": "ring shifts",
-    "send": "messages",
-    "recv": "messages",
-}
-
-ROWS, CASTS = "permutation of experts' rows", "casts to 8 or 4 bits"
-OWN_WORK = {  # of kinds of ops that experts and recipes bring with them
-    **dict.fromkeys(("take_rows", "sort_rows", "unsort_rows", "sum_rows"), ROWS),
-    **dict.fromkeys(("take_scores", "put_scores", "places", "pad_rows", "unpad_rows"), ROWS),
-    **dict.fromkeys(("route", "route_grad"), "routing"),
-    **dict.fromkeys(("amax", "quantise", "update_scales", QUANTISE_ROWS, DEQUANTISE_ROWS), CASTS),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +58,14 @@ OF_HOST = Cause("", "waits for the host")
 
 def cause_of(op: Op) -> Cause:
     """What an op's time is filed under."""
+    work = KINDS[op.kind].work
     if op.communicates:
         of_experts = op.purpose in (EXPERT_DISPATCH, EXPERT_COMBINE)
         axes = "ep" if of_experts else "+".join(op.axes) or "pp"
-        return Cause(axes, COLLECTIVE_WORDS[op.kind])
-    if (work := OWN_WORK.get(op.kind)) is not None:
-        return Cause("", work)
-    if op.block == STEP:
+        return Cause(axes, work.value)
+    if op.block == STEP and work not in BY_THEMSELVES:
         return Cause("", "optimizer")
-    if op.kind in MATMULS:
-        return Cause("", "matmuls")
-    if op.kind in ATTENTIONS:
-        return Cause("", "attention")
-    return Cause("", "elementwise kernels")
+    return Cause("", work.value)
 
 
 @dataclass(frozen=True)

@@ -11,55 +11,26 @@ from typing import Protocol
 
 from simulator.costs import scans
 from simulator.costs.attention import HEAD, PACKED, WINDOW, attention_s
-from simulator.costs.calibrated import COPIES, CalibratedCosts
+from simulator.costs.calibrated import CalibratedCosts
 from simulator.costs.graph_scopes import issued
 from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.attention import Attention
 from topologies.hardware.device import Device
 from topologies.machine import Machine
-from workload.models.field_limits import GATED
-from workload.op import (
-    ATTENTIONS,
-    BUSIEST,
-    CAUSAL,
-    COUNTED,
-    ELEMENTS,
-    HOST_KINDS,
-    KERNELS,
-    LONGEST,
-    PLACES,
-    QUERIES,
-    Op,
-)
+from workload.kinds import KINDS, MATMULS, Costs
+from workload.op import BUSIEST, CAUSAL, COUNTED, ELEMENTS, KERNELS, LONGEST, PLACES, QUERIES, Op
 
-BATCHED, GROUPED, STACKED = "batched_matmul", "grouped_matmul", "stacked_matmul"
-PRODUCTS = ("matmul", BATCHED, GROUPED, STACKED)
-SHAPE = ("form", "m", "n", "k")
+BATCHED, GROUPED = "batched_matmul", "grouped_matmul"
 NARROW = FP8, MXFP8, NVFP4 = ("fp8", "mxfp8", "nvfp4")
 ROWS = {"NN": "kn", "NT": "kn", "TN": "mn"}  # whose lengths the rows of operands and product have
-UNSAID = (
+UNSAID: tuple[tuple[str, object], ...] = (
     *(("count", 1), ("width", HEAD), ("value_width", 0)),
     *(("sequence", 0), (WINDOW, 0), (CAUSAL, True), ("columns", 0)),
     *((PACKED, ""), (BUSIEST, 1.0), (LONGEST, 0.0), (QUERIES, 0), (KERNELS, 0), (PLACES, 0)),
     *((ELEMENTS, 0), (COUNTED, "")),
 )
-LAUNCHES = "launches"  # kernels whose bytes are those of another op
-FAMILY = {"rmsnorm": "layernorm", "rmsnorm_grad": "layernorm_grad"}
-FAMILY |= {
-    f"{norm}_norm{of}": f"layernorm{of}" for norm in ("head", "group") for of in ("", "_grad")
-}
-UNGATED = ("squared_relu", *(f"weighted_{kind}" for kind in ("gelu", "squared_relu")))
-FAMILY |= {
-    f"{kind}{of}": f"gelu{of}"
-    for kind in (*UNGATED, *GATED, *(f"weighted_{each}" for each in GATED))
-    for of in ("", "_grad")
-}
-NORMS = ("layernorm", "layernorm_grad", "rmsnorm", "rmsnorm_grad", "head_norm", "head_norm_grad")
 EAGER_NORM = "eager_norm"
-GENERAL = {
-    f"{kind}{of}": f"general_norm{of}" for kind in ("layernorm", "rmsnorm") for of in ("", "_grad")
-}
 
 
 class ComputeCosts(Protocol):
@@ -118,10 +89,11 @@ class AnalyticCosts:
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind, dtype and size are worked out once."""
-        shape = tuple(op.attributes[key] for key in SHAPE) if op.kind in PRODUCTS else ()
+        how = op.attributes
+        shape = (how["form"], *op.mnk) if op.kind in MATMULS else ()
         if not op.launches and not op.nbytes:
             return 0.0
-        asked = tuple(op.attributes.get(key, unsaid) for key, unsaid in UNSAID)
+        asked = tuple(how.get(key, unsaid) for key, unsaid in UNSAID)
         key = (op.kind, op.dtype, shape, op.nbytes, op.flops, op.launches, asked)
         if key not in self._known:
             by_bytes_s = self._seconds(op) / self._kernels.pace
@@ -135,25 +107,26 @@ class AnalyticCosts:
 
     def _seconds(self, op: Op) -> float:
         device = self._machine.device
-        if op.kind in PRODUCTS:
+        costs = KINDS[op.kind].costs
+        if costs is Costs.PRODUCT:
             return matmul_s(device, self._sustained(op.dtype) * share_of_bf16(device, op), op)
-        if op.kind == LAUNCHES:
+        if costs is Costs.LAUNCH:
             return float(op.attributes["count"]) * device.launch_s
-        if op.kind in ATTENTIONS:
+        if costs is Costs.ATTENTION:
             return attention_s(
                 self._attending, self._peak(op.dtype), op, halves=self._kernels.halves
             )
-        if op.kind in scans.KINDS:
+        if costs in (Costs.SCAN, Costs.CONVOLUTION):
             return scans.seconds(device, self._sustained(op.dtype), op)
-        if op.kind == scans.NORM_GRAD and (known := scans.norm_grad_s(device, op)) is not None:
+        if costs is Costs.GROUP_NORM_GRAD and (known := scans.norm_grad_s(device, op)) is not None:
             return known
-        if op.kind in COPIES:
-            return self._machine.device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
-        if op.kind in HOST_KINDS:
+        if costs is Costs.HOST_COPY:
+            return device.launch_s + op.nbytes / self._machine.node.host.bytes_per_s
+        if costs is Costs.HOST:
             return op.nbytes * self._updating / self._machine.node.host.update_bytes_per_s
         if op.kind in self._shares:
             return self._moved_s(op)
-        return memory_bound_s(self._machine.device, op, self._kernels.tuned_norms)
+        return memory_bound_s(device, op, self._kernels.tuned_norms)
 
     def _moved_s(self, op: Op) -> float:
         """t = launches + bytes / (share of the stack's kernel * bandwidth) + places * s."""
@@ -215,7 +188,7 @@ def matmul_s(device: Device, peak_flops_per_s: float, op: Op) -> float:
     Source: topologies/hardware/device.py, class Matmul. Not modelled: tiles, kernel choice.
     """
     model = device.matmul
-    m, n, k = (float(op.attributes[key]) for key in "mnk")
+    m, n, k = map(float, op.mnk)
     rows = k if op.attributes["form"] == "TN" else m  # of one product
     m *= float(op.attributes.get("count", 1))
     e = model.e_max * m / (m + model.m0) * n / (n + model.n0) * k / (k + model.k0)
@@ -238,7 +211,7 @@ def aligned(device: Device, op: Op) -> float:
     modelled: bands of a fused tensor, whose rows are longer.
     """
     rows = ROWS[op.attributes["form"]] if op.dtype in (*NARROW, "bf16", "fp16") else ""
-    lengths = {int(op.attributes[key]) for key in rows}
+    lengths = {op.mnk["mnk".index(letter)] for letter in rows}
     if not any(length % 8 for length in lengths):
         return 1.0
     if op.kind == BATCHED and op.dtype in device.vector_flops_per_s:
@@ -256,11 +229,12 @@ def memory_bound_s(device: Device, op: Op, tuned_norms: Sequence[int] = ()) -> f
     norms of their own; none where it has but one norm. Not modelled: operands still in a cache,
     atomics of the embedding's gradient.
     """
-    eager = op.launches > 1 and op.kind in NORMS
-    family = EAGER_NORM if eager else FAMILY.get(op.kind, op.kind)
-    share = device.efficiency_of.get(family, device.memory_efficiency)
+    row = KINDS[op.kind]
+    eager = op.launches > 1 and row.is_norm
+    known_as = EAGER_NORM if eager else row.share or op.kind
+    share = device.efficiency_of.get(known_as, device.memory_efficiency)
     general = bool(tuned_norms) and op.attributes.get("columns") not in tuned_norms
-    if general and not eager and op.kind in GENERAL:
-        share = device.efficiency_of.get(GENERAL[op.kind], share)
+    if general and not eager and row.share_otherwise:
+        share = device.efficiency_of.get(row.share_otherwise, share)
     launches = int(op.attributes.get(KERNELS, 0)) or op.launches
     return launches * device.launch_s + op.nbytes / (share * device.memory_bytes_per_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from topologies.hardware.attention import Pass, Shape
 from topologies.hardware.device import Device
@@ -20,7 +21,8 @@ from workload.op import CAUSAL as MASKED
 CAUSAL = 0.5
 HEAD = 128  # columns of the heads whose share of the peak a machine's file gives
 STEP, WIDEST = 32, 256
-WINDOW, PACKED = "window", "documents"
+WINDOW: Final = "window"
+PACKED: Final = "documents"
 REFERENCE = 8192  # tokens at which stacks give the shares of the peak of their own kernels
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
 

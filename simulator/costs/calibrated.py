@@ -15,33 +15,10 @@ from math import exp, log, prod
 from topologies.errors import MachineError
 from topologies.hardware.node import ASSUMED_UPDATE
 from topologies.hardware.profile import MeasuredTable, Profile
-from workload.op import ATTENTIONS, BUSIEST, FORMS, HOST_KINDS, MATMULS, Op
+from workload.kinds import ATTENTIONS, KINDS, MATMULS, Costs
+from workload.op import BUSIEST, FORMS, Op
 
-FALLBACK = "pointwise"
 TOGETHER = ("batched_matmul", "stacked_matmul")  # whose products fill the device together
-ALIKE = {  # for kinds that were not measured, the one that does the same to as many bytes
-    "sort_rows": "take_rows",
-    "unsort_rows": "take_rows",
-    **dict.fromkeys(("pad_rows", "unpad_rows"), "take_rows"),
-    "sum_weighted_rows": "sum_rows",
-    "take_weighted_rows": "take_rows",
-    "score_rows": "sum_rows",
-    "scores_of_places": "put_scores",
-    **dict.fromkeys(("one_hot_places", "weigh_places", "is_nonzero", "cast"), "add"),
-    "weighted_gelu": "weighted_swiglu",
-    "weighted_gelu_grad": "weighted_swiglu_grad",
-    "squared_relu": "gelu",
-    "squared_relu_grad": "gelu_grad",
-    "weighted_squared_relu": "weighted_swiglu",
-    "weighted_squared_relu_grad": "weighted_swiglu_grad",
-    "group_norm": "rmsnorm",
-    "group_norm_grad": "rmsnorm_grad",
-    "clamped_swiglu": "swiglu",
-    "clamped_swiglu_grad": "swiglu_grad",
-    "weighted_clamped_swiglu": "weighted_swiglu",
-    "weighted_clamped_swiglu_grad": "weighted_swiglu_grad",
-}
-COPIES = ("to_device", "to_host")
 Point = tuple[float, float, float]
 
 
@@ -85,23 +62,24 @@ class CalibratedCosts:
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op takes; ops of the same kind and size are worked out once."""
-        shape = tuple(op.attributes[key] for key in _ATTRIBUTES.get(op.kind, ()))
+        shape = (op.attributes["form"], *op.mnk) if op.kind in MATMULS else ()
         key = (op.kernel, op.dtype, shape, op.nbytes, op.flops, op.attributes.get(BUSIEST))
         if key not in self._known:
             self._known[key] = self._seconds(op)
         return self._known[key]
 
     def _seconds(self, op: Op) -> float:
-        if op.kind in MATMULS:
+        row = KINDS[op.kind]
+        if row.costs is Costs.PRODUCT:
             return self._matmul_s(op)
-        if op.kind in COPIES:
+        if row.costs is Costs.HOST_COPY:
             return op.nbytes / self._host_bytes_per_s
-        if op.kind in HOST_KINDS:
+        if row.costs is Costs.HOST:
             return op.nbytes / self._update_bytes_per_s
-        if op.kind in ATTENTIONS:
+        if row.costs is Costs.ATTENTION:
             kernel = self._measured(op.dtype, op.kernel) or op.kind
             return self._curve_of(kernel, op.dtype).seconds(_attention_work(op))
-        kind = self._measured(op.dtype, op.kind, ALIKE.get(op.kind, FALLBACK), FALLBACK)
+        kind = self._measured(op.dtype, op.kind, row.measured_as)
         return self._curve_of(kind or op.kind, op.dtype).seconds(op.nbytes)
 
     def _measured(self, dtype: str, *kernels: str) -> str:
@@ -119,7 +97,7 @@ class CalibratedCosts:
         if not grids:
             raise self._missing("matmul", op.dtype)
         grid = grids.get(form) or next(iter(grids.values()))
-        m, n, k = (op.attributes[key] for key in "mnk")
+        m, n, k = op.mnk
         together = op.attributes["count"] if op.kind in TOGETHER else 1
         return op.flops / grid.flops_per_s(m * together, n, k)
 
@@ -134,10 +112,6 @@ class CalibratedCosts:
             f"the profile has no table {kind}@{precision} (matmuls were measured in {measured}); "
             "`simgpt calibrate` makes a new one"
         )
-
-
-_SHAPE = ("form", "m", "n", "k")
-_ATTRIBUTES: Mapping[str, tuple[str, ...]] = dict.fromkeys(MATMULS, _SHAPE)
 
 
 def _nearest_ranks(table: MeasuredTable, ranks: int) -> list[tuple[float, ...]]:

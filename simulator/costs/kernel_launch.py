@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 
-from workload.op import BACKWARD, COMPUTE, EXPERT_DISPATCH, OWN_PLACES, STEP, Op
+from workload.kinds import KINDS, OWN_PLACES
+from workload.op import BACKWARD, COMPUTE, EXPERT_DISPATCH, STEP, Op
 
 
 def launch_bound(
@@ -81,4 +82,4 @@ def _is_waited_for(op: Op) -> bool:
 
 
 def _is_issued(op: Op) -> bool:
-    return op.stream == COMPUTE and not op.is_message
+    return op.stream == COMPUTE and KINDS[op.kind].issued

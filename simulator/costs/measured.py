@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from simulator.costs.calibrated import COPIES
 from topologies.errors import MachineError
+from workload.kinds import KINDS, Costs
 from workload.lowering.distinct import signature
 from workload.op import Op
 
@@ -28,7 +28,7 @@ class MeasuredCosts:
 
     def seconds(self, op: Op) -> float:
         """Seconds that the op took; a MachineError names one that was not measured."""
-        if op.kind in COPIES:
+        if KINDS[op.kind].costs is Costs.HOST_COPY:
             return op.nbytes / self._host_bytes_per_s
         found = self._seconds.get(signature(op))
         if found is None:

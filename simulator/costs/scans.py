@@ -28,11 +28,8 @@ from topologies.hardware.device import Device
 from workload.op import ITEM_BYTES, Op
 
 WIDE = ITEM_BYTES["fp32"]
-SCANS = ("ssd", "ssd_grad")
 # Shares of the memory's bandwidth where a machine's file has none: the H100's (dgx-h100.toml).
 CONVOLUTIONS = {"ssd_conv": 0.46, "ssd_conv_grad": 0.37}
-NORM_GRAD = "group_norm_grad"
-KINDS = (*SCANS, *CONVOLUTIONS)
 WARPS, COLUMNS_OF_WARP, MOST_WARPS = 4, 256, 8  # of the gradients of a norm (norm_grad_s)
 Product = tuple[float, int, int]  # FLOPs for a token, and the columns and depth of each product
 
@@ -116,8 +113,9 @@ class _Sizes:
     and products."""
 
     def __init__(self, op: Op) -> None:
-        keys = ("heads", "groups", "width", "state", "chunk")
-        self.h, self.g, self.p, self.n, self.q = (int(op.attributes[key]) for key in keys)
+        how = op.attributes
+        self.h, self.g, self.p = how["heads"], how["groups"], how["width"]
+        self.n, self.q = how["state"], how["chunk"]
         self.item = ITEM_BYTES[op.dtype]
         self.x, self.b = self.item * self.h * self.p, self.item * self.g * self.n
         self.elements = self.h * self.p * self.n / self.q

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator.attribution.compute_ops import OpTime
-from simulator.attribution.critical_path import OWN_WORK, cause_of
+from simulator.attribution.critical_path import cause_of
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import worked_share
 from simulator.engine.stream_graph import HOST, PIPE
@@ -30,14 +30,18 @@ from simulator.stacks.logged import CAUSAL, FULL, HARDWARE
 from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.grid import AXES
-from workload.op import ATTENTIONS, Op
+from workload.kinds import ATTENTIONS, BY_THEMSELVES, Work
+from workload.op import Op
 from workload.plan import Plan, text_of
 from workload.recipes.table import NO_RECIPE
 
-MATMULS, ATTENTION, ELEMENTWISE = "matmuls", "attention", "elementwise kernels"
+MATMULS, ATTENTION, ELEMENTWISE = (
+    each.value for each in (Work.MATMULS, Work.ATTENTION, Work.ELEMENTWISE)
+)
+THEMSELVES = [work.value for work in BY_THEMSELVES]
 FASTER, RECOMPUTATION, OPTIMIZER = "matmuls in fewer bits", "recomputation", "optimizer"
 UNEVEN, MASKED = "beyond the mean device", "masked half"
-WORK = (MATMULS, ATTENTION, ELEMENTWISE, *dict.fromkeys(OWN_WORK.values()), RECOMPUTATION, HOST)
+WORK = (MATMULS, ATTENTION, ELEMENTWISE, *THEMSELVES, RECOMPUTATION, HOST)
 NAMES = {
     FASTER: "gain of linears in fewer bits",
     MATMULS: "matmul efficiency",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.attribution.compute_ops import ComputeOps, OpTime, compute_ops
-from simulator.attribution.critical_path import OWN_WORK, cause_of
+from simulator.attribution.critical_path import cause_of
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import causal_flops
 from simulator.engine.ticks import to_seconds
@@ -24,35 +24,11 @@ from simulator.predict import Prediction, op_costs
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine import Machine
 from topologies.placement import Placement
-from workload.models.field_limits import GATED
-from workload.op import ATTENTIONS, STEP, Op
+from workload.kinds import ATTENTIONS, BY_THEMSELVES, KINDS
+from workload.op import STEP, Op
 from workload.passes.matmul_forms import PLAIN
 
 BEST_IN = ("bf16", "fp16")  # what a machine's best single matmul was measured in
-PARTS = ("", "_grad", "_sums", "_apply", "_grad_sums", "_grad_apply")
-SORTS = {
-    "norms": [
-        *(f"{norm}{part}" for norm in ("layernorm", "rmsnorm") for part in PARTS),
-        *("head_norm", "head_norm_grad", "group_norm", "group_norm_grad"),
-    ],
-    "softmax": ["softmax", "softmax_grad"],
-    "activation functions": [
-        f"{weighted}{kind}{part}"
-        for weighted in ("", "weighted_")  # of experts, by their scores
-        for kind in ("gelu", "squared_relu", *GATED)
-        for part in PARTS[:2]
-    ],
-    "convolutions": ["ssd_conv", "ssd_conv_grad"],
-    "dropout": ["dropout", "dropout_grad"],
-    "gradient accumulation": ["accumulate"],
-    "loss": [
-        *("loss_maximum", "loss_sums", "loss_mean", "loss_grad", "goldfish", "next_targets"),
-        *("fused_loss", "take_chunk", "put_chunk"),
-    ],
-    "embedding": ["embedding", "embedding_grad", "position", "position_grad"],
-}
-SORT_OF = {kind: sort for sort, kinds in SORTS.items() for kind in kinds}
-OTHERS = "other elementwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +183,14 @@ def kinds_of(ops: Sequence[OpTime], machine: Machine) -> list[KindOfOp]:
 def kind_of(op: Op) -> str:
     """Under which kind an op is counted: by its label where it multiplies matrices; as on a
     critical path where that has a name for it."""
-    if op.kind in OWN_WORK and not op.flops:
-        return OWN_WORK[op.kind]
+    row = KINDS[op.kind]
+    if row.work in BY_THEMSELVES and not op.flops:
+        return row.work.value
     if op.block == STEP:
         return "optimizer"
     if op.kind in ATTENTIONS:
         return op.kind.replace("_", ".")
-    return op.label if op.flops else SORT_OF.get(op.kind, OTHERS)
+    return op.label if op.flops else row.roofline.value
 
 
 def flops_of(op: Op) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from simulator.attribution.critical_path import COLLECTIVE_WORDS, Cause, PathPiece, cause_of
+from simulator.attribution.critical_path import Cause, PathPiece, cause_of
 from simulator.attribution.time_shares import TimeShares, shares_of
 from simulator.costs.analytic import compute_costs
 from simulator.engine.ticks import to_seconds
@@ -27,6 +27,7 @@ from simulator.uncertainty.anchors import Anchoring
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement
+from workload.kinds import Work
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
 
@@ -242,7 +243,7 @@ def _links(
     """For each axes that the path waits on, the links that hold their longest wait back."""
     waits = sorted(shares.seconds.items(), key=lambda item: item[1])
     longest = {cause.axes: cause.work for cause, _ in waits if cause.axes}
-    pairs = {axes: work == COLLECTIVE_WORDS["all_to_all"] for axes, work in longest.items()}
+    pairs = {axes: work == Work.ALL_TO_ALLS.value for axes, work in longest.items()}
     axes = dict.fromkeys(cause.axes for cause in shares.seconds if cause.axes)
     return {
         each: limiting_link(machine, placement, plan.grid, each, pairs=pairs[each]) for each in axes

@@ -22,7 +22,8 @@ from topologies.machine import Machine
 from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from topologies.session import session_cached
-from workload.op import IN_STEPS, MESSAGES, RING_SHIFT
+from workload.kinds import MESSAGES, RING_SHIFT
+from workload.op import IN_STEPS
 from workload.passes.exchanges.kernels import Reached
 from workload.sizes.arrays import Indices
 

@@ -18,7 +18,8 @@ from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.gpt import GPT
 from workload.grid import AXES, check_order
-from workload.op import COLLECTIVES, FORWARD
+from workload.kinds import COLLECTIVES
+from workload.op import FORWARD
 from workload.passes.stack import SUMS, TRAINING
 from workload.passes.table import EVERY
 from workload.pipeline.message_order import HABITS

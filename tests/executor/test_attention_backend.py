@@ -21,6 +21,7 @@ from workload.gpt import GPT, find_model
 from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
 SMALL = replace(find_model("tiny-30k"), hidden=64, heads=4)
@@ -56,7 +57,8 @@ def place(attention: str) -> RankContext:
 def test_fused_kernels_of_a_gpu_take_and_give_what_the_program_says(
     backend: str, width: int
 ) -> None:
-    shape = {"heads": 4, "kv_heads": 2, "width": width, "sequence": 16, "alibi": False}
+    shape: Attributes = {"heads": 4, "kv_heads": 2, "width": width}
+    shape |= {"sequence": 16, "alibi": False}
     op = Op("op", "attention", (), (), BLOCK, attributes=shape)
     with fake_gpu():
         qkv = torch.empty(32, 8 * width, dtype=torch.bfloat16, device=GPU)

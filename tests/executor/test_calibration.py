@@ -31,8 +31,9 @@ from topologies.machine import Machine, machine_from_dict, machine_to_dict
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.grid import Grid
+from workload.kinds import COLLECTIVES
 from workload.lowering import lower
-from workload.op import COLLECTIVES, STEP
+from workload.op import STEP
 from workload.plan_text import parse_plan
 from workload.splits.plan_values import PRECISIONS
 

@@ -25,8 +25,8 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.routing.rings import Ring
 from workload.gpt import find_model
 from workload.grid import Grid
+from workload.kinds import HOST_KINDS, RING_SHIFT
 from workload.lowering import lower
-from workload.op import HOST_KINDS, RING_SHIFT
 from workload.plan_text import parse_plan
 
 CPU = torch.device("cpu")

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from executor.collectives import Pairs, coalesced, issue, payload_bytes
 from tests.executor.ranks import on_ranks
-from workload.op import COLLECTIVES, COMPUTE, RING_SHIFT, STEP, Op
+from workload.kinds import COLLECTIVES, RING_SHIFT
+from workload.op import COMPUTE, STEP, Op
 
 SIZES = (2, 3)
 TIMEOUT_S = 5.0  # time enough for two busy ranks to connect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 import torch
@@ -23,11 +23,12 @@ from executor.rank_context import RankContext
 from tests.blocks import BLOCK
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 RANKS, SEQUENCE, SEQUENCES = 4, 32, 2
-HEADS: dict[str, Any] = {"heads": 6, "kv_heads": 2, "width": 4}
+HEADS: Attributes = {"heads": 6, "kv_heads": 2, "width": 4}
 ROWS, COLUMNS = SEQUENCES * SEQUENCE, (6 + 2 + 2) * 4
-PARTS: dict[str, dict[str, Any]] = {
+PARTS: dict[str, Attributes] = {
     "flash": {"alibi": False},
     "ALiBi": {"alibi": True},
     "dropout": {"alibi": False, "rate": 0.25, "place": "l0.attention", "rows": ROWS // RANKS},
@@ -49,18 +50,20 @@ def random(rows: int, columns: int) -> torch.Tensor:
     return torch.randn(rows, columns, dtype=torch.float64)
 
 
-def op_of(kind: str, **how: Any) -> Op:
+def op_of(kind: str, **how: Unpack[Attributes]) -> Op:
     return Op("op", kind, (), (), BLOCK, attributes={**HEADS, **how}, micro_batch=0)
 
 
-def of_whole(qkv: torch.Tensor, grad: torch.Tensor, part: dict[str, Any]) -> Any:
+def of_whole(qkv: torch.Tensor, grad: torch.Tensor, part: Attributes) -> Any:
     """Context and gradient on one rank."""
-    own = {**part, "rows": ROWS} if "rows" in part else part
+    own: Attributes = {**part, "sequence": SEQUENCE}
+    if "rows" in part:
+        own["rows"] = ROWS
     context, d_qkv = torch.empty_like(grad), torch.empty_like(qkv)
     lse = torch.empty(SEQUENCES, 6, SEQUENCE, dtype=torch.float64)
     at = place(0, 1)
-    attention.attention(op_of("attention", sequence=SEQUENCE, **own), [qkv], [context, lse], at)
-    how = op_of("attention_grad", sequence=SEQUENCE, **own)
+    attention.attention(op_of("attention", **own), [qkv], [context, lse], at)
+    how = op_of("attention_grad", **own)
     attention.attention_grad(how, [grad, qkv, context, lse], [d_qkv], at)
     return context, d_qkv
 
@@ -77,13 +80,13 @@ def test_a_ring_gives_what_whole_sequences_give(part: str) -> None:
     context, d_qkv = of_whole(qkv, grad, PARTS[part])
     keys = [cut(qkv, rank)[:, 24:].contiguous() for rank in range(RANKS)]
     found = [torch.zeros(ROWS // RANKS, 16, dtype=torch.float64) for _ in range(RANKS)]
-    known = {"context": "ring", "sequences": SEQUENCES, "sequence": SEQUENCE // RANKS}
+    known: Attributes = {"context": "ring", "sequences": SEQUENCES, "sequence": SEQUENCE // RANKS}
     for rank in range(RANKS):
         at, own = place(rank), cut(qkv, rank)
         total = empty(len(own))
         target = torch.empty_like(own)
         for step in range(RANKS):
-            how = {**known, **PARTS[part], "step": step}
+            how: Attributes = {**known, **PARTS[part], "step": step}
             held = keys[rank - step]
             more = empty(len(own)) if step else total
             attention.attention(op_of("attention", **how), [own, held], more, at)
@@ -110,13 +113,14 @@ def test_gathered_keys_give_what_whole_sequences_give(part: str) -> None:
     context, d_qkv = of_whole(qkv, grad, PARTS[part])
     every = torch.cat([cut(qkv, rank)[:, 24:] for rank in range(RANKS)])
     found = torch.zeros_like(every)
-    how = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE}
+    how: Attributes = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE}
+    how |= PARTS[part]
     for rank in range(RANKS):
         at, own = place(rank), cut(qkv, rank)
         total, target, d_keys = empty(len(own)), torch.empty_like(own), torch.empty_like(every)
-        attention.attention(op_of("attention", **how, **PARTS[part]), [own, every], total, at)
+        attention.attention(op_of("attention", **how), [own, every], total, at)
         torch.testing.assert_close(total[0], cut(context, rank))
-        kernel = op_of("attention_grad", **how, **PARTS[part])
+        kernel = op_of("attention_grad", **how)
         reads = [cut(grad, rank), own, every, *total]
         attention.attention_grad(kernel, reads, [target, d_keys], at)
         torch.testing.assert_close(target[:, :24], cut(d_qkv, rank)[:, :24])
@@ -138,17 +142,19 @@ def packed(qkv: torch.Tensor, document: int) -> torch.Tensor:
     "limit",
     [*({"window": w} for w in (1, 3, 5, 20)), *({"document": d} for d in (2, 4, 8, 16, 32))],
 )
-def test_gathered_keys_in_a_window_give_what_whole_sequences_give(limit: dict[str, int]) -> None:
+def test_gathered_keys_in_a_window_give_what_whole_sequences_give(limit: Attributes) -> None:
     """Of chunks of four tokens a window ends within one, or three before; documents are parts of
     one, or several."""
     torch.manual_seed(4)
-    qkv, part = random(ROWS, COLUMNS), {"alibi": False, **limit}
+    qkv = random(ROWS, COLUMNS)
+    part: Attributes = {"alibi": False, **limit}
     if "window" in limit:
         context, _ = of_whole(qkv, random(ROWS, 24), part)
     else:
         context = packed(qkv, limit["document"])
     every = torch.cat([cut(qkv, rank)[:, 24:] for rank in range(RANKS)])
-    how = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE, **part}
+    how: Attributes = {"context": "all_gather", "sequences": SEQUENCES, "sequence": SEQUENCE}
+    how |= part
     for rank in range(RANKS):
         own = cut(qkv, rank)
         total = empty(len(own))

@@ -16,6 +16,7 @@ from tests import reference_dropout
 from tests.blocks import BLOCK
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 RATE = 0.3
 
@@ -28,7 +29,7 @@ def place(grid: Grid, rank: int, **changed: Any) -> RankContext:
 
 
 def op_of(micro_batch: int, rows: int, name: str = "l0.out") -> Op:
-    how = {"rate": RATE, "place": name, "rows": rows}
+    how: Attributes = {"rate": RATE, "place": name, "rows": rows}
     return Op("op", "dropout", (), (), BLOCK, attributes=how, micro_batch=micro_batch)
 
 

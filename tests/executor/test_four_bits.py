@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Unpack
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.recipes.table import GRADIENT, INPUT, TWO_LEVELS
 
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW(), scratch=4096)
@@ -37,8 +39,9 @@ def test_of_two_numbers_as_near_that_with_the_even_code_is_taken() -> None:
     assert numbers(rounding.nearest(x)) == [0, 1, 1, 2, 2, 4, 4, 6, -3, 6]
 
 
-def gradient(rows: int, columns: int, **how: object) -> Op:
-    known = {"rows": rows, "columns": columns, "sequence": 32, "bands": (columns,), "axes": ()}
+def gradient(rows: int, columns: int, /, **how: Unpack[Attributes]) -> Op:
+    known: Attributes = {"rows": rows, "columns": columns, "sequence": 32, "column_axes": ()}
+    known["bands"] = (columns,)
     known |= {"place": "l0.up.w", "operand": GRADIENT, "scaling": TWO_LEVELS, "form": "NT"}
     return Op("q", "quantise", (), (), micro_batch=0, attributes={**known, **how})
 
@@ -63,17 +66,18 @@ def test_an_element_is_rounded_alike_on_every_split() -> None:
     for rank in range(4):
         at = replace(AT, grid=Grid(tp=2, dp=2), rank=rank)
         x, data = at.index("tp"), at.index("dp")
-        op = gradient(32, 24, bands=(32, 16), axes=("tp",))
+        op = gradient(32, 24, bands=(32, 16), column_axes=("tp",))
         own = rounding.uniform(op, slice(16, 32), "rows", at)
         rows = whole[32 * data + 16 : 32 * data + 32]
         parts = rows[:, 16 * x : 16 * x + 16], rows[:, 32 + 8 * x : 40 + 8 * x]
         assert torch.equal(own, torch.cat(parts, 1))
 
 
-def of_experts(count: int, axes: tuple[str, ...], **more: tuple[str, ...]) -> Op:
-    how = {"expert_axes": axes, "count": count, "sequences": 2, "gathered_axes": (), "row_axes": ()}
+def of_experts(count: int, axes: tuple[str, ...], /, **more: Unpack[Attributes]) -> Op:
+    how: Attributes = {"place": "l0.experts.up.w", "expert_axes": axes, "count": count}
+    how |= {"sequences": 2, "gathered_axes": (), "row_axes": ()}
     how |= more
-    return gradient(20, 32, place="l0.experts.up.w", **how)
+    return gradient(20, 32, **how)
 
 
 def test_rows_of_an_expert_are_rounded_alike_wherever_it_is() -> None:
@@ -183,8 +187,9 @@ def test_a_product_in_four_bits_is_exact_where_its_values_are(form: str) -> None
         casts.quantise(op, [x, torch.tensor([6.0])], [stored, scales], AT)
         wide.append(x)
         reads.append((stored, scales, torch.tensor([6.0])))
-    how = {"m": m, "n": n, "k": k, "blocks": ((16, 16),) * 2, "formats": ("e2m1",) * 2}
-    op, out = gradient(m, n, form=form, **how), torch.empty(m * n)
+    how: Attributes = {"form": form, "m": m, "n": n, "k": k}
+    how |= {"blocks": ((16, 16),) * 2, "formats": ("e2m1",) * 2}
+    op, out = gradient(m, n, **how), torch.empty(m * n)
     first, second = reads
     flat = [first[0], second[0], first[1], second[1], first[2], second[2]]
     quantised.matmul(op, flat, [out], AT)

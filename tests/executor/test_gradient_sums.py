@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from executor.rank_context import RankContext
 from tests.blocks import BLOCK
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 ROWS, WIDTH = 1025, 4
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
@@ -22,7 +23,10 @@ SIGNS = torch.tensor([1.0, -1.0, 1.0, -1.0])
 
 
 def perform(
-    kind: str, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor], **about: Any
+    kind: str,
+    reads: Sequence[torch.Tensor],
+    writes: Sequence[torch.Tensor],
+    **about: Unpack[Attributes],
 ) -> None:
     KERNELS[kind](Op("op", kind, (), (), BLOCK, attributes=about), reads, writes, AT)
 
@@ -47,7 +51,7 @@ def test_a_micro_batchs_gradient_of_one_is_added_to_1024() -> None:
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_positions_gradient_over_1025_sequences_of_ones_is_1025(parts: int) -> None:
     total = ones(1, WIDTH, dtype=torch.float32)
-    about = {"first": False, "sequence": 1, "row_parts": parts}
+    about: Attributes = {"first": False, "sequence": 1, "row_parts": parts}
     perform("position_grad", [ones(ROWS, WIDTH)], [total], **about)
     assert total.tolist() == [[ROWS + 1] * WIDTH]
 

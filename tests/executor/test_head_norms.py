@@ -14,6 +14,7 @@ from executor.rank_context import RankContext
 from tests.blocks import BLOCK
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 ROWS, WIDTH, START, COUNT = 6, 4, 2, 3  # of the heads 2, 3 and 4 of six
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW(lr=0.1))
@@ -28,7 +29,8 @@ def test_heads_are_normalised_in_place_and_others_left_alone(at: RankContext, fi
         torch.randn(ROWS, 6 * WIDTH, generator=generator, dtype=torch.float64) for _ in range(2)
     )
     gain = torch.randn(WIDTH, generator=generator, dtype=torch.float64).requires_grad_()
-    shape = {"start": START, "count": COUNT, "width": WIDTH, "eps": 0.25, "first": first}
+    shape: Attributes = {"first_head": START, "count": COUNT, "width": WIDTH, "eps": 0.25}
+    shape["first"] = first
     op = Op("op", "head_norm", (), (), BLOCK, attributes=shape)
 
     whole = fused.clone().requires_grad_()
@@ -52,7 +54,7 @@ def test_heads_are_normalised_in_place_and_others_left_alone(at: RankContext, fi
 
 
 def rates(scaling: str, width: int = 8, base: int = 10_000) -> tuple[list[float], float]:
-    how = {"base": base, "scaling": scaling}
+    how: Attributes = {"base": base, "scaling": scaling}
     op = Op("rope", "rope", (), (), BLOCK, attributes=how)
     found, size = turning_rates(op, width, torch.float64, AT.device)
     return found.tolist(), size

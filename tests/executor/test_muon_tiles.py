@@ -39,7 +39,7 @@ def test_tiles_of_all_ranks_make_the_matrices_that_they_are_tiles_of(weight: str
     draw = torch.Generator().manual_seed(0)
     whole = torch.randn(layout.shape, generator=draw, dtype=torch.float64)
     bands = whole.split_with_sizes(list(layout.bands or layout.shape[-1:]), -1)
-    turned = merge.attributes["turned"]
+    turned = merge.attributes["on_side"]
     matrices = [band.mT if flip else band for band, flip in zip(bands, turned, strict=True)]
 
     def tile(parts: Sequence[torch.Tensor], y: int, x: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from executor.launching.task_specs import AdamW
 from executor.rank_context import RankContext
 from workload.grid import Grid
 from workload.op import STEP, Op
+from workload.op_attributes import Attributes
 
 HOW = AdamW(lr=0.1, beta1=0.5, beta2=0.75, eps=0.0, weight_decay=0.5, clip=0.5)
 
@@ -27,7 +28,14 @@ def tensors(*values: float, dtype: torch.dtype = torch.float64) -> list[torch.Te
     return [torch.full((2,), value, dtype=dtype) for value in values]
 
 
-def run(kind: str, reads: Sequence[Any], writes: Sequence[Any], step: int = 1, **how: Any) -> None:
+def run(
+    kind: str,
+    reads: Sequence[Any],
+    writes: Sequence[Any],
+    step: int = 1,
+    /,
+    **how: Unpack[Attributes],
+) -> None:
     KERNELS[kind](Op(kind, kind, (), (), STEP, attributes=how), reads, writes, place(step))
 
 
@@ -80,7 +88,7 @@ def update(step: int) -> Mapping[str, list[float]]:
     """A weight that decays and a bias that does not, one update in."""
     state = {"m": tensors(0.2, 0.4), "v": tensors(0.1, 0.2), "w": tensors(1.0, 2.0)}
     writes = [tensor for column in state.values() for tensor in column]
-    how = {"decays": (True, False), "copied": (False, False)}
+    how: Attributes = {"decays": (True, False), "copied": (False, False)}
     run("adamw", [*tensors(0.5, -1.0), *writes], writes, step, **how)
     return {name: [float(tensor[0]) for tensor in column] for name, column in state.items()}
 
@@ -116,7 +124,7 @@ def test_adamw_is_one_fused_call_for_each_rate_of_decay(
         lambda trained, *_, **__: updated.append([float(w[0]) for w in trained]),
     )
     states = tensors(*range(12))
-    how = {"decays": (True, False, True, False), "copied": (False,) * 4}
+    how: Attributes = {"decays": (True, False, True, False), "copied": (False,) * 4}
     op = Op("adamw", "adamw", (), (), STEP, attributes=how)
     at = replace(place(), adamw=replace(HOW, weight_decay=weight_decay))
     KERNELS["adamw"](op, [*tensors(*range(4)), *states], states, at)

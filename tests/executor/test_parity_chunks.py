@@ -16,6 +16,7 @@ from tests.executor.test_parity import TINY, check
 from tests.executor.test_parity_experts import plan_of
 from workload.gpt import GPT
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 
@@ -62,7 +63,7 @@ def test_a_fused_loss_is_pytorchs_and_leaves_nothing_in_padded_columns() -> None
     plain = logits[:, :10].clone().requires_grad_()
     expected = torch.nn.functional.cross_entropy(plain, targets, reduction="sum") / 8
     (grad,) = torch.autograd.grad(expected, plain)
-    how = {"tokens": 8, "vocab": 10, "first": False}
+    how: Attributes = {"tokens": 8, "vocab": 10, "first": False}
     op = Op("loss", "fused_loss", (), (), attributes=how)
     fused_loss(op, [logits, targets, total], [logits, total], place())
     assert float(total) == pytest.approx(expected.item(), rel=1e-12)
@@ -75,7 +76,7 @@ def test_tokens_that_a_fused_loss_leaves_out_have_no_gradient() -> None:
     divided by 4 tokens."""
     logits, total = torch.zeros(3, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     targets, kept = torch.tensor([0, 0, 1]), torch.tensor([1, 0, 1], dtype=torch.uint8)
-    how = {"tokens": 4, "vocab": 2, "first": True}
+    how: Attributes = {"tokens": 4, "vocab": 2, "first": True}
     op = Op("loss", "fused_loss", (), (), attributes=how)
     fused_loss(op, [logits, targets, kept, total], [logits, total], place())
     grad = torch.tensor([[-1 / 8, 1 / 8], [0, 0], [1 / 8, -1 / 8]], dtype=torch.float64)

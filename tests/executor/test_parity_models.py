@@ -25,6 +25,7 @@ from tests.executor.test_parity import (
 from workload.gpt import GPT, find_model
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.plan import Plan
 
 SCALINGS = (  # of 16 tokens, within which the ramps of heads 4 wide begin and end
@@ -133,7 +134,7 @@ def test_attention_in_steps_gives_what_the_flash_kernel_gives() -> None:
 
 def attention_and_gradient(backend: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Six queries, of which three share a key, on the second of two ranks of x."""
-    shape = {"heads": 6, "kv_heads": 2, "width": 4, "sequence": 16, "alibi": False}
+    shape: Attributes = {"heads": 6, "kv_heads": 2, "width": 4, "sequence": 16, "alibi": False}
     op = Op("op", "attention", (), (), BLOCK, attributes=shape)
     at = RankContext(
         grid=Grid(tp=2),

@@ -13,6 +13,7 @@ from executor.memory.allocations import allocations
 from executor.rank_context import RankContext
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.recipes.table import BLOCKS, CURRENT, POWERS, WHOLE
 
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW(), scratch=4096)
@@ -27,8 +28,9 @@ def cast(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The bytes and the scales of a matrix in E4M3."""
     rows, columns = x.shape
-    how = {"rows": rows, "columns": columns, "blocks": (block,), "formats": ("e4m3",)}
-    op = Op("q", "quantise", (), (), attributes={**how, "scaling": scaling})
+    how: Attributes = {"rows": rows, "columns": columns, "scaling": scaling}
+    how |= {"blocks": (block,), "formats": ("e4m3",)}
+    op = Op("q", "quantise", (), (), attributes=how)
     into = torch.empty(rows, columns, dtype=torch.uint8), torch.empty(scales, dtype=dtype)
     largest = x.abs().max().float().view(1)
     quantised.quantise(op, [x, largest], list(into), AT)
@@ -98,7 +100,7 @@ def test_a_product_is_that_of_the_values_at_their_own_size(form: str) -> None:
         stored.append((found, scale))
     a = wide[0] if form[0] == "N" else wide[0].t()
     b = wide[1] if form[1] == "N" else wide[1].t()
-    how = {"form": form, "m": m, "n": n, "k": k, "blocks": tuple(blocks)}
+    how: Attributes = {"form": form, "m": m, "n": n, "k": k, "blocks": tuple(blocks)}
     op = Op("p", "matmul", (), (), attributes={**how, "formats": ("e4m3", "e4m3")})
     bias, out = torch.ones(n), torch.full((m * n + 5,), 9.0)
     reads = [stored[0][0], stored[1][0], bias, stored[0][1], stored[1][1]]
@@ -109,8 +111,8 @@ def test_a_product_is_that_of_the_values_at_their_own_size(form: str) -> None:
 
 def test_rows_of_experts_begin_with_blocks_of_their_own() -> None:
     """Three rows and five, of two ranks, in blocks of four rows: one block, and two."""
-    how = {"count": 2, "even": False, "align": 4, "columns": 1, "formats": ("e4m3",)}
-    how |= {"scaling": POWERS, "blocks": ((4, 1),)}
+    how: Attributes = {"count": 2, "even": False, "align": 4, "columns": 1}
+    how |= {"formats": ("e4m3",), "scaling": POWERS, "blocks": ((4, 1),)}
     op = Op("q", "quantise", (), (), attributes=how)
     x = torch.tensor([[1.0], [2.0], [4.0], [8.0], [8.0], [8.0], [8.0], [16.0]])
     counts = torch.tensor([1, 4, 2, 1])  # of each expert, by rank
@@ -137,18 +139,19 @@ def test_casts_and_products_of_blocks_hold_no_more_than_their_scratch(
     for scratch in (1 << 17, 1 << 24):
         at = replace(AT, scratch=scratch)
         into = torch.empty(300, 512, dtype=torch.uint8), torch.empty(sizes, dtype=dtype)
-        how = {"rows": 300, "columns": 512, "blocks": (block,), "formats": ("e4m3",)}
-        op = Op("q", "quantise", (), (), attributes={**how, "scaling": scaling})
+        how: Attributes = {"rows": 300, "columns": 512, "scaling": scaling}
+        how |= {"blocks": (block,), "formats": ("e4m3",)}
+        op = Op("q", "quantise", (), (), attributes=how)
         with allocations(AT.device) as held:
             quantised.quantise(op, [x], list(into), at)
         assert held.peak_bytes <= scratch
         found.append(into)
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
     at, turned = replace(AT, scratch=1 << 17), block[1] == 1
-    size = dict(zip("mnk", (512, 512, 300) if turned else (300, 300, 512), strict=True))
-    how = {**size, "form": "TN" if turned else "NT"}
+    m, n, k = (512, 512, 300) if turned else (300, 300, 512)
+    how = {"m": m, "n": n, "k": k, "form": "TN" if turned else "NT"}
     how |= {"blocks": (block,) * 2, "formats": ("e4m3",) * 2}
-    out = torch.empty(size["m"], size["n"])
+    out = torch.empty(m, n)
     with allocations(AT.device) as held:
         quantised.product(Op("m", "matmul", (), (), attributes=how), (into, into), out, at)
     assert held.peak_bytes <= 1.25 * (1 << 17)
@@ -163,7 +166,8 @@ def test_rows_bring_the_scales_of_their_own_blocks(scaling: str) -> None:
     length, behind, share = kinds[scaling]
     x = torch.randn(5, 82, generator=torch.Generator().manual_seed(1))
     x[1] = 0
-    how = {"formats": ("e4m3",), "scaling": scaling, "columns": 82, "length": length}
+    how: Attributes = {"scaling": scaling, "columns": 82, "length": length}
+    how["formats"] = ("e4m3",)
     sent, wide = torch.zeros(5, 82 + behind, dtype=torch.uint8), torch.empty(5, 82)
     blocks.quantise_rows(Op("s", "quantise_rows", (), (), attributes=how), [x], [sent], AT)
     blocks.dequantise_rows(Op("r", "dequantise_rows", (), (), attributes=how), [sent], [wide], AT)
@@ -180,11 +184,13 @@ def test_rows_bring_the_scales_of_their_own_blocks(scaling: str) -> None:
         assert torch.equal(one, wide[row : row + 1])
     counts = torch.tensor([2, 3])
     made = []
-    for source, more in ((sent, {"sent": True}), (wide, {})):
-        about = {**how, **more, "count": 2, "even": False, "align": 4, "blocks": ((4, 1),)}
+    sources: list[tuple[torch.Tensor, Attributes]] = [(sent, {"sent": True}), (wide, {})]
+    for source, more in sources:
+        about: Attributes = {**how, **more, "rows": 5, "count": 2, "even": False, "align": 4}
+        about["blocks"] = ((4, 1),)
         values = torch.zeros(8, 82, dtype=torch.uint8)
         scales = torch.zeros(2, 82, dtype=torch.uint8 if scaling == POWERS else torch.float32)
-        op = Op("q", "quantise", (), (), attributes={**about, "rows": 5}, dtype="fp32")
+        op = Op("q", "quantise", (), (), attributes=about, dtype="fp32")
         quantised.quantise(op, [source, counts], [values, scales], AT)
         made.append((values, scales))
     assert all(torch.equal(*pair) for pair in zip(*made, strict=True))

@@ -17,6 +17,7 @@ from topologies.build import Parts, build_machine
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
 MI300X = [
@@ -70,7 +71,7 @@ def test_norms_gates_and_sums_of_an_mi355x_take_what_was_measured() -> None:
     and 967 us backward; the gates of 65,536 x 2,048 in 121 us, in 590 us backward; the gradients
     of 32 experts' weights added to their sums in four kernels of 2,647 us."""
     device, numbers = build_machine(Parts("mi355x", 1)).device, 8192 * 7168
-    how = {"columns": 7168}
+    how: Attributes = {"columns": 7168}
     forward, backward = (Op("norm", kind, (), (), nbytes=nbytes * numbers, attributes=how)
                          for kind, nbytes in (("rmsnorm", 4), ("rmsnorm_grad", 6)))  # fmt: skip
     tuned = Op("norm", "rmsnorm_grad", (), (), nbytes=6 * numbers, attributes={"columns": 8192})

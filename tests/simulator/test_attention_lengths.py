@@ -12,6 +12,7 @@ from tools.fit_attention_lengths import fit, points
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.op import CAUSAL, Op
+from workload.op_attributes import Attributes
 from workload.plan import Plan
 
 H100 = load_machine("dgx-h100")
@@ -26,7 +27,7 @@ def halves_of(stack: str) -> Halves | None:
 def attention(sequence: int, *, masked: bool = True, grad: bool = False) -> Op:
     """A sequence of 64 heads of 128 columns, the whole square counted, backward twice."""
     flops = 4 * 64 * 128 * sequence**2 * (2 if grad else 1)
-    about = {"sequence": sequence, "width": 128, CAUSAL: masked}
+    about: Attributes = {"sequence": sequence, "width": 128, CAUSAL: masked}
     return Op("a", f"attention{'_grad' * grad}", (), (), attributes=about, flops=flops)
 
 
@@ -65,6 +66,7 @@ def test_kernels_of_a_machine_windows_and_documents_know_nothing_of_it() -> None
     op, halves = attention(2048), Halves((1e4, 1e4), (1e4, 1e4))
     shaped = H100.device
     assert attention_s(shaped, PEAK, op, halves=halves) == attention_s(shaped, PEAK, op)
-    for limits in ({"window": 512}, {"documents": "1024+2x512"}):
+    every: tuple[Attributes, ...] = ({"window": 512}, {"documents": "1024+2x512"})
+    for limits in every:
         limited = replace(op, attributes={**op.attributes, **limits})
         assert halves.slowdown(limited) == 1.0

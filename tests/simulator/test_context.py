@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.attribution.critical_path import COLLECTIVE_WORDS
 from simulator.costs.attention import attention_s
 from simulator.predict import predict
 from tests.examples import one_in
@@ -14,8 +13,9 @@ from tests.messages import names
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
+from workload.kinds import ATTENTIONS
 from workload.lowering import lower
-from workload.op import ATTENTIONS, BROADCAST, COLLECTIVES, KEYS_EXCHANGE, MESSAGES, Op
+from workload.op import KEYS_EXCHANGE, Op
 from workload.plan_text import parse_plan
 from workload.splits.plan_values import CHOICES
 
@@ -199,10 +199,6 @@ def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
     if "all_gather" in how:
         keys = [b.nbytes for name, b in program.buffers.items() if name.endswith("kv.all")]
         assert set(keys) == {(1 << 20) * 2 * 128 * 2}
-
-
-def test_every_collective_has_a_word_where_reasons_are_told() -> None:
-    assert {*COLLECTIVE_WORDS} == {*COLLECTIVES, BROADCAST, *MESSAGES}
 
 
 LATENT = replace(

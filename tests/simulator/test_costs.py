@@ -14,7 +14,9 @@ from tests.messages import names
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine_files import load_machine, with_settings
-from workload.op import BUSIEST, CAUSAL, HOST_KINDS, Op
+from workload.kinds import HOST_KINDS
+from workload.op import BUSIEST, CAUSAL, Op
+from workload.op_attributes import Attributes
 
 MATMULS = MeasuredTable(
     ("ranks", "form", "m", "n", "k", "seconds"),
@@ -27,11 +29,11 @@ MATMULS = MeasuredTable(
     ),
 )  # rate 1e9 * m, a power law, which interpolation in logarithms hits exactly
 MOVES = MeasuredTable(("ranks", "nbytes", "seconds"), ((1.0, 1e3, 1e-6), (1.0, 1e5, 1e-5)))
-PROFILE = Profile(kernels={"matmul@bf16": MATMULS, "pointwise@bf16": MOVES})
+PROFILE = Profile(kernels={"matmul@bf16": MATMULS, "gelu@bf16": MOVES})
 
 
 def matmul(m: int, n: int, k: int, form: str = "NN", dtype: str = "bf16") -> Op:
-    attributes = {"m": m, "n": n, "k": k, "form": form}
+    attributes: Attributes = {"m": m, "n": n, "k": k, "form": form}
     nbytes = 2 * (m * n + n * k + m * k)
     return Op(
         "op",
@@ -48,7 +50,7 @@ def matmul(m: int, n: int, k: int, form: str = "NN", dtype: str = "bf16") -> Op:
 
 def batched(count: int, m: int, n: int, k: int) -> Op:
     one = matmul(m, n, k)
-    attributes = {**one.attributes, "count": count}
+    attributes: Attributes = {**one.attributes, "count": count}
     kind, flops, nbytes = "batched_matmul", count * one.flops, count * one.nbytes
     return replace(one, kind=kind, flops=flops, nbytes=nbytes, attributes=attributes)
 
@@ -82,7 +84,7 @@ def test_attention_under_a_mask_and_without_one_are_two_times(first: bool) -> No
     """Steps of ring attention count the same FLOPs, and half of them is left in each; under the
     mask a kernel works through the blocks on the diagonal whole, which takes longer."""
     costs, flops = AnalyticCosts(load_machine("dgx-h100")), 4 * 32 * 128 * 4096**2
-    about = {"sequence": 4096, "width": 128}
+    about: Attributes = {"sequence": 4096, "width": 128}
     op = Op("op", "attention", (), (), BLOCK, nbytes=2**27, flops=flops, attributes=about)
     seconds = {
         masked: costs.seconds(replace(op, attributes={**about, CAUSAL: masked}))
@@ -104,7 +106,7 @@ def test_the_products_of_a_grouped_matmul_are_kernels_that_want_rows_of_their_ow
     plain = load_machine("dgx-h100").device
     device = replace(plain, matmul=replace(plain.matmul, grouped=512.0))
     for form, m, k in (("NN", 512, 4096), ("TN", 4096, 512)):
-        attributes = {"m": m, "n": 4096, "k": k, "form": form, "count": 8}
+        attributes: Attributes = {"m": m, "n": 4096, "k": k, "form": form, "count": 8}
         op = Op(
             "op", "grouped_matmul", (), (), BLOCK, flops=16 * m * k * 4096, attributes=attributes
         )
@@ -236,7 +238,7 @@ def test_backward_attention_counts_twice_the_flops_for_the_same_work() -> None:
 def test_of_several_measurements_of_one_size_the_fastest_counts() -> None:
     rows = ((1.0, 1e3, 3e-6), (1.0, 1e3, 1e-6), (1.0, 1e3, 2e-6), (1.0, 1e5, 1e-5))
     table = MeasuredTable(("ranks", "nbytes", "seconds"), rows)
-    costs = CalibratedCosts(Profile(kernels={"pointwise@bf16": table}), 1, 1e9)
+    costs = CalibratedCosts(Profile(kernels={"gelu@bf16": table}), 1, 1e9)
     assert costs.seconds(move(1000)) == pytest.approx(1e-6)
 
 

@@ -10,9 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.attribution.critical_path import (
-    CASTS,
-    COLLECTIVE_WORDS,
-    ROWS,
     Cause,
     cause_of,
     simulated_step,
@@ -31,6 +28,7 @@ from tests.simulator.worlds import (
     reduce,
 )
 from workload.gpt import find_model
+from workload.kinds import Work
 from workload.lowering import lower
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH
 from workload.plan_text import parse_plan
@@ -136,9 +134,9 @@ def test_what_experts_and_recipes_bring_has_names_of_its_own() -> None:
     for op in program.ops:
         found.setdefault(str(cause_of(op)), set()).add(op.kind)
     assert found["ep all-to-alls"] == {"all_to_all"}
-    assert found[f"cp {COLLECTIVE_WORDS['ring_shift']}"] == {"ring_shift"}
-    assert found[CASTS] == {"amax", "quantise"}
-    assert {"take_rows", "sum_rows", "sort_rows"} <= found[ROWS]
+    assert found[f"cp {Work.RING_SHIFTS.value}"] == {"ring_shift"}
+    assert found[Work.CASTS.value] == {"amax", "quantise"}
+    assert {"take_rows", "sum_rows", "sort_rows"} <= found[Work.ROWS.value]
     assert found["routing"] == {"route", "route_grad"}
 
 

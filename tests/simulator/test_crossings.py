@@ -21,8 +21,8 @@ from simulator.costs.kernels import Kernels
 from tests.examples import one_in
 from topologies.machine_files import load_machine
 from workload.gpt import GPT
+from workload.kinds import ATTENTIONS
 from workload.lowering import lower
-from workload.op import ATTENTIONS
 from workload.plan_text import parse_plan
 from workload.program import Program
 

@@ -18,6 +18,7 @@ from topologies.files.reading import shipped_text
 from topologies.machine_files import load_machine
 from validation.host_time import host_times
 from workload.gpt import find_model
+from workload.kinds import OWN_PLACES
 from workload.op import (
     AROUND_DEPTH,
     BACKWARD,
@@ -26,7 +27,6 @@ from workload.op import (
     FEED_FORWARD,
     FORWARD,
     MIXER,
-    OWN_PLACES,
     ROUTING,
     Block,
     Op,

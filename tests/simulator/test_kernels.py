@@ -15,9 +15,10 @@ from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.hardware.device import Device
 from topologies.machine_files import load_machine
 from workload.op import BACKWARD, FORWARD, STEP, Block, Buffer, Op, layer_part
+from workload.op_attributes import Attributes
 from workload.passes.stack import Habits, with_habits
 
-SHAPE = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
+SHAPE: Attributes = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
 IN_LAYER = Block(0, layer_part(3), FORWARD)
 LINEAR = Op("up", "matmul", ("a", "w"), ("o",), IN_LAYER, nbytes=6 * 4096**2, flops=2 * 4096**3,
             attributes=SHAPE, part=layer_part(3), label="up.matmul")  # fmt: skip
@@ -89,7 +90,7 @@ def test_a_matmul_with_rows_that_begin_at_odd_places_keeps_a_share_of_its_rate(
     form: str, m: int, n: int, k: int, share: float
 ) -> None:
     device = load_machine("dgx-a100").device
-    attributes = {"form": form, "m": m, "n": n, "k": k}
+    attributes: Attributes = {"form": form, "m": m, "n": n, "k": k}
     smooth = replace(device, matmul=replace(device.matmul, unaligned={}))
     for dtype in ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"):
         op = replace(LINEAR, attributes=attributes, flops=2 * m * n * k, nbytes=0, dtype=dtype)
@@ -215,7 +216,7 @@ def test_values_of_another_width_count_by_themselves() -> None:
     backward does three products of the one width and two of the other."""
     own = Pass(softmax=32.0, wide=1.0, uneven=1.0, memory=0.0)
     device = replace(SMALL, attention=Attention(1.0, 1.0, Shape(4, 128, own, own)))
-    how = {"width": 192, "value_width": 128, "sequence": 256}
+    how: Attributes = {"width": 192, "value_width": 128, "sequence": 256}
     flops = 2 * 4 * 256 * 256 * (192 + 128)
     op = Op("op", "attention", (), (), flops=flops, attributes=how)
     longer = (128 / 160) / (160 / 192)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from simulator.attribution.compute_ops import OpTime
-from simulator.attribution.critical_path import CASTS, ROWS
 from simulator.explain.roofline import KindOfOp, Roofline, Roofs, kinds_of, roofline, whole_step
 from simulator.predict import Prediction, predict
 from simulator.stacks import load_stack
@@ -16,6 +15,7 @@ from topologies.machine_files import load_machine
 from topologies.placement import contiguous
 from topologies.placement_names import parse_placement
 from workload.gpt import find_model
+from workload.kinds import Work
 from workload.op import STEP, Block, Op
 from workload.plan_text import parse_plan
 
@@ -75,7 +75,7 @@ def test_ops_without_flops_are_kinds_by_the_bytes_that_they_move() -> None:
         OpTime(plain("layernorm", 10**6), 4, 4 * US),
         OpTime(plain("rmsnorm_grad", 2 * 10**6), 2, 4 * US),
         OpTime(plain("gelu", 10**6), 1, 1 * US),
-        OpTime(plain("strange", 10**6), 1, 1 * US),
+        OpTime(plain("rope", 10**6), 1, 1 * US),
         OpTime(plain("zero", 5 * 10**6, STEP), 1, 10 * US),
     ]
     found = {kind.name: kind for kind in kinds_of(ops, FRONTIER)}
@@ -95,7 +95,7 @@ def test_ops_of_experts_and_recipes_have_kinds_of_their_own() -> None:
     names = [(kind.name, kind.dtype) for kind in found.kinds]
     assert len({*names}) == len(names)
     shares = {kind.name: kind.share for kind in found.kinds}
-    named = ("routing", ROWS, CASTS, "optimizer")
+    named = ("routing", Work.ROWS.value, Work.CASTS.value, "optimizer")
     assert all(shares[name] > 0 for name in named)
     assert shares["activation functions"] > shares["other elementwise"] > 0
 

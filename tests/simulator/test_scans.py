@@ -13,9 +13,10 @@ from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.models.hybrids import counts
 from workload.op import Op
+from workload.op_attributes import Attributes
 
-SCAN = {"heads": 64, "groups": 8, "width": 64, "state": 128, "chunk": 128, "rows": 8192}
-SCAN |= {"sequence": 8192}
+SCAN: Attributes = {"heads": 64, "groups": 8, "width": 64, "state": 128, "chunk": 128}
+SCAN |= {"rows": 8192, "sequence": 8192}
 
 
 def test_the_traffic_of_a_scan_by_hand() -> None:
@@ -72,7 +73,7 @@ def test_a_norms_gradients_take_as_long_as_a_program_goes_through_its_rows() -> 
     """Two programs of two warps for each of 132 multiprocessors, 33 for each of 8 groups of 512
     columns: 249 rows of 8,192 each."""
     device = load_machine("dgx-h100").device
-    about = {"rows": 8192, "groups": 8, "columns": 512}
+    about: Attributes = {"rows": 8192, "groups": 8, "columns": 512}
     op = Op("a", "group_norm_grad", (), (), nbytes=1, attributes=about)
     assert device.scan is not None
     expected = device.launch_s + 249 * device.scan.norm_row_s
@@ -116,7 +117,8 @@ def test_a_scan_waits_for_memory_and_its_gradients_take_a_few_times_as_long() ->
     machine = load_machine("dgx-h100")
     costs = AnalyticCosts(machine)
     forward, backward = (
-        costs.seconds(Op("a", kind, (), (), nbytes=1, attributes=SCAN)) for kind in scans.SCANS
+        costs.seconds(Op("a", kind, (), (), nbytes=1, attributes=SCAN))
+        for kind in ("ssd", "ssd_grad")
     )
     moved = sum(k.nbytes for k in scans.kernels(Op("a", "ssd", (), (), attributes=SCAN)))
     device = machine.device

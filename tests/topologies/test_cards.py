@@ -17,6 +17,7 @@ from topologies.files.facts import Fact
 from topologies.hardware.device_library import exact_gpu, with_device
 from topologies.machine_files import load_machine, with_settings
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 HOST = "node.host.bandwidth"
 
@@ -153,7 +154,8 @@ def test_matmuls_of_an_a40_take_the_time_that_was_measured(
     """github.com/microsoft/vidur@e26eb8f, data/profiling/compute/a40, Llama-2-70b with 4,096
     tokens: medians of the products of an MLP and of attention's output. The A40 has the A100's
     shares of its own peak."""
-    m, how = 4096, {"form": "NT", "m": 4096, "n": n, "k": k}
+    m = 4096
+    how: Attributes = {"form": "NT", "m": m, "n": n, "k": k}
     nbytes = 2 * (m * k + k * n + m * n)
     op = Op("op", "matmul", (), (), flops=2 * m * n * k, nbytes=nbytes, attributes=how)
     seconds = AnalyticCosts(load_machine("1x8xA40")).seconds(op)

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.profiles import measured_by_bytes
 from tests.simgpt.face import simgpt
 from topologies.errors import MachineError
 from topologies.hardware.profile_file import FORMS as MOST_FORMS
 from topologies.hardware.profile_file import TABLES, read_profile
 from topologies.machine import machine_from_dict, machine_to_dict
 from topologies.machine_files import load_machine
-from workload.op import ATTENTIONS, FORMS
+from workload.kinds import ATTENTIONS
+from workload.op import FORMS
 
 DEVICES = 4
 OF_BYTES = ["ranks", "nbytes", "seconds"]
@@ -42,8 +44,8 @@ PROFILE: dict[str, Any] = {
             }
             for kind in ("attention", "attention_grad", "attention.ring")
         },
-        "pointwise@fp32": {"columns": OF_BYTES, "rows": [[1, 100, 1e-6], [1, 10**6, 1e-5]]},
-        "pointwise@int64": {"columns": OF_BYTES, "rows": [[4, 100, 1e-6]]},
+        "gelu@fp32": {"columns": OF_BYTES, "rows": [[1, 100, 1e-6], [1, 10**6, 1e-5]]},
+        "gelu@int64": {"columns": OF_BYTES, "rows": [[4, 100, 1e-6]]},
     },
     "collectives": {
         kind: {"columns": ["ranks", "bytes", "seconds"], "rows": [[2, 1024, 1e-5], [4, 1, 1e-6]]}
@@ -136,12 +138,20 @@ def test_a_profile_has_nothing_else(change: dict[str, Any]) -> None:
     assert all("profile" in refused(document) for document in nothing)
 
 
+def _whole(profile: dict[str, Any]) -> dict[str, Any]:
+    """The profile with the table of one kind for all that a step has."""
+    kernels = profile["kernels"]
+    more = {f"{kind}@fp32": kernels["gelu@fp32"] for kind in measured_by_bytes()}
+    return profile | {"kernels": kernels | more}
+
+
 def test_a_file_without_sound_tables_is_refused_by_commands(tmp_path: Path) -> None:
     """Ranks that no machine has, once with a traceback: the logarithm of ranks that round to 0."""
     document = machine_to_dict(load_machine("perlmutter"))
     path = tmp_path / "host.json"
+    whole = _whole(PROFILE)
     for profile, status in (
-        (PROFILE, 0),
+        (whole, 0),
         (7, 2),
         ({"kernels": {"matmul@fp32": {"columns": OF_BYTES, "rows": [[5e-324, 1, 1]]}}}, 2),
     ):
@@ -183,7 +193,7 @@ def test_interpolation_at_the_edges_of_what_a_table_may_hold_is_a_time(
         [4, form, m, n, k, 1e-30] for form in range(3) for m in sizes for n in sizes for k in sizes
     ]
     path = tmp_path / "host.json"
-    path.write_text(json.dumps(document | {"profile": profile}), encoding="utf-8")
+    path.write_text(json.dumps(document | {"profile": _whole(profile)}), encoding="utf-8")
     plan = ("--plan", "dp=rest,precision=fp32", "-n", "4")
     said = simgpt("predict", "tiny-30k", "-m", str(path), *plan, "--batch", "8", "--json")
     assert said.status in (0, 3), said.err  # 3: no picosecond, or more than 106 days

@@ -19,6 +19,7 @@ from validation.kernel_validation import (
     validate_kernels,
 )
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 MACHINE = load_machine("dgx-a100")
 DEVICE, PEAK = MACHINE.device, peak_flops_per_s(MACHINE, "bf16")
@@ -80,7 +81,7 @@ def test_attention_is_predicted_without_a_mask(tmp_path: Path) -> None:
     batch, heads, seq, width = 2, 16, 4096, 128
     square = 2 * 2 * batch * heads * seq * seq * width
     rates = (DEVICE.attention.forward, DEVICE.attention.backward)
-    how = {"width": width, "sequence": seq}
+    how: Attributes = {"width": width, "sequence": seq}
     op = Op("a", "attention", (), (), BLOCK, flops=square, attributes=how)
     seconds = attention_s(DEVICE, PEAK, op, causal=False)
     waves = 10 / (32 * 32 / 108)  # 32 heads of 32 blocks

@@ -13,7 +13,7 @@ from simulator.explain.roofline import Roofline, roofline
 from topologies.machine_files import load_machine
 from topologies.placement import scheduler
 from validation.seeds.candidates import SeedRuns, published_hfus
-from workload.op import ATTENTIONS
+from workload.kinds import ATTENTIONS
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "why-and-reports.md"
 TABLE = re.compile(r"(<!-- rooflines of ORNL's models -->\n\n.*\n.*\n)((?:\|.*\n)*)")

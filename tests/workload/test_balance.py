@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 import torch
@@ -19,13 +19,16 @@ from workload.errors import ModelError
 from workload.grid import Grid
 from workload.lowering import lower, lower_again, lower_forward
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
 BOTH = replace(TWO, router="sigmoid", router_bias=True, balance_loss=0.01)
 
 
-def chosen(logits: list[float], biases: list[float] | None = None, **how: Any) -> list[int]:
+def chosen(
+    logits: list[float], biases: list[float] | None = None, **how: Unpack[Attributes]
+) -> list[int]:
     """The experts of one token."""
     reads = [torch.tensor([logits]).double()]
     reads += [] if biases is None else [torch.tensor(biases).double()]
@@ -38,9 +41,10 @@ def test_a_group_stands_for_its_best_expert_or_for_its_best_two_scores() -> None
     """The second group has the best expert, the first the best two: of sigmoids .73 + .73 against
     .88 + .12."""
     logits = [1.0, 1.0, 2.0, -2.0]
-    how: dict[str, Any] = {"topk": 1, "groups": 2, "topk_groups": 1}
-    assert chosen(logits, router="softmax", **how) == [2]
-    assert chosen(logits, router="sigmoid", **how) == [0]
+    how: Attributes = {"topk": 1, "groups": 2, "topk_groups": 1}
+    for router, expected in (("softmax", 2), ("sigmoid", 0)):
+        how["router"] = router
+        assert chosen(logits, **how) == [expected]
 
 
 def test_biases_count_for_the_choice_and_of_equal_scores_the_first_is_chosen() -> None:
@@ -50,7 +54,7 @@ def test_biases_count_for_the_choice_and_of_equal_scores_the_first_is_chosen() -
 
 def test_even_use_costs_the_coefficient_and_one_expert_for_all_as_many_times_as_there_are() -> None:
     """Of four experts one each: 4 x (1/4 x 1/4) x 4 = 1; all to one with score 1: 4."""
-    how = {"router": "softmax", "runs": 1, "rows": 4, "coefficient": 0.5, "topk": 1}
+    how: Attributes = {"router": "softmax", "runs": 1, "rows": 4, "coefficient": 0.5, "topk": 1}
     how |= {"run": 4, "tokens": 4, "parts": 1, "first": True}
     op = Op("b", "balance_sums", (), (), attributes=how)
     for logits, picked, expected in (

@@ -110,7 +110,7 @@ def test_a_rank_sends_each_token_to_its_experts_and_gets_as_many_back() -> None:
     assert (back.nbytes, back.purpose) == (sent.nbytes, EXPERT_COMBINE)
     up = of_layer(program, "experts.up.matmul")
     assert up.flops == 2 * (2 * ROWS) * 32 * (2 * 48)
-    assert {key: up.attributes[key] for key in "mnk"} == {"m": 2 * ROWS // 2, "n": 96, "k": 32}
+    assert up.mnk == (2 * ROWS // 2, 96, 32)
 
 
 def test_only_the_matrices_that_end_in_the_stream_begin_smaller_by_its_depth() -> None:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workload.grid import Grid
-from workload.op import ATTENTIONS, MATMULS, STEP, Op
+from workload.kinds import ATTENTIONS, MATMULS
+from workload.op import STEP, Op
 from workload.timeline import Span, Timeline
 
 MATMUL, ATTENTION, ELEMENTWISE, OPTIMIZER = "matmul", "attention", "elementwise", "optimizer"

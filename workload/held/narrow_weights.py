@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from workload.kinds import MATMULS
 from workload.lowering.builder import Builder
-from workload.op import MATMULS, PARAMETER_GATHER, STEP, WEIGHT_CAST, WEIGHT_GATHER, Op, altered
+from workload.op import PARAMETER_GATHER, STEP, WEIGHT_CAST, WEIGHT_GATHER, Op, altered
 from workload.recipes.table import FP8
 
 UPDATES = ("adamw",)  # kinds of ops that write weights

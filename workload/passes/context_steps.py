@@ -21,8 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from workload.kinds import RING_SHIFT
 from workload.naming import op_name
-from workload.op import CAUSAL, RING_SHIFT, Buffer, Op
+from workload.op import CAUSAL, Buffer, Op
+from workload.op_attributes import Attributes
 
 SUM_BYTES = 10  # of an element: a sum in fp32 and a part in bf16 are read, the sum is written
 GATHERED = "all_gather"  # the kind of context
@@ -90,8 +92,7 @@ class _Steps:
 
     @staticmethod
     def _repeated(op: Op) -> int:
-        heads, keys = (op.attributes[name] for name in ("heads", "kv_heads"))
-        return heads // keys  # type: ignore[no-any-return]  # a formula where sizes are
+        return op.attributes["heads"] // op.attributes["kv_heads"]
 
     def _resize(self, name: str, r: int, dtype: str) -> None:
         old = self.buffers[name]
@@ -104,8 +105,9 @@ class _Steps:
         return self.gathers[whole].reads[0], whole, self.gathers[whole]
 
     def _in_step(self, op: Op, step: int, c: int) -> Op:
-        about = {"sequence": op.attributes["sequence"] // c, "step": step, CAUSAL: step == 0}
-        own = replace(op, flops=op.flops // c, attributes={**op.attributes, **about})
+        sequence = op.attributes["sequence"] // c
+        how: Attributes = {**op.attributes, "sequence": sequence, "step": step, CAUSAL: step == 0}
+        own = replace(op, flops=op.flops // c, attributes=how)
         return self._named(own, f"{op.label}.{step}")
 
     @staticmethod

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from workload.naming import op_name
 from workload.op import Buffer, Op
+from workload.op_attributes import Attributes
 
 Matmul = tuple[str, int, int, int, str]
 Forms = Mapping[Matmul, str]
@@ -24,7 +25,7 @@ SIDES = ("left", "right")
 
 def matmul_of(op: Op) -> Matmul:
     """What tells a matmul from others as to its time: (form, m, n, k, dtype)."""
-    return (*(op.attributes[key] for key in ("form", "m", "n", "k")), op.dtype)
+    return (op.attributes["form"], *op.mnk, op.dtype)
 
 
 def with_forms(
@@ -47,7 +48,7 @@ def with_forms(
                 result.append(transpose)
                 added[copy.name] = copy
                 reads[side] = copy.name
-            how = {**op.attributes, "form": wanted}
+            how: Attributes = {**op.attributes, "form": wanted}
             result.append(replace(op, reads=tuple(reads), attributes=how))
         else:
             result.append(op)

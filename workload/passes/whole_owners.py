@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from workload.op import BROADCAST, BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op
+from workload.kinds import BROADCAST
+from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op
 
 
 def by_whole_owners(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:

@@ -25,15 +25,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+from workload.kinds import DEQUANTISE_ROWS
 from workload.lowering.builder import Builder
 from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
+from workload.op_attributes import Attributes
 from workload.passes.fp8 import GROUPED, is_linear
 from workload.recipes.copies import Copies, Copy, Tensor
 from workload.recipes.table import (
-    DEQUANTISE_ROWS,
     GRADIENT,
     INPUT,
     NO_RECIPE,
@@ -146,7 +147,7 @@ class _Casts:
         (left, left_scale), (right, right_scale) = copies
         largest = copies_of.largest_of(use.source for use in _uses(op))
         reads = left, right, *op.reads[2:], left_scale, right_scale, *largest
-        how = {**op.attributes, "formats": tuple(formats), "blocks": tuple(blocks)}
+        how: Attributes = {**op.attributes, "formats": tuple(formats), "blocks": tuple(blocks)}
         how["align"] = self._recipe.align
         nbytes = sum(map(self._b.nbytes, (*reads, *op.writes)))
         yield replace(op, reads=reads, dtype=self._recipe.dtype, attributes=how, nbytes=nbytes)
@@ -212,7 +213,7 @@ class _Casts:
         about: dict[str, Any] = {"reads": tuple(reads), "writes": tuple(writes), "flops": 0}
         about |= {"nbytes": nbytes, "purpose": "", "launches": 1, "replicas": 1}
         about |= {"name": name, "label": label, "kind": kind, "stream": COMPUTE, "axes": ()}
-        return replace(op, **about, attributes=how, dtype=self._b.dtype)
+        return replace(op, **about, attributes=cast(Attributes, how), dtype=self._b.dtype)
 
     def _reduced(self, op: Op, place: int, largest: str, axes: tuple[str, ...]) -> Op:
         made = self._before(op, "all_reduce", place, [largest], [largest], {"reduction": "max"})
@@ -230,7 +231,7 @@ def _role(op: Op, kind: str) -> str:
 
 def _uses(op: Op) -> tuple[_Use, _Use]:
     """The two operands of a matmul, as they are stored."""
-    m, n, k = (op.attributes[letter] for letter in "mnk")
+    m, n, k = op.mnk
     form, (left, right) = op.attributes["form"], KINDS[op.purpose]
     first = (m, k, 1) if form[0] == "N" else (k, m, 0)
     second = (k, n, 0) if form[1] == "N" else (n, k, 1)

@@ -141,7 +141,7 @@ class Copies:
         which experts they are of, and which ranks exchanged them in which sequences."""
         layout = self.b.layouts[tensor.weight]
         how: dict[str, Any] = {"place": tensor.weight, "sequence": self.b.gpt.sequence}
-        how["bands"], how["axes"] = layout.bands or layout.padded[-1:], layout.split[-1]
+        how["bands"], how["column_axes"] = layout.bands or layout.padded[-1:], layout.split[-1]
         how["row_axes"] = self.b.shards_of("rows") if tensor.rows != self.b.rows else ()
         if self._of_experts(tensor):
             how["expert_axes"], how["gathered_axes"] = layout.split[0], rows.gathered_over(self.b)

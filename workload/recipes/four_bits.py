@@ -29,7 +29,7 @@ def check_four_bits(program: Program) -> None:
     for op in program.ops:
         if op.kind != "quantise":
             continue
-        how, parts = op.attributes, plan.grid.size(*op.attributes.get("axes", ()))
+        how, parts = op.attributes, plan.grid.size(*op.attributes.get("column_axes", ()))
         rows = "rows of a weight" if how["operand"] == WEIGHT else "tokens of a micro-batch"
         # Rows of experts are filled up.
         sizes = [(rows, how["rows"])] if how["even"] else []

@@ -29,7 +29,6 @@ WHOLE: Block = (0, 0)  # all of the tensor
 DELAYED, CURRENT, BLOCKS, POWERS, TWO_LEVELS = (
     "delayed", "current", "blocks", "powers", "two_levels",
 )  # fmt: skip
-QUANTISE_ROWS, DEQUANTISE_ROWS = "quantise_rows", "dequantise_rows"  # kinds of ops
 HISTORY = 16  # steps whose largest values a delayed scale looks back on
 
 

@@ -136,7 +136,7 @@ def _orthogonal(b: Builder, parameter: Parameter, label: str, source: str) -> st
         (columns, rows) if t else (rows, columns) for columns, t in zip(bands, turned, strict=True)
     ]
     stack = _stack(b, layout)
-    how: dict[str, Any] = {"part": parameter.owner, "turned": turned, "split": layout.split[-2:]}
+    how: dict[str, Any] = {"part": parameter.owner, "on_side": turned, "split": layout.split[-2:]}
     how["tiled"] = _tiled(b, layout)
 
     def workspace(name: str, shape: tuple[int, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import torch
 
@@ -26,9 +27,10 @@ from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
 from workload.models.packing.documents import lengths
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 Tensors = Sequence[torch.Tensor]
-PACKED = "documents"
+PACKED: Final = "documents"
 WHOLE = slice(None)
 
 
@@ -104,8 +106,9 @@ def documents_of(op: Op) -> Iterator[tuple[Op, slice]]:
         return
     start = 0
     for length in lengths(op.attributes[PACKED]):
-        own = {key: value for key, value in op.attributes.items() if key != PACKED}
-        yield replace(op, attributes={**own, "sequence": length}), slice(start, start + length)
+        own: Attributes = {**op.attributes, "sequence": length}
+        del own[PACKED]
+        yield replace(op, attributes=own), slice(start, start + length)
         start += length
 
 

@@ -50,7 +50,7 @@ def head_norm_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
 
 def _heads(op: Op, fused: torch.Tensor) -> torch.Tensor:
     """A view (rows, heads, width) of the heads in question."""
-    first = op.attributes["start"]
+    first = op.attributes["first_head"]
     every = fused.view(len(fused), -1, op.attributes["width"])
     return every[:, first : first + op.attributes["count"]]
 

@@ -34,8 +34,8 @@ def own_places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
         by_expert = torch.sort(_own(op, reads[0], at), stable=True).indices
         writes[0].copy_(by_expert[: len(writes[0])])
         return
-    local, part = op.attributes["local"], at.part(op.attributes["axes"])
-    ranks = at.grid.size(*op.attributes["axes"])
+    local, part = op.attributes["local"], at.part(op.attributes["expert_axes"])
+    ranks = at.grid.size(*op.attributes["expert_axes"])
     every = reads[0].view(ranks, -1, op.attributes["places"])[:, part * local : (part + 1) * local]
     before = torch.arange(ranks, device=every.device) * op.attributes["choices"]
     moved = torch.where(every == EMPTY, EMPTY, every + before[:, None, None])
@@ -45,5 +45,5 @@ def own_places(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None
 def _own(op: Op, chosen: torch.Tensor, at: RankContext) -> torch.Tensor:
     """Which of this rank's experts each choice is; their number where it is another rank's."""
     local = op.attributes["local"]
-    own = chosen.view(-1) - at.part(op.attributes["axes"]) * local
+    own = chosen.view(-1) - at.part(op.attributes["expert_axes"]) * local
     return torch.where((own >= 0) & (own < local), own, local)

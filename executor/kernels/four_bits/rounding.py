@@ -114,7 +114,7 @@ def _first_token(op: Op, at: RankContext) -> int:
 def _columns(op: Op, at: RankContext) -> tuple[torch.Tensor, int]:
     """Where a rank's columns of a gradient are in the whole, and how many that has. Each band is
     split by itself."""
-    bands, axes = op.attributes["bands"], op.attributes["axes"]
+    bands, axes = op.attributes["bands"], op.attributes["column_axes"]
     parts, start, found = at.grid.size(*axes), 0, list[torch.Tensor]()
     for band in bands:
         width = band // parts

@@ -87,7 +87,7 @@ def _places(
     down, along = op.attributes["split"]
     every = [
         matrix.mT if turned else matrix
-        for matrix, turned in zip(matrices, op.attributes["turned"], strict=True)
+        for matrix, turned in zip(matrices, op.attributes["on_side"], strict=True)
     ]
     rows = every[0].shape[-2] // at.grid.size(*down)
     columns = [matrix.shape[-1] // at.grid.size(*along) for matrix in every]

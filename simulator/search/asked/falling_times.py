@@ -15,7 +15,7 @@ from topologies.collectives.nccl_tuner import NONE
 from topologies.hardware.profile import MeasuredTable
 from topologies.hardware.software import AUTO, Curve, Software
 from topologies.machine import Machine
-from workload.op import ATTENTIONS
+from workload.kinds import ATTENTIONS
 
 Row = tuple[float, ...]
 Sizes = Callable[[Row], tuple[Row, float]]  # what measurements to compare have alike, and a size

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 from simulator.costs.analytic import GROUPED
 from simulator.search.asked.uneven_layers import are_different
 from topologies.hardware.device import Device
 from workload.gpt import GPT
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 Seconds = Callable[[Op], float]
 FACTORS = 3  # of rates that grow with the rows
@@ -40,7 +42,7 @@ def least_seconds(seconds: Seconds, device: Device, op: Op) -> float:
     if op.kind != GROUPED or op.attributes["even"]:
         return seconds(op)
     model = device.matmul
-    letter = "k" if op.attributes["form"] == "TN" else "m"
+    letter: Literal["m", "k"] = "k" if op.attributes["form"] == "TN" else "m"
     shares = (model.k0, model.fp8_k0) if letter == "k" else (model.m0,)
     rows, count = int(op.attributes[letter]), int(op.attributes["count"])
     if not rows:
@@ -48,8 +50,10 @@ def least_seconds(seconds: Seconds, device: Device, op: Op) -> float:
     # Of one product of k rows, of which each expert but one may have one less.
     flops = op.flops // (rows * count)
     last = max(int((FACTORS - 1) * max(*shares, model.grouped)), rows + 1)
-    every = (
-        replace(op, flops=flops * (count * (k - 1) + 1), attributes={**op.attributes, letter: k})
-        for k in range(rows + 1, last + 1)
-    )
-    return min(seconds(op), *map(seconds, every))
+
+    def of(k: int) -> Op:
+        how: Attributes = {**op.attributes}
+        how[letter] = k
+        return replace(op, flops=flops * (count * (k - 1) + 1), attributes=how)
+
+    return min(seconds(op), *(seconds(of(k)) for k in range(rows + 1, last + 1)))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
+from typing import cast
 
 import numpy as np
 
@@ -35,6 +36,7 @@ from topologies.routing.rings import Ring
 from workload.errors import PlanCannotRunError
 from workload.grid import Grid
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.passes.exchanges.kernels import Reached
 from workload.passes.exchanges.own_rows import COLLECTIVES, PLACES
 from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
@@ -73,7 +75,7 @@ class OpBounds:
         return some.hosts[key]
 
     def _issued(self, some: BatchedProgram, op: Op) -> Ticks | None:
-        first = {name: first_of(value) for name, value in op.attributes.items()}
+        first = cast(Attributes, {name: first_of(value) for name, value in op.attributes.items()})
         if not self.costs.host_s(replace(op, attributes=first)):
             return None
         sizeless = replace(op, nbytes=0, flops=0)
@@ -124,7 +126,7 @@ class OpBounds:
         def ticks(nbytes: int, flops: int, *attributes: int) -> int:
             left = iter(attributes)
             filled = {key: _filled(value, left) for key, value in varied.items()}
-            how = {**op.attributes, **filled}
+            how = cast(Attributes, {**op.attributes, **filled})
             own = replace(op, nbytes=nbytes, flops=flops, attributes=how)
             return to_ticks(seconds(own))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from simulator.search.space import Space
 from topologies.errors import MachineError
 from workload.grid import AXES
 from workload.op import LOSS_REDUCE, NORM_REDUCE, Op
+from workload.op_attributes import Attributes
 from workload.sizes.arrays import Counts, Indices
 from workload.sizes.vectorized import first_of
 
@@ -72,7 +74,7 @@ class RefusalTimes:
     def _against_op(self, op: Op) -> str:
         key = op.kernel, op.dtype, op.attributes.get(FORM)
         if key not in self._known:
-            how = {name: first_of(value) for name, value in op.attributes.items()}
+            how = cast(Attributes, {name: first_of(value) for name, value in op.attributes.items()})
             sizes = {"nbytes": first_of(op.nbytes), "flops": first_of(op.flops)}
             try:
                 self.costs.seconds(replace(op, attributes=how, **sizes))

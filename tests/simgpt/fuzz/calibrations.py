@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from tests.profiles import measured_by_bytes
 from tests.simgpt.fuzz.damage import as_bytes, chewed, mutated
 from tests.simgpt.fuzz.pieces import Pieces
 from tests.simgpt.fuzz.values import WEIRD
@@ -37,9 +38,9 @@ def calibration() -> dict[str, Any]:
     kernels = {
         "matmul@fp32": _table(("ranks", "form", "m", "n", "k", "seconds"), *matmuls),
         "batched_matmul@fp32": _table(("ranks", "form", "flops", "seconds"), *batched),
-        "pointwise@int64": _table(OF_BYTES, (4, 100, 1e-6)),
-        "pointwise@fp32": _table(OF_BYTES, (1, 100, 1e-6), (1, 10**6, 1e-5)),
     }
+    for kind in measured_by_bytes():
+        kernels[f"{kind}@fp32"] = _table(OF_BYTES, (1, 100, 1e-6), (1, 10**6, 1e-5))
     for kind in ("attention", "attention_grad"):
         kernels[f"{kind}@fp32"] = _table(SHAPE, (1, 128, 8, 8, 128, 1e-4), (1, 16, 8, 4, 16, 1e-5))
     sent = _table(("ranks", "bytes", "seconds"), (2, 1024, 1e-5), (4, 1024, 1e-5), (4, 2**20, 1e-3))

@@ -9,6 +9,7 @@ from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from workload.gpt import GPT
+from workload.kinds import KINDS, Costs
 
 BYTES = ("ranks", "bytes", "seconds")
 PRECISIONS = ("bf16", "fp32")
@@ -23,6 +24,10 @@ TINY = GPT(
     positions="rope",
     biases=False,
 )
+ELSEWHERE = (Costs.NETWORK, Costs.PRODUCT, Costs.ATTENTION, Costs.HOST, Costs.HOST_COPY)
+MEASURED_BY_BYTES = [
+    name for name, row in KINDS.items() if row.costs not in ELSEWHERE and not row.measured_as
+]
 
 
 def measured(**sizes: tuple[int, ...]) -> Machine:
@@ -64,7 +69,9 @@ def with_kernels(
         kernels[f"matmul@{precision}"] = table(columns, *matmuls)
         for kind in attentions:
             kernels[f"{kind}@{precision}"] = table(shape, (1.0, 256.0, 2.0, 64.0, 256.0, 1e-4))
-        kernels[f"pointwise@{precision}"] = curve((1e3, 1e-6), (1e6, 1e-5))
+        for kind in MEASURED_BY_BYTES:
+            kernels[f"{kind}@{precision}"] = curve((1e3, 1e-6), (1e6, 1e-5))
         kernels |= {f"{kind}@{precision}": own for kind, own in of_one.items()}
-    kernels["pointwise@int64"] = kernels["pointwise@bf16"]
+    for kind in MEASURED_BY_BYTES:
+        kernels[f"{kind}@int64"] = kernels[f"{kind}@bf16"]
     return replace(load_machine(name), profile=Profile(kernels=kernels))

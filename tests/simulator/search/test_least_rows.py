@@ -16,6 +16,7 @@ from topologies.machine_files import load_machine
 from workload.expert_loads.histogram import Histogram, routed
 from workload.gpt import GPT
 from workload.op import Op
+from workload.op_attributes import Attributes
 
 MANY = GPT(
     name="many",
@@ -37,7 +38,7 @@ def grouped(form: str, rows: int, dtype: str) -> Op:
     """The matmuls of four experts that get so many rows together."""
     own = -(-rows // 4)
     m, k = (512, own) if form == "TN" else (own, 512)
-    how = {"form": form, "m": m, "n": 1024, "k": k, "count": 4, "even": False}
+    how: Attributes = {"form": form, "m": m, "n": 1024, "k": k, "count": 4, "even": False}
     flops, nbytes = 2 * rows * 512 * 1024, 2 * rows * 1536 + 4 * 512 * 1024
     return Op(
         "g", "grouped_matmul", (), (), flops=flops, nbytes=nbytes, dtype=dtype, attributes=how

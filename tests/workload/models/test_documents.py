@@ -23,6 +23,7 @@ from workload.models.fields import field_value
 from workload.models.from_table import read_model, with_fields
 from workload.models.packing import documents
 from workload.op import BUSIEST, Op
+from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
 LENGTHS = GPT(
@@ -151,7 +152,7 @@ def test_shares_of_documents_are_weighed_by_what_they_count() -> None:
 
 def test_attention_on_equal_documents_takes_the_time_of_as_many_sequences() -> None:
     costs = AnalyticCosts(load_machine("dgx-h100"))
-    about = {"width": 128, "heads": 32, "kv_heads": 32}
+    about: Attributes = {"width": 128, "heads": 32, "kv_heads": 32}
     flops = 2 * 8192 * 2048 * 2 * 4096
     as_sequences = Op("a", "attention", (), (), flops=flops, attributes={**about, "sequence": 2048})
     packed = replace(as_sequences, attributes={**about, "sequence": 8192, "documents": "4x2048"})

@@ -91,9 +91,8 @@ def test_rows_for_latent_experts_travel_with_their_columns_alone() -> None:
     program = lower(gpt, parse_plan("mbs=2,batch=4,dp=2,ep=2,overlap=none"))
     sent = [op for op in program.ops if op.label in ("dispatch.exchange", "combine.exchange")]
     assert [program.buffers[op.reads[0]].shape for op in sent] == [(64, 8), (64, 8)]
-    ops = {op.label: op.attributes for op in program.ops if "latent" in op.label}
-    shape = ops["fc1_latent_proj.matmul"]
-    assert [shape[letter] for letter in "mnk"] == [32, 8, 32]
+    ops = {op.label: op for op in program.ops if "latent" in op.label}
+    assert ops["fc1_latent_proj.matmul"].mnk == (32, 8, 32)
     again = lower(gpt, parse_plan(f"{PLAIN},recompute=moe"))
     assert again.model_flops == gpt.model_flops(2)
     recomputed = {op.label for op in again.ops if op.is_recomputed}

@@ -16,6 +16,7 @@ from workload.lowering import lower
 from workload.models import windows
 from workload.models.mtp import every_layer, masked_flops
 from workload.op import Op
+from workload.op_attributes import Attributes
 from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
 
@@ -144,7 +145,7 @@ def test_the_work_of_a_window_goes_over_into_that_of_the_whole_square() -> None:
 def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> None:
     """16 times fewer keys, but neither half of the square nor blocks are saved."""
     costs = AnalyticCosts(load_machine("dgx-h100"))
-    about = {"width": 128, "sequence": 8192, "heads": 32}
+    about: Attributes = {"width": 128, "sequence": 8192, "heads": 32}
     whole = Op("a", "attention", (), (), flops=4 * 8192 * 8192 * 4096, attributes=about)
     part = replace(whole, flops=whole.flops // 16, attributes={**about, "window": 512})
     assert 1 / 10 < costs.seconds(part) / costs.seconds(whole) < 1 / 4

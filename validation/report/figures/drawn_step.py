@@ -33,10 +33,11 @@ from validation.report.read_prediction import Answer
 from workload.expert_loads.histogram_file import read_routed
 from workload.expert_loads.rank_sizes import fullest
 from workload.gpt import GPT
+from workload.kinds import RING_SHIFT
 from workload.lowering import lower
 from workload.models.from_table import with_fields
 from workload.models.read import described_model
-from workload.op import COMPUTE, PAIRS, RING_SHIFT, Op
+from workload.op import COMPUTE, PAIRS, Op
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
 

@@ -22,7 +22,8 @@ from validation.report.figures.style import (
     fitting_legend,
     look_of,
 )
-from workload.op import ATTENTIONS, COMPUTE, HOST, MATMULS, STEP, Op
+from workload.kinds import ATTENTIONS, MATMULS
+from workload.op import COMPUTE, HOST, STEP, Op
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

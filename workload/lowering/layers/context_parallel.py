@@ -31,10 +31,11 @@ from dataclasses import replace
 from typing import Any
 
 from workload.grid import Axes
+from workload.kinds import RING_SHIFT
 from workload.lowering.builder import Builder
 from workload.lowering.layers import ulysses
 from workload.lowering.layers.further import core_shape, ring_steps
-from workload.op import CAUSAL, KEYS_EXCHANGE, QUERIES, RING_SHIFT
+from workload.op import CAUSAL, KEYS_EXCHANGE, QUERIES
 
 Shape = dict[str, Any]
 Operands = tuple[Sequence[str], Sequence[str]]

@@ -79,4 +79,4 @@ def _shape(b: Builder, name: str) -> dict[str, Any]:
     number, how many; and the width of each."""
     queries, keys = (count // b.grid.parts_of("heads") for count in (b.gpt.heads, b.gpt.key_heads))
     start, count = (0, queries) if name == QUERIES else (queries, keys)
-    return {"start": start, "count": count, "width": b.gpt.width}
+    return {"first_head": start, "count": count, "width": b.gpt.width}

@@ -113,7 +113,7 @@ def _kept(b: Builder, at: int, columns: Any) -> Outputs:
 
 def _of_other_columns(b: Builder, op: Op, kept: Any) -> Op:
     """The product of the columns that are not kept."""
-    m, n, k = (op.attributes[letter] for letter in "mnk")
+    m, n, k = op.mnk
     nbytes = op.nbytes - (m + k) * kept * b.item_bytes()
     how = {**op.attributes, "n": n - kept}
     return altered(op, attributes=how, flops=2 * m * (n - kept) * k, nbytes=nbytes)

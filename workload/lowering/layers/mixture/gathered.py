@@ -17,10 +17,11 @@ from typing import Any
 
 from workload.dispatchers.table import ALL_GATHER
 from workload.expert_loads.histogram import most_rows
+from workload.kinds import OWN_PLACES
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixture.dispatch import Routed, local_experts, width
 from workload.models import moe
-from workload.op import COUNTING, EXPERT_COMBINE, EXPERT_DISPATCH, OWN_PLACES
+from workload.op import COUNTING, EXPERT_COMBINE, EXPERT_DISPATCH
 
 
 def is_gathered(b: Builder) -> bool:
@@ -128,4 +129,4 @@ def _gather(b: Builder, label: str, part: str, purpose: str = EXPERT_DISPATCH) -
 
 
 def _how(b: Builder) -> dict[str, Any]:
-    return {"local": local_experts(b), "axes": b.expert_axes}
+    return {"local": local_experts(b), "expert_axes": b.expert_axes}

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from workload.kinds import DEQUANTISE_ROWS, QUANTISE_ROWS
 from workload.lowering.builder import Builder
-from workload.recipes.table import DEQUANTISE_ROWS, INPUT, QUANTISE_ROWS, Recipe, recipe_of
+from workload.recipes.table import INPUT, Recipe, recipe_of
 
 How = tuple[Recipe, str]  # by which recipe, and whether as it casts an input or a gradient
 AS_KEPT: How = (recipe_of("fp8-blockwise"), INPUT)
