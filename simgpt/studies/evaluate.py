@@ -26,7 +26,6 @@ from topologies.placement_names import parse_placement
 from topologies.session import current_session, gc_paused
 from workload.expert_loads.histogram import routed
 from workload.expert_loads.histogram_file import histogram_of
-from workload.lowering import expect_many
 from workload.models.from_table import with_fields
 
 Row = dict[str, Any]
@@ -58,7 +57,6 @@ class Evaluator:
         self._inputs = inputs
         self._set = lru_cache(maxsize=MACHINES)(self._machine)
         self._placed = lru_cache(maxsize=PLACEMENTS)(parse_placement)
-        expect_many()
 
     def row(self, number: int, point: Point) -> Row:
         """The row of a point; whatever is wrong with the point is in the row. What this machine

@@ -14,7 +14,7 @@ from simulator.engine.steady_state import Followed, Unit, followed, recurring_un
 from simulator.engine.stream_graph import Lists, StreamGraph
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
-from workload.lowering import lower, lower_again
+from workload.lowering import kept_program, lower
 from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
 from workload.op import NONE, Op, layer_part
@@ -36,7 +36,7 @@ def lowered_again(
     """The program, in plain matmul forms or others."""
     if forms:
         return lower(gpt, plan, forms=forms, habits=habits)
-    return lower_again(gpt, plan, habits=habits)
+    return kept_program(gpt, plan, habits=habits)
 
 
 def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
-from workload.lowering import lower_slots, lower_slots_again
+from workload.lowering import kept_slots, lower_slots
 from workload.memory import on_device
 from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
 from workload.passes.matmul_forms import Forms
@@ -214,7 +214,7 @@ def kind_of(
     chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
     if forms:
         return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms, habits), chosen)
-    return StageKind(plan, lower_slots_again(gpt, plan, stage, chosen, habits), chosen)
+    return StageKind(plan, kept_slots(gpt, plan, stage, chosen, habits), chosen)
 
 
 @memoized_on

@@ -15,7 +15,7 @@ from tests.messages import names
 from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.lowering.evaluation import lower_forward
 from workload.lowering.layers.further.cross_entropy import chunk_rows
 from workload.op import Op, layer_part
@@ -101,13 +101,6 @@ def test_a_last_chunk_may_have_fewer_rows() -> None:
     shapes = [fused.buffers[op.writes[0]].shape[0] for op in fused.ops if op.kind == "fused_loss"]
     assert shapes == [8, 8, 8, 8, 4]
     assert fused.hardware_flops == program.hardware_flops
-
-
-@pytest.mark.parametrize("words", ["loss_chunks=4", "loss=fused", "loss=fused,loss_chunks=2"])
-def test_lowered_again_in_other_sizes_it_is_the_same(words: str) -> None:
-    for sequence in (16, 36, 64, 16, 36, 64):
-        gpt, plan = replace(TINY, sequence=sequence), plan_of(f"mbs=2,{words}")
-        assert tuple(lower_again(gpt, plan).ops) == lower(gpt, plan).ops
 
 
 @pytest.mark.parametrize("words", ["zero=3,dp=2", "z=2", "zero=2,dp=2,overlap=none"])

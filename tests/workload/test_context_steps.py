@@ -9,10 +9,8 @@ import pytest
 
 from simulator.stacks.stack_files import load_stack
 from topologies.machine_files import load_machine
-from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.lowering.lower import lower
-from workload.lowering.relower import expect_many, lower_again
 from workload.op import Op
 from workload.passes.stack import Habits
 from workload.plan import Plan
@@ -97,20 +95,6 @@ def test_windows_documents_and_rings_stay_as_they_are(words: str, limits: dict[s
     plain, found = programs(words, replace(GPT_8B, **limits))
     assert plain.ops == found.ops
     assert plain.buffers == found.buffers
-
-
-@pytest.mark.parametrize("recompute", ["none", "full"])
-def test_a_program_of_formulas_has_the_same_steps(recompute: str) -> None:
-    plan = parse_plan(f"{WORDS},recompute={recompute}")
-    with Session():
-        expect_many()
-        for sequence in (8192, 16384):
-            gpt = replace(GPT_8B, sequence=sequence)
-            again, once = lower_again(gpt, plan, habits=STEPS), lower(gpt, plan, habits=STEPS)
-            assert again.ops == once.ops
-            assert {name: again.buffers[name].nbytes for name in once.buffers} == {
-                name: buffer.nbytes for name, buffer in once.buffers.items()
-            }
 
 
 def test_torchtitan_runs_them_so() -> None:

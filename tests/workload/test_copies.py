@@ -5,9 +5,9 @@ from __future__ import annotations
 from simulator.stacks import load_stack
 from topologies.machine_files import load_machine
 from workload.gpt import GPT
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import COMPUTE, WEIGHT_GATHER, Op
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import Habits
 from workload.plan import Plan
 from workload.program import Program
 
@@ -81,10 +81,3 @@ def test_the_forward_pass_alone_gathers_ahead_and_its_casts_do_not_wait_early() 
     casts = order["m0.l1.up.gather.copies"]
     assert order["m0.l1.up.gather"] < order["m0.l1.out.matmul"] < casts
     assert found.ops[casts + 1].name == "m0.l1.up.matmul"
-
-
-def test_lowering_again_has_the_same_copies() -> None:
-    for habits in (of_axonn(), NO_HABITS):
-        plain = lower(GPT_OF_TWO, PLAN, habits=habits)
-        for _ in range(2):  # the second time from formulas
-            assert tuple(lower_again(GPT_OF_TWO, PLAN, habits=habits).ops) == tuple(plain.ops)

@@ -8,11 +8,9 @@ from itertools import product
 import pytest
 
 from tests.messages import names
-from tests.workload.test_experts import ROWS, TWO, of_layer, program_of
-from topologies.session import Session
+from tests.workload.test_experts import ROWS, of_layer, program_of
 from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.grid import Axes, Grid
-from workload.lowering import expect_many, lower, lower_again
 from workload.plan_text import parse_plan
 
 
@@ -83,17 +81,6 @@ def test_experts_lie_over_context_first_and_then_over_data() -> None:
     assert sums["experts.grads.reduce"] == ("edp",)
     assert sums["grads.reduce"] == ("cp", "dp")
     assert program.buffers["l1.experts.up.w"].replicas == 2
-
-
-def test_a_program_of_formulas_is_of_one_order_of_the_axes_of_experts() -> None:
-    """In two orders that are the same to all else."""
-    text = "tp=2,dp=4,ep=8,etp=1,sp=true,batch=8,overlap=none"
-    both = [parse_plan(f"{text},order={order}") for order in ("tp-dp-pp", "z-dp-tp-y-pp")]
-    assert [plan.expert_axes for plan in both] == [("tp", "ep"), ("ep", "tp")]
-    with Session():
-        expect_many()
-        again = [lower_again(TWO, plan) for plan in both]
-    assert [program.ops for program in again] == [lower(TWO, plan).ops for plan in both]
 
 
 def test_fewer_experts_ranks_than_context_are_neighbours_of_a_part_of_it() -> None:

@@ -17,7 +17,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.gpt import find_model
 from workload.held.habits import Held
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import ROLES
 from workload.passes.stack import Habits
 from workload.plan import Plan
@@ -186,9 +186,3 @@ def test_other_plans_are_refused(words: str, why: str) -> None:
 def test_a_search_says_that_it_has_no_bounds_for_it() -> None:
     with pytest.raises(PlanError, match="offload=parameters"):
         SearchProblem(LLAMA, devices=2, batch=4, fixed={"offload": "parameters"})
-
-
-def test_lowered_again_it_is_the_same() -> None:
-    for sequence in (512, 256, 1024, 512):
-        gpt = replace(LLAMA, sequence=sequence)
-        assert tuple(lower_again(gpt, plan_of()).ops) == lower(gpt, plan_of()).ops

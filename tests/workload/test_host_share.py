@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import pytest
@@ -13,7 +12,7 @@ from tests.workload.test_host_update import LLAMA, SHARE
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.held.habits import Held
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import HEAD, ROLES
 from workload.passes.stack import Habits
 from workload.plan import Plan
@@ -99,12 +98,6 @@ def test_a_step_waits_for_its_host_as_much_less() -> None:
     program = lower(LLAMA, plan_of(0.5, words))
     less = 8 * 30 * (SHARE - elements(program, updated(program, "host_adamw"))) / 56e9
     assert less < of[1] - of[0.5] < 1.05 * less / 0.9  # the pace of its other kernels, and copies
-
-
-def test_lowered_again_it_is_the_same() -> None:
-    for sequence in (512, 256, 1024, 512):
-        gpt = replace(LLAMA, sequence=sequence)
-        assert tuple(lower_again(gpt, plan_of(0.5)).ops) == lower(gpt, plan_of(0.5)).ops
 
 
 @pytest.mark.parametrize(

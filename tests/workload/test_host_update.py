@@ -12,7 +12,7 @@ from simulator.stacks import load_stack
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanError
 from workload.gpt import find_model
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import ROLES
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -92,12 +92,6 @@ def test_no_more_than_two_owners_gradients_are_on_their_way() -> None:
 def test_only_adamw_runs_on_the_host(rule: str) -> None:
     with pytest.raises(PlanError, match="offload"):
         plan_of(f"optimizer={rule}")
-
-
-def test_lowered_again_it_is_the_same() -> None:
-    for sequence in (512, 256, 1024, 512):
-        gpt, plan = replace(LLAMA, sequence=sequence), plan_of("zero=2")
-        assert tuple(lower_again(gpt, plan).ops) == lower(gpt, plan).ops
 
 
 def test_what_a_host_holds_is_compared_with_the_memory_that_it_has() -> None:

@@ -16,7 +16,7 @@ from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.gpt import find_model
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import ROLES
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
@@ -143,16 +143,6 @@ def test_a_stack_holds_weights_of_8_bits_where_it_would_hold_both() -> None:
         found = predict(job.gpt, job.plan, machine, stack=job.stack)
         parts[own] = found.memory.parts["parameters"]
     assert parts["false"] - parts["true"] == 2 * LINEARS
-
-
-@pytest.mark.parametrize("words", ["zero=1,recipe=mxfp8", "zero=3,recipe=fp8-tensorwise"])
-def test_lowered_again_it_is_the_same(words: str) -> None:
-    for sequence in (512, 256, 1024, 512):
-        gpt = replace(LLAMA, sequence=sequence)
-        program = lower(gpt, plan_of(words))
-        again = lower_again(gpt, plan_of(words))
-        assert tuple(again.ops) == program.ops
-        assert again.levels.tolist() == program.levels.tolist()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from simulator.search.problem import SearchProblem
 from workload.errors import PlanError
 from workload.gpt import GPT
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import HOST, Op, layer_part
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -90,9 +90,3 @@ def test_what_has_no_two_passes_on_one_device_is_refused(words: str) -> None:
 def test_a_search_refuses_it_by_name() -> None:
     with pytest.raises(PlanError, match="offload=activations"):
         SearchProblem(GIVEN, devices=2, batch=4, fixed={"offload": "activations"})
-
-
-def test_lowered_again_it_is_the_same() -> None:
-    for sequence in (16, 32, 64, 16):
-        gpt, plan = replace(GIVEN, sequence=sequence), plan_of("recompute=full")
-        assert tuple(lower_again(gpt, plan).ops) == lower(gpt, plan).ops

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workload.gpt import GPT
-from workload.lowering import lower, lower_again
+from workload.lowering import lower
 from workload.op import (
     BACKWARD,
     FORWARD,
@@ -304,17 +304,6 @@ EVERY = Habits(
     exchange_kernels=ExchangeKernels(0.5),
     counted=("sum_rows", "add"),
 )
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [PLAN, PIPELINE, replace(PLAN, recompute="full"), replace(PLAN, sp=True)],
-)
-def test_lowering_again_has_the_same_habits(plan: Plan) -> None:
-    for hidden in (64, 64, 128, 256):
-        gpt = replace(TINY, hidden=hidden, ffn=4 * hidden)
-        again, plain = lower_again(gpt, plan, habits=EVERY), lower(gpt, plan, habits=EVERY)
-        assert (again.ops, dict(again.buffers)) == (plain.ops, dict(plain.buffers))
 
 
 def test_every_habit_is_one_row_with_a_source() -> None:

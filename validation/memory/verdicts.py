@@ -43,7 +43,6 @@ from validation.published.case import OUT_OF_MEMORY, case_as_read
 from validation.published.predicting import AT_ONCE, Task, processes
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun, lines_of, runs_of
-from workload.lowering import structure
 
 SHIPPED = "out_of_memory.csv"
 FAR = 0.02  # P(fits) below which a bound on the peak is enough
@@ -216,7 +215,7 @@ def _task(row: Happened) -> Task:
 def _peaks(rows: Sequence[Happened], progress: Callable[[str], None]) -> dict[str, int]:
     """The peaks of rows by the signatures of their tasks."""
     tasks = {_task(row).signature: _task(row) for row in rows}
-    order = sorted(tasks, key=lambda name: structure(tasks[name].job.gpt, tasks[name].job.plan))
+    order = sorted(tasks, key=lambda name: repr((tasks[name].job.gpt, tasks[name].job.plan)))
     found: dict[str, int] = {}
     with processes(len(order)) as pool:
         each = pool.map(_peak, [tasks[name] for name in order], chunksize=AT_ONCE)

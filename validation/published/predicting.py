@@ -37,7 +37,6 @@ from validation.published.measured_step import measured_s, settled_elsewhere, un
 from validation.published.outcome import BEST_PLAN, NO_MEASUREMENT, PREDICTED, Outcome
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun
-from workload.lowering import structure
 
 Found = TypeVar("Found")
 ELSEWHERE = "elsewhere"  # the status of a row that another comparison predicts
@@ -194,7 +193,7 @@ def _asked(pool: Executor, cases: Mapping[str, Prepared | Failure], asked: Asked
     signatures = {key: task.signature for key, task in tasks.items()}
     distinct = {signatures[key]: task for key, task in tasks.items()}
     new = [name for name in distinct if name not in asked]
-    new.sort(key=lambda name: _structure(distinct[name].job))
+    new.sort(key=lambda name: _nearness(distinct[name]))
     for first in range(0, len(new), AT_ONCE):
         some = new[first : first + AT_ONCE]
         batch = pool.submit(_predicted, [distinct[name] for name in some])
@@ -202,8 +201,10 @@ def _asked(pool: Executor, cases: Mapping[str, Prepared | Failure], asked: Asked
     return signatures
 
 
-def _structure(job: Job) -> str:
-    return structure(job.gpt, job.plan)
+def _nearness(task: Task) -> str:
+    """Equal or close for tasks that a session answers sooner one after the other: what it keeps is
+    of a machine, a model and a plan."""
+    return repr((task.machine.name, task.job.gpt, task.job.plan))
 
 
 def _answer(batch: Future[list[PredictedRow]], place: int) -> PredictedRow:

@@ -12,7 +12,6 @@ import numpy as np
 
 from workload.op import Op
 from workload.sizes.arrays import Indices
-from workload.sizes.symbolic import mark
 
 
 class EqualOps(NamedTuple):
@@ -25,8 +24,7 @@ class EqualOps(NamedTuple):
 def equal_ops(ops: Sequence[Op]) -> EqualOps:
     """Ops are of one sort if they differ at most in names, operands, layer and micro-batch.
 
-    Their sizes may be formulas, which are then equal for all values. Ops of no layer are of a sort
-    each, since their sizes may grow with the layers.
+    Ops of no layer are of a sort each, since their sizes may grow with the layers.
     """
     known: dict[object, int] = {}
     first: list[int] = []
@@ -39,6 +37,6 @@ def equal_ops(ops: Sequence[Op]) -> EqualOps:
 
 
 def _key(op: Op) -> object:
-    attributes = tuple((name, mark(each)) for name, each in op.attributes.items())
-    sizes = mark(op.nbytes), mark(op.flops), mark(op.replicas), op.launches
+    attributes = tuple(op.attributes.items())
+    sizes = op.nbytes, op.flops, op.replicas, op.launches
     return op.kind, op.stream, op.axes, op.dtype, op.is_beyond_model, sizes, attributes

@@ -9,14 +9,14 @@ plan's sizes is the very program that each plan has alone, op by op.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from workload.sizes.arrays import Counts, Flags
-from workload.sizes.int_like import Calculation, IntLike
 
+Calculation = Callable[[Any, Any], Any]
 NONE = -1
 UNKNOWN = -1  # in place of some inputs: all bits are set, whichever others are known
 
@@ -58,25 +58,47 @@ def agreed(answers: Flags) -> bool:
     return yes > 0
 
 
-def _known_first(calculation: Calculation, plain: Any, *, swapped: bool = False) -> Any:
-    """An operator that looks for what the steps of its operands know before it calculates, since
-    most sizes of a program come again."""
+def _calculated(
+    calculation: Calculation, *, swapped: bool = False, neutral: int | None = None
+) -> Any:
+    """The operator of a calculation, which leaves lanes as they are where the other operand is
+    `neutral`: sums begin with 0, products with 1. It looks for what the steps know before it
+    calculates, since most sizes of a program come again."""
 
     def method(self: Lanes, other: Any) -> Any:
-        found, kind, own = None, type(other), self.number  # keys are those of `_key`
-        if self.steps is None:
-            return plain(self, other)
-        if kind is int:
+        kind, own, steps = type(other), self.number, self.steps
+        if kind is int and other == neutral:
+            return self
+        found = None
+        if steps is not None and kind is int:  # keys are those of `_key`
             key = (calculation, NONE, own, other) if swapped else (calculation, own, NONE, other)
-            found = self.steps.known.get(key)
-        elif kind is Lanes and other.steps is self.steps:
-            found = self.steps.known.get((calculation, own, other.number, NONE))
-        return plain(self, other) if found is None else found
+            found = steps.known.get(key)
+        elif steps is not None and kind is Lanes and other.steps is steps:
+            found = steps.known.get((calculation, own, other.number, NONE))
+        if found is not None:
+            return found
+        if not isinstance(other, int | Lanes):
+            return NotImplemented
+        one, two = (other, self) if swapped else (self, other)
+        if steps is None:
+            return lanes(calculation(_values(one), _values(two)))
+        return steps.calculated(calculation, one, two)
 
     return method
 
 
-class Lanes(IntLike):
+def _compared(comparison: Calculation) -> Any:
+    def method(self: Lanes, other: Any) -> Any:
+        if not isinstance(other, int | Lanes):
+            return NotImplemented
+        if self.steps is None:
+            return agreed(comparison(self.values, _values(other)))
+        return self.steps.compared(comparison, self, other)
+
+    return method
+
+
+class Lanes:
     """See above. Made by `lanes`, or by the `LaneSteps` that it is an outcome of.
 
     `number` tells it from all others of its steps, and `inputs` has a bit for each of their inputs
@@ -84,6 +106,7 @@ class Lanes(IntLike):
     """
 
     __slots__ = ("inputs", "number", "steps", "values")
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -99,28 +122,35 @@ class Lanes(IntLike):
         values = self.values[keep]
         return _alike(values) if _are_alike(values) else Lanes(values, self.number, self.inputs)
 
-    def calculated(self, calculation: Calculation, one: Any, other: Any) -> Any:
-        """See `IntLike`."""
-        if self.steps is None:
-            return lanes(calculation(_values(one), _values(other)))
-        return self.steps.calculated(calculation, one, other)
+    __add__ = _calculated(operator.add, neutral=0)
+    __radd__ = _calculated(operator.add, swapped=True, neutral=0)
+    __sub__ = _calculated(operator.sub, neutral=0)
+    __rsub__ = _calculated(operator.sub, swapped=True)
+    __mul__ = _calculated(operator.mul, neutral=1)
+    __rmul__ = _calculated(operator.mul, swapped=True, neutral=1)
+    __floordiv__ = _calculated(operator.floordiv, neutral=1)
+    __rfloordiv__ = _calculated(operator.floordiv, swapped=True)
+    __mod__ = _calculated(operator.mod)
+    __rmod__ = _calculated(operator.mod, swapped=True)
 
-    def compared(self, comparison: Calculation, one: Any, other: Any) -> bool:
-        """See `IntLike`."""
-        if self.steps is None:
-            return agreed(comparison(_values(one), _values(other)))
-        return self.steps.compared(comparison, one, other)
+    __eq__ = _compared(operator.eq)
+    __ne__ = _compared(operator.ne)
+    __lt__ = _compared(operator.lt)
+    __le__ = _compared(operator.le)
+    __gt__ = _compared(operator.gt)
+    __ge__ = _compared(operator.ge)
 
-    __add__ = _known_first(operator.add, IntLike.__add__)
-    __radd__ = _known_first(operator.add, IntLike.__radd__, swapped=True)
-    __sub__ = _known_first(operator.sub, IntLike.__sub__)
-    __rsub__ = _known_first(operator.sub, IntLike.__rsub__, swapped=True)
-    __mul__ = _known_first(operator.mul, IntLike.__mul__)
-    __rmul__ = _known_first(operator.mul, IntLike.__rmul__, swapped=True)
-    __floordiv__ = _known_first(operator.floordiv, IntLike.__floordiv__)
-    __rfloordiv__ = _known_first(operator.floordiv, IntLike.__rfloordiv__, swapped=True)
-    __mod__ = _known_first(operator.mod, IntLike.__mod__)
-    __rmod__ = _known_first(operator.mod, IntLike.__rmod__, swapped=True)
+    def __neg__(self) -> Any:
+        return 0 - self
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
 
     def __rtruediv__(self, other: float) -> float:
         """A share is written into attributes that weigh and take no time: any plan's will do."""
