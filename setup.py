@@ -5,8 +5,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "simulator.engine._recurrence",
-            ["simulator/engine/recurrence.c"],
+            "simulator.engine._core",
+            ["simulator/engine/core.c"],
             define_macros=[("Py_LIMITED_API", "0x030b0000")],
             py_limited_api=True,
             optional=True,

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 Row = dict[str, Any]
-CORE = "simulator.engine._recurrence"
+CORE = "simulator.engine._core"
 
 
 def benchmark(*columns: str) -> Callable[[Callable[..., list[Row]]], click.Command]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
 
 from workload.dataflow import Waits
 from workload.gpt import GPT
@@ -17,27 +16,6 @@ from workload.pipeline.schedule import Slot
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes
 from workload.structure import Structure
-
-
-class OpView(Sequence[Op]):
-    """Ops at some places of a sequence of ops, looked up when they are asked for."""
-
-    def __init__(self, ops: Sequence[Op], places: Sequence[int]) -> None:
-        self._ops, self._places = ops, places
-
-    @overload
-    def __getitem__(self, at: int) -> Op: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> OpView: ...
-
-    def __getitem__(self, at: int | slice) -> Op | OpView:
-        if isinstance(at, slice):
-            return OpView(self._ops, self._places[at])
-        return self._ops[self._places[at]]
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
-from workload.op import NONE, Op
+from workload.op import NONE
 from workload.sizes.arrays import Flags, Indices
-from workload.structure import Structure, memoized_on
 
 REACH = 2  # turns between an op and what it waits for, unless it waits across the whole model
 
@@ -52,36 +50,6 @@ class OpTable:
     wait_offsets: Indices
     waits: Indices
 
-    @property
-    def wait_lists(self) -> list[tuple[int, ...]]:
-        """What each op waits for."""
-        flat, bounds = self.waits.tolist(), self.wait_offsets.tolist()
-        return [tuple(flat[a:b]) for a, b in pairwise(bounds)]
-
-
-@memoized_on
-def table_of(outline: Structure) -> OpTable:
-    """The ops of a program as they are."""
-    ops, waits = outline.ops, outline.waits
-    return OpTable(
-        np.arange(len(ops), dtype=np.int64),
-        _kinds(ops),
-        np.array([op.part.layer for op in ops], dtype=np.int64),
-        np.array([op.micro_batch for op in ops], dtype=np.int64),
-        np.cumsum([0, *map(len, waits)], dtype=np.int64),
-        np.array([each for own in waits for each in own], dtype=np.int64),
-    )
-
-
-def _kinds(ops: Sequence[Op]) -> Indices:
-    known: dict[object, int] = {}
-    return np.array([known.setdefault(_kind(op), len(known)) for op in ops], dtype=np.int64)
-
-
-def _kind(op: Op) -> object:
-    _, part, again, label = op.identity
-    return part.kind, again, label, op.kind, op.stream, op.axes, op.block.work
-
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
@@ -105,14 +73,12 @@ class Repeat:
         return (self.whole - self.kept) * self.period
 
 
-@memoized_on
-def repeated(outline: Structure, repeats: tuple[Repeat, ...]) -> OpTable:
-    """The ops of a program of all layers, given the outline of one with a few, and which of these
-    stand for more, in their order.
+def repeated(table: OpTable, repeats: Sequence[Repeat]) -> OpTable:
+    """The ops of a program of all layers, given those of one with a few, and which of these stand
+    for more, in their order.
 
     An IrregularError says that the few do not repeat.
     """
-    table = table_of(outline)
     for repeat in reversed(repeats):  # so that layers before it keep their numbers
         table = _Repetition(table, repeat).table()
     return table

@@ -24,7 +24,7 @@ from simulator.pipeline.schedule_sim import (
     simulate_schedule,
 )
 from simulator.pipeline.slot_cost import slowest_of
-from simulator.pipeline.stage_orders import StageOrders
+from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.ranks.classes import Fabric, until_consistent
 from workload.gpt import GPT
@@ -67,14 +67,12 @@ def compute_ops(
         return _of_pipeline(gpt, plan, costs, fabric, forms, habits)
     timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
     whole, last = timed.whole, last_to_end(timed.end + timed.delay)
-    times = timed.start[last], timed.end[last] - timed.hosts(last, costs)
-    found = _timed(whole.graph, whole.ops, times, whole.copies(timed.omitted))
+    times = timed.start[last], timed.end[last] - timed.hosts(last)
+    found = _timed(whole.graph, times, whole.copies(timed.omitted))
     return ComputeOps(0, list(found))
 
 
-def _timed(
-    graph: StreamGraph, ops: Sequence[Op], times: tuple[Ticks, Ticks], copies: Counts
-) -> Iterator[OpTime]:
+def _timed(graph: StreamGraph, times: tuple[Ticks, Ticks], copies: Counts) -> Iterator[OpTime]:
     """The compute ops among those of a graph, of which op i stands for `copies[i]`."""
     keys, key_of = graph.time_keys
     wanted = [number for number, key in enumerate(keys) if key in BUSY]
@@ -85,14 +83,16 @@ def _timed(
     np.add.at(ticks, graph.base[at], (end[at] - start[at]) * copies[at])
     np.add.at(counts, graph.base[at], copies[at])
     for place in np.flatnonzero(ticks).tolist():
-        yield OpTime(ops[place], int(counts[place]), int(ticks[place]))
+        yield OpTime(graph.written[place], int(counts[place]), int(ticks[place]))
 
 
 def _of_pipeline(
     gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
 ) -> ComputeOps:
     small = folded_plan(plan)
-    while (found := _attempt(StageOrders(gpt, plan, small, forms, habits), costs, fabric)) is None:
+    while (
+        found := _attempt(stage_orders_of(gpt, plan, small, forms, habits), costs, fabric)
+    ) is None:
         small = grown(plan, small)
     return found
 
@@ -120,7 +120,7 @@ def _of_stage(run: PipelineRun) -> ComputeOps | None:
         graph = part.graph
         copies = np.full(len(graph.base), count - (part is last), dtype=np.int64)
         start, end = simulated[slowest]
-        found += _timed(graph, part.ops, (start, end - run.hosts(tasks[slowest])), copies)
+        found += _timed(graph, (start, end - run.hosts(tasks[slowest])), copies)
     return ComputeOps(stage, found)
 
 
@@ -136,4 +136,4 @@ def _of_ending(
     latest = max(mine, key=lambda n: int(simulated[n][1].max()))
     task, once = tasks[latest], np.ones(len(tasks[latest].graph.base), dtype=np.int64)
     start, end = simulated[latest]
-    return list(_timed(task.graph, task.ops, (start, end - run.hosts(task)), once))
+    return list(_timed(task.graph, (start, end - run.hosts(task)), once))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import KnownDurations, host_waits, rank_tasks, simulate_tasks
+from simulator.engine.simulate import Prices, host_waits, rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from workload.kinds import BY_THEMSELVES, KINDS
@@ -161,9 +161,9 @@ def _simulated(
     programs: Sequence[Program], costs: ComputeCosts, network: RankClasses
 ) -> SimulatedStep:
     tasks = rank_tasks(programs, network)
-    known: KnownDurations = {}
-    times = simulate_tasks(tasks, costs, network, known)
-    hosts = [host_waits(task, costs, network, known).tolist() for task in tasks]
+    prices = Prices(costs, network)
+    times = simulate_tasks(tasks, prices)
+    hosts = [host_waits(task, prices).tolist() for task in tasks]
     return SimulatedStep(programs, network, times, hosts)
 
 

@@ -49,12 +49,12 @@ def issued_by_block(ops: Sequence[Op], copies: Sequence[int] = ()) -> Iterator[l
     blocks = list(zip([op.block for op in ops], copies or [0] * len(ops), strict=True))
     for (block, _), group in groupby(range(len(ops)), key=lambda at: blocks[at]):
         if block != STEP:
-            yield [at for at in group if _is_issued(ops[at])]
+            yield [at for at in group if is_issued(ops[at])]
 
 
 def between_waits(ops: Sequence[Op], own: list[int]) -> Iterator[tuple[list[int], bool]]:
     """A block's ops up to where the host waits, and those from there on; with whether it waited."""
-    first = next((number for number, at in enumerate(own) if _is_waited_for(ops[at])), None)
+    first = next((number for number, at in enumerate(own) if is_awaited(ops[at])), None)
     yield own[:first], False
     if first is not None:
         yield own[first:], True
@@ -72,7 +72,7 @@ def _lasts(ticks: list[int], each: list[int], *, waited: bool) -> int:
     return longest
 
 
-def _is_waited_for(op: Op) -> bool:
+def is_awaited(op: Op) -> bool:
     """Whether the host must know how many rows go where before it issues the op."""
     counted = op.purpose == EXPERT_DISPATCH and len(op.reads) > 1
     counted = counted and not op.attributes.get("even", False)
@@ -81,5 +81,6 @@ def _is_waited_for(op: Op) -> bool:
     return op.kind == "all_to_all" and counted and op.block.phase != BACKWARD
 
 
-def _is_issued(op: Op) -> bool:
+def is_issued(op: Op) -> bool:
+    """Whether the host issues the op, in turn with others of its stream."""
     return op.stream == COMPUTE and KINDS[op.kind].issued

@@ -1,4 +1,4 @@
-"""The compiled engine: the recurrence of `streams.py` and `contention.py` in `recurrence.c`.
+"""The compiled engine: the recurrence of `streams.py` and `contention.py` in `core.c`.
 
 Tasks become arrays. What depends on a program's structure alone is kept with its stream graph, and
 the rendezvous of its ops with the rank classes. Durations under contention are asked for by a
@@ -12,21 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from simulator.engine.columns import Sorts
+from simulator.engine.core import core
 from simulator.engine.stream_graph import StreamGraph
 from simulator.engine.streams import RankTask
 from simulator.ranks.classes import Axes, RankClasses
 from workload.op import NONE, Op
 from workload.sizes.arrays import Flags, Indices, Ticks
-
-try:
-    from simulator.engine import _recurrence  # type: ignore[attr-defined]
-except ImportError:  # built without a compiler
-    _recurrence = None
-
-
-def is_built() -> bool:
-    """Whether the extension is there."""
-    return _recurrence is not None
 
 
 def run(
@@ -48,7 +40,7 @@ def run(
 
     members = np.array(meetings.members, dtype=np.int64)
     axes_of = np.array([number[op.traffic] for op in signatures.ops], dtype=np.int64)
-    _recurrence.run(len(network.ranks), rows, meetings.table, members, axes_of, lasts)
+    core.run(len(network.ranks), rows, meetings.table, members, axes_of, lasts)
     return results
 
 
@@ -143,20 +135,19 @@ class _Signatures:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self._known: dict[tuple[object, ...], int] = {}
-        self._last: tuple[RankTask, Indices] | None = None
+        self._of_sorts: dict[Sorts, Indices] = {}
+        self._last: tuple[StreamGraph | None, Indices] = None, np.zeros(0, dtype=np.int64)
 
     def of(self, task: RankTask) -> Indices:
         """The signature of each of a task's collectives, NONE for other ops."""
-        if self._last is not None:
-            other, found = self._last
-            if other.graph is task.graph and other.ops is task.ops:
-                return found
-        first, sort = task.graph.equal
-        ops = [task.ops[at] for at in first.tolist()]
-        each = [self._number(op) if op.is_collective else NONE for op in ops]
-        found = np.array(each, dtype=np.int64)[sort[task.graph.base]]
-        self._last = task, found
-        return found
+        sorts, graph = task.graph.columns.sorts, task.graph
+        if sorts not in self._of_sorts:
+            self._of_sorts[sorts] = sorts.numbers(
+                lambda op: self._number(op) if op.is_collective else NONE
+            )
+        if graph is not self._last[0]:
+            self._last = graph, self._of_sorts[sorts][graph.sort]
+        return self._last[1]
 
     def _number(self, op: Op) -> int:
         key = op.exchange, op.axes, op.nbytes

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 import numpy as np
 
 from simulator.engine import compiled
+from simulator.engine.core import is_built
 from simulator.engine.streams import Engine, RankTask
 from simulator.ranks.classes import RankClasses
 from workload.errors import PlanCannotRunError, PlanError
@@ -33,12 +34,12 @@ def engine_name() -> str:
     chosen = _CHOSEN.get() or os.environ.get(VARIABLE, "")
     if chosen not in ("", *ENGINES):
         raise PlanError(f"there is no engine {chosen}, only {' and '.join(ENGINES)}")
-    if chosen == COMPILED and not compiled.is_built():
+    if chosen == COMPILED and not is_built():
         raise PlanCannotRunError(
             "the compiled engine is not there: simgpt was installed without a C compiler; "
             "install one and then simgpt again, or choose the engine simpy"
         )
-    return chosen or (COMPILED if compiled.is_built() else SIMPY)
+    return chosen or (COMPILED if is_built() else SIMPY)
 
 
 @contextmanager

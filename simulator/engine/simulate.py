@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.costs.kernel_launch import launch_bound
+from simulator.engine.columns import Sorts
+from simulator.engine.core import core
 from simulator.engine.engines import TOO_LONG, run
 from simulator.engine.interference import FENCE
 from simulator.engine.stream_graph import StreamGraph, graph_of
@@ -46,13 +48,12 @@ def simulate_timeline(
 def timeline(programs: Sequence[Program], costs: ComputeCosts, network: RankClasses) -> Timeline:
     """The spans of each class's representative rank, in issue order. What a kernel waits for the
     host is before its span."""
-    tasks = rank_tasks(programs, network)
-    known: KnownDurations = {}
-    times = simulate_tasks(tasks, costs, network, known)
+    tasks, prices = rank_tasks(programs, network), Prices(costs, network)
+    times = simulate_tasks(tasks, prices)
     spans = []
     for rank, task, (starts, ends) in zip(network.ranks, tasks, times, strict=True):
-        hosts = host_waits(task, costs, network, known).tolist()
-        for op, start, end, host in zip(task.ops, starts, ends, hosts, strict=True):
+        hosts = host_waits(task, prices).tolist()
+        for op, start, end, host in zip(task.graph.ops, starts, ends, hosts, strict=True):
             spans.append(
                 Span(rank, op, to_seconds(start + host), to_seconds(end), to_seconds(host))
             )
@@ -72,153 +73,121 @@ def simulate_unfolded(
 def simulate_ops(program: Program, costs: ComputeCosts, network: RankClasses) -> SimulatedOps:
     """Simulate one step of a pipeline of one stage."""
     graph = graph_of(program.outline)
-    tasks = [RankTask(number, graph, program.ops) for number in range(len(network.ranks))]
-    return SimulatedOps(program, network, *times_of(tasks, costs, network))
+    tasks = [RankTask(number, graph) for number in range(len(network.ranks))]
+    return SimulatedOps(program, network, *times_of(tasks, Prices(costs, network)))
 
 
-def times_of(
-    tasks: Sequence[RankTask], costs: ComputeCosts, network: RankClasses
-) -> tuple[Ticks, Ticks]:
+def times_of(tasks: Sequence[RankTask], prices: Prices) -> tuple[Ticks, Ticks]:
     """When each op of each task starts and ends: arrays (tasks, ops), of tasks of one program."""
-    times = arrays_of_tasks(tasks, costs, network)
+    times = arrays_of_tasks(tasks, prices)
     return np.stack([start for start, _ in times]), np.stack([end for _, end in times])
 
 
 def rank_tasks(programs: Sequence[Program], network: RankClasses) -> list[RankTask]:
     """Every class with its stage's program."""
     return [
-        RankTask(number, graph_of(programs[stage].outline), programs[stage].ops)
+        RankTask(number, graph_of(programs[stage].outline))
         for number, stage in enumerate(network.stages)
     ]
 
 
-def simulate_tasks(
-    tasks: Sequence[RankTask],
-    costs: ComputeCosts,
-    network: RankClasses,
-    known: KnownDurations | None = None,
-) -> list[OpTicks]:
-    """When each op of each task starts and ends, in ticks; `known` as in `durations_of`."""
-    times = arrays_of_tasks(tasks, costs, network, known)
-    return [(start.tolist(), end.tolist()) for start, end in times]
+def simulate_tasks(tasks: Sequence[RankTask], prices: Prices) -> list[OpTicks]:
+    """When each op of each task starts and ends, in ticks."""
+    return [(start.tolist(), end.tolist()) for start, end in arrays_of_tasks(tasks, prices)]
 
 
-def arrays_of_tasks(
-    tasks: Sequence[RankTask],
-    costs: ComputeCosts,
-    network: RankClasses,
-    known: KnownDurations | None = None,
-) -> list[tuple[Ticks, Ticks]]:
+def arrays_of_tasks(tasks: Sequence[RankTask], prices: Prices) -> list[tuple[Ticks, Ticks]]:
     """The same as arrays."""
     overlaps = any(task.graph.can_overlap for task in tasks)
-    return run(network, tasks, durations_of(tasks, costs, network, known), overlaps=overlaps)
+    return run(prices.network, tasks, durations_of(tasks, prices), overlaps=overlaps)
 
 
-def host_waits(
-    task: RankTask,
-    costs: ComputeCosts,
-    network: RankClasses,
-    known: KnownDurations | None = None,
-) -> Ticks:
-    """By op of a task, for how many of its ticks the device waits for the host that issues kernels;
-    `known` as in `durations_of`."""
-    shared = _shared(task, costs, network, {} if known is None else known)
-    return _as_issued(task, shared)[1]
+def host_waits(task: RankTask, prices: Prices) -> Ticks:
+    """By op of a task, for how many of its ticks the device waits for the host that issues
+    kernels."""
+    return prices.issued(task)[1]
 
 
-def durations_of(
-    tasks: Sequence[RankTask],
-    costs: ComputeCosts,
-    network: RankClasses,
-    known: KnownDurations | None = None,
-) -> list[Ticks]:
-    """Isolated ticks of every op for each task, and what interference adds to compute. `known` has
-    those found so far with the same costs on the same network, and takes up the others.
+def durations_of(tasks: Sequence[RankTask], prices: Prices) -> list[Ticks]:
+    """Isolated ticks of every op for each task, and what interference adds to compute.
 
     Interference is a share of a collective's isolated duration: one that is slowed by contention
     moves no more bytes through the device's memory than it would alone. Messages between stages
     neither interfere nor contend.
     """
-    known = {} if known is None else known
-    result = []
+    share, result = prices.network.fabric.compute_share, []
     for task in tasks:
-        ticks, _ = _as_issued(task, _shared(task, costs, network, known))
-        beside = task.graph.interference(tuple(task.carry_in))
-        slowed = beside.slowed(ticks, network.fabric.compute_share, task.carry_in)
-        if (slowed < ticks).any():
-            raise PlanCannotRunError(TOO_LONG)
-        result.append(slowed)
+        ticks, _ = prices.issued(task)
+        if share:
+            beside = task.graph.interference(tuple(task.carry_in))
+            slowed = beside.slowed(ticks, share, task.carry_in)
+            if (slowed < ticks).any():
+                raise PlanCannotRunError(TOO_LONG)
+            ticks = slowed
+        result.append(ticks)
     return result
 
 
-def carry_outs(
-    tasks: Sequence[RankTask],
-    costs: ComputeCosts,
-    network: RankClasses,
-    known: KnownDurations | None = None,
-) -> list[dict[str, int]]:
-    """By task and stream: ticks of the collectives that have no compute behind them; `known` as in
-    `durations_of`."""
+def carry_outs(tasks: Sequence[RankTask], prices: Prices) -> list[dict[str, int]]:
+    """By task and stream: ticks of the collectives that have no compute behind them."""
     result = []
-    for task, ticks in zip(tasks, durations_of(tasks, costs, network, known), strict=True):
+    for task, ticks in zip(tasks, durations_of(tasks, prices), strict=True):
         found = task.graph.interference(tuple(task.carry_in)).carry_out(ticks, task.carry_in)
         result.append({stream: int(left) for stream, left in found.items()})
     return result
 
 
 @dataclass(frozen=True)
-class _Durations:
-    """Durations that tasks with the same ops have in common, for each sort of equal ops.
+class _SortTicks:
+    """Ticks of each sort: `alone` for each rank class, (classes, sorts), and `issued`, which the
+    host takes to issue an op of it, (sorts,)."""
 
-    `computed` has ticks of compute, `communicated` those of the sorts in `places`, communication,
-    for each rank class; `issued` those that the host takes to issue an op, for each sort of equal
-    ops with one label.
-    """
-
-    computed: Ticks
-    places: list[int]
-    communicated: list[list[int]]
+    alone: Ticks
     issued: Ticks
 
 
-KnownDurations = dict[StreamGraph, list[tuple[Sequence[Op], _Durations]]]
+@dataclass(frozen=True)
+class Prices:
+    """What ops take with some costs on a network: worked out once for each sort of ops."""
+
+    costs: ComputeCosts
+    network: RankClasses
+    _known: dict[Sorts, _SortTicks] = field(default_factory=dict, repr=False)
+
+    def issued(self, task: RankTask) -> tuple[Ticks, Ticks]:
+        """Ticks of a task's ops, isolated but for the host, and how many of them are waits for
+        it."""
+        graph, ticks = task.graph, self._of(task.graph.columns.sorts)
+        alone = ticks.alone[task.number][graph.sort]
+        if not ticks.issued.any():
+            return alone, np.zeros_like(alone)
+        own = as_issued(graph, alone, ticks.issued[graph.sort])
+        return own, own - alone
+
+    def _of(self, sorts: Sorts) -> _SortTicks:
+        if sorts not in self._known:
+            self._known[sorts] = self._priced(sorts)
+        return self._known[sorts]
+
+    def _priced(self, sorts: Sorts) -> _SortTicks:
+        classes = len(self.network.ranks)
+        computed = [_compute_ticks(op, self.costs) for op in sorts.ops]
+        alone = np.tile(_ticks(computed), (classes, 1))
+        for at, op in enumerate(sorts.ops):
+            if op.communicates:
+                alone[:, at] = _ticks(self.network.ticks(op))
+        issued = [to_ticks(self.costs.host_s(op)) for op in sorts.ops]
+        return _SortTicks(alone, _ticks(issued))
 
 
-def _shared(
-    task: RankTask, costs: ComputeCosts, network: RankClasses, known: KnownDurations
-) -> _Durations:
-    """What is known of the task's ops, or is from now on."""
-    same_graph = known.setdefault(task.graph, [])
-    shared = next((found for ops, found in same_graph if ops is task.ops), None)
-    if shared is None:
-        shared = _durations(task, costs, network)
-        same_graph.append((task.ops, shared))
-    return shared
-
-
-def _as_issued(task: RankTask, shared: _Durations) -> tuple[Ticks, Ticks]:
-    """Ticks of a task's ops, isolated but for the host, and how many of them are waits for it."""
-    own, sort = shared.computed.copy(), task.graph.equal.sort[task.graph.base]
-    own[shared.places] = _ticks([times[task.number] for times in shared.communicated])
-    alone = own[sort]
-    if not shared.issued.any():
-        return alone, np.zeros_like(alone)
-    labelled = task.graph.issued_alike.sort[task.graph.base]
-    issued, copies = shared.issued[labelled].tolist(), task.graph.shift.tolist()
-    ticks = _ticks(launch_bound(task.graph.ops, alone.tolist(), issued, copies))
-    return ticks, ticks - alone
-
-
-def _durations(task: RankTask, costs: ComputeCosts, network: RankClasses) -> _Durations:
-    ops = [task.ops[at] for at in task.graph.equal.first.tolist()]
-    places = [at for at, op in enumerate(ops) if op.communicates]
-    labelled = task.graph.issued_alike.first.tolist()
-    return _Durations(
-        _ticks([_compute_ticks(op, costs) for op in ops]),
-        places,
-        [network.ticks(ops[at]) for at in places],
-        _ticks([to_ticks(costs.host_s(task.ops[at])) for at in labelled]),
-    )
+def as_issued(graph: StreamGraph, alone: Ticks, each: Ticks) -> Ticks:
+    """Ticks of ops as a host allows that takes so many ticks to issue each."""
+    if core is None:
+        copies = graph.shift.tolist()
+        return _ticks(launch_bound(graph.ops, alone.tolist(), each.tolist(), copies))
+    result = alone.copy()
+    core.issue(graph.issued_blocks, graph.issuing, alone, each, result)
+    return result
 
 
 def _ticks(each: list[int]) -> Ticks:

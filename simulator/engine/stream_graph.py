@@ -1,59 +1,49 @@
-"""The stream graph of a program: its streams and waits, without sizes."""
+"""The stream graph of a program: its streams and waits, as arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
-from simulator.engine.interference import Interference, interference_of
-from workload.dataflow import Waits, waits
+from simulator.costs.kernel_launch import is_awaited, is_issued
+from simulator.engine.columns import Columns, Lists, columns_of
+from simulator.engine.core import core
+from simulator.engine.interference import FENCE, Interference, OverlapWindow, interference_of
+from workload.dataflow import Waits
 from workload.op import ACROSS_STAGES, COMPUTE, NONE, STEP, Op
-from workload.sizes.arrays import Flags, Indices
-from workload.sizes.equal_ops import EqualOps, equal_ops
+from workload.sizes.arrays import Counts, Flags, Indices
 from workload.structure import Structure, memoized_on
 
 Group = tuple[str, ...]
 PIPE = "pp"  # what waiting for other stages is reported as
 HOST = "host"  # and waiting for the host that issues kernels
-
-
-class Lists(NamedTuple):
-    """Lists of places one after another, that of number i from `offsets[i]` on."""
-
-    offsets: Indices
-    places: Indices
-
-    @classmethod
-    def of(cls, lists: Sequence[Sequence[int]]) -> Lists:
-        """The lists as arrays."""
-        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        return cls(offsets, np.array([each for own in lists for each in own], dtype=np.int64))
-
-    @property
-    def lists(self) -> list[tuple[int, ...]]:
-        """The arrays as lists."""
-        flat, bounds = self.places.tolist(), self.offsets.tolist()
-        return [tuple(flat[a:b]) for a, b in pairwise(bounds)]
+IS_COMPUTE, IS_COLLECTIVE = 1, 2  # bits of `_beside`
+IS_ISSUED, IS_AWAITED, COMMUNICATES = 1, 2, 4  # and of `issuing`
 
 
 @dataclass(frozen=True, eq=False)
 class StreamGraph:
-    """Ops, and the ops of other streams that each of them waits for, without their sizes.
+    """Ops, and the ops of other streams that each of them waits for.
 
-    Of the ops that are written, `written`, each may stand for several: `base` says for every op
-    which it is, `shift` how many layers further on. `awaited` are what each op waits for.
+    Of the ops that are written, those of `columns`, each may stand for several: `base` says for
+    every op which it is, `shift` how many layers further on. `awaited` are what each op waits for.
+    Where ops are copies, others that issue the same know them `by_place`.
     """
 
-    written: Sequence[Op]
+    columns: Columns
     base: Indices
     shift: Indices
     awaited: Lists
+    by_place: bool = False
     _known: dict[tuple[str, ...], Interference] = field(default_factory=dict, repr=False)
+
+    @property
+    def written(self) -> Sequence[Op]:
+        """The ops that are written."""
+        return self.columns.ops
 
     @cached_property
     def ops(self) -> list[Op]:
@@ -66,35 +56,51 @@ class StreamGraph:
         return self.awaited.lists
 
     @cached_property
-    def equal(self) -> EqualOps:
-        """Which of the ops that are written are equal in kind and sizes."""
-        return equal_ops(self.written)
+    def sort(self) -> Indices:
+        """The sort of each op."""
+        return self.columns.sorts.of_op[self.base]
+
+    def key(self, numbers: Indices) -> tuple[bytes, ...]:
+        """Equal for graphs that behave alike on the same ranks, whosever they are: `numbers` has a
+        number for each sort, equal for equal sorts."""
+        columns = self.columns
+        about = numbers[self.sort], *self.awaited, self.shift
+        runs = (_runs(each[self.base]) for each in (columns.block, columns.slot))
+        return tuple(each.tobytes() for each in (*about, *runs))
 
     @cached_property
-    def issued_alike(self) -> EqualOps:
-        """Which of these have one label too: a host may issue a part of them in a graph."""
-        known: dict[tuple[int, str], int] = {}
-        each = zip(self.equal.sort.tolist(), self.written, strict=True)
-        alike = [known.setdefault((sort, op.label), len(known)) for sort, op in each]
-        numbers, first = np.unique(np.array(alike, dtype=np.int64), return_index=True)
-        assert len(numbers) == len(known)
-        return EqualOps(first.astype(np.int64), np.array(alike, dtype=np.int64))
+    def sorts(self) -> list[tuple[Op, int]]:
+        """An op of each sort that there is, and how many are of it, the first one foremost."""
+        return self.counted(np.ones(len(self.sort), dtype=np.int64))
+
+    def counted(self, copies: Counts) -> list[tuple[Op, int]]:
+        """The same where op i stands for `copies[i]` ops."""
+        used, first = np.unique(self.sort, return_index=True)
+        counts = np.zeros(len(self.columns.sorts.ops), dtype=np.int64)
+        np.add.at(counts, self.sort, copies)
+        order = used[np.argsort(first)].tolist()
+        return [(self.columns.sorts.ops[number], int(counts[number])) for number in order]
 
     def _of_each(self, number: Callable[[Op], int]) -> Indices:
-        """A number for every op."""
-        return np.array([number(op) for op in self.written], dtype=np.int64)[self.base]
+        """A number for every op, the same for all of a sort."""
+        return self.columns.sorts.numbers(number)[self.sort]
+
+    @cached_property
+    def stream(self) -> Indices:
+        """The number of each op's stream, 0 for that of compute."""
+        return self.columns.sorts.stream[self.sort]
 
     @cached_property
     def streams(self) -> list[list[int]]:
         """The ops of each stream, by their places."""
-        known: dict[str, int] = {}
-        stream = self._of_each(lambda op: known.setdefault(op.stream, len(known)))
-        return [np.flatnonzero(stream == number).tolist() for number in known.values()]
+        return [list(own) for own in self.stream_ops.lists]
 
     @cached_property
     def stream_ops(self) -> Lists:
-        """The same as arrays."""
-        return Lists.of(self.streams)
+        """The same as arrays; a stream without ops is left out."""
+        order = np.argsort(self.stream, kind="stable")
+        counts = np.bincount(self.stream)
+        return Lists(np.concatenate([[0], np.cumsum(counts[counts > 0])]), order)
 
     @cached_property
     def communicates(self) -> list[bool]:
@@ -115,7 +121,8 @@ class StreamGraph:
     @cached_property
     def groups(self) -> list[Group]:
         """Whom the ops of `meetings` concern: all different groups."""
-        return list(dict.fromkeys(op.traffic for op in self.written if _meets_within(op)))
+        every = self.columns.sorts.ops
+        return list(dict.fromkeys(op.traffic for op in every if _meets_within(op)))
 
     @cached_property
     def meetings(self) -> tuple[Indices, Indices]:
@@ -135,7 +142,7 @@ class StreamGraph:
     @cached_property
     def compute_ops(self) -> Indices:
         """The places of the ops of the compute stream."""
-        return np.flatnonzero(self._of_each(lambda op: op.stream == COMPUTE))
+        return np.flatnonzero(self.stream == 0)
 
     @cached_property
     def compute_waits(self) -> Indices:
@@ -157,25 +164,81 @@ class StreamGraph:
         return list(known), each
 
     def meeting(self, index: int) -> Hashable:
-        """What members of its group know a collective or message by: a message by its tag, a copy
-        by its place, which is the same for all that issue the same ops, anything else by name."""
-        op = self.ops[index]
+        """What members of its group know a collective or message by: a message by its tag, a
+        collective by its name or, where names are those of copies, by its place."""
+        op = self.written[int(self.base[index])]
         if op.is_message:
-            tag: Hashable = op.attributes["tag"]
-            return tag
-        return op.name if self.base[index] == index else index
+            return op.attributes["tag"]
+        return index if self.by_place else op.name
 
     @cached_property
     def can_overlap(self) -> bool:
         """Whether a rank may have several collectives in flight at once."""
-        return len({op.stream for op in self.written if op.is_collective}) > 1
+        return len({op.stream for op, _ in self.sorts if op.is_collective}) > 1
+
+    @cached_property
+    def issued_blocks(self) -> Indices:
+        """By op the number of the block that the host issues it in, NONE for what closes the step;
+        blocks of other copies are others."""
+        block, shift = self.columns.block[self.base], self.shift - self.shift.min(initial=0)
+        return np.where(block == NONE, NONE, block * (1 + shift.max(initial=0)) + shift)
+
+    @cached_property
+    def issuing(self) -> Indices:
+        """By op, as bits: whether the host issues it, waits before it, and whether it
+        communicates."""
+        return self._of_each(
+            lambda op: (
+                IS_ISSUED * is_issued(op)
+                + IS_AWAITED * is_awaited(op)
+                + COMMUNICATES * op.communicates
+            )
+        )
+
+    @cached_property
+    def _beside(self) -> Indices:
+        """By op, as bits: whether it is compute that collectives slow, and such a collective."""
+        return self._of_each(
+            lambda op: (
+                IS_COMPUTE * (not op.communicates and op.stream == COMPUTE and op.kind != FENCE)
+                + IS_COLLECTIVE * op.is_collective
+            )
+        )
 
     def interference(self, carry_in: tuple[str, ...]) -> Interference:
         """Which compute runs beside which collectives; on the streams `carry_in` some are in flight
         at the begin."""
         if carry_in not in self._known:
-            self._known[carry_in] = interference_of(self.ops, self.waits, carry_in)
+            self._known[carry_in] = self._interference(carry_in)
         return self._known[carry_in]
+
+    def _interference(self, carry_in: tuple[str, ...]) -> Interference:
+        if core is None:
+            return interference_of(self.ops, self.waits, carry_in)
+        streams = self.columns.sorts.streams
+        known = dict.fromkeys([*streams, *carry_in])
+        number = {stream: at for at, stream in enumerate(known)}
+        carrying = np.array([number[stream] for stream in carry_in], dtype=np.int64)
+        slot = self.columns.slot[self.base]
+        found = core.windows(len(number), self.stream, self._beside, slot, *self.awaited, carrying)
+        names = list(number)
+        beside, unmatched = (
+            [
+                OverlapWindow(names[stream], members, bool(carries), first, last)
+                for stream, first, last, carries, *members in rows
+            ]
+            for rows in found
+        )
+        return Interference(
+            beside, unmatched, (self._beside & IS_COMPUTE).astype(np.bool_).tolist()
+        )
+
+
+def _runs(numbers: Indices) -> Indices:
+    """Numbers by the order in which they come, NONE as it is."""
+    different, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    place = np.argsort(np.argsort(first))
+    return np.asarray(np.where(different == NONE, NONE, place)[which], dtype=np.int64)
 
 
 def _meets_within(op: Op) -> bool:
@@ -192,17 +255,13 @@ def _time_key(op: Op) -> str:
 @memoized_on
 def graph_of(outline: Structure) -> StreamGraph:
     """All ops of a program."""
-    return _plain(outline.ops, outline.waits)
+    columns = columns_of(outline)
+    every = np.arange(len(outline.ops), dtype=np.int64)
+    return StreamGraph(columns, every, np.zeros_like(every), columns.flow.waits)
 
 
 @memoized_on
 def graph_among(outline: Structure, places: tuple[int, ...]) -> StreamGraph:
     """Some ops of a program by themselves, with what they wait for among themselves."""
-    ops = [outline.ops[place] for place in places]
-    return _plain(ops, waits(ops))
-
-
-def _plain(ops: Sequence[Op], waits_of: Sequence[Waits]) -> StreamGraph:
-    """A graph in which each op stands for itself."""
-    own = np.arange(len(ops), dtype=np.int64)
-    return StreamGraph(ops, own, np.zeros_like(own), Lists.of(waits_of))
+    columns, some = columns_of(outline), np.array(places, dtype=np.int64)
+    return StreamGraph(columns, some, np.zeros_like(some), columns.waits_among(some))

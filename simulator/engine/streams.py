@@ -38,8 +38,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class RankTask:
-    """What one rank class executes: a stream graph with the ops in their sizes, those that
-    `graph.base` tells copies of.
+    """What one rank class executes: the ops of a stream graph.
 
     `number` is the rank class. `floors` has, by index of the op, ticks before which it cannot
     start; `carry_in`, by stream, the ticks that collectives in flight at the begin take.
@@ -47,14 +46,12 @@ class RankTask:
 
     number: int
     graph: StreamGraph
-    ops: Sequence[Op]
     floors: Mapping[int, int] = field(default_factory=dict)
     carry_in: Mapping[str, int] = field(default_factory=dict)
 
     def op(self, index: int) -> Op:
-        """One of the ops of its graph, in its size."""
-        op: Op = self.ops[self.graph.base[index]]
-        return op
+        """One of the ops of its graph."""
+        return self.graph.written[int(self.graph.base[index])]
 
 
 @dataclass(slots=True)

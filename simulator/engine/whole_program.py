@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any, overload
+from functools import cached_property, partial, reduce
+from typing import Any
 
 import numpy as np
 
+from simulator.engine.columns import Columns, Lists, changes_of, columns_of
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
-from simulator.engine.stream_graph import Lists, StreamGraph
+from simulator.engine.stream_graph import StreamGraph
+from topologies.session import session_cached
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import kept_program, lower
@@ -23,7 +25,7 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
-from workload.repetition import IrregularError, OpTable, Repeat, repeated, table_of
+from workload.repetition import IrregularError, OpTable, Repeat, repeated
 from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.structure import Structure, memoized_on
 
@@ -39,6 +41,21 @@ def lowered_again(
     return kept_program(gpt, plan, habits=habits)
 
 
+def kept_whole_program(
+    gpt: GPT, plan: Plan, forms: Forms, habits: Habits, *, fold: bool = True
+) -> WholeProgram:
+    """The program of all layers, which a session keeps where matmuls have their plain forms."""
+    if forms:
+        lowered = partial(lowered_again, forms=forms, habits=habits)
+        return whole_program(lowered, gpt, plan, fold=fold)
+    return _kept(gpt, plan, habits, fold)
+
+
+@session_cached(16)
+def _kept(gpt: GPT, plan: Plan, habits: Habits, fold: bool) -> WholeProgram:
+    return whole_program(partial(lowered_again, habits=habits), gpt, plan, fold=fold)
+
+
 def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:
     """The program of all layers, from one of a few layers where these repeat: not where layers of
     two micro-batches take turns, since one goes up while the other goes down."""
@@ -50,16 +67,16 @@ def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) 
         except IrregularError:
             times *= 2
     program = lowered(gpt, plan)
-    changes = program.outline.changes(program.nbytes)
+    changes = changes_of(program.outline, program.nbytes)
     persistent = program.outline.persistent(program.nbytes)
-    return WholeProgram(program, (), program.ops, *changes, persistent)
+    return WholeProgram(program, (), columns_of(program.outline), *changes, persistent)
 
 
 def _repeated(lowered: Lowered, fewer: FewerLayers, kept: Sequence[int]) -> WholeProgram:
     """The program of all layers, from one that keeps so many turns of each run of them."""
     repeats = fewer.repeats(kept)
     few = lowered(*fewer.with_turns(kept))
-    repeated(few.outline, repeats)
+    all_layers(few.outline, repeats)
     smallest = []
     for each in fewer.smallest():
         gpt, plan = fewer.with_turns(each)
@@ -89,38 +106,18 @@ def _grown(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, ...
         if nbytes or flops:
             op = few.ops[at]
             grown[at] = replace(op, nbytes=op.nbytes + nbytes, flops=op.flops + flops)
-    born, gone = few.outline.changes(few.nbytes)
+    born, gone = changes_of(few.outline, few.nbytes)
     born[:, own] += further.born
     gone[:, own] += further.gone
     persistent = few.outline.persistent(few.nbytes) + further.persistent
-    return WholeProgram(few, repeats, _GrownOps(few.ops, grown), born, gone, persistent)
+    columns = columns_of(few.outline).with_others(grown)
+    return WholeProgram(few, repeats, columns, born, gone, persistent)
 
 
 def _sum(growth: Sequence[_Sizes], counts: Sequence[int]) -> _Sizes:
     """So many times each of some sizes, all together."""
     every = [each.times(count) for each, count in zip(growth, counts, strict=True)]
     return reduce(_Sizes.__add__, every)
-
-
-class _GrownOps(Sequence[Op]):
-    """Ops, some of them in other sizes."""
-
-    def __init__(self, ops: Sequence[Op], grown: Mapping[int, Op]) -> None:
-        self._ops, self._grown = ops, grown
-
-    @overload
-    def __getitem__(self, at: int) -> Op: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Op, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Op | tuple[Op, ...]:
-        if isinstance(at, slice):
-            return tuple(map(self.__getitem__, range(*at.indices(len(self)))))
-        return self._grown[at] if at in self._grown else self._ops[at]
-
-    def __len__(self) -> int:
-        return len(self._ops)
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class _Sizes:
     @classmethod
     def of(cls, program: Program, places: Indices) -> _Sizes:
         """The sizes of some ops. What is freed behind the last op of a step does not matter."""
-        born, gone = program.outline.changes(program.nbytes)
+        born, gone = changes_of(program.outline, program.nbytes)
         gone[:, -1] = 0
         ops = [program.ops[at] for at in places.tolist()]
         numbers = [[op.nbytes for op in ops], [op.flops for op in ops]]
@@ -198,7 +195,7 @@ def _like(micro_batch: int, last: int, its_last: int) -> int:
 @dataclass(frozen=True)
 class WholeProgram:
     """A program of many layers, given by one of a few, some of which stand for more (`repeats`),
-    and the sizes that these ops have in it.
+    and `columns` of the ops of the few in the sizes that they have in it.
 
     `born` and `gone` are the bytes by role, (roles, ops of the few), that come with each op and are
     free after it; `persistent` those that are there all the time.
@@ -206,7 +203,7 @@ class WholeProgram:
 
     program: Program
     repeats: tuple[Repeat, ...]
-    ops: Sequence[Op]
+    columns: Columns
     born: Bytes
     gone: Bytes
     persistent: Bytes
@@ -214,12 +211,15 @@ class WholeProgram:
     @property
     def table(self) -> OpTable:
         """All ops."""
-        return repeated(self.program.outline, self.repeats)
+        return all_layers(self.program.outline, self.repeats)
 
-    @property
+    @cached_property
     def graph(self) -> StreamGraph:
         """Their stream graph."""
-        return graph_of_layers(self.program.outline, self.repeats)
+        table = self.table
+        shift = table.layer - table_of(self.program.outline).layer[table.base]
+        waits = Lists(table.wait_offsets, table.waits)
+        return StreamGraph(self.columns, table.base, shift, waits, by_place=True)
 
     @property
     def unit(self) -> Unit | None:
@@ -242,15 +242,21 @@ class WholeProgram:
     def peak(self, omitted: int) -> MemoryUse:
         """The first op with the most memory in use, with so many micro-batches left out, on the
         fullest rank."""
-        every = (self._in(nbytes)._peak(omitted) for nbytes in sizes_of_ranks(self.program))
-        return max(every, key=lambda use: use.total_bytes)
+        if omitted not in self._peaks:
+            every = (self._in(nbytes)._peak(omitted) for nbytes in sizes_of_ranks(self.program))
+            self._peaks[omitted] = max(every, key=lambda use: use.total_bytes)
+        return self._peaks[omitted]
+
+    @cached_property
+    def _peaks(self) -> dict[int, MemoryUse]:
+        return {}
 
     def _in(self, nbytes: Sequence[int]) -> WholeProgram:
         """The same with other sizes of the buffers of layers."""
         if nbytes is self.program.nbytes:
             return self
-        outline = self.program.outline
-        both = zip(outline.changes(nbytes), outline.changes(self.program.nbytes), strict=True)
+        outline, usual_sizes = self.program.outline, self.program.nbytes
+        both = zip(*(changes_of(outline, each) for each in (nbytes, usual_sizes)), strict=True)
         more = [changes - usual for changes, usual in both]
         return replace(self, born=self.born + more[0], gone=self.gone + more[1])
 
@@ -280,21 +286,42 @@ class WholeProgram:
 
 
 @memoized_on
-def graph_of_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> StreamGraph:
-    """The stream graph of a program of many layers, from the outline of one of a few."""
-    table = repeated(outline, repeats)
-    shift = table.layer - table_of(outline).layer[table.base]
-    waits = Lists(table.wait_offsets, table.waits)
-    return StreamGraph(outline.ops, table.base, shift, waits)
+def table_of(outline: Structure) -> OpTable:
+    """The ops of a program as they are."""
+    columns = columns_of(outline)
+    known: dict[object, int] = {}
+    kind = columns.sorts.numbers(lambda op: known.setdefault(_kind(op), len(known)))
+    return OpTable(
+        np.arange(len(outline.ops), dtype=np.int64),
+        kind[columns.sorts.of_op],
+        np.array([op.part.layer for op in outline.ops], dtype=np.int64),
+        np.array([op.micro_batch for op in outline.ops], dtype=np.int64),
+        *columns.flow.waits,
+    )
+
+
+def _kind(op: Op) -> object:
+    _, part, again, label = op.identity
+    return part.kind, again, label, op.kind, op.stream, op.axes, op.block.work
+
+
+@memoized_on
+def all_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> OpTable:
+    """The ops of a program of many layers, from the outline of one of a few."""
+    return repeated(table_of(outline), repeats)
 
 
 @memoized_on
 def unit_of_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> Unit | None:
     """What recurs from micro-batch to micro-batch in such a program."""
-    return recurring_unit(repeated(outline, repeats))
+    return recurring_unit(all_layers(outline, repeats))
 
 
 @memoized_on
 def pairs_of_layers(outline: Structure, repeats: tuple[Repeat, ...]) -> Followed:
     """What ops of such a program follow."""
-    return followed(repeated(outline, repeats), graph_of_layers(outline, repeats).streams)
+    table = all_layers(outline, repeats)
+    sorts = columns_of(outline).sorts
+    stream = sorts.stream[sorts.of_op[table.base]]
+    streams = [np.flatnonzero(stream == number).tolist() for number in np.unique(stream)]
+    return followed(table, streams)

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from simulator.attribution.breakdown import breakdown, last_to_end
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.engines import MOST_TICKS, TOO_LONG
-from simulator.engine.simulate import host_waits, times_of
+from simulator.engine.simulate import Prices, host_waits, times_of
 from simulator.engine.steady_state import periods
 from simulator.engine.streams import RankTask
 from simulator.engine.whole_program import (
     WholeProgram,
-    lowered_again,
+    kept_whole_program,
     pairs_of_layers,
-    whole_program,
 )
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
 from simulator.result import StepResult
@@ -51,7 +49,7 @@ def simulate_step(
 ) -> StepResult:
     """Simulate a step; without `fold` its program is lowered whole, and nothing is left out."""
     timed = timed_step(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
-    return _result(timed, costs)
+    return _result(timed)
 
 
 def timed_step(
@@ -65,11 +63,11 @@ def timed_step(
     habits: Habits = NO_HABITS,
 ) -> TimedStep:
     """The times of a step's ops, as in `simulate_step`."""
-    lowered = partial(lowered_again, forms=forms, habits=habits)
+    how = forms, habits
     folds = fold and not habits.held.updates_in_groups(gpt, plan)
     count = min(MICRO_BATCHES, plan.micro_batches) if fold else plan.micro_batches
     while True:
-        whole = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=folds)
+        whole = kept_whole_program(gpt, plan.with_micro_batches(count), *how, fold=folds)
         step = _attempt(whole, plan.micro_batches, costs, fabric)
         if step is not None:
             return step
@@ -88,13 +86,14 @@ class TimedStep:
     omitted: int
     network: RankClasses
     tasks: Sequence[RankTask]
+    prices: Prices
     start: Ticks
     end: Ticks
     delay: Ticks
 
-    def hosts(self, number: int, costs: ComputeCosts) -> Ticks:
+    def hosts(self, number: int) -> Ticks:
         """By op of a rank class, for how many ticks its device waits for the host."""
-        return host_waits(self.tasks[number], costs, self.network)
+        return host_waits(self.tasks[number], self.prices)
 
 
 def _more(whole: WholeProgram, micro_batches: int) -> int:
@@ -115,12 +114,12 @@ def _more(whole: WholeProgram, micro_batches: int) -> int:
 def step_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """What a device of a plan without a pipeline has in memory at most, to the byte, before
     anything is known of its time."""
-    count, lowered = min(MICRO_BATCHES, plan.micro_batches), partial(lowered_again, habits=habits)
+    count, how = min(MICRO_BATCHES, plan.micro_batches), (PLAIN, habits)
     folds = not habits.held.updates_in_groups(gpt, plan)
-    few = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=folds)
+    few = kept_whole_program(gpt, plan.with_micro_batches(count), *how, fold=folds)
     while few.unit is None and count < plan.micro_batches:
         count = _more(few, plan.micro_batches)
-        few = whole_program(lowered, gpt, plan.with_micro_batches(count), fold=folds)
+        few = kept_whole_program(gpt, plan.with_micro_batches(count), *how, fold=folds)
     return few.peak(plan.micro_batches - count).total_bytes
 
 
@@ -138,8 +137,9 @@ def _timed(
 ) -> TimedStep | None:
     """The step; None if it is not known how the micro-batches that were left out repeat."""
     omitted = micro_batches - whole.program.plan.micro_batches
-    tasks = [RankTask(number, whole.graph, whole.ops) for number in range(len(network.ranks))]
-    start, end = times_of(tasks, costs, network)
+    tasks = [RankTask(number, whole.graph) for number in range(len(network.ranks))]
+    prices = Prices(costs, network)
+    start, end = times_of(tasks, prices)
     delay = np.zeros((len(tasks), 1), dtype=np.int64)
     if omitted:
         each = _periods(whole, start, end)
@@ -149,20 +149,20 @@ def _timed(
             raise PlanCannotRunError(TOO_LONG)
         delay = omitted * each
     if (delay != delay[0]).any():
-        late = times_of(_begun_later(tasks, delay), costs, network)
+        late = times_of(_begun_later(tasks, delay), prices)
         alike = [few + delay == more for few, more in zip((start, end), late, strict=True)]
         if not np.all(np.stack(alike)[:, :, : whole.recurring.last]):
             return None
         start, end = (times - delay for times in late)
         if _periods(whole, start, end) is None:
             return None
-    return TimedStep(whole, omitted, network, tasks, start, end, delay)
+    return TimedStep(whole, omitted, network, tasks, prices, start, end, delay)
 
 
-def _result(timed: TimedStep, costs: ComputeCosts) -> StepResult:
+def _result(timed: TimedStep) -> StepResult:
     whole, omitted, late = timed.whole, timed.omitted, timed.end + timed.delay
     last, copies = last_to_end(late), whole.copies(omitted)
-    hosts = timed.hosts(last, costs)
+    hosts = timed.hosts(last)
     parts_ticks = breakdown(whole.graph, timed.start[last], timed.end[last], copies, hosts)
     assert sum(parts_ticks.values()) == late.max(), "every tick of a step goes to something"
     return _step(whole, copies, len(timed.network.ranks), parts_ticks, whole.peak(omitted))
@@ -191,13 +191,10 @@ def _step(
     memory: MemoryUse,
 ) -> StepResult:
     ranks = whole.program.plan.grid.ranks
-    first, sort = whole.graph.equal
-    counts = np.zeros(len(first), dtype=np.int64)
-    np.add.at(counts, sort[whole.table.base], copies)
     comm_bytes: dict[str, int] = {}
-    model = further = 0
-    for at, count in zip(first.tolist(), counts.tolist(), strict=True):
-        op = whole.ops[at]
+    ops = model = further = 0
+    for op, count in whole.graph.counted(copies):
+        ops += count
         if op.communicates:
             comm_bytes[op.time_key] = comm_bytes.get(op.time_key, 0) + count * op.nbytes
         flops = count * (op.flops * ranks // op.replicas)
@@ -209,7 +206,7 @@ def _step(
         parts_ticks=parts_ticks,
         stage_memory=(memory,),
         resident_bytes=_resident_bytes(whole),
-        ops=int(counts.sum()),
+        ops=ops,
         comm_bytes=comm_bytes,
         model_flops=model,
         hardware_flops=model + further,

@@ -108,10 +108,10 @@ class _Builder:
         grid = self.run.stage_orders.plan.grid
         last = len(self.parts) - 1
         known: set[str] = set()
-        tails = self._tails(times, known, self._needed(tasks[0].ops))
+        tails = self._tails(times, known, self._needed(tasks[0].graph.ops))
         after = len(self.kind.part(schedule.orders[self.stage][-1]).ops)
         steps = op_steps(tasks[0].graph, _durations(ended))
-        floors = self._floors(tasks[0].ops, known)
+        floors = self._floors(tasks[0].graph.ops, known)
         floors.pop(after, None)
         ending = TailSteps(last, steps, floors, {})
         ranks = StageRanks.of(self.run.network, grid, self.stage)
@@ -182,7 +182,7 @@ def _left(
     """What a slot leaves to later ones: its streams, and the ops that they wait for."""
     each = [ends_of_all([task], [own]) for task, own in zip(tasks, times, strict=True)]
     found: dict[str, Left | None] = {COMPUTE: None}
-    for place, op in enumerate(tasks[0].ops):
+    for place, op in enumerate(tasks[0].graph.ops):
         for name in (op.stream, op.name):
             if name == op.stream or name in needed:
                 slack = np.array([last[name] - own[name] for own in each], dtype=np.float64)

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import KnownDurations, arrays_of_tasks, carry_outs, host_waits
+from simulator.engine.simulate import Prices, arrays_of_tasks, carry_outs, host_waits
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import (
@@ -32,7 +32,7 @@ from simulator.pipeline.schedule_sim import (
 from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, meetings_of, slot_cost
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
-from simulator.pipeline.stage_orders import StageOrders
+from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
 from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.ranks.classes import Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
@@ -59,7 +59,9 @@ def simulate_pipeline(
     """Simulate a step of several stages; `fold` leaves out micro-batches of the steady state."""
     check(gpt, plan)
     small = folded_plan(plan) if fold else plan
-    while (step := _attempt(StageOrders(gpt, plan, small, forms, habits), costs, fabric)) is None:
+    while (
+        step := _attempt(stage_orders_of(gpt, plan, small, forms, habits), costs, fabric)
+    ) is None:
         small = grown(plan, small)
     return step
 
@@ -78,25 +80,20 @@ Parts = dict[str, int]  # ticks of the compute stream by cause
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """The stages of a step on a machine. `known_costs` keeps the cost of slots simulated so far,
-    `known_durations` those of their ops."""
+    """The stages of a step on a machine. `known_costs` keeps the cost of slots simulated so far."""
 
     stage_orders: StageOrders
     costs: ComputeCosts
     network: RankClasses
     known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
-    known_durations: KnownDurations = field(default_factory=dict, repr=False)
-    known_alike: dict[tuple[object, ...], list[tuple[int, SlotCost]]] = field(
-        default_factory=dict, repr=False
-    )
-    known_meetings: dict[tuple[int, int], tuple[object, ...]] = field(
-        default_factory=dict, repr=False
-    )
+    known_alike: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
+    known_meetings: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
+    _alike_meetings: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
 
-    @property
-    def _how(self) -> tuple[ComputeCosts, RankClasses, KnownDurations]:
-        """What the simulation of tasks takes besides these."""
-        return self.costs, self.network, self.known_durations
+    @cached_property
+    def prices(self) -> Prices:
+        """What ops take."""
+        return Prices(self.costs, self.network)
 
     def step(self) -> StepResult | None:
         """The whole step; None if it is not yet in its steady state."""
@@ -205,18 +202,15 @@ class PipelineRun:
     ) -> list[RankTask]:
         """A slot as each of the stage's rank classes runs it."""
         pairs = zip(self._classes(stage), carry_ins, strict=True)
-        return [
-            RankTask(number, part.graph, part.ops, floors, dict(carry_in))
-            for number, carry_in in pairs
-        ]
+        return [RankTask(number, part.graph, floors, dict(carry_in)) for number, carry_in in pairs]
 
     def simulated(self, tasks: Sequence[RankTask]) -> list[tuple[Ticks, Ticks]]:
         """When the ops of tasks start and end."""
-        return arrays_of_tasks(tasks, *self._how)
+        return arrays_of_tasks(tasks, self.prices)
 
     def hosts(self, task: RankTask) -> Ticks:
         """By op of a task, for how many ticks its device waits for the host."""
-        return host_waits(task, *self._how)
+        return host_waits(task, self.prices)
 
     def schedule(self) -> SlotSchedule:
         """The schedule with the durations of slots and messages."""
@@ -248,7 +242,7 @@ class PipelineRun:
         streams = dict.fromkeys(stream for own in carry_in for stream, _ in own)
         if not part.graph.interference(tuple(streams)).unmatched:
             return ((),) * len(carry_in)
-        left = carry_outs(self.tasks(stage, part, carry_in), *self._how)
+        left = carry_outs(self.tasks(stage, part, carry_in), self.prices)
         return tuple(tuple(ticks.items()) for ticks in left)
 
     def slot_ticks(self, stage: int) -> list[int]:
@@ -260,25 +254,24 @@ class PipelineRun:
         """A slot as this stage runs it."""
         near = stage, part, carry_ins
         if near not in self.known_costs:
-            others = self.known_alike.setdefault((part, carry_ins), [])
-            alike = (cost for other, cost in others if self._meet_alike(stage, other))
-            cost = next(alike, None)
-            if cost is None:
-                tasks = self.tasks(stage, part, carry_ins)
-                cost = slot_cost(tasks, self.simulated(tasks), self.hosts)
-                others.append((stage, cost))
-            self.known_costs[near] = cost
+            part = self.stage_orders.canonical(part)
+            key = part, carry_ins, self._meetings(stage)
+            if key not in self.known_alike:
+                self.known_alike[key] = self._cost(stage, part, carry_ins)
+            self.known_costs[near] = self.known_alike[key]
         return self.known_costs[near]
 
-    def _meet_alike(self, stage: int, other: int) -> bool:
-        """Whether slots of two stages cost as much: their ranks meet in the same way, and contend
-        on the same rings, with all in flight that was so far."""
-        return stage == other or self._meetings(stage) == self._meetings(other)
+    def _cost(self, stage: int, part: SlotOps, carry_ins: CarryIns) -> SlotCost:
+        tasks = self.tasks(stage, part, carry_ins)
+        return slot_cost(tasks, self.simulated(tasks), self.hosts)
 
-    def _meetings(self, stage: int) -> tuple[object, ...]:
+    def _meetings(self, stage: int) -> int:
+        """A number that is equal for stages whose ranks meet in the same way, and contend on the
+        same rings, with all in flight that was so far: slots of these cost as much."""
         key = stage, len(self.network.contended)
         if key not in self.known_meetings:
-            self.known_meetings[key] = meetings_of(self._classes(stage), self.network)
+            known, how = self._alike_meetings, meetings_of(self._classes(stage), self.network)
+            self.known_meetings[key] = known.setdefault(how, len(known))
         return self.known_meetings[key]
 
     def _classes(self, stage: int) -> list[int]:

@@ -46,7 +46,7 @@ def ends_of_all(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]])
     """When each stream is through on all of these, and each op."""
     ends: dict[str, int] = {}
     for task, (_, own) in zip(tasks, times, strict=True):
-        for op, end in zip(task.ops, own.tolist(), strict=True):
+        for op, end in zip(task.graph.ops, own.tolist(), strict=True):
             for key in (op.stream, op.name):
                 ends[key] = max(end, ends.get(key, 0))
     return ends
@@ -71,9 +71,10 @@ def meetings_of(classes: Sequence[int], network: RankClasses) -> tuple[object, .
     found: list[object] = []
     for axes, groups in network.class_groups.items():
         own = [groups.of_class[number] for number in classes]
-        rings_alone = [groups.rings[number] for number in classes]
-        found.append((axes, [own.index(group) for group in own], rings_alone))
+        rings_alone = tuple(groups.rings[number] for number in classes)
+        found.append((axes, tuple(own.index(group) for group in own), rings_alone))
     for in_flight, rings in network.contended.items():
         for axes, every in rings.items():
-            found.append((in_flight, axes, [[each[n] for n in classes] for each in every]))
+            own_rings = tuple(tuple(each[n] for n in classes) for each in every)
+            found.append((in_flight, axes, own_rings))
     return tuple(found)

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from simulator.engine.columns import changes_of, columns_of
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import kept_slots, lower_slots
@@ -23,7 +24,7 @@ from workload.pipeline.pairs import is_between_slots
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import samples
 from workload.plan import Plan
-from workload.program import OpView, Program
+from workload.program import Program
 from workload.sizes.arrays import Bytes
 from workload.structure import Structure, memoized_on
 
@@ -44,14 +45,7 @@ class SlotOps:
     @cached_property
     def ops(self) -> Sequence[Op]:
         """The ops."""
-        return OpView(self.program.ops, self.places)
-
-    @cached_property
-    def sorts(self) -> list[tuple[Op, int]]:
-        """An op of each sort of equal ops, and how many there are of it."""
-        first, sort = self.graph.equal
-        counts = np.bincount(sort, minlength=len(first)).tolist()
-        return [(self.ops[at], count) for at, count in zip(first.tolist(), counts, strict=True)]
+        return [self.program.ops[place] for place in self.places]
 
     @property
     def graph(self) -> StreamGraph:
@@ -62,7 +56,7 @@ class SlotOps:
     def comm_bytes(self) -> dict[str, int]:
         """Payload of a rank's collectives, by axes."""
         volume: dict[str, int] = {}
-        for op, count in self.sorts:
+        for op, count in self.graph.sorts:
             if op.is_collective:
                 volume[op.time_key] = volume.get(op.time_key, 0) + count * op.nbytes
         return volume
@@ -71,8 +65,8 @@ class SlotOps:
     def flops(self) -> tuple[int, int]:
         """FLOPs of all ranks of the stage, of the model and in all."""
         ranks = self.program.plan.grid.ranks // self.program.plan.pp
-        each = [count * (op.flops * ranks // op.replicas) for op, count in self.sorts]
-        beyond = [op.is_beyond_model for op, _ in self.sorts]
+        each = [count * (op.flops * ranks // op.replicas) for op, count in self.graph.sorts]
+        beyond = [op.is_beyond_model for op, _ in self.graph.sorts]
         model = sum(flops for flops, further in zip(each, beyond, strict=True) if not further)
         return model, sum(each)
 
@@ -110,7 +104,7 @@ class StageKind:
 
     @cached_property
     def _changes(self) -> tuple[Bytes, Bytes]:
-        return self.program.outline.changes(self.program.nbytes)
+        return changes_of(self.program.outline, self.program.nbytes)
 
     def part(self, slot: Slot) -> SlotOps:
         """What stands for a slot of any micro-batch."""
@@ -170,8 +164,9 @@ class StageKind:
 
     def awaited(self, op: Op) -> list[str]:
         """The names of what an op of the program waits for on other streams."""
-        ops = self.program.outline.ops
-        return [ops[index].name for index in self.program.waits[self._index[op.name]]]
+        ops, waits = self.program.outline.ops, columns_of(self.program.outline).flow.waits
+        at = self._index[op.name]
+        return [ops[index].name for index in waits.of_one(at)]
 
     @cached_property
     def _index(self) -> dict[str, int]:

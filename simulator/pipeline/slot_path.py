@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from simulator.attribution.breakdown import compute_stream
 from simulator.costs.analytic import ComputeCosts
-from simulator.engine.simulate import arrays_of_tasks
 from simulator.engine.stream_graph import PIPE
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.schedule_sim import (
@@ -24,7 +23,7 @@ from simulator.pipeline.schedule_sim import (
     message_ends,
     simulate_schedule,
 )
-from simulator.pipeline.stage_orders import StageOrders
+from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.ranks.classes import Fabric, until_consistent
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Forms
@@ -117,7 +116,7 @@ def path_parts(
     habits: Habits = NO_HABITS,
 ) -> Parts:
     """Ticks along the path by what they go to, as in a breakdown; they sum to the step's."""
-    stage_orders = StageOrders(gpt, plan, plan, forms, habits)
+    stage_orders = stage_orders_of(gpt, plan, plan, forms, habits)
     return until_consistent(
         lambda contended: stage_orders.network(fabric, contended),
         lambda network: _parts(PipelineRun(stage_orders, costs, network)),
@@ -129,7 +128,7 @@ def _parts(stages: PipelineRun) -> Parts:
     pp = stages.schedule()
     times = simulate_schedule(pp)
     tasks = [task for stage in range(pp.stages) for task in stages.ending(stage, pp, times)]
-    times_of = arrays_of_tasks(tasks, stages.costs, stages.network)
+    times_of = stages.simulated(tasks)
     last = max(range(len(tasks)), key=lambda number: int(times_of[number][1].max()))
     stage = stages.network.stages[tasks[last].number]
     begin = times[stage].start[-1]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simulator.engine.columns import changes_of
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from workload.expert_loads.rank_sizes import sizes_of_ranks
@@ -41,7 +42,7 @@ def _sized(
     if nbytes is program.nbytes:
         return kind, slots
     program = replace(program, like=program.outline, known_nbytes=nbytes)
-    changes = program.outline.changes(nbytes)
+    changes = changes_of(program.outline, nbytes)
     own = {part: SlotOps(program, part.places, *changes) for part in slots}
     return replace(kind, program=program), [own[part] for part in slots]
 

@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from simulator.engine.columns import Sorts
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
 from simulator.pipeline.slot_pairs import parts_in_pairs
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
+from topologies.session import session_cached
 from workload.gpt import GPT
-from workload.passes.matmul_forms import Forms
+from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.schedule import OPPOSED, V_SHAPED, Slot
 from workload.pipeline.stages import like_stages, stage_slots
 from workload.plan import Plan
+from workload.sizes.arrays import Indices
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,34 @@ class StageOrders:
         alone = [self._alone(stage) for stage in range(self.small.pp)]
         return parts_in_pairs(alone, self.orders, self.small) if self.small.in_pairs else alone
 
+    def canonical(self, part: SlotOps) -> SlotOps:
+        """The first of all parts, of whichever stages, whose ops are the same ones."""
+        if part not in self._first_alike:
+            sorts = part.graph.columns.sorts
+            if sorts not in self._sorts:
+                known = self._sort_numbers
+                numbers = [known.setdefault(key, len(known)) for key in sorts.keys]
+                self._sorts[sorts] = np.array(numbers, dtype=np.int64)
+            key = part.graph.key(self._sorts[sorts])
+            self._first_alike[part] = self._by_key.setdefault(key, part)
+        return self._first_alike[part]
+
+    @cached_property
+    def _first_alike(self) -> dict[SlotOps, SlotOps]:
+        return {}
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[bytes, ...], SlotOps]:
+        return {}
+
+    @cached_property
+    def _sorts(self) -> dict[Sorts, Indices]:
+        return {}
+
+    @cached_property
+    def _sort_numbers(self) -> dict[tuple[object, ...], int]:
+        return {}
+
     def parts_of(self, stage: int) -> list[SlotOps]:
         """The same for one stage, without the others where they do not matter."""
         return self.parts[stage] if self.small.in_pairs else self._alone(stage)
@@ -89,3 +122,17 @@ class StageOrders:
         closed = self.plan.vpp > 1 and self.plan.schedule not in V_SHAPED
         links = [(f"link{stage}",) for stage in range(self.plan.pp - (not closed))]
         return classes_of(programs, fabric, contended=contended, also=links)
+
+
+def stage_orders_of(
+    gpt: GPT, plan: Plan, small: Plan, forms: Forms, habits: Habits = NO_HABITS
+) -> StageOrders:
+    """The stages' orders, which a session keeps where matmuls have their plain forms."""
+    if forms:
+        return StageOrders(gpt, plan, small, forms, habits)
+    return _kept(gpt, plan, small, habits)
+
+
+@session_cached(16)
+def _kept(gpt: GPT, plan: Plan, small: Plan, habits: Habits) -> StageOrders:
+    return StageOrders(gpt, plan, small, PLAIN, habits)

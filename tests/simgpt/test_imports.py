@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from simulator.engine.compiled import is_built
+from simulator.engine.core import is_built
 
 # Each command runs in a fork of a process that has imported no more than the command line is.
 ASK = """

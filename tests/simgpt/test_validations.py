@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simgpt.commands.validate.device import _record
-from simulator.engine import compiled
+from simulator.engine import compiled, core
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
@@ -65,7 +65,7 @@ def test_the_device_validation_is_held_to_the_prediction_from_measured_ops() -> 
     assert record["left_out"] == [{"case": row.case.gpt.name, "reason": "needs more memory"}]
 
 
-@pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
+@pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
 def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2", "--json")
     rows = json.loads(said.out)["rows"]
@@ -99,7 +99,7 @@ def test_engines_are_compared_on_200_plans_for_each_of_three_machines_or_as_aske
 
 
 def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_recurrence", None)
+    monkeypatch.setattr(core, "core", None)
     asked = ("predict", "tiny-1m", "-m", "perlmutter", "-n", "8", "--batch", "8")
     said = simgpt(*asked, "--engine", "compiled")
     assert said.status == 3

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from simulator.engine import compiled
+from simulator.engine import core
 from simulator.engine.engines import COMPILED, ENGINES, SIMPY, engine_name, using
-from simulator.engine.simulate import rank_tasks, simulate_tasks
+from simulator.engine.simulate import Prices, rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.predict import predict
 from simulator.ranks.classes import classes_of, until_consistent
@@ -28,7 +28,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-needs_compiled = pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
+needs_compiled = pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
 SMALL = replace(TINY, hidden=48, heads=12, ffn=96)
 PIPELINES = (
     "pp=2,z=2",
@@ -42,7 +42,9 @@ PIPELINES = (
 def times(programs: list[Program], fabric: SmallFabric) -> list[OpTicks]:
     return until_consistent(
         lambda contended: classes_of(programs, fabric, contended=contended),
-        lambda network: simulate_tasks(rank_tasks(programs, network), SmallCosts(), network),
+        lambda network: simulate_tasks(
+            rank_tasks(programs, network), Prices(SmallCosts(), network)
+        ),
     )
 
 
@@ -120,7 +122,7 @@ def test_an_op_starts_no_sooner_than_its_floor(engine: str) -> None:
     tasks, program = task_of(one=5, two=7)
     costs, network = GivenSeconds(one=1e-12, two=1e-12), classes_of([program], SmallFabric())
     with using(engine):
-        assert simulate_tasks(tasks, costs, network) == [([5, 7], [6, 8])]
+        assert simulate_tasks(tasks, Prices(costs, network)) == [([5, 7], [6, 8])]
 
 
 @pytest.mark.parametrize("engine", [pytest.param(COMPILED, marks=needs_compiled), SIMPY])
@@ -130,13 +132,13 @@ def test_a_step_of_more_than_63_bits_of_picoseconds_is_refused(engine: str) -> N
     with using(engine):
         for seconds in (GivenSeconds(one=5e6, two=5e6), GivenSeconds(one=1e7, two=1.0)):
             with pytest.raises(PlanCannotRunError, match="106 days"):
-                simulate_tasks(tasks, seconds, network)
+                simulate_tasks(tasks, Prices(seconds, network))
 
 
 def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with using("simula"), pytest.raises(PlanError, check=names("simula", COMPILED, SIMPY)):
         engine_name()
-    monkeypatch.setattr(compiled, "_recurrence", None)
+    monkeypatch.setattr(core, "core", None)
     monkeypatch.delenv("SIMGPT_ENGINE", raising=False)
     assert engine_name() == SIMPY
     with (
@@ -149,7 +151,7 @@ def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_the_environment_chooses_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIMGPT_ENGINE", SIMPY)
     assert engine_name() == SIMPY
-    if compiled.is_built():
+    if core.is_built():
         with using(COMPILED):
             assert engine_name() == COMPILED
 
@@ -168,11 +170,11 @@ def test_an_error_of_the_network_comes_through(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(type(network), "ticks", ticks)
     with using(COMPILED), pytest.raises(ZeroDivisionError, match="too much"):
-        simulate_tasks(rank_tasks([program], network), SmallCosts(), network)
+        simulate_tasks(rank_tasks([program], network), Prices(SmallCosts(), network))
 
 
 def test_times_are_arrays_of_whole_ticks() -> None:
     tasks, program = task_of()
     network = classes_of([program], SmallFabric())
-    (found,) = simulate_tasks(tasks, GivenSeconds(one=1.0, two=1.0), network)
+    (found,) = simulate_tasks(tasks, Prices(GivenSeconds(one=1.0, two=1.0), network))
     assert np.array(found).tolist() == [[0, 10**12], [10**12, 2 * 10**12]]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine import compiled
+from simulator.engine import core
 from simulator.engine.engines import ENGINES, using
-from simulator.engine.simulate import rank_tasks, simulate_tasks, simulate_timeline
+from simulator.engine.simulate import Prices, rank_tasks, simulate_tasks, simulate_timeline
 from simulator.explain.bottleneck_link import SORTS, limiting_link
 from simulator.ranks.classes import classes_of, until_consistent
 from simulator.ranks.fabric import MachineFabric
@@ -89,7 +89,7 @@ def test_an_exchange_beside_a_ring_of_other_axes_leaves_each_half_of_the_nics() 
     assert single < together < 2.2 * single
 
 
-@pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
+@pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
 @settings(deadline=None, max_examples=25)
 @given(
     st.lists(
@@ -117,7 +117,7 @@ def test_both_engines_agree_on_exchanges_beside_rings(
                 until_consistent(
                     lambda contended: classes_of(programs, fabric, contended=contended),
                     lambda network: simulate_tasks(
-                        rank_tasks(programs, network), SmallCosts(), network
+                        rank_tasks(programs, network), Prices(SmallCosts(), network)
                     ),
                 )
             )

@@ -8,7 +8,7 @@ from math import comb
 
 import pytest
 
-from simulator.engine import compiled
+from simulator.engine import core
 from simulator.engine.engines import ENGINES, using
 from simulator.predict import op_costs, predict
 from simulator.ranks.fabric import MachineFabric
@@ -143,7 +143,7 @@ def test_a_plan_that_sends_a_row_for_each_expert_keeps_the_librarys_exchange() -
     assert job().stack.kernels(QWEN, job().plan, RACK).habits.exchange_kernels is not None
 
 
-@pytest.mark.skipif(not compiled.is_built(), reason="built without a C compiler")
+@pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
 def test_both_engines_tell_exchanges_of_one_size_by_their_kernels() -> None:
     """A layer's four, of the same bytes over the same ranks, take as long as each takes alone where
     nothing is beside them, and no less where gradients are summed meanwhile."""

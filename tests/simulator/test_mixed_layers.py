@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.engine.columns import Lists
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
-from simulator.engine.whole_program import lowered_again, whole_program
+from simulator.engine.whole_program import lowered_again, table_of, whole_program
 from simulator.engine.whole_step import simulate_step
 from simulator.pipeline import simulate_pipeline
 from simulator.result import StepResult
@@ -17,7 +18,7 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan import Plan
 from workload.plan_text import parse_plan
-from workload.repetition import IrregularError, table_of
+from workload.repetition import IrregularError
 
 DENSE = GPT(
     name="dense", layers=40, hidden=48, heads=12, ffn=96, sequence=16, vocab=64, positions="rope"
@@ -71,14 +72,16 @@ def test_the_program_of_all_layers_is_the_one_that_is_lowered_whole(name: str, n
     found, expected = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
     assert len(found.program.ops) < len(expected.ops)
     table, other = found.table, table_of(expected.outline)
-    ops = [found.ops[at] for at in table.base.tolist()]
+    ops = [found.columns.ops[at] for at in table.base.tolist()]
     for key in ("kind", "stream", "axes", "label", "nbytes", "flops", "replicas", "is_recomputed"):
         assert [getattr(op, key) for op in ops] == [getattr(op, key) for op in expected.ops]
     windows = [[op.attributes.get("window") for op in each] for each in (ops, expected.ops)]
     assert windows[0] == windows[1]
     assert table.layer.tolist() == other.layer.tolist()
     assert table.micro_batch.tolist() == other.micro_batch.tolist()
-    assert [sorted(own) for own in table.wait_lists] == [sorted(own) for own in expected.waits]
+    assert [sorted(own) for own in Lists(table.wait_offsets, table.waits).lists] == [
+        sorted(own) for own in expected.waits
+    ]
     born, gone = expected.outline.changes(expected.nbytes)
     assert (found.born[:, table.base] == born).all()
     assert (found.gone[:, table.base][:, :-1] == gone[:, :-1]).all()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import (
-    KnownDurations,
+    Prices,
     durations_of,
     simulate_ops,
     simulate_timeline,
@@ -88,21 +88,22 @@ def test_a_collective_starts_when_the_slower_class_has_come_to_it() -> None:
     assert starts(timeline, rank=0)["outer"] == starts(timeline, rank=3)["outer"] == 1.000002
 
 
-def test_tasks_of_one_graph_take_as_long_as_their_own_sizes() -> None:
+def test_ops_take_as_long_as_their_sizes_however_often_they_are_asked_for() -> None:
     """On tp=2 with 1 GB/s on the device and 1 MB/s between the two."""
-    program = by_hand("tp=2", compute("work", writes="a"), reduce("sum", "a", "tp", 0))
-    work, summed = program.ops
     sizes = [(1_000_000, 3_000), (2_000_000, 5_000)]
-    tasks = [
-        RankTask(0, graph_of(program.outline), (replace(work, nbytes=a), replace(summed, nbytes=b)))
-        for a, b in sizes
-    ]
-    costs, network = SmallCosts(launch_s=0.0), classes_of([program], FABRIC)
-    known: KnownDurations = {}
+    ops = []
+    for number, (of_work, of_sum) in enumerate(sizes):
+        work, buffer = compute(f"m{number}.l0.work", writes=f"a{number}"), f"a{number}"
+        summed = reduce(f"m{number}.l0.sum", buffer, "tp", of_sum)
+        ops += [replace(work, nbytes=of_work), summed]
+    program = by_hand("tp=2", *ops)
+    assert len(graph_of(program.outline).sorts) == 4
+    prices = Prices(SmallCosts(launch_s=0.0), classes_of([program], FABRIC))
+    tasks = [RankTask(0, graph_of(program.outline))]
     for _ in ("found", "known"):
-        every = durations_of(tasks, costs, network, known)
-        seconds = [[to_seconds(ticks) for ticks in each.tolist()] for each in every]
-        assert seconds == [[0.001, 0.003], [0.002, 0.005]]
+        (each,) = durations_of(tasks, prices)
+        seconds = [to_seconds(ticks) for ticks in each.tolist()]
+        assert seconds == [0.001, 0.003, 0.002, 0.005]
 
 
 @pytest.mark.parametrize("bytes_per_s", [1e8, 1e9, 1e10])

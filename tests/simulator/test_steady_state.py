@@ -7,10 +7,10 @@ from collections.abc import Callable
 from simulator.engine.simulate import SimulatedOps, simulate_ops
 from simulator.engine.steady_state import Unit, followed, periods, recurring_unit
 from simulator.engine.stream_graph import graph_of
+from simulator.engine.whole_program import table_of
 from simulator.ranks.classes import classes_of
 from tests.simulator.worlds import GivenSeconds, SmallFabric, by_hand, compute, reduce
 from workload.op import Op
-from workload.repetition import table_of
 
 S = 10**12  # ticks of a second
 MB = 1_000_000

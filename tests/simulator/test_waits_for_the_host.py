@@ -12,7 +12,7 @@ from simulator.attribution.compute_ops import compute_ops
 from simulator.attribution.critical_path import OF_HOST, Cause, simulated_step, ticks_by_cause
 from simulator.attribution.time_shares import shares_of
 from simulator.costs.analytic import compute_costs
-from simulator.engine.simulate import host_waits, rank_tasks, simulate_ops
+from simulator.engine.simulate import Prices, host_waits, rank_tasks, simulate_ops
 from simulator.engine.stream_graph import graph_of
 from simulator.engine.ticks import TICKS_PER_S, to_ticks
 from simulator.explain.why import why
@@ -58,8 +58,7 @@ def test_equal_kernels_with_other_labels_have_hosts_of_their_own(order: tuple[st
     program = by_hand("tp=1", *ops)
     costs, network = Graphs(launch_s=1.0), classes_of([program], SmallFabric())
     (task,) = rank_tasks([program], network)
-    assert len(task.graph.equal.first) == 1
-    assert host_waits(task, costs, network).sum() == TICKS_PER_S
+    assert host_waits(task, Prices(costs, network)).sum() == TICKS_PER_S
 
 
 def test_what_is_missing_in_a_block_is_a_wait_for_the_host() -> None:
@@ -68,9 +67,9 @@ def test_what_is_missing_in_a_block_is_a_wait_for_the_host() -> None:
     costs, fabric = SlowHost(one=1.0, two=2.0), SmallFabric()
     network = classes_of([program], fabric)
     (task,) = rank_tasks([program], network)
-    assert host_waits(task, costs, network).sum() == TICKS_PER_S
+    assert host_waits(task, Prices(costs, network)).sum() == TICKS_PER_S
     run = simulate_ops(program, costs, network)
-    copies, hosts = np.array([3, 3]), host_waits(task, costs, network)
+    copies, hosts = np.array([3, 3]), host_waits(task, Prices(costs, network))
     found = breakdown(graph_of(program.outline), run.start[0], run.end[0], copies, hosts)
     assert {key: ticks for key, ticks in found.items() if ticks} == {
         "compute": 9 * TICKS_PER_S,

@@ -32,7 +32,7 @@ def test_sizes_and_memory_are_those_of_the_program_that_is_lowered_whole(text: s
     gpt, plan = replace(TINY, layers=WHOLE), plan_of(text, 3)
     found, expected = whole_program(lowered_again, gpt, plan), lower(gpt, plan)
     assert found.program.gpt.layers == LAYERS
-    ops = [found.ops[at] for at in found.table.base.tolist()]
+    ops = [found.columns.ops[at] for at in found.table.base.tolist()]
     for name in ("kind", "nbytes", "flops", "replicas", "dtype"):
         assert [getattr(op, name) for op in ops] == [getattr(op, name) for op in expected.ops]
     born, gone = expected.outline.changes(expected.nbytes)
@@ -57,4 +57,4 @@ def test_what_does_not_grow_evenly_with_the_layers_is_lowered_whole() -> None:
     assert whole_program(lower, gpt, plan).program.gpt.layers == LAYERS
     found = whole_program(padded, gpt, plan)
     assert found.program.gpt.layers == WHOLE
-    assert [op.nbytes for op in found.ops] == [op.nbytes for op in padded(gpt, plan).ops]
+    assert [op.nbytes for op in found.columns.ops] == [op.nbytes for op in padded(gpt, plan).ops]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.columns import columns_of
 from simulator.engine.simulate import simulate_ops, simulate_timeline
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.engine.whole_program import WholeProgram
@@ -253,12 +254,12 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     programs = [by_hand("tp=2,dp=3", *unlike_ranks(count)) for count in (few, more)]
     known = replace(programs[0], plan=programs[0].plan.with_micro_batches(few))
     nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
-    whole = WholeProgram(known, (), known.ops, nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(known, (), columns_of(known.outline), nothing, nothing, nothing[:, 0])
     network = classes_of([known], fabric)
     timed = _timed(whole, more, SmallCosts(), network)
     every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]
     assert timed is not None
-    assert sum(_result(timed, SmallCosts()).parts_ticks.values()) == every[1]
+    assert sum(_result(timed).parts_ticks.values()) == every[1]
     slowest = [2 * TICKS_PER_S * (more - few), TICKS_PER_S * (more - few)]
     assert every[1] - every[0] not in slowest  # neither of them is last all the time
 

@@ -12,7 +12,7 @@ import numpy as np
 from tests.blocks import BLOCK
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.op import COMPUTE, MODEL, NO_ATTRIBUTES, NONE, Op, layer_part
+from workload.op import COMPUTE, MODEL, NO_ATTRIBUTES, NONE, Buffer, Op, layer_part
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -139,7 +139,9 @@ def reduce(name: str, buffer: str, axis: str, nbytes: int, stream: str = COMPUTE
 
 def by_hand(text: str, *ops: Op) -> Program:
     """A program of these ops on the grid of a plan."""
-    return Program(TINY, plan_of(text), ops, {}, {})
+    names = dict.fromkeys(name for op in ops for name in (*op.reads, *op.writes))
+    buffers = {name: Buffer(name, (1,), "fp32", "activations") for name in names}
+    return Program(TINY, plan_of(text), ops, buffers, {})
 
 
 def plan_of(text: str, micro_batches: int = 1) -> Plan:

@@ -8,11 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from simulator.engine.columns import Lists
+from simulator.engine.whole_program import table_of
 from tests.examples import one_in
 from tests.simulator.worlds import TINY, by_hand, compute, plan_of
 from workload.lowering import lower
 from workload.plan import Plan
-from workload.repetition import IrregularError, OpTable, Repeat, repeated, table_of
+from workload.repetition import IrregularError, OpTable, Repeat, repeated
 from workload.structure import Structure
 
 FEW, WHOLE = 12, 21
@@ -39,7 +41,11 @@ def outline(layers: int, plan: Plan) -> Structure:
 
 def grown(few: Structure, kept: int, whole: int) -> OpTable:
     """The program of so many equal layers, from one that keeps some of them."""
-    return repeated(few, (Repeat(0, 1, kept, whole),))
+    return repeated(table_of(few), (Repeat(0, 1, kept, whole),))
+
+
+def waits_of(table: OpTable) -> list[tuple[int, ...]]:
+    return Lists(table.wait_offsets, table.waits).lists
 
 
 def plans() -> list[str]:
@@ -61,13 +67,13 @@ def test_a_repeated_program_is_the_one_that_is_lowered_whole(text: str) -> None:
         assert [getattr(op, name) for op in copied] == [getattr(op, name) for op in whole.ops]
     assert found.layer.tolist() == expected.layer.tolist()
     assert found.micro_batch.tolist() == expected.micro_batch.tolist()
-    assert [sorted(own) for own in found.wait_lists] == [sorted(own) for own in whole.waits]
+    assert [sorted(own) for own in waits_of(found)] == [sorted(own) for own in whole.waits]
 
 
 def test_a_program_of_as_many_layers_is_itself() -> None:
     few = outline(3, plan_of("z=2", 2))
-    assert repeated(few, ()) is table_of(few)
-    assert table_of(few).wait_lists == [tuple(own) for own in few.waits]
+    assert repeated(table_of(few), ()) is table_of(few)
+    assert waits_of(table_of(few)) == [tuple(own) for own in few.waits]
 
 
 def test_layers_that_are_recomputed_unlike_each_other_do_not_repeat() -> None:
@@ -104,7 +110,7 @@ def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
     begin = compute("m0.begin", writes="b", stream="y")
     found = grown(by_hand("tp=1", begin, *gathers, *works).outline, 5, 8)
     assert found.layer.tolist() == [-1, *range(8), *range(8)]
-    assert found.wait_lists[-8:] == [(n + 1, 0) for n in range(8)]
+    assert waits_of(found)[-8:] == [(n + 1, 0) for n in range(8)]
     assert np.array_equal(np.diff(found.wait_offsets), [0] * 9 + [2] * 8)
 
 

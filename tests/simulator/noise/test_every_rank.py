@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.columns import columns_of
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.engine.whole_program import WholeProgram
 from simulator.engine.whole_step import MICRO_BATCHES, _timed, simulate_step
@@ -115,7 +116,7 @@ def stage_of(text: str, *ops: Op, **seconds: float) -> OneStage:
     program = by_hand(text, *ops)
     program = replace(program, plan=plan_of(text))
     nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
-    whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(program, (), columns_of(program.outline), nothing, nothing, nothing[:, 0])
     fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
     timed = _timed(whole, 1, GivenSeconds(**seconds), classes_of([program], fabric))
     assert timed is not None
@@ -227,7 +228,7 @@ def test_jitter_costs_what_the_larger_of_two_lognormal_numbers_exceeds_the_mean_
     many = [replace(op, name=f"{op.name}{n}") for n in range(count) for op in ops]
     program = by_hand("dp=2", *many)
     nothing = np.zeros((len(ROLES), len(many)), dtype=np.int64)
-    whole = WholeProgram(program, (), program.ops, nothing, nothing, nothing[:, 0])
+    whole = WholeProgram(program, (), columns_of(program.outline), nothing, nothing, nothing[:, 0])
     costs = GivenSeconds(**{f"work{n}": 1.0 for n in range(count)})
     timed = _timed(whole, 1, costs, classes_of([program], SmallFabric(launch_s=1e-9)))
     assert timed is not None
