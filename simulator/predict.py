@@ -261,9 +261,11 @@ def _simulated(
     forms: Forms,
     gpt: GPT,
 ) -> StepResult:
-    simulate = simulate_pipeline if plan.pp > 1 else simulate_step
+    how: dict[str, Any] = {"forms": forms, "habits": habits}
     try:
-        return simulate(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
+        if plan.pp > 1:
+            return simulate_pipeline(gpt, plan, costs, fabric, **how)
+        return simulate_step(gpt, plan, costs, fabric, fold=fold, **how)
     except OverflowError as error:
         what = f"mbs={plan.mbs} makes ops of more bytes or FLOPs than 63 bits hold"
         raise PlanCannotRunError(f"{what}; take a smaller one") from error

@@ -181,13 +181,15 @@ def _losses(found: Why) -> str:
 
 
 def _shares(found: Why) -> str:
+    from simulator.explain.why import PATH
+
     step_s = found.shares.step_s
     rows = [
         (found.place(cause), tables.seconds(seconds), tables.percent(seconds / step_s))
         for cause, seconds in found.shares.seconds.items()
         if seconds / step_s >= LEAST
     ]
-    table = tables.table([found.shares.along, "time", "share"], rows, first=COLUMN)
+    table = tables.table([PATH, "time", "share"], rows, first=COLUMN)
     return f"{table}\n({found.shares.basis})"
 
 

@@ -15,17 +15,12 @@ import numpy as np
 from simulator.attribution.breakdown import last_to_end
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.stream_graph import StreamGraph
+from simulator.engine.streams import RankTask
 from simulator.engine.whole_step import timed_step
 from simulator.pipeline.pipeline_step import PipelineRun
-from simulator.pipeline.schedule_sim import (
-    SlotSchedule,
-    SlotTimes,
-    busiest_stage,
-    simulate_schedule,
-)
+from simulator.pipeline.schedule_sim import busiest_stage
 from simulator.pipeline.slot_cost import slowest_of
-from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
-from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
+from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.ranks.classes import Fabric, until_consistent
 from workload.gpt import GPT
 from workload.op import Op
@@ -89,51 +84,35 @@ def _timed(graph: StreamGraph, times: tuple[Ticks, Ticks], copies: Counts) -> It
 def _of_pipeline(
     gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
 ) -> ComputeOps:
-    small = folded_plan(plan)
-    while (
-        found := _attempt(stage_orders_of(gpt, plan, small, forms, habits), costs, fabric)
-    ) is None:
-        small = grown(plan, small)
-    return found
-
-
-def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> ComputeOps | None:
+    stage_orders = stage_orders_of(gpt, plan, forms, habits)
     return until_consistent(
         lambda contended: stage_orders.network(fabric, contended),
         lambda network: _of_stage(PipelineRun(stage_orders, costs, network)),
     )
 
 
-def _of_stage(run: PipelineRun) -> ComputeOps | None:
-    """Those of the busiest stage; None if the schedule is not yet in its steady state."""
-    schedule, stage_orders = run.schedule(), run.stage_orders
-    times = simulate_schedule(schedule)
-    if not FoldedSchedule(stage_orders.plan, stage_orders.small, schedule, times).is_steady:
-        return None
-    stage = busiest_stage(schedule)
-    last = stage_orders.parts[stage][-1]
-    found = _of_ending(run, stage, schedule, times)
-    for (part, carry_ins), count in run.copies(stage).items():
+def _of_stage(run: PipelineRun) -> ComputeOps:
+    """Those of the busiest stage: of its slots but the last, and of that with what comes after all
+    slots, in the latest of its rank classes; all stages end together, as they meet in sums of
+    gradients."""
+    stage = busiest_stage(run.schedule)
+    ends, last = run.ends, run.ends.latest_of(stage)
+    once = np.ones(len(ends.tasks[last].graph.base), dtype=np.int64)
+    found = list(_of_task(run, ends.tasks[last], ends.times[last], once))
+    own = run.slots[stage]
+    counts = own.counts
+    counts[int(own.which[-1])] -= 1
+    for (part, carry_ins), count in zip(own.slots, counts, strict=True):
         tasks = run.tasks(stage, part, carry_ins)
         simulated = run.simulated(tasks)
         slowest, _ = slowest_of(tasks, simulated)
-        graph = part.graph
-        copies = np.full(len(graph.base), count - (part is last), dtype=np.int64)
-        start, end = simulated[slowest]
-        found += _timed(graph, (start, end - run.hosts(tasks[slowest])), copies)
+        copies = np.full(len(part.graph.base), count, dtype=np.int64)
+        found += _of_task(run, tasks[slowest], simulated[slowest], copies)
     return ComputeOps(stage, found)
 
 
-def _of_ending(
-    run: PipelineRun, stage: int, schedule: SlotSchedule, times: Sequence[SlotTimes]
-) -> list[OpTime]:
-    """Those of a stage's last slot and of what comes after all slots, in the latest of its rank
-    classes; all stages end together, as they meet in sums of gradients."""
-    every = range(schedule.stages)
-    tasks = [task for number in every for task in run.ending(number, schedule, times)]
-    simulated = run.simulated(tasks)
-    mine = [n for n, task in enumerate(tasks) if run.network.stages[task.number] == stage]
-    latest = max(mine, key=lambda n: int(simulated[n][1].max()))
-    task, once = tasks[latest], np.ones(len(tasks[latest].graph.base), dtype=np.int64)
-    start, end = simulated[latest]
-    return list(_timed(task.graph, (start, end - run.hosts(task)), once))
+def _of_task(
+    run: PipelineRun, task: RankTask, times: tuple[Ticks, Ticks], copies: Counts
+) -> Iterator[OpTime]:
+    start, end = times
+    return _timed(task.graph, (start, end - run.hosts(task)), copies)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from simulator.engine.ticks import to_seconds
 from simulator.pipeline.pipeline_step import PipelineRun
-from simulator.pipeline.schedule_sim import simulate_schedule
-from simulator.pipeline.stage_orders import StageOrders
+from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.predict import Prediction, op_costs
 from simulator.ranks.classes import until_consistent
 from simulator.ranks.fabric import MachineFabric
@@ -37,7 +36,7 @@ def pipeline_slots(
     kernels = prediction.stack.kernels(prediction.gpt, plan, machine)
     costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
-    orders = StageOrders(prediction.gpt, plan, plan, forms, kernels.habits)
+    orders = stage_orders_of(prediction.gpt, plan, forms, kernels.habits)
     return until_consistent(
         lambda contended: orders.network(fabric, contended),
         lambda network: _spans(PipelineRun(orders, costs, network)),
@@ -45,11 +44,8 @@ def pipeline_slots(
 
 
 def _spans(run: PipelineRun) -> list[list[SlotSpan]]:
-    schedule = run.schedule()
-    return [
-        _of_stage(order, times.start, times.end)
-        for order, times in zip(schedule.orders, simulate_schedule(schedule), strict=True)
-    ]
+    pairs = zip(run.schedule.orders, run.times.stages, strict=True)
+    return [_of_stage(order, times.start.tolist(), times.end.tolist()) for order, times in pairs]
 
 
 def _of_stage(order: Sequence[Slot], start: Sequence[int], end: Sequence[int]) -> list[SlotSpan]:

@@ -115,6 +115,24 @@ class Sorts:
         return self.numbers(lambda op: number[op.stream])
 
     @cached_property
+    def collectives(self) -> tuple[list[Op], Indices]:
+        """An op of each sort of collectives that take equally long under equal conditions; and by
+        sort which of these it is, NONE of others."""
+        known: dict[tuple[object, ...], int] = {}
+        ops = list[Op]()
+
+        def number(op: Op) -> int:
+            if not op.is_collective:
+                return NONE
+            found = known.setdefault((op.exchange, op.axes, op.nbytes), len(ops))
+            if found == len(ops):
+                ops.append(op)
+            return found
+
+        numbers = self.numbers(number)
+        return ops, numbers
+
+    @cached_property
     def keys(self) -> list[tuple[object, ...]]:
         """By sort, what is equal for equal sorts of other programs."""
         return [_key(op) for op in self.ops]
@@ -146,14 +164,16 @@ def _key(op: Op) -> tuple[object, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Ops by number: their sorts, the buffers that they read and write, their blocks, and the slots
-    of these (a micro-batch and a work). `block` is NONE for what closes the step."""
+    """Ops by number: their sorts, the buffers that they read and write, their blocks, by the places
+    of these in `blocks`, and the slots of blocks (a micro-batch and a work). `block` is NONE for
+    what closes the step."""
 
     ops: Sequence[Op]
     sorts: Sorts
     reads: Lists
     writes: Lists
     buffers: int
+    blocks: Sequence[Block]
     block: Indices
     slot: Indices
 
@@ -163,7 +183,7 @@ class Columns:
         for at, op in others.items():
             ops[at] = op
         sorts = self.sorts.with_others(others)
-        about = self.reads, self.writes, self.buffers, self.block, self.slot
+        about = self.reads, self.writes, self.buffers, self.blocks, self.block, self.slot
         return Columns(ops, sorts, *about)
 
     @cached_property
@@ -222,6 +242,7 @@ def make_columns(ops: Sequence[Op], buffers: Mapping[str, object]) -> Columns:
         _operands(reads, number),
         _operands(writes, number),
         len(number),
+        blocks,
         np.where([own == STEP for own in blocks], NONE, np.arange(len(blocks)))[block],
         np.array(each, dtype=np.int64)[block],
     )

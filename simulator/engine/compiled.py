@@ -8,7 +8,6 @@ callback, once for each combination of collectives in flight.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ def run(
     rows, results = [], []
     for task, own in zip(tasks, durations, strict=True):
         times = tuple(np.full(len(own), NONE, dtype=np.int64) for _ in range(2))
-        about = own, _floors(task, len(own)), meetings.of(task), signatures.of(task), *times
+        about = own, task.floors, meetings.of(task), signatures.of(task), *times
         rows.append((task.number, *task.graph.awaited, *about, *task.graph.stream_ops))
         results.append((times[0], times[1]))
     axes = sorted({op.traffic for op in signatures.ops})
@@ -42,14 +41,6 @@ def run(
     axes_of = np.array([number[op.traffic] for op in signatures.ops], dtype=np.int64)
     core.run(len(network.ranks), rows, meetings.table, members, axes_of, lasts)
     return results
-
-
-def _floors(task: RankTask, ops: int) -> Any:
-    if not task.floors:
-        return None
-    floors = np.zeros(ops, dtype=np.int64)
-    floors[list(task.floors)] = list(task.floors.values())
-    return floors
 
 
 class _Meetings:
@@ -142,9 +133,9 @@ class _Signatures:
         """The signature of each of a task's collectives, NONE for other ops."""
         sorts, graph = task.graph.columns.sorts, task.graph
         if sorts not in self._of_sorts:
-            self._of_sorts[sorts] = sorts.numbers(
-                lambda op: self._number(op) if op.is_collective else NONE
-            )
+            ops, own = sorts.collectives
+            numbers = np.array([*map(self._number, ops), NONE], dtype=np.int64)
+            self._of_sorts[sorts] = numbers[own]  # the last one for NONE
         if graph is not self._last[0]:
             self._last = graph, self._of_sorts[sorts][graph.sort]
         return self._last[1]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from simulator.engine.stream_graph import StreamGraph
 from simulator.ranks.classes import RankClasses
 from workload.op import Op
+from workload.sizes.arrays import Ticks
 
 if TYPE_CHECKING:
     import simpy
@@ -40,13 +41,14 @@ UNKNOWN = -1
 class RankTask:
     """What one rank class executes: the ops of a stream graph.
 
-    `number` is the rank class. `floors` has, by index of the op, ticks before which it cannot
-    start; `carry_in`, by stream, the ticks that collectives in flight at the begin take.
+    `number` is the rank class. `floors` has for each op the ticks before which it cannot start,
+    where there are such; `carry_in`, by stream, the ticks that collectives in flight at the begin
+    take.
     """
 
     number: int
     graph: StreamGraph
-    floors: Mapping[int, int] = field(default_factory=dict)
+    floors: Ticks | None = None
     carry_in: Mapping[str, int] = field(default_factory=dict)
 
     def op(self, index: int) -> Op:
@@ -188,8 +190,8 @@ class _RankRun:
                 if end[awaited] < 0:
                     yield waiters.setdefault(awaited, [])
                 clock = max(clock, end[awaited])
-            if floors:
-                clock = max(clock, floors.get(index, 0))
+            if floors is not None:
+                clock = max(clock, int(floors[index]))
             self.start[index] = clock
             begin, clock = clock, clock + durations[index]
             if communicates[index]:

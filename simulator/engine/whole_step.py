@@ -169,10 +169,12 @@ def _result(timed: TimedStep) -> StepResult:
 
 
 def _begun_later(tasks: Sequence[RankTask], delay: Ticks) -> list[RankTask]:
-    return [
-        replace(task, floors={stream[0]: int(ticks) for stream in task.graph.streams})
-        for task, (ticks,) in zip(tasks, delay, strict=True)
-    ]
+    late = []
+    for task, (ticks,) in zip(tasks, delay, strict=True):
+        floors = np.zeros(len(task.graph.base), dtype=np.int64)
+        floors[[stream[0] for stream in task.graph.streams]] = ticks
+        late.append(replace(task, floors=floors))
+    return late
 
 
 def _periods(whole: WholeProgram, start: Ticks, end: Ticks) -> Ticks | None:

@@ -32,6 +32,7 @@ from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
 
 Changed = tuple[WhatIf, Prediction, Machine]  # a change with the step that was simulated for it
+PATH = "critical path"  # along which a step's time is told
 LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word
 
@@ -96,7 +97,7 @@ class Why:
             for cause, seconds in largest
             if seconds / step_s >= WORTH
         ]
-        spent = f"The {self.shares.along} spends {_and(parts)}"
+        spent = f"The {PATH} spends {_and(parts)}"
         return f"{spent}; {_best(self.better)}; {self._best_plan()}{self._even()}."
 
     def _even(self) -> str:
@@ -127,7 +128,7 @@ class Why:
                 }
                 for cause, seconds in self.shares.seconds.items()
             ],
-            "along": self.shares.along,
+            "along": PATH,
             "path_basis": self.shares.basis,
             "longest_ops": [_op_record(piece, factor) for piece in self.longest],
             "mfu_waterfall": self.mfu.as_dict(),

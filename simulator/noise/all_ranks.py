@@ -9,7 +9,7 @@ from simulator.noise.pipeline import Pipeline
 from simulator.noise.pipeline_steps import stage_steps
 from simulator.noise.played import AllRanks
 from simulator.pipeline.pipeline_step import PipelineRun
-from simulator.pipeline.stage_orders import StageOrders
+from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
 from simulator.ranks.classes import Fabric, RankClasses, until_consistent
 from workload.gpt import GPT
 from workload.lowering import check
@@ -31,7 +31,7 @@ def all_ranks(
     if plan.pp == 1:
         return OneStage(timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits))
     check(gpt, plan)
-    orders = StageOrders(gpt, plan, plan, forms, habits)
+    orders = stage_orders_of(gpt, plan, forms, habits)
     return until_consistent(
         lambda contended: orders.network(fabric, contended),
         lambda network: _pipeline(orders, costs, network),

@@ -88,7 +88,7 @@ class _PipelineRun:
         own, clock = self.pipeline.stages[stage], self._zero(stage)
         kept = {tail.number for tail in (*own.tails, own.ending)}
         last = len(own.slots) - 1
-        for number, gap in enumerate(self.pipeline.schedule.meetings[stage]):
+        for number, gap in enumerate(self.pipeline.schedule.shared.meetings.of_stage(stage)):
             for message, posts in gap:
                 if posts:
                     self._post(message, clock)
@@ -122,7 +122,7 @@ class _PipelineRun:
         if message not in self._ready_sides:
             self._ready_sides[message] = ready
             return
-        ticks = self.pipeline.schedule.message_ticks(message)
+        ticks = self.pipeline.schedule.ticks_of(message)
         self._over[message] = np.maximum(self._ready_sides.pop(message), ready) + ticks
         if message in self._waiting:
             self._ready.append(self._waiting.pop(message))

@@ -19,9 +19,8 @@ from simulator.engine.streams import RankTask
 from simulator.noise.clocks import OpStep, op_steps
 from simulator.noise.stage_ranks import Clocks, StageRanks
 from simulator.pipeline.pipeline_step import PipelineRun
-from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
-from simulator.pipeline.slot_cost import ends_of_all, floors_of
-from simulator.pipeline.slot_ops import SlotOps, StageKind
+from simulator.pipeline.schedule_sim import SlotSchedule
+from simulator.pipeline.slot_ops import StageKind
 from workload.op import COMPUTE, Op
 from workload.sizes.arrays import Ticks
 
@@ -74,18 +73,14 @@ class StageSteps:
 
 def stage_steps(run: PipelineRun) -> tuple[SlotSchedule, list[StageSteps]]:
     """The schedule and the ops of all stages."""
-    schedule = run.schedule()
-    times = simulate_schedule(schedule)
+    schedule = run.schedule
     builders = [_Builder(run, stage) for stage in range(schedule.stages)]
-    endings = [
-        run.ending(stage, schedule, times) for stage in range(schedule.stages)
-    ]  # of all stages at once, as they meet
-    every = run.simulated([task for tasks in endings for task in tasks])
-    result = []
-    for builder, tasks in zip(builders, endings, strict=True):
-        own, every = every[: len(tasks)], every[len(tasks) :]
-        result.append(builder.steps(schedule, times[builder.stage], tasks, own))
-    return schedule, result
+    found = []
+    for builder in builders:
+        own = run.ends.of_stage(builder.stage)
+        tasks, times = [run.ends.tasks[n] for n in own], [run.ends.times[n] for n in own]
+        found.append(builder.steps(tasks, times))
+    return schedule, found
 
 
 class _Builder:
@@ -95,59 +90,38 @@ class _Builder:
         orders = run.stage_orders
         self.run, self.stage = run, stage
         self.kind: StageKind = orders.kinds[stage]
-        self.parts: list[SlotOps] = orders.parts[stage]
+        self.slots = run.slots[stage]
 
-    def steps(
-        self,
-        schedule: SlotSchedule,
-        times: SlotTimes,
-        tasks: Sequence[RankTask],
-        ended: Sequence[tuple[Ticks, Ticks]],
-    ) -> StageSteps:
+    def steps(self, tasks: Sequence[RankTask], ended: Sequence[tuple[Ticks, Ticks]]) -> StageSteps:
         """All steps, given the tasks of the stage's end and when their ops start and end."""
         grid = self.run.stage_orders.plan.grid
-        last = len(self.parts) - 1
+        order = self.run.stage_orders.orders[self.stage]
         known: set[str] = set()
-        tails = self._tails(times, known, self._needed(tasks[0].graph.ops))
-        after = len(self.kind.part(schedule.orders[self.stage][-1]).ops)
+        tails = self._tails(known, self._needed(tasks[0].graph.ops))
+        after = len(self.kind.part(order[len(order) - 1]).ops)
         steps = op_steps(tasks[0].graph, _durations(ended))
         floors = self._floors(tasks[0].graph.ops, known)
         floors.pop(after, None)
-        ending = TailSteps(last, steps, floors, {})
+        ending = TailSteps(len(order) - 1, steps, floors, {})
         ranks = StageRanks.of(self.run.network, grid, self.stage)
-        return StageSteps(ranks, self._slots(schedule), tails, ending, after)
+        return StageSteps(ranks, self._slots(), tails, ending, after)
 
-    def _slots(self, schedule: SlotSchedule) -> list[SlotSteps]:
-        known: dict[object, SlotSteps] = {}
-        found = []
-        rows = zip(
-            self.parts, self.run.carry_ins[self.stage], schedule.ticks[self.stage], strict=True
-        )
-        for part, carry_ins, ticks in rows:
-            key = part, carry_ins
-            if key not in known:
-                tasks = self.run.tasks(self.stage, part, carry_ins)
-                known[key] = _slot(tasks, self.run.simulated(tasks), ticks)
-            found.append(known[key])
-        return found
+    def _slots(self) -> list[SlotSteps]:
+        each = []
+        for (part, carry_ins), cost in zip(self.slots.slots, self.slots.costs, strict=True):
+            tasks = self.run.tasks(self.stage, part, carry_ins)
+            each.append(_slot(tasks, self.run.simulated(tasks), cost.ticks))
+        return [each[number] for number in self.slots.which.tolist()]
 
-    def _tails(self, times: SlotTimes, known: set[str], needed: set[str]) -> list[TailSteps]:
-        """The slots before the last one that leave streams busy, as `PipelineRun.ending` finds
-        them; `known` takes up the names of what they leave."""
+    def _tails(self, known: set[str], needed: set[str]) -> list[TailSteps]:
+        """The slots before the last one that leave streams busy; `known` takes up the names of what
+        they leave."""
         found = []
-        ends: dict[str, int] = {}
-        carry_ins = self.run.carry_ins[self.stage]
-        for number, (part, begin) in enumerate(zip(self.parts[:-1], times.start, strict=False)):
-            if self.run.cost_of(self.stage, part, carry_ins[number]).has_tails:
-                floors = floors_of(self.kind, part.ops, begin, ends)
-                tasks = self.run.tasks(self.stage, part, carry_ins[number], floors)
-                own = self.run.simulated(tasks)
-                last = ends_of_all(tasks, own)
-                left = _left(tasks, own, last, needed)
-                steps = _kept(op_steps(tasks[0].graph, _durations(own)), left)
-                found.append(TailSteps(number, steps, self._floors(part.ops, known), left))
-                ends |= last
-                known |= {name for name, each in left.items() if each is not None}
+        for place, part, tasks, own in self.run.earlier[self.stage].slots:
+            left = _left(tasks, own, needed)
+            steps = _kept(op_steps(tasks[0].graph, _durations(own)), left)
+            found.append(TailSteps(place, steps, self._floors(part.ops, known), left))
+            known |= {name for name, each in left.items() if each is not None}
         return found
 
     def _floors(self, ops: Sequence[Op], known: set[str]) -> dict[int, list[str]]:
@@ -157,14 +131,14 @@ class _Builder:
 
     def _needed(self, ending: Sequence[Op]) -> set[str]:
         """The names of all ops that ops of some slot, or of the end, wait for."""
-        every = {op.name: op for part in dict.fromkeys(self.parts) for op in part.ops}
+        every = {op.name: op for part, _ in self.slots.slots for op in part.ops}
         ops = [*every.values(), *ending]
         return {name for op in ops for name in self.kind.awaited(op)}
 
 
 def _slot(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]], ticks: int) -> SlotSteps:
     pairs = zip(tasks, times, strict=True)
-    ends = [ends_of_all([task], [own]).get(COMPUTE, 0) for task, own in pairs]
+    ends = [int(own[task.graph.compute_ops].max(initial=0)) for task, (_, own) in pairs]
     slack = np.array([ticks - end for end in ends], dtype=np.float64)
     return SlotSteps(op_steps(tasks[0].graph, _durations(times)), slack)
 
@@ -174,18 +148,16 @@ def _durations(times: Sequence[tuple[Ticks, Ticks]]) -> Ticks:
 
 
 def _left(
-    tasks: Sequence[RankTask],
-    times: Sequence[tuple[Ticks, Ticks]],
-    last: Mapping[str, int],
-    needed: set[str],
+    tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]], needed: set[str]
 ) -> dict[str, Left | None]:
     """What a slot leaves to later ones: its streams, and the ops that they wait for."""
-    each = [ends_of_all([task], [own]) for task, own in zip(tasks, times, strict=True)]
+    end, graph = np.stack([own for _, own in times]), tasks[0].graph
     found: dict[str, Left | None] = {COMPUTE: None}
-    for place, op in enumerate(tasks[0].graph.ops):
-        for name in (op.stream, op.name):
+    for place, op in enumerate(graph.ops):
+        of_stream = end[:, graph.stream == graph.stream[place]].max(axis=1)
+        for name, own in ((op.stream, of_stream), (op.name, end[:, place])):
             if name == op.stream or name in needed:
-                slack = np.array([last[name] - own[name] for own in each], dtype=np.float64)
+                slack = (own.max() - own).astype(np.float64)
                 found[name] = Left(op.stream, place, op.time_key, slack)
     return found
 

@@ -12,11 +12,12 @@ classes of a stage differ, a slot takes as long as in the slowest of them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
 
 from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
@@ -24,16 +25,21 @@ from simulator.engine.simulate import Prices, arrays_of_tasks, carry_outs, host_
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
 from simulator.pipeline.schedule_sim import (
+    ScheduleTimes,
     SlotSchedule,
-    SlotTimes,
     busiest_stage,
     simulate_schedule,
 )
-from simulator.pipeline.slot_cost import SlotCost, ends_of_all, floors_of, meetings_of, slot_cost
+from simulator.pipeline.slot_cost import (
+    EarlierEnds,
+    LateSlot,
+    SlotCost,
+    meetings_of,
+    slot_cost,
+)
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
-from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.ranks.classes import Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
 from workload.gpt import GPT
@@ -41,9 +47,8 @@ from workload.lowering import check
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.message_order import order_of_messages
 from workload.plan import Plan
-from workload.sizes.arrays import Ticks
+from workload.sizes.arrays import Indices, Ticks
 
 
 def simulate_pipeline(
@@ -52,21 +57,12 @@ def simulate_pipeline(
     costs: ComputeCosts,
     fabric: Fabric,
     *,
-    fold: bool = True,
     forms: Forms = PLAIN,
     habits: Habits = NO_HABITS,
 ) -> StepResult:
-    """Simulate a step of several stages; `fold` leaves out micro-batches of the steady state."""
+    """Simulate a step of several stages."""
     check(gpt, plan)
-    small = folded_plan(plan) if fold else plan
-    while (
-        step := _attempt(stage_orders_of(gpt, plan, small, forms, habits), costs, fabric)
-    ) is None:
-        small = grown(plan, small)
-    return step
-
-
-def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> StepResult | None:
+    stage_orders = stage_orders_of(gpt, plan, forms, habits)
     return until_consistent(
         lambda contended: stage_orders.network(fabric, contended),
         lambda network: PipelineRun(stage_orders, costs, network).step(),
@@ -75,19 +71,40 @@ def _attempt(stage_orders: StageOrders, costs: ComputeCosts, fabric: Fabric) -> 
 
 # By rank class of a stage, then by stream: ticks in flight at a slot's begin.
 CarryIns = tuple[tuple[tuple[str, int], ...], ...]
-Parts = dict[str, int]  # ticks of the compute stream by cause
+Ways = dict[str, int]  # ticks of the compute stream by cause
+
+
+class SlotsOfStage(NamedTuple):
+    """The slots of a stage as they run: each different one as what stands for it and what is in
+    flight at its begin, with its cost; for each slot of the order which it is, and how many are."""
+
+    slots: list[tuple[SlotOps, CarryIns]]
+    costs: list[SlotCost]
+    which: Indices
+
+    @property
+    def ticks(self) -> Ticks:
+        """How long each slot takes."""
+        each = np.array([cost.ticks for cost in self.costs], dtype=np.int64)
+        return np.asarray(each[self.which])
+
+    @property
+    def counts(self) -> list[int]:
+        """How many slots of the order each is."""
+        counts: list[int] = np.bincount(self.which, minlength=len(self.slots)).tolist()
+        return counts
 
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """The stages of a step on a machine. `known_costs` keeps the cost of slots simulated so far."""
+    """The stages of a step on a machine."""
 
     stage_orders: StageOrders
     costs: ComputeCosts
     network: RankClasses
-    known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
-    known_alike: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
-    known_meetings: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
+    _known_costs: dict[tuple[object, ...], SlotCost] = field(default_factory=dict, repr=False)
+    _known_left: dict[tuple[object, ...], CarryIns] = field(default_factory=dict, repr=False)
+    _known_meetings: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
     _alike_meetings: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -95,42 +112,20 @@ class PipelineRun:
         """What ops take."""
         return Prices(self.costs, self.network)
 
-    def step(self) -> StepResult | None:
-        """The whole step; None if it is not yet in its steady state."""
-        plan, schedule = self.stage_orders.plan, self.schedule()
-        times = simulate_schedule(schedule)
-        folded = FoldedSchedule(plan, self.stage_orders.small, schedule, times)
-        if not folded.is_steady:
-            return None
-        return self._step(schedule, times, folded.shift_ticks)
-
-    def _step(self, schedule: SlotSchedule, times: Sequence[SlotTimes], shift: int) -> StepResult:
+    def step(self) -> StepResult:
+        """The whole step."""
         stage_orders, count = self.stage_orders, self.stage_orders.plan.micro_batches
-        tasks = [
-            task for stage in range(schedule.stages) for task in self.ending(stage, schedule, times)
-        ]
-        times_of = self.simulated(tasks)
-        over = max(int(end.max()) for _, end in times_of)
+        schedule = self.schedule
         stage = busiest_stage(schedule)
-        mine = [n for n, task in enumerate(tasks) if self.network.stages[task.number] == stage]
-        latest = max(mine, key=lambda n: int(times_of[n][1].max()))
-        begin, graph = times[stage].start[-1], tasks[latest].graph
-        parts = compute_stream(graph, *times_of[latest], self.hosts(tasks[latest]), begin=begin)
-        parts = with_tail(parts, graph, times_of[latest][1], begin + sum(parts.values()))
-        last = sum(parts.values()) + begin
-        parts = self._with_slots(parts, stage, begin + shift)
-        parts["idle"] = over - last
+        parts = self._where_time_goes(stage)
         kind = stage_orders.kinds[stage]
         peaks = (
-            stage_peak(each, stage_orders.parts[number], schedule, number, count)
+            stage_peak(each, stage_orders.parts[number], schedule.shared, number, count)
             for number, each in enumerate(stage_orders.kinds)
         )
-        small = stage_orders.small.micro_batches
-        departures = schedule.departures[stage]
-        messages, sent = (
-            [each * count // small for each in schedule.by_direction(ends)]
-            for ends in ([*schedule.arrivals[stage], *departures], departures)
-        )
+        departures = schedule.shared.departures[stage]
+        ends = np.concatenate([schedule.shared.arrivals[stage], departures])
+        messages, sent = schedule.by_direction(ends), schedule.by_direction(departures)
         nbytes = sum(n * each for n, each in zip(sent, kind.message_bytes, strict=True))
         ops, volume = kind.volume(count)
         flops = [each.flops(count) for each in stage_orders.kinds]
@@ -142,66 +137,98 @@ class PipelineRun:
             model_flops=sum(model for model, _ in flops),
             hardware_flops=sum(hardware for _, hardware in flops),
             rank_classes=len(self.network.ranks),
-            micro_batches=small,
+            micro_batches=count,
         )
 
-    def _with_slots(self, ending: Parts, stage: int, begin: int) -> Parts:
+    def _where_time_goes(self, stage: int) -> Ways:
+        """Ticks of a stage's compute stream by what they go to; they sum to the step's."""
+        last = self.ends.latest_of(stage)
+        task, times = self.ends.tasks[last], self.ends.times[last]
+        over = max(int(end.max()) for _, end in self.ends.times)
+        begin, graph = int(self.times.stages[stage].start[-1]), task.graph
+        parts = compute_stream(graph, *times, self.hosts(task), begin=begin)
+        parts = with_tail(parts, graph, times[1], begin + sum(parts.values()))
+        through = sum(parts.values()) + begin
+        parts = self._with_slots(parts, stage, begin)
+        parts["idle"] = over - through
+        return parts
+
+    def _with_slots(self, ending: Ways, stage: int, begin: int) -> Ways:
         """Where a stage's time goes: `ending`, which starts with the last slot at `begin`, and
         before it the other slots and the pipeline's waits between them."""
-        last = self.stage_orders.parts[stage][-1]
-        parts, busy = dict(ending), 0
-        for (part, carry_ins), count in self.copies(stage).items():
-            cost = self.cost_of(stage, part, carry_ins)
-            times = count - (part is last)
-            busy += times * cost.ticks
+        parts, busy, own = dict(ending), 0, self.slots[stage]
+        counts = own.counts
+        counts[int(own.which[-1])] -= 1
+        for number in _in_order(own.which):
+            cost, count = own.costs[number], counts[number]
+            busy += count * cost.ticks
             for key, ticks in cost.parts.items():
-                parts[key] = parts.get(key, 0) + times * ticks
+                parts[key] = parts.get(key, 0) + count * ticks
         if waited := parts.get(PIPE, 0) + begin - busy:
             parts[PIPE] = waited
         return parts
 
-    def copies(self, stage: int) -> Counter[tuple[SlotOps, CarryIns]]:
-        """How many slots of the whole step each part stands for, by carry-in.
+    @cached_property
+    def schedule(self) -> SlotSchedule:
+        """The schedule with the durations of slots and messages."""
+        stages = range(self.stage_orders.plan.pp)
+        ticks = [self.slots[stage].ticks for stage in stages]
+        links = [self.link_ticks(stage) for stage in stages]
+        return SlotSchedule(self.stage_orders.messages, ticks, links)
 
-        Omitted micro-batches take the most frequent carry-in.
-        """
-        kind, plan = self.stage_orders.kinds[stage], self.stage_orders.plan
-        found = Counter(zip(self.stage_orders.parts[stage], self.carry_ins[stage], strict=True))
-        if plan == self.stage_orders.small:
-            return found
-        for slot, copies in kind.counts(plan.micro_batches).items():
-            own = kind.part(slot)
-            alike = {carry_ins: n for (part, carry_ins), n in found.items() if part is own}
-            if alike:
-                most = max(alike, key=lambda carry_ins: alike[carry_ins])
-                found[own, most] += copies - sum(alike.values())
-        return found
+    @cached_property
+    def times(self) -> ScheduleTimes:
+        """When slots and messages start and end."""
+        return simulate_schedule(self.schedule)
 
-    def ending(
-        self, stage: int, schedule: SlotSchedule, times: Sequence[SlotTimes]
-    ) -> list[RankTask]:
+    @cached_property
+    def ends(self) -> StepEnd:
+        """The last slots of all stages, and what comes after all slots, simulated together."""
+        tasks = [task for stage in range(self.schedule.stages) for task in self.ending(stage)]
+        return StepEnd(self.network, tasks, self.simulated(tasks))
+
+    def ending(self, stage: int) -> list[RankTask]:
         """The stage's last slot, and what comes after all slots."""
-        kind, order, own = self.stage_orders.kinds[stage], schedule.orders[stage], times[stage]
-        known: dict[str, int] = {}
-        carry_ins, every = self.carry_ins[stage], self.stage_orders.parts[stage]
-        for part, begin, carry_in in zip(every[:-1], own.start, carry_ins, strict=False):
-            if self.cost_of(stage, part, carry_in).has_tails:
-                floors = floors_of(kind, part.ops, begin, known)
-                tasks = self.tasks(stage, part, carry_in, floors)
-                known |= ends_of_all(tasks, self.simulated(tasks))
-        end, count = kind.ending(order[-1]), len(kind.part(order[-1]).ops)
-        floors = {**floors_of(kind, end.ops, own.start[-1], known), count: own.over}
-        return self.tasks(stage, end, carry_ins[-1], floors)
+        own, times, end = self.slots[stage], self.times.stages[stage], self.ending_part(stage)
+        _, carry_ins = own.slots[int(own.which[-1])]
+        floors = self.earlier[stage].floors(end, int(times.start[-1]))
+        behind = len(self.stage_orders.kinds[stage].end.places)
+        floors[-behind] = times.over
+        return self.tasks(stage, end, carry_ins, floors)
+
+    def ending_part(self, stage: int) -> SlotOps:
+        """The ops of the stage's last slot and of what comes after all slots."""
+        order = self.stage_orders.orders[stage]
+        return self.stage_orders.kinds[stage].ending(order[len(order) - 1])
+
+    @cached_property
+    def earlier(self) -> list[EarlierEnds]:
+        """By stage the slots before the last that leave other streams busy, as they are in the
+        step."""
+        return [self._earlier(stage) for stage in range(self.schedule.stages)]
+
+    def _earlier(self, stage: int) -> EarlierEnds:
+        own, times = self.slots[stage], self.times.stages[stage]
+        ends = EarlierEnds(self.stage_orders.kinds[stage])
+        for place in self.with_tails(stage):
+            part, carry_ins = own.slots[int(own.which[place])]
+            floors = ends.floors(part, int(times.start[place]))
+            tasks = self.tasks(stage, part, carry_ins, floors)
+            ends.note(LateSlot(place, part, tasks, self.simulated(tasks)))
+        return ends
+
+    def with_tails(self, stage: int) -> list[int]:
+        """The slots before the last that leave other streams busy, by their places."""
+        own = self.slots[stage]
+        tails = np.array([cost.has_tails for cost in own.costs])
+        places: list[int] = np.flatnonzero(tails[own.which[:-1]]).tolist()
+        return places
 
     def tasks(
-        self,
-        stage: int,
-        part: SlotOps,
-        carry_ins: CarryIns,
-        floors: Mapping[int, int] = MappingProxyType({}),
+        self, stage: int, part: SlotOps, carry_ins: CarryIns, floors: Ticks | None = None
     ) -> list[RankTask]:
         """A slot as each of the stage's rank classes runs it."""
-        pairs = zip(self._classes(stage), carry_ins, strict=True)
+        pairs = zip(self._classes[stage], carry_ins, strict=True)
         return [RankTask(number, part.graph, floors, dict(carry_in)) for number, carry_in in pairs]
 
     def simulated(self, tasks: Sequence[RankTask]) -> list[tuple[Ticks, Ticks]]:
@@ -212,70 +239,64 @@ class PipelineRun:
         """By op of a task, for how many ticks its device waits for the host."""
         return host_waits(task, self.prices)
 
-    def schedule(self) -> SlotSchedule:
-        """The schedule with the durations of slots and messages."""
-        stage_orders, plan = self.stage_orders, self.stage_orders.plan
-        return stage_orders.timed(
-            ticks=[self.slot_ticks(stage) for stage in range(plan.pp)],
-            links=[self.link_ticks(stage) for stage in range(plan.pp)],
-            messages=order_of_messages(stage_orders.habits.messages, plan),
-        )
-
     @cached_property
-    def carry_ins(self) -> list[list[CarryIns]]:
-        """Collectives in flight at the begin of each slot of each stage."""
-        return [self._carry_ins(stage) for stage in range(self.stage_orders.plan.pp)]
+    def slots(self) -> list[SlotsOfStage]:
+        """The slots of each stage as they run."""
+        return [self._slots(stage) for stage in range(self.stage_orders.plan.pp)]
 
-    def _carry_ins(self, stage: int) -> list[CarryIns]:
-        carry_in: CarryIns = ((),) * len(self._classes(stage))
-        known, result = dict[tuple[SlotOps, CarryIns], CarryIns](), list[CarryIns]()
-        for part in self.stage_orders.parts[stage]:
-            result.append(carry_in)
-            key = part, carry_in
-            if key not in known:
-                known[key] = self._carry_out(stage, part, carry_in)
-            carry_in = known[key]
-        return result
+    def _slots(self, stage: int) -> SlotsOfStage:
+        """Slot by slot, what is in flight at its begin being what the one before left in flight."""
+        parts = self.stage_orders.parts[stage]
+        number: dict[tuple[int, CarryIns], int] = {}
+        left, which = list[CarryIns](), list[int]()
+        carried: CarryIns = ((),) * len(self._classes[stage])
+        for own in parts.which.tolist():
+            at = number.setdefault((own, carried), len(number))
+            if at == len(left):
+                left.append(self._carry_out(stage, parts.distinct[own], carried))
+            which.append(at)
+            carried = left[at]
+        slots = [(parts.distinct[own], carry_ins) for own, carry_ins in number]
+        costs = [self.cost_of(stage, *slot) for slot in slots]
+        return SlotsOfStage(slots, costs, np.array(which, dtype=np.int64))
 
     def _carry_out(self, stage: int, part: SlotOps, carry_in: CarryIns) -> CarryIns:
         """Collectives in flight at the end of a slot."""
         streams = dict.fromkeys(stream for own in carry_in for stream, _ in own)
+        part = self.stage_orders.canonical(part)
         if not part.graph.interference(tuple(streams)).unmatched:
             return ((),) * len(carry_in)
-        left = carry_outs(self.tasks(stage, part, carry_in), self.prices)
-        return tuple(tuple(ticks.items()) for ticks in left)
-
-    def slot_ticks(self, stage: int) -> list[int]:
-        """How long each of a stage's slots takes."""
-        pairs = zip(self.stage_orders.parts[stage], self.carry_ins[stage], strict=True)
-        return [self.cost_of(stage, part, carry_ins).ticks for part, carry_ins in pairs]
+        key = part, carry_in, self._meetings(stage)
+        if key not in self._known_left:
+            left = carry_outs(self.tasks(stage, part, carry_in), self.prices)
+            self._known_left[key] = tuple(tuple(ticks.items()) for ticks in left)
+        return self._known_left[key]
 
     def cost_of(self, stage: int, part: SlotOps, carry_ins: CarryIns) -> SlotCost:
         """A slot as this stage runs it."""
-        near = stage, part, carry_ins
-        if near not in self.known_costs:
-            part = self.stage_orders.canonical(part)
-            key = part, carry_ins, self._meetings(stage)
-            if key not in self.known_alike:
-                self.known_alike[key] = self._cost(stage, part, carry_ins)
-            self.known_costs[near] = self.known_alike[key]
-        return self.known_costs[near]
-
-    def _cost(self, stage: int, part: SlotOps, carry_ins: CarryIns) -> SlotCost:
-        tasks = self.tasks(stage, part, carry_ins)
-        return slot_cost(tasks, self.simulated(tasks), self.hosts)
+        part = self.stage_orders.canonical(part)
+        key = part, carry_ins, self._meetings(stage)
+        if key not in self._known_costs:
+            tasks = self.tasks(stage, part, carry_ins)
+            self._known_costs[key] = slot_cost(tasks, self.simulated(tasks), self.hosts)
+        return self._known_costs[key]
 
     def _meetings(self, stage: int) -> int:
         """A number that is equal for stages whose ranks meet in the same way, and contend on the
         same rings, with all in flight that was so far: slots of these cost as much."""
         key = stage, len(self.network.contended)
-        if key not in self.known_meetings:
-            known, how = self._alike_meetings, meetings_of(self._classes(stage), self.network)
-            self.known_meetings[key] = known.setdefault(how, len(known))
-        return self.known_meetings[key]
+        if key not in self._known_meetings:
+            known, how = self._alike_meetings, meetings_of(self._classes[stage], self.network)
+            self._known_meetings[key] = known.setdefault(how, len(known))
+        return self._known_meetings[key]
 
-    def _classes(self, stage: int) -> list[int]:
-        return [number for number, own in enumerate(self.network.stages) if own == stage]
+    @cached_property
+    def _classes(self) -> list[list[int]]:
+        """The rank classes of each stage."""
+        found: list[list[int]] = [[] for _ in range(self.stage_orders.plan.pp)]
+        for number, stage in enumerate(self.network.stages):
+            found[stage].append(number)
+        return found
 
     def link_ticks(self, stage: int) -> tuple[int, int]:
         """An activation's time from this stage to the next in the ring of stages, and a gradient's
@@ -288,4 +309,32 @@ class PipelineRun:
         if there is None or there.group not in self.network.class_groups:
             return 0
         ticks = self.network.ticks(there)
-        return max(ticks[number] for number in self._classes(stage))
+        return max(ticks[number] for number in self._classes[stage])
+
+
+class StepEnd(NamedTuple):
+    """The tasks of all stages' last slots and of what follows them, with their times."""
+
+    network: RankClasses
+    tasks: list[RankTask]
+    times: list[tuple[Ticks, Ticks]]
+
+    def latest_of(self, stage: int) -> int:
+        """The task of a stage that ends last, by its place."""
+        return max(self.of_stage(stage), key=lambda n: int(self.times[n][1].max()))
+
+    def of_stage(self, stage: int) -> list[int]:
+        """The tasks of a stage, by their places."""
+        return [n for n, task in enumerate(self.tasks) if self.network.stages[task.number] == stage]
+
+    @property
+    def latest(self) -> int:
+        """The task that ends last of all, by its place."""
+        return max(range(len(self.tasks)), key=lambda n: int(self.times[n][1].max()))
+
+
+def _in_order(which: Indices) -> list[int]:
+    """The different numbers in the order in which they come."""
+    used, first = np.unique(which, return_index=True)
+    order: list[int] = used[np.argsort(first)].tolist()
+    return order

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from simulator.attribution.breakdown import compute_stream
+from simulator.engine.columns import Lists, columns_of
 from simulator.engine.streams import RankTask
-from simulator.pipeline.slot_ops import StageKind
+from simulator.pipeline.slot_ops import SlotOps, StageKind
 from simulator.ranks.classes import RankClasses
-from workload.op import Op
 from workload.sizes.arrays import Ticks
 
 
@@ -42,27 +45,68 @@ def slowest_of(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]]) 
     return ends.index(max(ends)), max(ends)
 
 
-def ends_of_all(tasks: Sequence[RankTask], times: Sequence[tuple[Ticks, Ticks]]) -> dict[str, int]:
-    """When each stream is through on all of these, and each op."""
-    ends: dict[str, int] = {}
-    for task, (_, own) in zip(tasks, times, strict=True):
-        for op, end in zip(task.graph.ops, own.tolist(), strict=True):
-            for key in (op.stream, op.name):
-                ends[key] = max(end, ends.get(key, 0))
-    return ends
+class LateSlot(NamedTuple):
+    """A slot of a stage, at its place in the order, that leaves other streams busy: its tasks and
+    their times as they are in the step."""
+
+    place: int
+    part: SlotOps
+    tasks: Sequence[RankTask]
+    times: Sequence[tuple[Ticks, Ticks]]
 
 
-def floors_of(
-    kind: StageKind, ops: Sequence[Op], begin: int, known: Mapping[str, int]
-) -> dict[int, int]:
-    """Each op no sooner than `begin`, nor than its stream is free and what it waits for of earlier
-    slots is over."""
-    if not known:
-        return dict.fromkeys(range(len(ops)), begin)
-    return {
-        n: max(begin, *(known.get(key, 0) for key in (op.stream, *kind.awaited(op))))
-        for n, op in enumerate(ops)
-    }
+class EarlierEnds:
+    """The `slots` of a stage that leave other streams busy, and when their ops and streams end, for
+    which later slots wait."""
+
+    def __init__(self, kind: StageKind) -> None:
+        self._kind = kind
+        self.slots: list[LateSlot] = []
+        self._ops = np.zeros(len(kind.program.ops), dtype=np.int64)
+        self._streams: dict[str, int] = {}
+
+    def note(self, slot: LateSlot) -> None:
+        """Take up when the ops of a slot ended on all rank classes."""
+        self.slots.append(slot)
+        graph, end = slot.part.graph, np.max([own for _, own in slot.times], axis=0)
+        np.maximum.at(self._ops, self._kind.places_in_program(slot.part), end)
+        for number, stream in enumerate(graph.columns.sorts.streams):
+            last = int(end[graph.stream == number].max(initial=0))
+            self._streams[stream] = max(last, self._streams.get(stream, 0))
+
+    def floors(self, part: SlotOps, begin: int) -> Ticks:
+        """When the ops of a part start at the earliest: none before `begin`, and each once its
+        stream is free and what it waits for of earlier slots is over."""
+        graph = part.graph
+        floors = np.full(len(graph.base), begin, dtype=np.int64)
+        if not self._streams:
+            return floors
+        ends = [self._streams.get(stream, 0) for stream in graph.columns.sorts.streams]
+        own = self._waits.of_some(self._kind.places_in_program(part))
+        owner = np.repeat(np.arange(len(floors)), np.diff(own.offsets))
+        np.maximum.at(floors, owner, self._ops[own.places])
+        return np.maximum(floors, np.array(ends, dtype=np.int64)[graph.stream])
+
+    def until(
+        self, part: SlotOps, index: int, ticks: int, before: int
+    ) -> tuple[LateSlot, tuple[int, int]] | None:
+        """An op of a slot earlier than the place `before` that an op of a part follows, and that
+        ends then: its slot, task and index there. None if there is no such."""
+        stream = part.ops[index].stream
+        awaited = self._waits.of_one(int(self._kind.places_in_program(part)[index]))
+        for slot in reversed([slot for slot in self.slots if slot.place < before]):
+            graph = slot.part.graph
+            streams = np.array([name == stream for name in graph.columns.sorts.streams])
+            waited = np.isin(self._kind.places_in_program(slot.part), awaited)
+            for number, (_, end) in enumerate(slot.times):
+                found = np.flatnonzero((waited | streams[graph.stream]) & (end == ticks))
+                if len(found):
+                    return slot, (number, int(found[-1]))
+        return None
+
+    @property
+    def _waits(self) -> Lists:
+        return columns_of(self._kind.program.outline).flow.waits
 
 
 def meetings_of(classes: Sequence[int], network: RankClasses) -> tuple[object, ...]:

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from simulator.engine.columns import changes_of, columns_of
+from simulator.engine.interference import FENCE
 from simulator.engine.stream_graph import StreamGraph, graph_among
 from workload.gpt import GPT
 from workload.lowering import kept_slots, lower_slots
 from workload.memory import on_device
-from workload.op import BACKWARD, FORWARD, ROLES, STEP, Op
+from workload.op import BACKWARD, FORWARD, NONE, ROLES, Op
 from workload.passes.matmul_forms import Forms
 from workload.passes.stack import Habits
-from workload.pipeline.pairs import is_between_slots
+from workload.pipeline.order import WORKS, Order
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
-from workload.sizes.arrays import Bytes
+from workload.sizes.arrays import Bytes, Indices
 from workload.structure import Structure, memoized_on
 
 
@@ -85,6 +87,38 @@ class SlotOps:
         return during[:, at], after[:, -1], self.ops[at]
 
 
+class Parts(NamedTuple):
+    """What stands for each slot of an order: the different ones, and for each slot which it is."""
+
+    distinct: list[SlotOps]
+    which: Indices
+
+    @classmethod
+    def of(cls, each: Sequence[SlotOps]) -> Parts:
+        """The same, given what stands for each slot."""
+        number: dict[SlotOps, int] = {}
+        which = [number.setdefault(part, len(number)) for part in each]
+        return cls(list(number), np.array(which, dtype=np.int64))
+
+    @property
+    def last(self) -> SlotOps:
+        """What stands for the last slot."""
+        return self.distinct[int(self.which[-1])]
+
+    @property
+    def each(self) -> list[SlotOps]:
+        """What stands for each slot."""
+        return [self.distinct[number] for number in self.which.tolist()]
+
+
+def _codes(order: Order) -> Indices:
+    """The place of each slot of an order, by work, chunk and micro-batch; NONE of others."""
+    shape = len(WORKS), int(order.chunk.max()) + 1, int(order.micro_batch.max()) + 1
+    found = np.full(shape, NONE, dtype=np.int64)
+    found[order.work, order.chunk, order.micro_batch] = np.arange(len(order))
+    return found
+
+
 @dataclass(frozen=True)
 class StageKind:
     """Stages that hold as many layers in each chunk, and the same ends of the model. `slots` are
@@ -108,43 +142,32 @@ class StageKind:
 
     def part(self, slot: Slot) -> SlotOps:
         """What stands for a slot of any micro-batch."""
-        return self._parts[Slot(slot.work, slot.chunk, self.like(slot))]
+        return self.parts_of(Order.of([slot])).last
 
-    def parts_of(self, order: Sequence[Slot]) -> list[SlotOps]:
+    def parts_of(self, order: Order) -> Parts:
         """What stands for each slot of an order."""
-        known = {(s.work, s.chunk, s.micro_batch): part for s, part in self._parts.items()}
-        like = {m: self._like(m) for m in {slot.micro_batch for slot in order}}
-        return [known[slot.work, slot.chunk, like[slot.micro_batch]] for slot in order]
-
-    def like(self, slot: Slot) -> int:
-        """The sampled micro-batch that stands for a slot's."""
-        return self._like(slot.micro_batch)
-
-    def _like(self, m: int) -> int:
-        own, last = m % (self._last + 1), self._last
-        return m if own in (0, last) else m - own + min(1, last)
+        last = self.plan.micro_batches - 1
+        own = order.micro_batch % (last + 1)
+        middle = (own != 0) & (own != last)
+        like = np.where(middle, order.micro_batch - own + min(1, last), order.micro_batch)
+        known = _codes(Order.of(self._parts))
+        return Parts(self.distinct, known[order.work, order.chunk, like])
 
     @cached_property
-    def _last(self) -> int:
-        return self.plan.micro_batches - 1
+    def distinct(self) -> list[SlotOps]:
+        """What stands for slots, in the order of the sampled ones."""
+        return list(self._parts.values())
 
-    @property
-    def _sampled(self) -> int:
-        """How many micro-batches of a pass over the batch are sampled."""
-        return len(samples(self.plan)) // self.plan.passes
-
-    def counts(self, micro_batches: int) -> dict[Slot, int]:
+    def counts(self, micro_batches: int) -> list[int]:
         """How many slots of a step of so many micro-batches each sampled one stands for."""
-        middle = 1 + micro_batches - self._sampled
-        ends, count = (0, self._last), self.plan.micro_batches
-        return {slot: 1 if slot.micro_batch % count in ends else middle for slot in self._parts}
+        count = self.plan.micro_batches
+        middle = 1 + micro_batches - len(samples(self.plan)) // self.plan.passes
+        return [1 if slot.micro_batch % count in (0, count - 1) else middle for slot in self._parts]
 
     def flops(self, micro_batches: int) -> tuple[int, int]:
         """FLOPs of all ranks of a stage in a step, without and with recomputation."""
-        each = [
-            [count * flops for flops in self.part(slot).flops]
-            for slot, count in self.counts(micro_batches).items()
-        ]
+        pairs = zip(self.distinct, self.counts(micro_batches), strict=True)
+        each = [[count * flops for flops in part.flops] for part, count in pairs]
         model, hardware = (sum(column) for column in zip(*each, self.end.flops, strict=True))
         return model, hardware
 
@@ -152,15 +175,21 @@ class StageKind:
         """How many ops a rank has in a step, and the payload of its collectives by axes;
         messages, and the waits for them, left out."""
         ops, volume = len(self.end.ops), dict(self.end.comm_bytes)
-        for slot, count in self.counts(micro_batches).items():
-            ops += count * len(self.part(slot).ops)
-            for key, nbytes in self.part(slot).comm_bytes.items():
+        for part, count in zip(self.distinct, self.counts(micro_batches), strict=True):
+            ops += count * len(part.ops)
+            for key, nbytes in part.comm_bytes.items():
                 volume[key] = volume.get(key, 0) + count * nbytes
         return ops, volume
 
     def ending(self, last: Slot) -> SlotOps:
         """The ops of the last slot and of what comes after all slots."""
         return self._part((*self.part(last).places, *self.end.places))
+
+    def places_in_program(self, part: SlotOps) -> Indices:
+        """Where the ops of a part stand in the program, those of a pair by their names."""
+        if part.program is self.program:
+            return np.array(part.places, dtype=np.int64)
+        return np.array([self._index[op.name] for op in part.ops], dtype=np.int64)
 
     def awaited(self, op: Op) -> list[str]:
         """The names of what an op of the program waits for on other streams."""
@@ -199,14 +228,15 @@ class StageKind:
         """Bytes by role that are there all the time, with the tokens of so many micro-batches."""
         outline, nbytes = self.program.outline, self.program.nbytes
         level = outline.persistent(nbytes)
-        return level + (micro_batches - self._sampled) * outline.inputs(nbytes)
+        sampled = len(samples(self.plan)) // self.plan.passes
+        return level + (micro_batches - sampled) * outline.inputs(nbytes)
 
 
 def kind_of(
-    gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], forms: Forms, habits: Habits
+    gpt: GPT, plan: Plan, stage: int, order: Order, forms: Forms, habits: Habits
 ) -> StageKind:
     """The kind of a stage that runs these slots."""
-    chosen = [slot for slot in order if slot.micro_batch in samples(plan)]
+    chosen = order.some(np.isin(order.micro_batch, samples(plan))).slots
     if forms:
         return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms, habits), chosen)
     return StageKind(plan, kept_slots(gpt, plan, stage, chosen, habits), chosen)
@@ -215,15 +245,25 @@ def kind_of(
 @memoized_on
 def places_of(outline: Structure, slots: tuple[Slot, ...]) -> dict[Slot, tuple[int, ...]]:
     """The places of the ops of each of the slots, without what stands between slots."""
-    places: dict[Slot, list[int]] = {slot: [] for slot in slots}
-    for place, op in enumerate(outline.ops):
-        slot = outline.slot_of.get(op.block)
-        if slot is not None and not is_between_slots(op):
-            places[slot].append(place)
-    return {slot: tuple(found) for slot, found in places.items()}
+    columns = columns_of(outline)
+    number = {slot: at for at, slot in enumerate(slots)}
+    slot_of = (outline.slot_of.get(block) for block in columns.blocks)
+    own = [NONE if slot is None else number[slot] for slot in slot_of]
+    apart = [block.chunk != NONE for block in columns.blocks]
+    sort = columns.sorts.of_op
+    message, fence = (
+        columns.sorts.numbers(each)[sort].astype(np.bool_)
+        for each in (lambda op: op.is_message, lambda op: op.kind == FENCE)
+    )
+    which = np.where(columns.block == NONE, NONE, np.array(own)[columns.block])
+    which[message | (fence & np.array(apart)[columns.block])] = NONE  # `is_between_slots`
+    order = np.argsort(which, kind="stable")
+    bounds = np.searchsorted(which[order], np.arange(len(slots) + 1)).tolist()
+    places = order.tolist()
+    return {slot: tuple(places[bounds[at] : bounds[at + 1]]) for slot, at in number.items()}
 
 
 @memoized_on
 def ends_of(outline: Structure) -> tuple[int, ...]:
     """The places of the ops that come after all slots."""
-    return tuple(place for place, op in enumerate(outline.ops) if op.block == STEP)
+    return tuple(np.flatnonzero(columns_of(outline).block == NONE).tolist())

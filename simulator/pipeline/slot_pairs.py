@@ -14,34 +14,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.pipeline.slot_ops import SlotOps
+from simulator.pipeline.slot_ops import Parts, SlotOps
 from workload.op import ROLES, Op
 from workload.passes.exchanges.pairs import in_turns_of
+from workload.pipeline.order import Order
 from workload.pipeline.pairs import pairs_of
-from workload.pipeline.schedule import OPPOSED, Slot
+from workload.pipeline.schedule import OPPOSED
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes
 from workload.structure import Structure, memoized_on
 
-Slots = list[SlotOps]
 AHEAD = ".ahead"  # behind the names of the forward pass' buffers
 
 
-def parts_in_pairs(
-    alone: Sequence[Slots], orders: Sequence[Sequence[Slot]], plan: Plan
-) -> list[Slots]:
-    """What stands for each slot of each stage, given what does `alone`."""
-    known: dict[tuple[SlotOps, ...], Slots] = {}
+def parts_in_pairs(alone: Sequence[Parts], orders: Sequence[Order], plan: Plan) -> list[Parts]:
+    """What stands for the slots of each stage, given what does `alone`."""
+    known: dict[tuple[SlotOps, ...], list[SlotOps]] = {}
     found = []
     for stage, (parts, order) in enumerate(zip(alone, orders, strict=True)):
-        own = list(parts)
-        for pair in pairs_of(order, stage, plan.pp, in_v=plan.schedule in OPPOSED):
-            slots = tuple(parts[place] for place in pair)
+        own = parts.each
+        for pair in pairs_of(order.slots, stage, plan.pp, in_v=plan.schedule in OPPOSED):
+            slots = tuple(own[place] for place in pair)
             if slots not in known:
                 nothing = replace(slots[0], places=())
                 known[slots] = [_in_turns(slots), *[nothing] * (len(slots) - 1)]
             own[pair.start : pair.stop] = known[slots]
-        found.append(own)
+        found.append(Parts.of(own))
     return found
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.engine.columns import changes_of
-from simulator.pipeline.schedule_sim import SlotSchedule
-from simulator.pipeline.slot_ops import SlotOps, StageKind
+from simulator.pipeline.schedule_messages import ScheduleMessages
+from simulator.pipeline.slot_ops import Parts, SlotOps, StageKind
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
@@ -22,35 +22,33 @@ from workload.sizes.arrays import Bytes, Counts
 
 def stage_peak(
     kind: StageKind,
-    slots: Sequence[SlotOps],
-    schedule: SlotSchedule,
+    slots: Parts,
+    messages: ScheduleMessages,
     stage: int,
     micro_batches: int,
 ) -> MemoryUse:
     """The most memory that a stage of this kind ever uses in a step of so many micro-batches, on
     its fullest rank, given what stands for its slots."""
     every = (_sized(kind, slots, nbytes) for nbytes in sizes_of_ranks(kind.program))
-    peaks = (_peak(*own, schedule, stage, micro_batches) for own in every)
+    peaks = (_peak(*own, messages, stage, micro_batches) for own in every)
     return max(peaks, key=lambda use: use.total_bytes)
 
 
-def _sized(
-    kind: StageKind, slots: Sequence[SlotOps], nbytes: Sequence[int]
-) -> tuple[StageKind, Sequence[SlotOps]]:
+def _sized(kind: StageKind, slots: Parts, nbytes: Sequence[int]) -> tuple[StageKind, Parts]:
     """A kind of stage and its slots with other sizes of buffers."""
     program = kind.program
     if nbytes is program.nbytes:
         return kind, slots
     program = replace(program, like=program.outline, known_nbytes=nbytes)
     changes = changes_of(program.outline, nbytes)
-    own = {part: SlotOps(program, part.places, *changes) for part in slots}
-    return replace(kind, program=program), [own[part] for part in slots]
+    own = [SlotOps(program, part.places, *changes) for part in slots.distinct]
+    return replace(kind, program=program), Parts(own, slots.which)
 
 
 def _peak(
     kind: StageKind,
-    slots: Sequence[SlotOps],
-    schedule: SlotSchedule,
+    slots: Parts,
+    messages: ScheduleMessages,
     stage: int,
     micro_batches: int,
 ) -> MemoryUse:
@@ -60,13 +58,10 @@ def _peak(
     posted, and what is sent stays until the wait for it. The moment between two slots at which
     something has come and the output has not left is no peak, as the next slot makes more.
     """
-    order = schedule.orders[stage]
-    parts = list(dict.fromkeys(slots))
-    number = {part: at for at, part in enumerate(parts)}
-    which = np.array([number[part] for part in slots])
+    order, (parts, which) = messages.orders[stage], slots
     most, after = (np.array([part.memory[at] for part in parts])[which] for at in (0, 1))
-    posted = _posted(schedule, stage, kind.message_bytes)
-    steps = after - _over(schedule, stage, kind.message_bytes)
+    posted = _posted(messages, stage, kind.message_bytes)
+    steps = after - _over(messages, stage, kind.message_bytes)
     before = np.cumsum(steps, axis=0) - steps
     start = kind.persistent(micro_batches)
     during = start + before + posted[1:] + most
@@ -81,21 +76,21 @@ def _peak(
     return max((use_of(*use) for use in found), key=lambda use: use.total_bytes)
 
 
-def _posted(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
+def _posted(messages: ScheduleMessages, stage: int, nbytes: tuple[int, int]) -> Bytes:
     """Bytes of the receives' buffers posted at first, and when each slot begins."""
-    posted = _moved(schedule, stage, nbytes, RECEIVE)[:-1]
+    posted = _moved(messages, stage, nbytes, RECEIVE)[:-1]
     return _activations(np.concatenate([[0], posted]).cumsum())
 
 
-def _over(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int]) -> Bytes:
+def _over(messages: ScheduleMessages, stage: int, nbytes: tuple[int, int]) -> Bytes:
     """Bytes of the sends' buffers that are free once each slot is through and its sends are
     awaited."""
-    return _activations(_moved(schedule, stage, nbytes, SENT)[1:])
+    return _activations(_moved(messages, stage, nbytes, SENT)[1:])
 
 
-def _moved(schedule: SlotSchedule, stage: int, nbytes: tuple[int, int], what: str) -> Counts:
+def _moved(messages: ScheduleMessages, stage: int, nbytes: tuple[int, int], what: str) -> Counts:
     """Bytes of the messages for which there is such a step in each gap, and behind the last."""
-    forward, backward = schedule.shared.moved(stage, what)
+    forward, backward = messages.moved(stage, what)
     return np.asarray(nbytes[0] * forward + nbytes[1] * backward)
 
 

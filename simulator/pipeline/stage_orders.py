@@ -9,62 +9,68 @@ from functools import cached_property
 import numpy as np
 
 from simulator.engine.columns import Sorts
-from simulator.pipeline.schedule_sim import SlotSchedule
-from simulator.pipeline.slot_ops import SlotOps, StageKind, kind_of
+from simulator.pipeline.schedule_messages import ScheduleMessages, messages_of
+from simulator.pipeline.slot_ops import Parts, SlotOps, StageKind, kind_of
 from simulator.pipeline.slot_pairs import parts_in_pairs
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from topologies.session import session_cached
 from workload.gpt import GPT
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import OPPOSED, V_SHAPED, Slot
-from workload.pipeline.stages import like_stages, stage_slots
+from workload.pipeline.message_order import order_of_messages
+from workload.pipeline.order import Order
+from workload.pipeline.schedule import V_SHAPED
+from workload.pipeline.stages import like_stages, shape_of
 from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
 
 @dataclass(frozen=True)
 class StageOrders:
-    """The stages' orders of slots, for `plan` shortened to the micro-batches of `small`."""
+    """The stages' orders of slots."""
 
     gpt: GPT
     plan: Plan
-    small: Plan
     forms: Forms
     habits: Habits = NO_HABITS
 
     @cached_property
-    def orders(self) -> list[tuple[Slot, ...]]:
+    def messages(self) -> ScheduleMessages:
+        """The messages between the slots of all stages."""
+        return messages_of(shape_of(self.plan), order_of_messages(self.habits.messages, self.plan))
+
+    @property
+    def orders(self) -> Sequence[Order]:
         """Each stage's slots."""
-        return [stage_slots(self.small, stage) for stage in range(self.small.pp)]
+        return self.messages.orders
 
     @cached_property
     def kinds(self) -> list[StageKind]:
         """Each stage's kind."""
-        return [self.kind(stage) for stage in range(self.small.pp)]
+        return [self.kind(stage) for stage in range(self.plan.pp)]
 
     def kind(self, stage: int) -> StageKind:
         """One stage's kind, that of the first like it."""
         first = self.firsts[stage]
         if first not in self._kinds:
             how = self.orders[first], self.forms, self.habits
-            self._kinds[first] = kind_of(self.gpt, self.small, first, *how)
+            self._kinds[first] = kind_of(self.gpt, self.plan, first, *how)
         return self._kinds[first]
 
     @cached_property
     def firsts(self) -> list[int]:
         """For each stage the first that is like it."""
-        return like_stages(self.gpt, self.small)
+        return like_stages(self.gpt, self.plan)
 
     @cached_property
     def _kinds(self) -> dict[int, StageKind]:
         return {}
 
     @cached_property
-    def parts(self) -> list[list[SlotOps]]:
-        """What stands for each slot of each stage; a pair's stands at its first slot."""
-        alone = [self._alone(stage) for stage in range(self.small.pp)]
-        return parts_in_pairs(alone, self.orders, self.small) if self.small.in_pairs else alone
+    def parts(self) -> list[Parts]:
+        """What stands for the slots of each stage; a pair's stands at its first slot."""
+        alone = [self._alone(stage) for stage in range(self.plan.pp)]
+        return parts_in_pairs(alone, self.orders, self.plan) if self.plan.in_pairs else alone
 
     def canonical(self, part: SlotOps) -> SlotOps:
         """The first of all parts, of whichever stages, whose ops are the same ones."""
@@ -94,27 +100,12 @@ class StageOrders:
     def _sort_numbers(self) -> dict[tuple[object, ...], int]:
         return {}
 
-    def parts_of(self, stage: int) -> list[SlotOps]:
+    def parts_of(self, stage: int) -> Parts:
         """The same for one stage, without the others where they do not matter."""
-        return self.parts[stage] if self.small.in_pairs else self._alone(stage)
+        return self.parts[stage] if self.plan.in_pairs else self._alone(stage)
 
-    def _alone(self, stage: int) -> list[SlotOps]:
+    def _alone(self, stage: int) -> Parts:
         return self.kind(stage).parts_of(self.orders[stage])
-
-    def timed(
-        self, ticks: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], messages: str
-    ) -> SlotSchedule:
-        """The schedule, given for how long each stage's slots and links are busy, and the order of
-        messages by its name."""
-        return SlotSchedule(
-            orders=self.orders,
-            ticks=ticks,
-            links=links,
-            messages=messages,
-            micro_batches=self.small.passes * self.small.micro_batches,
-            in_v=self.plan.schedule in OPPOSED,
-            paired=self.plan.in_pairs,
-        )
 
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""
@@ -124,15 +115,11 @@ class StageOrders:
         return classes_of(programs, fabric, contended=contended, also=links)
 
 
-def stage_orders_of(
-    gpt: GPT, plan: Plan, small: Plan, forms: Forms, habits: Habits = NO_HABITS
-) -> StageOrders:
+def stage_orders_of(gpt: GPT, plan: Plan, forms: Forms, habits: Habits = NO_HABITS) -> StageOrders:
     """The stages' orders, which a session keeps where matmuls have their plain forms."""
-    if forms:
-        return StageOrders(gpt, plan, small, forms, habits)
-    return _kept(gpt, plan, small, habits)
+    return StageOrders(gpt, plan, forms, habits) if forms else _kept(gpt, plan, habits)
 
 
 @session_cached(16)
-def _kept(gpt: GPT, plan: Plan, small: Plan, habits: Habits) -> StageOrders:
-    return StageOrders(gpt, plan, small, PLAIN, habits)
+def _kept(gpt: GPT, plan: Plan, habits: Habits) -> StageOrders:
+    return StageOrders(gpt, plan, PLAIN, habits)

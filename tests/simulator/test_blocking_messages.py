@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.attribution.critical_path import simulated_step
+from simulator.attribution.critical_path import simulated_step, ticks_by_cause
+from simulator.attribution.pipeline_path import MESSAGES, pipeline_causes
 from simulator.engine.stream_graph import PIPE
 from simulator.noise.all_ranks import all_ranks
 from simulator.noise.noise import Draw
 from simulator.pipeline import simulate_pipeline
 from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
-from simulator.pipeline.slot_path import SlotPath, path_parts
+from simulator.pipeline.schedule_sim import schedule_of as of_orders
+from simulator.pipeline.slot_path import SlotPath
 from simulator.search import SearchProblem
 from simulator.search.baselines import every_plan
 from simulator.search.space import spaces_of
@@ -28,7 +30,6 @@ from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.op import COMPUTE
-from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import Habits
 from workload.pipeline.message_order import AWAITED, DEEPSPEED
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
@@ -42,11 +43,11 @@ def schedule_of(stages: int, micro_batches: int, messages: str = DEEPSPEED) -> S
     """Forward 10, backward 20, a message 1."""
     orders = [slots("1f1b", stage, stages, micro_batches) for stage in range(stages)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    return SlotSchedule(orders, ticks, [(1, 1)] * stages, messages, micro_batches)
+    return of_orders(orders, ticks, [(1, 1)] * stages, messages, micro_batches)
 
 
 def shown(schedule: SlotSchedule, times: SlotTimes, stage: int) -> list[str]:
-    rows = zip(schedule.orders[stage], times.start, times.end, strict=True)
+    rows = zip(schedule.orders[stage], times.start.tolist(), times.end.tolist(), strict=True)
     return [f"{slot.work[0]}{slot.micro_batch} {start}-{end}" for slot, start, end in rows]
 
 
@@ -54,14 +55,15 @@ def test_two_stages_exchange_a_gradient_and_an_activation_between_their_passes()
     """As the second stage ends a backward pass, both have the gradient for 1 and then the next
     activation for 1: the first one's second pass, over at 21, is sent from 42 on."""
     schedule = schedule_of(2, 3)
-    first, second = simulate_schedule(schedule)
+    times = simulate_schedule(schedule)
+    first, second = times.stages
     assert shown(schedule, second, 1) == [
         *("f0 11-21", "b0 21-41", "f1 43-53", "b1 53-73", "f2 75-85", "b2 85-105")
     ]
     assert shown(schedule, first, 0) == [
         *("f0 0-10", "f1 11-21", "b0 43-63", "f2 63-73", "b1 75-95", "b2 106-126")
     ]
-    stretches = list(SlotPath(schedule, [first, second]).back_from(0, 5))
+    stretches = list(SlotPath(schedule, times).back_from(0, 5))
     assert [(what, stage, length) for what, stage, _, length in stretches[:6]] == [
         *((PIPE, 0, 1), ("slot", 1, 20), ("slot", 1, 10), (PIPE, 1, 1), (PIPE, 1, 1)),
         ("slot", 1, 20),
@@ -77,7 +79,7 @@ def test_a_round_takes_a_pass_each_way_and_every_message_of_a_stage(
     as a receive is posted long before."""
     for order, more in ((DEEPSPEED, messages), (AWAITED, messages // 2)):
         schedule = schedule_of(stages, 16, order)
-        ends = simulate_schedule(schedule)[0].end
+        ends = simulate_schedule(schedule).stages[0].end.tolist()
         back = [
             end
             for slot, end in zip(schedule.orders[0], ends, strict=True)
@@ -91,15 +93,16 @@ def test_a_round_takes_a_pass_each_way_and_every_message_of_a_stage(
 def test_no_pass_comes_sooner_where_messages_block(
     stages: int, count: int, data: st.DataObject
 ) -> None:
-    free = schedule_of(stages, count, AWAITED)
+    orders = [slots("1f1b", stage, stages, count) for stage in range(stages)]
     number = st.integers(0, 50)
-    ticks = [[data.draw(number) for _ in row] for row in free.ticks]
+    ticks = [[data.draw(number) for _ in order] for order in orders]
     links = [(data.draw(number), data.draw(number)) for _ in range(stages)]
-    free = replace(free, ticks=ticks, links=links)
-    for early, late in zip(
-        simulate_schedule(free), simulate_schedule(replace(free, messages=DEEPSPEED)), strict=True
-    ):
-        assert all(one <= other for one, other in zip(early.start, late.start, strict=True))
+    free, blocking = (
+        simulate_schedule(of_orders(orders, ticks, links, messages, count)).stages
+        for messages in (AWAITED, DEEPSPEED)
+    )
+    for early, late in zip(free, blocking, strict=True):
+        assert (early.start <= late.start).all()
 
 
 def test_messages_stand_among_the_passes_in_deepspeeds_order() -> None:
@@ -149,13 +152,12 @@ def test_both_walks_of_the_path_fill_the_step_and_every_rank_agrees(
     fabric = SmallFabric(bytes_per_s=1e7, devices_per_node=64, axes_share=False)
     plan = plan_of(count, dp=2, pp=stages, overlap=())
     step = sum(simulate_pipeline(gpt, plan, costs, fabric, habits=BLOCKING).parts_ticks.values())
-    parts = path_parts(gpt, plan, costs, fabric, PLAIN, BLOCKING)
-    assert (sum(parts.values()), min(parts.values()) >= 0) == (step, True)
+    causes = pipeline_causes(gpt, plan, costs, fabric, habits=BLOCKING)
+    assert sum(causes.values()) == step
     programs = [lower(gpt, plan, stage, habits=BLOCKING) for stage in range(stages)]
     path = simulated_step(programs, costs, fabric).path()
-    assert sum(piece.ticks for piece in path) == step
-    messages = sum(piece.ticks for piece in path if piece.op.is_message)
-    assert 0 < messages <= parts[PIPE]
+    assert ticks_by_cause(path) == causes
+    assert causes[MESSAGES] > 0
     ranks = all_ranks(gpt, plan, costs, fabric, habits=BLOCKING)
     played = ranks.play(Draw(0, (0,)))
     assert played.ticks.tolist() == [step]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -14,19 +14,44 @@ from hypothesis import strategies as st
 from simulator.costs.kernel_launch import launch_bound
 from simulator.engine import core
 from simulator.engine.columns import Sorts, changes_of, columns_of, flow_of, make_columns
+from simulator.engine.engines import MOST_TICKS
 from simulator.engine.interference import interference_of
 from simulator.engine.simulate import as_issued
 from simulator.engine.stream_graph import StreamGraph, graph_among, graph_of
 from simulator.engine.whole_program import lowered_again, whole_program
+from simulator.pipeline.schedule_sim import (
+    ScheduleTimes,
+    SlotSchedule,
+    _ScheduleRun,
+    schedule_of,
+    simulate_schedule,
+)
 from tests.simulator.drawn_steps import drawn_steps
 from tests.simulator.worlds import by_hand, compute
+from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.op import COMPUTE, NONE, Op
+from workload.pipeline.message_order import (
+    AHEAD,
+    AWAITED,
+    DEEPSPEED,
+    INTERLEAVED,
+    MEGATRON,
+    OVERLAPPED,
+)
+from workload.pipeline.schedule import OPPOSED, slots
 from workload.program import Program
 
 needs_compiled = pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
 STREAMS = (COMPUTE, "tp", "z", "dp", "send.forward")
 NAMES = tuple("abcdef")
+# Schedules, the chunks of a stage, and the orders in which messages go there.
+PIPELINES = (
+    ("1f1b", 1, (AHEAD, AWAITED, DEEPSPEED, MEGATRON)),
+    *(("1f1b", chunks, (AHEAD, AWAITED, INTERLEAVED, OVERLAPPED)) for chunks in (2, 3)),
+    *((schedule, 1, (AHEAD, AWAITED)) for schedule in ("gpipe", "zb-h1")),
+    *((schedule, 2, (AHEAD, AWAITED)) for schedule in ("zb-v", "dualpipe-v")),
+)
 
 
 def drawn_programs(seed: int, count: int) -> Iterator[Program]:
@@ -160,3 +185,56 @@ def test_buffers_that_nobody_writes_or_needs_are_said_so() -> None:
     columns = make_columns([compute("one", "a", "b")], {"a": 0, "b": 0, "c": 0})
     assert columns.flow.born.tolist() == [NONE, 0, NONE]
     assert columns.flow.gone.tolist() == [0, 0, NONE]
+
+
+@st.composite
+def drawn_schedules(draw: st.DrawFn) -> SlotSchedule:
+    """Schedules of which each slot and each link takes any time, of as many micro-batches as they
+    run: chunks in turns want multiples of the stages, but in the orders of Megatron, and DualPipeV
+    two for each stage."""
+    (name, chunks, orders), stages = draw(st.sampled_from(PIPELINES)), draw(st.integers(2, 5))
+    how, count = draw(st.sampled_from(orders)), draw(st.integers(1, 12))
+    if chunks > 1 and name not in OPPOSED:
+        count = stages + count if how in (INTERLEAVED, OVERLAPPED) else stages * (1 + count % 3)
+    count += 2 * stages if name == "dualpipe-v" else 0
+    chance = np.random.default_rng(draw(st.integers(0, 2**32)))
+    most = draw(st.sampled_from((1, 50, 2**40)))
+    every = [slots(name, stage, stages, count, chunks) for stage in range(stages)]
+    ticks = [chance.integers(0, most, len(order), endpoint=True).tolist() for order in every]
+    links = [tuple(row) for row in chance.integers(0, most, (stages, 2), endpoint=True).tolist()]
+    return schedule_of(every, ticks, links, how, count, in_v=name in OPPOSED)
+
+
+def twin(schedule: SlotSchedule) -> ScheduleTimes:
+    return _ScheduleRun(schedule).run()
+
+
+@needs_compiled
+@settings(deadline=None)
+@given(drawn_schedules())
+def test_slots_and_messages_of_any_schedule_are_over_as_in_python(schedule: SlotSchedule) -> None:
+    found, expected = simulate_schedule(schedule), twin(schedule)
+    for own, other in zip(found.stages, expected.stages, strict=True):
+        assert own.start.tolist() == other.start.tolist()
+        assert own.end.tolist() == other.end.tolist()
+        assert own.over == other.over
+    assert found.over.tolist() == expected.over.tolist()
+
+
+@pytest.mark.parametrize("simulate", [pytest.param(simulate_schedule, marks=needs_compiled), twin])
+@pytest.mark.parametrize("long", ["slot", "message"])
+def test_a_schedule_that_63_bits_do_not_hold_is_refused(
+    long: str, simulate: Callable[[SlotSchedule], ScheduleTimes]
+) -> None:
+    """Two stages, a micro-batch: four slots and two messages, one behind the other, of a tick each
+    but for a long one."""
+
+    def lasting(total: int) -> SlotSchedule:
+        slot, message = (total - 5 if long == each else 1 for each in ("slot", "message"))
+        orders = [slots("1f1b", stage, 2, 1) for stage in range(2)]
+        return schedule_of(orders, [[1, 1], [slot, 1]], [(message, 1), (0, 0)], AHEAD, 1)
+
+    assert simulate(lasting(MOST_TICKS)).stages[0].over == MOST_TICKS
+    for total in (MOST_TICKS + 1, MOST_TICKS + 5):
+        with pytest.raises(PlanCannotRunError, match="106 days"):
+            simulate(lasting(total))

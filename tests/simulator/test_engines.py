@@ -113,8 +113,8 @@ def task_of(**floors: int) -> tuple[list[RankTask], Program]:
     """Two ops, which start no sooner than given."""
     program = by_hand("tp=1", compute("one", writes="a"), compute("two", writes="b"))
     (task,) = rank_tasks([program], classes_of([program], SmallFabric()))
-    names = [op.name for op in program.ops]
-    return [replace(task, floors={names.index(name): t for name, t in floors.items()})], program
+    own = np.array([floors.get(op.name, 0) for op in program.ops], dtype=np.int64)
+    return [replace(task, floors=own)], program
 
 
 @pytest.mark.parametrize("engine", [pytest.param(COMPILED, marks=needs_compiled), SIMPY])

@@ -15,6 +15,7 @@ from topologies.machine_files import load_machine
 from workload.expert_loads.histogram import Histogram, RoutedGPT, routed
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 H100 = load_machine("dgx-h100")
@@ -24,9 +25,13 @@ EVEN = (2,) * 8
 PLANS = ("dp=4,ep=4,zero=1", "dp=2,ep=2,pp=2", "tp=2,dp=2,ep=4,etp=1,sp=true")
 
 
-def predicted(gpt: GPT, plan: str, *, fold: bool = True) -> Prediction:
-    batch = 4 * parse_plan(f"{plan},batch=64").dp
-    return predict(gpt, parse_plan(f"{plan},batch={batch},mbs=1"), H100, fold=fold)
+def plan_of(text: str) -> Plan:
+    batch = 4 * parse_plan(f"{text},batch=64").dp
+    return parse_plan(f"{text},batch={batch},mbs=1")
+
+
+def predicted(gpt: GPT, text: str) -> Prediction:
+    return predict(gpt, plan_of(text), H100)
 
 
 def with_counts(*layers: tuple[int, ...], gpt: GPT = WIDE) -> RoutedGPT:
@@ -59,7 +64,7 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
 
 
 @pytest.mark.parametrize(
-    ("counts", "plan"),
+    ("counts", "text"),
     [
         pytest.param((UNEVEN,) * 16, "dp=4,ep=4", marks=pytest.mark.slow),
         pytest.param((UNEVEN,) * 12 + (OTHER,) * 4, "dp=4,ep=4", marks=pytest.mark.slow),
@@ -69,14 +74,17 @@ def test_the_step_waits_for_the_busiest_rank_and_has_the_models_flops(plan: str)
     ],
 )
 def test_layers_that_differ_in_their_counts_alone_are_told_apart(
-    counts: tuple[tuple[int, ...], ...], plan: str
+    counts: tuple[tuple[int, ...], ...], text: str
 ) -> None:
-    """A step of few layers and micro-batches is that of all, to the tick and to the byte."""
-    gpt = with_counts(*counts, gpt=replace(WIDE, layers=16))
-    folded, whole = (predicted(gpt, plan, fold=fold) for fold in (True, False))
+    """A step of few layers and micro-batches is that of all, to the tick and to the byte; of two
+    stages, that of their ops."""
+    gpt, plan = with_counts(*counts, gpt=replace(WIDE, layers=16)), plan_of(text)
+    folded, whole = predict(gpt, plan, H100), predict(gpt, plan, H100, fold=False, timeline=True)
     assert folded.step_s == whole.step_s
     assert folded.memory == whole.memory
     assert folded.breakdown_s == whole.breakdown_s
+    assert whole.timeline is not None
+    assert whole.timeline.step_s == pytest.approx(folded.step_s, rel=1e-12)
 
 
 def test_of_layers_with_equal_counts_a_few_stand_for_all() -> None:

@@ -10,6 +10,8 @@ import pytest
 from simulator.costs.analytic import AnalyticCosts
 from simulator.costs.calibrated import CalibratedCosts
 from simulator.costs.matmul_tuning import fastest_forms, is_tuned
+from simulator.engine.simulate import simulate_timeline
+from simulator.engine.ticks import to_seconds
 from simulator.engine.whole_step import simulate_step
 from simulator.pipeline import simulate_pipeline
 from simulator.predict import forms_on, predict
@@ -128,15 +130,20 @@ def test_a_folded_step_with_transposes_equals_the_whole_step(overlap: str) -> No
 
 
 @pytest.mark.parametrize("schedule", [pytest.param("1f1b", marks=pytest.mark.slow), "zb-h1"])
-def test_a_folded_pipeline_with_transposes_equals_the_whole_one(schedule: str) -> None:
+def test_a_pipeline_with_transposes_equals_its_ops(schedule: str) -> None:
     plan = plan_of(f"pp=2,z=2,schedule={schedule},matmul_forms=tuned", 10)
     forms = swapped(SMALL, plan, {"TN": "NN", "NT": "NN"})
-    folded, whole, plain = (
-        simulate_pipeline(SMALL, plan, SmallCosts(), SmallFabric(), fold=fold, forms=chosen)
-        for fold, chosen in ((True, forms), (False, forms), (True, {}))
+    fabric = SmallFabric(axes_share=False)
+    tuned, plain = (
+        simulate_pipeline(SMALL, plan, SmallCosts(), fabric, forms=chosen) for chosen in (forms, {})
     )
-    assert replace(folded, micro_batches=whole.micro_batches) == whole
-    assert folded.parts_ticks["compute"] > plain.parts_ticks["compute"]
+    programs = [lower(SMALL, plan, stage, forms=forms) for stage in range(plan.pp)]
+    spans = simulate_timeline(programs, SmallCosts(), fabric).spans
+    lasts = to_seconds(sum(tuned.parts_ticks.values()))
+    assert lasts == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
+    assert tuned.memory.total_bytes == max(program.peak.total_bytes for program in programs)
+    assert tuned.ops in [len(program.ops) for program in programs]
+    assert tuned.parts_ticks["compute"] > plain.parts_ticks["compute"]
 
 
 def test_stages_and_interleaving_do_not_change_the_choice() -> None:

@@ -10,8 +10,8 @@ from simulator.engine.columns import Lists
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.whole_program import lowered_again, table_of, whole_program
 from simulator.engine.whole_step import simulate_step
-from simulator.pipeline import simulate_pipeline
 from simulator.result import StepResult
+from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import SmallCosts, SmallFabric
 from topologies.session import Session
 from workload.gpt import GPT, find_model
@@ -91,9 +91,8 @@ def test_the_program_of_all_layers_is_the_one_that_is_lowered_whole(name: str, n
 def both(gpt: GPT, plan: Plan) -> list[StepResult]:
     """A step with what repeats left out, and without."""
     fabric, costs = SmallFabric(bytes_per_s=3e7, compute_share=0.2), SmallCosts(issue_s=1.1e-5)
-    simulate = simulate_pipeline if plan.pp > 1 else simulate_step
     with Session():
-        return [simulate(gpt, plan, costs, fabric, fold=fold) for fold in (True, False)]
+        return [simulate_step(gpt, plan, costs, fabric, fold=fold) for fold in (True, False)]
 
 
 @pytest.mark.parametrize(("name", "number"), [QUICK[2], *REST])
@@ -106,14 +105,12 @@ def test_a_step_of_layers_of_several_kinds_is_the_whole_one_to_the_tick(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_stages_that_hold_unlike_layers_are_simulated_as_all_micro_batches_are(name: str) -> None:
+def test_stages_that_hold_unlike_layers_equal_their_ops(name: str) -> None:
     gpt = MODELS[name]
     stages = f"stage_layers={gpt.layers - 25}+11+14"
     experts = ",ep=2" if gpt.experts else ""
     plan = parse_plan(f"pp=3,dp=2{experts},recompute=full:4,{stages},batch=120,mbs=1,overlap=all")
-    few, whole = both(gpt, plan)
-    assert few.micro_batches < whole.micro_batches
-    assert replace(few, micro_batches=whole.micro_batches) == whole
+    assert_slots_equal_ops(gpt, plan, 3e7, compute_share=0.2)
 
 
 def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None:

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.attribution.pipeline_path import pipeline_causes
 from simulator.engine.whole_step import simulate_step
 from simulator.pipeline import simulate_pipeline
-from simulator.pipeline.slot_path import path_parts
 from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import SmallCosts, SmallFabric
 from tests.workload.test_experts import TWO
 from workload.lowering import lower
-from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -69,7 +68,7 @@ def test_what_is_hidden_is_saved_and_the_path_is_as_long_as_the_step(words: str)
         plan = plan_of(f"{words},overlap={overlap}", 8)
         step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
         found[overlap] = sum(step.parts_ticks.values())
-        path = path_parts(gpt, plan, SmallCosts(), fabric, PLAIN)
+        path = pipeline_causes(gpt, plan, SmallCosts(), fabric)
         assert sum(path.values()) == found[overlap]
     assert found["a2a"] < 0.97 * found["none"]
 

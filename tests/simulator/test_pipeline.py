@@ -172,7 +172,7 @@ def test_sums_of_gradients_take_from_the_compute_of_the_slots_that_follow() -> N
 def test_a_message_takes_as_long_as_on_the_slowest_link_between_two_stages() -> None:
     """Ranks 0 and 2 lie in one node, 1 and 3 in two; each node of a link adds a microsecond."""
     plan = plan_of(2, pp=2, dp=2)
-    lines = StageOrders(TINY, plan, plan, PLAIN)
+    lines = StageOrders(TINY, plan, PLAIN)
     for node_of, microseconds in (((0, 1, 0, 2), 2), ((0, 1, 0, 1), 1), ((0, 1, 2, 3), 2)):
         fabric = SmallFabric(bytes_per_s=1e18, launch_s=1e-6, node_of=node_of)
         stages = PipelineRun(lines, SmallCosts(), lines.network(fabric, ()))

@@ -6,18 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.attribution.critical_path import simulated_step, ticks_by_cause
+from simulator.attribution.pipeline_path import pipeline_causes
 from simulator.costs.analytic import compute_costs
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.ticks import to_ticks
-from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
-from simulator.pipeline.slot_path import SlotPath, path_parts
+from simulator.pipeline.schedule_sim import schedule_of, simulate_schedule
+from simulator.pipeline.slot_path import SlotPath
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
 from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import TINY
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
-from workload.passes.matmul_forms import PLAIN
+from workload.lowering import lower
 from workload.passes.stack import Habits
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
 from workload.plan import Plan
@@ -29,9 +31,9 @@ def test_the_path_of_two_stages_goes_over_and_back() -> None:
     one's last backward pass waits for it until 72."""
     orders = [slots("1f1b", stage, 2, 2, 1) for stage in range(2)]
     ticks = [[10 if slot.work == FORWARD else 20 for slot in order] for order in orders]
-    pp = SlotSchedule(orders, ticks, links=[(1, 1)] * 2, messages="ahead", micro_batches=2)
+    pp = schedule_of(orders, ticks, links=[(1, 1)] * 2, messages="ahead", micro_batches=2)
     times = simulate_schedule(pp)
-    assert times[0].start[-1] == 72
+    assert times.stages[0].start[-1] == 72
     stretches = list(SlotPath(pp, times).back_from(0, 3))
     shown = [(what, stage, length) for what, stage, _, length in stretches]
     second = [("slot", 1, length) for length in (20, 10, 20, 10)]
@@ -56,11 +58,13 @@ def test_the_path_is_as_long_as_the_step(text: str, overlap: str) -> None:
     plan = parse_plan(f"{text},mbs=1,overlap={overlap}", batch=32)
     fabric = MachineFabric(machine, plan.grid.ranks)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
-    parts = path_parts(gpt, plan, costs, fabric, PLAIN)
+    causes = pipeline_causes(gpt, plan, costs, fabric)
     prediction = predict(gpt, plan, machine)
-    assert sum(parts.values()) == to_ticks(prediction.step_s)
-    assert min(parts.values()) >= 0
-    assert parts["compute"] >= 0.9 * to_ticks(prediction.breakdown_s["compute"])
+    assert sum(causes.values()) == to_ticks(prediction.step_s)
+    assert min(causes.values()) >= 0
+    programs = [lower(gpt, plan, stage) for stage in range(plan.pp)]
+    path = simulated_step(programs, costs, fabric).path()
+    assert causes == ticks_by_cause(path)
 
 
 @pytest.mark.parametrize("directions", [(FORWARD,), (FORWARD, BACKWARD)])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import reject, settings
 from hypothesis import strategies as st
 
-from simulator.attribution.time_shares import PATH, STREAM, extrapolated, shares_of
+from simulator.attribution.time_shares import ALL, SLOTS, shares_of
 from simulator.explain.bottleneck_link import INSIDE, SORTS, limiting_link
 from simulator.explain.sensitivity import FACTOR, MachineParameter, elasticity, parameters
 from simulator.explain.what_if import neighbours, twice_as_good
@@ -207,10 +207,6 @@ def test_a_group_in_a_node_and_one_across_nodes_wait_on_different_links() -> Non
     assert limiting_link(FRONTIER, placed, plan.grid, "dp") == SORTS["node.nics.bandwidth"]
 
 
-def test_what_one_micro_batch_adds_is_added_for_each_of_the_rest() -> None:
-    assert extrapolated({"a": 5, "b": 1}, {"a": 7, "b": 1}, 10) == {"a": 25, "b": 1}  # type: ignore[dict-item, comparison-overlap]
-
-
 @pytest.mark.parametrize("plan", ["tp=2", "pp=2"])
 def test_shares_of_many_micro_batches_are_those_of_every_op(
     plan: str, monkeypatch: pytest.MonkeyPatch
@@ -226,15 +222,11 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
     monkeypatch.setattr(
         "simulator.attribution.time_shares.MOST_OPS", prediction.ops * parsed.pp - 1
     )
-    folded = shares_of(prediction, costs, fabric)
-    assert "extrapolated" not in whole.basis
-    assert "extrapolated" in folded.basis
-    assert folded.seconds == whole.seconds
-    monkeypatch.setattr("simulator.attribution.time_shares.MOST_OPS", 1)
-    assert shares_of(prediction, costs, fabric).along == (STREAM if parsed.pp == 1 else PATH)
-    assert sum(shares_of(prediction, costs, fabric).seconds.values()) == pytest.approx(
-        prediction.step_s
-    )
+    few = shares_of(prediction, costs, fabric)
+    assert whole.basis == ALL
+    few_micro_batches = "simulated with 7 micro-batches, extrapolated to 24"
+    assert few.basis == (SLOTS if parsed.pp > 1 else few_micro_batches)
+    assert few.seconds == whole.seconds
 
 
 @pytest.mark.slow

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
+from simulator.attribution.pipeline_path import pipeline_causes
 from simulator.pipeline import simulate_pipeline
-from simulator.pipeline.slot_path import path_parts
 from simulator.predict import predict
 from tests.simulator.test_pipeline import WORLDS, assert_slots_equal_ops
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from tests.workload.test_experts import TWO
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
-from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
@@ -63,7 +62,7 @@ def test_turns_hide_all_to_alls_and_the_path_is_as_long_as_the_step() -> None:
         plan = both_ways(8, pp=2, dp=2, ep=2, overlap=overlap)
         step = simulate_pipeline(gpt, plan, SmallCosts(), fabric)
         found[overlap] = sum(step.parts_ticks.values())
-        path = path_parts(gpt, plan, SmallCosts(), fabric, PLAIN)
+        path = pipeline_causes(gpt, plan, SmallCosts(), fabric)
         assert sum(path.values()) == found[overlap]
     assert found["a2a",] < 0.97 * found[()]
 

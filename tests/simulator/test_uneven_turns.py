@@ -82,7 +82,7 @@ def test_slots_equal_their_ops(count: int, overlap: tuple[str, ...]) -> None:
     assert_slots_equal_ops(gpt, plan, 1e7, habits=HABITS)
 
 
-def test_no_rounds_are_left_out_of_uneven_turns() -> None:
+def test_many_uneven_turns_equal_their_ops() -> None:
     plan = plan_of(45, pp=2, vpp=2, overlap=("pp",))
     assert_slots_equal_ops(replace(TINY, layers=4), plan, 1e7, habits=HABITS)
 

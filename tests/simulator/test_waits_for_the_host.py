@@ -10,13 +10,13 @@ import pytest
 from simulator.attribution.breakdown import breakdown
 from simulator.attribution.compute_ops import compute_ops
 from simulator.attribution.critical_path import OF_HOST, Cause, simulated_step, ticks_by_cause
+from simulator.attribution.pipeline_path import pipeline_causes
 from simulator.attribution.time_shares import shares_of
 from simulator.costs.analytic import compute_costs
 from simulator.engine.simulate import Prices, host_waits, rank_tasks, simulate_ops
 from simulator.engine.stream_graph import graph_of
 from simulator.engine.ticks import TICKS_PER_S, to_ticks
 from simulator.explain.why import why
-from simulator.pipeline.slot_path import path_parts
 from simulator.predict import Prediction, predict
 from simulator.ranks.classes import classes_of
 from simulator.ranks.fabric import fabric_of
@@ -28,8 +28,8 @@ from tests.simulator.worlds import GivenSeconds, SmallCosts, SmallFabric, by_han
 from topologies.machine_files import load_machine
 from topologies.placement import contiguous
 from workload.gpt import find_model
+from workload.kinds import Work
 from workload.op import Op
-from workload.passes.matmul_forms import PLAIN
 
 MACHINE = load_machine("dgx-h100")
 # One without a pipeline, and one whose micro-batches are many.
@@ -124,11 +124,12 @@ def test_a_path_that_is_walked_slot_by_slot_has_waits_for_the_host_of_their_own(
     for factor in (0, 1, 2):
         kernels = job.stack.with_hosts(factor).kernels(job.gpt, job.plan, MACHINE)
         costs = compute_costs(MACHINE, fabric.ranks_per_node, 8, kernels)
-        found.append(path_parts(job.gpt, job.plan, costs, fabric, PLAIN, kernels.habits))
+        found.append(pipeline_causes(job.gpt, job.plan, costs, fabric, habits=kernels.habits))
     none, usual, slow = found
-    assert none.get("host", 0) == 0 < usual["host"] < slow["host"] / 2
-    assert usual["compute"] == pytest.approx(none["compute"], rel=1e-3)
-    assert slow["compute"] == pytest.approx(none["compute"], rel=1e-3)
+    assert none.get(OF_HOST, 0) == 0 < usual[OF_HOST] < slow[OF_HOST] / 2
+    products = Cause("", Work.MATMULS.value)
+    assert usual[products] == pytest.approx(none[products], rel=1e-3)
+    assert slow[products] == pytest.approx(none[products], rel=1e-3)
 
 
 def test_a_host_twice_as_fast_is_among_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:

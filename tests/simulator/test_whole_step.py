@@ -27,7 +27,7 @@ from simulator.ranks.classes import classes_of
 from simulator.result import StepResult
 from tests.examples import few_and_many
 from tests.messages import names
-from tests.simulator.drawn_steps import BANDWIDTHS, drawn_steps
+from tests.simulator.drawn_steps import BANDWIDTHS, of_one_stage
 from tests.simulator.worlds import SmallCosts, SmallFabric, by_hand, plan_of, reduce
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -196,7 +196,7 @@ def test_forward_passes_before_all_backward_passes_do_not_repeat() -> None:
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 120))]
 )
 def test_drawn_steps_of_all_options_are_exact(seed: int) -> None:
-    assert next(drawn_steps(seed)).is_exact()
+    assert next(of_one_stage(seed)).is_exact()
 
 
 @pytest.mark.parametrize(

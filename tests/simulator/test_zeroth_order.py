@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.limits import check_slots
-from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from simulator.pipeline.schedule_sim import schedule_of, simulate_schedule
 from tests.messages import names
 from tests.simulator.drawn_steps import DrawnStep
 from tests.simulator.test_pipeline import assert_slots_equal_ops
@@ -22,14 +22,15 @@ def test_a_pipeline_of_two_passes_fills_and_drains_once() -> None:
     """4 stages, 2 x 6 micro-batches of 10 ticks each, in which a stage moves parameters for 3."""
     plan = parse_plan("pp=4,batch=6,mbs=1,optimizer=mezo")
     orders = [stage_slots(plan, stage) for stage in range(4)]
-    schedule = SlotSchedule(
+    schedule = schedule_of(
         orders=orders,
         ticks=[[3 if slot.work == PERTURB else 10 for slot in order] for order in orders],
         links=[(0, 0)] * 4,
         messages="ahead",
         micro_batches=12,
     )
-    assert max(times.end[-1] for times in simulate_schedule(schedule)) == 2 * 3 + (12 + 4 - 1) * 10
+    stages = simulate_schedule(schedule).stages
+    assert max(times.end[-1] for times in stages) == 2 * 3 + (12 + 4 - 1) * 10
 
 
 @pytest.mark.parametrize(

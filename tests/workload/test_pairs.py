@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from simulator.pipeline.schedule_sim import schedule_of, simulate_schedule
 from tests.messages import names
 from tests.workload.test_experts import TWO
 from tests.workload.test_passes import values_read
@@ -73,11 +73,11 @@ def test_a_pair_is_one_slot_of_the_schedule() -> None:
         for pair in pairs_of(order, stage, 2, in_v=False):
             ticks[stage][pair.start : pair.stop] = [2, 0]
     for messages in ("awaited", "ahead", "megatron-interleaved"):
-        schedule = SlotSchedule(orders, ticks, [(0, 0)] * 2, messages, 4, paired=True)
-        first, last = simulate_schedule(schedule)
+        schedule = schedule_of(orders, ticks, [(0, 0)] * 2, messages, 4, paired=True)
+        first, last = simulate_schedule(schedule).stages
         assert (first.over, last.over) == (22, 20)
-        assert first.start[:6] == [0, 1, 2, 3, 4, 6]
-        assert last.start[:5] == [1, 2, 3, 4, 6]
+        assert first.start[:6].tolist() == [0, 1, 2, 3, 4, 6]
+        assert last.start[:5].tolist() == [1, 2, 3, 4, 6]
 
 
 @pytest.mark.parametrize(

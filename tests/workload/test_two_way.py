@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from simulator.pipeline.schedule_sim import schedule_of, simulate_schedule
 from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
@@ -38,7 +38,7 @@ SECOND = (
 
 
 def orders(stages: int, half: int) -> list[tuple[Slot, ...]]:
-    return [slots("dualpipe", stage, stages, half) for stage in range(stages)]
+    return [slots("dualpipe", stage, stages, half).slots for stage in range(stages)]
 
 
 def text(stage: int) -> str:
@@ -148,8 +148,8 @@ def test_all_stages_hold_one_part_more_than_there_are_and_pause_as_long(stages: 
     activations of stages + 1 parts are those of the published table."""
     for half in (stages, 2 * stages + 1):
         ticks, links = [[1] * 6 * half] * stages, [(0, 0)] * stages
-        schedule = SlotSchedule(orders(stages, half), ticks, links, "ahead", half, in_v=True)
-        times = simulate_schedule(schedule)
+        schedule = schedule_of(orders(stages, half), ticks, links, "ahead", half, in_v=True)
+        times = simulate_schedule(schedule).stages
         near = [min(stage, stages - 1 - stage) for stage in range(stages)]
         assert [own.start[0] for own in times] == near
         assert {own.end[-1] for own in times} == {6 * half + stages // 2 - 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulator.pipeline.schedule_sim import SlotSchedule, simulate_schedule
+from simulator.pipeline.schedule_sim import schedule_of, simulate_schedule
 from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
@@ -75,11 +75,11 @@ def test_orders_are_those_of_pytorch(stages: int, schedule: str) -> None:
     for count in (first, first + 1, 2 * stages, 2 * stages + 3, 4 * stages):
         for stage in range(stages):
             expected = tuple(theirs(schedule, stage, stages, count))
-            assert slots(schedule, stage, stages, count, 2) == expected
+            assert slots(schedule, stage, stages, count, 2).slots == expected
 
 
 def orders_of(schedule: str, stages: int, count: int) -> list[tuple[Slot, ...]]:
-    return [slots(schedule, stage, stages, count, 2) for stage in range(stages)]
+    return [slots(schedule, stage, stages, count, 2).slots for stage in range(stages)]
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
@@ -94,7 +94,8 @@ def test_zb_v_pauses_nowhere_and_holds_as_much_as_1f1b(stages: int, turns: int) 
     for schedule, pause, more in (("zb-v", 0, 0), ("dualpipe-v", 1, 1)):
         orders = orders_of(schedule, stages, count)
         ticks, links = [[1] * len(order) for order in orders], [(0, 0)] * stages
-        times = simulate_schedule(SlotSchedule(orders, ticks, links, "ahead", count, in_v=True))
+        pp = schedule_of(orders, ticks, links, "ahead", count, in_v=True)
+        times = simulate_schedule(pp).stages
         assert [own.start[0] for own in times] == list(range(stages))
         idle = [own.end[-1] - own.start[0] - 6 * count for own in times]
         assert idle == [pause * (stages - 1 - stage) for stage in range(stages)]

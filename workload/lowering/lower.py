@@ -111,7 +111,11 @@ def emitted(
         own, copies = with_forms(own, b.buffers, forms)
         b.buffers |= copies
         ops += [*before, *own, *messages.after(number)]
-        slot_of |= {op.block: slot for op in own}
+        last = None
+        for op in own:
+            if op.block is not last:  # mostly it is, and a block is hashed slowly
+                last = op.block
+                slot_of[last] = slot
     return ops, slot_of
 
 

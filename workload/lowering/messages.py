@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.layers import sequence_parallel as rows
@@ -31,6 +33,7 @@ from workload.pipeline.message_order import (
     StageLine,
     order_of_messages,
 )
+from workload.pipeline.order import Order
 from workload.pipeline.schedule import BACKWARD, FORWARD, SILENT, Slot
 
 
@@ -43,18 +46,18 @@ class Messages:
         self._b = b
         self._scattered = habits.scatter_gather if rows.parts(b) == 1 < b.grid.tp else ()
         self._chunks = chunks
-        self._order = order
+        self._order = Order.of(order).slots
         self._how = order_of_messages(habits.messages, b.plan)
         line = StageLine(
-            order=order,
-            receives=[self._receives(slot) for slot in order],
-            sends=[self._sends(slot) for slot in order],
-            turned=[self._turned(slot) for slot in order],
+            order=Order.of(order),
+            receives=np.array([self._receives(slot) for slot in order], dtype=np.bool_),
+            sends=np.array([self._sends(slot) for slot in order], dtype=np.bool_),
+            turned=np.array([self._turned(slot) for slot in order], dtype=np.bool_),
             stage=b.stage,
             stages=b.plan.pp,
             paired=b.plan.in_pairs,
         )
-        self._gaps = line.gaps(self._how)
+        self._gaps = line.gaps(self._how).lists
 
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""

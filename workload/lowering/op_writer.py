@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from workload.gpt import GPT
 from workload.naming import op_name, op_prefix
@@ -21,6 +21,7 @@ from workload.op import (
     Op,
     Part,
 )
+from workload.op_attributes import Attributes
 from workload.pipeline.stages import places_of
 from workload.plan import Plan
 
@@ -114,33 +115,52 @@ class OpWriter:
     ) -> None:
         """Append a compute op; its memory traffic is that of its operands unless given. It works
         for its block's part and micro-batch unless others are given."""
+        operands = tuple(reads), tuple(writes)
         if nbytes < 0:
-            nbytes = sum(map(self.nbytes, (*reads, *writes)))
-        self._append(
-            label,
-            part,
-            micro_batch,
-            kind=kind,
-            reads=tuple(reads),
-            writes=tuple(writes),
-            nbytes=nbytes,
-            flops=flops,
-            replicas=replicas,
-            dtype=self.dtype,
-            attributes=attributes or NO_ATTRIBUTES,
-            purpose=purpose,
-        )
+            nbytes = sum(map(self.nbytes, operands[0] + operands[1]))
+        sizes = nbytes, flops, replicas, self.dtype
+        how = cast(Attributes, attributes) if attributes else NO_ATTRIBUTES
+        place = part, micro_batch
+        self._append(label, kind, operands, COMPUTE, (), sizes, how, purpose, place)
 
-    def _append(self, label: str, part: Part | None, micro_batch: int | None, **about: Any) -> None:
-        own = self.block
-        if micro_batch is None and part is None:
-            m, part, name = own.micro_batch, own.part, self.name(label)
+    def _append(
+        self,
+        label: str,
+        kind: str,
+        operands: tuple[tuple[str, ...], tuple[str, ...]],
+        stream: str,
+        axes: tuple[str, ...],
+        sizes: tuple[int, int, int, str],
+        attributes: Attributes,
+        purpose: str,
+        place: tuple[Part | None, int | None],
+    ) -> None:
+        """Append an op. `sizes` are its bytes, FLOPs and replicas, and its dtype; arguments have
+        no names on the way to `Op`, of which a program makes thousands."""
+        own, (part, m) = self.block, place
+        if part is None and m is None:
+            part, m, name = own.part, own.micro_batch, self.name(label)
         else:
-            m = own.micro_batch if micro_batch is None else micro_batch
+            m = own.micro_batch if m is None else m
             part = own.part if part is None else part
             name = op_name(m, part, label, recomputed=own.is_recomputed)
-        about |= {"micro_batch": m, "part": part, "label": label, "module": self.module}
-        self.ops.append(Op(name, block=own, **about))
+        nbytes, flops, replicas, dtype = sizes
+        self.ops.append(
+            Op(
+                *(name, kind, *operands, own, stream, axes),
+                nbytes,
+                flops,
+                replicas,
+                dtype,
+                attributes,
+                m,
+                part,
+                label,
+                purpose,
+                1,
+                self.module,
+            )
+        )
 
     def collective(
         self,
@@ -156,20 +176,10 @@ class OpWriter:
         """Append a blocking collective over the axes that have more than one rank, of the dtype of
         its payload: parts of another one are cast as they are copied to be gathered."""
         payload = write if kind == "all_gather" else read
-        self._append(
-            label,
-            part,
-            None,
-            kind=kind,
-            reads=tuple(read),
-            writes=tuple(write),
-            stream=COMPUTE,
-            axes=tuple(axis for axis in axes if self.grid.size(axis) > 1),
-            nbytes=sum(map(self.nbytes, payload)),
-            dtype=self.buffers[payload[0]].dtype,
-            attributes=how or NO_ATTRIBUTES,
-            purpose=purpose,
-        )
+        wide = tuple([axis for axis in axes if self.grid.size(axis) > 1])
+        sizes = sum(map(self.nbytes, payload)), 0, 1, self.buffers[payload[0]].dtype
+        operands, attributes = (tuple(read), tuple(write)), cast(Attributes, how or NO_ATTRIBUTES)
+        self._append(label, kind, operands, COMPUTE, wide, sizes, attributes, purpose, (part, None))
 
     def message(
         self,
@@ -189,19 +199,10 @@ class OpWriter:
         direction = ".".join([FORWARD if forward else BACKWARD, *way])
         moved = self.buffers[(reads or writes)[0]]
         link = (self.stage + min(peer, 0)) % self.grid.pp
-        operands = {"reads": tuple(reads), "writes": tuple(writes)}
-        self._append(
-            label,
-            None,
-            None,
-            kind=kind,
-            **operands,
-            stream=f"{kind}.{direction}",
-            axes=("pp",),
-            nbytes=moved.nbytes,
-            dtype=moved.dtype,
-            attributes={"tag": tag, "peer": peer, "link": link, **way},
-        )
+        operands, sizes = (tuple(reads), tuple(writes)), (moved.nbytes, 0, 1, moved.dtype)
+        how = cast(Attributes, {"tag": tag, "peer": peer, "link": link, **way})
+        stream, place = f"{kind}.{direction}", (None, None)
+        self._append(label, kind, operands, stream, ("pp",), sizes, how, "", place)
 
     def all_reduce(
         self, label: str, buffer: str, *axes: str, purpose: str = "", **how: Any

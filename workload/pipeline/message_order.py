@@ -34,22 +34,29 @@ where it sends first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from workload.errors import PlanCannotRunError
-from workload.pipeline.pairs import Pairs, pairs_of, units_of
+from workload.pipeline.order import CODE, Order
+from workload.pipeline.pairs import pairs_of, units_of
 from workload.pipeline.slot import BACKWARD, FORWARD, Slot
 from workload.pipeline.warm_up import warm_up
 from workload.plan import Plan
+from workload.sizes.arrays import Flags, Indices
 
-RECEIVE, ARRIVED, SEND, SENT = "receive", "arrived", "send", "sent"
+STEPS = RECEIVE, ARRIVED, SEND, SENT = ("receive", "arrived", "send", "sent")
+SENDS = STEPS.index(SEND)  # of those, the first that concerns a message that leaves
 AHEAD, AWAITED, DEEPSPEED, MEGATRON = "ahead", "awaited", "deepspeed", "megatron"
 INTERLEAVED, OVERLAPPED = "megatron-interleaved", "megatron-overlapped"
 HABITS = ("", DEEPSPEED, MEGATRON)  # of stacks
 NOTHING = -1  # the place of no slot
+Numbers = Any  # a number, or an array of them
 
 
 class MessageStep(NamedTuple):
@@ -70,7 +77,79 @@ class MessageStep(NamedTuple):
         return self.what in (RECEIVE, ARRIVED)
 
 
-Gaps = list[list[MessageStep]]
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """The steps in the gap before each slot of a stage, and in the one behind the last.
+
+    `what` and `place` have a step each, those of gap g from `offsets[g]` on, in their order; `what`
+    is a place in STEPS.
+    """
+
+    offsets: Indices
+    what: Indices
+    place: Indices
+
+    @property
+    def posts(self) -> Flags:
+        """Which steps post a message; the others await one."""
+        return np.isin(self.what, (STEPS.index(RECEIVE), STEPS.index(SEND)))
+
+    @property
+    def comes(self) -> Flags:
+        """Which steps concern a message that arrives here."""
+        return np.isin(self.what, (STEPS.index(RECEIVE), STEPS.index(ARRIVED)))
+
+    @property
+    def gap(self) -> Indices:
+        """The gap of each step."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+    @property
+    def lists(self) -> list[list[MessageStep]]:
+        """The steps of each gap."""
+        steps = zip(self.what.tolist(), self.place.tolist(), strict=True)
+        every = [MessageStep(STEPS[what], place) for what, place in steps]
+        return [every[first:last] for first, last in pairwise(self.offsets.tolist())]
+
+
+class _Steps:
+    """Steps on their way to be gaps: each with its gap, and its rank among those of the gap."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Indices, NDArray[np.float64], Indices, Indices]] = []
+
+    def add(self, what: str, gap: Numbers, rank: Numbers, place: Numbers) -> None:
+        """Add steps of one kind; each of the numbers may be one for all."""
+        shape = np.broadcast_shapes(*(np.shape(each) for each in (gap, rank, place)), (1,))
+        gaps, codes, places = (
+            np.broadcast_to(each, shape).astype(np.int64)
+            for each in (gap, STEPS.index(what), place)
+        )
+        self._parts.append((gaps, np.broadcast_to(rank, shape).astype(np.float64), codes, places))
+
+    def together(self, gap: Numbers, sent: Sequence[Numbers], received: Sequence[Numbers]) -> None:
+        """Add messages that are on their way together: all posted, then all awaited."""
+        rank = 0
+        for what, places in (
+            *((SEND, sent), (RECEIVE, received)),
+            *((SENT, sent), (ARRIVED, received)),
+        ):
+            for place in places:
+                self.add(what, gap, rank, place)
+                rank += 1
+
+    def gaps(self, line: StageLine, made: Indices | None) -> Gaps:
+        """The gaps of a line, with the steps of slots that do receive or send. Where `made` says
+        so, what comes is not what the slot at hand needs but what another one does."""
+        gap, rank, what, place = (np.concatenate(each) for each in zip(*self._parts, strict=True))
+        comes = what < SENDS
+        if made is not None:
+            place = np.where(comes, made[place], place)
+        there = np.where(comes, line.receives[place], line.sends[place]) & (place != NOTHING)
+        gap, rank, what, place = (each[there] for each in (gap, rank, what, place))
+        order = np.lexsort((rank, gap))
+        counts = np.bincount(gap, minlength=len(line.order) + 1)
+        return Gaps(np.concatenate([[0], np.cumsum(counts)]), what[order], place[order])
 
 
 @dataclass(frozen=True)
@@ -79,37 +158,37 @@ class StageLine:
     `turned` are the slots of chunks on their way back to the first stage, in a V. Where passes are
     `paired` a pair receives before its first op and sends behind its last."""
 
-    order: Sequence[Slot]
-    receives: Sequence[bool]
-    sends: Sequence[bool]
-    turned: Sequence[bool]
+    order: Order
+    receives: Flags
+    sends: Flags
+    turned: Flags
     stage: int
     stages: int
     paired: bool = False
 
     def gaps(self, how: str) -> Gaps:
         """The steps in the gap before each slot, and behind the last one."""
-        gaps = _ORDERS[how](self)
-        if how in (INTERLEAVED, OVERLAPPED):
-            gaps = _as_made(self, gaps)
-        return [
-            [step for step in gap if (self.receives if step.comes else self.sends)[step.place]]
-            for gap in gaps
-        ]
+        made = _made(self) if how in (INTERLEAVED, OVERLAPPED) else None
+        return _ORDERS[how](self).gaps(self, made)
 
     @property
     def warm_up(self) -> int:
         """How many forward passes stand before the pairs of passes in 1F1B."""
-        chunks = 1 + max(slot.chunk for slot in self.order)
+        chunks = 1 + int(self.order.chunk.max())
         count = len(self.order) // (2 * chunks)
         return warm_up(self.stage, self.stages, count, chunks, more=int(self.paired))
 
     @property
-    def units(self) -> list[range]:
-        """The places in their order, those of a pair together."""
-        in_v = any(self.turned)
-        pairs = pairs_of(self.order, self.stage, self.stages, in_v=in_v) if self.paired else Pairs()
-        return units_of(len(self.order), pairs)
+    def units(self) -> tuple[Indices, Indices]:
+        """The unit of each place, those of a pair together, and where each unit stops."""
+        count = len(self.order)
+        if not self.paired:
+            return np.arange(count), np.arange(1, count + 1)
+        in_v = bool(self.turned.any())
+        pairs = pairs_of(self.order.slots, self.stage, self.stages, in_v=in_v)
+        units = units_of(count, pairs)
+        lengths = [len(unit) for unit in units]
+        return np.repeat(np.arange(len(units)), lengths), np.cumsum(lengths)
 
 
 def order_of_messages(habit: str, plan: Plan) -> str:
@@ -151,176 +230,156 @@ def receives_first(before: Slot, slot: Slot, stages_behind: int) -> bool:
     return turns and before.micro_batch - slot.micro_batch == stages_behind
 
 
-def _ahead(line: StageLine) -> Gaps:
+def _ahead(line: StageLine) -> _Steps:
     return _posted_ahead(line, overlapped=True)
 
 
-def _awaited(line: StageLine) -> Gaps:
+def _awaited(line: StageLine) -> _Steps:
     return _posted_ahead(line, overlapped=False)
 
 
-def _posted_ahead(line: StageLine, *, overlapped: bool) -> Gaps:
-    gaps, last = _empty(line), len(line.order)
-    unfinished: list[MessageStep] = []
-    ways = [
-        (turned, slot.work != FORWARD) for turned, slot in zip(line.turned, line.order, strict=True)
-    ]
-    coming = {
-        way: iter([n for n in range(last) if line.receives[n] and ways[n] == way])
-        for way in sorted(set(ways))
-    }
-    for places in coming.values():
-        gaps[0] += _next_of(places)
-    for unit in line.units:
-        for place in filter(line.receives.__getitem__, unit):
-            gaps[unit.start] += [MessageStep(ARRIVED, place), *_next_of(coming[ways[place]])]
-        sent = list(filter(line.sends.__getitem__, unit))
-        gaps[unit.stop] += [*unfinished, *_steps(SEND, sent)]
-        unfinished = _steps(SENT, sent)
-        if not overlapped or unit.stop == last:
-            gaps[unit.stop] += unfinished
-            unfinished = []
-    return gaps
+# Ranks within a gap, of the unit that ends there and of the one that begins behind it.
+_FINISHED, _MADE, _NEEDED = 1, 2, 4
 
 
-def _next_of(places: Iterator[int]) -> list[MessageStep]:
-    return [MessageStep(RECEIVE, place) for place in islice(places, 1)]
+def _posted_ahead(line: StageLine, *, overlapped: bool) -> _Steps:
+    steps, count = _Steps(), len(line.order)
+    unit, stops = line.units
+    starts = np.concatenate([[0], stops[:-1]])
+    way = 2 * line.turned + (line.order.work != CODE[FORWARD])
+    receives = np.flatnonzero(line.receives)
+    for number, each in enumerate(np.unique(way).tolist()):
+        coming = receives[way[receives] == each]
+        steps.add(RECEIVE, 0, number / 8, coming[:1])
+        if len(coming):
+            # Within a unit of several slots they arrive in their order, each with the next posted.
+            rank = _NEEDED + 2 * (coming - starts[unit[coming]]) / (count + 1)
+            steps.add(ARRIVED, starts[unit[coming]], rank, coming)
+            steps.add(RECEIVE, starts[unit[coming[:-1]]], rank[:-1] + 1 / (count + 1), coming[1:])
+    sends = np.flatnonzero(line.sends)
+    own, place = unit[sends], (sends + 1) / (count + 1)
+    steps.add(SEND, stops[own], _MADE + place / 2, sends)
+    following = np.minimum(own + 1, len(stops) - 1)
+    at_once = (own == len(stops) - 1) | (not overlapped)
+    rank = np.where(at_once, _MADE + 1 / 2 + place / 2, _FINISHED + place)
+    steps.add(SENT, np.where(at_once, stops[own], stops[following]), rank, sends)
+    return steps
 
 
-def _one_by_one(line: StageLine) -> Gaps:
-    gaps, behind = _turns(line), line.stages - 1 - line.stage
-    for place, (before, slot) in enumerate(pairwise(line.order), 1):
-        if receives_first(before, slot, behind):
-            gaps[place] = [*_awaited_receives(place), *_awaited_sends(place - 1)]
-    return gaps
+def _one_by_one(line: StageLine) -> _Steps:
+    behind, work, m = line.stages - 1 - line.stage, line.order.work, line.order.micro_batch
+    turns = (work[:-1] == CODE[FORWARD]) & (work[1:] == CODE[BACKWARD])
+    first = turns & (m[:-1] - m[1:] == behind)  # `receives_first`
+    return _turns(line, np.concatenate([[0], np.where(first, -4, 0), [0]]))
 
 
-def _pairs(line: StageLine) -> Gaps:
-    gaps = _turns(line)
-    for place, (before, slot) in enumerate(pairwise(line.order), 1):
-        if before.work != slot.work:
-            gaps[place] = _together([place - 1], [place])
-    return gaps
+def _pairs(line: StageLine) -> _Steps:
+    """What a slot makes is sent, then what the next one needs received; together where the two are
+    passes of both directions."""
+    steps, count = _Steps(), len(line.order)
+    both = np.concatenate([[False], line.order.work[1:] != line.order.work[:-1], [False]])
+    place = np.arange(count + 1)
+    steps.add(SEND, place[1:], 0, place[:-1])
+    steps.add(SENT, place[1:], np.where(both, 2, 1)[1:], place[:-1])
+    steps.add(RECEIVE, place[:-1], np.where(both, 1, 2)[:-1], place[:-1])
+    steps.add(ARRIVED, place[:-1], 3, place[:-1])
+    return steps
 
 
-def _turns(line: StageLine) -> Gaps:
-    """What a slot makes is sent, then what the next one needs received."""
-    gaps, last = _empty(line), len(line.order)
-    for place in range(last + 1):
-        gaps[place] += _awaited_sends(place - 1) if place else []
-        gaps[place] += _awaited_receives(place) if place < last else []
-    return gaps
+def _turns(line: StageLine, rank: Indices) -> _Steps:
+    """What a slot makes is sent, then what the next one needs received, by gap of these ranks."""
+    steps, place = _Steps(), np.arange(len(line.order) + 1)
+    steps.add(SEND, place[1:], 0, place[:-1])
+    steps.add(SENT, place[1:], 1, place[:-1])
+    steps.add(RECEIVE, place[:-1], 2 + rank[:-1], place[:-1])
+    steps.add(ARRIVED, place[:-1], 3 + rank[:-1], place[:-1])
+    return steps
 
 
-def _interleaved(line: StageLine) -> Gaps:
-    gaps, ahead, pairs = _outside_pairs(line)
-    if pairs:
-        gaps[ahead] = _together([ahead - 1], [ahead, ahead + 1])
-    for first in pairs:
-        gaps[first + 1] = []
-        there = [first + 2, first + 3] if first + 2 in pairs else [first + 2]
-        gaps[first + 2] = _together([first, first + 1], there)
-    return gaps
+def _interleaved(line: StageLine) -> _Steps:
+    steps, ahead, firsts = _outside_pairs(line)
+    if len(firsts):
+        steps.together(ahead, [ahead - 1], [ahead, ahead + 1])
+        inner, last = firsts[:-1], firsts[-1]
+        steps.together(inner + 2, [inner, inner + 1], [inner + 2, inner + 3])
+        steps.together(last + 2, [last, last + 1], [last + 2])
+    return steps
 
 
-def _overlapped(line: StageLine) -> Gaps:
-    gaps, ahead, pairs = _outside_pairs(line)
-    if pairs:
-        gaps[ahead] = [
-            MessageStep(SEND, ahead - 1),
-            *_steps(RECEIVE, [ahead, ahead + 1]),
-            MessageStep(SENT, ahead - 1),
-            MessageStep(ARRIVED, ahead),
+def _overlapped(line: StageLine) -> _Steps:
+    steps, ahead, firsts = _outside_pairs(line)
+    if not len(firsts):
+        return steps
+    for rank, (what, place) in enumerate(
+        [
+            *((SEND, ahead - 1), (RECEIVE, ahead), (RECEIVE, ahead + 1)),
+            *((SENT, ahead - 1), (ARRIVED, ahead)),
         ]
-    for first in pairs:
-        more = first + 2 in pairs
-        gaps[first + 1] = [
-            MessageStep(SEND, first),
-            *_steps(RECEIVE, [first + 2] if more else []),
-            *_steps(SENT, [first - 1] if first > ahead else []),
-            MessageStep(ARRIVED, first + 1),
-        ]
-        gaps[first + 2] = [
-            MessageStep(SEND, first + 1),
-            MessageStep(RECEIVE, first + 3 if more else first + 2),
-            *_steps(SENT, [first] if more else [first, first + 1]),
-            MessageStep(ARRIVED, first + 2),
-        ]
-    return gaps
+    ):
+        steps.add(what, ahead, rank, place)
+    more, last = firsts[:-1], firsts[-1:]
+    steps.add(SEND, firsts + 1, 0, firsts)
+    steps.add(RECEIVE, more + 1, 1, more + 2)
+    steps.add(SENT, firsts[1:] + 1, 2, firsts[1:] - 1)
+    steps.add(ARRIVED, firsts + 1, 3, firsts + 1)
+    steps.add(SEND, firsts + 2, 0, firsts + 1)
+    steps.add(RECEIVE, more + 2, 1, more + 3)
+    steps.add(RECEIVE, last + 2, 1, last + 2)
+    steps.add(SENT, firsts + 2, 2, firsts)
+    steps.add(SENT, last + 2, 3, last + 1)
+    steps.add(ARRIVED, firsts + 2, 4, firsts + 2)
+    return steps
 
 
-def _outside_pairs(line: StageLine) -> tuple[Gaps, int, range]:
+def _outside_pairs(line: StageLine) -> tuple[_Steps, int, Indices]:
     """The steps of warm-up and end, the length of the warm-up, and the places of the forward passes
     of the pairs between. Behind a warm-up of all forward passes the first gradient is received once
     the last output has left."""
-    ahead, last = line.warm_up, len(line.order)
-    gaps = [_together([place - 1], [place]) for place in range(1, last)]
-    gaps = [_awaited_receives(0), *gaps, _awaited_sends(last - 1)]
-    if 2 * ahead == last:
-        gaps[ahead] = [*_awaited_sends(ahead - 1), *_awaited_receives(ahead)]
-    return gaps, ahead, range(ahead, last - ahead, 2)
+    steps, ahead, count = _Steps(), line.warm_up, len(line.order)
+    firsts = np.arange(ahead, count - ahead, 2)
+    inside = np.arange(ahead, count - ahead + 1) if len(firsts) else np.zeros(0, dtype=np.int64)
+    alone = [ahead] if 2 * ahead == count else []
+    outside = np.setdiff1d(np.arange(1, count), [*inside.tolist(), *alone])
+    steps.together(outside, [outside - 1], [outside])
+    for gap in alone:
+        steps.together(gap, [gap - 1], [])
+        steps.add(RECEIVE, gap, 4, gap)
+        steps.add(ARRIVED, gap, 5, gap)
+    steps.together(0, [], [0])
+    if not len(firsts) or count - ahead != count:
+        steps.together(count, [count - 1], [])
+    return steps, ahead, firsts
 
 
-def _as_made(line: StageLine, gaps: Gaps) -> Gaps:
-    """The steps with what the ring's two ends receive from each other in the place of what the
-    next pass needs: what the other end made as many passes before as there are stages. It is the
-    same where each chunk gets as many micro-batches in turn as there are stages; where it gets
-    more, a message waits here for its pass. Orders of a few sampled micro-batches stay as they are.
+def _made(line: StageLine) -> Indices | None:
+    """By place, the slot whose message the ring's two ends receive there from each other, in the
+    place of what the next pass needs: what the other end made as many passes before as there are
+    stages. It is the same where each chunk gets as many micro-batches in turn as there are stages;
+    where it gets more, a message waits here for its pass. None for orders of a few sampled
+    micro-batches, which stay as they are.
 
     Source: NVIDIA/Megatron-LM@d98e8a6, megatron/core/pipeline_parallel/schedules.py,
     forward_backward_pipelining_with_interleaving, recv_tensor_from_previous_stage.
     """
-    chunks = max(slot.chunk for slot in line.order) + 1
-    count = max(slot.micro_batch for slot in line.order) + 1
-    if len(line.order) < 2 * chunks * count:
-        return gaps
-    received = dict[int, int]()
+    order = line.order
+    chunks, count = int(order.chunk.max()) + 1, int(order.micro_batch.max()) + 1
+    if len(order) < 2 * chunks * count:
+        return None
+    made = np.arange(len(order) + 1)
     for work, end, step in ((FORWARD, 0, 1), (BACKWARD, line.stages - 1, -1)):
         if line.stage != end:
             continue
-        places = [at for at, slot in enumerate(line.order) if slot.work == work]
-        of = {(line.order[at].chunk, line.order[at].micro_batch): at for at in places}
-        for number, at in enumerate(places):
-            made = line.order[places[number - line.stages]] if number >= line.stages else None
-            own = made is not None and 0 <= made.chunk + step < chunks
-            received[at] = of[made.chunk + step, made.micro_batch] if own and made else NOTHING
-    return [
-        [
-            step._replace(place=place)
-            for step in gap
-            if (place := received.get(step.place, step.place) if step.comes else step.place)
-            != NOTHING
-        ]
-        for gap in gaps
-    ]
+        places = np.flatnonzero(order.is_of(work))
+        at = np.full((chunks + 2, count), NOTHING, dtype=np.int64)  # a row more at either end
+        at[order.chunk[places] + 1, order.micro_batch[places]] = places
+        at[[0, -1]] = NOTHING
+        before = places[: -line.stages]
+        made[places[: line.stages]] = NOTHING
+        made[places[line.stages :]] = at[order.chunk[before] + 1 + step, order.micro_batch[before]]
+    return made
 
 
-def _together(sent: Sequence[int], received: Sequence[int]) -> list[MessageStep]:
-    return [
-        *_steps(SEND, sent),
-        *_steps(RECEIVE, received),
-        *_steps(SENT, sent),
-        *_steps(ARRIVED, received),
-    ]
-
-
-def _awaited_sends(place: int) -> list[MessageStep]:
-    return _together([place], [])
-
-
-def _awaited_receives(place: int) -> list[MessageStep]:
-    return _together([], [place])
-
-
-def _steps(what: str, places: Sequence[int]) -> list[MessageStep]:
-    return [MessageStep(what, place) for place in places]
-
-
-def _empty(line: StageLine) -> Gaps:
-    return [[] for _ in range(len(line.order) + 1)]
-
-
-_ORDERS: dict[str, Callable[[StageLine], Gaps]] = {
+_ORDERS: dict[str, Callable[[StageLine], _Steps]] = {
     AHEAD: _ahead,
     AWAITED: _awaited,
     DEEPSPEED: _one_by_one,

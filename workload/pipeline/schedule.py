@@ -6,12 +6,16 @@ A schedule is a pure function from (stage, stages, micro-batches, chunks) to slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
 
 from workload.pipeline.in_flight import played
+from workload.pipeline.order import Order
 from workload.pipeline.slot import BACKWARD, FORWARD, INPUT, SILENT, WEIGHT, Slot
 from workload.pipeline.v_shape import dual_pipe, dual_pipe_v, zero_bubble_v
 from workload.pipeline.warm_up import in_turn, warm_up
+from workload.sizes.arrays import Indices
 
 __all__ = [
     "BACKWARD",
@@ -39,7 +43,7 @@ TURNS_LATE = (
 
 def slots(
     schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1, more: int = 0
-) -> tuple[Slot, ...]:
+) -> Order:
     """The slots of one stage in the order in which it runs them; chunks in turns warm up longer by
     so many `more`.
 
@@ -47,8 +51,8 @@ def slots(
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
     """
     if chunks > 1 and schedule not in OPPOSED:
-        return tuple(_interleaved(stage, stages, micro_batches, chunks, more))
-    return tuple(_SCHEDULES[schedule](stage, stages, micro_batches))
+        return _interleaved(stage, stages, micro_batches, chunks, more)
+    return Order.of(_SCHEDULES[schedule](stage, stages, micro_batches))
 
 
 def ways(schedule: str) -> int:
@@ -56,43 +60,42 @@ def ways(schedule: str) -> int:
     return 2 if schedule in TWO_WAY else 1
 
 
-def _gpipe(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+def _gpipe(stage: int, stages: int, micro_batches: int) -> Order:
     """All forward passes, then all backward passes. Source: Huang et al. (1811.06965)."""
-    for work in (FORWARD, BACKWARD):
-        for m in range(micro_batches):
-            yield Slot(work, 0, m)
+    m = np.arange(micro_batches)
+    return Order.by_place((FORWARD, m, 0 * m, m), (BACKWARD, m + micro_batches, 0 * m, m))
 
 
-def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
+def _one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Order:
     """A forward for each stage behind, then in turns. Source: Narayanan et al. (SC21), 2.2."""
     ahead = warm_up(stage, stages, micro_batches, 1)
-    yield from (Slot(FORWARD, 0, m) for m in range(ahead))
-    for m in range(micro_batches):
-        if m + ahead < micro_batches:
-            yield Slot(FORWARD, 0, m + ahead)
-        yield Slot(BACKWARD, 0, m)
+    m = np.arange(micro_batches)
+    return _in_turns(ahead, (0 * m, m), (0 * m, m))
 
 
-def _interleaved(stage: int, stages: int, count: int, chunks: int, more: int) -> Iterator[Slot]:
+def _interleaved(stage: int, stages: int, count: int, chunks: int, more: int) -> Order:
     """1F1B over virtual stages: each chunk in turn gets as many micro-batches as there are stages,
     or a few more (`in_turn`); in the last turn those that are left.
 
     Source: Narayanan et al. (SC21), section 2.2; the warm-up as in Megatron-LM's schedules.py.
     """
-    total, ahead = count * chunks, warm_up(stage, stages, count, chunks, more)
     each = in_turn(stages, count)
+    turn, within = np.divmod(np.arange(count * chunks), each * chunks)
+    chunk, m = np.divmod(within, np.minimum(each, count - turn * each))
+    m += turn * each
+    ahead = warm_up(stage, stages, count, chunks, more)
+    return _in_turns(ahead, (chunk, m), (chunks - 1 - chunk, m))
 
-    def place(number: int) -> tuple[int, int]:
-        turn, within = divmod(number, each * chunks)
-        chunk, m = divmod(within, min(each, count - turn * each))
-        return chunk, turn * each + m
 
-    for number in range(total + ahead):
-        if number < total:
-            yield Slot(FORWARD, *place(number))
-        if number >= ahead:
-            chunk, m = place(number - ahead)
-            yield Slot(BACKWARD, chunks - 1 - chunk, m)
+def _in_turns(
+    ahead: int, forward: tuple[Indices, Indices], backward: tuple[Indices, Indices]
+) -> Order:
+    """So many forward passes, then a forward and a backward pass in turns, then the backward passes
+    that are left, given the chunks and micro-batches of both."""
+    number = np.arange(len(forward[0]))
+    forwards = number + np.maximum(number - ahead, 0)
+    backwards = number + np.minimum(number + ahead + 1, len(number))
+    return Order.by_place((FORWARD, forwards, *forward), (BACKWARD, backwards, *backward))
 
 
 def _zero_bubble_h1(stage: int, stages: int, micro_batches: int) -> Iterator[Slot]:
@@ -130,7 +133,7 @@ def _zero_bubble(stage: int, stages: int, micro_batches: int, limit: int) -> Ite
     return iter(played(stages, micro_batches, limit)[stage])
 
 
-_SCHEDULES: dict[str, Callable[[int, int, int], Iterator[Slot]]] = {
+_SCHEDULES: dict[str, Callable[[int, int, int], Iterable[Slot]]] = {
     "gpipe": _gpipe,
     "1f1b": _one_forward_one_backward,
     "zb-h1": _zero_bubble_h1,

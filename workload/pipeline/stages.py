@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
 
 from workload.errors import PlanCannotRunError
 from workload.expert_loads.histogram import counts_of
@@ -10,7 +12,8 @@ from workload.gpt import GPT
 from workload.models import mtp, windows
 from workload.op import EMBED, HEAD, Part, layer_part
 from workload.pipeline.chunk_places import ChunkPlaces
-from workload.pipeline.schedule import FORWARD, OPPOSED, TWO_WAY, Slot, slots, ways
+from workload.pipeline.order import CODE, Order
+from workload.pipeline.schedule import FORWARD, OPPOSED, TWO_WAY, slots, ways
 from workload.pipeline.slot import PERTURB
 from workload.plan import Plan
 
@@ -66,7 +69,26 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     return found
 
 
-def stage_slots(plan: Plan, stage: int) -> tuple[Slot, ...]:
+class Shape(NamedTuple):
+    """What the orders of slots of all stages follow from: the schedule by its name, the stages and
+    the chunks of each, the micro-batches and how often a step passes over them, and whether passes
+    are paired."""
+
+    schedule: str
+    stages: int
+    chunks: int
+    micro_batches: int
+    passes: int
+    paired: bool
+
+
+def shape_of(plan: Plan) -> Shape:
+    """What a plan's orders follow from."""
+    passes = plan.passes
+    return Shape(plan.schedule, plan.pp, plan.vpp, plan.micro_batches, passes, plan.in_pairs)
+
+
+def stage_slots(plan: Plan, stage: int) -> Order:
     """The slots of a stage of the plan, in the order in which it runs them.
 
     Without backward passes they are the forward slots of each pass over the batch, behind one in
@@ -76,17 +98,21 @@ def stage_slots(plan: Plan, stage: int) -> tuple[Slot, ...]:
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in stage_slots(mezo, 0)]
     ['p0', 'f0', 'f1', 'p2', 'f2', 'f3']
     """
-    count, chunks = plan.micro_batches, plan.vpp
-    order = slots(plan.schedule, stage, plan.pp, count, chunks, more=int(plan.in_pairs))
-    if plan.passes == 1:
+    return order_of(shape_of(plan), stage)
+
+
+def order_of(shape: Shape, stage: int) -> Order:
+    """The slots of a stage of such a plan."""
+    count, about = shape.micro_batches, (shape.micro_batches, shape.chunks)
+    order = slots(shape.schedule, stage, shape.stages, *about, more=int(shape.paired))
+    if shape.passes == 1:
         return order
-    forward = [slot for slot in order if slot.work == FORWARD]
-    found: list[Slot] = []
-    for number in range(plan.passes):
-        first = number * plan.micro_batches
-        found.append(Slot(PERTURB, 0, first))
-        found += [replace(slot, micro_batch=first + slot.micro_batch) for slot in forward]
-    return tuple(found)
+    forward = order.some(order.is_of(FORWARD))
+    first = np.arange(shape.passes)[:, None] * count
+    passes = np.concatenate([first, first + forward.micro_batch], axis=1)
+    work, chunk = np.full_like(passes, CODE[FORWARD]), np.zeros_like(passes)
+    work[:, 0], chunk[:, 1:] = CODE[PERTURB], forward.chunk
+    return Order(work.ravel(), chunk.ravel(), passes.ravel())
 
 
 def samples(plan: Plan) -> list[int]:

@@ -13,7 +13,6 @@ from operator import add, le, sub
 
 import numpy as np
 
-from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.asked.exchanges import IN_TURNS
 from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
@@ -39,7 +38,6 @@ from workload.op import (
 from workload.pipeline.pairs import Pairs, pairs_of
 from workload.pipeline.schedule import V_SHAPED, Slot, slots
 from workload.pipeline.slot import INPUT
-from workload.plan import Plan
 from workload.sizes.arrays import Bytes
 
 PLAYED = ("zb-1p", "zb-2p")  # whose stages wait for what others have done
@@ -147,8 +145,8 @@ def moments(
     """Moments at which a stage with chunks of these of so many kinds of layers holds much.
 
     Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone; where
-    stages depend on others' progress, as many micro-batches as a step is simulated with, whose
-    memory is that of the whole; of GPipe the moment behind all of them. Of two passes of a V that
+    stages depend on others' progress, so many micro-batches that a start and an end have been and
+    rounds between recur; of GPipe the moment behind all of them. Of two passes of a V that
     run `in_turns`, the one saves while the other lets go, so what is held before and behind both is
     all that is known.
     """
@@ -158,8 +156,7 @@ def moments(
         return ((every, chunks[0][-1]),)
     few = min(micro_batches, ROUNDS * pp)
     if few < micro_batches and schedule in PLAYED and stage:
-        whole = Plan(pp=pp, schedule=schedule, batch=micro_batches, mbs=1)
-        few = folded_plan(whole).micro_batches
+        few = min(micro_batches, ROUNDS + 2 * (2 * pp + 1))  # a start, rounds that recur, an end
     order = slots(schedule, stage, pp, few, len(chunks))
     pairs = pairs_of(order, stage, pp, in_v=True) if in_turns else []
     return _undominated(_played(order, pairs, chunks, each))

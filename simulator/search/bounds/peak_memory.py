@@ -9,10 +9,9 @@ from itertools import product
 import numpy as np
 
 from simulator.engine.whole_step import step_bytes
-from simulator.pipeline.schedule_sim import SlotSchedule
+from simulator.pipeline.schedule_messages import ScheduleMessages, messages_of
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders
-from simulator.pipeline.steady_rounds import folded_plan
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.layer_kinds import KINDS, LAYER, has_kinds, kind_of, names_of
 from simulator.search.bounds.layouts import OWN, REST, Layouts, layout_of
@@ -24,7 +23,7 @@ from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, Part, l
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.stages import chunk_layers, places_of
+from workload.pipeline.stages import chunk_layers, places_of, shape_of
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
 
@@ -60,17 +59,15 @@ def stage_bytes(gpt: GPT, plan: Plan, habits: Habits, stage: int) -> int:
     return _bytes_of_stage(*_in_flight(gpt, plan, habits), stage)
 
 
-def _in_flight(gpt: GPT, plan: Plan, habits: Habits) -> tuple[StageOrders, SlotSchedule]:
-    """A plan's stages and the order of their slots, which no time changes."""
+def _in_flight(gpt: GPT, plan: Plan, habits: Habits) -> tuple[StageOrders, ScheduleMessages]:
+    """A plan's stages, and their messages in the order that they have in it."""
     stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
-    no_ticks = [[0] * len(order) for order in stage_orders.orders]
-    messages = order_of_messages(habits.messages, plan)
-    return stage_orders, stage_orders.timed(no_ticks, [(0, 0)] * plan.pp, messages)
+    return stage_orders, messages_of(shape_of(plan), order_of_messages(habits.messages, plan))
 
 
-def _bytes_of_stage(orders: StageOrders, pp: SlotSchedule, stage: int) -> int:
+def _bytes_of_stage(orders: StageOrders, messages: ScheduleMessages, stage: int) -> int:
     kind, parts = orders.kind(stage), orders.parts_of(stage)
-    return stage_peak(kind, parts, pp, stage, orders.plan.micro_batches).total_bytes
+    return stage_peak(kind, parts, messages, stage, orders.plan.micro_batches).total_bytes
 
 
 def _without_messages(plan: Plan) -> Plan:
@@ -81,7 +78,7 @@ def _without_messages(plan: Plan) -> Plan:
 
 @session_cached(2)
 def _stage_orders(gpt: GPT, plan: Plan, habits: Habits) -> StageOrders:
-    return StageOrders(gpt, plan, folded_plan(plan), PLAIN, habits)
+    return StageOrders(gpt, plan, PLAIN, habits)
 
 
 def _fullest_first(stage_orders: StageOrders) -> list[int]:

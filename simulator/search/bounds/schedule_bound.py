@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
+
+from simulator.pipeline.schedule_messages import messages_of
 from simulator.pipeline.schedule_sim import SlotSchedule, SlotTimes, simulate_schedule
-from simulator.pipeline.steady_rounds import FoldedSchedule, folded_plan, grown
 from simulator.search.bounds.isolated import (
     BETWEEN,
     FIRST_ONE,
@@ -24,13 +27,16 @@ from simulator.search.bounds.isolated import (
 )
 from topologies.session import session_cached
 from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.schedule import FORWARD, Slot, slots
-from workload.pipeline.slot import INPUT
+from workload.pipeline.order import Order
+from workload.pipeline.slot import FORWARD, INPUT, Slot
+from workload.pipeline.stages import Shape, order_of, shape_of
 from workload.plan import Plan
+from workload.sizes.arrays import Indices, Ticks
 
 SlotTicks = Callable[[Place, PrecedingSlot | None], tuple[int, int]]
-Orders = tuple[tuple[Slot, ...], ...]
 SortOfSlot = tuple[str, int, str]  # its work, its chunk, and which of the micro-batches it is of
+# And the work and chunk of the slot before it, if that has the last micro-batch.
+PlaceOfSlot = tuple[SortOfSlot, tuple[str, int] | None]
 
 
 @dataclass(frozen=True)
@@ -49,19 +55,16 @@ class _KnownSlots:
         like = {chunk: number for number, chunk in enumerate(self.chunks)}
         return [like[chunk] for chunk in self.chunks]
 
-    def ticks(self, stage: int, order: Sequence[SortOfSlot]) -> list[tuple[int, int]]:
-        """Those of a stage's slots in their order."""
-        before: tuple[str, int] | None = None
-        row = []
-        for work, chunk, which in order:
-            number = self._numbers[chunk * self.pp + stage]
-            key = work, number, which, before
-            if key not in self._known:
-                ahead = before and (before[0], self.chunks[before[1]])
-                self._known[key] = self.slot_ticks((work, self.chunks[number], which), ahead)
-            row.append(self._known[key])
-            before = (work, number) if which == LAST_ONE else None
-        return row
+    def ticks(self, stage: int, place: PlaceOfSlot) -> tuple[int, int]:
+        """Those of a slot of a stage."""
+        (work, chunk, which), before = place
+        number = self._numbers[chunk * self.pp + stage]
+        ahead = None if before is None else (before[0], self._numbers[before[1] * self.pp + stage])
+        key = work, number, which, ahead
+        if key not in self._known:
+            preceding = ahead and (ahead[0], self.chunks[ahead[1]])
+            self._known[key] = self.slot_ticks((work, self.chunks[number], which), preceding)
+        return self._known[key]
 
 
 def schedule_ticks(
@@ -77,39 +80,48 @@ def schedule_ticks(
 
     `slot_ticks` bounds both of a slot, given the slot before it if that has the last micro-batch.
     """
-    small = folded_plan(plan)
-    known = _KnownSlots(plan.pp, chunks, slot_ticks)
-    while True:
-        orders = _orders(small)
-        every = [known.ticks(*stage) for stage in enumerate(sorts_of(small))]
-        pp = SlotSchedule(
-            orders=orders,
-            ticks=[[compute for compute, _ in own] for own in every],
-            links=[(ticks, ticks) for ticks in links],
-            messages=order_of_messages(habit, plan),
-            micro_batches=small.micro_batches,
-        )
-        times = simulate_schedule(pp)
-        folded = FoldedSchedule(plan, small, pp, times)
-        if folded.is_steady:
-            shift = folded.shift_ticks
-            ends = [_ends(small, *own) for own in zip(orders, times, every, strict=True)]
-            return [(compute + shift, streams + shift) for compute, streams in ends]
-        small = grown(plan, small)
+    known, shape = _KnownSlots(plan.pp, chunks, slot_ticks), shape_of(plan)
+    messages = messages_of(shape, order_of_messages(habit, plan))
+    every = [_of_stage(known, stage, sorts) for stage, sorts in enumerate(sorts_of(shape))]
+    both = [(ticks, ticks) for ticks in links]
+    times = simulate_schedule(SlotSchedule(messages, [compute for compute, _ in every], both))
+    ends = zip(messages.orders, times.stages, every, strict=True)
+    return [_ends(order, own, streams) for order, own, (_, streams) in ends]
 
 
-def _ends(
-    small: Plan, order: Sequence[Slot], times: SlotTimes, ticks: Sequence[tuple[int, int]]
-) -> tuple[int, int]:
+def _of_stage(known: _KnownSlots, stage: int, sorts: SortsOfStage) -> tuple[Ticks, Ticks]:
+    each = np.array([known.ticks(stage, place) for place in sorts.places], dtype=np.int64)
+    return each[sorts.which, 0], each[sorts.which, 1]
+
+
+def _ends(order: Order, times: SlotTimes, streams: Ticks) -> tuple[int, int]:
     """When a stage's slots end, and when all streams of its last backward slots have: norm and
     update wait for the sums of gradients that these begin."""
-    last, every = small.micro_batches - 1, zip(order, times.start, ticks, strict=True)
-    streams = (
-        start + streams
-        for slot, start, (_, streams) in every
-        if slot.micro_batch == last and slot.work != FORWARD
-    )
-    return times.end[-1], max(streams, default=0)
+    last = (order.micro_batch == order.micro_batch.max()) & ~order.is_of(FORWARD)
+    over = (times.start + streams)[last].max(initial=0)
+    return int(times.end[-1]), int(over)
+
+
+class SortsOfStage(NamedTuple):
+    """The different places of a stage's slots, and which of them each slot has."""
+
+    places: list[PlaceOfSlot]
+    which: Indices
+
+
+@session_cached(64)
+def sorts_of(shape: Shape) -> list[SortsOfStage]:
+    """The sorts of all stages' slots."""
+    found = []
+    for stage in range(shape.stages):
+        number: dict[PlaceOfSlot, int] = {}
+        which, before = list[int](), None
+        for slot in order_of(shape, stage):
+            sort = _sort(slot, shape.micro_batches)
+            which.append(number.setdefault((sort, before), len(number)))
+            before = sort[:2] if sort[2] == LAST_ONE else None
+        found.append(SortsOfStage(list(number), np.array(which, dtype=np.int64)))
+    return found
 
 
 def _sort(slot: Slot, micro_batches: int) -> SortOfSlot:
@@ -117,25 +129,3 @@ def _sort(slot: Slot, micro_batches: int) -> SortOfSlot:
     if slot.micro_batch == micro_batches - 1:
         return work, slot.chunk, LAST_ONE
     return work, slot.chunk, BETWEEN if slot.micro_batch else FIRST_ONE
-
-
-def _orders(plan: Plan) -> Orders:
-    return _known_orders(plan.schedule, plan.pp, plan.micro_batches, plan.vpp)
-
-
-def sorts_of(plan: Plan) -> tuple[tuple[SortOfSlot, ...], ...]:
-    """Of each stage the sorts of its slots, in order."""
-    return _known_sorts(plan.schedule, plan.pp, plan.micro_batches, plan.vpp)
-
-
-@session_cached(64)
-def _known_sorts(
-    schedule: str, stages: int, micro_batches: int, chunks: int
-) -> tuple[tuple[SortOfSlot, ...], ...]:
-    every = _known_orders(schedule, stages, micro_batches, chunks)
-    return tuple(tuple(_sort(slot, micro_batches) for slot in order) for order in every)
-
-
-@session_cached(64)
-def _known_orders(schedule: str, stages: int, micro_batches: int, chunks: int) -> Orders:
-    return tuple(slots(schedule, stage, stages, micro_batches, chunks) for stage in range(stages))

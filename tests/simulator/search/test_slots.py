@@ -17,7 +17,6 @@ from simulator.costs.analytic import compute_costs
 from simulator.engine.ticks import to_ticks
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.stage_orders import StageOrders
-from simulator.pipeline.steady_rounds import folded_plan
 from simulator.predict import predict
 from simulator.ranks.classes import RankClasses, until_consistent
 from simulator.ranks.fabric import MachineFabric
@@ -40,6 +39,7 @@ from workload.gpt import GPT
 from workload.op import FORWARD
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import NO_HABITS
+from workload.pipeline.stages import shape_of
 from workload.plan import Plan
 
 LATENT = GPT(
@@ -66,20 +66,22 @@ def each_slot(space: Space, row: int, order: Order, machine: Machine) -> Iterato
     plan = space.plan(row, order)
     fabric = MachineFabric(machine, plan.grid.ranks)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
-    stages = StageOrders(space.problem.gpt, plan, folded_plan(plan), PLAIN, NO_HABITS)
+    stages = StageOrders(space.problem.gpt, plan, PLAIN, NO_HABITS)
 
     def tried(network: RankClasses) -> tuple[PipelineRun, list[Any]]:
         run = PipelineRun(stages, costs, network)
-        return run, [run.slot_ticks(stage) for stage in range(plan.pp)]
+        return run, [own.ticks.tolist() for own in run.slots]
 
     _, own = until_consistent(partial(stages.network, fabric), tried)
     slots, chunks = _bounds(space, row, order, plan, OpBounds(space, costs, fabric))
-    for stage, sorts in enumerate(schedule_bound.sorts_of(folded_plan(plan))):
-        before = None
-        for (work, chunk, which), found in zip(sorts, own[stage], strict=True):
+    for stage, sorts in enumerate(schedule_bound.sorts_of(shape_of(plan))):
+        before = last = None
+        for number, found in zip(sorts.which.tolist(), own[stage], strict=True):
+            (work, chunk, which), ahead = sorts.places[number]
+            assert ahead == last
             part = chunks[chunk * plan.pp + stage]
             yield slots.slot(0, (work, part, which), after=before)[0], found
-            before = (work, part) if which == LAST_ONE else None
+            before, last = ((work, part), (work, chunk)) if which == LAST_ONE else (None, None)
 
 
 def _bounds(
