@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
@@ -138,12 +139,17 @@ def carry_outs(tasks: Sequence[RankTask], prices: Prices) -> list[dict[str, int]
 
 
 @dataclass(frozen=True)
-class _SortTicks:
+class SortTicks:
     """Ticks of each sort: `alone` for each rank class, (classes, sorts), and `issued`, which the
     host takes to issue an op of it, (sorts,)."""
 
     alone: Ticks
     issued: Ticks
+
+    @property
+    def digest(self) -> bytes:
+        """Equal for equal ticks."""
+        return blake2b(self.alone.tobytes() + self.issued.tobytes()).digest()
 
 
 @dataclass(frozen=True)
@@ -152,24 +158,25 @@ class Prices:
 
     costs: ComputeCosts
     network: RankClasses
-    _known: dict[Sorts, _SortTicks] = field(default_factory=dict, repr=False)
+    _known: dict[Sorts, SortTicks] = field(default_factory=dict, repr=False)
 
     def issued(self, task: RankTask) -> tuple[Ticks, Ticks]:
         """Ticks of a task's ops, isolated but for the host, and how many of them are waits for
         it."""
-        graph, ticks = task.graph, self._of(task.graph.columns.sorts)
+        graph, ticks = task.graph, self.of(task.graph.columns.sorts)
         alone = ticks.alone[task.number][graph.sort]
         if not ticks.issued.any():
             return alone, np.zeros_like(alone)
         own = as_issued(graph, alone, ticks.issued[graph.sort])
         return own, own - alone
 
-    def _of(self, sorts: Sorts) -> _SortTicks:
+    def of(self, sorts: Sorts) -> SortTicks:
+        """Ticks of some sorts of ops."""
         if sorts not in self._known:
             self._known[sorts] = self._priced(sorts)
         return self._known[sorts]
 
-    def _priced(self, sorts: Sorts) -> _SortTicks:
+    def _priced(self, sorts: Sorts) -> SortTicks:
         classes = len(self.network.ranks)
         computed = [_compute_ticks(op, self.costs) for op in sorts.ops]
         alone = np.tile(_ticks(computed), (classes, 1))
@@ -177,7 +184,7 @@ class Prices:
             if op.communicates:
                 alone[:, at] = _ticks(self.network.ticks(op))
         issued = [to_ticks(self.costs.host_s(op)) for op in sorts.ops]
-        return _SortTicks(alone, _ticks(issued))
+        return SortTicks(alone, _ticks(issued))
 
 
 def as_issued(graph: StreamGraph, alone: Ticks, each: Ticks) -> Ticks:

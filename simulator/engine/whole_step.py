@@ -7,14 +7,17 @@ is left out by the rule of `steady_state.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from simulator.attribution.breakdown import breakdown, last_to_end
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.engines import MOST_TICKS, TOO_LONG
+from simulator.engine.known_steps import known_step
 from simulator.engine.simulate import Prices, host_waits, times_of
 from simulator.engine.steady_state import periods
 from simulator.engine.streams import RankTask
@@ -23,7 +26,7 @@ from simulator.engine.whole_program import (
     kept_whole_program,
     pairs_of_layers,
 )
-from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
+from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of, until_consistent
 from simulator.result import StepResult
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -31,8 +34,10 @@ from workload.memory import MemoryUse, use_of
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.plan import Plan
+from workload.program import Program
 from workload.sizes.arrays import Counts, Ticks
 
+Answer = TypeVar("Answer")
 MOST_OPS = 400_000  # lowered; some 400 MB and a quarter of a minute
 MICRO_BATCHES = 7  # four units, and an end on either side
 
@@ -48,8 +53,19 @@ def simulate_step(
     habits: Habits = NO_HABITS,
 ) -> StepResult:
     """Simulate a step; without `fold` its program is lowered whole, and nothing is left out."""
-    timed = timed_step(gpt, plan, costs, fabric, fold=fold, forms=forms, habits=habits)
-    return _result(timed)
+
+    def result(whole: WholeProgram, prices: Prices) -> StepResult | None:
+        def simulated() -> StepResult | None:
+            timed = _timed(whole, plan.micro_batches, prices)
+            return None if timed is None else _result(timed)
+
+        if forms:
+            return simulated()
+        few = whole.program.plan.micro_batches
+        program = gpt, plan, habits, fold, few
+        return known_step(program, prices, [whole.columns.sorts], simulated)
+
+    return _until_they_recur((gpt, plan, forms, habits, fold), costs, fabric, result)
 
 
 def timed_step(
@@ -63,15 +79,35 @@ def timed_step(
     habits: Habits = NO_HABITS,
 ) -> TimedStep:
     """The times of a step's ops, as in `simulate_step`."""
-    how = forms, habits
-    folds = fold and not habits.held.updates_in_groups(gpt, plan)
-    count = min(MICRO_BATCHES, plan.micro_batches) if fold else plan.micro_batches
+
+    def timed(whole: WholeProgram, prices: Prices) -> TimedStep | None:
+        return _timed(whole, plan.micro_batches, prices)
+
+    return _until_they_recur((gpt, plan, forms, habits, fold), costs, fabric, timed)
+
+
+def _until_they_recur(
+    asked: tuple[GPT, Plan, Forms, Habits, bool],
+    costs: ComputeCosts,
+    fabric: Fabric,
+    simulated: Callable[[WholeProgram, Prices], Answer | None],
+) -> Answer:
+    """What is simulated with as many micro-batches as it takes."""
+    gpt, plan, forms, habits, fold = asked
+    count = MICRO_BATCHES if fold else plan.micro_batches
     while True:
-        whole = kept_whole_program(gpt, plan.with_micro_batches(count), *how, fold=folds)
-        step = _attempt(whole, plan.micro_batches, costs, fabric)
-        if step is not None:
-            return step
+        whole = whole_program(gpt, plan, count, fold=fold, forms=forms, habits=habits)
+        answer = until_consistent(
+            partial(_classes, whole.program, fabric),
+            lambda network: simulated(whole, Prices(costs, network)),  # noqa: B023
+        )
+        if answer is not None:
+            return answer
         count = _more(whole, plan.micro_batches)
+
+
+def _classes(program: Program, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
+    return classes_of([program], fabric, contended=contended)
 
 
 @dataclass(frozen=True)
@@ -114,31 +150,31 @@ def _more(whole: WholeProgram, micro_batches: int) -> int:
 def step_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
     """What a device of a plan without a pipeline has in memory at most, to the byte, before
     anything is known of its time."""
-    count, how = min(MICRO_BATCHES, plan.micro_batches), (PLAIN, habits)
-    folds = not habits.held.updates_in_groups(gpt, plan)
-    few = kept_whole_program(gpt, plan.with_micro_batches(count), *how, fold=folds)
-    while few.unit is None and count < plan.micro_batches:
-        count = _more(few, plan.micro_batches)
-        few = kept_whole_program(gpt, plan.with_micro_batches(count), *how, fold=folds)
-    return few.peak(plan.micro_batches - count).total_bytes
+    few = whole_program(gpt, plan, min(MICRO_BATCHES, plan.micro_batches), habits=habits)
+    while few.unit is None and few.program.plan.micro_batches < plan.micro_batches:
+        few = whole_program(gpt, plan, _more(few, plan.micro_batches), habits=habits)
+    return few.peak(plan.micro_batches - few.program.plan.micro_batches).total_bytes
 
 
-def _attempt(
-    whole: WholeProgram, micro_batches: int, costs: ComputeCosts, fabric: Fabric
-) -> TimedStep | None:
-    return until_consistent(
-        lambda contended: classes_of([whole.program], fabric, contended=contended),
-        lambda network: _timed(whole, micro_batches, costs, network),
-    )
+def whole_program(
+    gpt: GPT,
+    plan: Plan,
+    micro_batches: int = MICRO_BATCHES,
+    *,
+    fold: bool = True,
+    forms: Forms = PLAIN,
+    habits: Habits = NO_HABITS,
+) -> WholeProgram:
+    """All layers of a plan without a pipeline, with so many of its micro-batches."""
+    few = plan.with_micro_batches(min(micro_batches, plan.micro_batches))
+    folds = fold and not habits.held.updates_in_groups(gpt, plan)
+    return kept_whole_program(gpt, few, forms, habits, fold=folds)
 
 
-def _timed(
-    whole: WholeProgram, micro_batches: int, costs: ComputeCosts, network: RankClasses
-) -> TimedStep | None:
+def _timed(whole: WholeProgram, micro_batches: int, prices: Prices) -> TimedStep | None:
     """The step; None if it is not known how the micro-batches that were left out repeat."""
-    omitted = micro_batches - whole.program.plan.micro_batches
+    omitted, network = micro_batches - whole.program.plan.micro_batches, prices.network
     tasks = [RankTask(number, whole.graph) for number in range(len(network.ranks))]
-    prices = Prices(costs, network)
     start, end = times_of(tasks, prices)
     delay = np.zeros((len(tasks), 1), dtype=np.int64)
     if omitted:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.engine.whole_step import whole_program
+from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.predict import Prediction
 from simulator.ranks.fabric import MachineFabric
 from topologies.collectives.collective_time import Kind, algorithm_seconds, picked
@@ -22,7 +24,8 @@ from topologies.files.units import format_quantity
 from topologies.hardware.software import AUTO
 from topologies.machine import Machine
 from topologies.routing.rings import Ring
-from workload.lowering import lower
+from workload.op import Op
+from workload.passes.matmul_forms import PLAIN
 
 ALL_REDUCE: Kind = "all_reduce"
 
@@ -62,13 +65,8 @@ def all_reduces(prediction: Prediction, machine: Machine, fabric: MachineFabric)
     if software.tuner == NONE or software.algorithm.of(ALL_REDUCE) != AUTO or is_measured:
         return []
     plan = prediction.plan
-    few = plan.with_micro_batches(min(plan.micro_batches, 2 * plan.pp))  # all ops once at least
-    asked = {
-        (op.group, op.nbytes): None
-        for stage in range(plan.pp)
-        for op in lower(prediction.gpt, few, stage).ops
-        if op.kind == ALL_REDUCE
-    }
+    reduced = (op for op in _ops(prediction, machine) if op.kind == ALL_REDUCE)
+    asked = dict.fromkeys((op.group, op.nbytes) for op in reduced)
     groups = {group: fabric.rings([plan.grid.groups(*group)])[0][0] for group, _ in asked}
     return [
         AllReduce("+".join(group), nbytes, ring)
@@ -76,6 +74,18 @@ def all_reduces(prediction: Prediction, machine: Machine, fabric: MachineFabric)
         for ring in groups[group]
         if ring.ranks > 1
     ]
+
+
+def _ops(prediction: Prediction, machine: Machine) -> list[Op]:
+    """An op of each sort of the predicted step."""
+    gpt, plan, tuning = prediction.gpt, prediction.plan, prediction.tuning
+    forms = PLAIN if tuning is None else tuning.forms
+    habits = prediction.stack.kernels(gpt, plan, machine).habits
+    if plan.pp > 1:
+        sorts = stage_orders_of(gpt, plan, forms, habits).sorts
+    else:
+        sorts = [whole_program(gpt, plan, forms=forms, habits=habits).columns.sorts]
+    return [op for each in sorts for op in each.ops]
 
 
 def switches(asked: Iterable[AllReduce], before: Machine, after: Machine) -> tuple[Switch, ...]:

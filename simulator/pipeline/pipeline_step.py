@@ -21,6 +21,7 @@ import numpy as np
 
 from simulator.attribution.breakdown import compute_stream, with_tail
 from simulator.costs.analytic import ComputeCosts
+from simulator.engine.known_steps import known_step
 from simulator.engine.simulate import Prices, arrays_of_tasks, carry_outs, host_waits
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
@@ -65,7 +66,7 @@ def simulate_pipeline(
     stage_orders = stage_orders_of(gpt, plan, forms, habits)
     return until_consistent(
         lambda contended: stage_orders.network(fabric, contended),
-        lambda network: PipelineRun(stage_orders, costs, network).step(),
+        lambda network: PipelineRun(stage_orders, costs, network).known(),
     )
 
 
@@ -112,8 +113,19 @@ class PipelineRun:
         """What ops take."""
         return Prices(self.costs, self.network)
 
+    def known(self) -> StepResult:
+        """The whole step, simulated unless the session knows it."""
+        orders = self.stage_orders
+        if orders.forms:
+            return self.step()
+        links = tuple(self.link_ticks(stage) for stage in range(orders.plan.pp))
+        program = orders.gpt, orders.plan, orders.habits, links
+        step = known_step(program, self.prices, orders.sorts, self.step)
+        assert step is not None, "a pipeline is simulated whole"
+        return step
+
     def step(self) -> StepResult:
-        """The whole step."""
+        """The whole step, simulated."""
         stage_orders, count = self.stage_orders, self.stage_orders.plan.micro_batches
         schedule = self.schedule
         stage = busiest_stage(schedule)

@@ -15,9 +15,9 @@ and every collective takes as long as in its slowest group: an upper bound of th
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,11 @@ class Fabric(Hashable, Protocol):
         """See above; between 0 and 1."""
         ...
 
+    @property
+    def links(self) -> Hashable:
+        """What its rings depend on: where it is equal, they are."""
+        ...
+
     def rings(
         self, together: Sequence[Indices], pairs: Sequence[bool] = ()
     ) -> Sequence[tuple[Sequence[Hashable], Indices]]:
@@ -68,6 +73,16 @@ class Fabric(Hashable, Protocol):
     def seconds(self, kind: Any, payload_bytes: int, ring: Any) -> float:
         """How long a collective of that kind and payload takes on that ring."""
         ...
+
+
+class Asked(NamedTuple):
+    """A collective whose duration is asked for: `in_flight` are those beside it, itself among
+    them, none if it is alone."""
+
+    exchange: Any
+    axes: Axes
+    nbytes: int
+    in_flight: InFlight
 
 
 @dataclass(frozen=True)
@@ -117,8 +132,9 @@ class RankGroups:
 class RankClasses:
     """The rank classes of a program: `ranks` has one rank of each, `class_groups` its groups.
 
-    `stages` has the pipeline stage of each class. `known` keeps durations that were asked for,
-    `contended` the rings under contention.
+    `stages` has the pipeline stage of each class. `alike` is equal for the classes of fabrics with
+    equal links, which share `contended`, the rings under contention. `known` keeps durations that
+    were asked for.
     """
 
     fabric: Fabric
@@ -126,7 +142,8 @@ class RankClasses:
     stages: tuple[int, ...]
     class_groups: Mapping[Axes, ClassGroups]
     groups: RankGroups
-    known: dict[tuple[object, ...], list[int]] = field(default_factory=dict, repr=False)
+    alike: Hashable
+    known: dict[Asked, list[int]] = field(default_factory=dict, repr=False)
     contended: dict[InFlight, Rings] = field(default_factory=dict, repr=False)
 
     def ticks(self, op: Op, in_flight: InFlight = ()) -> list[int]:
@@ -135,24 +152,26 @@ class RankClasses:
         Isolated, or with all of `in_flight`, itself among them, in flight from its begin to its
         end: contention never makes it faster.
         """
-        key = (op.exchange, op.traffic, op.nbytes, in_flight)
-        if key not in self.known:
-            alone = self._ticks(op, self.class_groups[op.traffic].rings)
+        return self.ticks_of(Asked(op.exchange, op.traffic, op.nbytes, in_flight))
+
+    def ticks_of(self, asked: Asked) -> list[int]:
+        """The same of a collective of that kind, axes and payload."""
+        if asked not in self.known:
+            in_flight = asked.in_flight
+            alone = self._ticks(asked, self.class_groups[asked.axes].rings)
             if len(in_flight) > 1:
                 if in_flight not in self.contended:
                     self.contended[in_flight] = self._rings(in_flight)
-                crowded = [
-                    self._ticks(op, rings) for rings in self.contended[in_flight][op.traffic]
-                ]
+                every = self.contended[in_flight][asked.axes]
+                crowded = [self._ticks(asked, rings) for rings in every]
                 alone = [max(ticks) for ticks in zip(alone, *crowded, strict=True)]
-            self.known[key] = alone
-        return self.known[key]
+            self.known[asked] = alone
+        return self.known[asked]
 
-    def _ticks(self, op: Op, rings: Sequence[Candidates]) -> list[int]:
+    def _ticks(self, asked: Asked, rings: Sequence[Candidates]) -> list[int]:
+        kind, nbytes = asked.exchange, asked.nbytes
         last = {
-            candidates: max(
-                to_ticks(self.fabric.seconds(op.exchange, op.nbytes, ring)) for ring in candidates
-            )
+            candidates: max(to_ticks(self.fabric.seconds(kind, nbytes, r)) for r in candidates)
             for candidates in dict.fromkeys(rings)
         }
         return [last[candidates] for candidates in rings]
@@ -195,7 +214,8 @@ def classes_of(
     """
     used = dict.fromkeys(group for p in programs for group in _groups(p.outline))
     used |= dict.fromkeys(also)
-    return _classes_of(fabric, programs[0].plan.grid, tuple(used), tuple(contended), unfold)
+    how = programs[0].plan.grid, tuple(used), tuple(contended), unfold
+    return _of_fabric(fabric, *how)
 
 
 @memoized_on
@@ -212,13 +232,34 @@ def _rings(
 
 
 @session_cached(16)
-def _classes_of(
+def _of_fabric(
     fabric: Fabric,
     grid: Grid,
     used: tuple[Axes, ...],
     contended: tuple[InFlight, ...],
     unfold: bool,
 ) -> RankClasses:
+    alike = _of_links(_Linked(fabric.links, fabric), grid, used, contended, unfold)
+    return alike if alike.fabric is fabric else replace(alike, fabric=fabric, known={})
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """A fabric that is equal to any with equal links."""
+
+    links: Hashable
+    fabric: Fabric = field(compare=False)
+
+
+@session_cached(16)
+def _of_links(
+    linked: _Linked,
+    grid: Grid,
+    used: tuple[Axes, ...],
+    contended: tuple[InFlight, ...],
+    unfold: bool,
+) -> RankClasses:
+    fabric = linked.fabric
     groups = {axes: grid.groups(*(axis for axis in axes if axis != PAIRS)) for axes in used}
     group_of = {axes: _group_of(members, grid.ranks) for axes, members in groups.items()}
     found = {axes: _rings(fabric, [axes], groups)[0] for axes in used}
@@ -241,7 +282,8 @@ def _classes_of(
         axes: _class_groups(everyone, axes, ranks, fabric, found[axes]) for axes in used
     }
     stages = tuple(stage_of[ranks].tolist())
-    return RankClasses(fabric, tuple(ranks.tolist()), stages, class_groups, everyone)
+    alike = linked.links, grid, used, contended, unfold
+    return RankClasses(fabric, tuple(ranks.tolist()), stages, class_groups, everyone, alike)
 
 
 def until_consistent(

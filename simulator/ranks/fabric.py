@@ -19,6 +19,7 @@ from topologies.collectives.collective_time import (
 )
 from topologies.errors import MachineError
 from topologies.machine import Machine
+from topologies.network import Network
 from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from topologies.session import session_cached
@@ -54,6 +55,11 @@ class MachineFabric:
     def compute_share(self) -> float:
         """The share of an overlapped collective's time that its device's compute loses."""
         return self._machine.software.compute_share
+
+    @property
+    def links(self) -> tuple[Network, Placement]:
+        """What its rings depend on."""
+        return self._machine.network, self._placement
 
     def rings(
         self, together: Sequence[Indices], pairs: Sequence[bool] = ()

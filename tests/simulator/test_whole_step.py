@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.columns import columns_of
-from simulator.engine.simulate import simulate_ops, simulate_timeline
+from simulator.engine.simulate import Prices, simulate_ops, simulate_timeline
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.engine.whole_program import WholeProgram
 from simulator.engine.whole_step import (
@@ -256,7 +256,7 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
     nothing = np.zeros((len(ROLES), len(known.ops)), dtype=np.int64)
     whole = WholeProgram(known, (), columns_of(known.outline), nothing, nothing, nothing[:, 0])
     network = classes_of([known], fabric)
-    timed = _timed(whole, more, SmallCosts(), network)
+    timed = _timed(whole, more, Prices(SmallCosts(), network))
     every = [simulate_ops(each, SmallCosts(), network).end.max() for each in programs]
     assert timed is not None
     assert sum(_result(timed).parts_ticks.values()) == every[1]

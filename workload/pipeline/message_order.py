@@ -248,7 +248,7 @@ def _posted_ahead(line: StageLine, *, overlapped: bool) -> _Steps:
     starts = np.concatenate([[0], stops[:-1]])
     way = 2 * line.turned + (line.order.work != CODE[FORWARD])
     receives = np.flatnonzero(line.receives)
-    for number, each in enumerate(np.unique(way).tolist()):
+    for number, each in enumerate(sorted(set(way.tolist()))):
         coming = receives[way[receives] == each]
         steps.add(RECEIVE, 0, number / 8, coming[:1])
         if len(coming):

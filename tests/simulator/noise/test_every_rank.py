@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.columns import columns_of
+from simulator.engine.simulate import Prices
 from simulator.engine.ticks import TICKS_PER_S
 from simulator.engine.whole_program import WholeProgram
 from simulator.engine.whole_step import MICRO_BATCHES, _timed, simulate_step
@@ -118,7 +119,7 @@ def stage_of(text: str, *ops: Op, **seconds: float) -> OneStage:
     nothing = np.zeros((len(ROLES), len(ops)), dtype=np.int64)
     whole = WholeProgram(program, (), columns_of(program.outline), nothing, nothing, nothing[:, 0])
     fabric = SmallFabric(launch_s=1.0, bytes_per_s=1e30)
-    timed = _timed(whole, 1, GivenSeconds(**seconds), classes_of([program], fabric))
+    timed = _timed(whole, 1, Prices(GivenSeconds(**seconds), classes_of([program], fabric)))
     assert timed is not None
     return OneStage(timed)
 
@@ -230,7 +231,8 @@ def test_jitter_costs_what_the_larger_of_two_lognormal_numbers_exceeds_the_mean_
     nothing = np.zeros((len(ROLES), len(many)), dtype=np.int64)
     whole = WholeProgram(program, (), columns_of(program.outline), nothing, nothing, nothing[:, 0])
     costs = GivenSeconds(**{f"work{n}": 1.0 for n in range(count)})
-    timed = _timed(whole, 1, costs, classes_of([program], SmallFabric(launch_s=1e-9)))
+    network = classes_of([program], SmallFabric(launch_s=1e-9))
+    timed = _timed(whole, 1, Prices(costs, network))
     assert timed is not None
     noise = Noise(jitter=0.02)
     found = OneStage(timed).play(Draw(0, range(20), None, noise.pool(0, 2)))
