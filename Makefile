@@ -30,7 +30,7 @@ Next:
 endef
 export SHOWN
 
-.PHONY: demo dist docs check checks test tests test-all all-tests test-gpu gpu-check mutate fuzz bench lint format clean
+.PHONY: demo dist wheels docs check checks test tests test-all all-tests test-gpu gpu-check mutate fuzz bench lint format clean
 
 demo: $(VENV)/.installed-run
 	$(BIN)/simgpt predict gpt-80b -m frontier -n 8192 --plan $(DEMO_PLAN) --batch 8192
@@ -105,8 +105,13 @@ dist: $(VENV)/.installed-release
 	$(BIN)/twine check --strict dist/*
 	rm -rf build/fresh && $(PYTHON) -m venv build/fresh
 	build/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd build/fresh && bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --batch 512 \
+	cd build/fresh && bin/python -c "from simulator.engine.core import is_built; assert is_built()" && \
+		bin/simgpt --version && bin/simgpt predict gpt-5b -m frontier -n 512 --batch 512 \
 		--plan z=16,dp=rest,recompute=full
+
+# Wheels with the compiled core for this machine's system; on Linux in containers, which takes Docker.
+wheels: $(VENV)/.installed-release
+	$(BIN)/python -m cibuildwheel --output-dir dist
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,10 @@
 """How long simgpt takes for what users ask: `python -m benchmarks.questions`.
 
 Times are processor time of one core, children included, each the median of several repeats with the
-least and the largest of them. `plain` is a call of `simgpt.predict` as in a script or notebook, of
-which nothing is kept; `again` is the same call inside a `simgpt.Session` that has answered it
-before, `other batch` one with twice the batch there. A sweep is one such call, with `sweep=`.
+least and the largest of them. `plain` is a call in a `simgpt.Session` of its own, which knows
+nothing yet; `new` one in a session that has answered the same with recomputation, or without;
+`again` the same call once more, `other price` one with another bandwidth of memory there, and
+`other batch` one with twice the batch. A sweep is one such call, with `sweep=`.
 `cold` is a command of its own, from the start of its process to its end. What predictions keep on
 disk is off (`SIMGPT_CACHE`). A first call, not timed, loads modules and files.
 
@@ -36,6 +37,8 @@ COLUMNS = (
     *("plans", "plans_per_s", "lacks"),
 )
 FABRIC = "64x8xH100,8xNDR"
+FULL_RECOMPUTE = ",recompute=full"
+OTHER_PRICE = {"device.memory_bandwidth": "2 TB/s"}
 Options = dict[str, Any]
 
 
@@ -56,9 +59,15 @@ class Step:
         """How many plans are predicted."""
         return prod(map(len, self.sweep.values()))
 
-    def ask(self, function: str = "predict", *, batches: int = 1) -> None:
-        """Ask a function of simgpt, with so many times the batch."""
-        options: Options = {"devices": self.devices, "batch": self.batch * batches}
+    @property
+    def other(self) -> Step:
+        """The same with recomputation, or without it."""
+        plan = self.plan.removesuffix(FULL_RECOMPUTE)
+        return replace(self, plan=plan + (FULL_RECOMPUTE if plan == self.plan else ""), sweep={})
+
+    def ask(self, function: str = "predict", *, batches: int = 1, **further: Any) -> None:
+        """Ask a function of simgpt, with so many times the batch and with further options."""
+        options: Options = {"devices": self.devices, "batch": self.batch * batches, **further}
         options |= {"stack": self.stack} if self.stack else {}
         options |= {"sweep": self.sweep} if self.sweep else {}
         getattr(simgpt, function)(self.model, self.machine, self.plan, **options)
@@ -195,30 +204,41 @@ def timed(ask: Callable[[], None]) -> float:
     return cpu_s() - began
 
 
+def in_own_session(ask: Callable[[], None]) -> Callable[[], None]:
+    """The call in a session that knows nothing."""
+
+    def asked() -> None:
+        with simgpt.Session():
+            ask()
+
+    return asked
+
+
 def predictions(step: Step, repeats: Repeats) -> Iterator[tuple[str, list[float]]]:
-    """How long plain calls take, and those in a session."""
+    """How long plain calls take, and those in a session that knows something."""
     replace(step, sweep={}).ask()
-    (plain,) = repeats.of(lambda: [timed(step.ask)])
-    yield "plain", plain
 
     def in_session() -> list[float]:
         with simgpt.Session():
-            step.ask()
-            return [timed(step.ask), timed(partial(step.ask, batches=2))]
+            step.other.ask()
+            calls: list[Options] = [{}, {}, {"set": OTHER_PRICE}, {"batches": 2}]
+            return [timed(partial(step.ask, **options)) for options in calls]
 
-    yield from zip(("again", "other batch"), repeats.of(in_session), strict=True)
+    yield "plain", repeats.of(lambda: [timed(in_own_session(step.ask))])[0]
+    hows = "new", "again", "other price", "other batch"
+    yield from zip(hows, repeats.of(in_session), strict=True)
 
 
 def whys(step: Step, repeats: Repeats) -> Iterator[tuple[str, list[float]]]:
     """How long `why` takes, a plain call."""
     ALONE.ask()
-    yield "plain", repeats.of(lambda: [timed(partial(step.ask, "why"))])[0]
+    yield "plain", repeats.of(lambda: [timed(in_own_session(partial(step.ask, "why")))])[0]
 
 
 def searches(search: Search, repeats: Repeats) -> Iterator[tuple[str, list[float]]]:
     """How long a search takes, a plain call."""
     next(iter(SMALLEST.searches.values())).ask()
-    yield "plain", repeats.of(lambda: [timed(search.ask)])[0]
+    yield "plain", repeats.of(lambda: [timed(in_own_session(search.ask))])[0]
 
 
 def starts(words: Sequence[str], repeats: Repeats) -> Iterator[tuple[str, list[float]]]:

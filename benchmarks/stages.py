@@ -21,7 +21,7 @@ import click
 
 import simgpt
 from benchmarks._command import Row, benchmark, cpu_s, packages
-from benchmarks.questions import STEPS, TINY, Step
+from benchmarks.questions import STEPS, TINY, Step, in_own_session
 
 EVERY_S = 0.001  # of processor time, or a tick of the kernel's where that is longer
 REST = "rest"
@@ -33,11 +33,11 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "waits, lives": ("workload/dataflow.py", "workload/structure.py", "workload/program.py"),
     "stream graph, windows": (
         *("simulator/engine/stream_graph.py", "simulator/engine/interference.py"),
+        *("simulator/engine/columns.py",),
     ),
     "repetition": (
         *("workload/repetition.py", "simulator/engine/fewer_layers.py"),
         *("simulator/engine/whole_program.py", "simulator/engine/steady_state.py"),
-        *("workload/lowering/relower.py",),
     ),
     "network": (
         *("simulator/ranks", "topologies/collectives", "topologies/network"),
@@ -106,9 +106,9 @@ def stages_of(ask: Callable[[], object], seconds: float) -> Row:
 
 
 def rows_of(name: str, step: Step, seconds: float) -> Iterator[Row]:
-    """A question's stages asked plainly, and asked again in a session."""
+    """A question's stages in a session of its own, and asked again."""
     step.ask()
-    yield {"question": name, "how": "new"} | stages_of(step.ask, seconds)
+    yield {"question": name, "how": "plain"} | stages_of(in_own_session(step.ask), seconds)
     with simgpt.Session():
         step.ask()
         yield {"question": name, "how": "again"} | stages_of(step.ask, seconds)

@@ -204,6 +204,18 @@ def note(text: str) -> None:
     tell(printable(text, keep="\n"))
 
 
+def note_engine() -> None:
+    """Say that simgpt simulates slowly, where it was installed without a C compiler and nobody
+    chose the engine."""
+    from simulator.engine.engines import is_makeshift
+
+    if is_makeshift():
+        note(
+            "simgpt was installed without a C compiler and simulates several times as slowly; "
+            "install one, and then simgpt again"
+        )
+
+
 def wrote(paths: Sequence[Path], text: str) -> None:
     """Say which files were written: in a text on stderr, or by their paths where Python asks."""
     if (asker := collecting()) is not None:

@@ -134,6 +134,7 @@ def question_of(
         built = with_room(built, how["devices"])
     stack, text = load_stack(how["stack"]), options.plan_table(how["plan"])
     if tells:
+        options.note_engine()
         _note_unused(how["settings"], stack, built, of_runs=of_runs)
     try:
         job = job_of(gpt, text, stack, devices=how["devices"], batch=sequences)

@@ -41,7 +41,7 @@ def main() -> int:
     _run("git", "worktree", "add", "--quiet", "--force", "--detach", str(COPY), "HEAD")
     try:
         os.chdir(COPY)
-        for built in ROOT.glob("simulator/engine/_recurrence*.so"):
+        for built in ROOT.glob("simulator/engine/_core*.so"):
             (COPY / built.relative_to(ROOT)).write_bytes(built.read_bytes())
         chance = random.Random(asked.seed)
         with use_db("mutate.sqlite") as items:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from time import process_time
 
 from simulator.engine.engines import COMPILED, ENGINES, SIMPY, using
+from simulator.engine.known_steps import KnownSteps
 from simulator.predict import Prediction, predict
 from topologies.machine import Machine
-from topologies.session import in_session
+from topologies.session import current_session, in_session
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import check
@@ -93,6 +94,7 @@ def _compared(gpt: GPT, plan: Plan, machine: Machine) -> EngineRow:
         predict(gpt, plan, machine)
     for engine in ENGINES:
         with using(engine):
+            current_session().the(KnownSteps).forget()
             begin = process_time()
             predict(gpt, plan, machine)
             seconds[engine] = process_time() - begin

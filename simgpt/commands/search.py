@@ -183,6 +183,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     from simulator.stacks import load_stack
     from topologies.placement import with_room
 
+    options.note_engine()
     gpt = routed_model(model_of(model, how["model_fields"]), how["routing"])
     stack = load_stack(how["stack"])
     fixed, several = searched_of(how["plan"], stack)

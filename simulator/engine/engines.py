@@ -42,6 +42,12 @@ def engine_name() -> str:
     return chosen or (COMPILED if is_built() else SIMPY)
 
 
+def is_makeshift() -> bool:
+    """Whether SimPy's engine serves because the compiled one is not there, not because it was
+    chosen."""
+    return not is_built() and not (_CHOSEN.get() or os.environ.get(VARIABLE, ""))
+
+
 @contextmanager
 def using(engine: str | None) -> Iterator[None]:
     """Simulate with that engine; with none named, as it was."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.engine.columns import Sorts
+from simulator.engine.engines import engine_name
 from simulator.engine.simulate import Prices
 from simulator.ranks.classes import Asked
 from simulator.result import StepResult
@@ -41,8 +42,8 @@ class KnownSteps:
     ) -> StepResult | None:
         """The step of a program whose ops are of these sorts, simulated where it is not known."""
         network = prices.network
-        share = network.fabric.compute_share
-        key = program, network.alike, share, *(prices.of(each).digest for each in sorts)
+        how = engine_name(), network.alike, network.fabric.compute_share
+        key = program, how, *(prices.of(each).digest for each in sorts)
         known = self._steps.pop(key, None)
         if known is None or any(network.ticks_of(a) != t for a, t in known.crowded.items()):
             step = simulated()
@@ -52,6 +53,10 @@ class KnownSteps:
         if len(self._steps) > MOST:
             del self._steps[next(iter(self._steps))]
         return known.step
+
+    def forget(self) -> None:
+        """Know none any more."""
+        self._steps.clear()
 
 
 def known_step(

@@ -12,7 +12,7 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.costs.kernel_launch import launch_bound
 from simulator.engine.columns import Sorts
 from simulator.engine.core import core
-from simulator.engine.engines import TOO_LONG, run
+from simulator.engine.engines import SIMPY, TOO_LONG, engine_name, run
 from simulator.engine.interference import FENCE
 from simulator.engine.stream_graph import StreamGraph, graph_of
 from simulator.engine.streams import OpTicks, RankTask
@@ -189,7 +189,7 @@ class Prices:
 
 def as_issued(graph: StreamGraph, alone: Ticks, each: Ticks) -> Ticks:
     """Ticks of ops as a host allows that takes so many ticks to issue each."""
-    if core is None:
+    if engine_name() == SIMPY:
         copies = graph.shift.tolist()
         return _ticks(launch_bound(graph.ops, alone.tolist(), each.tolist(), copies))
     result = alone.copy()

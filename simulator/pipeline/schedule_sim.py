@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.engine.core import core
-from simulator.engine.engines import MOST_TICKS, TOO_LONG
+from simulator.engine.engines import MOST_TICKS, SIMPY, TOO_LONG, engine_name
 from simulator.pipeline.schedule_messages import NO_MESSAGE, ScheduleMessages
 from workload.errors import PlanCannotRunError
 from workload.pipeline.message_order import DEEPSPEED
@@ -115,7 +115,7 @@ def schedule_of(
 
 def simulate_schedule(schedule: SlotSchedule) -> ScheduleTimes:
     """The times of all slots of all stages; a PlanCannotRunError says that they are too long."""
-    if core is None:
+    if engine_name() == SIMPY:
         return _ScheduleRun(schedule).run()
     shared = schedule.shared
     stage_gaps, gap_offsets, steps = shared.meetings

@@ -104,7 +104,12 @@ def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch
     said = simgpt(*asked, "--engine", "compiled")
     assert said.status == 3
     assert_names(said.err, "C compiler", "simpy")
-    assert json.loads(simgpt(*asked, "--json").out)["engine"] == "simpy"
+    monkeypatch.delenv("SIMGPT_ENGINE", raising=False)
+    said = simgpt(*asked, "--json")
+    assert json.loads(said.out)["engine"] == "simpy"
+    assert said.err.count("without a C compiler") == 1  # and that it is slower
+    monkeypatch.setenv("SIMGPT_ENGINE", "simpy")
+    assert "C compiler" not in simgpt(*asked).err
 
 
 def test_commands_of_published_runs_are_compared_with_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from simulator.engine import core
-from simulator.engine.engines import COMPILED, ENGINES, SIMPY, engine_name, using
+from simulator.engine.engines import (
+    COMPILED,
+    ENGINES,
+    SIMPY,
+    engine_name,
+    is_makeshift,
+    using,
+)
 from simulator.engine.simulate import Prices, rank_tasks, simulate_tasks
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.predict import predict
@@ -140,7 +147,9 @@ def test_an_engine_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch)
         engine_name()
     monkeypatch.setattr(core, "core", None)
     monkeypatch.delenv("SIMGPT_ENGINE", raising=False)
-    assert engine_name() == SIMPY
+    assert (engine_name(), is_makeshift()) == (SIMPY, True)
+    with using(SIMPY):
+        assert not is_makeshift()
     with (
         using(COMPILED),
         pytest.raises(PlanCannotRunError, check=names(COMPILED, SIMPY)),

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.columns import columns_of
+from simulator.engine.core import is_built
+from simulator.engine.engines import SIMPY, using
 from simulator.engine.known_steps import MOST, KnownStep, KnownSteps
 from simulator.engine.simulate import Prices
 from simulator.engine.whole_step import simulate_step
@@ -92,6 +94,9 @@ def test_only_a_step_with_another_price_is_simulated_anew(
             other = predict(TINY, plan, with_settings(MACHINE, settings))
             assert len(runs) == count, settings
             assert (other.step_s == base.step_s) == (count == 1 or not settings), settings
+        with using(SIMPY):
+            assert predict(TINY, plan, MACHINE).step_s == base.step_s
+        assert len(runs) == (5 if is_built() else 4)  # each engine knows its own
 
 
 @dataclass(frozen=True)
