@@ -11,6 +11,7 @@ from typing import Any
 from topologies.environments import ENVIRONMENTS, in_environment
 from topologies.errors import MachineError
 from topologies.files.facts import Fact
+from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
 from topologies.files.schema import Leaf, nearest, nearest_key, value_of
 from topologies.files.units import format_quantity, multiple_of, quantity, times
@@ -47,7 +48,7 @@ def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
     Parts are a text such as `64x8xH100,8xNDR`, which `parse_parts` explains; a machine of parts
     that say no name is called by them. A file that has a `base` is read by `derived`; `above` are
     the files that build on this one. Within a session, a machine given by its name or parts is
-    built once; a user's file may change, and is read each time.
+    built once; a user's file may change: it is read each time, and built once for each text.
 
     >>> load_machine("frontier").devices_per_node
     8
@@ -74,11 +75,20 @@ def _shipped(name: str, variant: str) -> Machine:
 
 
 def _of_file(path: Path, variant: str, origin: str, above: tuple[Path, ...]) -> Machine:
-    document = _document(path)
-    if has_base(document):
+    built = _of_text(_FILE.text(path), path, variant, origin)
+    if built is None:
         from topologies.bases import derived
 
-        return derived(document, variant, path, above)
+        return derived(_document(path), variant, path, above)
+    return built
+
+
+@session_cached(64)
+def _of_text(text: str, path: Path, variant: str, origin: str) -> Machine | None:
+    """The machine that a file with this text is; none if it takes values from other files."""
+    document = _table(_FILE.parsed(text, path_shown(path), toml=path.suffix == ".toml"), path)
+    if has_base(document):
+        return None
     return machine_from_dict(as_variant(document, variant, origin), path.name)
 
 
@@ -124,7 +134,10 @@ def _as_device(name: str) -> str:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    document = _FILE.document(path)
+    return _table(_FILE.document(path), path)
+
+
+def _table(document: Any, path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise MachineError(f"{path} does not hold a machine, but a {type(document).__name__}")
     return document

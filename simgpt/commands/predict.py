@@ -235,7 +235,7 @@ def _sweep(
         raise click.UsageError("--sweep takes its engine from SIMGPT_ENGINE, as its workers do")
     study = study_of_words(model, machine, how)
     inputs = inputs_of(study, anchors_of(how["anchors"]))
-    with Ticker() as ticker:
+    with Ticker() as ticker, gc_paused():
         rows = sweep(study, inputs, lambda done: ticker("sweeping", done=done, of=len(study)))
         best_first = ranked(rows, "throughput")
     told = partial(describe, study, best_first, SHOWN, "throughput")

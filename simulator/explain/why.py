@@ -27,6 +27,7 @@ from simulator.uncertainty.anchors import Anchoring
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement
+from topologies.session import gc_paused
 from workload.kinds import Work
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
@@ -142,6 +143,7 @@ class Why:
         }
 
 
+@gc_paused()
 def why(
     prediction: Prediction,
     machine: Machine,

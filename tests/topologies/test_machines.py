@@ -59,6 +59,15 @@ def test_a_file_that_changes_within_a_session_is_read_again(tmp_path: Path) -> N
             assert load_machine(str(path)).device.memory_bytes == gib * 2**30
 
 
+def test_a_session_builds_a_machine_once_for_each_text_of_its_file(tmp_path: Path) -> None:
+    path = changed_frontier(tmp_path, '"64 GiB"', '"32 GiB"')
+    with Session():
+        first = load_machine(str(path))
+        assert load_machine(str(path)) is first
+        path.write_bytes(path.read_bytes().replace(b"32 GiB", b"48 GiB"))
+        assert load_machine(str(path)) is not first
+
+
 def refusal(path: Path | str, error: type[SimgptError] = MachineError) -> str:
     with pytest.raises(error) as caught:
         load_machine(str(path))
