@@ -101,7 +101,8 @@ def test_both_commits_are_timed_on_their_own_packages(checkout: Path, tmp_path: 
     )
     assert ended.exit_code == 0, ended.output
     *predicted, why = json.loads(file.read_text(encoding="utf-8"))["rows"]
-    assert [row["how"] for row in predicted] == ["plain", "again", "other batch"]
+    hows = ["plain", "new", "again", "other price", "other batch"]
+    assert [row["how"] for row in predicted] == hows
     assert all(row["this_s"] > 0 and row["other_s"] > 0 for row in predicted)
     assert why["this_s"] > 0
     assert (why["other_s"], why["ratio"]) == (None, None)

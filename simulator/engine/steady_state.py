@@ -2,7 +2,7 @@
 
 Rule. The ops of a step of many micro-batches are a beginning, a unit that recurs for every
 micro-batch (not its ops alone: gathers issued ahead for the next one stand in it), and an end. A
-step of a few micro-batches is simulated. Say that it has four units in a row, each of which starts
+step of a few micro-batches is simulated. Say that it has three units in a row, each of which starts
 and ends, op by op, P ticks later than the one before. Then a unit may be put in behind the second
 one as often as wanted, and all that follows is P later each time. Rank classes that do not meet in
 micro-batches may differ in P: where they meet in the end is found by simulating the few once more,
@@ -18,7 +18,8 @@ timings are the only ones that satisfy both. So it suffices that both hold in th
    since nothing is put off by more than what comes behind it.
 2. Collectives further apart than one unit are never in flight at once: this is looked up around
    the second and around the third unit, on every rank class. Those of the same unit, or of two in a
-   row, are so in the same way for every copy.
+   row, are so in the same way for every copy: behind the second unit stands the third, which is
+   like what a copy begins with. So three are needed, and more add nothing.
 
 Nothing from before the second unit may be what ends last. Where one of these does not hold, more
 micro-batches are simulated, up to all of them.
@@ -36,12 +37,12 @@ from workload.op import NONE
 from workload.repetition import OpTable
 from workload.sizes.arrays import Flags, Indices, Ticks
 
-UNITS = 4  # in a row, that are alike
+UNITS = 3  # in a row, that are alike
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Ops that recur from micro-batch to micro-batch: four times from op `first` on, `length` each.
+    """Ops that recur from micro-batch to micro-batch: thrice from op `first` on, `length` each.
 
     A further unit is put in at `stop`, behind the second one, of which it is a copy.
     """
@@ -56,7 +57,7 @@ class Unit:
 
     @property
     def last(self) -> int:
-        """The op behind the four units."""
+        """The op behind the three units."""
         return self.first + UNITS * self.length
 
     @property
@@ -77,7 +78,7 @@ def recurring_unit(ops: OpTable) -> Unit | None:
     if len(there) != 1:
         return None
     length = int(there[0]) - at
-    first = at - 2 * length
+    first = at - length
     unit = Unit(first, length)
     if first < 0 or unit.last > len(ops.kind) or not _is_whole(ops, unit, middle):
         return None
@@ -93,7 +94,7 @@ def _is_whole(ops: OpTable, unit: Unit, micro_batch: int) -> bool:
 
 
 def _recurs(ops: OpTable, unit: Unit) -> bool:
-    """Whether each op of the second to fourth unit is what it is in the unit before, but for its
+    """Whether each op of the second and third unit is what it is in the unit before, but for its
     micro-batch, and waits for the same ops: those of a unit later, or the same ones."""
     before = np.arange(unit.first, unit.first + (UNITS - 1) * unit.length)
     after = before + unit.length

@@ -39,7 +39,7 @@ from workload.sizes.arrays import Counts, Ticks
 
 Answer = TypeVar("Answer")
 MOST_OPS = 400_000  # lowered; some 400 MB and a quarter of a minute
-MICRO_BATCHES = 7  # four units, and an end on either side
+MICRO_BATCHES = 5  # three units, and an end on either side
 
 
 def simulate_step(
@@ -133,10 +133,11 @@ class TimedStep:
 
 
 def _more(whole: WholeProgram, micro_batches: int) -> int:
-    """How many micro-batches to simulate next: twice as many, or all where nothing recurs."""
+    """How many micro-batches to simulate next: 5, 8, 12, 19 and so on, or all where nothing
+    recurs."""
     count = whole.program.plan.micro_batches
     recurs = whole.unit is not None or count == MICRO_BATCHES
-    more = min(2 * count, micro_batches) if recurs else micro_batches
+    more = min(8 * count // 5, micro_batches) if recurs else micro_batches
     ops = len(whole.program.ops) * more // count
     if ops > MOST_OPS:
         raise PlanCannotRunError(

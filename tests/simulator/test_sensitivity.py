@@ -224,7 +224,7 @@ def test_shares_of_many_micro_batches_are_those_of_every_op(
     )
     few = shares_of(prediction, costs, fabric)
     assert whole.basis == ALL
-    few_micro_batches = "simulated with 7 micro-batches, extrapolated to 24"
+    few_micro_batches = "simulated with 5 micro-batches, extrapolated to 24"
     assert few.basis == (SLOTS if parsed.pp > 1 else few_micro_batches)
     assert few.seconds == whole.seconds
 

@@ -70,7 +70,7 @@ def test_the_slower_of_two_streams_says_how_long_a_micro_batch_takes() -> None:
 def test_a_unit_has_what_is_issued_ahead_for_the_next_micro_batch() -> None:
     run = simulated(gathers(FEW), lambda _: 1.0)
     names = [op.name for op in run.program.ops[unit_of(run).copied]]
-    assert names == ["m3.gather", "m2.rest", "m3.work"]
+    assert names == ["m4.gather", "m3.rest", "m4.work"]
 
 
 def test_a_stream_that_falls_ever_further_behind_says_nothing() -> None:
