@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from workload.expert_loads.histogram import counts_of, without_layers
 from workload.gpt import GPT
@@ -19,14 +20,26 @@ from workload.lowering.recompute import recomputed
 from workload.models import windows
 from workload.models.mtp import every_layer
 from workload.plan import Plan
+from workload.recomputation.parts import FULL
 from workload.repetition import IrregularError, Repeat
 
-LAYERS = 9  # the fewest in which collectives that are issued ahead do not reach both ends
-TURNS = 6  # the same of turns of several layers, since ops of one reach into the next alone
+# Turns in which collectives that are issued ahead do not reach both ends, the fewest: of one layer
+# and of one that is recomputed whole, and of several, since ops of one reach into the next alone.
+# No power of two, at which sizes that are rounded up to one would seem to grow evenly.
+PLAIN, RECOMPUTED, TURNS = 9, 6, 6
 LONGEST = 8  # layers of a turn
 
 Kind = tuple[object, ...]
-Run = tuple[int, int, int]  # its first layer, the layers of a turn, and how many turns
+
+
+class Run(NamedTuple):
+    """Layers that recur: the first of them, the layers of a turn, how many turns there are, and how
+    many of these have to be kept for a program to repeat."""
+
+    first: int
+    period: int
+    turns: int
+    least: int
 
 
 @dataclass(frozen=True)
@@ -40,12 +53,12 @@ class FewerLayers:
     def lengthened(self, times: int) -> tuple[int, ...]:
         """How many turns to keep of each run: enough for the program to repeat, or so many times as
         many."""
-        return tuple(times * _kept(period) for _, period, _ in self.runs)
+        return tuple(times * run.least for run in self.runs)
 
     def worth(self, kept: Sequence[int]) -> bool:
         """Whether models with so many turns, and those that tell how sizes grow, have fewer layers
         in all than this one."""
-        if not self.runs or any(n >= run[2] for n, run in zip(kept, self.runs, strict=True)):
+        if not self.runs or any(n >= run.turns for n, run in zip(kept, self.runs, strict=True)):
             return False
         counts = [self._layers(each) for each in (kept, *self.smallest())]
         return sum(counts) < self.gpt.layers
@@ -58,7 +71,7 @@ class FewerLayers:
     def repeats(self, kept: Sequence[int]) -> tuple[Repeat, ...]:
         """The runs as they are in the model that keeps so many turns of each."""
         found, before = [], 0
-        for (first, period, count), own in zip(self.runs, kept, strict=True):
+        for (first, period, count, _), own in zip(self.runs, kept, strict=True):
             found.append(Repeat(first - before, period, own, count))
             before += found[-1].left_out
         return tuple(found)
@@ -68,9 +81,9 @@ class FewerLayers:
         model has just these kinds of layers."""
         gpt, plan, kinds = self.gpt, self.plan, kinds_of(self.gpt, self.plan)
         left_out = [each.left_out for each in self.repeats(kept)]
-        for (first, _, _), fewer in reversed(list(zip(self.runs, left_out, strict=True))):
-            gpt, plan = _without(gpt, plan, first, fewer)
-            del kinds[first : first + fewer]
+        for run, fewer in reversed(list(zip(self.runs, left_out, strict=True))):
+            gpt, plan = _without(gpt, plan, run.first, fewer)
+            del kinds[run.first : run.first + fewer]
         if kinds_of(gpt, plan) != kinds:
             raise IrregularError("no model has just these kinds of layers")
         return gpt, plan
@@ -113,17 +126,21 @@ def _runs(kinds: Sequence[Kind]) -> list[Run]:
         periods = range(1, min(LONGEST, len(kinds) - at) + 1)
         turns = {period: _turns(kinds, at, period) for period in periods}
         period = max(turns, key=lambda each: (each * turns[each], -each))
-        if 2 * turns[period] > 3 * _kept(period):
-            found.append((at, period, turns[period]))
+        least = _least(kinds[at : at + period])
+        if 2 * turns[period] > 3 * least:
+            found.append(Run(at, period, turns[period], least))
             at += period * turns[period]
         else:
             at += 1
     return found
 
 
-def _kept(period: int) -> int:
-    """How many turns of so many layers make a program repeat."""
-    return LAYERS if period == 1 else TURNS
+def _least(turn: Sequence[Kind]) -> int:
+    """How many turns of such layers make a program repeat, most times."""
+    if len(turn) > 1:
+        return TURNS
+    *_, again = turn[0]
+    return RECOMPUTED if again == FULL else PLAIN
 
 
 def _turns(kinds: Sequence[Kind], at: int, period: int) -> int:
