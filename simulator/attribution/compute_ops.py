@@ -17,11 +17,11 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.stream_graph import StreamGraph
 from simulator.engine.streams import RankTask
 from simulator.engine.whole_step import timed_step
-from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.pipeline_step import PipelineRun, asked_of_run
 from simulator.pipeline.schedule_sim import busiest_stage
 from simulator.pipeline.slot_cost import slowest_of
 from simulator.pipeline.stage_orders import stage_orders_of
-from simulator.ranks.classes import Fabric, until_consistent
+from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -59,7 +59,8 @@ def compute_ops(
 ) -> ComputeOps:
     """The compute ops of a step, on the same costs and fabric as its prediction."""
     if plan.pp > 1:
-        return _of_pipeline(gpt, plan, costs, fabric, forms, habits)
+        orders = stage_orders_of(gpt, plan, forms, habits)
+        return asked_of_run(orders, costs, fabric, _of_stage)
     timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
     whole, last = timed.whole, last_to_end(timed.end + timed.delay)
     times = timed.start[last], timed.end[last] - timed.hosts(last)
@@ -79,16 +80,6 @@ def _timed(graph: StreamGraph, times: tuple[Ticks, Ticks], copies: Counts) -> It
     np.add.at(counts, graph.base[at], copies[at])
     for place in np.flatnonzero(ticks).tolist():
         yield OpTime(graph.written[place], int(counts[place]), int(ticks[place]))
-
-
-def _of_pipeline(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
-) -> ComputeOps:
-    stage_orders = stage_orders_of(gpt, plan, forms, habits)
-    return until_consistent(
-        lambda contended: stage_orders.network(fabric, contended),
-        lambda network: _of_stage(PipelineRun(stage_orders, costs, network)),
-    )
 
 
 def _of_stage(run: PipelineRun) -> ComputeOps:

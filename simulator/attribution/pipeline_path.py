@@ -20,11 +20,11 @@ from simulator.attribution.critical_path import (
 from simulator.costs.analytic import ComputeCosts
 from simulator.engine.stream_graph import PIPE
 from simulator.engine.streams import RankTask
-from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.pipeline_step import PipelineRun, asked_of_run
 from simulator.pipeline.slot_cost import slowest_of
 from simulator.pipeline.slot_path import SlotPath
 from simulator.pipeline.stage_orders import stage_orders_of
-from simulator.ranks.classes import Fabric, until_consistent
+from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.kinds import Work
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -44,11 +44,8 @@ def pipeline_causes(
     habits: Habits = NO_HABITS,
 ) -> dict[Cause, int]:
     """Ticks along the path by what they go to; they sum to the step's, to the tick."""
-    stage_orders = stage_orders_of(gpt, plan, forms, habits)
-    return until_consistent(
-        lambda contended: stage_orders.network(fabric, contended),
-        lambda network: _Causes(PipelineRun(stage_orders, costs, network)).whole(),
-    )
+    orders = stage_orders_of(gpt, plan, forms, habits)
+    return asked_of_run(orders, costs, fabric, lambda run: _Causes(run).whole())
 
 
 class _Causes:

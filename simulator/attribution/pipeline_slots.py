@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.engine.ticks import to_seconds
-from simulator.pipeline.pipeline_step import PipelineRun
+from simulator.pipeline.pipeline_step import PipelineRun, asked_of_run
 from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.predict import Prediction, op_costs
-from simulator.ranks.classes import until_consistent
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine import Machine
 from topologies.placement import Placement
@@ -37,10 +36,7 @@ def pipeline_slots(
     costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
     orders = stage_orders_of(prediction.gpt, plan, forms, kernels.habits)
-    return until_consistent(
-        lambda contended: orders.network(fabric, contended),
-        lambda network: _spans(PipelineRun(orders, costs, network)),
-    )
+    return asked_of_run(orders, costs, fabric, _spans)
 
 
 def _spans(run: PipelineRun) -> list[list[SlotSpan]]:

@@ -23,9 +23,9 @@ from workload.plan import Plan
 from workload.recomputation.parts import FULL
 from workload.repetition import IrregularError, Repeat
 
-# Turns in which collectives that are issued ahead do not reach both ends, the fewest: of one layer
-# and of one that is recomputed whole, and of several, since ops of one reach into the next alone.
-# No power of two, at which sizes that are rounded up to one would seem to grow evenly.
+# The fewest turns that keep collectives issued ahead from reaching both ends: of one layer, of one
+# that is recomputed whole, and of several, whose ops reach into the next turn alone. None is a
+# power of two: sizes that are rounded up to one would seem to grow evenly there.
 PLAIN, RECOMPUTED, TURNS = 9, 6, 6
 LONGEST = 8  # layers of a turn
 

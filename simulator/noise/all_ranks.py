@@ -8,9 +8,9 @@ from simulator.noise.one_stage import OneStage
 from simulator.noise.pipeline import Pipeline
 from simulator.noise.pipeline_steps import stage_steps
 from simulator.noise.played import AllRanks
-from simulator.pipeline.pipeline_step import PipelineRun
-from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
-from simulator.ranks.classes import Fabric, RankClasses, until_consistent
+from simulator.pipeline.pipeline_step import PipelineRun, asked_of_run
+from simulator.pipeline.stage_orders import stage_orders_of
+from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -32,12 +32,9 @@ def all_ranks(
         return OneStage(timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits))
     check(gpt, plan)
     orders = stage_orders_of(gpt, plan, forms, habits)
-    return until_consistent(
-        lambda contended: orders.network(fabric, contended),
-        lambda network: _pipeline(orders, costs, network),
-    )
+    return asked_of_run(orders, costs, fabric, _pipeline)
 
 
-def _pipeline(orders: StageOrders, costs: ComputeCosts, network: RankClasses) -> Pipeline:
-    schedule, stages = stage_steps(PipelineRun(orders, costs, network))
-    return Pipeline(network, schedule, stages)
+def _pipeline(run: PipelineRun) -> Pipeline:
+    schedule, stages = stage_steps(run)
+    return Pipeline(run.network, schedule, stages)

@@ -12,7 +12,7 @@ classes of a stage differ, a slot takes as long as in the slowest of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -41,7 +41,7 @@ from simulator.pipeline.slot_cost import (
 from simulator.pipeline.slot_ops import SlotOps
 from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
-from simulator.ranks.classes import Fabric, RankClasses, until_consistent
+from simulator.ranks.classes import Answer, Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
 from workload.gpt import GPT
 from workload.lowering import check
@@ -63,10 +63,20 @@ def simulate_pipeline(
 ) -> StepResult:
     """Simulate a step of several stages."""
     check(gpt, plan)
-    stage_orders = stage_orders_of(gpt, plan, forms, habits)
+    orders = stage_orders_of(gpt, plan, forms, habits)
+    return asked_of_run(orders, costs, fabric, PipelineRun.known)
+
+
+def asked_of_run(
+    orders: StageOrders,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    ask: Callable[[PipelineRun], Answer],
+) -> Answer:
+    """What a run of these stages answers, with as many rank classes as it takes."""
     return until_consistent(
-        lambda contended: stage_orders.network(fabric, contended),
-        lambda network: PipelineRun(stage_orders, costs, network).known(),
+        lambda contended: orders.network(fabric, contended),
+        lambda network: ask(PipelineRun(orders, costs, network)),
     )
 
 
