@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from simulator.engine.simulate import SimulatedOps, simulate_ops
 from simulator.engine.steady_state import Unit, followed, periods, recurring_unit
@@ -71,6 +72,17 @@ def test_a_unit_has_what_is_issued_ahead_for_the_next_micro_batch() -> None:
     run = simulated(gathers(FEW), lambda _: 1.0)
     names = [op.name for op in run.program.ops[unit_of(run).copied]]
     assert names == ["m4.gather", "m3.rest", "m4.work"]
+
+
+def test_the_unit_behind_the_copied_one_must_be_like_it() -> None:
+    """A copy begins like the third unit, which is the first to be slower here: what the copied one
+    has beside it at its end would be another than what the copy brings."""
+    run = simulated(gathers(FEW), lambda _: 1.0)
+    third = slice(unit_of(run).stop, unit_of(run).last)
+    late = replace(run, end=run.end.copy())
+    late.end[:, third] += 1
+    assert further(run) == 2 * S
+    assert further(late) is None
 
 
 def test_a_stream_that_falls_ever_further_behind_says_nothing() -> None:
