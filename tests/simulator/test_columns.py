@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from tests.simulator.drawn_steps import drawn_steps
 from tests.simulator.worlds import by_hand, compute
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
-from workload.op import COMPUTE, NONE, Op
+from workload.op import COMPUTE, NONE, STEP, Block, Op
 from workload.pipeline.message_order import (
     AHEAD,
     AWAITED,
@@ -238,3 +239,23 @@ def test_a_schedule_that_63_bits_do_not_hold_is_refused(
     for total in (MOST_TICKS + 1, MOST_TICKS + 5):
         with pytest.raises(PlanCannotRunError, match="106 days"):
             simulate(lasting(total))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nbytes": 2}, {"flops": 1}, {"stream": "s"}, {"dtype": "fp32"}, {"attributes": {"m": 1}}],
+)
+def test_ops_that_may_differ_in_time_are_of_two_sorts(changes: dict[str, Any]) -> None:
+    one = replace(compute("m0.work", writes="q"), nbytes=1)
+    sorts = Sorts.of([one, replace(one, name="m1.work", micro_batch=1), replace(one, **changes)])
+    assert sorts.of_op.tolist() == [0, 0, 1]
+    assert len(set(sorts.keys)) == 2
+
+
+def test_what_closes_the_step_is_of_another_sort_than_what_does_not() -> None:
+    """Its FLOPs and its time are told apart from the model's."""
+    one = compute("work", writes="q")
+    here, there = replace(one, block=STEP), replace(one, block=Block(0, STEP.part, ""))
+    sorts = Sorts.of([here, there])
+    assert sorts.of_op.tolist() == [0, 1]
+    assert len(set(sorts.keys)) == 2
