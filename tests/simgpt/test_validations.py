@@ -11,6 +11,7 @@ import pytest
 
 from simgpt.commands.validate.device import _record
 from simulator.engine import compiled, core
+from simulator.engine.known_steps import KnownStep
 from tests.messages import assert_names
 from tests.simgpt.face import Said, simgpt
 from tests.validation.test_device import row_of
@@ -81,6 +82,20 @@ def test_engines_that_differ_by_a_tick_fail(monkeypatch: pytest.MonkeyPatch) -> 
     said = simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2")
     assert said.status == 4
     assert said.out.count("differs: ") == 2
+
+
+@pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
+def test_each_engine_simulates_what_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the session knows the step of each plan by then."""
+    found: list[object] = []
+
+    def counted(*known: Any) -> KnownStep:
+        found.extend(known[:1] if known[0] is not None else ())
+        return KnownStep(*known)
+
+    monkeypatch.setattr("simulator.engine.known_steps.KnownStep", counted)
+    assert simgpt("validate", "engine", "-m", "perlmutter", "--plans", "2").status == 0
+    assert len(found) == 2 * (1 + 2)  # before, and by each engine
 
 
 def test_engines_are_compared_on_200_plans_for_each_of_three_machines_or_as_asked(
