@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from workload.expert_loads.histogram import counts_of, without_layers
+from workload.expert_loads.histogram import without_layers
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
-from workload.models import windows
+from workload.models.layer_kinds import Kind, kind_of
 from workload.models.mtp import every_layer
 from workload.plan import Plan
 from workload.recomputation.parts import FULL
@@ -28,8 +28,6 @@ from workload.repetition import IrregularError, Repeat
 # power of two: sizes that are rounded up to one would seem to grow evenly there.
 PLAIN, RECOMPUTED, TURNS = 9, 6, 6
 LONGEST = 8  # layers of a turn
-
-Kind = tuple[object, ...]
 
 
 class Run(NamedTuple):
@@ -115,8 +113,7 @@ def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:
 def kinds_of(gpt: GPT, plan: Plan) -> list[Kind]:
     """The kinds of all layers, and of a module for a second token behind them."""
     every = every_layer(gpt)
-    kinds = ((*windows.kind_of(gpt, layer), counts_of(gpt, layer)) for layer in every)
-    return [(*kind, recomputed(plan, layer)) for layer, kind in enumerate(kinds)]
+    return [(*kind_of(gpt, layer), recomputed(plan, layer)) for layer in every]
 
 
 def _runs(kinds: Sequence[Kind]) -> list[Run]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from workload.lowering.builder import Builder
+from workload.lowering.layer_copies import LayerCopies, Written
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.layers.further import mtp, per_op
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
-from workload.op import AROUND_DEPTH, EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
+from workload.models.layer_kinds import kind_of
+from workload.op import AROUND_DEPTH, EMBED, HEAD, NONE, RECOMPUTE, Block, Buffer, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
@@ -18,6 +21,7 @@ from workload.recomputation.parts import FULL, PER_OP
 from workload.rules import zeroth_order
 
 Place = tuple[int, int]
+Layer = Written[layer.AnySaved]
 Keeps = Callable[[Op, Mapping[str, Buffer]], bool]
 
 
@@ -36,7 +40,10 @@ class Chunks:
         self._whole = bool(b.gpt.dropout) or not early_stop
         self._parts = chunk_layers(b.gpt, b.plan)
         self.places = places_of(b.plan)
-        self._saved: dict[Place, list[layer.AnySaved]] = {}
+        self._copies = LayerCopies(b)
+        self._kinds = {index: kind_of(b.gpt, index) for index in self.layers}
+        self._first = min(self.layers, default=NONE)
+        self._saved: dict[Place, list[tuple[str, Layer]]] = {}
         self._given: dict[tuple[Place, int], dict[str, per_op.Outputs]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
         self._heads: dict[Place, tuple[vocabulary.Head, bool]] = {}
@@ -62,6 +69,12 @@ class Chunks:
     def number(self, chunk: int) -> int:
         """The chunk's number among those of all stages."""
         return self.places.number(self._b.stage, chunk)
+
+    def declare(self) -> None:
+        """Declare the parameters of all layers."""
+        for index in self.layers:
+            part = layer_part(index)
+            self._copies.declare(self._kinds[index], part, partial(layer.declare, self._b, part))
 
     def is_first(self, chunk: int) -> bool:
         """Whether the model begins with this chunk."""
@@ -119,9 +132,10 @@ class Chunks:
             source, self._embedded[place] = vocabulary.embed(b)
         self._saved[place] = []
         for index in self._range(chunk):
-            b.block, start = Block(m, layer_part(index), FORWARD), len(b.ops)
-            source, saved = layer.forward(b, b.block.part, source)
-            self._saved[place].append(saved)
+            start = len(b.ops)
+            saved = self._layer(Block(m, layer_part(index), FORWARD), source)
+            self._saved[place].append((source, saved))
+            source = saved.out
             if b.plan.recompute == PER_OP:
                 self._given[place, index] = per_op.keep(b, start)
         if self.is_last(chunk):
@@ -131,6 +145,30 @@ class Chunks:
             if b.gpt.mtp_layers:
                 self._further[place] = mtp.forward(b, source)
         return source
+
+    def _layer(self, block: Block, source: str) -> Layer:
+        """Through a layer, or through it once more."""
+        b, whole = self._b, self._whole or block.phase == FORWARD
+        b.block = block
+        key = block.phase, self._kinds[block.part.layer], self._starts(block)
+        write = partial(layer.forward, b, block.part, source, whole=whole)
+        return self._copies.written(key, (source,), write)
+
+    def _layer_back(self, block: Block, source: str, kept: Layer, grad: str, again: str) -> str:
+        """Back through a layer, from `grad`; returns the gradient of its input."""
+        b = self._b
+        b.block = block
+
+        def write() -> tuple[str, None]:
+            return layer.backward(b, block.part, kept.saved, grad, again=again), None
+
+        key = kept.like, again, self._starts(block)
+        return self._copies.written(key, (source, grad), write).out
+
+    def _starts(self, block: Block) -> tuple[bool, bool]:
+        """Whether a layer overwrites gradients of the last step, and losses of its layers."""
+        first = block.micro_batch == 0
+        return first, first and block.part.layer == self._first
 
     def _backward(self, place: Place, grad: str) -> str:
         """Back through the chunk, recomputing if asked; returns the gradient of its input."""
@@ -146,13 +184,11 @@ class Chunks:
                     b.op("mtp.add.grad", "add", [grad, more], [grad])
         every = self._saved.pop(place)
         for at, index in reversed([*enumerate(self._range(chunk))]):
-            kept, again, part = every.pop(), recomputed(b.plan, at), layer_part(index)
-            start = len(b.ops)
+            (source, kept), again, start = every.pop(), recomputed(b.plan, at), len(b.ops)
             if again == FULL:
-                b.block = Block(m, part, RECOMPUTE)
-                _, kept = layer.forward(b, part, kept.source, whole=self._whole)
-            b.block = Block(m, part, BACKWARD)
-            grad = layer.backward(b, part, kept, grad, again=again)
+                kept = self._layer(Block(m, layer_part(index), RECOMPUTE), source)
+            back = Block(m, layer_part(index), BACKWARD)
+            grad = self._layer_back(back, source, kept, grad, again)
             if given := self._given.pop((place, index), None):
                 per_op.again(b, start, given)
         if self.is_first(chunk):

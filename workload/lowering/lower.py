@@ -15,11 +15,11 @@ from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
 from workload.lowering.divisibility import check
 from workload.lowering.host_share import keep_rest_here
-from workload.lowering.layers import goldfish, layer, vocabulary
+from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers.further import mtp
 from workload.lowering.layers.mixture import balance
 from workload.lowering.messages import Messages
-from workload.op import Block, Buffer, Op, layer_part
+from workload.op import Block, Buffer, Op
 from workload.passes.activations import ACTIVATIONS, on_host
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import NO_HABITS, Habits, with_habits
@@ -129,7 +129,6 @@ def declare(b: Builder, chunks: Chunks) -> None:
         b.add(Buffer(name, (1,), b.wide, "workspace", True, b.grid.ranks))
     goldfish.declare(b)
     balance.declare_total(b)
-    for index in chunks.layers:
-        layer.declare(b, layer_part(index))
+    chunks.declare()
     if chunks.has_head and b.gpt.mtp_layers:
         mtp.declare(b)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from workload.errors import PlanCannotRunError
-from workload.expert_loads.histogram import counts_of
 from workload.gpt import GPT
-from workload.models import mtp, windows
+from workload.models import mtp
+from workload.models.layer_kinds import kind_of
 from workload.op import EMBED, HEAD, Part, layer_part
 from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.order import CODE, Order
@@ -60,7 +60,7 @@ def like_stages(gpt: GPT, plan: Plan) -> list[int]:
     found = []
     for stage in range(plan.pp):
         layers = tuple(
-            tuple((*windows.kind_of(gpt, n), counts_of(gpt, n)) for n in parts[places.part(number)])
+            tuple(kind_of(gpt, n) for n in parts[places.part(number)])
             for number in places.numbers(stage)
         )
         turned = places.two_way and stage >= plan.pp // 2  # so chunks are in the other order

@@ -79,12 +79,12 @@ def gather(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
         return weight
     if b.once_a_step:
         return _gathered_for_many(b, label, weight, shape)
+    if b.plan.reshard:
+        return _whole(b, label, weight, shape)
     once = (b.block.micro_batch, weight)
-    if not b.plan.reshard and once in b.gathered:
-        return b.gathered[once]
-    full = _whole(b, label, weight, shape)
-    b.gathered[once] = full
-    return full
+    if once not in b.gathered:
+        b.gathered[once] = _whole(b, label, weight, shape)
+    return b.gathered[once]
 
 
 def _gathered_for_many(b: Builder, label: str, weight: str, shape: tuple[int, ...]) -> str:
