@@ -47,8 +47,11 @@ def test_copies_are_what_would_have_been_written(
         flags = chance.choices((False, True), k=4)
         held = Held(sharded_masters=flags[0], frees_gradients=flags[1])
         habits = Habits(early_stop=flags[2], once_a_step=flags[3], held=held)
-        gpt = replace(step.gpt, layers=min(step.gpt.layers, 8))
-        gpt = step.gpt if step.gpt.pattern or step.plan.pp > 1 else gpt
+        gpt = step.gpt
+        if gpt.experts and not gpt.pattern and gpt.layers > 1 and chance.random() < 0.5:
+            gpt = replace(gpt, balance_loss=0.1, dense_layers=1)
+        if step.plan.pp == 1 and not gpt.pattern:
+            gpt = replace(gpt, layers=min(gpt.layers, 8))
         copied = lowered(gpt, step.plan, habits)
         with monkeypatch.context() as patch:
             patch.setattr("workload.lowering.chunk.LayerCopies", EachForItself)

@@ -29,6 +29,10 @@ class Histogram:
 
     layers: tuple[Counts, ...]
 
+    def of_layer(self, layer: int) -> Counts:
+        """How often the experts of a layer were chosen."""
+        return self.layers[layer]
+
     def of_ranks(self, layer: int, ranks: int) -> Counts:
         """How often the experts of each of so many ranks were chosen.
 
@@ -56,6 +60,10 @@ class Histogram:
 @dataclass(frozen=True, slots=True)
 class LeastUneven(Histogram):
     """That of any layer where it is no more uneven than each of these, over ranks of any number."""
+
+    def of_layer(self, layer: int) -> Counts:
+        """Nothing: it is the same in all layers."""
+        return ()
 
     def of_ranks(self, layer: int, ranks: int) -> Counts:
         """Those of the layer whose busiest rank has the smallest share of the choices.
@@ -104,7 +112,7 @@ def _fields(gpt: GPT) -> dict[str, Any]:
 def counts_of(gpt: GPT, layer: int) -> Counts:
     """What tells a layer of a model from others beside its kind: how often each expert is chosen,
     where that is known."""
-    return gpt.histogram.layers[layer] if isinstance(gpt, RoutedGPT) else ()
+    return gpt.histogram.of_layer(layer) if isinstance(gpt, RoutedGPT) else ()
 
 
 def without_layers(gpt: GPT, first: int, count: int) -> GPT:

@@ -9,10 +9,11 @@ from workload.lowering.builder import Builder
 from workload.lowering.layer_copies import LayerCopies, Written
 from workload.lowering.layers import layer, vocabulary
 from workload.lowering.layers.further import mtp, per_op
+from workload.lowering.layers.mixture import balance
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.models.layer_kinds import kind_of
-from workload.op import AROUND_DEPTH, EMBED, HEAD, NONE, RECOMPUTE, Block, Buffer, Op, layer_part
+from workload.op import AROUND_DEPTH, EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
 from workload.pipeline.stages import chunk_layers, places_of
@@ -42,7 +43,7 @@ class Chunks:
         self.places = places_of(b.plan)
         self._copies = LayerCopies(b)
         self._kinds = {index: kind_of(b.gpt, index) for index in self.layers}
-        self._first = min(self.layers, default=NONE)
+        self._first = balance.first_layer(b)
         self._saved: dict[Place, list[tuple[str, Layer]]] = {}
         self._given: dict[tuple[Place, int], dict[str, per_op.Outputs]] = {}
         self._embedded: dict[Place, vocabulary.Kept] = {}
@@ -166,7 +167,7 @@ class Chunks:
         return self._copies.written(key, (source, grad), write).out
 
     def _starts(self, block: Block) -> tuple[bool, bool]:
-        """Whether a layer overwrites gradients of the last step, and losses of its layers."""
+        """Whether a layer overwrites gradients, and losses of experts, of the step before."""
         first = block.micro_batch == 0
         return first, first and block.part.layer == self._first
 

@@ -23,7 +23,7 @@ from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
 from workload.models import moe, mtp
-from workload.op import Buffer, Part, layer_part
+from workload.op import NONE, Buffer, Part, layer_part
 from workload.pipeline.stages import chunk_layers, places_of
 
 TOTAL = "balance"
@@ -66,7 +66,7 @@ def forward(b: Builder, owner: Part, logits: str, chosen: str) -> str:
     over_x = b.shards_of("rows") if rows.parts(b) > 1 else ()
     b.all_reduce("balance.sums.reduce", sums, *over_x, *b.shards_of("positions"))
     if not again:
-        first = b.block.micro_batch == 0 and b.block.part.layer == _own_layers(b)[0]
+        first = b.block.micro_batch == 0 and b.block.part.layer == first_layer(b)
         reads = [sums, *_old(TOTAL, first)]
         b.op("balance.loss", "balance_loss", reads, [TOTAL], first=first, **_how(b))
     return sums
@@ -76,6 +76,11 @@ def backward(b: Builder, sums: str, logits: str, grad: str) -> None:
     """Emit the addition of the loss' gradient to that of the logits."""
     if sums:
         b.op("balance.grad", "balance_grad", [sums, logits, grad], [grad], **_how(b))
+
+
+def first_layer(b: Builder) -> int:
+    """The layer of the stage whose loss is the first of a micro-batch; NONE if none has one."""
+    return next(iter(_own_layers(b)), NONE) if b.gpt.balance_loss else NONE
 
 
 def add_loss(b: Builder, total: str) -> None:
