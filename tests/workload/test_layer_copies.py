@@ -106,17 +106,46 @@ def lowered(gpt: GPT, plan: Plan, habits: Habits) -> list[Program]:
     return [lower(gpt, plan, stage, habits=habits) for stage in range(plan.pp)]
 
 
+def assert_copies_are_as_written(
+    question: tuple[GPT, Plan, Habits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = lowered(*question)
+    with monkeypatch.context() as patch:
+        patch.setattr("workload.lowering.chunk.LayerCopies", EachForItself)
+        whole = lowered(*question)
+    for one, other in zip(copied, whole, strict=True):
+        assert one.ops == other.ops
+        assert list(one.buffers.items()) == list(other.buffers.items())
+        assert (one.layouts, one.states) == (other.layouts, other.states)
+        assert list(one.slot_of.items()) == list(other.slot_of.items())
+
+
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_copies_are_what_would_have_been_written(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for question in islice(drawn(seed), 60 if seed == 1 else 2000):
-        copied = lowered(*question)
-        with monkeypatch.context() as patch:
-            patch.setattr("workload.lowering.chunk.LayerCopies", EachForItself)
-            whole = lowered(*question)
-        for one, other in zip(copied, whole, strict=True):
-            assert one.ops == other.ops
-            assert list(one.buffers.items()) == list(other.buffers.items())
-            assert (one.layouts, one.states) == (other.layouts, other.states)
-            assert list(one.slot_of.items()) == list(other.slot_of.items())
+        assert_copies_are_as_written(question, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"recompute": "full:1"},
+        {"zero": 3, "reshard": False},
+        {"zero": 3, "reshard": False, "recompute": "full:2"},
+        {"zero": 3, "pp": 2},
+        {"zero": 3, "pp": 2, "reshard": False},
+        {"zero": 3, "pp": 2, "vpp": 2, "recompute": "full"},
+        {"zero": 3, "offload": "parameters"},
+        {"zero": 3, "offload": "parameters", "recompute": "full:1"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("once_a_step", [False, True])
+def test_copies_know_which_weights_are_whole_and_what_runs_again(
+    keys: dict[str, Any], once_a_step: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpt = replace(find_model("llama-3.1-8b"), layers=LAYERS)
+    plan = Plan(dp=2, batch=8, mbs=1, **keys)
+    assert_copies_are_as_written((gpt, plan, Habits(once_a_step=once_a_step)), monkeypatch)

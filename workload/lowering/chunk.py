@@ -163,7 +163,7 @@ class Chunks:
         def write() -> tuple[str, None]:
             return layer.backward(b, block.part, kept.saved, grad, again=again), None
 
-        key = kept.like, again, self._starts(block)
+        key = kept.like, self._starts(block)  # what runs again whole is not like what does not
         return self._copies.written(key, (source, grad), write).out
 
     def _starts(self, block: Block) -> tuple[bool, bool]:
