@@ -150,6 +150,13 @@ class Plan:
         return ""
 
     @property
+    def sizes(self) -> dict[str, Any]:
+        """What overlaps matter by (`workload/passes/table.py`), with no sums over rows of tp."""
+        found = {axis: getattr(self, axis) for axis in AXES}
+        shard = self.shard or self.dp
+        return {**found, "zero": self.zero, "shard": shard, "ep": self.ep, "sums_rows": 0}
+
+    @property
     def in_pairs(self) -> bool:
         """Whether stages run a forward and a backward pass in turns (`workload/pipeline/pairs.py`);
         without a pipeline a pass over the whole step does it."""

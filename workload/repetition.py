@@ -164,6 +164,29 @@ class _Repetition:
         if (near == NONE).any() or (np.diff(near, axis=1) != step * count).any():
             raise IrregularError("ops of a unit recur at different distances")
 
+    def _check_waits(self) -> None:
+        """That ops of units wait for the same as those of the next turn: as many turns away, or
+        across the whole model."""
+        ops, (one,) = self.ops, np.nonzero(self.unit_of != NONE)
+        other = one + self.units.length[self.unit_of[one]]
+        counts = np.diff(ops.wait_offsets)
+        if (counts[one] != counts[other]).any():
+            raise IrregularError("ops of a unit wait for more or less than those of the next turn")
+        place = np.arange(counts[one].sum()) - np.repeat(
+            np.cumsum(counts[one]) - counts[one], counts[one]
+        )
+        awaited, turns = [], []
+        for each in (one, other):
+            owner = np.repeat(each, counts[each])
+            awaited.append(ops.waits[ops.wait_offsets[owner] + place])
+            turns.append(self.turn[owner])
+        within = (self.turn[awaited] != NONE) & (np.abs(self.turn[awaited] - turns) <= REACH)
+        rows, away = self.rows[awaited], self.turn[awaited] - turns
+        near = within.all(axis=0) & (rows[0] == rows[1]) & (away[0] == away[1])
+        same = ~within.any(axis=0) & (awaited[0] == awaited[1])
+        if not (near | same).all():
+            raise IrregularError("ops of a unit wait for other turns than those of the next one")
+
     @cached_property
     def unit_of(self) -> Indices:
         """The unit of each op, NONE outside of them."""
@@ -203,6 +226,7 @@ class _Repetition:
 
     def table(self) -> OpTable:
         """The ops of the whole program."""
+        self._check_waits()
         total = len(self.rows) + self.more * int(self.units.length.sum())
         source, turn = (np.full(total, NONE, dtype=np.int64) for _ in range(2))
         outside = np.flatnonzero(self.unit_of == NONE)

@@ -10,7 +10,7 @@ kept as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,41 +19,45 @@ from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
 from workload.models.layer_kinds import Kind, kind_of
 from workload.models.mtp import every_layer
+from workload.passes.table import mattering
 from workload.plan import Plan
-from workload.recomputation.parts import FULL
 from workload.repetition import IrregularError, Repeat
 
-# The fewest turns that keep collectives issued ahead from reaching both ends: of one layer, of one
-# that is recomputed whole, and of several, whose ops reach into the next turn alone. None is a
-# power of two: sizes that are rounded up to one would seem to grow evenly there.
-PLAIN, RECOMPUTED, TURNS = 9, 6, 6
+# How many turns of a run are kept, until what is in flight across layers reaches neither end: from
+# the first number on, or from the second where overlaps or copies to the host may cross layers.
+# None is a power of two: sizes that are rounded up to one would seem to grow evenly there.
+LENGTHS = 5, 6, 9, 18, 36
 LONGEST = 8  # layers of a turn
+WITH_THE_UPDATE = "none", "optimizer"  # values of offload that copy nothing while layers run
 
 
 class Run(NamedTuple):
-    """Layers that recur: the first of them, the layers of a turn, how many turns there are, and how
-    many of these have to be kept for a program to repeat."""
+    """Layers that recur: the first of them, the layers of a turn, and how many turns there are."""
 
     first: int
     period: int
     turns: int
-    least: int
 
 
 @dataclass(frozen=True)
 class FewerLayers:
-    """A model whose layers recur in `runs`; all others are in none of them."""
+    """A model whose layers recur in `runs`; all others are in none of them. What overlaps that are
+    `crossing`, by name, move may run on from layer to layer."""
 
     gpt: GPT
     plan: Plan
     runs: tuple[Run, ...]
+    crossing: tuple[str, ...] = ()
 
-    def lengthened(self, times: int) -> tuple[int, ...]:
-        """How many turns to keep of each run: enough for the program to repeat, or so many times as
-        many."""
-        return tuple(times * run.least for run in self.runs)
+    def lengths(self, enough: int = 0) -> Iterator[tuple[int, ...]]:
+        """How many turns to keep of each run, at first `enough` if it is known; then more, as long
+        as it is worth it."""
+        flies = bool(self.crossing) or self.plan.offload not in WITH_THE_UPDATE
+        for turns in LENGTHS:
+            if turns >= (enough or LENGTHS[flies]) and self._is_worth((turns,) * len(self.runs)):
+                yield (turns,) * len(self.runs)
 
-    def worth(self, kept: Sequence[int]) -> bool:
+    def _is_worth(self, kept: Sequence[int]) -> bool:
         """Whether models with so many turns, and those that tell how sizes grow, have fewer layers
         in all than this one."""
         if not self.runs or any(n >= run.turns for n, run in zip(kept, self.runs, strict=True)):
@@ -69,7 +73,7 @@ class FewerLayers:
     def repeats(self, kept: Sequence[int]) -> tuple[Repeat, ...]:
         """The runs as they are in the model that keeps so many turns of each."""
         found, before = [], 0
-        for (first, period, count, _), own in zip(self.runs, kept, strict=True):
+        for (first, period, count), own in zip(self.runs, kept, strict=True):
             found.append(Repeat(first - before, period, own, count))
             before += found[-1].left_out
         return tuple(found)
@@ -105,9 +109,10 @@ def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
 
 def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:
     """The runs of a model's layers under a plan of one stage."""
-    if plan.stage_layers not in ((), (gpt.layers,)):
-        return FewerLayers(gpt, plan, ())
-    return FewerLayers(gpt, plan, tuple(_runs(kinds_of(gpt, plan)[: gpt.layers])))
+    crossing = tuple(each.name for each in mattering(plan.overlap, plan.sizes) if each.across)
+    whole = plan.stage_layers in ((), (gpt.layers,))
+    runs = _runs(kinds_of(gpt, plan)[: gpt.layers]) if whole else []
+    return FewerLayers(gpt, plan, tuple(runs), crossing)
 
 
 def kinds_of(gpt: GPT, plan: Plan) -> list[Kind]:
@@ -123,21 +128,12 @@ def _runs(kinds: Sequence[Kind]) -> list[Run]:
         periods = range(1, min(LONGEST, len(kinds) - at) + 1)
         turns = {period: _turns(kinds, at, period) for period in periods}
         period = max(turns, key=lambda each: (each * turns[each], -each))
-        least = _least(kinds[at : at + period])
-        if 2 * turns[period] > 3 * least:
-            found.append(Run(at, period, turns[period], least))
+        if 2 * turns[period] > 3 * LENGTHS[0]:
+            found.append(Run(at, period, turns[period]))
             at += period * turns[period]
         else:
             at += 1
     return found
-
-
-def _least(turn: Sequence[Kind]) -> int:
-    """How many turns of such layers make a program repeat, most times."""
-    if len(turn) > 1:
-        return TURNS
-    *_, again = turn[0]
-    return RECOMPUTED if again == FULL else PLAIN
 
 
 def _turns(kinds: Sequence[Kind], at: int, period: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import Any
@@ -13,7 +13,7 @@ from simulator.engine.columns import Columns, Lists, changes_of, columns_of
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
 from simulator.engine.stream_graph import StreamGraph
-from topologies.session import session_cached
+from topologies.session import current_session, session_cached
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import kept_program, lower
@@ -47,25 +47,36 @@ def kept_whole_program(
     """The program of all layers, which a session keeps where matmuls have their plain forms."""
     if forms:
         lowered = partial(lowered_again, forms=forms, habits=habits)
-        return whole_program(lowered, gpt, plan, fold=fold)
+        return whole_program(lowered, gpt, plan, habits, fold=fold)
     return _kept(gpt, plan, habits, fold)
 
 
 @session_cached(16)
 def _kept(gpt: GPT, plan: Plan, habits: Habits, fold: bool) -> WholeProgram:
-    return whole_program(partial(lowered_again, habits=habits), gpt, plan, fold=fold)
+    return whole_program(partial(lowered_again, habits=habits), gpt, plan, habits, fold=fold)
 
 
-def whole_program(lowered: Lowered, gpt: GPT, plan: Plan, *, fold: bool = True) -> WholeProgram:
+class EnoughTurns(dict[Hashable, int]):
+    """How many turns of layers were enough for programs of a session to repeat, by what plans have
+    in flight across layers."""
+
+
+def whole_program(
+    lowered: Lowered, gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, *, fold: bool = True
+) -> WholeProgram:
     """The program of all layers, from one of a few layers where these repeat: not where layers of
     two micro-batches take turns, since one goes up while the other goes down."""
-    fewer, times = fewer_layers(gpt, plan), 1
+    fewer, enough = fewer_layers(gpt, plan), current_session().the(EnoughTurns)
+    split = plan.zero, plan.z > 1, plan.dp > 1
+    flies = habits, plan.recompute, plan.offload, split, fewer.crossing
     turns = "a2a" in plan.overlap and plan.ep > 1 and plan.pp == 1 < plan.micro_batches
-    while fold and not turns and fewer.worth(kept := fewer.lengthened(times)):
+    for kept in fewer.lengths(enough.get(flies, 0)) if fold and not turns else ():
         try:
-            return _repeated(lowered, fewer, kept)
+            found = _repeated(lowered, fewer, kept)
         except IrregularError:
-            times *= 2
+            continue
+        enough[flies] = max(kept)
+        return found
     program = lowered(gpt, plan)
     changes = changes_of(program.outline, program.nbytes)
     persistent = program.outline.persistent(program.nbytes)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from workload.gpt import GPT
-from workload.grid import AXES, axes_of
-from workload.passes.table import PASSES
+from workload.grid import axes_of
+from workload.passes.table import mattering
 from workload.pipeline.message_order import MEGATRON
 from workload.plan import Plan
 
@@ -53,17 +53,13 @@ def in_effect(plan: Plan, gpt: GPT | None, messages: str = "") -> Iterator[str]:
     """The overlaps of a plan that have something to overlap: none is about sums over rows of x,
     nor, without an MLP for all tokens, about that. Megatron hides messages between stages under
     virtual ones alone."""
-    sizes: dict[str, Any] = {axis: getattr(plan, axis) for axis in AXES}
-    sizes |= {"zero": plan.zero, "shard": plan.shard or plan.dp, "ep": plan.ep}
-    sizes["sums_rows"] = 0
     alone = messages == MEGATRON and plan.vpp == 1 and plan.schedule == "1f1b"
-    for each in PASSES:
+    for each in mattering(plan.overlap, plan.sizes):
         if each.name == "shared" and gpt is not None and not gpt.shared_ffn:
             continue
         if each.name == "pp" and alone:
             continue
-        if each.name in plan.overlap and bool(each.matters(sizes)):
-            yield each.name
+        yield each.name
 
 
 def has_effect(key: str, plan: Plan) -> bool:

@@ -115,20 +115,20 @@ def test_stages_that_hold_unlike_layers_equal_their_ops(name: str) -> None:
 
 def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None:
     plan = parse_plan("batch=1,mbs=1")
-    assert fewer_layers(find_model("deepseek-v3"), plan).runs == (Run(3, 1, 58, 9),)
-    assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == (Run(0, 2, 18, 6),)
-    assert fewer_layers(MODELS["five of six"], plan).runs == (Run(0, 6, 15, 6),)
+    assert fewer_layers(find_model("deepseek-v3"), plan).runs == (Run(3, 1, 58),)
+    assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == (Run(0, 2, 18),)
+    assert fewer_layers(MODELS["five of six"], plan).runs == (Run(0, 6, 15),)
     split = replace(plan, recompute="full:15")
-    assert fewer_layers(DENSE, split).runs == (Run(0, 1, 15, 6), Run(15, 1, 25, 9))
+    assert fewer_layers(DENSE, split).runs == (Run(0, 1, 15), Run(15, 1, 25))
     both_kinds = fewer_layers(MODELS["experts behind 20 dense"], plan)
-    assert both_kinds.runs == (Run(0, 1, 20, 9), Run(20, 1, 30, 9))
+    assert both_kinds.runs == (Run(0, 1, 20), Run(20, 1, 30))
     gpt, _ = both_kinds.with_turns((9, 4))
     assert (gpt.layers, gpt.dense_layers) == (13, 9)
 
 
 def test_a_run_that_no_shorter_model_has_is_refused() -> None:
     """Half a turn of windows: the layers behind it would have the others' windows."""
-    runs = (Run(0, 1, 19, 9),)
+    runs = (Run(0, 1, 19),)
     wrong = FewerLayers(MODELS["windows"], parse_plan("batch=1,mbs=1"), runs)
     with pytest.raises(IrregularError):
         wrong.with_turns((4,))

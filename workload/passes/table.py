@@ -38,8 +38,9 @@ class Overlap:
     lowering of messages issues itself, or the two "halves" of a backward pass, which that of chunks
     puts together. `works` are the works of slots in which it moves any op, and
     with `last` it does so in the last micro-batch alone. `purposes` are those of the collectives
-    that it gives a stream of their own; `matters` says, for sizes, whether there are any. One that
-    is not `usual` is switched on by name alone, and not searched.
+    that it gives a stream of their own; `matters` says, for sizes, whether there are any. What it
+    moves may run on `across` layers. One that is not `usual` is switched on by name alone, and not
+    searched.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Overlap:
     purposes: tuple[str, ...] = ()
     works: tuple[str, ...] = WORKS
     last: bool = False
+    across: bool = False
     usual: bool = True
     moves: Pass = list
     settles: Pass = list
@@ -65,6 +67,7 @@ PASSES = (
         matters=lambda sizes: (sizes["tp"] > 1) | (sizes["y"] > 1),
         purposes=input_gradients.MOVED,
         works=(BACKWARD, WEIGHT),
+        across=True,
         moves=input_gradients.overlap_input_gradients,
     ),
     Overlap(
@@ -75,6 +78,7 @@ PASSES = (
         matters=lambda sizes: (sizes["z"] > 1) | data_parallel.shards(sizes, 2),
         purposes=reduce_scatters.MOVED,
         works=(BACKWARD, WEIGHT),
+        across=True,
         moves=reduce_scatters.defer_reduce_scatters,
         settles=reduce_scatters.follow_scatters,
     ),
@@ -85,6 +89,7 @@ PASSES = (
         scope=SLOT,
         matters=lambda sizes: (sizes["z"] > 1) | data_parallel.shards(sizes, 3),
         purposes=weight_gathers.MOVED,
+        across=True,
         moves=weight_gathers.gather_ahead,
     ),
     Overlap(
@@ -110,6 +115,7 @@ PASSES = (
         words="gradients of weights put off until the next all-to-all of the backward pass",
         source="Megatron-Core, delay_wgrad_compute: model_chunk_schedule_plan.py",
         scope=HALVES,
+        across=True,
         usual=False,
         matters=lambda sizes: sizes["ep"] > 1,
     ),
@@ -163,6 +169,11 @@ def overlap_step(
         if each.name in overlap and each.moves_step is not None:
             result = each.moves_step(result, buffers, slot_of)
     return result
+
+
+def mattering(overlap: Collection[str], sizes: Sizes) -> list[Overlap]:
+    """Those of some overlaps that have something to overlap for sizes."""
+    return [each for each in PASSES if each.name in overlap and bool(each.matters(sizes))]
 
 
 def switch_of(op: Op) -> str:
