@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -250,7 +250,7 @@ def make_columns(ops: Sequence[Op], buffers: Mapping[str, object]) -> Columns:
 
 def _operands(names: Sequence[Sequence[str]], number: Mapping[str, int]) -> Lists:
     offsets = np.cumsum([0, *map(len, names)], dtype=np.int64)
-    flat = [number[name] for own in names for name in own]
+    flat = list(map(number.__getitem__, chain.from_iterable(names)))
     return Lists(offsets, np.array(flat, dtype=np.int64))
 
 

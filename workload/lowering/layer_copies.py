@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -88,23 +89,44 @@ class Row(NamedTuple):
     named: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stretch:
-    """What a layer wrote, and its `result`. `names` are all names in it, with how they are split;
-    `dropped` are weights that it left whole no more, `gathered` those that it left whole."""
+    """What a layer wrote, and its `result`: `dropped` are weights that it left whole no more,
+    `gathered` those that it left whole."""
 
     like: int
     naming: Naming
-    names: Sequence[tuple[str, int, str]]
-    blocks: Sequence[Block]
-    rows: Sequence[Row]
+    ops: Sequence[Op]
     buffers: Sequence[Buffer]
     dropped: Sequence[Whole]
     gathered: Mapping[Whole, str]
     result: tuple[str, Any]
 
+    @cached_property
+    def names(self) -> list[tuple[str, int, str]]:
+        """All names in it, with how they are split."""
+        operands = (name for op in self.ops for name in (op.name, *op.reads, *op.writes))
+        return _split([*operands, *_names_of(self.buffers)], self.naming)
+
+    @cached_property
+    def others(self) -> set[str]:
+        """The names of no layer that its ops read or write."""
+        operands = {name for op in self.ops for name in (*op.reads, *op.writes)}
+        return {name for name, at, _ in self.names if at == EVERYWHERE and name in operands}
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The blocks of its ops."""
+        return list(dict.fromkeys(op.block for op in self.ops))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Its ops as rows."""
+        return [_row(op, self.blocks, self.naming) for op in self.ops]
+
     def copied(self, b: Builder, to: Naming) -> Written[Any]:
         """The same in another place."""
+        assert all(b.buffers[name].persistent for name in self.others), "it is of another layer"
         one, begins, m, part = self.naming, to.begins, to.micro_batch, to.part
         name_of = {name: begins[at] + rest for name, at, rest in self.names}
         _add_buffers(b, self.buffers, name_of, one, to)
@@ -268,20 +290,11 @@ class LayerCopies:
     ) -> Stretch:
         """What a layer wrote from so many ops and buffers on."""
         b, (before, after) = self._b, whole
-        ops, buffers = b.ops[begins[0] :], list(islice(b.buffers.values(), begins[1], None))
-        operands = [name for op in ops for name in (*op.reads, *op.writes)]
-        names = _split([*operands, *(op.name for op in ops), *_names_of(buffers)], naming)
-        at_of = {name: at for name, at, _ in names}
-        others = {name for name in operands if at_of[name] == EVERYWHERE}
-        assert all(b.buffers[name].persistent for name in others), "a layer names what is its own"
-        blocks = list(dict.fromkeys(op.block for op in ops))
         return Stretch(
             self._count,
             naming,
-            names,
-            blocks,
-            [_row(op, blocks, naming) for op in ops],
-            buffers,
+            b.ops[begins[0] :],
+            list(islice(b.buffers.values(), begins[1], None)),
             [key for key in before if key not in after],
             {key: after[key] for key in b.gathered if key in after.keys() - before.keys()},
             result,

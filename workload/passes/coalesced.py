@@ -8,9 +8,8 @@ needed sooner, as the norm wants all gradients and the next step all parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from workload.op import BUCKET_SCATTER, COMPUTE, PARAMETER_GATHER, Op
+from workload.op import BUCKET_SCATTER, COMPUTE, PARAMETER_GATHER, Op, altered
 
 Sort = tuple[str, tuple[str, ...], str]
 
@@ -42,4 +41,4 @@ def _sort(op: Op) -> Sort:
 def _together(ops: Sequence[Op]) -> Op:
     reads = tuple(dict.fromkeys(name for op in ops for name in op.reads))
     writes = tuple(dict.fromkeys(name for op in ops for name in op.writes))
-    return replace(ops[-1], reads=reads, writes=writes, nbytes=sum(op.nbytes for op in ops))
+    return altered(ops[-1], reads=reads, writes=writes, nbytes=sum(op.nbytes for op in ops))

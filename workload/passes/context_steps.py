@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from workload.kinds import RING_SHIFT
 from workload.naming import op_name
-from workload.op import CAUSAL, Buffer, Op
+from workload.op import CAUSAL, Buffer, Op, altered
 from workload.op_attributes import Attributes
 
 SUM_BYTES = 10  # of an element: a sum in fp32 and a part in bf16 are read, the sum is written
@@ -77,16 +77,16 @@ class _Steps:
         if op.kind == "take_keys" and op.writes[0] in self.owns:
             r = self._repeated(self.owns[op.writes[0]])
             self._resize(op.writes[0], r, "")
-            yield replace(op, nbytes=(op.nbytes // 2) * (1 + r))
+            yield altered(op, nbytes=(op.nbytes // 2) * (1 + r))
         elif op.kind == "all_gather" and op.writes[0] in self.cores:
             r = self._repeated(self.cores[op.writes[0]])
             self._resize(op.writes[0], r, "")
-            yield replace(op, nbytes=op.nbytes * r, stream="+".join(op.axes))
+            yield altered(op, nbytes=op.nbytes * r, stream="+".join(op.axes))
         elif _is_gathered(op):
             yield from self._backward(op) if _is_grad(op) else self._forward(op)
         elif op.kind == "put_keys" and op.reads[0] in self.homes:
             own, core = op.nbytes // 2, self.homes[op.reads[0]]  # keys that are not repeated
-            yield replace(op, nbytes=own + 2 * own * self._repeated(core))
+            yield altered(op, nbytes=own + 2 * own * self._repeated(core))
         elif op.kind != "reduce_scatter" or op.writes[0] not in self.homes:
             yield op
 
@@ -107,13 +107,13 @@ class _Steps:
     def _in_step(self, op: Op, step: int, c: int) -> Op:
         sequence = op.attributes["sequence"] // c
         how: Attributes = {**op.attributes, "sequence": sequence, "step": step, CAUSAL: step == 0}
-        own = replace(op, flops=op.flops // c, attributes=how)
+        own = altered(op, flops=op.flops // c, attributes=how)
         return self._named(own, f"{op.label}.{step}")
 
     @staticmethod
     def _named(op: Op, label: str) -> Op:
         name = op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed)
-        return replace(op, name=name, label=label)
+        return altered(op, name=name, label=label)
 
     def _count(self, own: str, whole: str) -> int:
         return int(self.buffers[whole].shape[0] // self.buffers[own].shape[0])
@@ -124,12 +124,12 @@ class _Steps:
         for step in range(c):
             at_hand, outputs = (whole, self._parts(op, step)) if step else (own, op.writes)
             reads = tuple(at_hand if name == whole else name for name in op.reads)
-            yield replace(self._in_step(op, step, c), reads=reads, writes=outputs)
+            yield altered(self._in_step(op, step, c), reads=reads, writes=outputs)
             if step:
                 nbytes = SUM_BYTES * self.buffers[context].elements
                 merged = (context, sums)
-                merge = replace(op, kind="merge_attention", flops=0, nbytes=nbytes, attributes={})
-                merge = replace(merge, reads=(*merged, *outputs), writes=merged)
+                merge = altered(op, kind="merge_attention", flops=0, nbytes=nbytes, attributes={})
+                merge = altered(merge, reads=(*merged, *outputs), writes=merged)
                 yield self._named(merge, f"{op.label}.{step}.merge")
 
     def _parts(self, op: Op, step: int) -> tuple[str, ...]:
@@ -153,16 +153,16 @@ class _Steps:
             reads = tuple(own if name == whole and not step else name for name in op.reads)
             reads = (*reads, *([out] if step else []))
             core = self._in_step(op, step, c)
-            yield replace(core, reads=reads, writes=(out, part, *op.writes[2:]))
+            yield altered(core, reads=reads, writes=(out, part, *op.writes[2:]))
             total = self._like(own, f"{home}.{step}.sum", "fp32")
             queries = self.buffers[op.reads[0]].elements
-            add = replace(
+            add = altered(
                 op, kind="add", flops=0, attributes={}, nbytes=SUM_BYTES * (keys + queries)
             )
-            add = replace(add, reads=(out, part, *([arrived] if arrived else [])))
-            yield self._named(replace(add, writes=(out, total)), f"{op.label}.{step}.add")
+            add = altered(add, reads=(out, part, *([arrived] if arrived else [])))
+            yield self._named(altered(add, writes=(out, total)), f"{op.label}.{step}.add")
             last = step == c - 1
             arrived = home if last else self._like(own, f"{home}.{step}.next", "fp32")
-            shift = replace(gather, kind=RING_SHIFT, reads=(total,), writes=(arrived,))
-            shift = replace(shift, nbytes=4 * keys, stream="+".join(gather.axes))
+            shift = altered(gather, kind=RING_SHIFT, reads=(total,), writes=(arrived,))
+            shift = altered(shift, nbytes=4 * keys, stream="+".join(gather.axes))
             yield self._named(shift, f"{op.label}.dkv.{step}.shift")

@@ -8,16 +8,13 @@ ahead is not awaited early.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from workload.naming import op_name
-from workload.op import COMPUTE, FORWARD, WEIGHT_GATHER, Buffer, Op
+from workload.op import COMPUTE, FORWARD, WEIGHT_GATHER, Buffer, Op, altered
 from workload.passes.weight_gathers import gather_ahead
 
 Rates = tuple[int, int]  # bytes for an element that is read, and for one that is written
-T = TypeVar("T")
 
 
 def forward_gathers_ahead(ops: Sequence[Op]) -> list[Op]:
@@ -39,13 +36,13 @@ def copied_around(
     """The ops with those that stand for copies around them."""
     result: list[Op] = []
     waiting: dict[str, Op] = {}
+    name_of = names_in(rates)
     for op in ops:
         result += [waiting.pop(name) for name in dict.fromkeys(op.reads) if name in waiting]
         result.append(op)
-        asked = said_of(op, rates)
-        if asked is None:
+        if (name := name_of(op)) is None:
             continue
-        copies = _copies(op, asked, buffers)
+        copies = _copies(op, rates[name], buffers)
         if op.purpose == WEIGHT_GATHER:
             waiting[op.writes[0]] = copies
         else:
@@ -53,26 +50,26 @@ def copied_around(
     return [*result, *waiting.values()]
 
 
-def said_of(op: Op, table: Mapping[str, T]) -> T | None:
-    """What a stack says of an op: by its label, or by its purpose or kind; of one phase before what
-    it says of all."""
-    name = name_of(op, table)
-    return None if name is None else table[name]
+def names_in(known: Container[str]) -> Callable[[Op], str | None]:
+    """What has the name under which a stack knows an op: its label, or its purpose or kind, of one
+    phase before that of all; None if it does not know it."""
+    found: dict[tuple[str, str, str], str | None] = {}
 
+    def name(op: Op) -> str | None:
+        about = op.label, op.purpose or op.kind, op.block.phase
+        if about not in found:
+            label, kind, phase = about
+            names = f"{phase}.{label}", label, f"{phase}.{kind}", kind
+            found[about] = next((each for each in names if each in known), None)
+        return found[about]
 
-def name_of(op: Op, known: Container[str]) -> str | None:
-    """The name under which a stack knows an op; None if it does not."""
-    for name in (op.label, op.purpose or op.kind):
-        for key in (f"{op.block.phase}.{name}", name):
-            if key in known:
-                return key
-    return None
+    return name
 
 
 def _copies(op: Op, rates: Rates, buffers: Mapping[str, Buffer]) -> Op:
     label, whole = f"{op.label}.copies", op.writes[0]
     read, written = (buffers[name].elements for name in (op.reads[0], whole))
-    return replace(
+    return altered(
         op,
         name=op_name(op.micro_batch, op.part, label, recomputed=op.is_recomputed),
         kind="copies",

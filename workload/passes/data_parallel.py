@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from workload.naming import op_name
@@ -20,6 +19,7 @@ from workload.op import (
     Block,
     Buffer,
     Op,
+    altered,
 )
 from workload.passes.moving import follow_up_later, on_own_stream
 from workload.pipeline.schedule import Slot
@@ -48,7 +48,7 @@ def _where_issued(ops: Sequence[Op]) -> list[Op]:
     block = STEP
     for op in ops:
         if _is_bucket_reduce(op):
-            result.append(replace(op, block=block))
+            result.append(altered(op, block=block))
         else:
             result.append(op)
             block = block if op.is_message or op.kind == "fence" else op.block
@@ -69,28 +69,32 @@ def bucket_gradient_reduces(
     if not whole:
         return list(ops)
     last = next(op for op in reversed(ops) if op.block != STEP).block.micro_batch
-    final = _additions(ops, whole, buffers, last)
-    chain = list(dict.fromkeys(op.block for op in final))
+    added = _additions(ops, whole, buffers, last)
+    final = _by_block(added)
+    chain = list(final)
     deferred = any(op.purpose == GRAD_SCATTER and op.stream != COMPUTE for op in ops)
-    final_block = {op.writes[0]: op.block for op in final}
+    final_block = {op.writes[0]: op.block for op in added}
+    summed: dict[Block, list[str]] = {block: [] for block in chain}
+    for grad, block in final_block.items():
+        summed[block].append(grad)
+    sums = [(op, {buffers[name].parameter: at for at, name in enumerate(op.reads)}) for op in whole]
     after: dict[Block, list[Op]] = {block: [] for block in chain}
     named = Counter[str]()
-    gone = {op.name for op in whole} | ({op.name for op in final} if deferred else set())
+    gone = {op.name for op in (*whole, *(added if deferred else ()))}
     rest = [op for op in ops if op.name not in gone]
     # Deferred additions to what is not summed stay behind the last op, whatever their block.
     staying = ADD_SCATTERED if deferred else None
-    ends = {op.block: at for at, op in enumerate(rest) if op.purpose != staying}
+    ends = _ends([op.block if op.purpose != staying else None for op in rest])
     for block, following in zip(chain, [*chain[1:], chain[-1]], strict=True):
         later = deferred and slot_of[block] == slot_of[following] and ends[block] < ends[following]
         place = following if later else block
         target = after[place]
         if deferred:
-            target += [op for op in final if op.block == block]
-        grads = [grad for grad, owner in final_block.items() if owner == block]
-        buckets = [_bucket(op, grads, buffers) for op in whole]
+            target += final[block]
+        buckets = [_bucket(op, place_of, summed[block], buffers) for op, place_of in sums]
         for bucket in filter(None, buckets):
             named[bucket.name] += 1
-            target.append(_numbered(replace(bucket, block=place), named[bucket.name]))
+            target.append(_numbered(altered(bucket, block=place), named[bucket.name]))
     closing = {ends[block]: added for block, added in after.items()}
     return [new for index, op in enumerate(rest) for new in (op, *closing.get(index, ()))]
 
@@ -100,7 +104,7 @@ def _numbered(bucket: Op, number: int) -> Op:
     tokens belong to the same part as the classifier, and are final in blocks of their own."""
     if number == 1:
         return bucket
-    return replace(bucket, name=f"{bucket.name}.{number}", label=f"{bucket.label}.{number}")
+    return altered(bucket, name=f"{bucket.name}.{number}", label=f"{bucket.label}.{number}")
 
 
 def _additions(
@@ -112,10 +116,30 @@ def _additions(
     return [op for op in added if buffers[op.writes[0]].parameter in summed]
 
 
-def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> Op | None:
+def _by_block(ops: Sequence[Op]) -> dict[Block, list[Op]]:
+    """Ops by their blocks."""
+    found: dict[Block, list[Op]] = {}
+    for op in ops:
+        found.setdefault(op.block, []).append(op)
+    return found
+
+
+def _ends(blocks: Sequence[Block | None]) -> dict[Block, int]:
+    """The last place of each block."""
+    found, last = dict[Block, int](), len(blocks) - 1
+    following: Block | None = None
+    for at, block in enumerate(reversed(blocks)):
+        if block is not None and block is not following:  # mostly it is, and hashing takes longer
+            found.setdefault(block, last - at)
+            following = block
+    return found
+
+
+def _bucket(
+    whole: Op, place: Mapping[str, int], grads: Sequence[str], buffers: Mapping[str, Buffer]
+) -> Op | None:
     """The part of a collective on many gradients, or on the shards of many, that is on these; None
-    where it sums none of them."""
-    place = {buffers[name].parameter: at for at, name in enumerate(whole.reads)}
+    where it sums none of them. `place` has where it has the gradient of each parameter."""
     known = [buffers[grad] for grad in grads if buffers[grad].parameter in place]
     if not known:
         return None
@@ -124,7 +148,7 @@ def _bucket(whole: Op, grads: Sequence[str], buffers: Mapping[str, Buffer]) -> O
     writes = tuple(whole.writes[at] for at in chosen)
     nbytes = sum(buffers[name].nbytes for name in reads)
     name = op_name(NONE, part, whole.label)
-    own = replace(whole, name=name, part=part, reads=reads, writes=writes, nbytes=nbytes)
+    own = altered(whole, name=name, part=part, reads=reads, writes=writes, nbytes=nbytes)
     return on_own_stream(own)
 
 

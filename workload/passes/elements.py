@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from workload.op import COUNTED, ELEMENTS, Buffer, Op, altered
-from workload.passes.copies import name_of
+from workload.passes.copies import names_in
 
 
 def with_elements(
@@ -19,9 +19,10 @@ def with_elements(
 ) -> list[Op]:
     """The ops, with the number of their elements where the stack has a time for one; an op that
     another kernel does has no bytes, and none."""
+    name_of = names_in(known)
 
     def counted(op: Op) -> Op:
-        name = name_of(op, known) if op.nbytes else None
+        name = name_of(op) if op.nbytes else None
         if name is None:
             return op
         most = max(buffers[each].elements for each in (op.reads[0], op.writes[0]))

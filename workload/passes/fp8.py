@@ -38,6 +38,7 @@ from workload.op import (
     WEIGHT_GRAD,
     Buffer,
     Op,
+    altered,
 )
 
 Buffers = dict[str, Buffer]
@@ -133,19 +134,19 @@ class _Casts:
         return gathers and op.writes[0] in self._operands
 
     def _multiplied(self, op: Op) -> list[Op]:
-        op = replace(op, reads=tuple(self._copies.get(name, name) for name in op.reads))
+        op = altered(op, reads=tuple(self._copies.get(name, name) for name in op.reads))
         source, before = op.reads[0], list[Op]()
         if self._transposes and op.purpose == WEIGHT_GRAD:
             before, op = self._transposed(op)
         if self._is_cast(source):
-            return [*before, replace(op, dtype="fp8")]
+            return [*before, altered(op, dtype="fp8")]
         nbytes = BOTH_BYTES if self._transposes else CAST_BYTES
         apart, kernels = self._own_casts if op.kind == GROUPED else (0, 0)
         cast = self._cast(op, source, kept=not op.purpose, nbytes=apart or nbytes)
         if apart:
             count = kernels * int(op.attributes["count"])
-            cast = replace(cast, launches=1, attributes={KERNELS: count})
-        return [*before, cast, replace(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
+            cast = altered(cast, launches=1, attributes={KERNELS: count})
+        return [*before, cast, altered(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
 
     def _transposed(self, op: Op) -> tuple[list[Op], Op]:
         """The transposes of those operands of a weight's gradient that were gathered in fp8, and
@@ -160,7 +161,7 @@ class _Casts:
             reads[place] = copy.name
             nbytes = TRANSPOSE_BYTES * copy.elements
             found.append(self.kernel(op, name, "transpose", label, whole, copy.name, nbytes=nbytes))
-        return found, replace(op, reads=tuple(reads))
+        return found, altered(op, reads=tuple(reads))
 
     def _gathered(self, op: Op) -> list[Op]:
         """The gather of rows in fp8, behind their cast where there is none yet."""
@@ -174,7 +175,7 @@ class _Casts:
         whole = self._buffers[op.writes[0]]
         self.added[whole.name] = replace(whole, dtype="fp8")
         self._wholes.add(whole.name)
-        return [*casts, replace(op, reads=(copy,), nbytes=op.nbytes // 2, dtype="fp8")]
+        return [*casts, altered(op, reads=(copy,), nbytes=op.nbytes // 2, dtype="fp8")]
 
     def _is_cast(self, name: str) -> bool:
         return name in self.added and self.added[name].dtype == "fp8"
@@ -192,14 +193,14 @@ class _Casts:
         cast = self.kernel(
             op, name, "cast", label, source, copy.name, nbytes=nbytes * whole.elements
         )
-        return replace(cast, launches=0)
+        return altered(cast, launches=0)
 
     @staticmethod
     def kernel(
         op: Op, name: str, kind: str, label: str, source: str, copy: str, *, nbytes: int
     ) -> Op:
         """A kernel in front of an op, from one buffer into another."""
-        return replace(
+        return altered(
             op,
             name=name,
             kind=kind,

@@ -10,11 +10,10 @@ which AxoNN tries too, and one transposed copy that serves two matmuls.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from workload.naming import op_name
-from workload.op import Buffer, Op
+from workload.op import Buffer, Op, altered
 from workload.op_attributes import Attributes
 
 Matmul = tuple[str, int, int, int, str]
@@ -49,7 +48,7 @@ def with_forms(
                 added[copy.name] = copy
                 reads[side] = copy.name
             how: Attributes = {**op.attributes, "form": wanted}
-            result.append(replace(op, reads=tuple(reads), attributes=how))
+            result.append(altered(op, reads=tuple(reads), attributes=how))
         else:
             result.append(op)
     return result, added

@@ -11,9 +11,8 @@ sync_gradients_depth_parallel: a loop over parameters with one all_reduce each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from workload.op import STEP, Buffer, Op
+from workload.op import STEP, Buffer, Op, altered
 
 
 def one_by_one(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
@@ -28,6 +27,6 @@ def _cut(op: Op, buffers: Mapping[str, Buffer]) -> Iterator[Op]:
         yield op
         return
     for number, name in enumerate(op.reads):
-        own = replace(op, reads=(name,), writes=(name,), nbytes=buffers[name].nbytes)
+        own = altered(op, reads=(name,), writes=(name,), nbytes=buffers[name].nbytes)
         end = f".{number + 1}" if number else ""
-        yield replace(own, name=op.name + end, label=op.label + end)
+        yield altered(own, name=op.name + end, label=op.label + end)

@@ -139,7 +139,7 @@ def _cast(scatter: Op, source: Buffer, dtype: str) -> Op:
     """The cast of a gradient in front of its reduce-scatter."""
     label = f"{scatter.label}.cast"
     name = op_name(scatter.micro_batch, scatter.part, label, recomputed=scatter.is_recomputed)
-    return replace(
+    return altered(
         scatter,
         name=name,
         kind="cast",

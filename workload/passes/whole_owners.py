@@ -12,10 +12,9 @@ there; owners differ in their number of parameters (the update takes the mean ow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from workload.kinds import BROADCAST
-from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op
+from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Buffer, Op, altered
 
 
 def by_whole_owners(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
@@ -26,12 +25,12 @@ def by_whole_owners(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op
 
 def _of_owners(op: Op, buffers: Mapping[str, Buffer]) -> Iterator[Op]:
     if op.purpose == BUCKET_SCATTER:
-        yield replace(op, kind="all_reduce")
+        yield altered(op, kind="all_reduce")
     elif op.purpose == PARAMETER_GATHER:
         for number, (part, whole) in enumerate(zip(op.reads, op.writes, strict=True)):
             end = f".{number + 1}" if number else ""
-            own = replace(op, kind=BROADCAST, reads=(part,), writes=(whole,))
-            own = replace(own, nbytes=buffers[whole].nbytes)
-            yield replace(own, name=op.name + end, label=op.label + end)
+            own = altered(op, kind=BROADCAST, reads=(part,), writes=(whole,))
+            own = altered(own, nbytes=buffers[whole].nbytes)
+            yield altered(own, name=op.name + end, label=op.label + end)
     else:
         yield op

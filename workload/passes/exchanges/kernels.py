@@ -18,7 +18,7 @@ Nothing is said of hosts: each op is issued as before, in place of what these ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from workload.op import (
@@ -30,6 +30,7 @@ from workload.op import (
     PLACES,
     Buffer,
     Op,
+    altered,
 )
 from workload.passes.exchanges.own_rows import COUNTS
 from workload.sizes.rounding import scaled
@@ -72,7 +73,7 @@ def by_exchange_kernels(
 
     def changed(op: Op) -> Op:
         if op.kind in WITHIN:
-            return replace(op, nbytes=0)
+            return altered(op, nbytes=0)
         if op.kind in SORTS:
             return _sorted(op, buffers, own.share)
         return _sent(op, buffers, own) if _is_sent(op) else op
@@ -85,10 +86,10 @@ def _sorted(op: Op, buffers: Mapping[str, Buffer], share: float) -> Op:
     with them. A kernel looks at all experts of the rank for each of the former."""
     shape = buffers[op.writes[0]].shape
     if len(shape) == 1:
-        return replace(op, nbytes=0)
+        return altered(op, nbytes=0)
     places = scaled(shape[0], share) * int(op.attributes["local"])
     nbytes = scaled(op.nbytes, round((1 + share) / 2, 6))
-    return replace(op, nbytes=nbytes, attributes={**op.attributes, PLACES: places})
+    return altered(op, nbytes=nbytes, attributes={**op.attributes, PLACES: places})
 
 
 def _is_sent(op: Op) -> bool:
@@ -103,4 +104,4 @@ def _sent(op: Op, buffers: Mapping[str, Buffer], own: ExchangeKernels) -> Op:
     if len(buffers[op.reads[0]].shape) == 1:
         reached = reached._replace(payload_bytes_per_s=float("inf"))
         nbytes *= max(own.probabilities * PROBABILITY_BYTES // ITEM_BYTES[op.dtype], 1)
-    return replace(op, nbytes=nbytes, attributes={**op.attributes, LINKS: reached})
+    return altered(op, nbytes=nbytes, attributes={**op.attributes, LINKS: reached})

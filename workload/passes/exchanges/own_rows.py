@@ -26,10 +26,9 @@ fewer places than tokens, whose gathers would be smaller than those of tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 
-from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Buffer, Identity, Op
+from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Buffer, Identity, Op, altered
 
 GATHER, COUNTS = "experts.rows.gather", "dispatch.counts.exchange"
 # What is gathered or summed over x, by its label, and the exchanges or, of gathered tokens, the
@@ -57,9 +56,9 @@ def of_own_rows(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
 
     def traded(op: Op) -> Op:
         if _is_of_experts(op):
-            return replace(op, nbytes=op.nbytes * own // whole)
+            return altered(op, nbytes=op.nbytes * own // whole)
         others = [sent[each] for each in _others(op) if each in sent]
-        return replace(op, nbytes=max(op.nbytes, *others)) if others else op
+        return altered(op, nbytes=max(op.nbytes, *others)) if others else op
 
     return [traded(op) for op in ops]
 
