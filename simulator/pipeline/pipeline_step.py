@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -268,11 +268,15 @@ class PipelineRun:
 
     def _slots(self, stage: int) -> SlotsOfStage:
         """Slot by slot, what is in flight at its begin being what the one before left in flight."""
-        parts = self.stage_orders.parts[stage]
-        number: dict[tuple[int, CarryIns], int] = {}
-        left, which = list[CarryIns](), list[int]()
-        carried: CarryIns = ((),) * len(self._classes[stage])
-        for own in parts.which.tolist():
+        parts, idle = self.stage_orders.parts[stage], ((),) * len(self._classes[stage])
+        every, carried = parts.which.tolist(), cast(CarryIns, idle)
+        leaves = [self._carry_out(stage, part, idle) != idle for part in parts.distinct]
+        first = next(iter(np.flatnonzero(np.array(leaves)[parts.which])), len(every))
+        # Up to there no slot begins with anything in flight.
+        number = {(own, carried): at for at, own in enumerate(dict.fromkeys(every[:first]))}
+        which = [number[own, carried] for own in every[:first]]
+        left = [carried] * len(number)
+        for own in every[first:]:
             at = number.setdefault((own, carried), len(number))
             if at == len(left):
                 left.append(self._carry_out(stage, parts.distinct[own], carried))

@@ -114,6 +114,15 @@ def test_waits_keep_their_distance_or_their_end_of_the_model() -> None:
     assert np.array_equal(np.diff(found.wait_offsets), [0] * 9 + [2] * 8)
 
 
+def test_a_wait_that_reaches_back_to_an_end_in_one_of_two_turns_is_refused() -> None:
+    """The host clips a layer's gradients once those of two layers before are there: of four layers
+    the third waits for the first one's, the second for what stands before all layers."""
+    plan = plan_of("dp=2,zero=1,offload=update,recompute=full", 1)
+    with pytest.raises(IrregularError):
+        grown(outline(4, plan), 4, 9)
+    assert waits_of(grown(outline(5, plan), 5, 9)) == waits_of(table_of(outline(9, plan)))
+
+
 def test_an_op_that_stands_twice_in_a_layer_is_refused() -> None:
     ops = [compute(f"m0.l{n}.work", writes=f"q{n}") for n in (0, 1, 1, 2, 3, 4)]
     with pytest.raises(IrregularError):
