@@ -57,7 +57,8 @@ class Messages:
             stages=b.plan.pp,
             paired=b.plan.in_pairs,
         )
-        self._gaps = line.gaps(self._how).lists
+        moves = bool((line.receives | line.sends).any())
+        self._gaps = line.gaps(self._how).lists if moves else [[]] * (len(order) + 1)
 
     def source(self, number: int) -> str:
         """The buffer in which a slot's input arrives, "" for one that needs none."""

@@ -34,14 +34,16 @@ def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[
     `is_second` says which ops may be such. By then its input has had time to come, so that issuing
     it holds up nobody. It is issued sooner where somebody needs what it makes.
     """
+    seconds = [op.stream != COMPUTE and is_second(op) for op in ops]
+    if not any(seconds):
+        return list(ops)
     result: list[Op] = []
     stream_of: dict[str, str] = {}
     held: list[Op] = []
-    for op in ops:
-        if _concern(held, op):
+    for op, second in zip(ops, seconds, strict=True):
+        if held and _concern(held, op):
             result += held
             held.clear()
-        second = op.stream != COMPUTE and is_second(op)
         first = stream_of.get(op.reads[0], COMPUTE) if second else COMPUTE
         if first not in (COMPUTE, op.stream):
             held.append(op)
@@ -56,7 +58,5 @@ def follow_up_later(ops: Sequence[Op], is_second: Callable[[Op], bool]) -> list[
 
 
 def _concern(held: Sequence[Op], op: Op) -> bool:
-    if not held:
-        return False
     touched = {*op.reads, *op.writes}
     return any(touched & {*each.reads, *each.writes} for each in held)
