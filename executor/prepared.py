@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch.distributed as dist
 
@@ -12,11 +11,12 @@ from executor.collectives import payload_bytes
 from executor.groups import ProcessGroups
 from executor.kernels import KERNELS, Kernel
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import COMPUTE, Op
 from workload.program import Program
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Computation:
     """A kernel with its operands' slots. `side_stream` names the stream of a GPU on which it runs
     beside the one that computes; "" is the latter."""
@@ -28,7 +28,7 @@ class Computation:
     side_stream: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Communication:
     """A collective or message with the slots of its pairs of input and output.
 
@@ -47,7 +47,7 @@ class Communication:
     local_world_size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PreparedOp:
     """What is done at one op, which has an index in its program.
 
@@ -63,7 +63,7 @@ class PreparedOp:
     frees: Slots
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PreparedProgram:
     """Ops in the order of issue, and the slots that are freed once all of them are awaited."""
 

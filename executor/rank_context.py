@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
@@ -11,6 +11,7 @@ from executor.launching.device_use import AUTO
 from executor.launching.task_specs import AdamW
 from executor.streams import SideStreams
 from executor.training.chosen_experts import ChosenExperts
+from topologies.records import record
 from workload.grid import Axes, Grid
 from workload.op import Part
 
@@ -31,7 +32,7 @@ SCRATCH_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
 SCRATCH_SHARE, LEAST_SCRATCH_BYTES = 1 / 128, {"cpu": 1 << 17, "cuda": 1 << 24}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepNumbers:
     """What kernels read on the device of a step's number and learning rate, so that a captured
     step, which makes the same calls each time, has those of the step it is replayed in."""
@@ -53,7 +54,7 @@ class StepNumbers:
         self.lr.fill_(lr)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RankContext:
     """One rank's place on the grid, its device with the side streams there, and the step it is in
     (counted from 1).

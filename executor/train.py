@@ -27,6 +27,7 @@ from executor.timing import NoRecorder, Recorder, recorder_for
 from executor.training.chosen_experts import Counts, counter
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
+from topologies.records import record
 from workload.op import WEIGHT_CAST
 from workload.pipeline.schedule import ways
 from workload.pipeline.stages import turned_parts
@@ -37,7 +38,7 @@ from workload.timeline import Timeline
 WARM_UP_STEPS = 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainingStep:
     """What one step gave: its loss (before the update) and the seconds it took on this rank, from
     its batch in the host's memory to its loss there; `waited_s` of them the thread that computes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +18,7 @@ from topologies.errors import SimgptError
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
 from topologies.files.units import Unit, format_quantity, quantity
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simgpt.step_options import StepQuestion
@@ -57,7 +57,7 @@ anchor_option = _option("RUN", "the answer", ", or the log of this very run")
 anchor_files_option = _option("FILE", "the answers")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class AnchorFile:
     """What an anchor's file says: its question, as a study of one point, the measured step, the
     software that ran, and the measured peak of memory and of what it is, if there is one."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from simgpt import options, tables
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simulator.noise.noise import Noise
@@ -24,7 +24,7 @@ MOST_SEED = 2**32 - 1
 LEAST = 0.0005  # of the excess: parts below are left out of the text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoiseQuestion:
     """The noise that was asked for, from how many samples and which seed."""
 
@@ -138,7 +138,7 @@ def slowest_already(machine: Machine) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoiseAnswer:
     """What a command adds to its answer: keys of its record, and text behind its own."""
 

@@ -6,11 +6,12 @@ import math
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simgpt.stderr import tell
 from topologies.files.printable import MOST_WORD, shown
+from topologies.records import record
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -19,7 +20,7 @@ EVERY_S = 30.0
 LOOK_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Work:
     """How much `of` some work was `done` at its last message; when the first message of it came,
     in seconds, that much of it was done `before`: a sweep that goes on has rows from earlier."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
 from simgpt.advice import none_fits
 from simgpt.near_batches import FASTER, words_of
 from topologies.files.units import format_energy
+from topologies.records import record
 from workload.expert_loads.histogram import RoutedGPT
 from workload.grid import AXES
 
@@ -25,7 +26,7 @@ ALIKE = 0.005  # of a step: plans on the same axes that differ by less are liste
 TITLES = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Found:
     """What a search for the best plans in an `objective` found, and what those along its fronts
     and, if they were asked for, in each of the `families` did (None: no plan fits); the search was

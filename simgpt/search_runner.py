@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from simgpt import options
 from simgpt.near_batches import FASTER, worth_a_search
 from simgpt.search_output import moment
 from topologies.errors import MachineError, SimgptError
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simgpt.interrupts import Patience
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 FRONT = 4  # plans with less memory than the best one
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Searches:
     """How to search: for the `top` plans that are best in an `objective` on a machine whose ranks
     are placed by a `policy`, with so many `workers` (None: one for each core), or `exhaustive`ly.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +12,7 @@ from simgpt import options
 from simgpt.arguments.machine import assumed_of_parts, in_segments, own_machine
 from simgpt.arguments.model import model_of, routed_model
 from simgpt.commands import predict
+from topologies.records import record
 from workload.errors import RestError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ SHARED = (
 )
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StepQuestion:
     """What the words of a command line stand for that names a step."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from topologies.machine import Machine
+from topologies.records import record
 
 NO_POWER = "not known: the machine's file says nothing of power"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Training:
     """What it takes to train on `tokens` tokens, in `steps` whole steps without a break.
 
@@ -38,7 +39,7 @@ class Training:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cost:
     """One step's cost: whole `nodes` are charged for `step_s`; without facts on power, no energy.
 

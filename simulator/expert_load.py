@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from simulator.engine.ticks import to_seconds
 from simulator.result import StepResult
+from topologies.records import record
 from workload.expert_loads.capacity import dropped
 from workload.expert_loads.histogram import (
     RoutedGPT,
@@ -20,7 +21,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpertLoad:
     """Of a histogram over ranks: the most choices of a rank's experts over the mean of all ranks,
     in the worst layer, which is `layer`, and in the mean of all; and the share of choices that a

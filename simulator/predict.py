@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from simulator.uncertainty.difference import DifferenceError, difference_error
 from simulator.uncertainty.step_range import StepRange, run_of_plan, step_range
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.session import gc_paused, in_session
 from workload.errors import PlanCannotRunError
 from workload.expert_loads.capacity import empty_flops, mean_dropped
@@ -50,7 +51,7 @@ def is_much_masked(mfu: float, mfu_causal: float) -> bool:
     return mfu_causal < MUCH_MASKED * mfu
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prediction:
     """One step of `gpt` under `plan` on `machine`.
 

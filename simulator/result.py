@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.memory import MemoryUse
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StepResult:
     """One simulated step.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from simulator.result import StepResult
@@ -23,10 +23,11 @@ from simulator.uncertainty.fitting import (
     words_of,
 )
 from topologies.machine import Machine
+from topologies.records import record
 from workload.op import HOST
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Room:
     """What one device has for the tensors of a job, and how far off its predicted peak may be.
 
@@ -46,7 +47,7 @@ class Room:
         return self.errors.most_bytes(self.capacity_bytes, p)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Memory:
     """One device's memory at the op where most is in use; `parts` by what it is for.
 

@@ -26,6 +26,7 @@ ALLOWED = {
         "topologies.files.printable",
         "topologies.files.reading",
         "topologies.files.units",
+        "topologies.records",
         "topologies.session",
     ],
     "simulator": ["topologies", "workload"],

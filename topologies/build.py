@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from topologies.hardware.device_library import (
 )
 from topologies.machine import Machine, machine_from_facts
 from topologies.machine_files import load_machine, machine_names, variant_names
+from topologies.records import record
 
 __all__ = [
     "Parts",
@@ -38,7 +39,7 @@ GIVEN = "given with the machine"
 NODES_PER_UNIT = 32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parts:
     """What a machine is built from; 0 or an empty word: as the GPU's usual node has it.
 

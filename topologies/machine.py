@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -32,6 +31,7 @@ from topologies.hardware.scan import Scan
 from topologies.hardware.segments import Segments, segments_of
 from topologies.hardware.software import PARTS, Software
 from topologies.network import Network
+from topologies.records import record
 from topologies.session import session_cached
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MOST_PARTS = 10_000_000
 Part = TypeVar("Part")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Power:
     """What a node draws idle and at most, and what a switch draws."""
 
@@ -50,7 +50,7 @@ class Power:
     switch_w: Annotated[float, Key("switch", "W")]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Machine:
     """A machine of like nodes. Change its numbers through `with_settings`, which keeps `entries`,
     the facts it was built from, in step; only `profile` may be replaced by itself. `variant` names

@@ -6,19 +6,18 @@ and so are rates of `frontier:no-gdr`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from topologies.files.reading import shipped_toml
 from topologies.machine import Machine
 from topologies.placement import contiguous
+from topologies.records import record
 from topologies.routing.rings import rings
 
 MEASURED_ON = ("perlmutter", "frontier:no-gdr")  # machines, in the environment of the authors' jobs
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupBandwidth:
     """One row: groups of `size` ranks that stand `inner` apart, all of them active at once.
 

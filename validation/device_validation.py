@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from simulator.costs.measured import MeasuredCosts
 from simulator.predict import predict
 from topologies.machine import Machine
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -19,7 +20,7 @@ from workload.plan import Plan
 LAYERS, VOCAB, MICRO_BATCHES, STEPS = 2, 32_000, 2, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class DeviceCase:
     """One step of the matrix: a model's shape and how it is trained."""
 
@@ -87,7 +88,7 @@ def matrix(*, accelerator: bool) -> list[DeviceCase]:
     return cases
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class DeviceRow:
     """One case: its step as measured, as predicted from the calibration's tables and from its own
     ops measured alone, seconds of the compute stream by op kind, and peak memory."""

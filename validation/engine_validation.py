@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import process_time
 
 from simulator.engine.engines import COMPILED, ENGINES, SIMPY, using
 from simulator.engine.known_steps import KnownSteps
 from simulator.predict import Prediction, predict
 from topologies.machine import Machine
+from topologies.records import record
 from topologies.session import current_session, in_session
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
@@ -29,7 +30,7 @@ SIZES = (1, 1, 2, 4, 8)
 WARM = 3  # predictions after which nothing more is kept from one to the next
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class EngineRow:
     """One plan on both engines: the spans of all rank classes compared, and CPU seconds of a
     prediction on each.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator.goodput.checkpoint import Checkpoint, checkpoint_of
@@ -11,6 +11,7 @@ from simulator.goodput.closed_form import best_interval_s, effective_share, lost
 from simulator.goodput.job import DAY_S, HOUR_S, Run
 from topologies.files.reading import shipped_toml
 from topologies.hardware.reliability import NODE_DAYS
+from topologies.records import record
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -18,7 +19,7 @@ LONG_S = 1000 * DAY_S  # of training, in which the first and the last save do no
 GOAL = 0.03  # of what is published, or points of a share
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Input:
     """An input's value and where it is from."""
 
@@ -26,7 +27,7 @@ class Input:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GoodputRow:
     """A published figure beside ours, both in `unit`; `open` says why no error is counted, where
     assumptions decide the prediction."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.predict import predict
 from topologies.machine import Machine
+from topologies.records import record
 from workload.gpt import find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -50,7 +50,7 @@ CELLS = (
 STEPS = 12
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostRow:
     """One validated step; `error` is predicted over measured, less one.
 

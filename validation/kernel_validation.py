@@ -6,7 +6,6 @@ import csv
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.hardware.measured_matmuls import Shape
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
+from topologies.records import record
 from topologies.session import session_cached
 from workload.op import Op
 from workload.op_attributes import Attributes
@@ -53,7 +53,7 @@ class KernelsError(SimgptError):
 _FILE = UserFile("table of kernels", KernelsError, TABLE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelGroup:
     """The rows of one op on one device. `p95` is the 95th percentile of the absolute error."""
 

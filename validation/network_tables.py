@@ -9,7 +9,6 @@ the rules of data/network_rules.json say: the first whose words are all in the t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from topologies.errors import SimgptError
 from topologies.files.printable import path_shown
 from topologies.files.reading import ANSWER_BYTES, UserFile, shipped_text
 from topologies.hardware.software import Kind
+from topologies.records import record
 
 KIND_OF_OP: dict[str, Kind] = {
     "all_gather": "all_gather",
@@ -42,7 +42,7 @@ class TableError(SimgptError):
 _FILE = UserFile("file of measured tables", TableError, ANSWER_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeasuredRow:
     """One measurement: group, the size as its table gives it, the payload as we count it, time."""
 
@@ -53,7 +53,7 @@ class MeasuredRow:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Measured:
     """A table that we can predict: its variant, its collective, its rows."""
 
@@ -63,7 +63,7 @@ class Measured:
     rows: tuple[MeasuredRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Skipped:
     """A table that we cannot predict, and why."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from topologies.errors import MachineError
 from topologies.hardware.software import Kind
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, machine_names
+from topologies.records import record
 from topologies.routing.rings import Ring
 from validation.network_tables import (
     Measured,
@@ -36,7 +36,7 @@ SMALLEST_BYTES = 2**20  # rows below it are not compared
 ARTEFACT_BYTES, ARTEFACT_DEVICES = 2**20, 128  # the first size timed of a large group on Frontier
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
     """A row with its prediction, and whether the fit saw it."""
 
@@ -61,7 +61,7 @@ class Point:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comparison:
     """A table's rows beside their predictions; without rows, the reason why there are none."""
 

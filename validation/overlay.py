@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 from simulator.costs.analytic import peak_flops_per_s
 from topologies.machine_files import load_machine
+from topologies.records import record
 from topologies.session import session_cached
 from validation.seeds.candidates import published_hfus, seed_runs
 from workload.gpt import find_model
@@ -18,7 +19,7 @@ from workload.plan_text import parse_plan
 SOURCE = "AxoNN, SC24"  # Singh et al., arXiv 2502.08145; see validation/data/seeds.toml
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PublishedStep:
     """A measured step: how long it took, and the share of the peak that it was published as,
     recomputation counted."""

@@ -11,7 +11,6 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.uncertainty.step_range import (
@@ -21,13 +20,14 @@ from simulator.uncertainty.step_range import (
     published_residuals,
 )
 from topologies.files.writing import figure_bytes, write_whole
+from topologies.records import record
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 NAME = 42  # characters of a source that the plot shows
 Row = tuple[str, Run, float]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SourceRange:
     """Measured over predicted steps of a source, and the range that the others give: the median of
     its rows' ends."""

@@ -6,15 +6,15 @@ The rungs are runs of `validation/data/seeds.toml`, predicted as `simgpt validat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.predict import Prediction
+from topologies.records import record
 from topologies.session import in_session
 from validation.seeds.candidates import SeedRuns, published_hfus, seed_runs
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Rung:
     """A model on some devices: our prediction, and the published share of the peak, if any."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
 from topologies.files.reading import shipped_toml
+from topologies.records import record
 from workload.errors import ModelError
 from workload.models import latent_attention, moe, mtp, windows
 from workload.models.field_checks import wrong_fields
@@ -17,7 +17,7 @@ from workload.models.hybrids import counts
 from workload.models.spelling import nearest, without_ends, words_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class GPT:
     """A decoder-only transformer of pre-norm layers; what is not given is as GPT-2 has it.
 

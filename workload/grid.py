@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.records import record
 from topologies.session import session_cached
 from workload.errors import PlanError
 from workload.splits.former_words import order_now
@@ -39,7 +40,7 @@ ENDS, OPPOSITE = "ends", "opposite"
 LINK = "link"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Grid:
     """How many ranks there are along each axis. `order` names them, the axis whose neighbours have
     neighbouring ranks first: usually x, then y, z, context, data, pipe. One that names no context

@@ -9,10 +9,11 @@ a mistake, which `KINDS[...]` says.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from topologies.records import record
 from workload.models.field_limits import GATED
 
 # Names that emission, passes and networks compare with.
@@ -84,7 +85,7 @@ class Sampled(Enum):
     NEVER = "none: it takes no time, or has a measurement of its own"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kind:
     """A row.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from topologies.records import record
 
 NORMAL, RESIDUAL, ONES, ZEROS = "normal", "residual", "ones", "zeros"
 TAPS, DECAYS, STEPS = "taps", "decays", "steps"
@@ -11,7 +11,7 @@ TAPS, DECAYS, STEPS = "taps", "decays", "steps"
 STARTS = (NORMAL, RESIDUAL, ONES, ZEROS, TAPS, DECAYS, STEPS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layout:
     """How a parameter of `shape` is cut.
 

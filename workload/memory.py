@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from topologies.records import record
 from workload.op import HOST, ROLES
 from workload.sizes.arrays import Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryUse:
     """Bytes in use while an op runs, by role, and in all on the device."""
 

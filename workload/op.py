@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, fields
 from math import prod
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast, dataclass_transform
+from typing import Any, Final, cast
 
+from topologies.records import record
 from workload.kinds import ATTENTIONS, BROADCAST, COLLECTIVES, COMMUNICATION, MESSAGES
 from workload.naming import block_name
 from workload.op_attributes import Attributes
@@ -104,7 +105,7 @@ MODEL, EMBED, HEAD = Part(), Part("embed"), Part("head")
 Identity = tuple[int, Part, bool, str]  # micro-batch, part, whether it is recomputed, label
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     """A run of ops: a part of the model in a phase of one micro-batch; what stands around the
     messages of a chunk, by the chunk's number in the whole model; or, of no micro-batch, the end of
@@ -138,17 +139,6 @@ class Block:
 
 
 STEP = Block()  # what closes a step: sums of gradients, norm, clipping, the update
-
-
-Record = TypeVar("Record")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(kind: type[Record]) -> type[Record]:
-    """Decorate a class as a frozen dataclass with slots, in which the type checker alone forbids
-    assignment: one that forbids it at run time takes three times as long to make, and a program has
-    thousands."""
-    return dataclass(slots=True, unsafe_hash=True)(kind)
 
 
 @record

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from math import prod
 from typing import Any
 
+from topologies.records import record
 from workload.dispatchers.table import dispatcher_refusal, fp8_refusal
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, Grid
@@ -19,7 +20,7 @@ from workload.splits import experts, states
 from workload.splits.plan_values import ALONE, check_value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Plan:
     """How one training step is split.
 

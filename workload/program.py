@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from topologies.records import record
 from workload.dataflow import Waits
 from workload.gpt import GPT
 from workload.kinds import RECV
@@ -18,7 +19,7 @@ from workload.sizes.arrays import Bytes
 from workload.structure import Structure
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Program:
     """What a rank of one pipeline stage performs in one training step: ops in issue order, on named
     buffers.

@@ -24,6 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
+from topologies.records import record
 from workload.op import NONE
 from workload.sizes.arrays import Flags, Indices
 
@@ -51,7 +52,7 @@ class OpTable:
     waits: Indices
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repeat:
     """Layers that stand for more: from layer `first` on `period` layers recur `kept` times in the
     program of a few layers, `whole` times in that of all.
@@ -84,7 +85,7 @@ def repeated(table: OpTable, repeats: Sequence[Repeat]) -> OpTable:
     return table
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Units:
     """Stretches of ops that recur: from op `first` on, `length` ops; `step` is 1 where turns go up
     from copy to copy, -1 where they go down."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.op import COMPUTE, Block, Op
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Span:
     """One op on one rank, from `start_s` to `end_s` seconds after the step began; before it the
     device waited `host_s` for the host to issue it."""
@@ -26,7 +26,7 @@ class Span:
         return self.end_s - self.start_s
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Timeline:
     """The spans of one step, in issue order rank by rank. `origin` says who made it."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from topologies.records import record
 
 BUSY = 0.75  # processes for each core, from which on ranks wait for others to leave a core
 # Measured on 2 cores: repeats of a kernel differed by 9 % with one rank beside a load of 1.7, and
@@ -18,7 +19,7 @@ DISTURBED = 0.15
 UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Conditions:
     """When a calibration was made, the host's load as it began, the host's cores, and by how much
     the slowest repeat of a kernel was above the fastest (`spread`, a share; the median of all)."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import log2
 from typing import Any
 
 from executor.calibrating.sample_models import models
+from topologies.records import record
 from workload.gpt import GPT
 from workload.grid import Grid
 from workload.kinds import KINDS, RING_SHIFT, Sampled
@@ -31,7 +32,7 @@ _ENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sample:
     """One measurement: the table it goes to, its features, and the program of `count` repeats.
 

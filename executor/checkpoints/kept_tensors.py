@@ -9,12 +9,12 @@ lowest coordinates writes it. Gradients, activations and batches are made anew i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import torch
 
 from executor.buffer_table import BufferTable
 from executor.weights import cut, join
+from topologies.records import record
 from workload.grid import WITHIN_STAGE, Grid
 from workload.layout import Layout
 from workload.pipeline.schedule import ways
@@ -23,7 +23,7 @@ from workload.program import Program
 MASTER = ".master"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kept:
     """A tensor of a checkpoint: the buffer that a rank holds its part in, and how it is cut."""
 
@@ -33,7 +33,7 @@ class Kept:
     is_master: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """A tensor as a checkpoint has it: its layout on the grid that wrote it, and how a rank's part
     is read."""

@@ -16,7 +16,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
 from pathlib import Path
@@ -28,6 +27,7 @@ from executor.training.learning_rate import Schedule
 from topologies.errors import SimgptError
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import ANSWER_BYTES, UserFile
+from topologies.records import record
 from workload.grid import Grid
 from workload.layout import STARTS, Layout
 from workload.plan_text import parse_plan
@@ -47,7 +47,7 @@ class _WrongError(ValueError):
     """A value that no manifest has."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Written:
     """A file as it should be found again: how long it is, and the SHA-256 of its bytes."""
 
@@ -55,7 +55,7 @@ class Written:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SavedTensor:
     """How a tensor is cut, and the ranks that wrote a part of it."""
 
@@ -63,7 +63,7 @@ class SavedTensor:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(slots=False, kw_only=True)
 class Manifest:
     """A manifest as it is read. What a run did not say when it was written is None."""
 

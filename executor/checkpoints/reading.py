@@ -7,7 +7,6 @@ whatever the number of ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from executor.checkpoints.kept_tensors import Saved, writer
 from executor.checkpoints.manifest import Manifest, part_shape, rank_file
 from executor.checkpoints.tensor_file import TensorFile, digest_of
 from topologies.files.printable import path_shown, shown
+from topologies.records import record
 from workload.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """A checkpoint to go on from, whole; `damaged` says of newer ones why they are not."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from executor.checkpoints.errors import CheckpointError
+from topologies.records import record
 
 _EVERY = re.compile(r"(\d{1,9})\s*(min|h|)")
 _MINUTES_S = {"min": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Saving:
     """Checkpoints go into `folder` after each `every_steps` steps, or about each `every_s` seconds;
     the newest `keep` stay.

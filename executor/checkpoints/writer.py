@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -29,12 +29,13 @@ from executor.checkpoints.tensor_file import write_tensors
 from executor.errors import LaunchError
 from topologies.errors import OutputError
 from topologies.files.writing import write_whole
+from topologies.records import record
 
 POLL_S = 0.02
 NOTE = ".json"  # behind the name of a rank's file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Draft:
     """What all checkpoints of a run have in common on one rank.
 

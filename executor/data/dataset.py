@@ -8,19 +8,19 @@ of a source a permutation of its own says which window that is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from executor.data.shuffle import shuffled
 from executor.data.tokens import Numbers, Tokens, check_vocabulary
 from executor.errors import TextError
+from topologies.records import record
 from workload.gpt import GPT
 
 CYCLE = 10_000  # samples in which the shares are those that the weights ask for
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mixture:
     """A cycle of samples: `order` has each one's source, `before` how many earlier ones of the
     cycle have the same, `counts` how many each source has."""
@@ -30,7 +30,7 @@ class Mixture:
     counts: Numbers
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dataset:
     """Sources of tokens and the cycle in which samples are taken from them."""
 

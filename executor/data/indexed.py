@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
 from executor.data.tokens import Numbers, Tokens, mapped
 from executor.errors import TextError
+from topologies.records import record
 
 MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
 HEAD = struct.Struct("<QBQQ")
@@ -23,7 +23,7 @@ TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 FLOATS = {6: "float64", 7: "float32"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Index:
     """What an index says: the type of the tokens, and of each sequence its length and place."""
 

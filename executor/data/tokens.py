@@ -6,20 +6,20 @@ import errno
 import mmap
 import os
 import stat
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.errors import TextError
+from topologies.records import record
 
 Text = bytes | mmap.mmap
 Numbers = NDArray[Any]
 FIRST = 1 << 24  # tokens that are looked at before a run; the others as they are trained on
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tokens:
     """All tokens of a source, which messages call `name`; `values` may be mapped from a file."""
 

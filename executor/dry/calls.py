@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from topologies.records import record
 from workload.grid import ENDS, OPPOSITE, Grid
 from workload.kinds import MESSAGES, RING_SHIFT
 from workload.op import Op
@@ -38,7 +38,7 @@ COALESCED = (
 PEER = 2  # the argument that is a message's other side, by its number in the group
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A collective or message of torch: its kind, its bytes, and the ranks that take part, of a
     message this rank and the other side."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from executor.nccl.issue_order import Call, calls_of, issue_order
 from executor.nccl.rendezvous import among, hang_of, message_rounds
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlayedStages:
     """How many calls the stages issue in a step together, and what keeps them from its end, naming
     ranks and the ops that wait for each other; "" if nothing does. Some come to the end only where

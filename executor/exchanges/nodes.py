@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.op import FOR_NODES, STEPS, Op
 
@@ -35,7 +35,7 @@ def local_world_size(members: Sequence[int], ranks_of_node: int, op: Op) -> int:
     return counts.pop()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Nodes:
     """Where a rank is in a group of so many nodes, of `local_world_size` ranks each: rank (n, l) is
     the `local_rank` l of `node` n, and number n * local_world_size + l of the group."""

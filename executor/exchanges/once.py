@@ -12,7 +12,6 @@ Sources: DeepSeek-V3 (2412.19437), section 3.2.2; X-MoE (2508.13337), redundancy
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -20,6 +19,7 @@ import torch.distributed as dist
 from executor.exchanges.nodes import Nodes
 from executor.exchanges.plain import exchange
 from executor.kernels.experts import EMPTY
+from topologies.records import record
 from workload.op import BACK, FOR_NODES, Op
 
 Group = dist.ProcessGroup
@@ -39,7 +39,7 @@ class Done:
         return future
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hop:
     """One of the two ways: which rows go (`chosen`, by rank), how many of them to each rank of the
     group, and how many come from each. Rows are (rows, width)."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import ceil, prod
 
@@ -21,6 +20,7 @@ from executor.kernels.context.positions import positions, tokens_of_rank
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -48,7 +48,7 @@ def scale_of(op: Op) -> float:
     return float(1 / (1 - op.attributes["rate"]))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     """A part of a whole tensor, which has the shape `whole`: where it begins, and its shape.
 

@@ -7,11 +7,11 @@ on so few rows or heads at a time that they stay within `Place.scratch_bytes`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 
 
@@ -43,7 +43,7 @@ def wide_dtype(tensor: torch.Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeadSlice:
     """Some sequences, some heads of keys and values, and the heads of queries that share these."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from executor.errors import LaunchError
 from executor.launching.procfs import RUNNING, STOPPED, UNINTERRUPTIBLE, ProcessState, state_of
 from executor.launching.rank_processes import RankProcess
 from executor.launching.sentences import signal_name
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 
 LOOK_S = 0.5  # for how long silent ranks are looked at, to see which of them compute
@@ -28,7 +28,7 @@ class Origin(IntEnum):
     WATCHDOG = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Death:
     """How a rank ended: the sentence for it, its status, and whose fault it seems to be."""
 

@@ -3,9 +3,8 @@ torch, so that a parent can refuse what ranks could not do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from executor.errors import LaunchError
+from topologies.records import record
 from workload.gpt import GPT
 from workload.plan import Plan
 from workload.splits.states import PARAMETERS, UPDATE
@@ -19,7 +18,7 @@ EAGER_STEPS = 2  # before a step is captured
 WIDEST = {FLASH: 256, CUDNN: 128}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class DeviceUse:
     """With `cuda_graphs` a step is captured and replayed. `bind` "numa" keeps a rank on the cores
     beside its GPU. `attention` names the kernels of the attention core; "auto" takes flash kernels

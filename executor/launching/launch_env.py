@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from executor.errors import LaunchError
+from topologies.records import record
 
 ENVIRONMENT = "env://"  # torch's word for MASTER_ADDR and MASTER_PORT
 FILE = "file://"
@@ -15,7 +16,7 @@ FIRST_PORT, PORTS = 20_000, 10_000
 MOST_DIGITS = 19
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankInfo:
     """Which rank this process is, of how many, and which device of its node it takes.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from topologies.records import record
 
 RUNNING, STOPPED, UNINTERRUPTIBLE = "R", "T", "D"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessState:
     """A process's state as `ps` shows it, empty where unknown, and the processor time it has used
     so far in seconds."""

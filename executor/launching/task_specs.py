@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from executor.checkpoints.saving import Saving
 from executor.launching.device_use import DeviceUse
 from executor.training.held_out import HeldOut
 from executor.training.learning_rate import Schedule
+from topologies.records import record
 from workload.gpt import GPT
 from workload.passes.matmul_forms import Matmul
 from workload.plan import Plan
@@ -20,7 +21,7 @@ Report = Callable[[dict[str, Any]], None]
 Tables = dict[str, list[dict[str, float]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class AdamW:
     """Hyper-parameters of AdamW with decoupled decay, and of clipping by the global norm."""
 
@@ -32,7 +33,7 @@ class AdamW:
     clip: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Job:
     """A training run as every rank is told of it; it travels as JSON.
 
@@ -87,7 +88,7 @@ class Job:
         return Job(**{**raw, **parts, "forms": forms})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Calibration:
     """What to measure: precisions, how finely, and the seconds that one timing should fill."""
 
@@ -109,7 +110,7 @@ class Calibration:
         return Calibration(**{**raw, "precisions": tuple(raw["precisions"])})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Calibrated:
     """What a calibration measured, every figure the mean over the ranks; it travels as JSON.
 
@@ -132,7 +133,7 @@ class Calibrated:
     spread: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Measurement:
     """Whose distinct ops to measure on one device, and the folder that keeps what they took."""
 

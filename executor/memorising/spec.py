@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 
+from topologies.records import record
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
@@ -17,7 +18,7 @@ LAST = 50  # tokens at a document's end that are to be generated; as there
 KIND = {"norm": "layernorm", "activation": "gelu", "positions": "learned", "embedding_norm": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Memorisation:
     """One model trained on a stream of documents; it travels as JSON.
 

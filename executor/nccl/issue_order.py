@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from topologies.records import record
 from workload.grid import Grid
 from workload.op import COMPUTE, TURNED, Op
 from workload.program import Program
@@ -15,7 +15,7 @@ Round = tuple[str, ...]  # what a group is for: its direction, if it carries mes
 Communicator = tuple[Round, tuple[int, ...]]  # what it is for, and its members
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """A collective or message as one rank issues it.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from os import close
 from pathlib import Path
@@ -19,6 +18,7 @@ from executor.published.names import published
 from executor.published.parameter import Shape
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import TABLE_BYTES, UserFile, open_regular
+from topologies.records import record
 from workload.gpt import GPT
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -26,7 +26,7 @@ INDEX_FILE = UserFile("index of weights", WeightsError, most_bytes=TABLE_BYTES)
 DTYPES = ("F64", "F32", "BF16", "F16")  # as safetensors calls them
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stored:
     """A tensor in a file: where it lies, its name there, and what the header says of it."""
 
@@ -36,7 +36,7 @@ class Stored:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpoint:
     """The tensors of a checkpoint by the names that transformers saves them under."""
 

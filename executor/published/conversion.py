@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -16,12 +15,13 @@ from executor.published.reading import published_values
 from executor.published.writing import FILE_BYTES, close, filed, held_by, nbytes_of
 from executor.rank_context import DTYPES
 from topologies.files.writing import write_whole
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Converted:
     """The files that were written, and the bytes of their tensors."""
 

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from executor.errors import WeightsError
 from executor.published.latent import NORM_EPS
+from topologies.records import record
 from workload.gpt import GPT
 from workload.models.moe import SIGMOID, SOFTMAX_OF_CHOSEN
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpertNames:
     """What a layer's router and the linears of one expert are called, and how those of the MLP
     begin that all tokens pass. `bias` is what is added to scores where experts are chosen."""
@@ -35,7 +36,7 @@ class ExpertNames:
     bias: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Family:
     """A family's names. `model` has those outside the layers, by a program's names, `layer` begins
     those of a layer, `linears`, `norms` and `head_norms` have them, a linear's bands one by one

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
+
+from topologies.records import record
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Published:
     """Where a parameter is published: names and shapes of the tensors that stand side by side in
     its last dimension, each turned if `transposed`. With `longer` a file's tensor may have more

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from executor.rank_context import DTYPES
 from executor.train import Trainer
 from executor.weights import join
 from topologies.files.writing import write_whole
+from topologies.records import record
 from workload.gpt import GPT
 from workload.layout import Layout
 from workload.lowering import lower
@@ -30,7 +30,7 @@ from workload.program import Program
 FILE_BYTES = 2 * 10**9  # of one file's tensors; rank 0 holds them, and their bytes, at once
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """A parameter of a stage: its layout, the buffer of each rank, and the ranks that hold its
     parts, one for each part."""

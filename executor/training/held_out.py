@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from executor.data.dataset import Dataset
 from executor.data.sources import dataset_of
 from executor.errors import TextError
+from topologies.records import record
 from workload.gpt import GPT
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class HeldOut:
     """Every `every` steps, and after the last, the loss of the first `batches` batches of what
     `text` names, as `--data` would; `tokenizer` is the file that makes tokens of a text."""

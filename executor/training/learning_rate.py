@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from topologies.records import record
 
 CONSTANT, COSINE, LINEAR, WSD = "constant", "cosine", "linear", "wsd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Schedule:
     """How the learning rate goes over a run, in steps counted from 1.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from simgpt.cli import cli, click_words
 from simgpt.invocation import HELP
 from topologies.exit_status import ExitStatus
 from topologies.files.printable import sentence
+from topologies.records import record
 from topologies.session import in_default_session
 
 CALLER = 3  # of `warnings.warn`: `ask`, the function that asks, and the line that called that one
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Asked:
     """What a command answered to arguments: its text, or a function that makes it, and its JSON
     record, notes, files that it wrote, and the exit status with which it ends in a terminal."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from topologies.records import record
 
-@dataclass(frozen=True)
+
+@record(slots=False)
 class Collected:
     """What a command answers, says beside its answer and writes, while it is the object of the
     command's context: text and JSON record of the answer, notes, and paths of files.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -27,11 +27,12 @@ from simulator.goodput.saves import (
 from simulator.predict import Prediction
 from topologies.hardware.run_to_run import Band
 from topologies.machine import Machine
+from topologies.records import record
 
 GIVEN = "as asked for"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Planned:
     """A run on so many devices: its step with the noise that was asked for, its checkpoint and
     saves, the rate of failures of one node, its forecast, and what is taken for granted."""

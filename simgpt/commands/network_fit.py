@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from topologies.files.printable import shown
 from topologies.files.toml_text import toml_text
 from topologies.hardware.software import Curve, Kind
 from topologies.machine import Machine
+from topologies.records import record
 from topologies.session import in_session
 
 LEAST_FOR_HALVES = 4  # rows that a test on held-out sizes needs
@@ -32,7 +32,7 @@ SURE = 0.15  # mean error of sizes held out, up to which a fitted value has conf
 SET_BY_USER = "set by the user"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FittedNetwork:
     """A fit with its samples. `held_out` is the mean error on every second size after a fit to the
     others; None if there are too few samples."""

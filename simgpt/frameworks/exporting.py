@@ -7,7 +7,7 @@ whatever a framework cannot be told comes back as something else, and is refused
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
@@ -24,6 +24,7 @@ from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.runs import Runs
 from simulator.stacks.stack import EXECUTOR
+from topologies.records import record
 from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -48,7 +49,7 @@ IN_FP8 = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks that are told whether line
 ALONE = ("tp", "pp", "cp", "y", "z")  # sizes that need not be written where they are 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exported:
     """A framework's settings by name, and sentences on what they leave to something else; `stack`
     is the one that they were made for, where they are read as another."""
@@ -60,7 +61,7 @@ class Exported:
     stack: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """What is to be exported: a model, a plan's words, the step's devices and batch, and what the
     model has beyond its fields, in the words of `Described.beyond`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from simgpt.frameworks.scripts.shell import Launch, read_script
 from simgpt.frameworks.scripts.variables import Value
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
+from topologies.records import record
 from workload.models.hugging_face import is_config
 
 FILE = UserFile("framework's file", FrameworkError, constants=True)
@@ -44,7 +45,7 @@ _LOGGED = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Described:
     """What one file says: the framework, its settings, and the devices that its launcher starts
     (None: it does not say); `left_out` are lines of a script that could not be followed. A script

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Remark
 from topologies.errors import SimgptError
+from topologies.records import record
 from workload.gpt import GPT, find_model, model_names
 from workload.models.fields import KINDS
 from workload.models.from_table import model_from_table, with_fields
@@ -29,10 +30,10 @@ NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
 BATCHES = ("train_batch_size",)  # settings that a batch of the user's stands in place of
 # For what the files do not say.
 MODEL, MACHINE, DEVICES, BATCH = "MODEL", "MACHINE", "DEVICES", "BATCH"
-_PLAN_DEFAULTS = {each: Plan.__dataclass_fields__[each].default for each in Plan.__slots__}
+_PLAN_DEFAULTS = {each.name: each.default for each in fields(Plan)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Question:
     """Which step is asked for, and what of the files it does not carry.
 
@@ -79,7 +80,7 @@ class Question:
         return shlex.join(words)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Instead:
     """What is taken in place of what files say: the user's stack, and batch in sequences or as it
     follows from the model; `exported_from` is the stack that a file of `simgpt export` names."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from simgpt.frameworks.switches import OFF, switched_off
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
+from topologies.records import record
 from workload.models.field_limits import MOST as MOST_OF_MODELS
 from workload.splits.plan_values import MOST as MOST_OF_PLANS
 
@@ -53,7 +53,7 @@ class NotSaidError(FrameworkError):
     """A setting whose value is that of a variable, or of a command, that a script does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Remark:
     """A setting that a question does not carry, as it is spelled, and what simgpt does instead."""
 

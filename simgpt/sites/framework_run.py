@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from simgpt.frameworks.exporting import Exported
 from simgpt.frameworks.files import DEEPSPEED, MEGATRON, TORCHTITAN
 from simgpt.frameworks.rendering import rendered
 from simgpt.sites.job_script import one_line
+from topologies.records import record
 from workload.plan import Plan
 
 SCRIPTS = {MEGATRON: "pretrain_gpt.py", DEEPSPEED: "train.py"}
@@ -24,7 +24,7 @@ END = "SETTINGS"
 ARGUMENTS = '"${ARGUMENTS[@]}"'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Variable:
     """A variable of the script that nobody but the user can fill in, and what it means."""
 
@@ -60,7 +60,7 @@ RUN: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FrameworkRun:
     """What a job script runs of a framework: groups of lines before the run, and the program with
     its arguments as a shell has them after `python`."""

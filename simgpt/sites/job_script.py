@@ -6,10 +6,10 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from simgpt.sites.site import SRUN, JobCannotRunError, JobError, Setting, Site
 from topologies.files.printable import printable, shown
+from topologies.records import record
 
 MARGIN, START_S, ROUND_S = 1.25, 600.0, 300.0  # of a time limit that nobody gave
 LONGEST_DAYS = 365
@@ -27,7 +27,7 @@ _TIME = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+,-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobRequest:
     """What a job runs: a program of python's, on so many ranks of each node, for `limit_s`.
 

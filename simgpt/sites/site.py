@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
 from topologies.files.reading import shipped_toml
 from topologies.files.units import quantity
+from topologies.records import record
 
 NAMES = ("frontier", "perlmutter", "alps", "lumi", "generic")
 GENERIC = NAMES[-1]
@@ -27,7 +28,7 @@ class JobCannotRunError(JobError):
     exit_code = ExitStatus.CANNOT_RUN
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     """An option, a module or a variable; `full` ones are for nodes whose devices are all used, and
     in one that `expands` the shell expands variables. One with a `memory` replaces those of its
@@ -41,7 +42,7 @@ class Setting:
     memory: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """A computing centre, by the keys that simgpt/sites/generic.toml explains."""
 

@@ -19,7 +19,6 @@ import subprocess
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
@@ -31,6 +30,7 @@ from simgpt.studies.workers import AHEAD
 from topologies.files.printable import path_shown
 from topologies.files.reading import ANSWER_BYTES, UserFile
 from topologies.interpreter import child_environment
+from topologies.records import record
 from topologies.session import Session
 
 _SCHEDULER = UserFile("scheduler file", WorkersError, ANSWER_BYTES)  # it lists all workers
@@ -38,7 +38,7 @@ CONNECT_S = 30.0
 MEMORY_GIB = 2  # for each process of a job
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Slurm:
     """The jobs that hold the workers: `workers` processes, `cores` of them in a job. All listen on
     one network `interface` alone if it is given."""

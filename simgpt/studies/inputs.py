@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -20,6 +20,7 @@ from simulator.stacks import EXECUTOR, Stack, load_stack
 from simulator.uncertainty.anchors import Anchor
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting
+from topologies.records import record
 from workload.expert_loads.histogram_file import FILE
 from workload.gpt import GPT
 from workload.models.read import described_model
@@ -27,7 +28,7 @@ from workload.models.read import described_model
 PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Inputs:
     """Models, machines, stacks and what files of `routing` say, by the names that points give, and
     measured steps that scale predictions; `digests` tells two such sets apart.

@@ -7,18 +7,18 @@ one model this is the ratio of tokens/s per device: the textbook's parallel effi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from simgpt.studies.errors import StudyError
 from simgpt.studies.study_keys import Point, check_once, value
+from topologies.records import record
 
 KINDS = ("weak", "strong")
 KEYS = ("kind", "devices", "ladder", "plan")
 RUNG = ("model", "devices", "batch", "plan")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Scaling:
     """A kind of scaling, and what its rungs set over the rest of the study."""
 

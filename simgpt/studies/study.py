@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,14 @@ from simgpt.studies.scaling import Scaling, read_scaling
 from simgpt.studies.study_keys import PLAIN, Point, canonical, check_once, ordered, value
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
+from topologies.records import record
 
 TABLES = ("title", "set", "sweep", "point", "scaling")
 _FILE = UserFile("study", StudyError)
 MOST_POINTS = 100_000  # some 300 MB of rows
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Study:
     """Every `listed` point with every combination of the `swept` values, on every rung of a scaling
     study; the last varies fastest. `folder` is where the files lie that it names."""

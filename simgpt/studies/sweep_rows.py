@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 from simgpt import options
@@ -17,12 +16,13 @@ from simgpt.studies.scaling import with_efficiency
 from simgpt.studies.study import Study
 from simgpt.studies.workers import InProcess, Processes, RowWorkers, in_order
 from simulator.child_process import FROZEN_S
+from topologies.records import record
 
 Progress = Callable[[int], None]
 MOST_IN_A_BATCH = 16
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SweepResources:
     """What a sweep runs on: `count` processes here, a Dask cluster at `scheduler`, or `slurm` jobs.
 

@@ -8,7 +8,6 @@ host is not. Their ticks sum to these two, to the tick.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from simulator.pipeline.schedule_sim import busiest_stage
 from simulator.pipeline.slot_cost import slowest_of
 from simulator.pipeline.stage_orders import stage_orders_of
 from simulator.ranks.classes import Fabric
+from topologies.records import record
 from workload.gpt import GPT
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -32,7 +32,7 @@ from workload.sizes.arrays import Counts, Ticks
 BUSY = ("compute", "optimizer")  # keys of a breakdown
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpTime:
     """An op of the compute stream that runs `count` times in a step, for `ticks` in all."""
 
@@ -41,7 +41,7 @@ class OpTime:
     ticks: int
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ComputeOps:
     """The compute ops of a rank of the pipeline stage `stage`, whose time is broken down."""
 

@@ -20,6 +20,7 @@ from simulator.engine.simulate import Prices, host_waits, rank_tasks, simulate_t
 from simulator.engine.stream_graph import StreamGraph
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
+from topologies.records import record
 from workload.kinds import BY_THEMSELVES, KINDS
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, NONE, STEP, Op
 from workload.program import Program
@@ -29,7 +30,7 @@ OpPlace = tuple[int, int]  # a rank class, and an op of its program
 RendezvousKey = tuple[Hashable, tuple[str, ...], int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PathPiece:
     """One op of the path, on the rank where it was met, in ticks; in `host_ticks` of them the
     device waits for the host to issue kernels."""
@@ -72,7 +73,7 @@ def cause_of(op: Op) -> Cause:
     return Cause("", work.value)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class TaskWalk:
     """Tasks that were simulated together, with the starts, ends and waits for the host of their
     ops, to be walked back from any op."""
@@ -166,7 +167,7 @@ class TaskWalk:
         return {}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SimulatedStep:
     """A step simulated op by op: every class's starts and ends, and who meets whom."""
 

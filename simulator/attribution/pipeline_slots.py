@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from simulator.engine.ticks import to_seconds
 from simulator.pipeline.pipeline_step import PipelineRun, asked_of_run
@@ -12,12 +11,13 @@ from simulator.predict import Prediction, op_costs
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from workload.passes.matmul_forms import PLAIN
 from workload.pipeline.schedule import Slot
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotSpan:
     """A slot with its start and end in seconds after the step's begin."""
 

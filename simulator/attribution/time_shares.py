@@ -7,7 +7,7 @@ pipeline slot by slot, a step of one stage with the micro-batches that were simu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.attribution.critical_path import (
     Cause,
@@ -21,6 +21,7 @@ from simulator.costs.analytic import ComputeCosts
 from simulator.engine.ticks import to_seconds, to_ticks
 from simulator.predict import Prediction
 from simulator.ranks.classes import Fabric
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -32,7 +33,7 @@ ALL = "every op of the step"
 SLOTS = "slot by slot; ranks of a stage alike"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class TimeShares:
     """Seconds of the step by cause, largest first; `basis` says how they were found, and `path` is
     the critical path where the step was simulated op by op.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 from topologies.hardware.attention import Pass, Shape
 from topologies.hardware.device import Device
+from topologies.records import record
 from workload.models.packing.documents import counted_pairs, lengths
 from workload.op import BUSIEST, LONGEST, QUERIES, Op
 from workload.op import CAUSAL as MASKED
@@ -27,7 +27,7 @@ REFERENCE = 8192  # tokens at which stacks give the shares of the peak of their 
 BACKWARD_KERNELS = 3  # the sums of rows, the gradients, the cast of the queries'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Halves:
     """How a kernel of a software stack speeds up with the sequence: at so many tokens half of its
     time is what it loses, forward and backward, under a causal mask and without one. The stack's

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simulator.costs.attention import Halves
+from topologies.records import record
 from workload.passes.stack import NO_HABITS, Habits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernels:
     """A software stack on a device: its habits, which are passes over the program, and its rates.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator.costs.analytic import ComputeCosts
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import FORMS, STEP, Buffer, Op
@@ -14,7 +15,7 @@ from workload.passes.matmul_forms import Forms, Matmul, matmul_of, with_forms
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tuning:
     """The form chosen for each distinct matmul, and the time that a step saves by it.
 

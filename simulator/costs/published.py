@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from topologies.errors import MachineError
 from topologies.hardware.measured_matmuls import Shape, matmuls_of
 from topologies.machine import Machine
+from topologies.records import record
 from workload.op import Op
 
 NEIGHBOURS = 8
@@ -25,7 +25,7 @@ NEAREST = 1e-3  # a shape itself counts as so far off, so that no weight is infi
 HALF = 2  # bytes of an element: tables are fp16, which is as fast as bf16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Correction:
     """What a modelled time is to be multiplied by, and the relative error that then remains: the
     spread of the neighbours' own factors. None where nothing near was measured."""

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from topologies.hardware.device import Device
+from topologies.records import record
 from workload.op import ITEM_BYTES, Op
 
 WIDE = ITEM_BYTES["fp32"]
@@ -34,7 +34,7 @@ WARPS, COLUMNS_OF_WARP, MOST_WARPS = 4, 256, 8  # of the gradients of a norm (no
 Product = tuple[float, int, int]  # FLOPs for a token, and the columns and depth of each product
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """A kernel's bytes for each token, and its products."""
 

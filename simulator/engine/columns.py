@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simulator.engine.core import core
+from topologies.records import record
 from workload.dataflow import retired_at, waits
 from workload.op import COMPUTE, NONE, ROLES, STEP, Block, Op
 from workload.sizes.arrays import Bytes, Indices
@@ -266,7 +267,7 @@ def _blocks(ops: Sequence[Op]) -> tuple[Indices, list[Block]]:
     return np.array(numbers, dtype=np.int64), list(known)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Lives:
     """The transient buffers of a program: the op at which each comes, the op behind which it is
     free, its role and its number."""

@@ -11,9 +11,10 @@ kept as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from topologies.records import record
 from workload.expert_loads.histogram import without_layers
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
@@ -39,7 +40,7 @@ class Run(NamedTuple):
     turns: int
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class FewerLayers:
     """A model whose layers recur in `runs`; all others are in none of them. What overlaps that are
     `crossing`, by name, move may run on from layer to layer."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from topologies.records import record
 from workload.dataflow import Waits
 from workload.op import COMPUTE, NONE, Op
 from workload.sizes.arrays import Flags, Indices, Ticks
@@ -44,7 +45,7 @@ class OverlapWindow:
     last: int = -1
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Interference:
     """Which compute ops run beside which collectives.
 

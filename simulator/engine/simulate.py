@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulator.engine.stream_graph import StreamGraph, graph_of
 from simulator.engine.streams import OpTicks, RankTask
 from simulator.engine.ticks import to_seconds, to_ticks
 from simulator.ranks.classes import Fabric, RankClasses, classes_of, until_consistent
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.op import Op
 from workload.program import Program
@@ -25,7 +26,7 @@ from workload.sizes.arrays import Ticks
 from workload.timeline import Span, Timeline
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SimulatedOps:
     """When each op of each rank class started and ended, in ticks: arrays (classes, ops)."""
 
@@ -138,7 +139,7 @@ def carry_outs(tasks: Sequence[RankTask], prices: Prices) -> list[dict[str, int]
     return result
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SortTicks:
     """Ticks of each sort: `alone` for each rank class, (classes, sorts), and `issued`, which the
     host takes to issue an op of it, (sorts,)."""
@@ -152,7 +153,7 @@ class SortTicks:
         return blake2b(self.alone.tobytes() + self.issued.tobytes()).digest()
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Prices:
     """What ops take with some costs on a network: worked out once for each sort of ops."""
 

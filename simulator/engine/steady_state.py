@@ -29,10 +29,9 @@ Cost: arrays with one entry per op, or per wait, of a few micro-batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from topologies.records import record
 from workload.op import NONE
 from workload.repetition import OpTable
 from workload.sizes.arrays import Flags, Indices, Ticks
@@ -40,7 +39,7 @@ from workload.sizes.arrays import Flags, Indices, Ticks
 UNITS = 3  # in a row, that are alike
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unit:
     """Ops that recur from micro-batch to micro-batch: thrice from op `first` on, `length` each.
 
@@ -111,7 +110,7 @@ def _recurs(ops: OpTable, unit: Unit) -> bool:
     return bool(((other == one) | (other == one + unit.length)).all())
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Followed:
     """The ops that ops follow, on their own streams and by waits, as pairs: `earlier` has those
     before the op in `op`, in the order of `op`."""

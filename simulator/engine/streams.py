@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from simulator.engine.stream_graph import StreamGraph
 from simulator.ranks.classes import RankClasses
+from topologies.records import record
 from workload.op import Op
 from workload.sizes.arrays import Ticks
 
@@ -37,7 +38,7 @@ OpTicks = tuple[list[int], list[int]]  # starts and ends of a task's ops
 UNKNOWN = -1
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RankTask:
     """What one rank class executes: the ops of a stream graph.
 

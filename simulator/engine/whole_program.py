@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial, reduce
 from typing import Any
 
@@ -13,6 +13,7 @@ from simulator.engine.columns import Columns, Lists, changes_of, columns_of
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
 from simulator.engine.stream_graph import StreamGraph
+from topologies.records import record
 from topologies.session import current_session, session_cached
 from workload.expert_loads.rank_sizes import sizes_of_ranks
 from workload.gpt import GPT
@@ -131,7 +132,7 @@ def _sum(growth: Sequence[_Sizes], counts: Sequence[int]) -> _Sizes:
     return reduce(_Sizes.__add__, every)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Sizes:
     """What may grow with the layers: `numbers` has bytes and FLOPs of ops, `born` and `gone` what
     comes and goes with them, `persistent` what is there all the time, but for tokens."""
@@ -203,7 +204,7 @@ def _like(micro_batch: int, last: int, its_last: int) -> int:
     return its_last if micro_batch == last else 1
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class WholeProgram:
     """A program of many layers, given by one of a few, some of which stand for more (`repeats`),
     and `columns` of the ops of the few in the sizes that they have in it.

@@ -8,7 +8,7 @@ is left out by the rule of `steady_state.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from simulator.engine.whole_program import (
 )
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of, until_consistent
 from simulator.result import StepResult
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.memory import MemoryUse, use_of
@@ -110,7 +111,7 @@ def _classes(program: Program, fabric: Fabric, contended: Sequence[InFlight]) ->
     return classes_of([program], fabric, contended=contended)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class TimedStep:
     """When each op of each rank class starts and ends, in ticks, arrays (classes, ops).
 

@@ -11,7 +11,6 @@ times do not depend on which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.engine.whole_step import whole_program
@@ -23,6 +22,7 @@ from topologies.collectives.nccl_tuner import NONE
 from topologies.files.units import format_quantity
 from topologies.hardware.software import AUTO
 from topologies.machine import Machine
+from topologies.records import record
 from topologies.routing.rings import Ring
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN
@@ -30,7 +30,7 @@ from workload.passes.matmul_forms import PLAIN
 ALL_REDUCE: Kind = "all_reduce"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AllReduce:
     """All-reduces of so many bytes in the groups over some axes (`z`, `tp+y`), on one of their
     rings."""
@@ -40,7 +40,7 @@ class AllReduce:
     ring: Ring
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Switch:
     """All-reduces for which a tuner picks another algorithm on a changed machine."""
 

@@ -12,7 +12,6 @@ Source: PrimeIntellect-ai/prime-rl (+40 % over balanced routing) and InternLM/xt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.answer_words import assumes_balance
@@ -20,13 +19,14 @@ from simulator.predict import Prediction
 from simulator.stacks.stack import Stack
 from simulator.stacks.stack_files import load_stack
 from topologies.errors import SimgptError
+from topologies.records import record
 
 REAL_ROUTING = (1.40, 1.87)
 HOST = "host"  # in a breakdown, waiting for what the host issues
 LEAST = 0.005  # of a step: what changes less is not said
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Otherwise:
     """What may be otherwise than assumed, in words, and the step then: from `low_s` to `high_s`,
     which are equal where it is predicted."""
@@ -36,7 +36,7 @@ class Otherwise:
     high_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Granted:
     """What an answer takes for granted, and the steps otherwise; None where these were not asked
     for."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 from simulator.explain.changed_plan import Change, can_run, fits, peak_bytes
 from simulator.explain.recomputations import Recomputation, estimated_bytes, recomputations
 from simulator.predict import Prediction
 from topologies.machine import Machine
+from topologies.records import record
 from workload.plan import Plan
 
 TRIES = 2  # estimates of enough that are counted to the byte
 UNSURE = 2.0  # how many times as long one of two recomputations may be estimated to take
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class EnoughRecomputation:
     """What may run again so that a plan fits, given the change by which `whole` layers do. What is
     estimated to be enough is `predicted` at once, if anything is: its time is wanted next."""

@@ -21,18 +21,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.explain.sensitivity import Elasticity
 from topologies.machine import Machine
+from topologies.records import record
 
 # By confidence: the relative error of rates and shares, and of durations.
 ERRORS = {"high": (0.05, 0.1), "medium": (0.12, 0.6), "low": (0.21, 1.2)}
 UNSTATED = "low"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BudgetItem:
     """A number of the machine: by which share of itself it may be off, as its `confidence` says,
     and by which `share` the step then changes."""
@@ -56,7 +56,7 @@ class BudgetItem:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ErrorBudget:
     """The numbers that a step depends on, those by which it may change most first."""
 

@@ -29,6 +29,7 @@ from simulator.predict import Prediction
 from simulator.stacks.logged import CAUSAL, FULL, HARDWARE
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from workload.grid import AXES
 from workload.kinds import ATTENTIONS, BY_THEMSELVES, Work
 from workload.op import Op
@@ -65,7 +66,7 @@ LEAST_WON = 0.1  # of a loss: a change that wins back less is not named for it
 WORTH = 0.0005  # of the peak: less is not printed, and no change is named for it
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loss:
     """A step of the waterfall: `seconds` of the training step, of which the FLOPs that are counted
     take `useful_s` at the peak. `remedy` says what would win it back, with `regained` the MFU
@@ -84,7 +85,7 @@ class Loss:
         return self.seconds - self.useful_s
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MfuWaterfall:
     """The losses from 1 down to `end`, the utilisation that counts FLOPs as `counts` says, one of
     `logged.COUNTS`; `is_logged` if the stack's log prints it so."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -34,6 +34,7 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.session import in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -56,7 +57,7 @@ TRIED = 3 * PLANS
 FEWEST = 8  # plans: with fewer no share is worth a figure
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlanImportance:
     """The share of each field in the variance of log step time, the largest first, over so many
     `plans` of a `space`; `unfit` of those that were drawn do not fit into memory."""

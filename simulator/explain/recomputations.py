@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -21,6 +21,7 @@ from simulator.search.bounds.layer_kinds import base_of, kind_of, name_of
 from simulator.stacks.stack import Stack
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.models.moe import layers_with_experts
@@ -40,7 +41,7 @@ from workload.recomputation.parts import (
 Counts = Mapping[str, float]  # of layers by their kind
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recomputation:
     """What runs again, in the words of a plan: parts of all layers, or some layers or all whole;
     the `seconds` of compute ops that it costs a device for a micro-batch of the whole model, and
@@ -52,7 +53,7 @@ class Recomputation:
     saved_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layer:
     """By kind of layer, how long compute ops take that run again, and what is kept."""
 

@@ -12,7 +12,6 @@ ops, so that real intensities are at least these; the arithmetic of elementwise 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.attribution.compute_ops import ComputeOps, OpTime, compute_ops
@@ -24,6 +23,7 @@ from simulator.predict import Prediction, op_costs
 from simulator.ranks.fabric import MachineFabric
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from workload.kinds import ATTENTIONS, BY_THEMSELVES, KINDS
 from workload.op import STEP, Op
 from workload.passes.matmul_forms import PLAIN
@@ -31,7 +31,7 @@ from workload.passes.matmul_forms import PLAIN
 BEST_IN = ("bf16", "fp16")  # what a machine's best single matmul was measured in
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Roofs:
     """What a device can do at most, in bytes/s and FLOP/s: its data sheet's rates, and the memory's
     that kernels reach and the best single matmul, where somebody measured one."""
@@ -51,7 +51,7 @@ class Roofs:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KindOfOp:
     """The ops of one kind, or a whole step, on one device: FLOPs, bytes through memory and seconds
     of all of them.
@@ -113,7 +113,7 @@ class KindOfOp:
         }
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Roofline:
     """The kinds of compute ops of a device of the busiest pipeline stage, longest first, and its
     whole `step`, whose seconds have communication and waiting in them too."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simulator.explain.algorithm_switches import AllReduce, Switch, switches
@@ -25,6 +24,7 @@ from topologies.files.units import Unit, format_quantity
 from topologies.hardware.node import MOST_LINKS
 from topologies.machine import Machine, known_keys
 from topologies.machine_files import with_settings
+from topologies.records import record
 
 FACTOR = 1.1
 SYMBOLS: dict[Unit, str] = {"bytes/s": "B/s", "FLOP/s": "FLOP/s", "s": "s"}
@@ -39,7 +39,7 @@ OF_RUNS = ("run_to_run.", "reliability.", "storage.")  # say nothing of how long
 Settings = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MachineParameter:
     """One number of a machine: `name` is its key in the file, `keys` all that carry it.
 
@@ -96,7 +96,7 @@ class MachineParameter:
         return {self.name: f"{value!r} {SYMBOLS[self.unit]}" if self.unit else value}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Elasticity:
     """A parameter, and by how many per cent the step grows for one per cent more of it; with
     `switches`, a tuner picks other algorithms within the difference, which bends that."""

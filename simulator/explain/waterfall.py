@@ -16,7 +16,7 @@ Not modelled: whether the intermediate plans fit into memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
@@ -24,6 +24,7 @@ from simulator.predict import Prediction
 from simulator.stacks.stack import Stack
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.plan import Plan, text_of
@@ -32,6 +33,7 @@ MACHINE, MODEL, SEQUENCE, STACK, DEVICES, BATCH = (
     *("machine", "model", "sequence", "stack", "devices", "batch"),
 )
 FP8 = "fp8"  # of a stack, which multiplies the layers' linears so
+OF_PLAN = tuple(each.name for each in fields(Plan))
 GPT_ = "gpt"  # the model with its sequence
 WITHIN = ("tp", "y", "z", "cp", "pp")  # whose product, times data, are the devices
 # Causes of the plan, by the fields that change together; after them all other fields one by one.
@@ -56,7 +58,7 @@ CAUSES: Sequence[tuple[str, ...]] = (
 )
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Side:
     """A job as it is predicted; `machine_name` and the model's name stand in sentences."""
 
@@ -67,7 +69,7 @@ class Side:
     stack: Stack
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fall:
     """A cause in words, and the model FLOP/s per device before and after it."""
 
@@ -81,7 +83,7 @@ class Fall:
         return self.after - self.before
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Waterfall:
     """From the reference's rate to this job's: model FLOP/s per device. `factor` is measured over
     predicted of the reference, 1 where it is not measured; the last fall is not explained."""
@@ -163,7 +165,7 @@ def _predicted(
 
 def _values(side: Side) -> dict[str, Any]:
     """All that a job is made of, by name: fields of its plan without data, and the rest."""
-    plan = {name: getattr(side.plan, name) for name in Plan.__slots__ if name != "dp"}
+    plan = {name: getattr(side.plan, name) for name in OF_PLAN if name != "dp"}
     return {
         **plan,
         MACHINE: (side.machine_name, side.machine),
@@ -212,11 +214,11 @@ def _changed(
 
 def _side(values: Mapping[str, Any]) -> Side:
     """The job of some values; a SimgptError where it cannot run."""
-    fields = {name: values[name] for name in Plan.__slots__ if name in values}
+    known = {name: values[name] for name in OF_PLAN if name in values}
     data, rest = divmod(values[DEVICES], prod(values[name] for name in WITHIN))
     if rest or not data:
         raise SimgptError(f"{values[DEVICES]} devices are not split evenly")
-    plan, stack = Plan(**fields, dp=data), replace(values[STACK], fp8=values[FP8])
+    plan, stack = Plan(**known, dp=data), replace(values[STACK], fp8=values[FP8])
     gpt = stack.model(values[GPT_], plan.tp)
     stack.check(plan, gpt)
     check(gpt, plan)

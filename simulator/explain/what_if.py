@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from math import gcd, prod
 from typing import Any
@@ -13,6 +13,7 @@ from simulator.explain.sensitivity import MachineParameter
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from topologies.records import record
 from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
 from workload.grid import SHARDS, WITHIN_STAGE
@@ -25,7 +26,7 @@ from workload.recomputation.parts import RECOMPUTES
 SENDS_NOTHING = {"dispatcher": USUAL, "fp8_dispatch": False}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WhatIf:
     """A change that was simulated: what it is in words, and the step's seconds with it; with
     `switches`, a tuner picks other algorithms after it, which bends what it saves. Of another
@@ -55,7 +56,7 @@ class WhatIf:
         return {**record, "switches": [each.as_dict() for each in self.switches]}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Better:
     """A machine twice as good in one respect: rates doubled, or durations halved."""
 

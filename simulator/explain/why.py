@@ -7,7 +7,7 @@ changed plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from simulator.uncertainty.anchors import Anchoring
 from topologies.machine import Machine
 from topologies.machine_files import with_settings
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.session import gc_paused
 from workload.kinds import Work
 from workload.plan import Plan
@@ -38,7 +39,7 @@ LONGEST = 8  # ops named one by one
 WORTH = 0.005  # of a step: less is not worth a word
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Why:
     """What was found about a predicted step. `links` says for each axes which links they wait on,
     `unfit` how many neighbouring plans were left out because they do not fit into memory; `tuner`

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
@@ -12,7 +11,7 @@ from workload.pipeline.stages import like_stages
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Checkpoint:
     """The bytes of a checkpoint by what they are of, and those that all ranks hold together, which
     is what they read to go on: with copies on several ranks."""

@@ -8,13 +8,13 @@ attempt of the draw with most of them, some twenty passes over an array of draws
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.goodput.closed_form import check_progress
 from simulator.goodput.job import SETTLED_S, GoodputError, Run, SparePool
+from topologies.records import record
 
 Reals = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -24,7 +24,7 @@ FAR = 8.0  # standard deviations above the mean of the nodes in repair, which ne
 PARTS = ("restart", "detection", "saving", "waiting", "queue")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Lives:
     """Draws of a run: the seconds that each takes, how many attempts and failures it has, and what
     its time went to beside training that stays; the rest is `lost`."""

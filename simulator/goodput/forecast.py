@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,14 @@ from simulator.goodput.closed_form import (
 from simulator.goodput.draws import Lives, Reals, chances_of, draw_lives
 from simulator.goodput.job import Run
 from simulator.goodput.life import Diary, live
+from topologies.records import record
 
 LOW, MIDDLE, HIGH = 10, 50, 90  # percentiles of the answer
 NORMAL_P90 = 1.2815515655446004  # the ninetieth percentile of a normal distribution
 MOST_SAVES = 50_000  # of a life that is told event by event
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepSpread:
     """How far a run's mean step may be from the predicted one: from `low` to `high` in eight of ten
     cases, as shares of it. Each side is half of a log-normal distribution around the prediction,
@@ -44,7 +44,7 @@ class StepSpread:
         return found
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Forecast:
     """The run, its expected seconds, its drawn lives, and the intervals between saves that the
     formulas hold for the best; `seed` is the one that the lives were drawn with."""

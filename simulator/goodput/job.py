@@ -10,9 +10,8 @@ before its time limit; the run's end is a save as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from topologies.errors import SimgptError
+from topologies.records import record
 
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
@@ -24,7 +23,7 @@ class GoodputError(SimgptError):
     """A run that cannot make progress, or whose inputs do not go together."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SparePool:
     """Nodes that wait to replace a broken one, which comes back after a repair: exponential with
     the mean `repair_s`. With none left, the run waits for the first that is repaired."""
@@ -33,7 +32,7 @@ class SparePool:
     repair_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chain:
     """Jobs one after the other, of at most `walltime_s` each; the next begins after a wait in the
     queue, exponential with the mean `queue_s`. A job goes on after as many failures as it has
@@ -44,7 +43,7 @@ class Chain:
     spares: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """A training run: `work_s` of training without a break, under failures at the rate
     `failures_per_s` of all its nodes together.

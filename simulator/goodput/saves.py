@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from simulator.goodput.checkpoint import Checkpoint
 from topologies.hardware.reliability import Storage
 from topologies.machine import Machine
+from topologies.records import record
 
 DETECTION_S = 600.0
 DETECTION_SOURCE = "PyTorch's NCCL time-out (torch.distributed.init_process_group)"
@@ -14,7 +13,7 @@ RESTART_S = 600.0
 RESTART_SOURCE = "5 to 20 min in Kokolis et al. (arXiv 2410.21680)"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SaveTimes:
     """Seconds that a save takes to be durable, for which it stalls training, and in which all ranks
     read what they hold; `limit` names what bounds the write."""

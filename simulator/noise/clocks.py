@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from simulator.engine.interference import FENCE
 from simulator.engine.stream_graph import StreamGraph
 from simulator.noise.noise import Factors, StageDraw
 from simulator.noise.stage_ranks import Clocks, StageRanks
+from topologies.records import record
 from workload.op import ACROSS_STAGES, COMPUTE, Op
 from workload.sizes.arrays import Ticks
 
@@ -49,7 +50,7 @@ class Floor(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpStep:
     """One op as ranks execute it.
 

@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+
+from topologies.records import record
 
 Factors = NDArray[np.float64]
 POOL = 1 << 21  # factors; 16 MB
@@ -36,7 +37,7 @@ POOL = 1 << 21  # factors; 16 MB
 _POOLED, _DEVICES, _PLACES = range(3)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Noise:
     """How strong the noise is, as shares of durations: see above."""
 
@@ -73,7 +74,7 @@ class Noise:
         return lognormal(_generator(seed, _POOLED), self.jitter, max(POOL, 4 * ranks))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Draw:
     """The factors of some samples: `speeds` (samples, ranks), or None where devices are alike, and
     the `pool` of jitter, or None without."""
@@ -97,7 +98,7 @@ class Draw:
         return StageDraw(speeds, windows, np.stack(places, axis=1))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StageDraw:
     """The factors of some ops on the ranks of a stage.
 

@@ -10,7 +10,7 @@ them wait without noise. With noise it might, by a whole micro-batch's time: tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -20,12 +20,13 @@ from simulator.noise.clocks import OpStep, RankClocks, Wait, Waited, finished, o
 from simulator.noise.noise import Draw
 from simulator.noise.played import Played
 from simulator.noise.stage_ranks import StageRanks
+from topologies.records import record
 from workload.op import COMPUTE
 
 Stretches = tuple[Sequence[OpStep], Sequence[OpStep], Sequence[OpStep]]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class OneStage:
     """A simulated step, as all ranks execute it."""
 

@@ -8,7 +8,6 @@ all ranks of a stage are through with a slot at the same time, the one of the pr
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ from simulator.noise.stage_ranks import Clocks
 from simulator.pipeline.schedule_messages import NO_MESSAGE
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.ranks.classes import RankClasses
+from topologies.records import record
 from workload.op import COMPUTE
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Pipeline:
     """A simulated step of several stages, as all ranks execute it."""
 

@@ -11,7 +11,7 @@ them. A rank of a faster class has as much slack behind its slot as that makes w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,11 +21,12 @@ from simulator.noise.stage_ranks import Clocks, StageRanks
 from simulator.pipeline.pipeline_step import PipelineRun
 from simulator.pipeline.schedule_sim import SlotSchedule
 from simulator.pipeline.slot_ops import StageKind
+from topologies.records import record
 from workload.op import COMPUTE, Op
 from workload.sizes.arrays import Ticks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotSteps:
     """A slot's ops, and the slack of each class behind the last one on its compute stream."""
 
@@ -33,7 +34,7 @@ class SlotSteps:
     slack: Clocks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Left:
     """What later slots may wait for: the end of a stream, or of the op at `place`; what waiting for
     it counts as, and each class's slack behind it."""
@@ -44,7 +45,7 @@ class Left:
     slack: Clocks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TailSteps:
     """Slot `number` of a stage once more, with streams that are busy from earlier slots on.
 
@@ -58,7 +59,7 @@ class TailSteps:
     left: Mapping[str, Left | None]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StageSteps:
     """What the ranks of a stage execute: `slots` in their order, of which those in `tails` leave
     other streams busy, and the `ending`: the last slot, and behind it what comes after all slots

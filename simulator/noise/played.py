@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from simulator.noise.clocks import Waited
 from simulator.noise.noise import Draw
 from simulator.noise.stage_ranks import Clocks
+from topologies.records import record
 
 OWN, END = "own ops", "end"
 CAUSES = {
@@ -20,7 +20,7 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Played:
     """The time of each sample's step in ticks, (samples,), and what it is made of on the mean rank.
 

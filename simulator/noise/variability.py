@@ -15,7 +15,6 @@ threads take longer than one: numpy's calls are too short to share the interpret
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -32,6 +31,7 @@ from simulator.ranks.fabric import fabric_of
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.session import in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
@@ -46,7 +46,7 @@ MOST_SLOTS = 250_000
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlowDevice:
     """The step with one device slower by a share in all of its compute: the device, of those that
     were tried, with which it is longest."""
@@ -56,7 +56,7 @@ class SlowDevice:
     step_s: float
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Variability:
     """Steps drawn with noise: their times, and by what of a rank's time they are longer on average.
 

@@ -13,7 +13,7 @@ classes of a stage differ, a slot takes as long as in the slowest of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -43,6 +43,7 @@ from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
 from simulator.ranks.classes import Answer, Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.op import Op
@@ -106,7 +107,7 @@ class SlotsOfStage(NamedTuple):
         return counts
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PipelineRun:
     """The stages of a step on a machine."""
 

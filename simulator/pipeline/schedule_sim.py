@@ -8,7 +8,6 @@ between the two. A message leaves when both its ends have posted it, in the orde
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 from simulator.engine.core import core
 from simulator.engine.engines import MOST_TICKS, SIMPY, TOO_LONG, engine_name
 from simulator.pipeline.schedule_messages import NO_MESSAGE, ScheduleMessages
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.order import Order
@@ -25,7 +25,7 @@ from workload.pipeline.schedule import Slot
 from workload.sizes.arrays import Indices, Ticks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotTimes:
     """When each slot of one stage starts and ends, and when the stage's last message is over too,
     in ticks."""
@@ -42,7 +42,7 @@ class ScheduleTimes(NamedTuple):
     over: Ticks
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SlotSchedule:
     """A schedule with durations: ticks of each stage's slots, and of messages over each link.
 

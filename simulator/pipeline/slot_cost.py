@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +12,11 @@ from simulator.engine.columns import Lists, columns_of
 from simulator.engine.streams import RankTask
 from simulator.pipeline.slot_ops import SlotOps, StageKind
 from simulator.ranks.classes import RankClasses
+from topologies.records import record
 from workload.sizes.arrays import Ticks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SlotCost:
     """A slot's time, whether another stream is busy for longer, and where the time goes."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from simulator.engine.columns import changes_of, columns_of
 from simulator.engine.interference import FENCE
 from simulator.engine.stream_graph import StreamGraph, graph_among
+from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import kept_slots, lower_slots
 from workload.memory import on_device
@@ -119,7 +120,7 @@ def _codes(order: Order) -> Indices:
     return found
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StageKind:
     """Stages that hold as many layers in each chunk, and the same ends of the model. `slots` are
     those of the sampled micro-batches; one may have no ops."""

@@ -7,12 +7,12 @@ for a message, over the link to the end that posted it last, and on from there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from simulator.engine.stream_graph import PIPE
 from simulator.pipeline.schedule_sim import ScheduleTimes, SlotSchedule
+from topologies.records import record
 
 Stretch = tuple[str, int, int, int]  # "slot", its stage, place and ticks; or PIPE
 POSTED, AWAITED = "posted", "awaited"
@@ -25,7 +25,7 @@ class Event(NamedTuple):
     which: int
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SlotPath:
     """The slots of a schedule with their times, to be walked back from any slot's begin."""
 

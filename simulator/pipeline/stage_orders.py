@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +12,7 @@ from simulator.pipeline.schedule_messages import ScheduleMessages, messages_of
 from simulator.pipeline.slot_ops import Parts, SlotOps, StageKind, kind_of
 from simulator.pipeline.slot_pairs import parts_in_pairs
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
+from topologies.records import record
 from topologies.session import session_cached
 from workload.gpt import GPT
 from workload.passes.matmul_forms import PLAIN, Forms
@@ -25,7 +25,7 @@ from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StageOrders:
     """The stages' orders of slots."""
 

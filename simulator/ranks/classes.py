@@ -15,7 +15,7 @@ and every collective takes as long as in its slowest group: an upper bound of th
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.color_refinement import first_of_each, numbered, of_rank, refined
+from topologies.records import record
 from topologies.session import session_cached
 from workload.grid import Grid
 from workload.op import PAIRS, Op
@@ -85,7 +86,7 @@ class Asked(NamedTuple):
     in_flight: InFlight
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ClassGroups:
     """Which rank classes form a group over one set of axes.
 
@@ -114,7 +115,7 @@ class UnlikeRanksError(Exception):
         self.in_flight = in_flight
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RankGroups:
     """The groups of all ranks: `members` by axes, `of` each rank's group, `classes` each rank's
     class.
@@ -128,7 +129,7 @@ class RankGroups:
     exact: bool
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RankClasses:
     """The rank classes of a program: `ranks` has one rank of each, `class_groups` its groups.
 
@@ -243,7 +244,7 @@ def _of_fabric(
     return alike if alike.fabric is fabric else replace(alike, fabric=fabric, known={})
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Linked:
     """A fabric that is equal to any with equal links."""
 

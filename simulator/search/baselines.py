@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, product
 
 from simulator.predict import Prediction, predict
@@ -18,6 +18,7 @@ from simulator.search.space import Order, Space, space_of, spaces_of
 from topologies.errors import MachineError
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import Grid
 from workload.plan import Plan, text_of
@@ -75,7 +76,7 @@ def exhaustive(
     yield replace(state, bound=values[0], is_optimal=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ranked:
     """A plan as AxoNN's model ranks it, and as it is simulated."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from simulator.engine.ticks import TICKS_PER_S, to_ticks
 from simulator.predict import Prediction
 from topologies.errors import MachineError
 from topologies.machine import Machine
+from topologies.records import record
 from workload.sizes.arrays import Ticks, Values
 
 OBJECTIVES = ("time", "node-hours", "energy")
@@ -20,7 +20,7 @@ UNITS_PER_J = 10**6
 ROUNDING = 1e-12  # by which sums of floats may differ
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Objective:
     """Values to be minimised, in whole numbers: ticks, or for the energy millionths of a joule.
 

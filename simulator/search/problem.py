@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import product
 from math import isqrt
@@ -21,6 +21,7 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.step_memory import Room, room_for
 from simulator.uncertainty.fitting import LEAST, MOST, SURE
 from topologies.machine import Machine
+from topologies.records import record
 from workload.dispatchers.table import HIERARCHICAL
 from workload.errors import PlanError
 from workload.gpt import GPT
@@ -64,7 +65,7 @@ FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
 }  # of plans by their axes: each plan is in one of them
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SearchProblem:
     """Which plan is best for `gpt` on `devices` devices, `batch` sequences a step.
 

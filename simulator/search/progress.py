@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from simulator.predict import Prediction
 from simulator.search.root_nodes import NEVER
+from topologies.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progress:
     """How far a search is: no plan at all has a lower value than `bound`, in seconds or joules as
     the objective asks, or nothing is known of that if it is 0; `best` is the lowest found.

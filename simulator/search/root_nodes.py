@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
 from simulator.search.space import Space
+from topologies.records import record
 from workload.sizes.arrays import Bytes, Flags, Indices
 
 WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
@@ -33,7 +34,7 @@ Fields = tuple[int, int, int, int, int]  # of an entry, behind its lane
 NEVER = int(np.iinfo(np.int64).max)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Family:
     """Shapes with the same program: rows of the space, ticks of the model's parts, and entries.
 
@@ -53,7 +54,7 @@ class Family:
         return self.rows[self.entries.lane]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Bounded:
     """So many shapes: families of those that may fit, those that cannot be predicted, and the least
     memory that a shape needs which does not fit."""
@@ -63,7 +64,7 @@ class Bounded:
     least_bytes: int
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Machinery:
     """The machine's costs, fabric and memory."""
 

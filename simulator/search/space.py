@@ -10,7 +10,7 @@ axis of one rank stays 0, and an axis of one rank stays where it usually is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -35,6 +35,7 @@ from simulator.search.problem import (
     schedules,
 )
 from simulator.stacks.stage_split import SPLIT
+from topologies.records import record
 from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
@@ -48,7 +49,7 @@ from workload.sizes.arrays import Counts, Indices, distinct
 SIZES = (*AXES, "mbs", "zero")  # of these keys the values are numbers
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Order:
     """In which order a shape runs, and its ranks stand on the axes."""
 
@@ -59,7 +60,7 @@ class Order:
     dispatcher: str = AS_USUAL
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Space:
     """Every legal shape of a question: `columns` has an array for each key of SHAPE, with recompute
     as its place among those of the problem."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, product
 
 import numpy as np
@@ -16,11 +16,12 @@ from simulator.search.bounds.stream_bound import SCHEDULES, Entries
 from simulator.search.orders import ORDERS
 from simulator.search.rings.ring_numbers import RingNumbers
 from simulator.search.space import Order, Space
+from topologies.records import record
 from workload.plan import Plan
 from workload.sizes.arrays import Flags, Indices, Ticks, Values, distinct
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PlanGroup:
     """Rows of the space with the same overlaps, in each rank order.
 
@@ -41,7 +42,7 @@ class PlanGroup:
         return PlanGroup(some, self.slot_program, own, self.ticks[keep], self.busy[keep])
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PlacedFamily:
     """Entries of a family with their ranks in one order each: `rows` of the space and `orders` by
     lane, `bounds` by entry, the lowest first. They hold for any set of overlaps."""
@@ -129,7 +130,7 @@ def alike(
     return few, e.only(np.array(ones, dtype=np.int64), which[e.lane[ones]]), number
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Queue:
     """Entries `at` of some slots in the order of their `bounds`; `busy` ticks are those of all
     entries."""
@@ -160,7 +161,7 @@ class Queue:
         ]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PipelineNode:
     """A pipelined plan, and lower bounds of its slots."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 
 from simulator.predict import Prediction
@@ -18,6 +18,7 @@ from simulator.search.relaxed.unbounded import relaxes, share_of
 from simulator.search.root_nodes import NEVER, Machinery
 from simulator.search.space import Space, space_of
 from topologies.errors import MachineError
+from topologies.records import record
 from topologies.session import gc_paused
 from workload.plan import Plan
 
@@ -26,7 +27,7 @@ Simulated = Prediction | MachineError
 Outcome = tuple[Candidate, Simulated]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class WorkerSetup:
     """What a worker process needs: the parts of the problem, the machine, and which share of how
     many is its own."""
@@ -38,7 +39,7 @@ class WorkerSetup:
     share: tuple[int, int] = (0, 1)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Update:
     """What changed since a worker last ran: the threshold, and plans that do not fit, with their
     peak bytes."""
@@ -47,7 +48,7 @@ class Update:
     too_large: Sequence[tuple[Plan, int]]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class WorkerReport:
     """A worker's share: its counts, the lowest bound of its open nodes, and plans to simulate that
     came up since the last report."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from simulator.stacks.all_overlaps import named_beside, of_plan, remark
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.stacks.where import given_where
 from topologies.errors import SimgptError
+from topologies.records import record
 from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import check
@@ -26,7 +27,7 @@ TRAINED = "bf16"
 Refusal = Callable[[Mapping[str, Any]], SimgptError | None]  # why words are no plan that runs
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Job:
     """What is predicted. `gpt` has the vocabulary that the stack makes of it; `remarks` say what
     was taken for what, `assumed` has the keys of the plan that the user did not give."""

@@ -5,8 +5,9 @@ Each stack's file names its source under `[log]`: what `flops` says is one of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -15,7 +16,7 @@ CAUSAL, FULL, HARDWARE = "causal", "full", "hardware"
 COUNTS = (CAUSAL, FULL, HARDWARE)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Logged:
     """What a log would print of a step: the share of the peak, the FLOP/s of a device, and what
     counts, one of `COUNTS`."""

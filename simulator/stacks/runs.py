@@ -13,11 +13,12 @@ what a prediction refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from simulator.stacks.apart import not_run, together
 from simulator.stacks.effects import EFFECTIVE, in_effect, meets, same_order
+from topologies.records import record
 from workload.dispatchers.table import ALL_TO_ALL, USUAL
 from workload.gpt import GPT
 from workload.grid import AXES
@@ -32,7 +33,7 @@ APART_FROM_RULES = ("order", "overlap", "recompute")  # whose values are texts o
 SOME_LAYERS = "full:N"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rule:
     """What some keys need where others have some values; `names` says that a stack has these values
     of the key alone."""
@@ -71,7 +72,7 @@ class Rule:
         return f"{by} runs {said} with {key}={' or '.join(able)} alone, not {value}"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Runs:
     """What can be run, by whom: `by` in words, a stack's table `can`, and in whose order its
     messages are posted (`Habits.messages`)."""

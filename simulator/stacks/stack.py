@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from simulator.costs.attention import Halves
@@ -28,6 +28,7 @@ from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
 from topologies.machine import Machine
+from topologies.records import record
 from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
 from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.errors import PlanCannotRunError
@@ -47,7 +48,7 @@ class StackError(SimgptError):
     """A stack that is not known, or whose file cannot be read as one."""
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Stack:
     """What a software stack makes of a model and a plan (keys: `simulator/stacks/usual.toml`).
 

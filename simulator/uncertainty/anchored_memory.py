@@ -16,11 +16,12 @@ runs of which another run of the same source was measured, and for the rest the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simulator.uncertainty.fitting import EXACT, PeakErrors, peak_errors_within_a_source
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simulator.step_memory import Memory, Room
@@ -32,7 +33,7 @@ FACTORS = 0.5, 2.0  # on activations
 BESIDE = 0.3  # of a device's memory that may lie beside tensors, or be found not to
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnchorPeak:
     """A measured peak of a device, of what it is (one of `MEASURES`), and what is predicted of the
     same: the peak of tensors, activations of it, and what lies beside: workspaces of libraries, and
@@ -98,7 +99,7 @@ class WeighedPeak(NamedTuple):
     share: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryAnchoring:
     """What anchors make of a question's memory: the `factor` on activations, what lies beside
     tensors in `beside_bytes`, and the `weight` of the narrower distribution of P(fits)."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +37,7 @@ from simulator.uncertainty.anchored_memory import (
 )
 from simulator.uncertainty.step_range import StepRange, gpu_names
 from topologies.files.reading import shipped_text
+from topologies.records import record
 from topologies.session import session_cached
 from workload.gpt import GPT
 from workload.plan import Plan, text_of
@@ -99,7 +99,7 @@ def place_of(gpt: GPT, plan: Plan, stack: Stack, device: str) -> Place:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Distance:
     """How far two places are apart, in doublings: those of the question and those of the plan, and
     what differs, in words."""
@@ -173,7 +173,7 @@ def _doublings(one: int, other: int) -> float:
     return abs(math.log2(one / other))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Anchor:
     """A measured step and what is predicted for it; `name` is that of its file, `software` what the
     file says of releases and settings, `peak` its measured memory."""
@@ -191,7 +191,7 @@ class Anchor:
         return math.log(self.measured_s / self.predicted_s)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Used:
     """An anchor that counts for an answer, and how far it is away."""
 
@@ -225,7 +225,7 @@ class Span(NamedTuple):
 NO_SPAN = Span(1.0, 1.0, 0, 0, "")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Anchoring:
     """What anchors make of a step: the `factor` that it is multiplied by, the `span` of its range,
     the anchors used, and by name why others were not; and what they make of its memory, where they

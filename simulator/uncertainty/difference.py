@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -42,12 +41,13 @@ from simulator.uncertainty.step_range import (
     table_of,
     weights_of,
 )
+from topologies.records import record
 from topologies.session import session_cached
 
 WIDENING = 1.2  # PublishedPairs.widening says what is needed
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DifferenceError:
     """By which share the predicted ratio of two steps may miss the measured one; `alike` of the
     pairs of published runs are near, of so many sources."""

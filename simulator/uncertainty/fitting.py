@@ -33,7 +33,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from simulator.stacks.stack import Stack
 from simulator.uncertainty.step_range import weights_of
 from topologies.files.reading import shipped_text
+from topologies.records import record
 from topologies.session import session_cached
 
 SURE, UNLIKELY = 0.9, 0.1  # P(fits) from which on a run fits, and down to which it does not
@@ -79,7 +80,7 @@ class MeasuredPeak(NamedTuple):
     measure: str = ALLOCATED
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeakErrors:
     """F: the `share` of runs that need no more than e^`log` times their predicted peak, at the
     values of both; between them F is straight."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Any, NamedTuple
+
+from topologies.records import record
 
 FEWEST = 3  # runs of a group: fewer have no order worth a figure
 Times = tuple[float, float]  # predicted and measured seconds of a sequence
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ranking:
     """One group; `tau` is Kendall's tau-b, `regret` how much longer than the best measured plan
     the one takes that we would pick."""
@@ -32,7 +33,7 @@ class TimedPlan(NamedTuple):
     times: Times
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rankings:
     """The means over all groups, each of all its runs.
 

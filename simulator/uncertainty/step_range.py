@@ -23,7 +23,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,6 +33,7 @@ from simulator.stacks.stack import Stack
 from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
+from topologies.records import record
 from topologies.session import session_cached
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
@@ -83,7 +83,7 @@ class PublishedRow(NamedTuple):
     apart: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepRange:
     """From `low_s` to `high_s`; `alike` of the published runs are near, of so many sources, and
     `words` say where the range comes from."""

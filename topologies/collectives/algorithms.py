@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from topologies.hardware.software import Curve
+from topologies.records import record
 from topologies.routing.rings import Ring
 
 # Eight channels with a buffer of 4 MiB in eight slots each: NVIDIA/nccl, src/init.cc
@@ -28,7 +29,7 @@ from topologies.routing.rings import Ring
 SLOTS_BYTES = 8 * (4 << 20) / 8
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Phase:
     """Bytes through each node (or through each device, inside one), their nominal rate and steps.
 
@@ -46,7 +47,7 @@ class Phase:
     least_s: float = 0.0
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class DeviceGroup:
     """A group of ranks as the algorithms see it: its ring, and the rate of its links in a node."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,14 @@ from topologies.hardware.software import Kind
 from topologies.machine import Machine
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
+from topologies.records import record
 from topologies.routing.rings import Ring, rings
 from topologies.session import session_cached
 
 MOST_BYTES = 1e18
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BenchmarkLine:
     """One size on one number of devices, with the algorithm that served it, and the `band` of eight
     of ten runs where somebody measured one on no more nodes."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from topologies.errors import MachineError
 from topologies.hardware.software import Curve, Kind
 from topologies.machine import Machine
 from topologies.placement import with_room
+from topologies.records import record
 from topologies.routing.rings import Ring
 from topologies.session import in_session
 
@@ -57,7 +57,7 @@ ACROSS = ("hop_small_s", "hop_large_s", "efficiency_across")
 WITHIN = ("step_small_s", "step_large_s", "efficiency_within")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sample:
     """One measured collective: a kind, its group, payload and time."""
 
@@ -68,7 +68,7 @@ class Sample:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Constant:
     """One number of one curve of the library: its slot (`tree`, `recursive.all_gather`), field,
     value on the machine, and fitted value."""
@@ -79,7 +79,7 @@ class Constant:
     after: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NetworkFit:
     """A machine with the fitted library; the constants that the samples determine, those that they
     do not (`kept`), and the slots whose curves are `new`."""

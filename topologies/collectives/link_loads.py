@@ -10,7 +10,6 @@ groups, so bytes between switches are those of the straight way.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -21,6 +20,7 @@ from topologies.hardware.interconnect import Dragonfly, FatTree
 from topologies.hardware.node import Node
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.routing.group_nodes import Visits, visits_of
 from topologies.routing.pair_flows import pairs_on_links, ranks_on_nics
 from topologies.routing.ring_packing import shortest_paths
@@ -31,7 +31,7 @@ SWITCH = -1  # stands for the switch inside a node, where there is one
 MOST_ORDERS = 8  # members up to which every order of a ring is tried
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RingTraffic:
     """Groups over some axes, (groups, p) ranks in ring order, and what each member sends on: to the
     next one, or with `pairs` in equal parts to all others."""
@@ -47,7 +47,7 @@ class RingTraffic:
         return self.hop_bytes / (int(self.members.shape[1]) - 1)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Load:
     """Bytes over a sort of link, of the mean and of the busiest one that is used at all, and what
     one of them carries in a second, per direction."""
@@ -62,7 +62,7 @@ class Load:
         return self.most_bytes / self.bytes_per_s / seconds
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class LinkLoads:
     """Bytes in one direction: over each link of a mean node, over each of its NICs, and by sort."""
 

@@ -24,6 +24,7 @@ from topologies.errors import SimgptError
 from topologies.files.printable import path_shown
 from topologies.files.reading import TABLE_BYTES, UserFile
 from topologies.hardware.software import Kind
+from topologies.records import record
 
 MOST_RANKS = 1_000_000
 MOST_US = 1e12  # of one collective
@@ -56,7 +57,7 @@ class NcclTestsError(SimgptError):
 _FILE = UserFile("table of nccl-tests", NcclTestsError, TABLE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Row:
     """One size, and the median of its times out of place."""
 
@@ -64,7 +65,7 @@ class Row:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NcclTable:
     """One collective on one group of ranks; `nodes` is 0 where no line names the hosts."""
 

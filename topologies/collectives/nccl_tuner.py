@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_toml
 from topologies.files.units import quantity
+from topologies.records import record
 from topologies.session import session_cached
 
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -32,7 +32,7 @@ _PLATEAU_BYTES = 64  # by rank and channel: from here on, NCCL's ring has its pl
 Triple = tuple[float, float, float]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Constants:
     """What a tuner assumes of one algorithm on one, two or more nodes, by protocol.
 
@@ -55,7 +55,7 @@ class Constants:
     plateau: float
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Shape:
     """The group as a tuner sees it: the bus bandwidth is what its links and NICs have nominally,
     that of the links what it has inside a node."""

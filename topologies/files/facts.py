@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from topologies.errors import MachineError
+from topologies.records import record
 
 CONFIDENCES = ("", "high", "medium", "low")
 LABELS = (
@@ -20,7 +21,7 @@ LABELS = (
 ABOUT = ("source", "confidence", "note", "inherited")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Fact:
     """One value of a machine file under its dotted key, and who says so.
 

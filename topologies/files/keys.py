@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from topologies.files.units import Unit
+from topologies.records import record
 from topologies.session import session_cached
 
 MOST_COUNT = 1_000_000
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Key:
     """Annotates a field that a machine file knows as `name`, written in `unit`.
 
@@ -31,7 +31,7 @@ class Key:
     most: int = MOST_COUNT
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class KeyedField:
     """A dataclass field with its key: its attribute, type, and whether a file must give it."""
 

@@ -17,13 +17,13 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn
 
 from topologies.errors import SimgptError
 from topologies.files.printable import path_shown, shown
+from topologies.records import record
 
 SMALL_BYTES = 2**20  # a machine, a model, a plan or a study
 TABLE_BYTES = 16 * 2**20  # as CSV
@@ -45,7 +45,7 @@ _PART = "[A-Za-z0-9_-]++"
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_DEPTH}}}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UserFile:
     """A kind of file: what it holds one of, the error it raises, and the size it may have.
 

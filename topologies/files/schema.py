@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import types
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from topologies.errors import MachineError, UnitError
@@ -15,11 +14,12 @@ from topologies.files.keys import fields_of
 from topologies.files.printable import printable, shown
 from topologies.files.structured import structured
 from topologies.files.units import Unit, quantity
+from topologies.records import record
 
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30  # of any quantity in SI that is not 0
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Leaf:
     """One key of the file: its type and unit, its range, and whether it may be left out.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from topologies.files.keys import Key
+from topologies.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Pass:
     """How the rate of one pass, forward or backward, depends on a head's width.
 
@@ -24,7 +24,7 @@ class Pass:
     memory: Annotated[float, Key("memory", zero=True)]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Shape:
     """How a kernel is cut into blocks: each does `rows` of a head's sequence, and the device works
     at `units` of them at once (streaming multiprocessors or compute units)."""
@@ -35,7 +35,7 @@ class Shape:
     backward: Annotated[Pass, Key("backward")]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Attention:
     """Fused attention's share of the peak on the FLOPs it really does, with heads of 128 columns
     and all of the device at work. Without a `shape` all shapes run at that rate."""

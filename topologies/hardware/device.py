@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from topologies.files.keys import Key
 from topologies.files.units import format_quantity
 from topologies.hardware.attention import Attention
 from topologies.hardware.scan import Scan
+from topologies.records import record
 
 DTYPES = ("nvfp4", "mxfp8", "fp8", "bf16", "fp16", "tf32", "fp32", "fp64")
 FORMS = ("NN", "NT", "TN")
@@ -24,7 +25,7 @@ MEASURED_KINDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Matmul:
     """How fast a matmul of a given shape runs; m x k times k x n.
 
@@ -69,7 +70,7 @@ class Matmul:
     grouped: Annotated[float, Key("grouped", zero=True)] = 0.0
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Draw:
     """What one device draws idle and at most, and which share of its maximum where it waits in a
     collective, whose kernel spins: as idle where the file says nothing of that."""
@@ -84,7 +85,7 @@ class Draw:
         return max(self.waiting * self.max_w, self.idle_w)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Variability:
     """How far compute times of like devices vary, as shares of durations.
 
@@ -99,7 +100,7 @@ class Variability:
     spread: Annotated[float, Key("spread", zero=True, share=True)] = 0.0
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Device:
     """What one rank owns: a GPU, or one GCD of an MI250X.
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from topologies.errors import MachineError
 from topologies.files.keys import Key
+from topologies.records import record
 
 MOST_GROUPS = 1_000  # every pair of them has a bundle; Slingshot reaches 545
 ROUTINGS = ("adaptive", "minimal")
 FIXED, ANY = SIZES = ("fixed", "any")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Dragonfly:
     """Groups of switches, all to all inside a group, and a bundle of links between any two groups.
 
@@ -70,7 +70,7 @@ class Dragonfly:
         return (self.groups - 1) * self.global_links / endpoints
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class FatTree:
     """Leaf switches below spine switches: a flow goes up to a spine and down again.
 
@@ -116,7 +116,7 @@ class FatTree:
         return self.leaves + self.spines
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class NoInterconnect:
     """A single node that nothing joins to another, such as a workstation."""
 

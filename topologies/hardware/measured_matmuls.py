@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from topologies.files.reading import shipped_text, shipped_toml
+from topologies.records import record
 from topologies.session import session_cached
 
 FOLDER = "measured"
 Shape = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Matmuls:
     """Seconds of matmuls by shape (m, n, k) on one device, and who measured them."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Annotated
 
 from topologies.errors import MachineError
 from topologies.files.keys import Key
+from topologies.records import record
 
 ASSUMED_UPDATE = 56e9  # bytes/s of a node
 MOST_DEVICES = 576  # of one node, or of what one switch joins, as eight racks of 72
@@ -16,7 +16,7 @@ MOST_NICS = 1_024
 MOST_LINKS = 1_000  # of a pair; rings take turns at them one by one
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Links:
     """Links between devices: `pairs` lists [device, device, count], `all_pairs` one count for all.
 
@@ -33,7 +33,7 @@ class Links:
     p2p: Annotated[bool, Key("p2p")] = True
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Host:
     """The way from one device to the memory of its host, per direction; what an update of AdamW
     on the processors of a node moves in its memory, for all of the node's devices together; and
@@ -53,7 +53,7 @@ class Host:
     memory_bytes: Annotated[float, Key("memory", "bytes")] = math.inf
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Nics:
     """The NICs of a node; `of_device[d]` is the NIC that device d hangs on.
 
@@ -69,7 +69,7 @@ class Nics:
 NO_NICS = Nics(count=0, bytes_per_s=0.0, of_device=())
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Node:
     """A node and what is in it; a machine's nodes are all alike.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from topologies.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MeasuredTable:
     """Measured times: named columns, the last of them `seconds`, and one tuple per measurement."""
 
@@ -13,7 +15,7 @@ class MeasuredTable:
     rows: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Profile:
     """Kernel and collective times by op kind, and where they come from, in free words.
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from topologies.errors import MachineError
 from topologies.files.printable import shown
 from topologies.files.schema import LEAST_NUMBER, nearest
 from topologies.hardware.profile import MeasuredTable, Profile
+from topologies.records import record
 
 DAY_S = 86_400.0
 FORMS = 3  # of matmuls, by which of the two operands is stored the other way round
 MOST_SIZE = 2**50  # up to here the logarithms of any two whole numbers differ
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Column:
     """What the cells of a column may hold: numbers of `least` to `most`, whole ones or seconds."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from topologies.files.keys import Key
+from topologies.records import record
 
 DAY_S = 86_400.0
 NODE_DAYS = 1000.0  # on which rates of failures are published
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Reliability:
     """Failures that end a job, for each thousand days of a node in it.
 
@@ -27,7 +27,7 @@ class Reliability:
         return self.failures / (NODE_DAYS * DAY_S)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Storage:
     """The file system that checkpoints go to: what all of it writes and reads, what one node does,
     which is the rate of its NICs where the file says nothing, and the share that one job gets.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from topologies.errors import MachineError
 from topologies.files.keys import Key
+from topologies.records import record
 
 SHARE = 0.8  # of the runs that a band holds: those from the tenth to the ninetieth percentile
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Band:
     """What eight of ten runs of one job took, over their median.
 
@@ -50,7 +50,7 @@ class Band:
         return about | {"share": SHARE, "runs": self.runs, "nodes": self.nodes, "of": self.of}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RunToRun:
     """The bands of a machine: of whole training steps, and of the collectives in them."""
 

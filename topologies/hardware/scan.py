@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from topologies.files.keys import Key
+from topologies.records import record
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Scan:
     """Rates of mamba-ssm's and causal-conv1d's kernels, which no other kernel shares.
 

@@ -11,12 +11,11 @@ must divide the job's nodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from topologies.errors import MachineError
+from topologies.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Segments:
     """How the ranks of a job lie in nodes: `trays` of a segment (0 where nodes are no racks), ranks
     on each node but the last, how many nodes, and the devices of these that no segment has."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Annotated, Literal
 
 from topologies.collectives.nccl_tuner import NONE, check_tuner
 from topologies.errors import MachineError
 from topologies.files.keys import Key
+from topologies.records import record
 
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send_recv"]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Stall:
     """Latency that each hop gains for chunks from one size up to below another.
 
@@ -25,7 +26,7 @@ class Stall:
     hop_s: Annotated[float, Key("hop", "s")]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Curve:
     """One algorithm of the library as measured; `algorithms.py` has the formula.
 
@@ -49,7 +50,7 @@ class Curve:
     stall: Annotated[Stall | None, Key("stall")] = None
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Staged:
     """The curves of an algorithm that serves an all-gather and a reduce-scatter alike."""
 
@@ -68,7 +69,7 @@ ALGORITHMS: dict[Kind, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Algorithms:
     """Which algorithm serves each collective.
 
@@ -102,7 +103,7 @@ def check_algorithm(kind: str, name: str) -> None:
         )
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Software:
     """A collective library as measured on its machine; a curve nobody measured is absent.
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from topologies.arrays import Indices
 from topologies.machine import Machine
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.routing.wiring import wiring
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Locality:
     """The reach of an axis: what holds for all of its groups, and the most that any one spans.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from topologies.kept_results import kept_about
 from topologies.machine import Machine
 from topologies.network import Network
 from topologies.placement import Placement
+from topologies.records import record
 from topologies.routing.ring_rates import (
     AxisGroups,
     Rates,
@@ -34,7 +34,7 @@ _LEAST_KEPT, _MOST_FURTHER_S = 1.0, 1.0  # bytes/s, and seconds of a hop
 _COUNT, _RATE, _INDEX = np.dtype("<i8"), np.dtype("<f8"), np.dtype("<i4")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Ring:
     """What a collective's time depends on: equal rings take equal times.
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.records import record
 from workload.grid import Grid
 from workload.kinds import ATTENTIONS, MATMULS
 from workload.op import STEP, Op
@@ -47,7 +48,7 @@ class Kernel(NamedTuple):
     end_s: float
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Anatomy:
     """Seconds of one step, mean over `steps` of them. Sums by class and communicator count time in
     which several kernels run at once for each of them."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from simulator.predict import Prediction
+from topologies.records import record
 from validation.jobs.anatomy import BESIDE, CLASSES, COMPUTE, EXPOSED, IDLE, Anatomy
 from validation.jobs.causes import causes
 from validation.jobs.logged_sizes import contradictions
 from validation.jobs.measured_job import MeasuredJob, StepStatistics
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class JobComparison:
     """A job, its steps that count, and what was predicted; `anatomy` is that of the predicted step,
     where the job has one and the step is not too long to be simulated op by op. `batch` and `sizes`

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from topologies.files.reading import shipped_toml
+from topologies.records import record
 
 NUMBER = r"([\d,]{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?)"
 ROUNDED = r"(\d{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d{1,3})?[KMBGTPE]?)"
@@ -33,7 +33,7 @@ VALUE_UNITS: Mapping[str, tuple[str, float]] = {
 }
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Values:
     """Patterns of quantities: the quantity, the unit of its number in SI, and the pattern."""
 
@@ -50,7 +50,7 @@ class Values:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(slots=False, kw_only=True)
 class Format:
     """A format of steps; `log_formats.toml` explains the fields."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
 
+from topologies.records import record
 from validation.jobs.anatomy import Anatomy
 from validation.jobs.errors import LogError
 
@@ -15,7 +16,7 @@ WARM_UP = 5  # steps of a job or of its restart, in which caches fill and kernel
 PERCENTILES = (10, 50, 90)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoggedSteps:
     """The steps `first` to `last` of a job, numbered from 1, which took `step_s` seconds each in
     the mean; `flops_per_s` are those per device as the log counts them, where it does."""
@@ -26,7 +27,7 @@ class LoggedSteps:
     flops_per_s: float | None = None
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MeasuredJob:
     """What a log or a trace says of a job.
 
@@ -52,7 +53,7 @@ class MeasuredJob:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepStatistics:
     """The measured steps that count: percentiles of their seconds, how many steps they are, in how
     many lines of the log, and how many steps were left out as warm-up."""
@@ -67,7 +68,7 @@ class StepStatistics:
 
     def as_dict(self) -> dict[str, Any]:
         """The statistics as they stand in JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def statistics(job: MeasuredJob, warm_up: int | None = None) -> StepStatistics:

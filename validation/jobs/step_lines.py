@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from topologies.records import record
 from validation.jobs.log_formats import (
     BATCH,
     CLOCK,
@@ -30,7 +31,7 @@ LEAST_S = 60.0  # of a clock that shows whole seconds: a shorter time is off by 
 FEW = 3  # intervals of a clock, of which there should be more
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """What a step of the job works on, as far as known: sequences, tokens per sequence, devices,
     and the planned number of steps."""
@@ -48,7 +49,7 @@ class Job:
         return self.batch * self.sequence / self.devices
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Logged:
     """One line of a step: its number, the quantity from which its time follows, that quantity in SI
     units, the FLOP/s per device, and the end of a progress bar."""

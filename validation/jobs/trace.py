@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topologies.files.printable import path_shown
+from topologies.records import record
 from validation.jobs.anatomy import Communicator, Kernel, anatomy
 from validation.jobs.errors import LogError
 from validation.jobs.kernel_names import ISSUED, LIBRARIES, SIZE, kernel_class
@@ -98,7 +99,7 @@ def _kept(events: Iterable[Mapping[str, Any]]) -> _Trace:
     return trace
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Classes:
     """The classes of kernels by what they follow from: a trace has few names, many times each."""
 

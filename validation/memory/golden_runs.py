@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from topologies.build import Parts, build_machine
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.machine import Machine
+from topologies.records import record
 from topologies.session import session_cached
 from validation.memory import golden_experts, golden_latent, golden_recompute, golden_stages
 from validation.memory.golden_attention import attention
@@ -47,7 +48,7 @@ class NotExpressibleError(SimgptError):
     """A run that no plan of ours stands for; the text says why in a few words."""
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class GoldenRun:
     """One row: a test's arguments and its measured peak."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_toml
 from topologies.files.units import quantity
 from topologies.machine import Machine
+from topologies.records import record
 from validation.memory.caching_allocator import allocator_after
 from validation.memory.golden_runs import GoldenRun, golden_runs, is_golden
 from validation.moe.rows import SHIPPED, moe_runs_of, read_moe_runs
@@ -32,7 +33,7 @@ ALLOCATED, RESERVED, DEVICE = "allocated", "reserved", "device"  # in data/memor
 _FILE = UserFile("table of memory", SimgptError, TABLE_BYTES)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Asked:
     """A job on a machine, and the stage whose peak was measured: the fullest where it is None."""
 
@@ -47,7 +48,7 @@ class Asked:
         return repr((gpt, self.job.plan, self.job.stack, self.machine.entries, self.stage))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MeasuredRun:
     """A run with its measured bytes, and how to get what is asked for it.
 
@@ -63,7 +64,7 @@ class MeasuredRun:
     more_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Answer:
     """A question's answer: tensors and libraries' workspaces at the peak, what the caching
     allocator reserves for each byte that it gives out, less one, and what the device holds besides

@@ -5,19 +5,19 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulator.uncertainty.fitting import Kind, kind_of
 from topologies.errors import SimgptError
+from topologies.records import record
 from topologies.session import Session
 from validation.memory.memory_questions import Answer, answer, questions
 
 MARGINS = (0.02, 0.05, 0.10, 0.20)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MemoryRow:
     """A run's peak on one device, predicted and measured.
 
@@ -62,7 +62,7 @@ class MemoryRow:
         }
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MemoryValidation:
     """All rows, and how many others were refused for which reason."""
 

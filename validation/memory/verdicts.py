@@ -9,7 +9,7 @@ peak (`few_layers.py`): its P(fits) is no smaller than the plan's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from simulator.uncertainty.fitting import (
 from topologies.errors import SimgptError
 from topologies.files.units import quantity
 from topologies.machine import Machine
+from topologies.records import record
 from topologies.session import Session, session_cached
 from validation.memory.few_layers import job_bytes, least_bytes
 from validation.memory.golden_runs import golden_runs
@@ -50,7 +51,7 @@ BINS = (0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98, 1.0)  # of P(fits), for the re
 AMPLE = 0.85  # of a device's memory: a run that took less should not be called tight
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Happened:
     """A run that ran, or ran out of memory; `share` of its device's memory is its measured peak,
     where it is known."""
@@ -63,7 +64,7 @@ class Happened:
     share: float | None = None
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class VerdictRow:
     """A run, its P(fits) and the verdict."""
 
@@ -81,7 +82,7 @@ class VerdictRow:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Tally:
     """How many of some runs there are, and of which share the verdict is which."""
 
@@ -91,7 +92,7 @@ class Tally:
     does_not_fit: float
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class VerdictValidation:
     """All rows, and how many others were refused for which reason."""
 

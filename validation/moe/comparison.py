@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from simulator.uncertainty.step_range import OF_EXPERTS, published_residuals
+from topologies.records import record
 from validation.memory.memory_questions import ALLOCATED, measure_of
 from validation.moe.rows import REMARKS, read_moe_runs
 from validation.published.baselines import calibrated
@@ -28,7 +29,7 @@ GIB = 2**30
 LONG_TOKENS = 32768  # of a sequence: from here on a context counts as long
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdicts:
     """On how many of the rows that are predicted the plan is rightly said to fit, or not to: among
     those that ran and among those that ran out of memory.
@@ -45,7 +46,7 @@ class Verdicts:
     out_of_memory_right: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WithExperts:
     """Errors of scored steps of models with experts: of how many sources and rows that are not held
     out, the mean of the sources' mean errors; and the mean error of those that are held out."""
@@ -57,7 +58,7 @@ class WithExperts:
     held_out_mape: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LongContext:
     """Errors of scored steps of sequences of `LONG_TOKENS` tokens and more that are split over
     devices, of those not held out: how many sources and rows, the median and the mean error."""
@@ -68,7 +69,7 @@ class LongContext:
     mape: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MoeComparison:
     """Outcomes in the file's order, those of `published_runs.csv` last."""
 

@@ -14,7 +14,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from simulator.uncertainty.anchors import (
     span_at,
 )
 from simulator.uncertainty.step_range import SHARE, quantile
+from topologies.records import record
 from topologies.session import in_session
 from validation.moe.comparison import validate_moe
 from validation.published.comparison import validate_published
@@ -45,7 +46,7 @@ FEWEST = 3  # sources of the pairs with the same plan
 DIGITS = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnchoredRow:
     """A row, what is predicted for it with `used` anchors, and the same of the formula that a
     simulator has to beat; `within` says whether the measured step lies in the anchored range, whose
@@ -89,7 +90,7 @@ class AnchoredRow:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnchoredScore:
     """Mean errors of some rows: blind, with one anchor, with up to `MOST`, and of the anchored
     formula; the share of steps in their ranges, and the ranges' median half-widths."""
@@ -105,10 +106,10 @@ class AnchoredScore:
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnchoredComparison:
     """Rows that have an anchor, by one and by several."""
 
@@ -162,9 +163,9 @@ class AnchoredComparison:
                 name: each.score.as_dict() for name, each in by_difference(self).items()
             },
             "mean_of_sources": {
-                name: self.mean_of_sources(name)
-                for name in AnchoredScore.__slots__
-                if name != "rows"
+                each.name: self.mean_of_sources(each.name)
+                for each in fields(AnchoredScore)
+                if each.name != "rows"
             },
         }
 
@@ -204,7 +205,7 @@ def compare_anchored(
     return AnchoredComparison(tuple(one), tuple(several))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Near:
     """A row that may anchor another, and how far it is away."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.costs.analytic import peak_flops_per_s
 from topologies.build import family_of
 from topologies.machine import Machine
+from topologies.records import record
 from validation.published.case import Case
 from validation.published.outcome import Ideal, Outcome
 from validation.published.runs import PublishedRun
@@ -16,7 +17,7 @@ from validation.published.runs import PublishedRun
 FP8_OVER_BF16 = 2.0  # peaks of Hopper's tensor cores, the only ones here that know fp8
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reached:
     """The share of its ideal that a scored row of a source reached on GPUs of a family."""
 

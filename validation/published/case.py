@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from simulator.explain.nearest_fit import (
@@ -19,6 +19,7 @@ from simulator.stacks.job import Job, job_of
 from simulator.stacks.stage_split import SPLIT
 from topologies.errors import SimgptError
 from topologies.machine import Machine
+from topologies.records import record
 from validation.moe.expert_columns import (
     expert_words,
     overlap_words,
@@ -40,7 +41,7 @@ OUT_OF_MEMORY = "oom"  # the status of a row whose run did not fit
 FindPlan = Callable[[GPT, Machine, int, int, Mapping[str, Any]], Plan]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     """What stands for a row: the job that `simgpt predict` makes of these `words` of a plan, and
     the model that it is asked of, with whole sequences and the stack's vocabulary.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from simulator.uncertainty.ranking import Rankings
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.placement import scheduler
+from topologies.records import record
 from validation.published.baselines import (
     Reached,
     calibrated,
@@ -34,7 +34,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ErrorScore:
     """Errors of some rows: blind and calibrated ours, and the formula's. None without a row."""
 
@@ -62,7 +62,7 @@ class ErrorScore:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comparison:
     """Outcomes in the file's order. `ranking` and `formula_ranking` are None without a group."""
 

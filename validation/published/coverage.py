@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -17,13 +17,14 @@ from simulator.uncertainty.step_range import (
     gpu_names,
     published_residuals,
 )
+from topologies.records import record
 from validation.published.outcome import Outcome
 
 BINS = (0.0, 0.5, 1.0, 1.5, math.inf)  # of distances (step_range.py)
 MISSED = 2 / (1 - SHARE)  # penalty of a distance outside, relative to width
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RangedRow:
     """A row whose range comes from all sources but its own: the logarithms of measured, lower and
     upper end over predicted, and the distance to the nearest run of these sources."""
@@ -59,7 +60,7 @@ class RangedRow:
         return self.high - self.low + MISSED * outside
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AtDistance:
     """Rows that lie from `least` to below `most` from the nearest run of other sources: how many of
     how many sources, the mean over sources of the share within, and the median half-width."""
@@ -72,7 +73,7 @@ class AtDistance:
     half_width: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Coverage:
     """The share of measured steps within their ranges, as the mean over sources of each one's, and
     the median of half the ranges' widths as shares of the step. `nested` is the share where not

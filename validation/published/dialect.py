@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from simulator.stacks import Stack, load_stack
 from topologies.files.reading import shipped_toml
+from topologies.records import record
 from validation.published.runs import PublishedRun
 
 OTHER = "other"  # the stack of rows whose framework nothing is known of
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Dialect:
     """What a row means where it does not say: its stack, with what its notes change of the stack's
     plan, and keys of the model. `noted` has those of the plan, which come before its columns."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from simulator.uncertainty.anchors import Place
+from topologies.records import record
 from validation.published.runs import PublishedRun
 
 PREDICTED, NO_MEASUREMENT = "predicted", "no measurement"
@@ -15,7 +16,7 @@ BEST_PLAN = "best plan"  # predicted too, with the best plan found: the row's ow
 SEED = 1  # of the tenth of the rows that is held out
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ideal:
     """A row's step at the peak of all its devices, its pipeline's bubble included, and the family
     of GPUs and dtype that share a utilisation."""
@@ -24,7 +25,7 @@ class Ideal:
     step_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outcome:
     """A row with what we predict for it; `unscored` says why its error counts nowhere.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from topologies.errors import SimgptError
 from topologies.exit_status import ExitStatus
 from topologies.machine import Machine
 from topologies.placement import scheduler
+from topologies.records import record
 from topologies.session import Session, begin_worker, gc_paused
 from validation.published.baselines import ideal_of
 from validation.published.case import (
@@ -44,7 +45,7 @@ WORTH_A_POOL = 40  # rows: below that, starting processes takes longer than pred
 AT_ONCE = 8  # neighbours have the same programs; more of them leave a worker idle at the end
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Task:
     """What decides a prediction; rows that agree in it share one."""
 
@@ -59,7 +60,7 @@ class Task:
         return repr((unnamed, job.plan, job.stack, self.machine.entries))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PredictedRow:
     """A task's prediction, or why there is none."""
 
@@ -73,7 +74,7 @@ class PredictedRow:
     place: Place | None = None
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Failure:
     """Why there is no case of a row."""
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from topologies.files.reading import shipped_text
+from topologies.records import record
 from workload.recomputation.parts import ACTIVATION, CORE, EXPERTS, PARTS, SELECTIVE, SHARED
 
 SHIPPED = "data/recipes.csv"
@@ -46,7 +46,7 @@ WHOLE_GRAPHS = ("layer", "full_iteration")
 Cells = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Publisher:
     """Tables of measured steps whose rows have recipes: words of their source and framework, how
     a row names its release, what stands before that in our table, and how many releases away a

@@ -6,12 +6,12 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
+from topologies.records import record
 from validation.published.recipes import with_recipe
 from workload.recipes.table import RECIPES
 from workload.recomputation.parts import PARTS, RECOMPUTES
@@ -62,7 +62,7 @@ class RunsError(SimgptError):
 _FILE = UserFile("table of runs", RunsError, TABLE_BYTES)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PublishedRun:
     """One row; an empty cell means unknown, and columns that we do not know are kept."""
 

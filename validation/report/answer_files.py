@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import SimgptError
 from topologies.files.printable import path_shown
 from topologies.files.reading import ANSWER_BYTES, MOST_VALUES, UserFile
+from topologies.records import record
 
 
 class ReportError(SimgptError):
@@ -41,7 +41,7 @@ def lines_of(path: Path) -> tuple[list[str], str]:
     return lines, torn
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Reader:
     """Values of a document by key, each of its kind or refused in one sentence."""
 

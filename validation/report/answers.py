@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topologies.files.printable import path_shown
+from topologies.records import record
 from validation.checksums import CHECKSUM, checksum_of
 from validation.report.answer_files import ROWS as ROWS_FILE
 from validation.report.answer_files import Reader, ReportError, document_of, lines_of
@@ -21,7 +21,7 @@ ROWS, STUDY = ".jsonl", "study.json"
 FORMAT = 2  # of a study.json, from which on its rows have checksums
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pair:
     """A measured step and its prediction, where there is one."""
 
@@ -37,7 +37,7 @@ class Pair:
         return None if self.predicted_s is None else self.predicted_s / self.measured_s - 1
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Answers:
     """All that was read: predictions, measured steps, points of a sweep without an answer, what
     searches and sweeps found, the commands that were run for it, and calendars of whole runs."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from topologies.records import record
 from validation.report.answer_files import Reader, ReportError
 from validation.report.provenance import asked_of, located
 from validation.report.read_prediction import Answer, names_of, prediction_of
@@ -29,7 +30,7 @@ MEASURES: Mapping[str, str] = {
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Ladder:
     """The rungs of a scaling study that can run, by devices. `kind` is weak, strong, or empty where
     it is of no such study, and `varied` has the values that tell it from the study's others."""
@@ -45,7 +46,7 @@ class Ladder:
         return label(self.varied, list(self.varied))
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Finding:
     """What a search or a sweep found. `best` is None if nothing fits, and `measure` one of
     MEASURES.

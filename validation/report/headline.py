@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from topologies.files.units import format_energy, format_quantity
+from topologies.records import record
 from validation.report.answers import Answers
 from validation.report.figures.efficiency import KEPT_WORDS, Reach, reach_of
 from validation.report.figures.scaling_figures import seconds
@@ -22,7 +22,7 @@ AIMS = {
 }
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Headline:
     """The question and the answer, in few words. `about` is the step that the page draws, `study`
     the title of what was swept."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from topologies.records import record
 from validation.report.figures.style import as_svg
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµn]?s|days|[KMGT]iB|[kMGTPE]?(?:
 NARROW = 3  # columns of tables that may stand side by side
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Drawing:
     """A figure: its name as a file, what it shows in words, and how wide it should be at most."""
 
@@ -30,7 +31,7 @@ class Drawing:
     still: bool = False  # a copy of an interactive part, for print alone
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class PageTable:
     """Columns and rows of text; the first `left` columns are words, the others numbers.
 
@@ -51,7 +52,7 @@ class PageTable:
         return bool(self.values) and len(self.rows) > 1
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Player:
     """An interactive timeline: its anchor, which of the page's steps it shows, its legend, how
     many ranks of each step, and the names of the steps where there are several."""
@@ -63,7 +64,7 @@ class Player:
     names: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Section:
     """A part of the page. `lines` are shown as commands are; `short` is its name among the links,
     its title if empty. One that answers a question has the answer, a sentence and facts."""
@@ -81,7 +82,7 @@ class Section:
     facts: Sequence[tuple[str, str]] = ()
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Page:
     """All that a report says; `study` is the title of what was swept, if anything was. `steps` are
     the steps that players draw, `contents` the anchor, question and answer of each of several

@@ -6,13 +6,14 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from topologies.files.printable import shown as text_shown
 from topologies.files.reading import UserFile
 from topologies.machine_files import machine_names, variant_names
+from topologies.records import record
 from topologies.session import session_cached
 from validation.report.answer_files import Reader, ReportError
 
@@ -21,7 +22,7 @@ _FILE = UserFile("file", ReportError)
 USUAL = {"placement": "scheduler", "compute": "machine", "stack": "simgpt", "routing": ""}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Asked:
     """Model and machine by name or file, and what was changed of them.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from topologies.errors import SimgptError
 from topologies.files.writing import write_whole
+from topologies.records import record
 from validation.report import sections
 from validation.report.answers import Answers
 from validation.report.facts import facts_of
@@ -32,7 +33,7 @@ MOST_COMMANDS = 20
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Written:
     """The files that were written, and which drawings are left out of them and why, if any are."""
 

@@ -4,7 +4,7 @@ the head of `validation/data/seeds.toml`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from typing import Any
 
@@ -17,13 +17,14 @@ from topologies.errors import SimgptError
 from topologies.files.reading import shipped_toml
 from topologies.machine_files import load_machine
 from topologies.placement import scheduler
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.grid import USUAL
 from workload.plan_text import parse_fields
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(slots=False, kw_only=True)
 class SeedRun:
     """A run of a paper: what is published of it, and candidates for the rest.
 
@@ -46,7 +47,7 @@ class SeedRun:
     change: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Candidates:
     """The predictions of a run's candidates that fit into a device, and which of them is meant:
     the fastest, per sequence. `chosen` says that the authors chose among them by measuring."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from simulator.predict import Prediction
@@ -20,13 +19,14 @@ from simulator.uncertainty.step_range import (
     run_of_plan,
     table_of,
 )
+from topologies.records import record
 from validation.seeds.candidates import Candidates
 
 TOKENS = 2e12  # of AxoNN's times to solution
 DAY_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Range:
     """A predicted figure, and from where to where it may lie, if anything says so."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from simulator.predict import Prediction
 from topologies.errors import SimgptError
 from topologies.files.reading import shipped_toml
+from topologies.records import record
 from topologies.session import in_session
 from validation.seeds.candidates import Candidates, SeedRuns, seed_runs
 from validation.seeds.figures import OF_ONE, OF_TWO, Range, of_one, of_two
@@ -21,7 +22,7 @@ class SeedsError(SimgptError):
     """What was asked for is in neither paper."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SeedRow:
     """A published figure beside ours, all in `unit`.
 

@@ -8,9 +8,9 @@ model's capacity goes. One gathers the tokens of all ranks in place of sending r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from topologies.records import record
 from workload.op import STEPS
 from workload.recipes.table import NO_RECIPE, RECIPES, recipe_of
 
@@ -23,7 +23,7 @@ USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, ALL_GATHER, SPARSE, DENSE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dispatcher:
     """One dispatcher; one `with_places` needs a model whose experts have a capacity."""
 

@@ -9,10 +9,11 @@ Not modelled: that ranks and micro-batches differ in what their tokens choose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
 
+from topologies.records import record
 from workload.gpt import GPT
 from workload.models import moe
 from workload.models.mtp import every_layer
@@ -21,7 +22,7 @@ from workload.plan import Plan
 Counts = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Histogram:
     """How often each expert of each layer was chosen, by the layer's number in the whole model; a
     layer without experts has none. A module for a second token counts as the layer behind the
@@ -57,7 +58,7 @@ class Histogram:
         return Histogram(self.layers[:first] + self.layers[first + count :])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeastUneven(Histogram):
     """That of any layer where it is no more uneven than each of these, over ranks of any number."""
 
@@ -75,7 +76,7 @@ class LeastUneven(Histogram):
         return min(every, key=lambda own: Fraction(max(own), sum(own)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RoutedGPT(GPT):
     """A model with the histogram by which its tokens choose experts."""
 

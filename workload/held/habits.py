@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.gpt import GPT
 from workload.plan import Plan
 
 UNEVEN = 1.25  # by how much a rank's part may exceed an even one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Held:
     """What a stack holds in memory; sizes are counts of elements.
 

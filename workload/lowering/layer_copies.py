@@ -14,11 +14,12 @@ Cost: 2 to 3 us an op, where to write one takes 8 to 15.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
+from topologies.records import record
 from workload.layout import Layout
 from workload.lowering.builder import Builder
 from workload.lowering.parameter import Parameter
@@ -89,7 +90,7 @@ class Row(NamedTuple):
     named: Mapping[str, object]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Stretch:
     """What a layer wrote, and its `result`: `dropped` are weights that it left whole no more,
     `gathered` those that it left whole."""
@@ -161,7 +162,7 @@ class Stretch:
         return m if m == NONE else to.micro_batch, self.naming.renamed(weight, to)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Declared:
     """The buffers and parameters of a layer, with the layouts of these and of their states."""
 
@@ -203,7 +204,7 @@ def _names_of(buffers: Sequence[Buffer]) -> list[str]:
     return [name for each in buffers for name in (each.name, each.parameter, each.rows_of)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Written(Generic[Saved]):
     """What a layer returned: its output, and what it saved, with the names of the stretch that it
     was copied from and its own. `like` is equal for layers that wrote the same but for names."""

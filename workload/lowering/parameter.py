@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.grid import Axes
 from workload.lowering.sharding import Sharding
 from workload.op import Part
 from workload.rules.rule import Update
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parameter:
     """A parameter's place in the optimizer step.
 

@@ -7,8 +7,7 @@ Megatron-Core's distributed optimizer and torchtitan for context.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.grid import axes_of
 from workload.plan import Plan
 
@@ -16,7 +15,7 @@ Axes = tuple[str, ...]
 PART_OF = {"shard": "dp", "edp": "dp", "edp_shard": "dp"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sharding:
     """The axes that split a weight's flattened tile: its parameter, gradient, optimizer state.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
+from topologies.records import record
 from workload.gpt import GPT
 
 BEYOND = {
@@ -21,7 +21,7 @@ BEYOND = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Note:
     """A sentence on what was assumed or left out of a model.
 
@@ -34,7 +34,7 @@ class Note:
     above: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Described:
     """A model and the notes on what its description says beyond it.
 

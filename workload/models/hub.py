@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from topologies.files.reading import shipped_toml
+from topologies.records import record
 from workload.models.configs.families import NULL
 from workload.models.described import Described, Note
 from workload.models.hugging_face import model_from_config
 from workload.models.spelling import without_ends, words_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Packaged:
     """The sizes of a repository of the Hub, as keys of a `config.json`, and where they were read:
     a repository of GitHub at a commit, and the file in it."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from topologies.files.printable import shown
+from topologies.records import record
 from workload.errors import ModelError
 
 PLAIN = "none"
@@ -33,7 +34,7 @@ MOST = 1e9
 SCALINGS = ("rope_scaling", "rope_parameters")  # keys of a config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class RopeScaling:
     """A method with its numbers, in tokens and turns; those of other methods are unused.
 

@@ -19,8 +19,9 @@ not: with these the ops stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from topologies.records import record
 from workload.kinds import RING_SHIFT
 from workload.naming import op_name
 from workload.op import CAUSAL, Buffer, Op, altered
@@ -57,7 +58,7 @@ def _is_gathered(op: Op) -> bool:
     return not any(key in op.attributes for key in UNLIKE)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Steps:
     """`cores` are the attention ops by the gathered keys that they read, `owns` by a rank's own
     keys, `gathers` what brings those; `homes` are the backward ones by the buffers in which a rank

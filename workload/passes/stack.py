@@ -7,8 +7,9 @@ stack. Our executor has none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from topologies.records import record
 from workload.held.habits import NOTHING_HELD, Held
 from workload.op import Buffer, Op
 from workload.passes.accumulation import inside_neighbours
@@ -31,7 +32,7 @@ Buffers = dict[str, Buffer]
 Rewritten = tuple[list[Op], Buffers]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Habits:
     """What a stack does unlike one kernel for every op of the program.
 
@@ -130,7 +131,7 @@ def by_kernels(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits)
     return by_exchange_kernels(ops, buffers, own), {}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HabitPass:
     """One habit: `matters` says of the habits of a stack whether it has this one.
 

@@ -8,9 +8,9 @@ here; a new overlap is a module beside this one and a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.op import BACKWARD, COMPUTE, FORWARD, WEIGHT, Block, Buffer, Op
 from workload.passes import (
     data_parallel,
@@ -29,7 +29,7 @@ StepPass = Callable[[Sequence[Op], Mapping[str, Buffer], Mapping[Block, Slot]], 
 Sizes = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Overlap:
     """One overlap.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from topologies.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChunkPlaces:
     """The places of `chunks` chunks on each of some stages; numbers are in the model's order.
 

@@ -9,18 +9,18 @@ NVIDIA/Megatron-LM, megatron/core/transformer/pipeline_parallel_layer_layout.py.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 
 from topologies.files.budget import Budget
 from topologies.files.reading import MOST_DEPTH
+from topologies.records import record
 from workload.errors import PlanError
 
 MOST_LETTERS = 20_000
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Layout:
     """How many layers each chunk has, and how many modules for further tokens follow them."""
 

@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.pipeline.order import CODE, Order
 from workload.pipeline.pairs import pairs_of, units_of
@@ -152,7 +153,7 @@ class _Steps:
         return Gaps(np.concatenate([[0], np.cumsum(counts)]), what[order], place[order])
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class StageLine:
     """A stage's slots in their order, which of them receive and which send; `stage` of `stages`.
     `turned` are the slots of chunks on their way back to the first stage, in a V. Where passes are

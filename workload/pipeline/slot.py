@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from topologies.records import record
 
 FORWARD, BACKWARD, INPUT, WEIGHT = "forward", "backward", "input", "weight"
 PERTURB = "perturb"
 SILENT = (WEIGHT, PERTURB)  # works of slots that neither receive nor send
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slot:
     """One entry of a schedule: a pass of one micro-batch through one chunk of the stage.
 

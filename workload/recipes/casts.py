@@ -24,9 +24,10 @@ recipe leaves in 16 bits; Hadamard transforms and random rounding of nvfp4 are i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
+from topologies.records import record
 from workload.kinds import DEQUANTISE_ROWS
 from workload.lowering.builder import Builder
 from workload.naming import op_name
@@ -58,7 +59,7 @@ def in_recipe(b: Builder, ops: Sequence[Op], *, trains: bool = True) -> list[Op]
     return [*_Casts(ops, copies).rewritten(), *(behind_update(copies) if trains else ())]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Use:
     """A tensor as a matmul's operand: what it is, its rows and columns, the axis of the sum."""
 

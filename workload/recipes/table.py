@@ -8,10 +8,10 @@ known: from the values themselves, or from those of earlier steps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from topologies.records import record
 from workload.errors import PlanCannotRunError, PlanError
 from workload.rules.table import rule_of
 
@@ -32,7 +32,7 @@ DELAYED, CURRENT, BLOCKS, POWERS, TWO_LEVELS = (
 HISTORY = 16  # steps whose largest values a delayed scale looks back on
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recipe:
     """One recipe.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from topologies.records import record
 from workload.op import Part
 
 if TYPE_CHECKING:  # the builder and the plan read the table of rules
@@ -20,7 +20,7 @@ def _nothing(_: Plan) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Update:
     """How some parameters of an owner are updated.
 
@@ -33,7 +33,7 @@ class Update:
     emit: Emit
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ZerothOrder:
     """How a rule compares losses in place of a backward pass.
 
@@ -46,7 +46,7 @@ class ZerothOrder:
     candidates: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UpdateRule:
     """A rule of the table.
 

@@ -5,7 +5,6 @@ take: dropout, ALiBi's bias, and on CUDA wide precisions and wide heads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -13,6 +12,7 @@ from executor.kernels.attentions.heads import head_part, rank_slopes
 from executor.kernels.dropout import kept_places, scale_of
 from executor.kernels.slices import HeadSlice, row_slices, wide_dtype
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.models.packing.documents import ends
 from workload.op import Op
 
@@ -20,7 +20,7 @@ Tensors = Sequence[torch.Tensor]
 SQUARES = 10  # squares of scores, probabilities, places and gradients that a slice holds at once
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """Some of a rank's queries, and keys at hand that they see: all of them or, if `causal`, none
     that come later. `rows` and `columns` are their positions in the `sequence`, `part` says which

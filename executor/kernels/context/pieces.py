@@ -9,7 +9,6 @@ Source: Liu et al. (Ring Attention, 2310.01889), section 3; Dao (FlashAttention-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -28,13 +27,14 @@ from executor.kernels.context.positions import chunk_pair
 from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.models.packing.documents import document_at
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keys:
     """Keys and values at hand, (ranks, sequences, 2 chunks, tokens, columns of both), of so many
     heads; `widths` are those of a head's keys and values."""

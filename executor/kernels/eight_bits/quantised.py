@@ -10,7 +10,6 @@ blocks are in `blocks.py`. Sources of the rules: `workload/recipes/table.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -20,6 +19,7 @@ from executor.kernels.four_bits import casts as four_bits
 from executor.kernels.grouped.places import places_of_experts
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 from workload.recipes.table import (
     DELAYED,
@@ -195,7 +195,7 @@ class Wide(Protocol):
         """Some rows in their own size, (rows, sum)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Stored:
     """How an operand is stored: what shares a scale, and in which format."""
 
@@ -214,7 +214,7 @@ class _Stored:
         return _Operand(matrix.t(), scales if whole else scales.t(), self.block[::-1])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Operand:
     """An operand in 8 bits as a matrix whose rows are summed over; `block` are the rows and values
     of it that share a scale."""

@@ -12,8 +12,6 @@ quantizer for each expert's rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from executor.kernels.four_bits import rounding
@@ -21,6 +19,7 @@ from executor.kernels.four_bits.hadamard import turned
 from executor.kernels.four_bits.matrices import Target, Tensors, matrices, strips, targets
 from executor.kernels.slices import wide_dtype
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 from workload.recipes.table import E2M1, E4M3, GRADIENT, LARGEST, WEIGHT, Block
 
@@ -114,7 +113,7 @@ def _operand(
     return Operand(values, scales.view(torch.float8_e4m3fn), scale, block, turned_round)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operand:
     """An operand in 4 bits as it is stored, (rows, columns / 2) bytes; `turned_round` if its
     columns are the rows of the product."""

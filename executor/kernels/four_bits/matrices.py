@@ -8,7 +8,6 @@ together, have rows of two experts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -16,13 +15,14 @@ from executor.kernels.four_bits.hadamard import ROWS
 from executor.kernels.grouped.places import places_of_experts
 from executor.kernels.slices import row_slices
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
 BYTES = 64  # what casting takes an element: 8 bytes a few times over
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """Where a matrix is written: a flat run of bytes with its values, and its scales."""
 

@@ -8,14 +8,14 @@ rows of two experts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 
+from topologies.records import record
 from workload.op import Op
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """An expert's rows as they came, in the copy without and with what fills them up, and the rows
     of its scales."""

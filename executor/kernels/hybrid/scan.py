@@ -15,7 +15,6 @@ group of one sequence is worked on at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 from executor.kernels.norms import add_totals
 from executor.kernels.slices import wide_dtype
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]
@@ -96,7 +96,7 @@ def _through_gate(
     return wide * gate * curve
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Group:
     """A group of heads of one sequence, by its number; `first` is the sequence's first row."""
 
@@ -131,7 +131,7 @@ def _groups(op: Op, convolved: torch.Tensor, made: torch.Tensor) -> Iterator[_Gr
             yield _Group(op, first, group)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Heads:
     """The heads of a group: rates a (r), skips D (r), and of each token of a sequence steps dt
     (r, tokens) with their slopes over what softplus had."""
@@ -149,7 +149,7 @@ class _Heads:
         return _Heads(-decay.exp(), skip, F.softplus(raw), raw.sigmoid())
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Gradients:
     """Of a chunk: of the state that comes in, of x, B and C, of the sums l, and of steps, those
     through l left out."""
@@ -162,7 +162,7 @@ class _Gradients:
     steps: torch.Tensor
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _Chunk:
     """A chunk of a group: x (r, Q, P), B and C (Q, N), dt and the sums l (r, Q), exp(l_i - l_j) for
     j up to i and 0 behind it (r, i, j), and C_i . B_j (i, j)."""

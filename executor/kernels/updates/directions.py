@@ -15,13 +15,13 @@ number of a replica is the first 8 bytes, least significant first, of the SHA-25
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from math import pi, prod
 
 import torch
 
 from executor.kernels.hashing import BITS, STRIDE, signed, upper_bits
 from executor.rank_context import RankContext
+from topologies.records import record
 from workload.op import Op
 
 DRAWN_BYTES = 96  # what drawing takes an element: 8 bytes a dozen times
@@ -47,7 +47,7 @@ def own_direction(op: Op, at: RankContext) -> str:
     return every[at.part(at.grid.replicas_of("weights")) % len(every)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cutting:
     """Which part of a parameter a rank holds: a layout's shape, padded shape, split, bands, flat
     axes and tail, as an op has them in `cuts`."""

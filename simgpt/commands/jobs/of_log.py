@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from click.core import ParameterSource
 from simgpt.commands import predict
 from simgpt.step_options import SHARED
 from topologies.errors import SimgptError
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simgpt.frameworks.question import Question
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_SAID = 5  # settings of the log that are not carried over
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Asked:
     """The model and the options of a step, and sentences on which of them come from the log."""
 

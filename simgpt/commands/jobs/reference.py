@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from simgpt.step_options import StepQuestion, question_of
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
 from topologies.files.units import quantity
+from topologies.records import record
 
 if TYPE_CHECKING:
     from simulator.explain.waterfall import Side, Waterfall
@@ -32,7 +33,7 @@ class NoReferenceError(SimgptError):
     """A reference that is not known, or cannot be predicted."""
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Reference:
     """The job from which changes start: its name, its question, and its measured model FLOP/s per
     device or seconds per step, if either is known."""

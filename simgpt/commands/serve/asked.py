@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ import click
 from simgpt.commands import predict
 from simgpt.invocation import HELP
 from simgpt.step_options import StepQuestion, question_of
+from topologies.records import record
 from workload.plan import text_of
 from workload.plan_text import REST, plan_words
 
@@ -29,7 +30,7 @@ USUAL_STACK = "simgpt"
 COMMAND = "simgpt predict"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Asked:
     """The texts of the page's fields; an empty one leaves its option out.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from simgpt import tables
@@ -16,6 +15,7 @@ from simgpt.advice import does_not_fit
 from simgpt.commands.serve.asked import Asked
 from simulator.predict import Prediction
 from topologies.errors import SimgptError
+from topologies.records import record
 from workload.plan import Plan, text_of
 from workload.recomputation.parts import RECOMPUTES
 
@@ -27,7 +27,7 @@ BEST = 5
 LIMIT_S = 30.0  # of looking for plans; what was found until then is the answer
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """A changed plan that runs."""
 
@@ -51,7 +51,7 @@ class Choice:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """What was found near a plan, the best first, and a sentence on the whole."""
 

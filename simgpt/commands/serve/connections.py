@@ -31,6 +31,7 @@ from queue import SimpleQueue
 
 from simgpt.commands.serve.heads import Head, HeadReader, RefusedError
 from simgpt.commands.serve.replies import BUSY, CONTINUE, Reply, refusal
+from topologies.records import record
 
 PIECE = 2**16
 
@@ -49,7 +50,7 @@ LONGEST_S = {Place.HEAD: 10.0, Place.BODY: 10.0, Place.LEAVING: 10.0}
 LINGER_S = 2.0  # in LEAVING, after the last byte of a reply
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Question:
     """What a request asks for, whose body has `length` bytes; `waits` for word to send it."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from topologies.records import record
 
 MOST_BYTES = 32 * 1024  # browsers send the cookies of all other servers on this machine
 MOST_LINE = 8 * 1024
@@ -28,7 +29,7 @@ class RefusedError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Head:
     """Method, target and fields of a request; the fields' names are in small letters."""
 

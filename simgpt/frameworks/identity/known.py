@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ from simgpt.frameworks.identity.names import Names
 from simgpt.frameworks.identity.rows import rows
 from simgpt.frameworks.reading import FrameworkError
 from topologies.files.printable import shown
+from topologies.records import record
 
 CLEAR = SURE = LEAST = 2
 SHOWN = 3  # names of a file that a sentence has
@@ -27,7 +27,7 @@ FROZEN = "trains only some of the weights, as LoRA does, which is not modelled"
 PARTS = ("keys", "programs")  # which have patterns with stars
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evidence:
     """What in a file is a framework's: the row, how many of its patterns are there, and by which
     names of the file."""

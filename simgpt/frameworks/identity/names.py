@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from simgpt.frameworks.reading import text_of
+from topologies.records import record
 
 LONGEST = 200  # letters of a value that is compared
 MOST_PYTHON = 2**18  # characters of a program that is parsed, to hundreds of bytes each
@@ -19,7 +20,7 @@ MODULE = ("-m", "--module")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Names:
     """What a file says, as names: dotted `keys` with their values, a program's `flags` with theirs,
     `commands` whose words stand between blanks, `programs` that are started, packages that a

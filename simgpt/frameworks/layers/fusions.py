@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simgpt.frameworks.reading import Reading
 from simulator.costs.graph_scopes import ATTENTION, ROUTER, WHOLE
 from simulator.stacks import load_stack
+from topologies.records import record
 from workload.errors import PlanCannotRunError
 from workload.recomputation.parts import EXPERTS, parts_of
 
@@ -27,7 +27,7 @@ LAYERS, MAMBA = "full", "mamba"  # scopes; the second goes with attention (graph
 GENERATOR = "te-rng-tracker"  # of random numbers: Megatron-LM turns it on itself, recipes do not
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TurnedOn:
     """What arguments turn on, or what a stack has: fused kernels by their arguments, and scopes of
     CUDA graphs."""

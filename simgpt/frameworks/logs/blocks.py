@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from topologies.records import record
 from validation.jobs.log_lines import split_label, uncoloured
 
 MEGATRON, PRIMUS, TITAN, DEEPSPEED = "Megatron-LM", "Primus", "torchtitan", "DeepSpeed"
@@ -29,7 +30,7 @@ _NANOTRON_PREFIX = re.compile(r"^[^\[\]]{0,40}\[[^\]]*\]: ?")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kind:
     """A kind of block: a text of its first line, where in that line it begins, and the line behind
     it; without `end` it is what follows the match, until all brackets are closed. `follows` are

@@ -19,6 +19,7 @@ from simgpt.frameworks.recipe_code.values import (
     Thing,
     unknown,
 )
+from topologies.records import record
 
 MOST_OPTIONS = 2000
 SWITCHES = {"store_true": True, "store_false": False}
@@ -27,7 +28,7 @@ GROUPS = ("add_argument_group", "add_mutually_exclusive_group", "add_parser")
 PARSES = ("parse_args", "parse_known_args")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Option:
     """One `add_argument`: its words on the command line, and what it says of them."""
 

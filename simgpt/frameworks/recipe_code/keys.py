@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from topologies.records import record
 
 FLAT, VARIANTS, SIZES, MATRICES = "flat", "variants", "sizes", "matrices"
 SCRIPT, FACTORY = "script", "factory"
 OF_NEMO = (SCRIPT, FACTORY)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RecipeKey:
     """One recipe of a checkout: what it is of, and where. `devices` is 0 where its name does not
     say, and `constant` the name of its plan."""

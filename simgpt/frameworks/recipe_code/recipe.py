@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from simgpt.frameworks.recipe_code.layouts import evaluated, recipes_of
 from simgpt.frameworks.recipe_code.nemo import own_names as own_names_of_nemo
 from simgpt.frameworks.recipe_code.values import External, Place, RecipeError, Thing
 from topologies.errors import SimgptError
+from topologies.records import record
 from workload.gpt import find_model
 
 SIZES = {
@@ -56,7 +56,7 @@ DEVICES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unresolved:
     """A setting that the recipe's text does not determine, and where that became so."""
 
@@ -65,7 +65,7 @@ class Unresolved:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recipe:
     """Settings of a recipe under the names that its YAML would have, on `devices`; `model` is the
     checkpoint whose configuration it takes ("" where it describes the model itself)."""

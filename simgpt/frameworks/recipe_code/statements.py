@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from simgpt.frameworks.recipe_code.evaluation import Evaluation
@@ -34,12 +33,13 @@ from simgpt.frameworks.recipe_code.values import (
     truth,
     unknown,
 )
+from topologies.records import record
 
 RETURN, BREAK, CONTINUE = "return", "break", "continue"
 MOST_LOOPS = 2000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Signal:
     """How a block is left before its end."""
 

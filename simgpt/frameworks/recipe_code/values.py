@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topologies.errors import SimgptError
+from topologies.records import record
 
 
 class RecipeError(SimgptError):
@@ -27,7 +28,7 @@ class TooMuchError(RecipeError):
     """A recipe that needs more steps, calls or values than the evaluator does."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """A line of a file of the checkout."""
 
@@ -75,7 +76,7 @@ class Module:
     variables: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class External:
     """A name of a module that is not in the checkout, as torch.bfloat16."""
 
@@ -87,7 +88,7 @@ class External:
         return self.name.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Imported:
     """A name that an import binds, looked up when it is used; without `name` the module."""
 
@@ -148,7 +149,7 @@ def _binds(node: ast.stmt, name: str) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Builtin:
     """A function that the evaluator knows: it takes the place, arguments and keywords."""
 
@@ -156,7 +157,7 @@ class Builtin:
     call: Callable[[Place, list[Any], dict[str, Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FilePath:
     """A path within the checkout, as pathlib has it."""
 
@@ -177,7 +178,7 @@ class Column:
     cells: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FieldSpec:
     """A field of a dataclass that `field(...)` describes."""
 

@@ -6,13 +6,13 @@ import contextlib
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from simgpt.frameworks.scripts.interpreter import Leave, Script
 from simgpt.frameworks.scripts.syntax import parsed
 from simgpt.frameworks.scripts.tree import Body
 from simgpt.frameworks.scripts.variables import Value, Variables, joined, rendered
 from simgpt.frameworks.scripts.words import BEGINS, ENDS
+from topologies.records import record
 
 SHELL_SETUP = ("activate", "conda.sh", ".bashrc", ".profile", ".bash_profile", "profile", "bash")
 _OPTION = re.compile(r"--\w|[+~]{0,2}[A-Za-z_][\w/@]*(?:\.[\w/@]+)+=")
@@ -20,7 +20,7 @@ _COMMAND_IN_WORD = re.compile(r"\s--?[A-Za-z]|\.py\s|^--[\w-]+\s")
 _RUNS_MODULES = re.compile(r"python|torchrun|accelerate|deepspeed")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """The words after a training program's name, and those before it; `left_out` are lines with why
     what depends on them is left out, `sourced` files that the script takes in, `commands` the words

@@ -6,12 +6,13 @@ What stands in `$(...)`, `$((...))` and `${...}` is kept as text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from topologies.records import record
 
 DECLARATIONS = ("export", "declare", "local", "readonly", "typeset")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """A piece of a word: its `text`, or what stands between the brackets of an expansion, of the
     kind `variable`, `command` or `sum`."""
@@ -25,7 +26,7 @@ Word = tuple[Part, ...]
 Body = tuple["Node", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """`NAME[index]=value`, or of an array pairs of an index (None: the next one) and a word."""
 
@@ -36,7 +37,7 @@ class Assignment:
     pairs: tuple[tuple[str | None, Word], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Command:
     """A simple command. Those of DECLARATIONS have assignments behind their words."""
 
@@ -58,7 +59,7 @@ class Command:
         return self.words[1:-1] if (self.name, last) == ("[", "]") else None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Test:
     """`[[ words ]]`."""
 
@@ -66,14 +67,14 @@ class Test:
     words: tuple[Word, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sum:
     """`((text))`."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group:
     """Commands in braces, or in brackets, whose variables are their own."""
 
@@ -81,7 +82,7 @@ class Group:
     alone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pipeline:
     """Commands that feed each other, or one that is negated."""
 
@@ -89,7 +90,7 @@ class Pipeline:
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chain:
     """Commands that depend on those before them: each with the `&&` or `||` before it, and its
     text from there."""
@@ -97,7 +98,7 @@ class Chain:
     links: tuple[tuple[str, Node, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Branch:
     """One condition with what depends on it, both with their text."""
 
@@ -107,14 +108,14 @@ class Branch:
     body_text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class If:
     """Branches, of which the first whose condition holds is taken; `else` has none."""
 
     branches: tuple[Branch, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Item:
     """Patterns of a case, what depends on them, and how it ends: `;;`, `;&` or `;;&`."""
 
@@ -124,7 +125,7 @@ class Item:
     end: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     """`case word in items esac`."""
 
@@ -133,7 +134,7 @@ class Case:
     items: tuple[Item, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class For:
     """`for name in words`; None: over the arguments."""
 
@@ -143,7 +144,7 @@ class For:
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class While:
     """A loop while, or `until`, a condition holds; a `for` of sums has its `start` and `step`."""
 
@@ -156,7 +157,7 @@ class While:
     step: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Function:
     """A function's name and body."""
 
@@ -164,7 +165,7 @@ class Function:
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unread:
     """A line that is no bash."""
 

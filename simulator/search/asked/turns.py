@@ -9,7 +9,6 @@ beside it; and at least as long as all of these, one behind the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,11 +24,12 @@ from simulator.search.bounds.stream_bound import (
     step_ticks,
 )
 from simulator.search.problem import SearchProblem
+from topologies.records import record
 from workload.op import COMPUTE
 from workload.sizes.arrays import Ticks
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class OneStream(BusiestStream):
     """Slots that take as long as what they have on the stream `only`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layer_kinds import base_of, kind_of
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Space
+from topologies.records import record
 from topologies.session import current_session
 from workload.expert_loads.histogram import RoutedGPT
 from workload.expert_loads.rank_sizes import least_sizes
@@ -52,7 +53,7 @@ MOST = 2  # micro-batches: the first overwrites gradients, the others add to the
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class BatchedProgram:
     """One program of a stage with one layer of each kind and at most two micro-batches, with sizes
     for each of `rows` of a space.
@@ -110,7 +111,7 @@ class BatchedProgram:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(slots=False, kw_only=True)
 class PlacedProgram(BatchedProgram):
     """Rows of `base`, each with its ranks in one order, or any that has an axis first: `lane` says
     which row of it each one is."""

@@ -8,7 +8,7 @@ the fastest of their dispatchers; each of them is simulated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from simulator.stacks.exchange import (
     sends_once,
 )
 from topologies.machine import Machine
+from topologies.records import record
 from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
 from workload.passes.exchanges.kernels import Reached
@@ -37,7 +38,7 @@ from workload.sizes.rounding import scaled
 SPLITS = ("tp", "y", "z", "cp", "pp", "ep", "etp")
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Dispatched:
     """How plans of a space may send rows to experts; `_shares` keeps shares by sizes of axes."""
 

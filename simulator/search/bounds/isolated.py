@@ -18,7 +18,7 @@ Cost: one array operation per op and wait of the slots of a few layers, for a wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,7 @@ from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.slot_programs import MIDDLE, SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
+from topologies.records import record
 from workload.lowering.layers.mixture.balance import TOTAL as BALANCE
 from workload.models import moe
 from workload.op import (
@@ -57,7 +58,7 @@ TABLE = "embed.w"
 PLACE_OF = {"embed": "first", "head": "last"}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class IsolatedBlocks:
     """Slots of `some` rows, each with all the streams that its plan gives it."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from simulator.costs.kernel_launch import between_waits, issued_by_block
 from simulator.engine.interference import Interference, interference_of
 from simulator.search.bounds.layouts import FEW, ChunkLayers
+from topologies.records import record
 from workload.dataflow import Waits
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, NONE, Identity, Op, layer_part
 from workload.sizes.arrays import Counts, Indices, Ticks
@@ -28,7 +29,7 @@ class IssuedTimes(NamedTuple):
     growth: Ticks
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class IsolatedTimes:
     """Ends of slots simulated with a few layers, an entry for each lane.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from math import lcm
@@ -27,6 +27,7 @@ from simulator.search.bounds.layer_kinds import (
     names_of,
     of_one_kind,
 )
+from topologies.records import record
 from workload.gpt import GPT
 from workload.models import moe
 from workload.pipeline.stages import nearly_even
@@ -38,7 +39,7 @@ OWN, REST, AHEAD = "own", "rest", "ahead"
 FEW = 8  # layers, or units of several, the middle ones of which are mostly alike
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ModelEnds:
     """Which ends of the model a chunk has: the embedding (`first`), the head (`last`)."""
 
@@ -56,7 +57,7 @@ class ModelEnds:
         return [*(["embed"] if self.first else []), *(["head"] if self.last else [])]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class ChunkLayers:
     """The layers of a chunk: for each the layer of the base that it is like.
 
@@ -127,7 +128,7 @@ def chunk_layers(gpt: GPT, part: range) -> ChunkLayers:
     return ChunkLayers(bases, without, part.start - begin, prefix, period, *turns)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Layout:
     """The layers of each chunk of a pipeline, from the first chunk to the last."""
 
@@ -184,7 +185,7 @@ class Layout:
         return {}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Layouts:
     """All layouts of a problem with several kinds of layers, numbered."""
 

@@ -8,7 +8,7 @@ have an axis first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain, islice
 from typing import cast
@@ -32,6 +32,7 @@ from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.rings.ring_numbers import RingNumbers, key_of
 from simulator.search.space import Space
 from simulator.stacks.exchange import OWN
+from topologies.records import record
 from topologies.routing.rings import Ring
 from workload.errors import PlanCannotRunError
 from workload.grid import Grid
@@ -43,7 +44,7 @@ from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
 from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class OpBounds:
     """Times of ops on a machine, for the plans of a space."""
 

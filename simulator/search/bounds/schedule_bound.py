@@ -9,7 +9,7 @@ are exact; a link takes as long as its fastest ring.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from simulator.search.bounds.isolated import (
     Place,
     PrecedingSlot,
 )
+from topologies.records import record
 from topologies.session import session_cached
 from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.order import Order
@@ -39,7 +40,7 @@ SortOfSlot = tuple[str, int, str]  # its work, its chunk, and which of the micro
 PlaceOfSlot = tuple[SortOfSlot, tuple[str, int] | None]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class _KnownSlots:
     """The ticks of slots, each asked for once, by the number of their chunk: that is hashed sooner
     than its layers."""

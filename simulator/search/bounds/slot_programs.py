@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from itertools import groupby
 from typing import Any
@@ -19,6 +19,7 @@ from simulator.search.bounds.batched_programs import (
 from simulator.search.bounds.isolated_times import Slots
 from simulator.search.bounds.layer_kinds import is_own_layer, kind_of
 from simulator.search.bounds.layouts import ChunkLayers, ModelEnds
+from topologies.records import record
 from workload.dataflow import waits
 from workload.gpt import GPT
 from workload.grid import WITHIN_STAGE
@@ -36,7 +37,7 @@ ENDS = WHOLE.parts
 MIDDLE = -2  # in place of a micro-batch: any between the first and the last
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class LoweredSlots:
     """Rows whose program is lowered once for all overlaps. `known` keeps slots for other programs
     with the same ops; `habits` of the stack are put on it after the overlaps, as lowering does."""
@@ -65,7 +66,7 @@ class LoweredSlots:
         return {}
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class SlotProgram:
     """The slots of some rows with these overlaps: all run the same."""
 

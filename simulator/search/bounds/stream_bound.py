@@ -9,7 +9,6 @@ slot each. Messages and all other waits between stages are left out, which keeps
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Protocol
@@ -29,6 +28,7 @@ from simulator.search.bounds.layouts import (
     plain_layers,
 )
 from simulator.search.bounds.part_times import PartTimes
+from topologies.records import record
 from workload.op import COMPUTE
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.sizes.arrays import Counts, Flags, Indices, Ticks
@@ -41,7 +41,7 @@ FIRST, LAST, INSIDE, ALONE = (
 )
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Entries:
     """Plans to be bounded, as arrays.
 
@@ -191,7 +191,7 @@ def ticks_by_stage(slots: Slots) -> Iterator[Ticks]:
     yield stage(FIRST, none)
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class BusiestStream:
     """Slots that take as long as their busiest stream, with these overlaps switched on.
 

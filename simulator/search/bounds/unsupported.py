@@ -7,7 +7,7 @@ So a shape whose op has none in one rank order, overlap or schedule has none in 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.space import Space
 from topologies.errors import MachineError
+from topologies.records import record
 from workload.grid import AXES
 from workload.op import LOSS_REDUCE, NORM_REDUCE, Op
 from workload.op_attributes import Attributes
@@ -29,7 +30,7 @@ REDUCED_ACROSS_STAGES = (NORM_REDUCE, LOSS_REDUCE)
 FORM = "form"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Refused:
     """Rows that may fit, but of which no plan can be predicted, and why."""
 
@@ -42,7 +43,7 @@ class Refused:
         return self.rows
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RefusalTimes:
     """What a machine has no times for, asked for once."""
 

@@ -12,7 +12,7 @@ and others are alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from simulator.search.problem import SearchProblem
 from simulator.search.root_nodes import Machinery, entries_of
 from simulator.search.space import Space
 from simulator.search.tree_nodes import alike, in_every_order, with_each_axis_first
+from topologies.records import record
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
 from workload.op import GRAD_SCATTER, KEYS_EXCHANGE, WEIGHT_GATHER, Op
@@ -43,7 +44,7 @@ OF_WEIGHTS = (WEIGHT_GATHER, GRAD_SCATTER)
 WHOLE = 3  # the stage of ZeRO in which weights are split over data, too
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RelaxedShapes:
     """The relaxed shapes of a space, one for each row of `shapes`; `of_row` says which of them each
     row of the space has. They are lowered as those of `lowered`: without ZeRO-3, and with it. `has`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,6 +19,7 @@ from simulator.search.relaxed.shapes import (
 )
 from simulator.search.root_nodes import NEVER, WORTH, Machinery, parts_of
 from simulator.search.space import Space
+from topologies.records import record
 from workload.sizes.arrays import Flags, Indices
 
 MANY = 300  # programs of a space, fewer of which are lowered as fast as relaxed ones rule any out
@@ -75,7 +75,7 @@ class UnboundedRows:
         return none, rows[~low]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RelaxedRows:
     """The rows of a space by their relaxed shapes; and these by their exchanges of keys and values
     alone, if there are any."""

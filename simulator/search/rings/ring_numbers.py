@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from math import prod
 
@@ -21,6 +21,7 @@ from simulator.search.rings.strides import (
     strides_of,
 )
 from simulator.search.space import Space
+from topologies.records import record
 from topologies.routing.rings import Ring
 from workload.grid import Grid
 from workload.op import PAIRS, Op
@@ -37,7 +38,7 @@ def key_of(op: Op) -> RingKey:
     return op.axes, op.kind == "all_reduce", PAIRS in op.traffic
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class RingNumbers:
     """The rings of the shapes of a space on a machine; `rings` has them by number: the different
     rings on one of which a collective is fastest."""

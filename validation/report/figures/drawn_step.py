@@ -7,7 +7,7 @@ out otherwise was made of something else or by another version, and is not drawn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 
@@ -26,6 +26,7 @@ from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
+from topologies.records import record
 from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
@@ -47,7 +48,7 @@ MOST_RANKS = 16
 EXACT = 1e-9
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Track:
     """One rank's ops in issue order, with their starts and ends in seconds; what a device waits for
     the host is in front of the op."""
@@ -59,7 +60,7 @@ class Track:
     end_s: Sequence[float]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class MemoryCurve:
     """Bytes in use on a rank by role, from each of these times on."""
 
@@ -68,7 +69,7 @@ class MemoryCurve:
     parts: Mapping[str, Sequence[int]]
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Scene:
     """A simulated step. `shown` is the plan with the micro-batches that are drawn: all, or as many
     as are still legible."""

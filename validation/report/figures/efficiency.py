@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from topologies.records import record
 from validation.report.figures.scaling_figures import MOST_LINES, OVER_LINES, device_axis, shorter
 from validation.report.figures.style import INK, LINES, canvas
 from validation.report.findings import Ladder
@@ -19,7 +19,7 @@ KEPT = 0.8
 KEPT_WORDS = "80 %"
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Reach:
     """The last rung of a ladder up to which all keep KEPT, and the first that does not, if any."""
 

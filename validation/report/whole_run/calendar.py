@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from validation.report.answer_files import Reader
 from validation.report.words import several
 
 
-@dataclass(frozen=True)
+@record(slots=False)
 class Calendar:
     """When a run ends, in the middle and on both sides, and one life of it: `progress` has moments
     and shares of the training that are durable then, `jobs_s` starts and ends; none of these where

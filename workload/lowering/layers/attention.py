@@ -6,9 +6,10 @@ copies carries `replicas`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from topologies.records import record
 from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
@@ -17,7 +18,7 @@ from workload.models import windows
 from workload.op import RECOMPUTE, Part
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Core:
     """Names of what the core leaves behind: its input (rotated as it is), its output, the rest.
 

@@ -11,9 +11,10 @@ copy that this one makes besides is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from topologies.records import record
 from workload.layout import ONES, Layout
 from workload.lowering.builder import Builder
 from workload.op import Part
@@ -21,7 +22,7 @@ from workload.op import Part
 QUERIES, KEYS = "qnorm", "knorm"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of a norm, of its gain, and of what it keeps: its input and the statistics."""
 

@@ -11,9 +11,10 @@ numbers before and behind their norms, queries, keys and values).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import attention, linear, norm
 from workload.lowering.layers import sequence_parallel as rows
@@ -23,7 +24,7 @@ from workload.models import latent_attention
 from workload.op import Part
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of what the way to the core leaves behind: what each of its norms had, gave and
     counted, the weight tiles used, by linear, and the part of keys that is for positions."""

@@ -6,8 +6,7 @@ of the MLP is in attention.py and mlp.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import (
     attention,
@@ -28,7 +27,7 @@ from workload.op import FEED_FORWARD, ROUTING, Part
 from workload.recomputation.parts import parts_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of what a layer's forward leaves behind for its backward."""
 

@@ -8,9 +8,9 @@ Source: AxoNN (SC24), section 3; design as in 2305.13525.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.layout import NORMAL, RESIDUAL, ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.host_parameters import add_to_sum, fetched, is_away
@@ -30,7 +30,7 @@ from workload.op import (
 from workload.rules import lomo
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """One linear layer of a block: its name, input width, widths side by side, orientation."""
 

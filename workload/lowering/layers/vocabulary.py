@@ -7,9 +7,9 @@ Source: Megatron-AxoNN (vocabulary over the whole tensor group).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.layout import Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import dropout, goldfish, norm
@@ -133,7 +133,7 @@ def embed_backward(b: Builder, grad: str, kept: Kept) -> None:
     add_gradient(b, "embed", "embed.w", dw, first=m == 0 and not after_head)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Head:
     """Names of what the head's forward leaves behind for its backward: gradients of the logits or,
     of a loss in chunks, the classifier's gradients, of its input in `d_input`."""

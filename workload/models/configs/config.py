@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from topologies.files.printable import shown
+from topologies.records import record
 from workload.errors import ModelError
 from workload.models.configs.families import value_of
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Config:
     """A config beside what is known of its family; `origin` names it in sentences."""
 

@@ -18,9 +18,9 @@ Nothing is said of hosts: each op is issued as before, in place of what these ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from topologies.records import record
 from workload.op import (
     BACKWARD,
     EXPERT_COMBINE,
@@ -52,7 +52,7 @@ class Reached(NamedTuple):
 LIBRARY = Reached()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExchangeKernels:
     """What such kernels reach there and back, and which `share` of a row for each expert they send.
 

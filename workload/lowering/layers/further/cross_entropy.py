@@ -19,9 +19,9 @@ it reduces them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import goldfish
 from workload.lowering.layers.linear import add_gradient, matmul
@@ -33,7 +33,7 @@ PASSES = 3  # of a fused loss over its logits: two that read them, one that writ
 Told = tuple[str, list[str]]  # targets, and which of them count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Classifier:
     """What chunks multiply: the classifier's input, its table, the tile of it and its shape."""
 

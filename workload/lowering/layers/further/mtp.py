@@ -15,8 +15,9 @@ Source: Megatron-Core, transformer/multi_token_prediction.py. Not modelled: its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import layer, norm, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
@@ -26,7 +27,7 @@ from workload.models import mtp
 from workload.op import AROUND_DEPTH, RECOMPUTE, Part, layer_part
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of what a depth's forward leaves behind for its backward: the tokens looked up, source
     and statistics of its norms, the linear's input and weight, the layers', and the classifier's.

@@ -18,9 +18,9 @@ much as in bf16.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.dataflow import needed_for
 from workload.lowering.builder import Builder
 from workload.lowering.layers import latent, layer
@@ -31,7 +31,7 @@ COPIED = ("q_down", "kv_down")  # linears that each rank of x does alike
 KEPT = ("attention", "batched_matmul", "reduce_scatter", "all_to_all")  # kinds of ops
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Outputs:
     """The buffers that have what an op of a layer gave: all of it, or so many `columns`."""
 

@@ -13,9 +13,9 @@ Source of the algorithm: Dao and Gu, Mamba-2 (2405.21060), sections 6 and 7.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.grid import Axes
 from workload.layout import DECAYS, ONES, STEPS, TAPS, Layout
 from workload.lowering.builder import Builder
@@ -30,7 +30,7 @@ OF_TAPS = ("conv.w", "conv.b")
 NORM = "ssd_norm"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of what the forward leaves behind: the first linear's output, the scan's output before
     and behind its gate, and the norm's output and statistics."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.op import MIXER, Part
 
 Kept = tuple[str, Any, dict[str, str]]  # the normalised input, what the forward kept, weight tiles
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mixer:
     """The functions of a mixer, and the names of the norm before it and of its last linear.
 

@@ -6,8 +6,7 @@ MLP are a half each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import norm
 from workload.lowering.layers.further.recomputation import in_recomputation
@@ -25,7 +24,7 @@ MIXERS: dict[str, Mixer] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of what a layer's forward leaves behind for its backward: its input, the normalised one
     with the statistics, and what its mixer kept."""

@@ -18,8 +18,7 @@ several ranks of x have alike before they are sent (TED, 2303.06318, section 5).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers.mixture.dispatch import Routed, slots
@@ -27,7 +26,7 @@ from workload.lowering.layers.mixture.dispatch import width as columns
 from workload.op import BY_MASKS
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Masks:
     """Names of what the forward pass leaves behind: the ones in wide numbers, mask and weights in
     the dtype of training, and the rows that returned."""

@@ -9,13 +9,12 @@ by the sum of the chosen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixture.dispatch import Routed, moved
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scored:
     """Names of all scores, and of the rows that returned."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from topologies.records import record
 from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
 from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
@@ -15,7 +15,7 @@ from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE, altered
 SORTS = ("sort_rows", "unsort_rows")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Routed:
     """Names of what routing leaves behind: the logits, each token's experts, which row is sent to
     which place (`order`), how many rows this rank has `sent` to each expert, the `counts` that each

@@ -15,9 +15,10 @@ Source: Megatron-Core, transformer/moe (token_dispatcher.py, experts.py), 2504.1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from topologies.records import record
 from workload.grid import Axes
 from workload.layout import NORMAL, RESIDUAL, Layout
 from workload.lowering.builder import Builder
@@ -54,7 +55,7 @@ from workload.recomputation.parts import ACTIVATION, SHARED
 GROUPED = "grouped_matmul"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """Names of what the experts' forward leaves behind for their backward.
 
