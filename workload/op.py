@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from math import prod
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from topologies.records import record
 from workload.kinds import ATTENTIONS, BROADCAST, COLLECTIVES, COMMUNICATION, MESSAGES
@@ -80,8 +80,7 @@ SLOPE_GATHER = "slope_gather"  # the projected gradients of all replicas
 WEIGHT_CAST = "weight_cast"  # updated weights in the format that linears multiply in
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Part:
+class Part(NamedTuple):
     """A part of the model: "layer" with its number, "embed", "head"; or "", all of the model."""
 
     kind: str = ""
@@ -105,8 +104,7 @@ MODEL, EMBED, HEAD = Part(), Part("embed"), Part("head")
 Identity = tuple[int, Part, bool, str]  # micro-batch, part, whether it is recomputed, label
 
 
-@record
-class Block:
+class Block(NamedTuple):
     """A run of ops: a part of the model in a phase of one micro-batch; what stands around the
     messages of a chunk, by the chunk's number in the whole model; or, of no micro-batch, the end of
     the step.

@@ -84,7 +84,7 @@ def _op(
     op = compute(f"m{m}.l{number % 2}.op{number}", " ".join(reads), " ".join(writes), stream)
     if collects and stream != COMPUTE:
         op = replace(op, kind="all_reduce", axes=(stream,), nbytes=number)
-    return replace(op, block=replace(op.block, micro_batch=m, phase="backward" if late else ""))
+    return replace(op, block=op.block._replace(micro_batch=m, phase="backward" if late else ""))
 
 
 def outline_of(ops: list[Op]) -> StreamGraph:

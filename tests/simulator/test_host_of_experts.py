@@ -54,7 +54,7 @@ def test_behind_a_wait_for_counts_the_host_is_ahead_of_nothing() -> None:
     ops = [KERNEL, EXCHANGE, KERNEL, KERNEL]
     assert launch_bound(ops, [50, 10, 5, 40], [20] * 4) == [50, 10, 28, 62]
     # Where the counts are known, the block as a whole needs 105 for 80 of the host.
-    known = replace(EXCHANGE, block=replace(IN_LAYER, phase=BACKWARD))
+    known = replace(EXCHANGE, block=IN_LAYER._replace(phase=BACKWARD))
     backward = [replace(op, block=known.block) for op in (KERNEL, KERNEL, KERNEL)]
     ops = [backward[0], known, *backward[1:]]
     assert launch_bound(ops, [50, 10, 5, 40], [20] * 4) == [50, 10, 5, 40]

@@ -154,7 +154,7 @@ class Stretch:
 
     def _moved(self, block: Block, here: Block, to: Naming) -> Block:
         m, part = self.naming.moved(block.micro_batch, block.part, to)
-        found = replace(block, micro_batch=m, part=part)
+        found = block._replace(micro_batch=m, part=part)
         return here if found == here else found
 
     def _key(self, key: Whole, to: Naming) -> Whole:

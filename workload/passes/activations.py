@@ -79,7 +79,7 @@ def _moved(
 
 def _next(place: Place) -> Place:
     """The layer that a micro-batch passes next, or one that there is not."""
-    return place[0], replace(place[1], layer=place[1].layer + 1)
+    return place[0], place[1]._replace(layer=place[1].layer + 1)
 
 
 def _copies(

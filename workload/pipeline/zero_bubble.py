@@ -28,7 +28,7 @@ def split(ops: Sequence[Op], gradient: str) -> tuple[list[Op], list[Op]]:
     keep = _kept(ops, gradient)
     now = [op for op, kept in zip(ops, keep, strict=True) if kept]
     later = [op for op, kept in zip(ops, keep, strict=True) if not kept]
-    return now, [replace(op, block=replace(op.block, deferred=True)) for op in later]
+    return now, [replace(op, block=op.block._replace(deferred=True)) for op in later]
 
 
 def put_off(ops: Sequence[Op], gradient: str) -> list[Op]:

@@ -59,7 +59,7 @@ def again(b: Builder, kept: Core) -> Core:
     As with Megatron's checkpoint around the core, the first context stays for the next linear's
     gradient, and the gradient of the core works on the second.
     """
-    block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
+    block, b.block = b.block, b.block._replace(phase=RECOMPUTE)
     core = replace(_core(b, kept.place, kept.qkv, kept.sinks), norms=kept.norms)
     b.block = block
     return core

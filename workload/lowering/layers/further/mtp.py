@@ -15,7 +15,6 @@ Source: Megatron-Core, transformer/multi_token_prediction.py. Not modelled: its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from topologies.records import record
 from workload.lowering.builder import Builder
@@ -68,12 +67,12 @@ def forward(b: Builder, source: str) -> list[Saved]:
 def _forward(b: Builder, depth: int, source: str, tokens: str) -> tuple[str, Saved]:
     """Emit a depth, which looks these tokens up; returns the stream behind its layers."""
     parts, owners = _parts(b, depth), _owners(b, depth)
-    b.block = replace(b.block, part=parts[0])
+    b.block = b.block._replace(part=parts[0])
     with b.within(AROUND_DEPTH):
         out, saved = _joined(b, owners[0], source, tokens)
     kept = list[layer.AnySaved]()
     for part, owner in zip(parts, owners, strict=True):
-        b.block = replace(b.block, part=part)
+        b.block = b.block._replace(part=part)
         out, own = layer.forward(b, owner, out)
         kept.append(own)
     with b.within(AROUND_DEPTH):
@@ -151,15 +150,15 @@ def _joined_grad(b: Builder, owner: Part, saved: Saved, d: str, more: str) -> st
 def _layers_backward(b: Builder, depth: int, saved: Saved, more: str, again: str) -> str:
     """Emit the gradients of classifier and layers; returns that of the first layer's input."""
     parts, owners = _parts(b, depth), _owners(b, depth)
-    b.block = replace(b.block, part=parts[-1])
+    b.block = b.block._replace(part=parts[-1])
     with b.within(AROUND_DEPTH):
         d = vocabulary.head_backward(b, saved.head, gathered=False)
         if more:
             b.op("mtp.further.add", "add", [d, more], [d])
     for part, owner, found in reversed([*zip(parts, owners, saved.layers, strict=True)]):
-        kept, block = found, replace(b.block, part=part)
+        kept, block = found, b.block._replace(part=part)
         if again == "full":
-            b.block = replace(block, phase=RECOMPUTE)
+            b.block = block._replace(phase=RECOMPUTE)
             _, kept = layer.forward(b, owner, found.source)
         b.block = block
         d = layer.backward(b, owner, kept, d, again=again)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from workload.lowering.builder import Builder
 from workload.op import RECOMPUTE
@@ -13,6 +12,6 @@ from workload.op import RECOMPUTE
 @contextmanager
 def in_recomputation(b: Builder) -> Iterator[None]:
     """Ops are of a block of their own within the backward pass."""
-    block, b.block = b.block, replace(b.block, phase=RECOMPUTE)
+    block, b.block = b.block, b.block._replace(phase=RECOMPUTE)
     yield
     b.block = block
