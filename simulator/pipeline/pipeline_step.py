@@ -39,7 +39,6 @@ from simulator.pipeline.slot_cost import (
     slot_cost,
 )
 from simulator.pipeline.slot_ops import SlotOps
-from simulator.pipeline.stage_memory import stage_peak
 from simulator.pipeline.stage_orders import StageOrders, stage_orders_of
 from simulator.ranks.classes import Answer, Fabric, RankClasses, until_consistent
 from simulator.result import StepResult
@@ -142,23 +141,19 @@ class PipelineRun:
         stage = busiest_stage(schedule)
         parts = self._where_time_goes(stage)
         kind = stage_orders.kinds[stage]
-        peaks = (
-            stage_peak(each, stage_orders.parts[number], schedule.shared, number, count)
-            for number, each in enumerate(stage_orders.kinds)
-        )
         departures = schedule.shared.departures[stage]
         ends = np.concatenate([schedule.shared.arrivals[stage], departures])
         messages, sent = schedule.by_direction(ends), schedule.by_direction(departures)
         nbytes = sum(n * each for n, each in zip(sent, kind.message_bytes, strict=True))
         ops, volume = kind.volume(count)
-        flops = [each.flops(count) for each in stage_orders.kinds]
+        model_flops, hardware_flops = stage_orders.flops
         return StepResult(
             parts_ticks=parts,
-            stage_memory=tuple(peaks),
+            stage_memory=stage_orders.peaks,
             ops=ops + schedule.ops_of_message * sum(messages),
             comm_bytes=volume | ({PIPE: volume.get(PIPE, 0) + nbytes} if sum(messages) else {}),
-            model_flops=sum(model for model, _ in flops),
-            hardware_flops=sum(hardware for _, hardware in flops),
+            model_flops=model_flops,
+            hardware_flops=hardware_flops,
             rank_classes=len(self.network.ranks),
             micro_batches=count,
         )

@@ -11,10 +11,12 @@ from simulator.engine.columns import Sorts, columns_of
 from simulator.pipeline.schedule_messages import ScheduleMessages, messages_of
 from simulator.pipeline.slot_ops import Parts, SlotOps, StageKind, kind_of
 from simulator.pipeline.slot_pairs import parts_in_pairs
+from simulator.pipeline.stage_memory import stage_peak
 from simulator.ranks.classes import Fabric, InFlight, RankClasses, classes_of
 from topologies.records import record
 from topologies.session import session_cached
 from workload.gpt import GPT
+from workload.memory import MemoryUse
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.message_order import order_of_messages
@@ -106,6 +108,18 @@ class StageOrders:
         programs = [columns_of(kind.program.outline).sorts for kind in self.kinds]
         slots = [part.graph.columns.sorts for parts in self.parts for part in parts.distinct]
         return list(dict.fromkeys([*programs, *slots]))
+
+    @cached_property
+    def peaks(self) -> tuple[MemoryUse, ...]:
+        """The most memory that each stage uses, which no time changes."""
+        count, stages = self.plan.micro_batches, enumerate(zip(self.kinds, self.parts, strict=True))
+        return tuple(stage_peak(*own, self.messages, stage, count) for stage, own in stages)
+
+    @cached_property
+    def flops(self) -> tuple[int, int]:
+        """FLOPs of all ranks in a step, without and with recomputation."""
+        every = [kind.flops(self.plan.micro_batches) for kind in self.kinds]
+        return sum(model for model, _ in every), sum(hardware for _, hardware in every)
 
     def parts_of(self, stage: int) -> Parts:
         """The same for one stage, without the others where they do not matter."""
