@@ -83,9 +83,13 @@ class Sorts:
         known: dict[tuple[object, ...], list[int]] = {}
         distinct, numbers = list[Op](), list[int]()
         for op in ops:
-            alike = known.setdefault(_FIELDS(op), [])
+            key = *_FIELDS(op), len(op.reads)
+            alike = known.get(key)
+            if alike is None:
+                alike = known[key] = []
             for number in alike:
-                if _are_alike(op, distinct[number]):
+                other = distinct[number]
+                if (op.attributes is other.attributes and op.block.phase) or _are_alike(op, other):
                     break
             else:
                 number = len(distinct)
@@ -146,10 +150,8 @@ _FIELDS = attrgetter(
 
 
 def _are_alike(one: Op, other: Op) -> bool:
-    """Whether two ops of equal fields have equal attributes and as many operands."""
+    """Whether two ops of equal fields have equal attributes, and both close the step or neither."""
     if one.attributes != other.attributes and _but_for_names(one) != _but_for_names(other):
-        return False
-    if len(one.reads) != len(other.reads):
         return False
     return bool(one.block.phase) or (one.block == STEP) == (other.block == STEP)
 
