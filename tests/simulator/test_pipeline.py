@@ -33,6 +33,7 @@ from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 from workload.sizes.arrays import Indices
 
 SCHEDULES = STRAIGHT
@@ -372,3 +373,21 @@ def test_schedules_order_as_theory_says_in_memory() -> None:
     assert held["zb-1p"] < 1.5 * held["1f1b"] < held["zb-2p"] < 2.5 * held["1f1b"] < held["gpipe"]
     assert activations("gpipe", 4, 32) > 1.9 * held["gpipe"]
     assert activations("1f1b", 4, 32) == held["1f1b"]
+
+
+# Chunks of two layers, the first two dense: the last slot of the first stage sums its gradients on
+# other streams than its experts' sums, which slots before it left behind.
+SPARSE = replace(
+    find_model("tiny-llama-40k"),
+    layers=8,
+    dense_layers=4,
+    experts=8,
+    topk=2,
+    expert_ffn=48,
+    router="softmax-topk",
+)
+IN_FLIGHT = parse_plan("pp=2,vpp=2,ep=2,dp=4,overlap=dp,mbs=1", batch=16)
+
+
+def test_sums_that_a_slot_left_in_flight_are_awaited_behind_another_slot() -> None:
+    assert_slots_equal_ops(SPARSE, IN_FLIGHT, 1e6)

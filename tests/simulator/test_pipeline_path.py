@@ -15,8 +15,8 @@ from simulator.pipeline.schedule_sim import schedule_of, simulate_schedule
 from simulator.pipeline.slot_path import SlotPath
 from simulator.predict import predict
 from simulator.ranks.fabric import MachineFabric
-from tests.simulator.test_pipeline import assert_slots_equal_ops
-from tests.simulator.worlds import TINY
+from tests.simulator.test_pipeline import IN_FLIGHT, SPARSE, assert_slots_equal_ops
+from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.lowering import lower
@@ -77,3 +77,12 @@ def test_messages_that_are_cut_in_one_direction_equal_their_ops(
     gpt = replace(TINY, layers=keys["pp"] * keys.get("vpp", 1))
     plan = Plan(tp=2, batch=6, mbs=1, overlap=overlap, **keys)  # type: ignore[arg-type]
     assert_slots_equal_ops(gpt, plan, 1e7, habits=Habits(scatter_gather=directions))
+
+
+@pytest.mark.parametrize("dense", [1, 4])
+def test_the_path_goes_on_in_an_earlier_slot_that_left_a_sum_in_flight(dense: int) -> None:
+    gpt = replace(SPARSE, dense_layers=dense)
+    costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=1e6, axes_share=False)
+    programs = [lower(gpt, IN_FLIGHT, stage) for stage in range(2)]
+    every = ticks_by_cause(simulated_step(programs, costs, fabric).path())
+    assert pipeline_causes(gpt, IN_FLIGHT, costs, fabric) == every
