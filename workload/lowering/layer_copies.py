@@ -1,12 +1,12 @@
-"""Layers that are written once: the ops and buffers of another layer of a kind are copies.
+"""Each layer is written once; the ops and buffers of further layers like it are copies.
 
-What a layer writes follows from its kind, from what it is given, and from whether it adds to
-gradients that are there already; its number and its micro-batch stand in names alone. So what one
-layer writes in one micro-batch is kept as a `Stretch`, and the next one like it copies that: names
-that begin as those of the one layer then begin as those of the other, and what the one was given
-(its input, the gradient of its output, weights that are whole already) is what the other is given.
-Whatever else it reads or writes is there throughout the step.
-Tests compare with programs in which every layer is written for itself.
+Which ops a layer has follows from its kind, from its inputs, and from whether its gradients add to
+earlier ones. Its number and its micro-batch occur in names alone. So what one layer writes in one
+micro-batch is kept as a `Stretch`, and the next layer like it gets a copy with other names: names
+that begin with the layer's prefix get the other layer's prefix, and what the first one was given
+(its input, the gradient of its output, weights that are gathered already) is replaced by what the
+other is given. All other buffers that a layer reads or writes exist throughout the step.
+Tests compare with programs in which every layer is written by itself.
 
 Cost: 2 to 3 us an op, where to write one takes 8 to 15.
 """
@@ -30,13 +30,13 @@ from workload.op_attributes import Attributes
 Saved = TypeVar("Saved")
 Named = TypeVar("Named")
 Whole = tuple[int, str]  # of `Builder.gathered`: a micro-batch or NONE, and a weight
-EVERYWHERE = 3  # of `Naming.begins`, where names of no layer begin
+EVERYWHERE = 3  # the place in `Naming.begins` of names of no layer
 
 
 class Naming:
-    """The names of a layer in a micro-batch, or in NONE, where it is declared. `begins` has what
-    names of recomputed ops, of other ops and of parameters begin with; nothing, for names of no
-    layer; and the names of what is given."""
+    """How names of a layer in a micro-batch begin; its parameters are declared in NONE. `begins`
+    has the prefixes of recomputed ops, of other ops and of parameters; the empty prefix, for names
+    of no layer; and the whole names of what the layer is given."""
 
     def __init__(self, m: int, part: Part, given: Sequence[str] = ()) -> None:
         self.micro_batch, self.part = m, part
@@ -72,7 +72,7 @@ class Naming:
         return value
 
     def moved(self, micro_batch: int, part: Part, to: Naming) -> tuple[int, Part]:
-        """A micro-batch and a part, those of this place as the other's."""
+        """A micro-batch and a part, with the other place's instead of this one's."""
         m = to.micro_batch if micro_batch == self.micro_batch else micro_batch
         return m, to.part if part == self.part else part
 
@@ -92,8 +92,8 @@ class Row(NamedTuple):
 
 @record(slots=False)
 class Stretch:
-    """What a layer wrote, and its `result`: `dropped` are weights that it left whole no more,
-    `gathered` those that it left whole."""
+    """What a layer wrote in a micro-batch, and its `result`. `gathered` are weights whose tiles it
+    gathered and keeps for later, `dropped` those whose tiles it keeps no longer."""
 
     like: int
     naming: Naming
@@ -127,7 +127,7 @@ class Stretch:
 
     def copied(self, b: Builder, to: Naming) -> Written[Any]:
         """The same in another place."""
-        assert all(b.buffers[name].persistent for name in self.others), "it is of another layer"
+        assert all(b.buffers[name].persistent for name in self.others), "it is another layer's"
         one, begins, m, part = self.naming, to.begins, to.micro_batch, to.part
         name_of = {name: begins[at] + rest for name, at, rest in self.names}
         _add_buffers(b, self.buffers, name_of, one, to)
