@@ -13,6 +13,7 @@ from topologies.files.facts import ABOUT, Fact
 from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
 from topologies.files.schema import nearest
+from topologies.session import session_cached
 
 _PEAK, _LINKS, _BEST = "device.peak_flops.", "node.links.", "device.matmul.best"
 _LIKE = "device.like"
@@ -32,6 +33,7 @@ _LINES = (  # of a file for a device that is not in the library: what its data s
 _OF_ITSELF = ("name", "match", "also", "like")  # what an entry does not take over from another
 
 
+@session_cached(64)
 def gpu_of(name: str) -> Mapping[str, Any]:
     """The entry of that name, or else the first one whose words are all in the name.
 
