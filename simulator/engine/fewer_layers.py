@@ -67,10 +67,9 @@ class FewerLayers:
         return sum(counts) < self.gpt.layers
 
     def smallest(self) -> list[tuple[int, ...]]:
-        """One turn of each run; and, if there are several, for each the same with two of it."""
+        """One turn of each run; and for each run in its turn the same with two of it."""
         one = (1,) * len(self.runs)
-        twice = [(*one[:at], 2, *one[at + 1 :]) for at in range(len(one))]
-        return [one, *(twice if len(one) > 1 else [])]
+        return [one, *((*one[:at], 2, *one[at + 1 :]) for at in range(len(one)))]
 
     def repeats(self, kept: Sequence[int]) -> tuple[Repeat, ...]:
         """The runs as they are in the model that keeps so many turns of each."""

@@ -104,15 +104,13 @@ def _with_samples(plan: Plan) -> Plan:
 
 def _grown(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, ...]) -> WholeProgram:
     """The program of all layers. What is of no layer, sums over all parameters and what is freed
-    behind them, grows by as much with each turn of a run: by whole bytes from the one turn of the
-    `smallest` program to the few, or of several runs from one to two and from these to the few;
-    else an IrregularError says so."""
+    behind them, grows by as much with each turn of a run: from one to two, in the `smallest`
+    programs, and from these to the few, else an IrregularError says so."""
     places = alone_in_all(few.outline, tuple(each.outline for each in smallest))
     every = zip((few, *smallest), places, strict=True)
     sizes, one, *more = [_Sizes.of(program, own) for program, own in every]
-    beyond = [each.kept - 1 for each in repeats]
-    growth = [each - one for each in more] or [(sizes - one).parted(*beyond)]
-    if not (sizes - one).is_same(_sum(growth, beyond)):
+    growth = [each - one for each in more]
+    if not (sizes - one).is_same(_sum(growth, [each.kept - 1 for each in repeats])):
         raise IrregularError("what is of no layer does not grow evenly with the layers")
     further = _sum(growth, [each.whole - each.kept for each in repeats])
     grown, own = {}, places[0]
@@ -162,10 +160,6 @@ class _Sizes:
     def __add__(self, other: _Sizes) -> _Sizes:
         pairs = zip(self._all, other._all, strict=True)
         return _Sizes(*(one + another for one, another in pairs))
-
-    def parted(self, count: int) -> _Sizes:
-        """One of so many equal parts, rounded down."""
-        return _Sizes(*(each // count for each in self._all))
 
     def times(self, count: int) -> _Sizes:
         """So many times as much."""

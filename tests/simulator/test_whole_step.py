@@ -110,6 +110,13 @@ def plans(draw: st.DrawFn, micro_batches: st.SearchStrategy[int]) -> Plan:
 EXACT = settings(deadline=None, derandomize=True)
 
 
+def test_what_is_in_flight_to_the_host_when_the_layers_end_does_not_grow_with_them() -> None:
+    """Sums of gradients of the last two layers are freed behind them: of one layer, as of any
+    number, so many, but not for each layer more."""
+    plan = plan_of("tp=2,y=2,z=2,dp=2,zero=3,offload=parameters,recompute=full", 2)
+    assert_equal(*both(plan, 11, 1e6))
+
+
 @few_and_many(5, 120, EXACT, **CASES, plan=plans(st.integers(1, 12)), layers=st.integers(1, 24))
 def test_a_folded_step_equals_the_whole_step_exactly(
     plan: Plan, layers: int, bytes_per_s: float, tied: bool, share: float
