@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.engine.columns import Columns, Lists, changes_of, columns_of
+from simulator.engine.columns import Columns, Lists, changes_of, columns_of, lives_of
 from simulator.engine.fewer_layers import FewerLayers, fewer_layers
 from simulator.engine.steady_state import Followed, Unit, followed, recurring_unit
 from simulator.engine.stream_graph import StreamGraph
@@ -20,7 +20,7 @@ from workload.gpt import GPT
 from workload.lowering import kept_program, lower
 from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
-from workload.op import NONE, Op, layer_part
+from workload.op import NONE, ROLES, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import NO_HABITS, Habits
 from workload.pipeline.stages import samples
@@ -31,6 +31,7 @@ from workload.sizes.arrays import Bytes, Counts, Indices
 from workload.structure import Structure, memoized_on
 
 Lowered = Callable[[GPT, Plan], Program]
+Growth = tuple[Indices, "list[_Sizes]"]  # the ops of no layer, and how they grow with each turn
 
 
 def lowered_again(
@@ -89,11 +90,16 @@ def _repeated(lowered: Lowered, fewer: FewerLayers, kept: Sequence[int]) -> Whol
     repeats = fewer.repeats(kept)
     few = lowered(*fewer.with_turns(kept))
     all_layers(few.outline, repeats)
-    smallest = []
+    smallest = list[Program]()
+    growth: Growth | None = None
     for each in fewer.smallest():
         gpt, plan = fewer.with_turns(each)
         smallest.append(lowered(gpt, _with_samples(plan)))
-    return _grown(few, smallest, repeats)
+        if len(repeats) == 1 and len(smallest) == 1:
+            growth = _told(few, smallest[0], repeats[0])
+        if growth is not None:
+            break
+    return _grown(few, repeats, _compared(few, smallest, repeats) if growth is None else growth)
 
 
 def _with_samples(plan: Plan) -> Plan:
@@ -102,18 +108,93 @@ def _with_samples(plan: Plan) -> Plan:
     return plan.with_micro_batches(len(samples(plan))) if plan.passes == 1 else plan
 
 
-def _grown(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, ...]) -> WholeProgram:
-    """The program of all layers. What is of no layer, sums over all parameters and what is freed
-    behind them, grows by as much with each turn of a run: from one to two, in the `smallest`
-    programs, and from these to the few, else an IrregularError says so."""
+def _compared(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, ...]) -> Growth:
+    """How what is of no layer, sums over all parameters and what is freed behind them, grows with
+    each turn of a run: by as much from one to two, in the `smallest` programs, as from these to the
+    few, else an IrregularError says so."""
     places = alone_in_all(few.outline, tuple(each.outline for each in smallest))
     every = zip((few, *smallest), places, strict=True)
     sizes, one, *more = [_Sizes.of(program, own) for program, own in every]
     growth = [each - one for each in more]
     if not (sizes - one).is_same(_sum(growth, [each.kept - 1 for each in repeats])):
         raise IrregularError("what is of no layer does not grow evenly with the layers")
-    further = _sum(growth, [each.whole - each.kept for each in repeats])
-    grown, own = {}, places[0]
+    return places[0], growth
+
+
+def _told(few: Program, one: Program, repeat: Repeat) -> Growth | None:
+    """The same of one run, told by the few and by one turn: an op as large as its operands grows by
+    those of each turn, what is freed behind an op by what is freed of a turn in the middle. None
+    where that is not all that differs."""
+    places = alone_in_all(few.outline, (one.outline,))
+    sizes, least = (_Sizes.of(*each) for each in zip((few, one), places, strict=True))
+    own, middle, beyond = places[0], (repeat.kept - 1) // 2, repeat.kept - 1
+    operands = _operands_by_turn(few, own, repeat)
+    freed, freed_of_one = (
+        _freed_by_turn(program, at, replace(repeat, kept=kept))
+        for program, at, kept in zip((few, one), places, (repeat.kept, 1), strict=True)
+    )
+    difference = sizes - least
+    persistent, rest = np.divmod(difference.persistent, beyond)
+    others = sizes.gone - freed.sum(axis=2), least.gone - freed_of_one.sum(axis=2)
+    numbers = np.stack([operands[:, middle], np.zeros(len(own), dtype=np.int64)])
+    if (
+        (difference.numbers != beyond * numbers).any()
+        or (operands[:, middle] != operands[:, middle + 1]).any()
+        or (freed[:, :, middle] != freed[:, :, middle + 1]).any()
+        or (others[0] != others[1]).any()
+        or difference.born.any()
+        or rest.any()
+    ):
+        return None
+    return own, [_Sizes(numbers, difference.born, freed[:, :, middle], persistent)]
+
+
+def _operands_by_turn(program: Program, places: Indices, repeat: Repeat) -> Bytes:
+    """Bytes of the operands of some ops that are of each turn, (ops, turns): of a collective of its
+    payload, of an op without bytes none."""
+    columns, turns = columns_of(program.outline), _turns_of_buffers(program, repeat)
+    nbytes = np.array(program.nbytes, dtype=np.int64)
+    found = np.zeros((len(places), repeat.kept + 1), dtype=np.int64)  # the last one of no turn
+    for row, at in enumerate(places.tolist()):
+        op = program.ops[at]
+        ways = [columns.reads, columns.writes]
+        if op.is_collective:
+            ways = ways[1:] if op.kind == "all_gather" else ways[:1]
+        buffers = [each for way in ways for each in way.of_one(at)] if op.nbytes else []
+        np.add.at(found[row], turns[buffers], nbytes[buffers])
+    return found[:, : repeat.kept]
+
+
+def _freed_by_turn(program: Program, places: Indices, repeat: Repeat) -> Bytes:
+    """Bytes of each turn's buffers that are freed behind some ops, (roles, ops, turns); behind the
+    last op of a step that does not matter."""
+    op, role, buffer = lives_of(program.outline).gone
+    row = np.full(len(program.ops), len(places), dtype=np.int64)
+    row[places] = np.arange(len(places))
+    row[-1] = len(places)
+    turn = _turns_of_buffers(program, repeat)[buffer]
+    found = np.zeros((len(ROLES), len(places) + 1, repeat.kept + 1), dtype=np.int64)
+    np.add.at(found, (role, row[op], turn), np.array(program.nbytes, dtype=np.int64)[buffer])
+    return found[:, :-1, :-1]
+
+
+def _turns_of_buffers(program: Program, repeat: Repeat) -> Indices:
+    """The turn that each buffer belongs to: by its part, or by the op that first writes it; NONE if
+    it belongs to none."""
+    buffers = program.buffers.values()
+    own = np.array([each.part.layer for each in buffers], dtype=np.int64)
+    born = columns_of(program.outline).flow.born
+    written = np.where(born == NONE, NONE, table_of(program.outline).layer[born])
+    layer = np.where(own == NONE, written, own)
+    inside = (layer >= repeat.first) & (layer < repeat.stop)
+    return np.asarray(np.where(inside, (layer - repeat.first) // repeat.period, NONE))
+
+
+def _grown(few: Program, repeats: tuple[Repeat, ...], growth: Growth) -> WholeProgram:
+    """The program of all layers."""
+    own, each_turn = growth
+    further = _sum(each_turn, [each.whole - each.kept for each in repeats])
+    grown = {}
     for at, nbytes, flops in zip(own.tolist(), *further.numbers.tolist(), strict=True):
         if nbytes or flops:
             op = few.ops[at]
