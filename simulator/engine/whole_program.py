@@ -128,22 +128,15 @@ def _told(few: Program, one: Program, repeat: Repeat) -> Growth | None:
     places = alone_in_all(few.outline, (one.outline,))
     sizes, least = (_Sizes.of(*each) for each in zip((few, one), places, strict=True))
     own, middle, beyond = places[0], (repeat.kept - 1) // 2, repeat.kept - 1
-    operands = _operands_by_turn(few, own, repeat)
-    freed, freed_of_one = (
-        _freed_by_turn(program, at, replace(repeat, kept=kept))
-        for program, at, kept in zip((few, one), places, (repeat.kept, 1), strict=True)
-    )
-    difference = sizes - least
-    persistent, rest = np.divmod(difference.persistent, beyond)
-    others = sizes.gone - freed.sum(axis=2), least.gone - freed_of_one.sum(axis=2)
-    numbers = np.stack([operands[:, middle], np.zeros(len(own), dtype=np.int64)])
+    operands = _operands_by_turn(few, own, repeat)[:, middle]
+    freed, difference = _freed_by_turn(few, own, repeat), sizes - least
+    persistent = _persistent_of_turn(few, repeat, middle)
+    numbers = np.stack([operands, np.zeros_like(operands)])
     if (
         (difference.numbers != beyond * numbers).any()
-        or (operands[:, middle] != operands[:, middle + 1]).any()
         or (freed[:, :, middle] != freed[:, :, middle + 1]).any()
-        or (others[0] != others[1]).any()
         or difference.born.any()
-        or rest.any()
+        or (difference.persistent != beyond * persistent).any()
     ):
         return None
     return own, [_Sizes(numbers, difference.born, freed[:, :, middle], persistent)]
@@ -176,6 +169,16 @@ def _freed_by_turn(program: Program, places: Indices, repeat: Repeat) -> Bytes:
     found = np.zeros((len(ROLES), len(places) + 1, repeat.kept + 1), dtype=np.int64)
     np.add.at(found, (role, row[op], turn), np.array(program.nbytes, dtype=np.int64)[buffer])
     return found[:, :-1, :-1]
+
+
+def _persistent_of_turn(program: Program, repeat: Repeat, turn: int) -> Bytes:
+    """Bytes by role, (roles,), of a turn's buffers that are there all the time."""
+    found = np.zeros(len(ROLES), dtype=np.int64)
+    own = _turns_of_buffers(program, repeat) == turn
+    for buffer, is_own in zip(program.buffers.values(), own.tolist(), strict=True):
+        if is_own and buffer.persistent:
+            found[ROLES.index(buffer.role)] += buffer.nbytes
+    return found
 
 
 def _turns_of_buffers(program: Program, repeat: Repeat) -> Indices:

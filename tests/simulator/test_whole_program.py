@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -58,3 +59,39 @@ def test_what_does_not_grow_evenly_with_the_layers_is_lowered_whole() -> None:
     found = whole_program(padded, gpt, plan)
     assert found.program.gpt.layers == WHOLE
     assert [op.nbytes for op in found.columns.ops] == [op.nbytes for op in padded(gpt, plan).ops]
+
+
+def of_all(gpt: GPT, plan: Plan, changed: Callable[[Program], Program]) -> None:
+    """That programs changed so, of however many layers, are grown to what they are as a whole."""
+
+    def lowered(gpt: GPT, plan: Plan) -> Program:
+        return changed(lower(gpt, plan))
+
+    found, expected = whole_program(lowered, gpt, plan), lowered(gpt, plan)
+    born, gone = expected.outline.changes(expected.nbytes)
+    assert np.array_equal(found.born[:, found.table.base], born)
+    assert np.array_equal(found.gone[:, found.table.base][:, :-1], gone[:, :-1])
+    assert np.array_equal(found.persistent, expected.outline.persistent(expected.nbytes))
+
+
+@pytest.mark.parametrize("name", ["loss", "clip.scale"])
+def test_a_buffer_of_no_layer_need_not_grow_evenly(name: str) -> None:
+    """One is there all the time, the other is made behind all layers: of 2, 4, 8, ... numbers."""
+
+    def padded(program: Program) -> Program:
+        large = replace(program.buffers[name], shape=(2 ** program.gpt.layers.bit_length(),))
+        return replace(program, buffers={**program.buffers, name: large})
+
+    of_all(replace(TINY, layers=WHOLE), plan_of("dp=4,z=2,recompute=full"), padded)
+
+
+def test_what_is_kept_of_one_layer_is_not_kept_of_each() -> None:
+    """An op without bytes, behind all layers, reads what the third of them made."""
+
+    def kept(program: Program) -> Program:
+        late = [op.purpose == NORM_REDUCE for op in program.ops].index(True)
+        extra = ("m0.l2.up.o",) if program.gpt.layers > 2 else ()
+        last = replace(program.ops[late], nbytes=0, reads=(*program.ops[late].reads, *extra))
+        return replace(program, ops=(*program.ops[:late], last, *program.ops[late + 1 :]))
+
+    of_all(replace(TINY, layers=WHOLE), plan_of("dp=4,z=2,recompute=full"), kept)
