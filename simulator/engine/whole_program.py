@@ -90,16 +90,17 @@ def _repeated(lowered: Lowered, fewer: FewerLayers, kept: Sequence[int]) -> Whol
     repeats = fewer.repeats(kept)
     few = lowered(*fewer.with_turns(kept))
     all_layers(few.outline, repeats)
-    smallest = list[Program]()
-    growth: Growth | None = None
-    for each in fewer.smallest():
-        gpt, plan = fewer.with_turns(each)
-        smallest.append(lowered(gpt, _with_samples(plan)))
-        if len(repeats) == 1 and len(smallest) == 1:
-            growth = _told(few, smallest[0], repeats[0])
-        if growth is not None:
-            break
-    return _grown(few, repeats, _compared(few, smallest, repeats) if growth is None else growth)
+
+    def small(turns: Sequence[int]) -> Program:
+        gpt, plan = fewer.with_turns(turns)
+        return lowered(gpt, _with_samples(plan))
+
+    turns, *more = fewer.smallest()
+    one = small(turns)
+    growth = _told(few, one, repeats[0]) if len(repeats) == 1 else None
+    if growth is None:
+        growth = _compared(few, [one, *map(small, more)], repeats)
+    return _grown(few, repeats, growth)
 
 
 def _with_samples(plan: Plan) -> Plan:
@@ -122,9 +123,9 @@ def _compared(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, 
 
 
 def _told(few: Program, one: Program, repeat: Repeat) -> Growth | None:
-    """The same of one run, told by the few and by one turn: an op as large as its operands grows by
-    those of each turn, what is freed behind an op by what is freed of a turn in the middle. None
-    where that is not all that differs."""
+    """The same for a single run, from the few and a program of one turn. An op whose bytes are
+    those of its operands grows by one turn's operands, and what is freed behind an op grows by what
+    is freed of a turn in the middle. None where the two programs differ by anything else."""
     places = alone_in_all(few.outline, (one.outline,))
     sizes, least = (_Sizes.of(*each) for each in zip((few, one), places, strict=True))
     own, middle, beyond = places[0], (repeat.kept - 1) // 2, repeat.kept - 1
