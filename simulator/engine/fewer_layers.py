@@ -42,8 +42,8 @@ class Run(NamedTuple):
 
 @record(slots=False)
 class FewerLayers:
-    """A model whose layers recur in `runs`; all others are in none of them. What overlaps that are
-    `crossing`, by name, move may run on from layer to layer."""
+    """A model whose layers recur in `runs`; all others are in none of them. `crossing` names
+    the plan's overlaps whose collectives may end in a later layer."""
 
     gpt: GPT
     plan: Plan
@@ -51,11 +51,13 @@ class FewerLayers:
     crossing: tuple[str, ...] = ()
 
     def lengths(self, enough: int = 0) -> Iterator[tuple[int, ...]]:
-        """How many turns to keep of each run, at first `enough` if it is known; then more, as long
-        as it is worth it."""
-        flies = bool(self.crossing) or self.plan.offload not in WITH_THE_UPDATE
+        """Numbers of turns to keep of each run, from `enough` on if that is known; each further one
+        is for programs that do not repeat with fewer."""
+        in_flight = bool(self.crossing) or self.plan.offload not in WITH_THE_UPDATE
         for turns in LENGTHS:
-            if turns >= (enough or LENGTHS[flies]) and self._is_worth((turns,) * len(self.runs)):
+            if turns >= (enough or LENGTHS[in_flight]) and self._is_worth(
+                (turns,) * len(self.runs)
+            ):
                 yield (turns,) * len(self.runs)
 
     def _is_worth(self, kept: Sequence[int]) -> bool:

@@ -38,9 +38,9 @@ class Overlap:
     lowering of messages issues itself, or the two "halves" of a backward pass, which that of chunks
     puts together. `works` are the works of slots in which it moves any op, and
     with `last` it does so in the last micro-batch alone. `purposes` are those of the collectives
-    that it gives a stream of their own; `matters` says, for sizes, whether there are any. What it
-    moves may run on `across` layers. One that is not `usual` is switched on by name alone, and not
-    searched.
+    that it gives a stream of their own; `matters` says, for sizes, whether there are any. A
+    collective that it moves may end in a later layer if it is `across`. One that is not `usual` is
+    switched on by name alone, and not searched.
     """
 
     name: str
@@ -172,7 +172,7 @@ def overlap_step(
 
 
 def mattering(overlap: Collection[str], sizes: Sizes) -> list[Overlap]:
-    """Those of some overlaps that have something to overlap for sizes."""
+    """The rows of some overlaps, by name, that have something to overlap for these sizes."""
     return [each for each in PASSES if each.name in overlap and bool(each.matters(sizes))]
 
 
