@@ -205,15 +205,12 @@ def _fits(prediction: Prediction, change: Change) -> bool:
 
 
 def none_fits(problem: SearchProblem, machine: Machine, state: Progress) -> str:
-    """By how much every plan misses the device's memory, whether plans that split sequences may
-    fit, and on how many devices some may."""
-    from simulator.search.warm_start import enough_devices, split_sequences_may_fit
+    """By how much every plan misses the device's memory, and on how many devices some may fit."""
+    from simulator.search.enough_devices import enough_devices
 
     over = state.least_bytes - problem.room_bytes(machine)
     if over <= 0:
         return ""
-    ways = ["with --split-sequences"] if split_sequences_may_fit(problem, machine) else []
-    if (devices := enough_devices(problem, machine)) is not None:
-        ways.append(f"on {devices:,} devices")
-    enough = f"; {' or '.join(ways)} one may fit" if ways else ""
+    devices = enough_devices(problem, machine)
+    enough = "" if devices is None else f"; on {devices:,} devices one may fit"
     return f", each misses the device's memory by {tables.gib(over)} or more{enough}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from simgpt import tables
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
     from topologies.machine import Machine
 
 ALIKE = 0.005  # of a step: plans on the same axes that differ by less are listed as one
+OF_FAMILIES = ("step", "80 % range", "MFU", "tokens/s/dev", "memory", "to spare")
+OF_FASTEST = ("step", "MFU", "to spare")
+OF_FRONTS = ("devices", "step", "80 % range", "MFU", "memory", "to spare", "node-h")
 TITLES = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
 
 
 @record(slots=False)
 class Found:
     """What a search for the best plans in an `objective` found, and what those along its fronts
-    and, if they were asked for, in each of the `families` did (None: no plan fits); the search was
-    to end where the best may miss the optimum by a share `enough` at most."""
+    did; the search was to end where the best may miss the optimum by a share `enough` at most.
+    `next_words` are commands to go on with the best plan."""
 
     problem: SearchProblem
     machine: Machine
@@ -38,9 +42,9 @@ class Found:
     objective: str
     enough: float
     fronts: dict[str, list[Prediction]]
-    families: Mapping[str, Prediction | None] = field(default_factory=dict)
     remarks: Sequence[str] = ()  # on what is assumed of the machine
     faster: Sequence[int] = ()  # batches near this one with plans that are faster per token
+    next_words: Sequence[str] = ()
 
     @property
     def difference(self) -> DifferenceError | None:
@@ -90,8 +94,14 @@ class Found:
             **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
             **self._faster_record(),
             "families": [
-                {"family": name, **each.as_dict()} for name, each in self.families.items() if each
+                {"family": name, "usual": name in self._usual, **each.as_dict()}
+                for name, each in state.families.items()
             ],
+            "far_from_published": bool(self._far_words()),
+            "unproved": state.unproved or None,
+            "plans_around": state.around,
+            "ranks": self._ranks,
+            "next": list(self.next_words),
         }
 
     def describe(self) -> str:
@@ -111,26 +121,71 @@ class Found:
         if assumes_balance(problem.gpt):
             head += f"\n{EVENLY}"
         parts = ["\n".join([head, *self.remarks]), self.certificate()]
+        parts += self._families_table()
         best = "lowest-energy plans" if self.objective == "energy" else "fastest plans"
-        best += "" if self.state.is_optimal else " so far"
-        rows = [_group(self.state.found, group) for group in variants(self.state.found)]
-        parts += self._table(best, rows)
+        groups = variants(self.state.found)
+        rows = [_group(self.state.found, group) for group in groups]
+        ranks = [str(self._ranks[group[0]]) for group in groups]
+        parts += self._table(best, rows, OF_FASTEST, ("rank", ranks))
         parts += anchoring(self.state.found[0]) if self.state.found else []
         parts += [self._range_words(), self._spare_words()] if self.state.found else []
         parts += mfu_words(each.as_dict() for each in self.state.found)
         parts += [tables.paragraph(self._decided())] if self.difference is not None else []
+        parts += [tables.paragraph(words)] if (words := self._far_words()) else []
         parts += self._faster_words()
         for name, front in self.fronts.items():
             plans = [(each.plan_text, each) for each in front]
-            parts += self._table(f"fastest for {TITLES[name]}", plans, of_devices=True)
-        known = [
-            (f"{name}: {each.plan_text}", each) for name, each in self.families.items() if each
-        ]
-        parts += self._table("fastest of each family", known)
-        lacking = [name for name, each in self.families.items() if each is None]
-        if lacking:
-            parts.append(tables.paragraph(f"no plan fits of: {'; '.join(lacking)}"))
+            parts += self._table(f"fastest for {TITLES[name]}", plans, OF_FRONTS)
+        parts += ["next:\n" + "\n".join(f"  {each}" for each in self.next_words)] * bool(
+            self.next_words
+        )
         return "\n\n".join(parts)
+
+    @cached_property
+    def _usual(self) -> Mapping[str, int]:
+        """The families of published runs of like size, and how many of these are of each."""
+        from simulator.search.usual import usual_families
+
+        return usual_families(self.problem)
+
+    def _families_table(self) -> list[str]:
+        """The best plan of each family, those that are usual marked."""
+        families = self.state.families
+        if not families:
+            return []
+        names = [f"{name} *" if name in self._usual else name for name in families]
+        rows = [(each.plan_text, each) for each in families.values()]
+        parts = self._table("its best plan", rows, OF_FAMILIES, ("family", names))
+        count = sum(self._usual.values())
+        if count and not {*self._usual}.isdisjoint(families):
+            runs = "published run" if count == 1 else f"{count} published runs"
+            parts.append(f"* usual: families of the nearest {runs}")
+        return parts
+
+    @cached_property
+    def _ranks(self) -> list[int]:
+        """The rank of each plan: those closer to the first of a rank than can be told share it."""
+        share = 0.0 if self.difference is None else self.difference.share
+        ranks: list[int] = []
+        first, values = 0, [each.step_s for each in self.state.found]
+        for at, value in enumerate(values):
+            if at and value >= values[first] * (1 + share):
+                first = at
+            ranks.append(first + 1)
+        return ranks
+
+    def _far_words(self) -> str:
+        """What to say of a best plan of a family of which no published run of like size is."""
+        from simulator.search.families import family_of
+
+        name = family_of(self.state.found[0].plan) if self.state.found else ""
+        if not name or not self._usual or name in self._usual:
+            return ""
+        usual = " and ".join(self._usual)
+        return (
+            f"No published run of like size is of the family {name} (usual: {usual}), so the best "
+            "plan may err by more than its range says: benchmark it beside the best usual plan"
+        )
 
     def _faster_words(self) -> list[str]:
         """A paragraph on near batches with faster plans, if there are any."""
@@ -155,10 +210,38 @@ class Found:
         return {"faster_batches": found} if found else {}
 
     def _table(
-        self, title: str, rows: Sequence[tuple[str, Prediction]], *, of_devices: bool = False
+        self,
+        title: str,
+        rows: Sequence[tuple[str, Prediction]],
+        figures: Sequence[str],
+        first: tuple[str, Sequence[str]] | None = None,
     ) -> list[str]:
-        """A table of plans, each with what it says of itself; none of no plans."""
-        return [_table(title, rows, of_devices, self.objective == "energy")] if rows else []
+        """A table of plans with these figures, behind a column that comes `first`; none of no
+        plans."""
+        if not rows:
+            return []
+        figures = [*figures, *(["energy"] if self.objective == "energy" else [])]
+        cells = [(words, *map(self._cells(each).__getitem__, figures)) for words, each in rows]
+        titles = [title, *figures]
+        if first is not None:
+            cells = [(own, *row) for own, row in zip(first[1], cells, strict=True)]
+            titles = [first[0], *titles]
+        return [tables.table(titles, cells, left=1 if first is None else 2)]
+
+    def _cells(self, each: Prediction) -> Mapping[str, str]:
+        """What a plan says of itself, by the titles of columns."""
+        spare = each.memory.room.most_bytes(self.problem.p_fits) - each.memory.peak_bytes
+        return {
+            "devices": f"{each.devices:,}",
+            "step": tables.seconds(each.step_s),
+            "80 % range": tables.between(each.range.low_s, each.range.high_s),
+            "MFU": tables.percent(each.mfu),
+            "tokens/s/dev": f"{each.tokens_per_s / each.devices:,.0f}",
+            "memory": tables.gib(each.memory.peak_bytes),
+            "to spare": tables.gib(spare),
+            "node-h": tables.hours(each.cost.node_s_per_step),
+            "energy": _energy(each),
+        }
 
     def _range_words(self) -> str:
         """Where the range of the best plan's step comes from."""
@@ -173,9 +256,8 @@ class Found:
         room = memory.room.most_bytes(self.problem.p_fits)
         least = tables.percent(self.problem.p_fits)
         words = (
-            f"memory of the best plan: {words_of(memory.p_fits)}, "
-            f"{tables.gib(room - memory.peak_bytes)} below the limit of {tables.gib(room)}, at "
-            f"which a run is {least} likely to fit"
+            f"memory of the best plan: {words_of(memory.p_fits)}; to spare is what is left of "
+            f"{tables.gib(room)}, at which a run is {least} likely to fit"
         )
         return tables.paragraph(words, indent="  ")
 
@@ -231,12 +313,16 @@ class Found:
     def _end(self) -> str:
         state = self.state
         those = "plan that can be predicted" if state.unpredicted else "plan"
+        around = f"{state.around:,} simulated around the best ones"
+        if state.unproved:
+            none = "" if state.found else ": none that fits was found"
+            return f"{around}, not proved, since no bounds are known of {state.unproved}{none}"
         if not state.found:
             if not state.is_optimal:
                 return "none found yet"
             return f"no {those} fits{none_fits(self.problem, self.machine, state)}"
         if state.is_optimal:
-            return "proved optimal within simgpt's model and search space"
+            return f"no {those} of them is faster than the best one, proved; {around}"
         if not state.bound:
             return "stopped before anything was known of the others, which may be better"
         stopped = f"stopped at a gap of {tables.percent(self.enough)}"
@@ -285,28 +371,6 @@ def _group(found: Sequence[Prediction], group: Sequence[int]) -> tuple[str, Pred
     return f"{first.plan_text} ({like})", first
 
 
-def _table(
-    title: str, rows: Sequence[tuple[str, Prediction]], of_devices: bool, of_energy: bool
-) -> str:
-    cells = [
-        (
-            words,
-            *([f"{each.devices:,}"] if of_devices else []),
-            tables.seconds(each.step_s),
-            tables.between(each.range.low_s, each.range.high_s),
-            tables.percent(each.mfu),
-            f"{each.tokens_per_s / each.devices:,.0f}",
-            tables.gib(each.memory.peak_bytes),
-            tables.hours(each.cost.node_s_per_step),
-            *([_energy(each)] if of_energy else []),
-        )
-        for words, each in rows
-    ]
-    devices, energy = ["devices"] if of_devices else [], ["energy"] if of_energy else []
-    figures = ["step", "80 % range", "MFU", "tokens/s/dev", "memory", "node-h"]
-    return tables.table([title, *devices, *figures, *energy], cells)
-
-
 def _energy(prediction: Prediction) -> str:
     energy_j = prediction.cost.energy_j_per_step
     return "unknown" if energy_j is None else value_of(energy_j, "energy")
@@ -332,3 +396,27 @@ def describe_ranking(ranked: list[Ranked], tau: float | None) -> str:
     if tau is None:
         return table
     return f"{table}\n\nrank correlation of the two (Kendall's tau): {tau:.2f}"
+
+
+def next_commands(
+    problem: SearchProblem, state: Progress, model: str, machine: str, how: Mapping[str, Any]
+) -> list[str]:
+    """Commands that write the settings of the best plan, and a job that runs it."""
+    from simgpt.sites.launches import USUAL
+
+    if not state.found:
+        return []
+    best, stack = state.found[0], problem.stack
+    framework = USUAL.get(stack.name) or USUAL.get(stack.family)
+    words = ["--plan", best.plan_text, "--batch", str(problem.batch)]
+    words += ["--stack", stack.name] if how["stack"] != "simgpt" else []
+    for option, values in (("--model-set", how["model_fields"]),):
+        words += [word for value in values for word in (option, value)]
+    found = []
+    if framework is not None:
+        found.append(["export", model, *words, "--to", framework])
+    if framework is not None or stack.name == "simgpt":
+        settings = [word for value in how["settings"] for word in ("--set", value)]
+        place = ["-m", machine, "-n", str(problem.devices)]
+        found.append(["sbatch", model, *place, *words, *settings])
+    return [shlex.join(["simgpt", *each]) for each in found]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from simgpt import options
 from simgpt.near_batches import FASTER, worth_a_search
 from simgpt.search_output import moment
-from topologies.errors import MachineError, SimgptError
+from topologies.errors import SimgptError
 from topologies.records import record
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ class Searches:
     def anchored_state(self, state: Progress) -> Progress:
         """A search's state with its plans anchored, and the bound on the others likewise."""
         found = tuple(map(self.anchored, state.found))
+        families = {name: self.anchored(each) for name, each in state.families.items()}
         anchoring = found[0].anchoring if found else None
         factor = 1.0 if anchoring is None else anchoring.factor
         bound, best = state.bound * factor, state.best * factor
-        return replace(state, found=found, bound=bound, best=best)
+        return replace(state, found=found, bound=bound, best=best, families=families)
 
     def answer(self, problem: SearchProblem, *, alone: bool = True) -> Progress | None:
         """How far a search came: to its end, or as far as somebody waited; None if nowhere. One of
@@ -186,27 +187,6 @@ class Searches:
         found.sort(key=lambda each: each.devices)
         found = list(map(self.anchored, found))
         return [each for each in found if not any(_is_beaten(each, by) for by in found)]
-
-    def families(self, problem: SearchProblem) -> dict[str, Prediction | None]:
-        """The best plan of each family, None where none fits; a search for each."""
-        from simulator.search.problem import FAMILIES
-        from workload.errors import PlanCannotRunError
-
-        found: dict[str, Prediction | None] = {}
-        once = replace(self, top=1)
-        for name in FAMILIES:
-            try:
-                last = once.answer(replace(problem, family=name), alone=False)
-            except PlanCannotRunError:
-                continue
-            except MachineError as error:
-                options.note(f"the family {name} is left out: {error}")
-                continue
-            if last is None or not self._is_certain(last):
-                options.note(f"stopped early: the family {name} is left out")
-            else:
-                found[name] = last.found[0] if last.found else None
-        return found
 
     def faster_batches(self, problem: SearchProblem, state: Progress) -> list[int]:
         """At most two near batches with a plan that is faster per sequence than the best one by

@@ -101,9 +101,6 @@ class SearchOptions(TypedDict, total=False):
     objective: Literal["time", "node-hours", "energy"]
     also_devices: Sequence[int] | str
     memory_front: bool
-    families: bool
-    split_sequences: bool
-    also: Text | Sequence[str]
     stack: str
     exhaustive: bool
     rank_by: Literal["time", "axonn"]

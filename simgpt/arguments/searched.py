@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from simgpt.options import plan_table
@@ -20,7 +19,6 @@ ANY = {
     "context_kind": CHOICES["context_kind"],
     "dispatcher": CHOICES["dispatcher"],
 }
-EXAMPLE = "recompute=layernorm+moe_act"
 
 
 def searched_of(text: str, stack: Stack | None = None) -> tuple[dict[str, Any], Several]:
@@ -45,25 +43,6 @@ def searched_of(text: str, stack: Stack | None = None) -> tuple[dict[str, Any], 
     if "precision" in several and "recipe" in fixed:
         raise PlanError("precision and recipe both name a recipe: give one of them")
     return {key: value for key, value in fixed.items() if (key, value) != ("dp", REST)}, several
-
-
-def also_of(given: Sequence[str]) -> Several:
-    """What a search tries beside its usual choices: words joined by +, by the field of the plan.
-
-    >>> also_of(["recompute=layernorm+mlp"])
-    {'recompute': ('layernorm', 'mlp')}
-    """
-    also: Several = {}
-    for text in given:
-        key, _, words = text.partition("=")
-        if not words or key in also:
-            raise PlanError(
-                f"--also {text} must be a field with words joined by +, each field once: {EXAMPLE}"
-            )
-        also[key] = tuple(words.split("+"))
-        if len({*also[key]}) < len(also[key]):
-            raise PlanError(f"--also {text} names one twice")
-    return also
 
 
 def _checked(key: str, given: tuple[str, ...]) -> tuple[str, ...]:

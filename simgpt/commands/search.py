@@ -18,10 +18,10 @@ from simgpt.arguments.machine import (
     settings_options,
 )
 from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
-from simgpt.arguments.searched import also_of, searched_of
+from simgpt.arguments.searched import searched_of
 from simgpt.interrupts import Patience
 from simgpt.invocation import asked
-from simgpt.search_output import Found, describe_ranking
+from simgpt.search_output import Found, describe_ranking, next_commands
 from simgpt.search_runner import Searches
 from topologies.exit_status import ExitStatus
 
@@ -114,21 +114,7 @@ def _sure() -> float:
     metavar="N,N,…",
     help="Search these numbers of devices too: time against node-hours.",
 )
-@click.option(
-    "--split-sequences", is_flag=True, help="Also plans that split each sequence over context."
-)
-@click.option(
-    "--also",
-    multiple=True,
-    metavar="KEY=WORDS",
-    help="Also plans with any of these: recompute=layernorm+moe_act (parts of layers), "
-    "overlap=a2a+wgrad, context_heads=2+4, etp=2+4, fp8_dispatch=true, "
-    "schedule=zb-v+dualpipe-v (docs/search.md).",
-)
 @click.option("--memory-front", is_flag=True, help="Also the fastest plans that need less memory.")
-@click.option(
-    "--families", is_flag=True, help="Also the best plan of each family: a search for each."
-)
 @click.option("--exhaustive", is_flag=True, help="Simulate every plan, which proves the answer.")
 @click.option(
     "--rank-by",
@@ -172,12 +158,13 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     simgpt search gpt-80b -m frontier -n 8192 --batch 8192
     simgpt search gpt-40b -m perlmutter -n 4096 --batch-tokens 16777216 --plan pp=1 --top 10
 
-    The space has every legal x, y, z, data, pipe, micro_batch, zero, recompute (none, selective,
-    full), sp, schedule, vpp, overlap and rank order; --plan fixes some (as in
-    order=tp-dp-pp), and sets other fields. Each plan is bounded from below, and simulated
-    unless something faster is known, so the answer is the optimum and says so. Stopped early
-    (Ctrl-C, SIGTERM, --time-limit, --gap) it says how far off the best plan so far may be. Where no
-    plan fits, that is the answer, with status 3; where none was found in time, the status is 5.
+    The answer begins with the best plan of each family. The core space has every legal tp, y, z,
+    cp (from 8,192 tokens a sequence), dp, pp, mbs, zero, recompute (none, selective, full), sp,
+    ep, vpp, straight schedule, overlap and rank order that the stack runs: no plan of it is faster,
+    which is proved. Around the best plans all else that predict knows is tried. --plan fixes fields
+    (as in order=tp-dp-pp). Stopped early (Ctrl-C, SIGTERM, --time-limit, --gap) it says how far off
+    the best plan so far may be. Where no plan fits, that is the answer, with status 3; where none
+    was found in time, the status is 5.
     """
     from simulator.search import SearchProblem
     from simulator.stacks import load_stack
@@ -187,8 +174,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     gpt = routed_model(model_of(model, how["model_fields"]), how["routing"])
     stack = load_stack(how["stack"])
     fixed, several = searched_of(how["plan"], stack)
-    about = {"splits_sequences": how["split_sequences"], "several": several}
-    about |= {"stack": stack, "also": also_of(how["also"]), "p_fits": how["p_fits"]}
+    about = {"several": several, "stack": stack, "p_fits": how["p_fits"]}
     problem = SearchProblem(gpt, how["devices"], _batch(gpt, how), fixed, **about)
     built = with_room(given := options.machine_of(machine, how["settings"]), how["devices"])
     if how["rank_by"] == "axonn":
@@ -199,13 +185,14 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     if how["exhaustive"] and how["workers"] is not None:
         raise click.UsageError("--exhaustive cannot be combined with --workers")
     with Patience(how["limit_s"] or math.inf) as patience:
-        problem, state, fronts, families, faster = _answered(problem, given, patience, how)
+        problem, state, fronts, faster = _answered(problem, given, patience, how)
     remarks = [*assumed_of_parts(machine, built), *in_segments(built, how["devices"])]
+    next_words = next_commands(problem, state, model, machine, how)
     found = Found(
-        problem, built, state, how["objective"], how["gap"], fronts, families, remarks, faster
+        problem, built, state, how["objective"], how["gap"], fronts, remarks, faster, next_words
     )
     racks = segments_record(built, how["devices"])
-    record = found.as_record() | asked(model, machine, how, stack, **racks)
+    record = found.as_record() | asked(model, machine, how, problem.stack, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
     if state.found:
         return
@@ -226,11 +213,9 @@ def _nothing_found(patience: Patience, limit_s: float | None) -> NoReturn:
 
 def _answered(
     problem: SearchProblem, machine: Machine, patience: Patience, how: dict[str, Any]
-) -> tuple[
-    SearchProblem, Progress, dict[str, list[Prediction]], dict[str, Prediction | None], list[int]
-]:
-    """The problem with the room for its plans, how far the search came, and those along its fronts
-    and in the families of plans, all of them anchored; and near batches with faster plans."""
+) -> tuple[SearchProblem, Progress, dict[str, list[Prediction]], list[int]]:
+    """The problem with the room for its plans, how far the search came, and the plans along its
+    fronts, all of them anchored; and near batches with faster plans."""
     from simulator.uncertainty.anchors import QuestionAnchors
 
     same = ("objective", "top", "workers", "exhaustive", "gap")
@@ -244,11 +229,9 @@ def _answered(
     others = how["also_devices"]
     memory = searches.memory_front(problem, state) if how["memory_front"] else []
     devices = searches.devices_front(problem, state, others) if others else []
-    families = searches.families(problem) if how["families"] else {}
     faster = searches.faster_batches(problem, state)
-    known = {name: each and searches.anchored(each) for name, each in families.items()}
     fronts = {"memory_front": list(map(searches.anchored, memory)), "devices_front": devices}
-    return searches.anchored_problem(problem), best, fronts, known, faster
+    return searches.anchored_problem(problem), best, fronts, faster
 
 
 def _batch(gpt: GPT, how: dict[str, Any]) -> int:
@@ -261,14 +244,12 @@ def _batch(gpt: GPT, how: dict[str, Any]) -> int:
 def _alone(how: dict[str, Any]) -> None:
     """Refuse what AxoNN's ranking does not heed."""
     others = [
-        *("exhaustive", "memory_front", "families", "also_devices", "split_sequences", "also"),
-        *("limit_s", "workers", "gap", "anchors"),
+        *("exhaustive", "memory_front", "also_devices", "limit_s", "workers", "gap", "anchors"),
     ]
     if any(how[key] for key in others) or how["objective"] != "time" or how["stack"] != "simgpt":
         raise click.UsageError(
-            "--rank-by axonn cannot be combined with --exhaustive, --memory-front, --families, "
-            "--also-devices, --split-sequences, --also, --time-limit, --workers, --gap, --anchor, "
-            "--objective and --stack"
+            "--rank-by axonn cannot be combined with --exhaustive, --memory-front, --also-devices, "
+            "--time-limit, --workers, --gap, --anchor, --objective and --stack"
         )
 
 

@@ -1,25 +1,33 @@
-"""The search for the best plan: branch and bound over the whole space."""
+"""The search for the best plan: proved over the core space, good over all that is predicted.
+
+In this order: usual plans are simulated, one or more of each family of plans, so that there is an
+answer within seconds. Lower bounds of all plans of the core space are found
+(`branch_and_bound.py`). From the best known plans of each family one walks to better neighbours
+(`around.py`). Branch and bound then proves that no plan of the core space is better than the best
+one, or finds it; and from the best one of all one walks once more. Where no bounds are known
+(`problem.unproved`), walks are all there is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from simulator.costs.analytic import compute_costs
 from simulator.limits import check_measured
 from simulator.predict import Prediction, predict
-from simulator.ranks.fabric import MachineFabric
-from simulator.search.asked.falling_times import without_falls
+from simulator.search.around import Judge, Standing, Walk
 from simulator.search.branch_and_bound import BranchAndBound
+from simulator.search.core import core_spaces, is_in_core, tree_of
+from simulator.search.families import family_of, name_of
 from simulator.search.objective import Objective
-from simulator.search.problem import SearchProblem
+from simulator.search.problem import SearchProblem, unproved
 from simulator.search.process_pool import ProcessPool, SearchError
-from simulator.search.progress import Progress
-from simulator.search.root_nodes import Machinery
-from simulator.search.space import spaces_of
-from simulator.search.workers import WorkerSetup
+from simulator.search.progress import Progress, Tally
+from simulator.search.root_nodes import NEVER
+from simulator.search.space import Space
+from simulator.search.usual import usual_plans, why_none
 from simulator.stacks.searched import fastest_kernels
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import MachineError
@@ -29,8 +37,16 @@ from topologies.session import gc_paused, steps_in_session
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
+from workload.recomputation.parts import NONE
 
 __all__ = ["Progress", "SearchError", "SearchProblem", "best_plan", "checked", "search"]
+
+FIRST = 4  # simulations of a family's walk
+LAST = 100  # of the walk from the best plan
+AT_ONCE = 8  # of these, however many processes there are
+GOOD = 1.06  # times the best value: from families up to there a walk goes further
+BEST = 3  # families from which it does
+STARTS = 4  # families from whose best plans one walks where nothing is proved
 
 
 @steps_in_session
@@ -44,30 +60,198 @@ def search(
     capacity_bytes: int | None = None,
     objective: str = "time",
 ) -> Iterator[Progress]:
-    """Search for the `top` best plans that fit into a device, with the problem's probability, state
-    by state; the last state is the answer, optimal unless nobody waited for it. `objective` is what
-    they are best in.
+    """Search for the best plan that fits into a device, with the problem's probability, state by
+    state; the last state is the answer, with the `top` best plans of all that were simulated.
+    `objective` is what they are best in.
 
     With several `workers` as many processes bound and simulate. `capacity_bytes` stands for the
     largest peak that fits if given. A PlanCannotRunError says why there is no legal plan.
     """
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
     check_measured(machine, kernels)
-    problem = problem.on(machine)
-    growing = without_falls(machine)
-    fabric = MachineFabric(growing, problem.devices, placement)
-    costs = compute_costs(growing, fabric.ranks_per_node, problem.devices, kernels)
-    # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
-    spaces = spaces_of(replace(problem, habits=replace(kernels.habits, own_rows=False)))
-    room = problem.room_bytes(machine) if capacity_bytes is None else capacity_bytes
-    machinery = Machinery(costs, fabric, room)
-    goal = Objective(objective, machine, problem.devices)
-    simulate = partial(_simulated, problem, machine, placement)
-    setup = WorkerSetup([space.problem for space in spaces], machinery, goal, simulate)
+    judge = judge_of(problem.on(machine), machine, placement, capacity_bytes, objective)
     with ProcessPool(workers) as pool, gc_paused():
-        nodes = BranchAndBound(spaces, setup, pool if workers > 1 else None, top)
-        del spaces  # which need a lot of memory, and soon only the workers
-        yield from nodes.run()
+        yield from Search(judge, machine, placement, pool if workers > 1 else None, top).run()
+
+
+class Search:
+    """A search under way: what was simulated, and how far the proof is."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        machine: Machine,
+        placement: Placement | None,
+        pool: ProcessPool | None,
+        top: int,
+    ) -> None:
+        self._judge, self._machine, self._placement = judge, machine, placement
+        self._pool, self._top = pool, top
+        self._unproved = unproved(judge.problem, machine)
+        self._found: dict[Plan, Prediction] = {}
+        self._best_of: dict[str, Prediction] = {}  # families
+        self._around, self._tally = 0, Tally()
+        self._tree: BranchAndBound | None = None
+        self._is_over = False
+
+    def run(self) -> Iterator[Progress]:
+        """Search step by step; the last state is the answer."""
+        problem = self._judge.problem
+        spaces = [] if self._unproved else core_spaces(problem, self._machine)
+        usual = usual_plans(problem, self._machine)
+        if self._unproved and not usual:
+            raise why_none(problem)
+        yield self._state()
+        yield from self._walked([(plans[:1], name, FIRST) for name, plans in usual.items()])
+        if self._unproved:
+            yield from self._walked_from_the_best()
+        else:
+            yield from self._proved(spaces)
+        self._is_over = True
+        yield self._state()
+
+    def _proved(self, spaces: list[Space]) -> Iterator[Progress]:
+        """Bound the core space, walk from the best plans of each family, and prove."""
+        place = self._machine, self._placement
+        self._tree = tree = tree_of(self._judge, spaces, *place, self._pool)
+        for _ in tree.bound(self._best):
+            yield self._state()
+        starts = self._starts(tree)
+        yield from self._walked([(plans, name, FIRST) for name, plans in starts.items()])
+        walked = self._best
+        # What recomputes has neighbours that do less of it, of which no bounds are known.
+        if walked is not None and walked.plan.recompute != NONE:
+            self._walk_on(walked)
+            walked = self._best
+            yield self._state()
+        for _ in tree.refine(self._best):
+            yield self._state()
+        if tree.best is not None:
+            self._take(tree.best)
+        yield self._state()
+        if self._best is not None and (self._best != walked or walked.plan.recompute == NONE):
+            self._walk_on(self._best, skip=partial(is_in_core, self._judge.problem))
+
+    def _walked_from_the_best(self) -> Iterator[Progress]:
+        """Walk on from the best plans, as nothing else is known."""
+        starts = sorted(self._best_of.values(), key=self._judge.standing)[:STARTS]
+        yield from self._walked([([each], "", LAST) for each in starts])
+
+    def _starts(self, tree: BranchAndBound) -> dict[str, list[Plan | Prediction]]:
+        """The plans of each family from which one walks: those with the lowest bounds, and the best
+        one that was simulated."""
+        found: dict[str, list[Plan | Prediction]] = {}
+        for code, candidates in sorted(tree.candidates.items()):
+            found[name_of(code)] = [plan for _, plan in candidates]
+        for name, best in self._best_of.items():
+            found.setdefault(name, []).append(best)
+        return found
+
+    def _walk_on(self, start: Prediction, *, most: int = LAST, **how: Any) -> None:
+        """Walk from a plan, with all processes at its neighbours."""
+        pool, simulate = self._pool, self._judge.simulate
+        every = partial(map, simulate) if pool is None else partial(pool.map, simulate)
+        walk = Walk(self._judge, start, most=most, every=every, at_once=AT_ONCE, **how)
+        walk.run()
+        self._around += walk.simulated
+        for prediction in walk.best_ones:
+            self._take(prediction)
+
+    def _walked(
+        self, tasks: Iterable[tuple[Sequence[Plan | Prediction], str, int]]
+    ) -> Iterator[Progress]:
+        """Walks from the best of some plans each, within a family or without, of so many
+        simulations at most."""
+        walk = partial(walked, self._judge)
+        each = [(tuple(plans), name, most) for plans, name, most in tasks]
+        for found, count in self._pool.map(walk, each) if self._pool else map(walk, each):
+            self._around += count
+            for prediction in found:
+                self._take(prediction)
+            yield self._state()
+
+    def _take(self, prediction: Prediction) -> None:
+        name, judge = family_of(prediction.plan), self._judge
+        other = self._best_of.get(name)
+        if other is None or self._standing(prediction) < self._standing(other):
+            self._best_of[name] = prediction
+        if judge.standing(prediction)[0]:
+            self._tally.needs(prediction.memory.peak_bytes)
+        else:
+            self._found.setdefault(prediction.plan, prediction)
+
+    def _standing(self, prediction: Prediction) -> tuple[Standing, tuple[int, int, str]]:
+        return self._judge.standing(prediction), self._judge.place(prediction)
+
+    @property
+    def _best(self) -> Prediction | None:
+        return min(self._found.values(), key=self._judge.place, default=None)
+
+    def _state(self) -> Progress:
+        """How far the search is."""
+        tree, judge = self._tree, self._judge
+        tally = self._tally + (Tally() if tree is None else tree.tally)
+        if tree is not None and tree.best is not None:
+            self._take(tree.best)
+        found = sorted(self._found.values(), key=judge.place)[: self._top]
+        best = judge.objective.of(found[0]) if found else NEVER
+        lowest = tree.lowest if tree is not None and tree.bounded == 1 else 0
+        show = judge.objective.shown
+        families = {
+            name: each for name, each in self._best_of.items() if not judge.standing(each)[0]
+        }
+        return Progress(
+            0 if tree is None else tree.plans,
+            tally.fitting,
+            self._around + (0 if tree is None else tree.simulated),
+            show(min(lowest, best)),
+            show(best) if found else math.inf,
+            tuple(found),
+            self._is_over and tree is not None,
+            tally.unpredicted,
+            tally.reason,
+            1.0 if tree is None else tree.bounded,
+            0 if tally.least_bytes == NEVER else tally.least_bytes,
+            self._around,
+            self._unproved,
+            dict(sorted(families.items(), key=lambda item: judge.place(item[1]))),
+        )
+
+
+def walked(
+    judge: Judge, task: tuple[Sequence[Plan | Prediction], str, int]
+) -> tuple[list[Prediction], int]:
+    """The best plans on a walk, and how many were simulated: from the first of some plans that
+    fits, or else from that which needs least memory."""
+    plans, family, most = task
+    begun: list[Prediction] = []
+    count = 0
+    for plan in plans:
+        result = plan if isinstance(plan, Prediction) else judge.simulate(plan)
+        count += result is not plan
+        if isinstance(result, Prediction):
+            begun.append(result)
+            if not judge.standing(result)[0] and not isinstance(plan, Prediction):
+                break
+    begun += [each for each in plans if isinstance(each, Prediction) and each not in begun]
+    if not begun:
+        return [], count
+    walk = Walk(judge, min(begun, key=judge.standing), family=family, most=most)
+    walk.run()
+    return [*begun, *walk.best_ones], count + walk.simulated
+
+
+def judge_of(
+    problem: SearchProblem,
+    machine: Machine,
+    placement: Placement | None = None,
+    capacity_bytes: int | None = None,
+    objective: str = "time",
+) -> Judge:
+    """How the plans of a problem are judged on a machine (see `search`)."""
+    room = problem.room_bytes(machine) if capacity_bytes is None else capacity_bytes
+    goal = Objective(objective, machine, problem.devices)
+    return Judge(problem, partial(_simulated, problem, machine, placement), goal, room)
 
 
 def best_plan(

@@ -1,39 +1,34 @@
-"""Branch and bound over all legal plans.
+"""Branch and bound over the core space: all plans of which lower bounds are known.
 
 Objective: the least step time, or the least energy. A node of the tree is a set of plans with a
-lower bound of the objective over all of them; a leaf is one plan, which is simulated. The open node
-with the lowest bound is refined first (`frontier.py`), and the search ends when no open node has a
-bound below the last of the plans found.
+lower bound of the objective over all of them; a leaf is one plan, which is simulated. All shapes
+are bounded first; then the open node with the lowest bound is refined (`frontier.py`), until none
+has a bound below the best plan found.
 
 Invariant: the bound of a node is never above the simulated value of any plan in it, and refining a
-node does not lose a plan. So when the search ends, no plan that was not simulated is better than
-those found; stopped earlier, the lowest bound of the open nodes says by how much they may be
-missed. Ties are kept open (a plan must be worse to be discarded), so the answer does not depend on
-the order in which plans are simulated.
+node does not lose a plan. So when it ends, no plan that was not simulated is better than the best
+one; stopped earlier, the lowest bound of the open nodes says by how much it may be missed. Ties are
+kept open (a plan must be worse to be discarded), so the answer does not depend on the order in
+which plans are simulated.
 
 Cost: bounds of millions of plans as arrays, and a simulation for each leaf that is reached.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import Protocol
 
 from simulator.predict import Prediction
-from simulator.search.frontier import Candidate
-from simulator.search.problem import SearchProblem
+from simulator.search.around import Judge
+from simulator.search.frontier import Candidate, Candidates
 from simulator.search.process_pool import ProcessPool
-from simulator.search.progress import Progress, Tally
+from simulator.search.progress import Tally
 from simulator.search.root_nodes import NEVER, WORTH
 from simulator.search.space import Space
-from simulator.search.warm_start import FEW, likely, shape_of
 from simulator.search.workers import Frontiers, Outcome, Workers, WorkerSetup
 from topologies.errors import MachineError
 from workload.plan import Plan
-
-Place = tuple[int, int, str]
 
 
 class OpenNodes(Protocol):
@@ -47,6 +42,15 @@ class OpenNodes(Protocol):
     @property
     def lowest(self) -> int:
         """A lower bound of all plans that were not simulated."""
+        ...
+
+    @property
+    def candidates(self) -> Candidates:
+        """The plans with the lowest bounds of each family of plans."""
+        ...
+
+    def bound(self, threshold: int) -> bool:
+        """Bound further shapes, of plans that may undercut a threshold; False when all are."""
         ...
 
     def exceed(self, plan: Plan, peak_bytes: int) -> None:
@@ -65,7 +69,7 @@ class SingleProcess:
         self, spaces: Sequence[Space], setup: WorkerSetup, pool: ProcessPool | None
     ) -> None:
         self._frontier = Frontiers(spaces, setup)
-        self._simulate, self._pool = setup.simulate, pool
+        self._simulate, self._pool = setup.judge.simulate, pool
 
     @property
     def tally(self) -> Tally:
@@ -76,6 +80,19 @@ class SingleProcess:
     def lowest(self) -> int:
         """See `OpenNodes`."""
         return self._frontier.lowest
+
+    @property
+    def candidates(self) -> Candidates:
+        """See `OpenNodes`."""
+        return self._frontier.candidates
+
+    def bound(self, threshold: int) -> bool:
+        """See `OpenNodes`."""
+        if self._frontier.lowest:
+            return False
+        self._frontier.set_threshold(threshold)
+        self._frontier.advance()
+        return True
 
     def exceed(self, plan: Plan, peak_bytes: int) -> None:
         """See `OpenNodes`."""
@@ -92,102 +109,73 @@ class SingleProcess:
 
 
 class BranchAndBound:
-    """The search of spaces, the parts of a problem, for the `top` best plans that fit."""
+    """The search of spaces, the parts of a core space, for the best plan that fits."""
 
     def __init__(
-        self,
-        spaces: Sequence[Space],
-        setup: WorkerSetup,
-        pool: ProcessPool | None = None,
-        top: int = 1,
+        self, spaces: Sequence[Space], setup: WorkerSetup, pool: ProcessPool | None = None
     ) -> None:
-        self._spaces, self._setup, self._pool, self._top = spaces, setup, pool, top
-        self._shapes, self._plans = sum(map(len, spaces)), sum(space.plans for space in spaces)
-        self._found: list[tuple[Place, Prediction]] = []
-        self._warm_plans: set[Plan] = set()
-        self._tally, self._simulated = Tally(), 0
-
-    def run(self) -> Iterator[Progress]:
-        """Search step by step; the last state is the answer."""
-        nodes: OpenNodes
-        problems = [space.problem for space in self._spaces]
-        small = [space for space in map(likely, self._spaces) if space is not None]
-        if self._pool is None or self._shapes < WORTH:
-            nodes = SingleProcess(self._spaces, self._setup, self._pool)
-            yield self._state(nodes)
+        self._judge: Judge = setup.judge
+        self._shapes, self.plans = sum(map(len, spaces)), sum(space.plans for space in spaces)
+        self.best: Prediction | None = None
+        self._tally, self.simulated = Tally(), 0
+        self._nodes: OpenNodes
+        if pool is None or self._shapes < WORTH:
+            self._nodes = SingleProcess(spaces, setup, pool)
         else:
-            self._spaces = []  # large, and from now on the workers have them
-            nodes = workers = Workers(self._pool)
-            yield self._state(nodes)
-            workers.settle(self._setup)
-        self._warm_start(small, problems)
-        yield self._state(nodes)
-        while nodes.lowest < self._threshold:
-            for candidate, result in nodes.step(self._threshold):
-                self._record(candidate, result, nodes)
-            yield self._state(nodes)
+            self._nodes = workers = Workers(pool)
+            workers.settle(setup)
 
-    def _warm_start(self, small: Sequence[Space], problems: Sequence[SearchProblem]) -> None:
-        """Find good plans before the space is bounded, which may take long: a first incumbent, and
-        as many in other orders of its shape as are asked for."""
-        for plan in self._first(small, 1):
-            if 1 < self._top <= FEW:
-                orders = (shape_of(plan, problem) for problem in problems)
-                self._first([space for space in orders if space is not None], self._top)
+    def bound(self, best: Prediction | None = None) -> Iterator[None]:
+        """Bound all shapes, step by step, given the best known plan."""
+        self.best = best
+        while self._nodes.bound(self._threshold):
+            yield
 
-    def _first(self, spaces: Sequence[Space], count: int) -> list[Plan]:
-        """The first plans that a search of some small spaces finds, and keep them."""
-        if not spaces:
-            return []
-        for state in BranchAndBound(spaces, self._setup, top=count).run():
-            if len(state.found) == count:
-                break
-        self._simulated += state.simulated
-        for prediction in state.found:
-            if prediction.plan not in self._warm_plans:
-                self._warm_plans.add(prediction.plan)
-                self._insert(prediction)
-        return [prediction.plan for prediction in state.found]
+    @property
+    def candidates(self) -> Candidates:
+        """The plans with the lowest bounds of each family of plans, once all shapes are bounded."""
+        return self._nodes.candidates
+
+    def refine(self, best: Prediction | None) -> Iterator[None]:
+        """Search for plans better than the best known one, step by step."""
+        self.best = best
+        while self.lowest < self._threshold:
+            for candidate, result in self._nodes.step(self._threshold):
+                self._record(candidate, result)
+            yield
+
+    @property
+    def lowest(self) -> int:
+        """A lower bound of all plans that were not simulated; 0 until all shapes are bounded."""
+        return self._nodes.lowest
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no plan of the space is better than the best one."""
+        return self.bounded == 1 and self.lowest >= self._threshold
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of all that was bounded and refused."""
+        return self._tally + self._nodes.tally
+
+    @property
+    def bounded(self) -> float:
+        """The share of shapes that were bounded."""
+        return self._nodes.tally.shapes / self._shapes
 
     @property
     def _threshold(self) -> int:
-        """What a plan must undercut to be among the best, ties with the last of these included."""
-        return self._found[self._top - 1][0][0] + 1 if len(self._found) >= self._top else NEVER
+        """What a plan must undercut to be the best, ties included."""
+        return NEVER if self.best is None else self._judge.objective.of(self.best) + 1
 
-    def _record(
-        self, candidate: Candidate, result: Prediction | MachineError, nodes: OpenNodes
-    ) -> None:
+    def _record(self, candidate: Candidate, result: Prediction | MachineError) -> None:
         _, plan = candidate
         if isinstance(result, MachineError):
             self._tally.refuse(1, str(result))
             return
-        self._simulated += 1
-        if result.memory.peak_bytes > self._setup.machinery.capacity_bytes:
-            nodes.exceed(plan, result.memory.peak_bytes)
-        elif plan not in self._warm_plans:
-            self._insert(result)
-
-    def _insert(self, prediction: Prediction) -> None:
-        place = self._setup.objective.place(prediction)
-        insort(self._found, (place, prediction), key=itemgetter(0))
-
-    def _state(self, nodes: OpenNodes) -> Progress:
-        """How far the search is."""
-        tally = self._tally + nodes.tally
-        found = self._found[: self._top]
-        best = found[0][0][0] if found else NEVER
-        is_whole = tally.shapes == self._shapes
-        show = self._setup.objective.shown
-        return Progress(
-            self._plans,
-            tally.fitting,
-            self._simulated,
-            show(min(nodes.lowest, best) if is_whole else 0),
-            show(best),
-            tuple(prediction for _, prediction in found),
-            is_whole and nodes.lowest >= self._threshold,
-            tally.unpredicted,
-            tally.reason,
-            tally.shapes / self._shapes,
-            0 if tally.least_bytes == NEVER else tally.least_bytes,
-        )
+        self.simulated += 1
+        if result.memory.peak_bytes > self._judge.room_bytes:
+            self._nodes.exceed(plan, result.memory.peak_bytes)
+        elif self.best is None or self._judge.place(result) < self._judge.place(self.best):
+            self.best = result

@@ -1,7 +1,6 @@
 """The open nodes of a share of the space, refined in the order of their lower bounds.
 
-Levels of the tree, each with a closer bound than the one before; with an incumbent, relaxed shapes
-rule out many rows of a large space before (`relaxed/`):
+Levels of the tree, each with a closer bound than the one before:
 
 1. Family: all shapes with the same program. Bound: the busiest stream of each slot, collectives on
    the fastest ring of any rank order. With an incumbent, of entries that are low those in rank
@@ -15,6 +14,8 @@ rule out many rows of a large space before (`relaxed/`):
 from __future__ import annotations
 
 import heapq
+from bisect import insort
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, count
@@ -22,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.asked.turns import by_streams, least_ticks
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, of_rows, sized
 from simulator.search.bounds.isolated import IsolatedBlocks
 from simulator.search.bounds.isolated_times import Slots
@@ -30,12 +30,17 @@ from simulator.search.bounds.op_bounds import OpBounds
 from simulator.search.bounds.part_times import PartTimes, part_times
 from simulator.search.bounds.peak_memory import pipeline_bytes
 from simulator.search.bounds.slot_programs import LoweredSlots, SlotProgram
-from simulator.search.bounds.stream_bound import SCHEDULES, BusiestStream, Entries, ticks_by_stage
+from simulator.search.bounds.stream_bound import (
+    SCHEDULES,
+    BusiestStream,
+    Entries,
+    step_ticks,
+    ticks_by_stage,
+)
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.objective import Objective
 from simulator.search.orders import overlaps
 from simulator.search.progress import Tally
-from simulator.search.relaxed.unbounded import UnboundedRows
 from simulator.search.root_nodes import (
     NEVER,
     Bounded,
@@ -43,10 +48,11 @@ from simulator.search.root_nodes import (
     Machinery,
     alone_may_fit,
     bounded,
+    parts_of,
     that_may_fit,
     times_for,
 )
-from simulator.search.space import Space
+from simulator.search.space import Order, Space
 from simulator.search.tree_nodes import (
     PipelineNode,
     PlacedFamily,
@@ -64,9 +70,20 @@ from workload.sizes.arrays import Flags, Indices, Values
 
 Item = Family | PlacedFamily | PlanGroup | Queue | PipelineNode | Plan
 Candidate = tuple[int, Plan]  # with its bound
+Candidates = dict[int, list[Candidate]]  # by family of plans, those with the lowest bounds first
 NEAR = 1.25  # times the best bound of a family: entries opened together, in every rank order
+FEW = 0.2  # of a family's entries: so many low ones are bounded in every rank order at once
+TRIED = 3  # plans of a family of plans
 DIVES = 3  # families that are opened depth-first
 SOONEST = (Plan, Queue, PlanGroup)  # the order of a depth-first search
+
+
+def keep(candidates: Candidates, code: int, bound: int, plan: Plan) -> None:
+    """Keep a plan, if it is among the TRIED of its family with the lowest bounds."""
+    own = candidates.setdefault(code, [])
+    if len(own) < TRIED or (bound, str(plan)) < (own[-1][0], str(own[-1][1])):
+        insort(own, (bound, plan), key=lambda each: (each[0], str(each[1])))
+        del own[TRIED:]
 
 
 class Frontier:
@@ -77,17 +94,15 @@ class Frontier:
     until the first incumbent, which prunes the rest.
     """
 
-    def __init__(
-        self, space: Space, machinery: Machinery, objective: Objective, *, relaxes: bool
-    ) -> None:
+    def __init__(self, space: Space, machinery: Machinery, objective: Objective) -> None:
         self.threshold = NEVER
         self.tally = Tally()
         self._space, self._objective = space, objective
         self._capacity = machinery.capacity_bytes
         self._op_bounds = OpBounds(space, machinery.costs, machinery.fabric)
         self._times = RefusalTimes(machinery.costs, machinery.fabric)
-        self._in_turns = by_streams(space.problem)  # slots have no times of their own
-        self._unbounded = UnboundedRows(space, machinery, objective, relaxes=relaxes)
+        self._unbounded = deque(parts_of(space, np.arange(len(space), dtype=np.int64)))
+        self.candidates: Candidates = {}
         self._heap: list[tuple[int, int, Item]] = []
         self._soon: list[tuple[int, int, int, Item]] = []
         self._counter = count()
@@ -107,11 +122,9 @@ class Frontier:
     def advance(self, most: int = 1) -> list[Candidate]:
         """Refine one node, or return up to `most` next plans to simulate that may fit."""
         if self._unbounded:
-            rows, ruled_out = self._unbounded.pop(self.threshold)
-            self.tally.rule_out(len(ruled_out), int(self._space.orders[ruled_out].sum()))
+            rows = self._unbounded.popleft()
             how = self._op_bounds, self._times, self._capacity, rows
-            if len(rows):
-                self._take(bounded(*how, by_order=self.threshold == NEVER))
+            self._take(bounded(*how, by_order=self.threshold == NEVER))
             return []
         found: list[Candidate] = []
         while self.lowest < NEVER and len(found) < most:
@@ -156,22 +169,49 @@ class Frontier:
                 self.tally.refuse(int(self._space.orders[family.rows].sum()), family.reason)
                 continue
             bounds = self._least(family.part_times, family.entries)
+            self._note_candidates(family, bounds)
             if self.threshold == NEVER:
                 self._push(int(bounds.min()), replace(family, some=None, whole=None))
-            else:
-                self._place(family, bounds < self.threshold)
+            elif (low := bounds < self.threshold).any():
+                self._take_low(family, bounds, low)
 
-    def _place(self, family: Family, low: Flags) -> None:
-        """Push those of some entries of a family that are low in a rank order."""
-        if family.some is not None and low.any():
-            low_ones, least_bytes = that_may_fit(self._space, family, low, self._capacity)
-            self.tally.needs(least_bytes)
-            some, entries = in_every_order(self._space, family.some, low_ones)
-            if len(entries.lane):
-                few, own, which = alike(some, entries, self._op_bounds.rings)
-                bounds = self._least(part_times(self._op_bounds, few), own)[which]
-                if len((found := placed_family(some, entries, bounds, self.threshold)).bounds):
-                    self._push(int(found.bounds[0]), found)
+    def _note_candidates(self, family: Family, bounds: Values) -> None:
+        """Keep the plans with the lowest bounds of each family of plans, in the usual order of
+        ranks with all overlaps."""
+        entries = family.entries
+        rows = family.rows[entries.lane]
+        codes = self._space.families[rows]
+        for code in np.unique(codes).tolist():
+            own = np.flatnonzero(codes == code)
+            for at in own[np.argsort(bounds[own], kind="stable")[:TRIED]].tolist():
+                row, bound = int(rows[at]), int(bounds[at])
+                name = SCHEDULES[int(entries.schedule[at])]
+                shape = self._space.shape(row)
+                switches = overlaps(self._space.problem, shape)[0]
+                ranks, ways = self._space.rank_orders(row), self._space.dispatchers(row)
+                order = Order(name, int(entries.vpp[at]), switches, ranks[0], ways[0])
+                keep(self.candidates, code, bound, self._space.plan(row, order))
+
+    def _take_low(self, family: Family, bounds: Values, low: Flags) -> None:
+        """Push those entries of a family that are low: where they are few, those alone that are so
+        in a rank order."""
+        low_ones, least_bytes = that_may_fit(self._space, family, low, self._capacity)
+        self.tally.needs(least_bytes)
+        if not len(low_ones.lane):
+            return
+        if family.some is not None and low.mean() < FEW:
+            self._place(family.some, low_ones)
+        else:
+            own = replace(family, entries=low_ones, some=None, whole=None)
+            self._push(int(bounds[low].min()), own)
+
+    def _place(self, some: BatchedProgram, low_ones: Entries) -> None:
+        """Push those of some entries that are low in a rank order."""
+        several, entries = in_every_order(self._space, some, low_ones)
+        few, own, which = alike(several, entries, self._op_bounds.rings)
+        bounds = self._least(part_times(self._op_bounds, few), own)[which]
+        if len((found := placed_family(several, entries, bounds, self.threshold)).bounds):
+            self._push(int(found.bounds[0]), found)
 
     def _push(self, bound: int, item: Item) -> None:
         if bound < self.threshold:
@@ -204,6 +244,8 @@ class Frontier:
         self._opened += 1
         bounds = self._bounds(busiest := BusiestStream(family.part_times, family.entries, None))
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
+        if not len(at):  # those with lower bounds do not fit
+            return
         near = int(np.searchsorted(bounds[at], bounds[at[0]] * NEAR, "right"))
         count = 1 if self._dives else near
         if len(later := at[count:]):
@@ -244,7 +286,7 @@ class Frontier:
         shape = self._space.shape(int(some.rows[0])) | {"pp": 1}
         for overlap in overlaps(self._space.problem, shape) if fresh.any() else ():
             busiest = BusiestStream(known, entries, overlap)
-            ticks, busy = least_ticks(self._space.problem, busiest), busiest.busy()
+            ticks, busy = step_ticks(busiest), busiest.busy()
             bounds = self._objective.bound(ticks, busy)
             keep = bounds < self.threshold
             if keep.any():
@@ -255,7 +297,7 @@ class Frontier:
         return self._bounds(BusiestStream(times_for(entries, known), entries, None))
 
     def _bounds(self, busiest: BusiestStream) -> Values:
-        return self._objective.bound(least_ticks(self._space.problem, busiest), busiest.busy())
+        return self._objective.bound(step_ticks(busiest), busiest.busy())
 
     def _open_group(self, group: PlanGroup) -> None:
         keep = self._objective.bound(group.ticks, group.busy) < self.threshold
@@ -264,7 +306,7 @@ class Frontier:
             return
         group = group.only(keep)
         slots = IsolatedBlocks(self._op_bounds, group.some, group.entries, group.slot_program)
-        several = chain([group.ticks], () if self._in_turns else ticks_by_stage(slots))
+        several = chain([group.ticks], ticks_by_stage(slots))
         bounds = self._objective.bound_by(several, group.busy, self.threshold)
         at = np.argsort(bounds, kind="stable")[: int((bounds < self.threshold).sum())]
         if len(at):
@@ -273,7 +315,7 @@ class Frontier:
     def _open_queue(self, queue: Queue) -> None:
         at, bound = int(queue.at[0]), int(queue.bounds[0])
         for plan in queue.plans(self._space):
-            if plan.pp > 1 and not self._dives and not self._in_turns:
+            if plan.pp > 1 and not self._dives:
                 self._push(bound, PipelineNode(plan, queue.slots, at, int(queue.busy[at])))
             elif not self._is_too_large(plan):
                 self._push_soon(bound, plan)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.asked.exchanges import in_order
 from simulator.search.problem import SearchProblem
 from simulator.stacks.searched import overlap_of
 from topologies.session import session_cached
@@ -24,9 +23,7 @@ from workload.sizes.arrays import Counts, Flags
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
 NUMBER_OF = {order: number for number, order in enumerate(ORDERS)}
 ANY = len(ORDERS)  # in place of an order's number
-# Likewise for any order in which an axis is the first of those of several ranks.
-FIRST = {axis: ANY + 1 + number for number, axis in enumerate(AXES)}
-MANY_ORDERS = ANY + 1 + len(FIRST)
+MANY_ORDERS = ANY + 1
 
 
 def rank_orders(sizes: Mapping[str, int], able: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -56,23 +53,6 @@ def _those_of(able: tuple[str, ...], wide: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @session_cached(64)
-def by_first_axis(orders: tuple[str, ...], wide: tuple[str, ...]) -> Mapping[int, tuple[int, ...]]:
-    """The numbers of some orders by their first axis of several ranks, as FIRST has it.
-
-    >>> orders = "tp-dp-pp", "z-y-tp-dp-pp"
-    >>> [names == (NUMBER_OF[order],) for order, names in
-    ...  zip(orders, by_first_axis(orders, ("tp", "z")).values())]
-    [True, True]
-    """
-    found: dict[int, tuple[int, ...]] = {}
-    for order in orders:
-        first = next((FIRST[axis] for axis in axes_of(order) if axis in wide), ANY)
-        number = NUMBER_OF[order_of(axes_of(order))]  # one may be given with all axes
-        found[first] = (*found.get(first, ()), number)
-    return found
-
-
-@session_cached(64)
 def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
     found = []
     for order in permutations(wide):
@@ -83,16 +63,13 @@ def _orders_of(wide: tuple[str, ...]) -> tuple[str, ...]:
 
 def overlaps(problem: SearchProblem, shape: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The overlaps that tell plans of a shape apart, all of them first."""
-    beside = problem.of_exchanges
     if "overlap" in problem.fixed:
-        given = overlap_of(problem.stack, problem.fixed["overlap"], shape)
-        return [given if {*beside} <= {*given} else in_order((*given, *beside))]
+        return [overlap_of(problem.stack, problem.fixed["overlap"], shape)]
     keys = (*AXES, "zero", "ep", "sp")
     columns = {key: np.array([shape[key]]) for key in keys}
     switches = [key for key, flags in matters(problem, columns).items() if flags[0]]
     offs = [off for count in range(len(switches) + 1) for off in combinations(switches, count)]
-    searched = in_order((*OVERLAPS, *beside))
-    return [tuple(switch for switch in searched if switch not in off) for off in offs]
+    return [tuple(switch for switch in OVERLAPS if switch not in off) for off in offs]
 
 
 def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, Flags]:

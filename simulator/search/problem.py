@@ -1,8 +1,13 @@
-"""The search problem, and the values that it leaves to single fields of the plan."""
+"""The search problem, and the values that it leaves to single fields of the plan.
+
+A problem asks for the best of all plans that a prediction knows. Of a part of these, the core
+space, lower bounds are known: plans on all axes, with keys and values that go around a ring, in
+straight schedules with even stages. `unproved` says why there are none for a problem.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import product
@@ -12,26 +17,32 @@ from typing import Any
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.kernels import PLAIN_KERNELS
 from simulator.limits import check_measured
-from simulator.search.asked import apart, choices, dispatchers, exchanges, uneven_layers, v_shape
-from simulator.search.asked.pasted import that_tell_apart
+from simulator.search import allowed_rows
 from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
-from simulator.stacks.searched import allowed, kept
+from simulator.search.pasted import that_tell_apart
+from simulator.stacks.job import in_fp8
+from simulator.stacks.searched import allowed, kept, unbounded
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.step_memory import Room, room_for
 from simulator.uncertainty.fitting import LEAST, MOST, SURE
 from topologies.machine import Machine
 from topologies.records import record
-from workload.dispatchers.table import HIERARCHICAL
+from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, WITHOUT_BOUNDS
 from workload.errors import PlanError
+from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering.layers.further.cross_entropy import FUSED
 from workload.passes.activations import ACTIVATIONS
 from workload.passes.stack import NO_HABITS, Habits
-from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.passes.table import OVERLAPS
+from workload.pipeline.schedule import STRAIGHT
+from workload.plan import text_of
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
+from workload.recomputation.parts import FULL, NONE, RECOMPUTES, SELECTIVE
 from workload.rules.table import rule_of
+from workload.splits.context import LONG
 from workload.splits.plan_values import ALONE, CHOICES, check_value
 from workload.splits.states import PARAMETERS
 
@@ -39,58 +50,32 @@ OF_EXPERTS = ("ep", "etp")
 SHAPE = (*AXES, "mbs", "zero", "recompute", "sp", *OF_EXPERTS)
 SEARCHED = (*SHAPE, "vpp", "schedule", "overlap", "order", "dispatcher")
 SEVERAL = ("precision", "context_kind", "dispatcher")  # of which any may be asked for
-REFUSED = {
-    "stage_layers": "it splits layers evenly",
-    "ends_as_layers": "it splits layers evenly",
-    "batch": "it asks for one batch",
-    "context_latents": "compare plans by predict --sweep",
-    "fp8_params": "compare plans by predict --sweep",
-    "offload_share": "compare plans by predict --sweep",
-}
-CHUNKS_UNSAID = (
-    "a search cannot keep loss=fused alone, whose number of chunks depends on the plan: give "
-    "loss_chunks with it, or compare plans by predict --sweep"
-)
+LONGER = 32768  # tokens of a sequence, from which on it may be split over more ranks
+FEW, MANY = 4, 16  # ranks over which shorter and longer sequences are split at most
 NOT_IN_FP8 = (
-    "a search cannot keep precision=fp8, since which rows a stack gathers in fp8 depends on the "
-    "overlap, and no bounds are known: compare plans by predict --sweep, or search with a recipe, "
-    "as precision=fp8-tensorwise"
+    "a search cannot try precision=fp8 beside others, since it is another stack: search with "
+    "precision=fp8 alone, or with a recipe, as precision=bf16+fp8-tensorwise"
 )
-FAMILIES: Mapping[str, Callable[[int, int, int, int], bool]] = {
-    "data parallelism alone, ZeRO and FSDP": lambda x, y, z, pp: x * y * z * pp == 1,
-    "tensor and data parallelism": lambda x, y, z, pp: x * y > 1 and z * pp == 1,
-    "weights split over z, no pipeline": lambda x, y, z, pp: z > 1 and pp == 1,
-    "pipeline and data parallelism": lambda x, y, z, pp: x * y * z == 1 and pp > 1,
-    "pipeline with tensor parallelism": lambda x, y, z, pp: x * y * z > 1 and pp > 1,
-}  # of plans by their axes: each plan is in one of them
 
 
 @record(slots=False)
 class SearchProblem:
     """Which plan is best for `gpt` on `devices` devices, `batch` sequences a step.
 
-    `fixed` has fields of the plan that every answer must have; those that it does not name and that
-    are not searched stand at their defaults. With a `family`, one of FAMILIES, plans of that alone
-    are searched. Plans that split sequences over context are searched with `splits_sequences`
-    alone: they are as many again as all others, and of use where sequences are long. `several` has,
-    for some of SEVERAL, the words of which any plan may have one; without it a model keeps its
-    precision, since that changes what is trained, and dispatchers are those of the stack. `also`
-    has choices that are tried where they are asked for (`asked/choices.py`). `stack` says what
-    plans can be, `habits` what its programs are bounded with. A part of a problem may have plans
-    alone that split sequences over `least_context` ranks or more, experts over
-    `least_expert`, or that all have the overlaps `beside`. Plans must fit into a device's memory
-    with a probability of `p_fits`; `room` is what there is for tensors where measured peaks say so.
+    `fixed` has fields of the plan that every answer must have. `several` has, for some of SEVERAL,
+    the words of which any plan may have one; without it a model keeps its precision, since that
+    changes what is trained, and dispatchers are those of the stack. `stack` says what plans can be,
+    `habits` what programs of the core space are bounded with. A part of a problem may have plans
+    alone that split sequences over `least_context` ranks or more, or experts over `least_expert`.
+    Plans must fit into a device's memory with a probability of `p_fits`; `room` is what there is
+    for tensors where measured peaks say so.
     """
 
     gpt: GPT
     devices: int
     batch: int
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    family: str = ""
-    splits_sequences: bool = False
     several: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    also: choices.Asked = field(default_factory=dict)
-    beside: tuple[str, ...] = ()
     least_context: int = 1
     least_expert: int = 1
     stack: Stack = EXECUTOR
@@ -104,47 +89,28 @@ class SearchProblem:
                 f"plans cannot be asked to fit with a probability of {self.p_fits:g}; take "
                 f"{LEAST:g} to {MOST:g}"
             )
-        dispatcher = self.stack.plan.get("dispatcher", "usual")
-        told = that_tell_apart(self.fixed, self.gpt, self.batch, dispatcher)
+        if FP8 in self.several.get("precision", ()):
+            raise PlanError(NOT_IN_FP8)
+        if self.fixed.get("batch", self.batch) != self.batch:
+            raise PlanError("a search cannot keep batch; it asks for one batch")
+        fixed, stack = in_fp8(self.fixed, self.stack)
+        dispatcher = stack.plan.get("dispatcher", "usual")
+        told = that_tell_apart(fixed, self.gpt, self.batch, dispatcher)
         if told.get("loss") == FUSED:
             told = {"tp": 1, "y": 1, **told}  # of a whole vocabulary alone
         object.__setattr__(self, "fixed", told)
-        if FP8 in (self.fixed.get("precision"), *self.several.get("precision", ())):
-            raise PlanError(NOT_IN_FP8)
+        object.__setattr__(self, "stack", replace(stack, fp8=stack.fp8 or self.stack.fp8))
         for key in ALONE:
             if key in self.fixed:
                 check_value(key, self.fixed[key])
-        for key, instead in REFUSED.items():
-            if key in self.fixed:
-                raise PlanError(f"a search cannot keep {key}; {instead}")
-        if self.fixed.get("loss") == FUSED and self.fixed.get("loss_chunks", 1) == 1:
-            raise PlanError(CHUNKS_UNSAID)
-        recompute = str(self.fixed.get("recompute", "none"))
-        if why := choices.kept_recomputation(recompute):
-            raise PlanError(f"a search cannot keep recompute={recompute}: {why}")
-        choices.check(self.also, self.gpt, self.stack, self.fixed, splits=self.splits)
         asked = self.fixed.get("dispatcher"), *self.several.get("dispatcher", ())
-        dispatchers.check([each for each in asked if each], self.gpt, self.stack)
-        dispatchers.check_narrow(self)
-        _check_covered(self.gpt)
-        rule = rule_of(str(self.fixed.get("optimizer", "adamw")))
-        if rule.in_backward:
-            raise PlanError(
-                f"a search cannot keep optimizer={rule.name}, which runs one "
-                "micro-batch without a pipeline; predict the plans that it leaves"
-            )
-        if rule.zeroth_order:
-            raise PlanError(
-                f"a search cannot keep optimizer={rule.name}, since its bounds are those of steps "
-                "with backward passes; compare plans by predict --sweep"
-            )
-        if (offload := self.fixed.get("offload")) in (ACTIVATIONS, PARAMETERS):
-            raise PlanError(
-                f"a search cannot keep offload={offload}: no lower bounds of its copies are known; "
-                "compare plans by predict --sweep"
-            )
-        if self.fixed.get("matmul_forms", "plain") != "plain":
-            raise PlanError("a search cannot keep matmul_forms=tuned; tune the plan that it finds")
+        for each in filter(None, asked):
+            if not self.gpt.experts:
+                name = self.gpt.name
+                raise PlanError(f"dispatcher={each} sends rows to experts; {name} has none")
+            self.stack.check_dispatcher(each)
+        if self.fixed.get("fp8_dispatch") and not self.gpt.experts:
+            raise PlanError(f"fp8_dispatch=true sends rows to experts; {self.gpt.name} has none")
 
     def room_bytes(self, machine: Machine) -> int:
         """The largest peak of a plan that fits into a machine's device: for all plans the same."""
@@ -152,79 +118,62 @@ class SearchProblem:
         return room.most_bytes(self.p_fits)
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
-        """Those of some values of a field that the problem leaves."""
-        if key == "cp" and key not in self.fixed and not self.splits_sequences:
-            return [1]
-        if key not in self.fixed:
-            able = self._allowed.get(key)
-            return [value for value in values if value in able] if able else list(values)
-        return [self.fixed[key]]
-
-    @cached_property
-    def of_exchanges(self) -> tuple[str, ...]:
-        """The overlaps of experts' all-to-alls with other compute that all plans have."""
-        return exchanges.of_exchanges((*self.fixed.get("overlap", ()), *self.beside))
+        """Those of some values of a field that the core space has."""
+        if key in self.fixed:
+            return [self.fixed[key]]
+        if key == "cp":
+            return [value for value in values if value <= self.most_context]
+        able = self._allowed.get(key)
+        return [value for value in values if value in able] if able else list(values)
 
     @property
-    def least_split(self) -> int:
-        """Over how many ranks plans split experts at least: all-to-alls that run beside other
-        compute must be there."""
-        return 2 if self.of_exchanges else self.least_expert
+    def most_context(self) -> int:
+        """Over how many ranks plans of the core space split a sequence at most."""
+        sequence = self.gpt.sequence
+        return 1 if sequence < LONG else FEW if sequence < LONGER else MANY
 
     @cached_property
     def recomputations(self) -> list[str]:
-        """The kinds of recomputation that the problem leaves."""
-        known = choices.recomputations(self.also, self.gpt, self.stack)
-        tried = apart.recomputed(self, known)
-        return apart.run(self, "recompute", tried)
+        """The kinds of recomputation of the core space: nothing, what the stack's selective one
+        does, or whole layers, which need least memory."""
+        if "recompute" in self.fixed:
+            known = [self.fixed["recompute"]]
+        else:
+            known = [NONE, self.stack.recompute(SELECTIVE), FULL]
+            refusal = self.stack.runs.value_refusal
+            known = [each for each in known if not refusal("recompute", each)]
+        return allowed_rows.run(self, "recompute", known)
 
     @cached_property
     def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
         return {} if self.stack == EXECUTOR else allowed(self.stack)
 
     def parts(self) -> list[SearchProblem]:
-        """The problem in parts: one for each of several precisions and kinds of context, each with
-        the model that plans have under the stack."""
+        """The core space in parts: one for each of several precisions and kinds of context, each
+        with the model that plans have under the stack."""
         return [part for each in self._variants() for part in each._by_model()]
 
     def _variants(self) -> Iterator[SearchProblem]:
         """The problem for each precision, and each way in which parts of sequences meet."""
-        ways, besides = self._context_ways, exchanges.sets_of(self.also.get("overlap", ()))
-        precisions, rest = self.several.get("precision", ("",)), choices.within_parts(self.also)
-        every = product(precisions, ways, besides, choices.orders(self.also))
-        for precision, way, beside, order in every:
-            if self.stack.runs.refusal_beside((*self.fixed.get("overlap", ()), *beside)):
-                continue
+        ways = self._context_ways
+        for precision, way in product(self.several.get("precision", ("",)), ways):
             chosen = recipe_words({"precision": precision}) if precision else {}
-            fixed = {**self.fixed, **chosen, **way, **order}
             least = 2 if way != ways[0] else self.least_context
-            part = replace(self, fixed=fixed, also=rest, least_context=least, beside=beside)
-            narrow = dispatchers.NARROW in self.also
-            yield from dispatchers.parts(part, also_narrow=narrow)
+            yield replace(self, fixed={**self.fixed, **chosen, **way}, least_context=least)
 
     @property
     def _context_ways(self) -> list[dict[str, Any]]:
-        """The ways in which parts of sequences meet, that of whole sequences first."""
-        if not self.splits:
+        """The ways in which parts of sequences meet, that of whole sequences first: around a ring,
+        unless others are asked for."""
+        if self.fixed.get("cp", self.most_context) == 1:
             return [{}]
-        given = self.several.get("context_kind", CHOICES["context_kind"])
-        if "context_kind" not in self.several:
-            given = tuple(self.choices("context_kind", given))
-        given = ("ring",) if "context_heads" in self.fixed else given
+        able = self._allowed.get("context_kind", CHOICES["context_kind"])
+        given = self.several.get("context_kind", able[:1])
         given = (self.fixed["context_kind"],) if "context_kind" in self.fixed else given
-        heads = [int(word) for word in self.also.get("context_heads", ())]
-        return [
-            *({"context_kind": kind} for kind in given),
-            *({"context_kind": "ring", "context_heads": each} for each in heads),
-        ]
-
-    @property
-    def splits(self) -> bool:
-        """Whether some plans split sequences."""
-        return bool(self.fixed.get("cp", 1 + self.splits_sequences) > 1)
+        return [{"context_kind": kind} for kind in given]
 
     def _by_model(self) -> list[SearchProblem]:
-        """Parts with one model each: of a vocabulary padded for x one for every x that has plans,
+        """Parts with one model each: of a vocabulary padded for tp one for every tp that has plans,
         else one part alone."""
         every = replace(self, fixed=kept(self.stack, self.fixed))
         sizes = every.choices("tp", [x for x in divisors(self.devices) if self.gpt.heads % x == 0])
@@ -241,13 +190,11 @@ class SearchProblem:
         """The dispatchers of plans that split experts."""
         own = self.stack.searched_dispatchers
         tried = self.choices("dispatcher", self.several.get("dispatcher", own))
-        return apart.run(self, "dispatcher", tried)
+        return allowed_rows.run(self, "dispatcher", tried)
 
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no
-        times; a MachineError where it cannot multiply by a recipe that is asked for, or where more
-        rows of experts may take less time, and layers differ in these."""
-        uneven_layers.check(self.gpt, machine)
+        times; a MachineError where it cannot multiply by a recipe that is asked for."""
         given = self.several.get("precision", (self.fixed.get("recipe", NO_RECIPE),))
         for name in given:
             if name in RECIPE_NAMES and name != NO_RECIPE:
@@ -259,30 +206,71 @@ class SearchProblem:
         able = [each for each in self.dispatchers if not (measured and each == HIERARCHICAL)]
         return replace(self, several={**self.several, "dispatcher": tuple(able)})
 
-    def in_family(self, x: int, y: int, z: int, pp: int) -> bool:
-        """Whether plans on these axes are searched, whatever the rest of the axes."""
-        return not self.family or FAMILIES[self.family](x, y, z, pp)
-
     @property
     def others(self) -> dict[str, Any]:
         """The fixed fields that are not searched."""
         return {key: value for key, value in self.fixed.items() if key not in SEARCHED}
 
 
-def _check_covered(gpt: GPT) -> None:
-    """Refuse models of whose layers no bounds are known."""
+# Fixed fields of which no bounds are known, where they are not as said here.
+ASKED: Mapping[str, Any] = {
+    "stage_layers": (),
+    "ends_as_layers": False,
+    "context_latents": False,
+    "context_heads": 1,
+    "fp8_params": False,
+    "fp8_dispatch": False,
+    "offload_share": 1.0,
+    "matmul_forms": "plain",
+}
+
+
+def unproved(problem: SearchProblem, machine: Machine) -> str:
+    """Why no lower bounds are known of the plans that a problem asks for; "" where they are."""
+    how = problem.stack, problem.gpt, problem.fixed
+    return next(_unbounded(problem), "") or unbounded(*how, machine)
+
+
+def _unbounded(problem: SearchProblem) -> Iterator[str]:
+    gpt, fixed = problem.gpt, problem.fixed
+    for key, plain in ASKED.items():
+        if fixed.get(key, plain) != plain:
+            yield f"{key}={text_of(fixed[key])}"
+    if problem.stack.fp8:
+        yield "precision=fp8, of which the overlap decides what is gathered in 8 bits"
+    if fixed.get("loss") == FUSED and fixed.get("loss_chunks", 1) == 1:
+        yield "loss=fused without loss_chunks, whose number of chunks depends on the plan"
+    schedule = fixed.get("schedule", STRAIGHT[0])
+    if schedule not in STRAIGHT:
+        yield f"schedule={schedule}"
+    for switch in fixed.get("overlap", ()):
+        if switch not in OVERLAPS:
+            yield f"overlap={switch}"
+    recompute = problem.stack.recompute(str(fixed.get("recompute", NONE)))
+    if recompute not in (*RECOMPUTES, problem.stack.recompute(SELECTIVE)):
+        yield f"recompute={recompute}"
+    rule = rule_of(str(fixed.get("optimizer", "adamw")))
+    if rule.in_backward or rule.zeroth_order:
+        yield f"optimizer={rule.name}"
+    if fixed.get("offload") in (ACTIVATIONS, PARAMETERS):
+        yield f"offload={fixed['offload']}"
+    given = fixed.get("dispatcher"), *problem.several.get("dispatcher", ())
+    usual = problem.stack.searched_dispatchers or problem.stack.dispatchers
+    for each in filter(None, given) if any(given) else usual[:1] if gpt.experts else ():
+        if each in WITHOUT_BOUNDS or each == ALL_GATHER:
+            yield f"dispatcher={each}"
+    yield from _unbounded_model(gpt)
+
+
+def _unbounded_model(gpt: GPT) -> Iterator[str]:
     if gpt.pattern:
-        raise PlanError(
-            f"a search covers models of layers of attention and an MLP each; {gpt.name} "
-            "has a pattern of others: predict plans one by one, or by --sweep"
-        )
-    if gpt.mtp_layers and (gpt.expert_every > 1 or attends_differently(gpt)):
-        key = "expert_every" if gpt.expert_every > 1 else "global_every"
-        raise PlanError(
-            "a search covers modules for further tokens behind layers that attend alike and all "
-            f"have experts from some layer on; {gpt.name} has mtp_layers={gpt.mtp_layers} and "
-            f"{key}={getattr(gpt, key)}: predict plans one by one, or by --sweep"
-        )
+        yield "layers in a pattern"
+    if gpt.mtp_layers and gpt.expert_every > 1:
+        yield f"mtp_layers={gpt.mtp_layers} with expert_every={gpt.expert_every}"
+    if gpt.mtp_layers and attends_differently(gpt):
+        yield f"mtp_layers={gpt.mtp_layers} with global_every={gpt.global_every}"
+    if isinstance(gpt, RoutedGPT) and not gpt.capacity and len(different_counts(gpt)) > 1:
+        yield "layers whose experts are chosen differently"
 
 
 def schedules(problem: SearchProblem, pp: int, micro_batches: int) -> list[tuple[str, int]]:
@@ -290,22 +278,12 @@ def schedules(problem: SearchProblem, pp: int, micro_batches: int) -> list[tuple
     schedules = problem.choices("schedule", STRAIGHT if pp > 1 else ["1f1b"])
     found = []
     for schedule in schedules:
+        several = pp > 1 and schedule == "1f1b" and micro_batches % pp == 0
         chunks = _vpps(problem, pp) if schedule == "1f1b" and pp > 1 else [1]
-        chunks = [v_shape.CHUNKS] if schedule in V_SHAPED else chunks
         for vpp in problem.choices("vpp", chunks):
-            legal = (vpp == 1 and schedule not in V_SHAPED) or (
-                _interleaved(schedule, pp, micro_batches, vpp) and chunks_fit(problem, pp * vpp)
-            )
-            if legal and exchanges.can_run(problem.of_exchanges, pp, schedule, vpp):
+            if vpp == 1 or (several and chunks_fit(problem, pp * vpp)):
                 found.append((schedule, vpp))
     return found
-
-
-def _interleaved(schedule: str, pp: int, micro_batches: int, vpp: int) -> bool:
-    """Whether stages can have several chunks."""
-    if schedule in V_SHAPED:
-        return vpp == v_shape.CHUNKS and v_shape.can_run(schedule, pp, micro_batches)
-    return pp > 1 and schedule == "1f1b" and micro_batches % pp == 0
 
 
 def _vpps(problem: SearchProblem, pp: int) -> list[int]:

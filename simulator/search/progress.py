@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from simulator.predict import Prediction
 from simulator.search.root_nodes import NEVER
@@ -33,6 +34,9 @@ class Progress:
     reason: str = ""
     bounded: float = 1.0
     least_bytes: int = 0
+    around: int = 0
+    unproved: str = ""
+    families: Mapping[str, Prediction] = field(default_factory=dict)
 
     @property
     def may_fit(self) -> int:

@@ -10,7 +10,6 @@ import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
-from simulator.search.asked.v_shape import in_v, is_split
 from simulator.search.bounds.batched_programs import BatchedProgram, columns_of, kinds, sized
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layer_kinds import LAYER
@@ -22,14 +21,14 @@ from simulator.search.bounds.peak_memory import (
     device_bytes,
     memory,
 )
-from simulator.search.bounds.stream_bound import SCHEDULES, Entries
+from simulator.search.bounds.stream_bound import SCHEDULES, Entries, is_split
 from simulator.search.bounds.unsupported import RefusalTimes, Refused
 from simulator.search.problem import schedules
 from simulator.search.space import Space
 from topologies.records import record
 from workload.sizes.arrays import Bytes, Flags, Indices
 
-WORTH = 20_000  # shapes, fewer of which one process bounds sooner than several are started
+WORTH = 2_000  # shapes, fewer of which one process bounds sooner than several are started
 Fields = tuple[int, int, int, int, int]  # of an entry, behind its lane
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -176,9 +175,8 @@ def that_may_fit(
 
 def alone_may_fit(space: Space, some: BatchedProgram, capacity_bytes: int) -> tuple[Flags, int]:
     """Which of some rows may fit by what a device without a pipeline holds, given the overlaps, and
-    the least memory that another needs; of pipelines, and of rows whose passes run in another order
-    in few layers, that is not known."""
-    unknown = (space.columns["pp"][some.rows] > 1) | bool(space.problem.of_exchanges)
+    the least memory that another needs; of pipelines that is not known."""
+    unknown = space.columns["pp"][some.rows] > 1
     if unknown.all():
         return unknown, NEVER
     least = alone_bytes(some, space.problem.gpt)
@@ -192,7 +190,7 @@ def may_fit(space: Space, capacity_bytes: int) -> bool:
     for some in sized(space, rows, together=True, habits=habits):
         fitting, entries, _ = _that_may_fit(space, some, capacity_bytes, True)
         alone = bool(entries) and all(bool((each.pp == 1).all()) for each in entries)
-        if entries and (not alone or space.problem.of_exchanges):
+        if entries and not alone:
             return True
         for plain in sized(space, fitting.rows, overlap=(), habits=habits) if alone else ():
             if bool((alone_bytes(plain, space.problem.gpt) <= capacity_bytes).any()):
@@ -205,8 +203,7 @@ def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
     rows = some.rows
     pp, micro_batches = space.columns["pp"][rows], space.micro_batches[rows]
     held, saved = some.noted(memory)
-    # A chunk may keep but a part of what it receives, and few may be in flight in a V.
-    if space.problem.habits.scatter_gather or in_v(space.problem.fixed):
+    if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
         saved = {kind: np.where(pp > 1, 0, nbytes) for kind, nbytes in saved.items()}
     if space.layouts is not None:
         return bytes_of_layouts(held, saved, pp, micro_batches, space.layouts)

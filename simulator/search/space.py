@@ -18,14 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.search.asked.apart import that_run
-from simulator.search.asked.choices import FIELDS, said
-from simulator.search.asked.context_heads import divides, trades
-from simulator.search.asked.dispatchers import NARROW
-from simulator.search.asked.expert_splits import RUNS, TENSOR, runs_of, splits_of
-from simulator.search.asked.v_shape import in_v
+from simulator.search.allowed_rows import that_run
 from simulator.search.bounds.layouts import Layouts, layouts_of
-from simulator.search.orders import ANY, ORDERS, by_first_axis, matters, orders_of, overlaps
+from simulator.search.expert_splits import RUNS, runs_of, splits_of
+from simulator.search.families import codes_of
+from simulator.search.orders import ANY, NUMBER_OF, ORDERS, matters, orders_of, overlaps
 from simulator.search.problem import (
     SHAPE,
     SearchProblem,
@@ -122,7 +119,7 @@ class Space:
             for pp, each in alike.T.tolist()
             for _, vpp in schedules(self.problem, pp, each)
         }
-        return layouts_of(self.problem.gpt, pairs, in_v=in_v(self.problem.fixed))
+        return layouts_of(self.problem.gpt, pairs)
 
     def runs(self, rows: Indices) -> dict[str, Counts]:
         """For some shapes the runs of neighbours that experts or heads make of x, context and data
@@ -134,7 +131,7 @@ class Space:
     def grids(self) -> tuple[Indices, Indices]:
         """The different grids, a column for each with the sizes of all axes and the numbers of
         RUNS, and which of them each shape has."""
-        runs = runs_of(self.columns, self.problem.fixed.get("context_heads", 1))
+        runs = runs_of(self.columns)
         columns = [*(self.columns[axis] for axis in AXES), *(runs[key] for key in RUNS)]
         first, which = distinct(columns)
         return np.stack([column[first] for column in columns]), which
@@ -144,10 +141,9 @@ class Space:
         sizes = {axis: int(self.columns[axis][at]) for axis in AXES}
         return self.problem.choices("order", orders_of(self.problem, sizes))
 
-    def by_first_axis(self, at: int) -> Mapping[int, Sequence[int]]:
-        """The numbers of these orders, by their first axis of several ranks (`orders.FIRST`)."""
-        wide = tuple(axis for axis in AXES if self.columns[axis][at] > 1)
-        return by_first_axis(tuple(self.rank_orders(at)), wide)
+    def order_numbers(self, at: int) -> Sequence[int]:
+        """The numbers of these orders; one may be given with all axes."""
+        return [NUMBER_OF[order_of(axes_of(order))] for order in self.rank_orders(at)]
 
     def orders_of(self, rows: Indices) -> Counts:
         """The number of the order in which the ranks of each shape stand, or ANY."""
@@ -171,6 +167,11 @@ class Space:
         runs = [len(schedules(self.problem, *pair)) for pair in alike]
         return np.asarray(count * np.array(runs, dtype=np.int64)[which])
 
+    @cached_property
+    def families(self) -> Counts:
+        """The family of plans to which each shape belongs (`families.py`), as a number."""
+        return codes_of(self.columns)
+
     @property
     def plans(self) -> int:
         """How many plans there are."""
@@ -193,21 +194,13 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
     found, refused = list[Space](), dict[tuple[Any, ...], PlanCannotRunError | None]()
     for part in problem.parts():
         asked = tuple(part.fixed.get(key) for key in named)
-        every = asked, (part.beside,), *((key, part.fixed.get(key)) for key in FIELDS)
         try:
             found.append(space_of(part))
-            refused |= dict.fromkeys(every)
+            refused[asked] = None
         except PlanCannotRunError as error:
-            refused = {**dict.fromkeys(every, error), **refused}
+            refused.setdefault(asked, error)
     for lacking in filter(None, refused.values()):
         raise lacking
-    held = {int(tensor) for space in found for tensor in np.unique(space.columns[TENSOR])}
-    for word in problem.also.get(TENSOR, ()):
-        if int(word) not in held and all(int(word) not in space.columns["tp"] for space in found):
-            raise PlanCannotRunError(
-                f"no plan of {problem.gpt.name} on {problem.devices} devices has "
-                f"{TENSOR}={word}; leave it out of what is tried also"
-            )
     return found
 
 
@@ -223,14 +216,13 @@ def _rows(problem: SearchProblem) -> Iterator[Counts]:
     pipes = [p for p in problem.choices("pp", sizes) if chunks_fit(problem, p)]
     zs = problem.choices("z", sizes)
     contexts = [c for c in problem.choices("cp", sizes) if _splits(problem, c)]
-    contexts = [c for c in contexts if c >= problem.least_context and trades(problem.fixed, c)]
-    xs = [x for x in xs if divides(problem.fixed, gpt, x)]
+    contexts = [c for c in contexts if c >= problem.least_context]
     by_heads = problem.fixed.get("context_kind") == "ulysses"
     for x, y, z, context, pp in product(xs, ys, zs, contexts, pipes):
         data, left = divmod(n, x * y * z * context * pp)
         if left or not data or data not in problem.choices("dp", [data]):
             continue
-        if problem.batch % (z * data) or not problem.in_family(x, y, z, pp):
+        if problem.batch % (z * data):
             continue
         if context > 1 and by_heads and any(n % (x * context) for n in (gpt.heads, gpt.kv_heads)):
             continue
@@ -246,11 +238,7 @@ def _splits(problem: SearchProblem, context: int) -> bool:
 def _none(problem: SearchProblem) -> str:
     """Why there is no plan: a field that is fixed, if there are plans without it."""
     none = f"no plan of {problem.gpt.name} uses {problem.devices} devices"
-    none = f"{none} with a batch of {problem.batch}{said(problem.beside)}"
-    if problem.fixed.get(NARROW):
-        wide = {key: value for key, value in problem.fixed.items() if key != NARROW}
-        if any(True for _ in _rows(replace(problem, fixed=wide, least_expert=1))):
-            return f"{none} and {NARROW}=true, which needs ep above 1; without it there are some"
+    none = f"{none} with a batch of {problem.batch}"
     for key, value in problem.fixed.items():
         rest = {name: other for name, other in problem.fixed.items() if name != key}
         try:

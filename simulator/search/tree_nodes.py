@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import product
 
 import numpy as np
 
@@ -80,40 +79,15 @@ def placed_family(
 def in_every_order(
     space: Space, some: BatchedProgram, entries: Entries
 ) -> tuple[PlacedProgram, Entries]:
-    """Some rows with their ranks in every order, and the entries for each of them; of rows that are
-    placed with an axis first, in every order that has it first."""
-
-    def numbers(row: int, order: int) -> Sequence[int]:
-        orders = space.by_first_axis(row)
-        return orders[order] if order in orders else [*chain.from_iterable(orders.values())]
-
-    return _in_orders(some, entries, numbers)
-
-
-def with_each_axis_first(
-    space: Space, some: BatchedProgram, entries: Entries
-) -> tuple[PlacedProgram, Entries]:
-    """Some rows with each axis first that is so in some order of their ranks, and any order of the
-    others; and the entries for each of them."""
-    return _in_orders(some, entries, lambda row, _: [*space.by_first_axis(row)])
-
-
-def _in_orders(
-    some: BatchedProgram, entries: Entries, numbers: Callable[[int, int], Sequence[int]]
-) -> tuple[PlacedProgram, Entries]:
+    """Some rows with their ranks in every order, and the entries for each of them."""
     lanes, which = np.unique(entries.lane, return_inverse=True)
-    if isinstance(some, PlacedProgram):
-        base, own = some.base, some.lane[lanes]
-    else:
-        base, own = some, lanes
     if not len(lanes):
-        return placed(base, own, lanes), entries
-    alone = zip(some.rows[lanes].tolist(), some.orders[lanes].tolist(), strict=True)
-    orders = [numbers(*each) for each in alone]
+        return placed(some, lanes, lanes), entries
+    orders = [space.order_numbers(row) for row in some.rows[lanes].tolist()]
     counts = np.array([len(each) for each in orders])
     each, first = counts[which], (np.cumsum(counts) - counts)[which]
     lane = np.arange(each.sum()) + np.repeat(first - (np.cumsum(each) - each), each)
-    several = placed(base, np.repeat(own, counts), np.concatenate(orders))
+    several = placed(some, np.repeat(lanes, counts), np.concatenate(orders))
     return several, entries.only(np.repeat(np.arange(len(which)), each), lane)
 
 

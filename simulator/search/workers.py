@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
+
 from simulator.predict import Prediction
-from simulator.search.frontier import Candidate, Frontier
-from simulator.search.objective import Objective
+from simulator.search.around import Judge
+from simulator.search.bounds.batched_programs import kinds
+from simulator.search.frontier import Candidate, Candidates, Frontier, keep
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
 from simulator.search.progress import Tally
-from simulator.search.relaxed.unbounded import relaxes, share_of
 from simulator.search.root_nodes import NEVER, Machinery
 from simulator.search.space import Space, space_of
 from topologies.errors import MachineError
@@ -29,13 +31,12 @@ Outcome = tuple[Candidate, Simulated]
 
 @record(slots=False)
 class WorkerSetup:
-    """What a worker process needs: the parts of the problem, the machine, and which share of how
-    many is its own."""
+    """What a worker process needs: the parts of the core space, the machine, how plans are judged,
+    and which share of how many is its own."""
 
     problems: Sequence[SearchProblem]
     machinery: Machinery
-    objective: Objective
-    simulate: Callable[[Plan], Simulated]
+    judge: Judge
     share: tuple[int, int] = (0, 1)
 
 
@@ -50,12 +51,13 @@ class Update:
 
 @record(slots=False)
 class WorkerReport:
-    """A worker's share: its counts, the lowest bound of its open nodes, and plans to simulate that
-    came up since the last report."""
+    """A worker's share: its counts, the lowest bound of its open nodes, plans to simulate that came
+    up since the last report, and those with the lowest bounds of each family of plans."""
 
     tally: Tally
     lowest: int
-    candidates: list[Candidate]
+    next_plans: list[Candidate]
+    candidates: Candidates
 
 
 class Frontiers:
@@ -63,11 +65,13 @@ class Frontiers:
     with the lowest bound first."""
 
     def __init__(self, spaces: Iterable[Space], setup: WorkerSetup) -> None:
-        how = setup.machinery, setup.objective
-        self._parts = [
-            Frontier(share_of(space, *setup.share), *how, relaxes=relaxes(space))
-            for space in spaces
-        ]
+        how = setup.machinery, setup.judge.objective
+        self._parts = [Frontier(share_of(space, *setup.share), *how) for space in spaces]
+
+    @property
+    def candidates(self) -> Candidates:
+        """The plans with the lowest bounds of each family of plans, of all parts."""
+        return together(part.candidates for part in self._parts)
 
     @property
     def tally(self) -> Tally:
@@ -94,10 +98,29 @@ class Frontiers:
         return min(self._parts, key=lambda part: part.lowest).advance(most)
 
 
+def share_of(space: Space, number: int, count: int) -> Space:
+    """The rows of one of so many shares of a space: programs that are mostly alike are of one."""
+    if count == 1:
+        return space
+    every = kinds(space, np.arange(len(space), dtype=np.int64), together=True)
+    own = sorted(every, key=len, reverse=True)[number::count]
+    return space.only(np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *own])))
+
+
+def together(several: Iterable[Candidates]) -> Candidates:
+    """The plans with the lowest bounds of each family, of several shares."""
+    found: Candidates = {}
+    for candidates in several:
+        for code, own in candidates.items():
+            for bound, plan in own:
+                keep(found, code, bound, plan)
+    return found
+
+
 def settle(state: WorkerState, setup: WorkerSetup) -> None:
     """Give a worker its share of the space."""
     state["frontier"] = Frontiers(map(space_of, setup.problems), setup)
-    state["simulate"] = setup.simulate
+    state["simulate"] = setup.judge.simulate
 
 
 def work(state: WorkerState, update: Update) -> WorkerReport:
@@ -113,7 +136,18 @@ def work(state: WorkerState, update: Update) -> WorkerReport:
             found = frontier.advance()
             if time.monotonic() >= until:
                 break
-    return WorkerReport(frontier.tally, frontier.lowest, found)
+    return WorkerReport(frontier.tally, frontier.lowest, found, frontier.candidates)
+
+
+def bound(state: WorkerState, threshold: int) -> WorkerReport:
+    """Bound some of the space for `WORK_S`, without refining."""
+    frontier: Frontiers = state["frontier"]
+    frontier.set_threshold(threshold)
+    until = time.monotonic() + WORK_S
+    with gc_paused():
+        while frontier.lowest == 0 and time.monotonic() < until:
+            frontier.advance()
+    return WorkerReport(frontier.tally, frontier.lowest, [], frontier.candidates)
 
 
 def simulated(state: WorkerState, plan: Plan) -> Simulated:
@@ -160,6 +194,26 @@ class Workers:
         bounds += [bound for bound, _ in self._simulating.values()]
         return min([*bounds, self._waiting[0][0] if self._waiting else NEVER])
 
+    @property
+    def candidates(self) -> Candidates:
+        """Those of all shares."""
+        return together(report.candidates for report in self._reports.values())
+
+    def bound(self, threshold: int) -> bool:
+        """Have each share bounded further; False when all are."""
+        left = [
+            number
+            for number in range(self._pool.count)
+            if number not in self._reports or self._reports[number].lowest == 0
+        ]
+        for number in {*left} & {*self._pool.free}:
+            self._pool.ask(number, bound, threshold)
+        if left:
+            number, answer = self._pool.answer()
+            if isinstance(answer, WorkerReport):
+                self._reports[number] = answer
+        return bool(left)
+
     def exceed(self, plan: Plan, peak_bytes: int) -> None:
         """Tell all workers that a plan does not fit."""
         self._too_large.append((plan, peak_bytes))
@@ -172,8 +226,8 @@ class Workers:
         number, answer = self._pool.answer()
         if isinstance(answer, WorkerReport):
             self._reports[number] = answer
-            for bound, plan in answer.candidates:
-                heapq.heappush(self._waiting, (bound, next(self._counter), plan))
+            for least, plan in answer.next_plans:
+                heapq.heappush(self._waiting, (least, next(self._counter), plan))
         if number in self._simulating:
             return [(self._simulating.pop(number), answer)]
         return []

@@ -9,8 +9,7 @@ Why bounds hold under a stack: they come from the same programs with the same ha
 same kernels. What they leave out only lengthens a step: the ops around messages of which each rank
 sends a part, and all copies of experts' rows, where the stack's kernels that send these make fewer,
 of plans that split experts. Where a habit depends on the plan, as the fused softmax does, the bound
-has its fastest form. Habits whose effect on an op on all parameters is not bounded are refused by
-name.
+has its fastest form. `unbounded` says of which stacks no bounds are known.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import STEP
 from workload.passes.exchanges.kernels import SORTS, WITHIN
-from workload.passes.stack import Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.recomputation.parts import FULL, NONE, SELECTIVE
@@ -46,12 +44,6 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
     if "recompute" in fixed:
         fixed = {**fixed, "recompute": stack.recompute(str(fixed["recompute"]))}
     defaults = stack.plan_defaults(1, fixed)
-    for key in UNEVEN:
-        if fixed.get(key, defaults.get(key)):
-            raise PlanCannotRunError(
-                f"plans of the stack {stack.name} cannot be searched: it has {key}, and a search "
-                "splits layers evenly"
-            )
     own = {key: defaults[key] for key in KEPT if key in defaults}
     if "overlap" in own:
         own["overlap"] = _overlaps(stack, fixed)
@@ -104,10 +96,7 @@ def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
 
 
 def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: Machine) -> Kernels:
-    """Kernels no slower than those of the stack for any plan with these fields.
-
-    A PlanCannotRunError names habits under which no bound is known to hold.
-    """
+    """Kernels no slower than those of the stack for any plan with these fields."""
     if stack == EXECUTOR:
         return PLAIN_KERNELS
     defaults = stack.plan_defaults(1, fixed)
@@ -121,21 +110,24 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
         least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}
         passes = (*kernels.habits.passes, *least.items())
         kernels = replace(kernels, habits=replace(kernels.habits, passes=passes))
-    _check(stack, kernels.habits)
     if "exchange_kernels" in stack.own_kernels:
         fused = (*kernels.habits.fused, *WITHIN, *SORTS)
         kernels = replace(kernels, habits=replace(kernels.habits, fused=fused))
     return kernels
 
 
-def _check(stack: Stack, habits: Habits) -> None:
-    """Refuse habits that change ops on the parameters of all layers, whose bounds count bytes."""
+def unbounded(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: Machine) -> str:
+    """Why no bounds are known of a stack's plans with these fields; "" where they are: it splits
+    layers unevenly, or changes ops on the parameters of all layers, whose bounds count bytes."""
+    if stack == EXECUTOR:
+        return ""
+    for key in UNEVEN:
+        if fixed.get(key, stack.plan_defaults(1, fixed).get(key)):
+            return f"{key} of the stack {stack.name}"
+    habits = fastest_kernels(stack, gpt, fixed, machine).habits
     named = {*habits.fused, *dict(habits.passes), *dict(habits.payloads)}
-    if wrong := sorted(named & _of_step(tuple(stack.can["zero"]))):
-        raise PlanCannotRunError(
-            f"plans of the stack {stack.name} cannot be searched: it changes {wrong[0]}, of which "
-            "no bound is known"
-        )
+    wrong = sorted(named & _of_step(tuple(stack.can["zero"])))
+    return f"{wrong[0]} of the stack {stack.name}" if wrong else ""
 
 
 def _of_step(zeros: tuple[int, ...]) -> set[str]:

@@ -11,11 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.asked.dispatchers import of_program
-from simulator.search.asked.exchanges import without_turns
-from simulator.search.asked.expert_splits import folds_of
-from simulator.search.asked.v_shape import of_one_stage
 from simulator.search.bounds.layer_kinds import base_of, kind_of
+from simulator.search.expert_splits import folds_of
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Space
 from topologies.records import record
@@ -58,7 +55,7 @@ class BatchedProgram:
     """One program of a stage with one layer of each kind and at most two micro-batches, with sizes
     for each of `rows` of a space.
 
-    `orders` has the number of each row's rank order, ANY, or one of FIRST (`orders.py`). `rings`
+    `orders` has the number of each row's rank order, or ANY (`orders.py`). `rings`
     caches the rows' groups by axes, `timed` the bounds of their ops, `hosts` how long the host
     issues them, `parts` the rows in parts that agree in some inputs of lowering and on some rings,
     `sizes` those of buffers, `notes` what else follows from all of these or some (`noted`).
@@ -184,10 +181,9 @@ def _lowered(
     most: int = MOST,
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
-    beside = [each for each in space.problem.of_exchanges if each not in overlap]
-    fields = space.shape(int(rows[0])) | {"pp": 1, "schedule": of_one_stage(schedule)}
-    fields["overlap"] = without_turns((*overlap, *beside))
-    fields |= of_program(fields, space.problem.dispatchers)
+    fields = space.shape(int(rows[0])) | {"pp": 1, "overlap": overlap}
+    # Of GPipe a backward pass begins with what the forward pass left, as that of 1F1B.
+    fields["schedule"] = "1f1b" if schedule == "gpipe" else schedule
     inputs = current_session().the(SharedSteps).inputs(columns_of(space, rows))
     fields |= dict(zip(SIZES, inputs, strict=True))
     micro_batches = min(max(int(space.micro_batches[rows].max()), 1), most)

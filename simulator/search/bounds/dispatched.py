@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulator.ranks.fabric import times_steps
-from simulator.search.asked.falling_times import may_fall
+from simulator.search.bounds.nonmonotonic_latency import may_fall
 from simulator.search.space import Space
 from simulator.stacks.exchange import (
     OWN,

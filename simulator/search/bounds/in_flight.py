@@ -13,8 +13,6 @@ from operator import add, le, sub
 
 import numpy as np
 
-from simulator.search.asked.exchanges import IN_TURNS
-from simulator.search.asked.v_shape import in_v
 from simulator.search.bounds.batched_programs import BatchedProgram
 from simulator.search.bounds.layer_kinds import is_own_layer, kind_of, names_of
 from simulator.search.bounds.layouts import ChunkLayers, plain_layers
@@ -35,8 +33,7 @@ from workload.op import (
     WEIGHT_GRAD,
     Op,
 )
-from workload.pipeline.pairs import Pairs, pairs_of
-from workload.pipeline.schedule import V_SHAPED, Slot, slots
+from workload.pipeline.schedule import Slot, slots
 from workload.pipeline.slot import INPUT
 from workload.sizes.arrays import Bytes
 
@@ -61,10 +58,6 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
     worked, kept, sums = (some.noted(each) for each in (worked_on, kept_for_weights, weight_sums))
     beside = {kind: np.maximum(worked[kind] - nbytes, 0) for kind, nbytes in saved.items()}
     summed = {kind: np.maximum(nbytes - kept[kind], 0) for kind, nbytes in sums.items()}
-    turned = in_v(space.problem.fixed)
-    in_turns = turned and IN_TURNS in space.problem.of_exchanges
-    if space.problem.of_exchanges or turned:  # in turns, in another order in few layers, or split
-        beside = summed = {kind: some.values(0) for kind in saved}
     found = np.zeros(len(entries.lane), dtype=np.int64)
     table = np.stack(
         [entries.pp, entries.micro_batches, entries.schedule, entries.vpp, entries.chunk]
@@ -80,11 +73,10 @@ def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
         pp, micro_batches, schedule, vpp, chunk = case
         plain = (plain_layers(chunk),) * (pp * vpp)
         chunks = space.layouts.every[chunk].chunks if space.layouts else plain
-        step = 2 * pp - 1 if turned else pp
-        stages = [0] if turned else sorted({0, 1, pp - 1, _fullest(space, pp, chunk)})
-        asked = SCHEDULES[schedule], pp, micro_batches, in_turns
+        stages = sorted({0, 1, pp - 1, _fullest(space, pp, chunk)})
+        asked = SCHEDULES[schedule], pp, micro_batches
         found[chosen] = np.maximum.reduce(
-            [_stage_bytes(kinds, chunks[at::step], at, *asked, *own) for at in stages]
+            [_stage_bytes(kinds, chunks[at::pp], at, *asked, *own) for at in stages]
         )
     return found
 
@@ -104,7 +96,6 @@ def _stage_bytes(
     schedule: str,
     pp: int,
     micro_batches: int,
-    in_turns: bool,
     held: Mapping[str, Bytes],
     saved: Mapping[str, Bytes],
     kept: Mapping[str, Bytes],
@@ -112,7 +103,6 @@ def _stage_bytes(
     summed: Mapping[str, Bytes],
 ) -> Bytes:
     level: Bytes = held["embed"] if stage == 0 else held["head"] * (stage == pp - 1)
-    level = level + held["head"] * (stage == 0 and schedule in V_SHAPED)
     for chunk in chunks:
         for base in chunk.bases:
             level = level + held[kinds[base]]
@@ -120,8 +110,8 @@ def _stage_bytes(
     shapes = tuple(chunk.bases for chunk in chunks)
     each = [parts[kind] for parts in (saved, kept) for kind in kinds]
     more = [parts[kind] for parts in (beside, summed) for kind in kinds]
-    at_head = kept[HEAD.kind] * (stage == pp - 1 and schedule not in V_SHAPED)
-    known = moments(schedule, stage, pp, micro_batches, shapes, len(kinds), in_turns=in_turns)
+    at_head = kept[HEAD.kind] * (stage == pp - 1)
+    known = moments(schedule, stage, pp, micro_batches, shapes, len(kinds))
     for counts, base in known:
         split = sum(counts[len(kinds) :])  # passes are split in one chunk alone
         own = ways[0] + split // len(shapes[0]) * at_head
@@ -139,16 +129,12 @@ def moments(
     micro_batches: int,
     chunks: tuple[tuple[int, ...], ...],
     kinds: int,
-    *,
-    in_turns: bool = False,
 ) -> tuple[Moment, ...]:
     """Moments at which a stage with chunks of these of so many kinds of layers holds much.
 
     Behind `ROUNDS` rounds of forward passes the same recurs, so these are looked at alone; where
     stages depend on others' progress, so many micro-batches that a start and an end have been and
-    rounds between recur; of GPipe the moment behind all of them. Of two passes of a V that
-    run `in_turns`, the one saves while the other lets go, so what is held before and behind both is
-    all that is known.
+    rounds between recur; of GPipe the moment behind all of them.
     """
     each = [tuple(bases.count(base) for base in range(kinds)) for bases in chunks]
     if schedule == "gpipe":
@@ -158,18 +144,16 @@ def moments(
     if few < micro_batches and schedule in PLAYED and stage:
         few = min(micro_batches, ROUNDS + 2 * (2 * pp + 1))  # a start, rounds that recur, an end
     order = slots(schedule, stage, pp, few, len(chunks))
-    pairs = pairs_of(order, stage, pp, in_v=True) if in_turns else []
-    return _undominated(_played(order, pairs, chunks, each))
+    return _undominated(_played(order, chunks, each))
 
 
 def _played(
-    order: Sequence[Slot], pairs: Pairs, chunks: tuple[tuple[int, ...], ...], each: list[Held]
+    order: Sequence[Slot], chunks: tuple[tuple[int, ...], ...], each: list[Held]
 ) -> set[Moment]:
     left, kinds = sum(slot.work == FORWARD for slot in order), len(each[0])
-    inside, last_ones = {place for pair in pairs for place in pair}, {pair[-1] for pair in pairs}
     found = set[Moment]()
     held, kept = [0] * kinds, [0] * kinds  # see `Moment`
-    for place, slot in enumerate(order):
+    for slot in order:
         work, own = slot.work, each[slot.chunk]
         if work == FORWARD:
             held, left = list(map(add, held, own)), left - 1
@@ -177,16 +161,14 @@ def _played(
             held, kept = list(map(sub, held, own)), list(map(add, kept, own))
         last = chunks[slot.chunk][-1] if work in BACK else NONE
         last += kinds * (work == WEIGHT)
-        if place not in inside:
-            found.add(((*held, *kept), last))
+        found.add(((*held, *kept), last))
         if work != FORWARD and not left:
             break
         if work == BACKWARD:
             held = list(map(sub, held, own))
         elif work == WEIGHT:
             kept = list(map(sub, kept, own))
-        if place not in inside or place in last_ones:
-            found.add(((*held, *kept), NONE))
+        found.add(((*held, *kept), NONE))
     return found
 
 

@@ -17,7 +17,6 @@ from math import lcm
 
 import numpy as np
 
-from simulator.search.asked.v_shape import places
 from simulator.search.bounds.layer_kinds import (
     NAMES,
     attends_differently,
@@ -136,7 +135,6 @@ class Layout:
     vpp: int
     chunks: tuple[ChunkLayers, ...]
     names: tuple[str, ...]  # of kinds, by their numbers in the base
-    in_v: bool = False
 
     @cached_property
     def fullest(self) -> int:
@@ -155,8 +153,7 @@ class Layout:
 
     def chunks_of(self, stage: int) -> list[ChunkLayers]:
         """The chunks of a stage."""
-        numbers = places(stage, self.pp, self.vpp, in_v=self.in_v)
-        return [self.chunks[number] for number in numbers]
+        return list(self.chunks[stage :: self.pp])
 
     def kinds(self, stage: int) -> tuple[int, ...]:
         """How many layers of each kind a stage has."""
@@ -234,13 +231,11 @@ class Layouts:
         return dict(zip(self.names, self.counts(ends, which)[:, layout], strict=True))
 
 
-def layouts_of(gpt: GPT, pairs: Iterable[tuple[int, int]], *, in_v: bool = False) -> Layouts | None:
-    """The layouts of so many stages of so many chunks each, round the ring of stages or in a V;
-    None for layers of one kind."""
+def layouts_of(gpt: GPT, pairs: Iterable[tuple[int, int]]) -> Layouts | None:
+    """The layouts of so many stages of so many chunks each; None for layers of one kind."""
     if not has_kinds(gpt):
         return None
-    every = (layout_of(gpt, *pair) for pair in pairs)
-    return Layouts(tuple(replace(each, in_v=in_v) for each in every))
+    return Layouts(tuple(layout_of(gpt, *pair) for pair in pairs))
 
 
 def layout_of(gpt: GPT, pp: int, vpp: int) -> Layout:

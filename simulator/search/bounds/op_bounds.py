@@ -20,15 +20,13 @@ from simulator.engine.engines import TOO_LONG
 from simulator.engine.interference import FENCE
 from simulator.engine.ticks import to_ticks
 from simulator.ranks.fabric import MachineFabric
-from simulator.search.asked.falling_times import may_fall
-from simulator.search.asked.least_rows import seconds_of
-from simulator.search.asked.uneven_layers import OF_ROWS, are_different
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     PlacedProgram,
     input_columns,
 )
 from simulator.search.bounds.dispatched import Dispatched
+from simulator.search.bounds.nonmonotonic_latency import may_fall
 from simulator.search.rings.ring_numbers import RingNumbers, key_of
 from simulator.search.space import Space
 from simulator.stacks.exchange import OWN
@@ -97,18 +95,13 @@ class OpBounds:
         if op.communicates:
             nbytes = self._dispatched.gathered(some.rows, op, nbytes)
             return self._communicated(some, op, op.kind, nbytes, inputs)
-        return self._computed(some, op, nbytes, inputs, self._seconds)
+        return self._computed(some, op, nbytes, inputs, self.costs.seconds)
 
     def _bounds_nothing(self, op: Op) -> bool:
         """Whether an op of a plan may have more bytes than here, and take less time."""
         asked = self.space.problem
         own = op.label in PLACES and asked.stack.own_kernels.get("exchange") == OWN
-        more = own or (op.label in OF_ROWS and are_different(asked.gpt))
-        return more and bool(may_fall(self.fabric.machine, op.kind))
-
-    @cached_property
-    def _seconds(self) -> Callable[[Op], float]:
-        return seconds_of(self.space.problem.gpt, self.fabric.machine.device, self.costs.seconds)
+        return own and bool(may_fall(self.fabric.machine, op.kind))
 
     def _computed(
         self,
@@ -219,7 +212,7 @@ def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
         gathered = op.label if op.label in PLACES or op.label in COLLECTIVES else ""
-        concerns = Dispatched.concerns(op), gathered, op.label in OF_ROWS
+        concerns = Dispatched.concerns(op), gathered
         return op.kind, op.axes, concerns, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())
     known = op.kind, op.dtype, op.part.is_layer, op.label

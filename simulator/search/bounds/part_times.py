@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from simulator.search.asked.exchanges import stream_of
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram, differs_apart
 from simulator.search.bounds.layer_kinds import kind_of
 from simulator.search.bounds.op_bounds import OpBounds, asked_of
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, MODEL, STEP, Op
+from workload.passes.table import switch_of
 from workload.sizes.arrays import Ticks
 
 STEP_WORKS = ("gradients", "step")  # that follow the slots of the last micro-batch
 ISSUED = "", "issued"
+BLOCKING = "blocking"
 OF_KERNELS = ("part times of kernels",)  # in place of a function that notes are kept by
 Part = tuple[str, str, bool]
 Counted = list[tuple[Op, dict[Part, int]]]
@@ -51,9 +52,8 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
 def _summed(op_bounds: OpBounds, some: BatchedProgram, counted: Counted) -> StreamTimes:
     """The sums of some of a program's ops."""
     ticks: StreamTimes = defaultdict(dict)
-    beside = op_bounds.space.problem.of_exchanges
     for op, where in counted:
-        key, each = stream_of(op, beside), op_bounds.ticks(some, op)
+        key, each = stream_of(op), op_bounds.ticks(some, op)
         issued = op_bounds.host_ticks(some, op) if _is_kernel(op) else None
         for entry, count in where.items():
             streams, own = ticks[entry], count * each if count > 1 else each
@@ -61,6 +61,13 @@ def _summed(op_bounds: OpBounds, some: BatchedProgram, counted: Counted) -> Stre
             if issued is not None:
                 streams[ISSUED] = streams.get(ISSUED, 0) + count * issued
     return ticks
+
+
+def stream_of(op: Op) -> tuple[str, str]:
+    """The overlap that gave an op a stream of its own, "" if none did and BLOCKING for a collective
+    on the compute stream; and that stream."""
+    blocks = op.is_collective and op.stream == COMPUTE
+    return BLOCKING if blocks else switch_of(op), op.stream
 
 
 def _is_kernel(op: Op) -> bool:

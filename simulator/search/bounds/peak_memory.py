@@ -121,8 +121,7 @@ def bytes_of_layouts(
         chosen = np.flatnonzero(pp == layout.pp)
         in_flight = np.minimum(pp, micro_batches)[chosen]
         ways = []
-        straight = layout.pp > 1 and not layout.in_v
-        for ends in (FIRST, INSIDE, LAST) if straight else (ALONE,):
+        for ends in (FIRST, INSIDE, LAST) if layout.pp > 1 else (ALONE,):
             counts = layouts.counts(ends, OWN) + layouts.counts(ends, REST)
             each = dict(zip(layouts.names, counts[:, number].tolist(), strict=True))
             nbytes = sum(count * held[kind][chosen] for kind, count in each.items())

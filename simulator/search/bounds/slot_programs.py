@@ -8,8 +8,6 @@ from functools import cache, cached_property, partial
 from itertools import groupby
 from typing import Any
 
-from simulator.search.asked.choices import of_layers
-from simulator.search.asked.exchanges import PUT_OFF, of_exchanges, without_turns
 from simulator.search.bounds.batched_programs import (
     BatchedProgram,
     differs_apart,
@@ -32,8 +30,7 @@ from workload.program import Program
 from workload.recipes.table import NO_RECIPE
 
 SIZES = (*WITHIN_STAGE, "mbs", "batch", "ep")
-WHOLE = ModelEnds(first=True, last=True)
-ENDS = WHOLE.parts
+ENDS = ModelEnds(first=True, last=True).parts
 MIDDLE = -2  # in place of a micro-batch: any between the first and the last
 
 
@@ -46,23 +43,21 @@ class LoweredSlots:
     known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
     habits: Habits = NO_HABITS
 
-    def few(self, layers: ChunkLayers, ends: ModelEnds = WHOLE) -> Program:
-        """The first row's program with these layers, and those that they leave out, of a stage with
-        these ends."""
-        if (layers, ends) not in self._few:
+    def few(self, layers: ChunkLayers) -> Program:
+        """The first row's program with these layers, and those that they leave out, as one
+        stage."""
+        if layers not in self._few:
             program = self.plain.program
             own: dict[str, Any] = {
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
             gpt, habits = layers.model(program.gpt), of_lowering(self.habits)
-            own["recompute"] = of_layers(program.plan.recompute, gpt)
             plan = replace(program.plan, **own)
-            keeps = keeping(ends, gpt)
-            self._few[layers, ends] = lower(gpt, plan, habits=habits, keeps=keeps)
-        return self._few[layers, ends]
+            self._few[layers] = lower(gpt, plan, habits=habits)
+        return self._few[layers]
 
     @cached_property
-    def _few(self) -> dict[tuple[ChunkLayers, ModelEnds], Program]:
+    def _few(self) -> dict[ChunkLayers, Program]:
         return {}
 
 
@@ -83,7 +78,7 @@ class SlotProgram:
     def _overlapped(
         self, program: Program, overlap: tuple[str, ...], keeps: Keeps | None = None
     ) -> Program:
-        return overlapped(program, without_turns(overlap), self.lowered.habits, keeps)
+        return overlapped(program, overlap, self.lowered.habits, keeps)
 
     def slots(
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
@@ -155,9 +150,7 @@ class SlotProgram:
         chunk lacks are left out before overlaps, which move ops of one part behind another's."""
         if (micro_batch, ends, layers) not in self._known:
             number = self._number(micro_batch)
-            # Only what is put off is moved by the lowering itself, which is the same for all else.
-            puts_off = PUT_OFF in self.lowered.plain.program.plan.overlap
-            program = self.lowered.few(layers, ends if puts_off else WHOLE)
+            program = self.lowered.few(layers)
             keeps = keeping(ends, program.gpt)
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
@@ -191,8 +184,7 @@ def overlapped(
     """The program of one stage, lowered without overlaps and habits, with these applied. That of a
     recipe is lowered again, of what it `keeps`, as its casts come behind overlaps and before other
     habits."""
-    beside = (each for each in of_exchanges(program.plan.overlap) if each not in overlap)
-    plan = replace(program.plan, overlap=(*overlap, *beside))
+    plan = replace(program.plan, overlap=overlap)
     if plan.recipe != NO_RECIPE:
         whole = lower(program.gpt, plan, habits=within_parts(habits), keeps=keeps)
         return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, habits)))

@@ -16,7 +16,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.search.asked.v_shape import is_split
 from simulator.search.bounds.layer_kinds import LAYER
 from simulator.search.bounds.layouts import (
     AHEAD,
@@ -30,10 +29,10 @@ from simulator.search.bounds.layouts import (
 from simulator.search.bounds.part_times import PartTimes
 from topologies.records import record
 from workload.op import COMPUTE
-from workload.pipeline.schedule import STRAIGHT, V_SHAPED
+from workload.pipeline.schedule import STRAIGHT
 from workload.sizes.arrays import Counts, Flags, Indices, Ticks
 
-SCHEDULES = (*STRAIGHT, *V_SHAPED)
+SCHEDULES = STRAIGHT
 WORK = ("forward", "backward", "weight")
 FIRST, LAST, INSIDE, ALONE = (
     ModelEnds(first, last)
@@ -122,6 +121,11 @@ class Entries:
         columns = (self.pp, self.micro_batches, self.schedule, self.vpp, self.chunk)
         pp, micro_batches, schedule, vpp, chunk = (column[keep] for column in columns)
         return Entries(lane, pp, micro_batches, schedule, vpp, chunk, self.layouts)
+
+
+def is_split(schedule: str) -> bool:
+    """Whether a schedule splits backward passes."""
+    return schedule.startswith("zb")
 
 
 def joined(several: Sequence[Entries]) -> Entries:

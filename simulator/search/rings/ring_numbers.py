@@ -11,7 +11,7 @@ import numpy as np
 
 from simulator.ranks.fabric import MachineFabric
 from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgram
-from simulator.search.orders import ANY, FIRST, MANY_ORDERS
+from simulator.search.orders import ANY, MANY_ORDERS
 from simulator.search.rings.strides import (
     Span,
     Strides,
@@ -28,7 +28,6 @@ from workload.op import PAIRS, Op
 from workload.sizes.arrays import Indices, Parts, distinct
 
 NONE = -1
-AXIS_OF = {number: axis for axis, number in FIRST.items()}
 PLACES = ("places",)  # in place of a key
 RingKey = tuple[tuple[str, ...], bool, bool]  # axes, whether it reduces, whether it is of pairs
 
@@ -104,8 +103,8 @@ class RingNumbers:
         found = np.array(each, dtype=np.int64)[which]
         for at in np.flatnonzero(orders >= ANY).tolist():
             own = {axis: (int(far[at]), int(many[at])) for axis, (far, many) in spans.items()}
-            size, first = _size(own[axis] for axis in axes), AXIS_OF.get(int(orders[at]), "")
-            found[at] = self._number(strides_in_any_order(own, axes, first), size, *how)
+            size = _size(own[axis] for axis in axes)
+            found[at] = self._number(strides_in_any_order(own, axes), size, *how)
         return found
 
     def _number(self, ways: frozenset[Strides], size: int, reduces: bool, pairs: bool) -> int:

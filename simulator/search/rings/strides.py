@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from simulator.search.asked.expert_splits import RUNS
+from simulator.search.expert_splits import RUNS
 from simulator.search.orders import ORDERS
 from workload.grid import (
     AXES,
@@ -92,11 +92,8 @@ def _nearest_first(stride: Counts, size: Counts) -> tuple[Counts, Counts]:
     return np.take_along_axis(stride, order, axis=0), np.take_along_axis(size, order, axis=0)
 
 
-def strides_in_any_order(
-    spans: Mapping[str, Span], axes: tuple[str, ...], first: str = ""
-) -> frozenset[Strides]:
-    """The strides of some axes under all rank orders, or those with one axis `first`; none where
-    these are too many."""
+def strides_in_any_order(spans: Mapping[str, Span], axes: tuple[str, ...]) -> frozenset[Strides]:
+    """The strides of some axes under all rank orders; none where these are too many."""
     wide = [axis for axis in axes if spans[axis][1] > 1]
     ranks = prod(spans[axis][1] for axis in AXES)
     if len(wide) != 1:
@@ -105,13 +102,9 @@ def strides_in_any_order(
         return frozenset({whole} if size in (1, ranks) else ())
     (stride, size), own = spans[wide[0]], PART_OF.get(wide[0], wide[0])
     inner = stride // spans[own][0]
-    if own == first:
-        return frozenset({((inner, size),)})
-    within = [spans[axis][1] for axis in (first,) if first]
-    apart = own, first
-    others = [spans[axis][1] for axis in AXES if axis not in apart and spans[axis][1] > 1]
+    others = [spans[axis][1] for axis in AXES if axis != own and spans[axis][1] > 1]
     ways = (some for count in range(len(others) + 1) for some in combinations(others, count))
-    return frozenset({((inner * prod([*within, *some]), size),) for some in ways})
+    return frozenset({((inner * prod(some), size),) for some in ways})
 
 
 def members(way: Strides, ranks: int) -> Indices:

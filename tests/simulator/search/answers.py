@@ -1,18 +1,57 @@
-"""An answer of the search, compared with trying all plans."""
+"""Answers of the search, compared with trying all plans."""
 
 from __future__ import annotations
 
-from simulator.search import search
+from collections.abc import Iterator
+
+from simulator.search import judge_of
 from simulator.search.baselines import exhaustive
+from simulator.search.branch_and_bound import BranchAndBound
+from simulator.search.core import core_spaces, tree_of
 from simulator.search.objective import Objective
 from simulator.search.problem import SearchProblem
+from simulator.search.progress import Progress
+from tests.simulator.search.drawn import MACHINES
 from topologies.machine import Machine
+from topologies.placement import Placement
+from topologies.session import in_session
+
+
+def last(states: Iterator[Progress]) -> Progress:
+    """The answer of a search."""
+    return list(states)[-1]
+
+
+@in_session
+def proved(
+    problem: SearchProblem,
+    machine: Machine,
+    objective: str = "time",
+    capacity_bytes: int | None = None,
+    placement: Placement | None = None,
+) -> BranchAndBound:
+    """Branch and bound of the core space alone, to its end."""
+    problem = problem.on(machine)
+    judge = judge_of(problem, machine, placement, capacity_bytes, objective)
+    tree = tree_of(judge, core_spaces(problem, machine), machine, placement)
+    list(tree.bound())
+    list(tree.refine(None))
+    assert tree.is_done
+    return tree
 
 
 def finds_the_best(problem: SearchProblem, machine: Machine, objective: str = "time") -> None:
-    """Asserts that the search proves the best plan, and that it is that of all plans tried."""
-    *_, tried = exhaustive(problem, machine, objective=objective)
-    *_, found = search(problem, machine, objective=objective)
+    """Assert that branch and bound finds the best of all plans tried."""
+    tried = last(exhaustive(problem, machine, objective=objective))
+    tree = proved(problem, machine, objective)
     goal = Objective(objective, machine, problem.devices)
-    assert found.is_optimal
-    assert [*map(goal.of, found.found)] == [*map(goal.of, tried.found)]
+    assert tree.plans == tried.considered
+    assert tree.simulated <= tried.simulated
+    assert ([] if tree.best is None else [tree.best.plan]) == [each.plan for each in tried.found]
+    if tree.best is not None:
+        assert goal.of(tree.best) == goal.of(tried.found[0])
+
+
+def same_answer(problem: SearchProblem, name: str, objective: str = "time") -> None:
+    """Assert the same on one of MACHINES."""
+    finds_the_best(problem, MACHINES[name], objective)

@@ -8,9 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -19,39 +17,21 @@ from hypothesis import strategies as st
 from simulator.predict import predict
 from simulator.search import SearchError, best_plan, search
 from simulator.search.baselines import by_axonn, every_plan, exhaustive, kendall_tau
-from simulator.search.objective import OBJECTIVES, Objective
+from simulator.search.objective import OBJECTIVES
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
-from simulator.search.progress import Progress
 from simulator.search.space import space_of
-from simulator.search.warm_start import FEW
 from tests.examples import few_and_many
 from tests.messages import names
+from tests.simulator.search.answers import last, proved, same_answer
 from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
 from topologies.placement import Placement, contiguous
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
-from workload.grid import AXES, USUAL
+from workload.grid import AXES
 from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
-
-
-def last(states: Iterator[Progress]) -> Progress:
-    return list(states)[-1]
-
-
-def same_answer(problem: SearchProblem, name: str, top: int, objective: str = "time") -> None:
-    machine = MACHINES[name]
-    found = last(search(problem, machine, top=top, objective=objective))
-    every = last(exhaustive(problem, machine, top=top, objective=objective))
-    assert found.is_optimal
-    assert found.considered == every.considered
-    assert found.simulated <= every.simulated
-    goal = Objective(objective, machine, problem.devices)
-    assert [each.plan for each in found.found] == [each.plan for each in every.found]
-    assert [goal.of(each) for each in found.found] == [goal.of(each) for each in every.found]
-    assert found.best == goal.shown(goal.of(found.found[0]))
 
 
 @few_and_many(
@@ -61,13 +41,13 @@ def same_answer(problem: SearchProblem, name: str, top: int, objective: str = "t
     slow={"problem": few_plans()},
     problem=few_plans(most=12),
     name=st.sampled_from(sorted(MACHINES)),
-    top=st.integers(1, 4),
+    top=st.integers(1),
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_a_search_finds_what_trying_all_plans_finds(
-    problem: SearchProblem, name: str, top: int, objective: str
+    problem: SearchProblem, name: str, objective: str
 ) -> None:
-    same_answer(problem, name, top, objective)
+    same_answer(problem, name, objective)
 
 
 @pytest.mark.slow
@@ -77,7 +57,7 @@ def test_a_sum_of_more_gradients_may_be_faster_than_one_of_less(positions: str) 
     fixed = {"tp": 1, "y": 1, "z": 1, "overlap": (), "zero": 0, "recompute": "none"}
     gpt = replace(SMALL, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     problem = SearchProblem(replace(gpt, positions=positions), 32, 32, fixed)
-    same_answer(problem, "kestrel", top=2)
+    same_answer(problem, "kestrel")
 
 
 @pytest.mark.slow
@@ -99,11 +79,11 @@ def test_a_smaller_device_gets_the_fastest_plan_that_fits_it() -> None:
     machine = MACHINES["frontier"]
     everything = last(exhaustive(problem, machine, top=10**6)).found
     room = sorted(each.memory.peak_bytes for each in everything)[len(everything) // 3]
-    answer = last(search(problem, machine, capacity_bytes=room))
+    tree = proved(problem, machine, capacity_bytes=room)
     fits = [each.step_s for each in everything if each.memory.peak_bytes <= room]
-    assert answer.found[0].step_s == min(fits)
-    assert answer.fitting <= answer.considered == space_of(problem).plans
-    assert len(fits) <= answer.fitting
+    assert tree.best is not None
+    assert tree.best.step_s == min(fits)
+    assert len(fits) <= tree.tally.fitting <= tree.plans == space_of(problem).plans
 
 
 def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_found() -> None:
@@ -113,44 +93,21 @@ def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_fou
     fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "mbs")}
     problem = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sp": False})
     peak = predict(SMALL, plan, machine).memory.peak_bytes
-    fits = last(search(problem, machine, capacity_bytes=peak))
-    assert [each.plan for each in fits.found] == [plan]
-    larger = last(search(problem, machine, capacity_bytes=peak - 1))
-    assert (larger.considered, larger.simulated, len(larger.found)) == (1, 1, 0)
+    fits = proved(problem, machine, capacity_bytes=peak).best
+    assert fits is not None
+    assert fits.plan == plan
+    larger = proved(problem, machine, capacity_bytes=peak - 1)
+    assert (larger.plans, larger.simulated, larger.best) == (1, 1, None)
 
 
 def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_first() -> None:
     """Of one micro-batch gpipe makes what 1f1b, the default, makes; and so do all zero bubbles."""
     fixed = {"tp": 1, "y": 1, "z": 1, "pp": 2, "mbs": 2, "overlap": (), "zero": 0}
     problem = SearchProblem(SMALL, 2, 2, {**fixed, "recompute": "none"})
-    found = last(search(problem, MACHINES["frontier"], top=5)).found
-    schedules = [each.plan.schedule for each in found]
-    assert schedules == ["zb-1p", "zb-2p", "zb-h1", "1f1b", "gpipe"]
-    assert [each.step_s for each in found] == [found[0].step_s] * 3 + [found[3].step_s] * 2
-
-
-ALIKE = {
-    "y": 1, "z": 1, "pp": 1, "zero": 0, "recompute": "none", "sp": False,
-    "overlap": (),
-}  # fmt: skip
-
-
-def test_the_second_best_plan_is_found_behind_the_best() -> None:
-    """With four ranks in one order there are six plans: x of 1, 2 or 4, and micro-batches."""
-    problem = SearchProblem(SMALL, 4, 4, {**ALIKE, "order": USUAL})
-    machine = MACHINES["perlmutter"]
-    every = sorted(predict(SMALL, each, machine).step_s for each in every_plan(space_of(problem)))
-    found = last(search(problem, machine, top=2)).found
-    assert [each.step_s for each in found] == every[:2]
-
-
-def test_asked_for_as_many_plans_as_there_are_a_search_leaves_none_out() -> None:
-    """Two ranks of x on one node of four, and on two nodes: the orders of one shape."""
-    problem = SearchProblem(SMALL, 8, 4, {**ALIKE, "tp": 2, "mbs": 1})
-    plans = set(every_plan(space_of(problem)))
-    found = last(search(problem, MACHINES["perlmutter"], top=len(plans))).found
-    assert len(plans) == 2
-    assert {each.plan for each in found} == plans
+    best = proved(problem, MACHINES["frontier"]).best
+    assert best is not None
+    assert best.plan.schedule == "zb-1p"
+    same_answer(problem, "frontier")
 
 
 def test_the_steps_found_are_those_of_the_ranks_where_they_are_placed() -> None:
@@ -170,7 +127,9 @@ def test_the_steps_found_are_those_of_the_ranks_where_they_are_placed() -> None:
 def test_where_nothing_fits_nothing_is_found() -> None:
     problem = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "recompute": "none"})
     answer = last(search(problem, MACHINES["frontier"], capacity_bytes=1000))
-    assert (answer.found, answer.fitting, answer.simulated, answer.is_optimal) == ((), 0, 0, True)
+    assert (answer.found, answer.fitting, answer.is_optimal) == ((), 0, True)
+    tree = proved(problem, MACHINES["frontier"], capacity_bytes=1000)
+    assert (tree.best, tree.simulated) == (None, 0)
     with pytest.raises(PlanCannotRunError, check=names("gpt-640b")):
         best_plan(find_model("gpt-640b"), MACHINES["perlmutter"], 4, 4)
 
@@ -181,9 +140,9 @@ def test_pipelines_that_miss_by_memory_alone_are_not_simulated() -> None:
     machine = MACHINES["frontier"]
     everything = last(exhaustive(problem, machine, top=10**6)).found
     least = min(each.memory.peak_bytes for each in everything)
-    answer = last(search(problem, machine, capacity_bytes=least - 1))
-    assert (answer.found, answer.simulated, answer.is_optimal) == ((), 0, True)
-    assert last(search(problem, machine, capacity_bytes=least)).found
+    tree = proved(problem, machine, capacity_bytes=least - 1)
+    assert (tree.best, tree.simulated) == (None, 0)
+    assert proved(problem, machine, capacity_bytes=least).best is not None
 
 
 @pytest.mark.slow
@@ -194,29 +153,9 @@ def test_two_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (
         last(search(problem, MACHINES["alps"], top=3, workers=workers)) for workers in (1, 2)
     )
-    assert [each.step_s for each in one.found] == [each.step_s for each in two.found]
-    assert (one.considered, one.fitting) == (two.considered, two.fitting)
-
-
-@pytest.mark.slow
-def test_a_first_plan_is_found_before_a_large_space_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    problem = SearchProblem(
-        SMALL, 8, 16, {"overlap": (), "schedule": "1f1b", "zero": 0, "recompute": "none"}
-    )
-    plain = last(search(problem, MACHINES["perlmutter"], top=3))
-    monkeypatch.setattr("simulator.search.warm_start.WORTH", 100)
-    states = list(search(problem, MACHINES["perlmutter"], top=3))
-    assert (states[0].bounded, states[0].found) == (0, ())
-    assert (states[1].bounded, states[1].bound, len(states[1].found)) == (0, 0, 3)
-    # All in orders of one shape.
-    assert len({replace(each.plan, order=USUAL, vpp=1) for each in states[1].found}) == 1
-    many = islice(search(problem, MACHINES["perlmutter"], top=FEW + 1), 2)
-    assert [len(state.found) for state in many] == [0, 1]
-    assert [state.bounded for state in states] == sorted(state.bounded for state in states)
-    assert states[-1].found == plain.found
-    assert states[-1].bound == states[-1].best == plain.bound
+    assert one.found == two.found
+    assert [*one.families] == [*two.families]
+    assert (one.considered, one.fitting, one.around) == (two.considered, two.fitting, two.around)
 
 
 def test_a_process_that_ends_is_said_in_one_sentence() -> None:
@@ -288,4 +227,4 @@ def test_a_search_finds_the_best_with_experts_beside_a_shared_mlp(name: str) -> 
     gpt = replace(SMALL, experts=4, topk=2, expert_ffn=512, shared_ffn=512, biases=False)
     fixed = {"order": "tp-dp-pp", "recompute": "none", "sp": False}
     alone = {"tp": 1, "y": 1, "z": 1, "pp": 1, "mbs": 1}
-    same_answer(SearchProblem(gpt, 2, 4, {**fixed, **alone}), name, 2)
+    same_answer(SearchProblem(gpt, 2, 4, {**fixed, **alone}), name)

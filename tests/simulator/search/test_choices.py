@@ -22,8 +22,9 @@ from simulator.search.space import space_of, spaces_of
 from simulator.stacks import load_stack
 from simulator.stacks.searched import fastest_kernels
 from tests.messages import names
+from tests.simulator.search.answers import last, same_answer
 from tests.simulator.search.drawn import MACHINES
-from tests.simulator.search.test_branch_and_bound import SMALL, last, same_answer
+from tests.simulator.search.test_branch_and_bound import SMALL
 from topologies.errors import MachineError
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
@@ -71,7 +72,7 @@ def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
     """Eight ranks on two nodes of four. Rows of so few tokens wait for messages, of which there are
     fewer in steps; a token once to each node has no more bytes, and as many messages."""
     problem = experts(tp=1, ep=8)
-    same_answer(problem, "perlmutter", top=3)
+    same_answer(problem, "perlmutter")
     answer = last(search(problem, MACHINES["perlmutter"], top=3))
     order = ["hierarchical", "once_per_node", "usual"]
     assert [each.plan.dispatcher for each in answer.found] == order
@@ -86,7 +87,7 @@ def test_gathered_tokens_are_searched_with_programs_of_their_own() -> None:
     ranks: half the bytes."""
     long = replace(ALL_OF_EIGHT, sequence=16384)
     problem = SearchProblem(long, 4, 4, FEW | {"tp": 1, "ep": 4}, several=GATHERED)
-    same_answer(problem, "dgx-h100", top=2)
+    same_answer(problem, "dgx-h100")
     best, other = last(search(problem, MACHINES["dgx-h100"], top=2)).found
     assert (best.plan.dispatcher, other.plan.dispatcher) == ("all_gather", "usual")
 
@@ -114,13 +115,13 @@ def test_gathered_tokens_are_a_part_of_a_problem_of_plans_that_split_experts() -
 def test_searches_over_gathered_tokens_find_what_trying_all_plans_finds(name: str) -> None:
     for gpt in (TINY, ALL_OF_EIGHT, replace(ALL_OF_EIGHT, capacity=1.25)):
         problem = SearchProblem(gpt, 8, 16, FEW, several=GATHERED)
-        same_answer(problem, name, top=4)
-    same_answer(SearchProblem(ALL_OF_EIGHT, 8, 16, FEW | {"pp": 2}, several=GATHERED), name, 4)
+        same_answer(problem, name)
+    same_answer(SearchProblem(ALL_OF_EIGHT, 8, 16, FEW | {"pp": 2}, several=GATHERED), name)
     free = {**without("overlap", "zero"), "tp": 2, "dispatcher": "all_gather"}
-    same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free), name, top=4)
+    same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free), name)
     stack = load_stack("megatron-core")
     free = without("overlap") | {"tp": 2}
-    same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free, several=GATHERED, stack=stack), name, 4)
+    same_answer(SearchProblem(ALL_OF_EIGHT, 4, 8, free, several=GATHERED, stack=stack), name)
 
 
 @pytest.mark.slow
@@ -128,16 +129,16 @@ def test_searches_over_gathered_tokens_find_what_trying_all_plans_finds(name: st
 @pytest.mark.parametrize("name", ["perlmutter", "frontier", "dgx-h100"])
 def test_searches_over_dispatchers_and_splits_find_what_trying_all_plans_finds(name: str) -> None:
     piped = SearchProblem(TINY, 8, 16, FEW | {"pp": 2, "mbs": 1}, several=THREE)
-    same_answer(piped, name, top=4)
+    same_answer(piped, name)
     fixed = {key: FEW[key] for key in FEW if key not in ("order", "overlap")}
-    same_answer(SearchProblem(TINY, 8, 16, fixed | {"overlap": ()}, several=THREE), name, top=4)
+    same_answer(SearchProblem(TINY, 8, 16, fixed | {"overlap": ()}, several=THREE), name)
 
 
 def test_under_a_stack_that_sends_once_bounds_count_what_it_sends() -> None:
     """Bounds with a row for each expert would stand above the plan itself."""
     stack = load_stack("megatron-core-deepep")
     fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"tp": 1, "ep": 8}
-    same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter", top=2)
+    same_answer(SearchProblem(TINY, 8, 16, fixed, stack=stack), "perlmutter")
 
 
 def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_copies(
@@ -148,7 +149,7 @@ def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_c
     monkeypatch.setitem(MACHINES, "dgx-b200", b200)
     fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"tp": 1}
     problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
-    same_answer(problem, "dgx-b200", top=3)
+    same_answer(problem, "dgx-b200")
     (sent, _), *_ = Dispatched(space_of(problem), b200).ways(np.array([0]), np.array([1000]))
     assert sent == Reached(0.743, None)
     least = fastest_kernels(stack, TINY, {}, b200).habits
@@ -163,7 +164,7 @@ def test_under_a_stack_whose_ranks_send_their_own_rows_bounds_count_no_more() ->
     fixed = {key: FEW[key] for key in FEW if key != "overlap"}
     fixed |= {"tp": 2, "ep": 4, "etp": 0, "sp": True}
     problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
-    same_answer(problem, "perlmutter", top=2)
+    same_answer(problem, "perlmutter")
     ways = Dispatched(space_of(problem), MACHINES["perlmutter"]).ways
     (_, sent), *_ = ways(np.array([0]), np.array([1000]))
     assert sent.tolist() == [500]  # each of two ranks its half
@@ -194,7 +195,7 @@ def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     kinds = {(plan.cp > 1, plan.context_kind) for plan in plans}
     assert kinds == {(False, "ring"), (True, "ring"), (True, "all_gather"), (True, "ulysses")}
-    same_answer(problem, "perlmutter", top=4)
+    same_answer(problem, "perlmutter")
     one = replace(problem, several={"context_kind": ("ulysses",)})
     assert {p.context_kind for space in spaces_of(one) for p in every_plan(space)} == {"ulysses"}
 
@@ -290,7 +291,7 @@ def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -
     problem = SearchProblem(packed, 4, 2, fixed, splits_sequences=True)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     assert {plan.cp for plan in plans} == {2, 4}
-    same_answer(problem, "perlmutter", top=4)
+    same_answer(problem, "perlmutter")
 
 
 def test_ranks_that_trade_rows_for_heads_are_searched_over_several_sizes_of_x() -> None:
@@ -298,4 +299,4 @@ def test_ranks_that_trade_rows_for_heads_are_searched_over_several_sizes_of_x() 
     fixed = FEW | {"cp": 2, "context_kind": "ulysses", "sp": True}
     problem = SearchProblem(replace(SMALL, heads=8), 16, 16, fixed)
     assert {2, 4} <= {plan.tp for plan in every_plan(space_of(problem))}
-    same_answer(problem, "perlmutter", top=2)
+    same_answer(problem, "perlmutter")

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from simulator.search.asked.expert_splits import RUNS
 from simulator.search.baselines import every_plan
+from simulator.search.expert_splits import RUNS
 from simulator.search.orders import NUMBER_OF
 from simulator.search.problem import SearchProblem
 from simulator.search.rings.strides import members, spans_of, strides_of
 from simulator.search.space import Space, space_of, spaces_of
 from tests.examples import few_and_many
 from tests.messages import names
+from tests.simulator.search.answers import same_answer
 from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures
 from tests.simulator.search.test_bounds import holds_for_one_plan
-from tests.simulator.search.test_branch_and_bound import same_answer
 from tests.simulator.search.test_choices import TINY, without
 from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES
@@ -154,6 +154,6 @@ def test_a_search_among_experts_on_other_ranks_finds_what_trying_all_plans_finds
     fixed = without("order", "overlap", "tp") | {"overlap": (), "order": "tp-dp-pp"}
     for tensor in (1, 2):
         problem = SearchProblem(TINY, 8, 8, fixed | {"etp": tensor})
-        same_answer(problem, "perlmutter", top=4)
+        same_answer(problem, "perlmutter")
     also = SearchProblem(TINY, 8, 8, fixed, also={"etp": ("2",)})
-    same_answer(also, "perlmutter", top=4)
+    same_answer(also, "perlmutter")

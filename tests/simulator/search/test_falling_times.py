@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.search.asked.falling_times import may_fall, without_falls
 from simulator.search.asked.uneven_layers import OF_ROWS
+from simulator.search.bounds.nonmonotonic_latency import may_fall, without_falls
 from simulator.search.problem import SearchProblem
 from simulator.stacks import load_stack
 from tests.simulator.search.answers import finds_the_best

@@ -16,9 +16,9 @@ from simulator.search.bounds.peak_memory import alone_bytes, plan_bytes
 from simulator.search.problem import SearchProblem
 from simulator.search.space import Order, Space, space_of
 from tests.examples import few_and_many
+from tests.simulator.search.answers import same_answer
 from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, models, spaces
 from tests.simulator.search.test_bounds import holds_for_one_plan
-from tests.simulator.search.test_branch_and_bound import same_answer
 from workload.gpt import GPT, find_model
 from workload.models import moe, windows
 
@@ -80,7 +80,7 @@ def test_a_search_over_windows_finds_what_trying_all_plans_finds() -> None:
     """Six layers, of which two attend to all tokens, on four devices: one to four stages."""
     problem = SearchProblem(TINY, 4, 8, {**FEW, "tp": 1, "schedule": "1f1b"})
     assert set(space_of(problem).columns["pp"].tolist()) == {1, 2, 4}
-    same_answer(problem, "perlmutter", top=3)
+    same_answer(problem, "perlmutter")
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_search_over_windows_and_experts_finds_what_trying_all_plans_finds(
     gpt: GPT, name: str
 ) -> None:
     fixed = {**FEW, "dispatcher": "usual"} if gpt.experts else FEW
-    same_answer(SearchProblem(gpt, 8, 16, fixed), name, top=3)
+    same_answer(SearchProblem(gpt, 8, 16, fixed), name)
 
 
 def test_gradients_of_the_head_do_not_wait_beside_a_layer_that_others_lie_behind() -> None:

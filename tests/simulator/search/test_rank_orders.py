@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from simulator.ranks.fabric import MachineFabric
-from simulator.search.asked.expert_splits import RUNS, runs_of
 from simulator.search.bounds.batched_programs import PlacedProgram, sized
 from simulator.search.bounds.stream_bound import Entries
+from simulator.search.expert_splits import RUNS, runs_of
 from simulator.search.orders import ANY, FIRST, NUMBER_OF, ORDERS, by_first_axis, rank_orders
 from simulator.search.problem import SearchProblem
 from simulator.search.rings.ring_numbers import RingNumbers

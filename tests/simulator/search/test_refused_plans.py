@@ -11,8 +11,8 @@ import pytest
 from simulator import limits
 from simulator.search import search
 from simulator.search.baselines import exhaustive
+from simulator.search.enough_devices import enough_devices
 from simulator.search.problem import SearchProblem
-from simulator.search.warm_start import enough_devices
 from simulator.stacks import load_stack
 from tests.messages import assert_names, names
 from tests.simulator.search.measured_tables import measured

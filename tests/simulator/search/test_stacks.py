@@ -32,9 +32,9 @@ from simulator.stacks.job import job_of
 from simulator.stacks.searched import fastest_kernels, kept
 from tests.examples import few_and_many
 from tests.messages import names
+from tests.simulator.search.answers import last
 from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, models
 from tests.simulator.search.test_bounds import holds_for_one_plan
-from tests.simulator.search.test_branch_and_bound import last
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.passes.stack import of_lowering

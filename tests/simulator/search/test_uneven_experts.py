@@ -16,10 +16,10 @@ from simulator.search.problem import SearchProblem
 from simulator.search.space import Space, space_of
 from tests.examples import few_and_many
 from tests.messages import names
+from tests.simulator.search.answers import same_answer
 from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, spaces
 from tests.simulator.search.measured_tables import measured
 from tests.simulator.search.test_bounds import holds_for_one_plan
-from tests.simulator.search.test_branch_and_bound import same_answer
 from topologies.errors import MachineError
 from topologies.hardware.software import Curve, Stall
 from topologies.machine import Machine
@@ -103,7 +103,7 @@ def test_a_search_with_a_histogram_finds_what_trying_all_plans_finds(
     """Of experts that are chosen alike in both layers, and of others, on four devices."""
     fixed = {**FEW, "mbs": 1, "pp": 1, "dispatcher": "usual"}
     problem = SearchProblem(with_counts(*layers), 4, 16, fixed)
-    same_answer(problem, "dgx-h100", top=3)
+    same_answer(problem, "dgx-h100")
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_a_search_of_more_plans_finds_what_trying_them_finds(
 ) -> None:
     gpt = replace(with_counts(*layers), topk=2)
     problem = SearchProblem(gpt, 8, 16, {**FEW, "dispatcher": "usual"})
-    same_answer(problem, name, top=3)
+    same_answer(problem, name)
 
 
 @pytest.mark.slow

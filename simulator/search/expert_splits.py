@@ -1,9 +1,8 @@
 """How plans of a search split experts: over which ranks, and which runs of neighbours that makes.
 
-Searched are plans that split an expert's matrices over x as other weights, and those that hold
-whole experts, different ones on all ranks of x. Where `expert_tensor` is given, plans have it, or
-may have it if it is tried also, and ranks of x may hold the same experts, or those of context and
-data parts of the same.
+Bounded are plans that split an expert's matrices over tp as other weights, and those that hold
+whole experts, different ones on all ranks of tp. Where `etp` is given, plans have it, and ranks of
+tp may hold the same experts, or those of cp and dp parts of the same.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from simulator.search.asked.context_heads import alike
 from simulator.search.problem import SearchProblem, divisors
 from workload.lowering.divisibility import splits_experts
 from workload.recipes.table import NO_RECIPE
@@ -31,12 +29,11 @@ def splits_of(
     """Every `expert` and `expert_tensor` of plans with so many ranks of x and, as `others`, of
     context and data, and with sequence parallelism if `parallel`."""
     gpt, recipe = problem.gpt, problem.fixed.get("recipe", NO_RECIPE)
-    sizes, asked = (x, *others), [int(word) for word in problem.also.get(TENSOR, ())]
+    sizes = (x, *others)
     tensors = problem.choices(TENSOR, [0, 1] if parallel and x > 1 else [0])
-    tensors += [tensor for tensor in asked if tensor != x]
     whole, shard = divisors(gpt.experts) if gpt.experts else [1], problem.fixed.get("shard", 0)
     for tensor in tensors:
-        given = TENSOR in problem.fixed or tensor in asked
+        given = TENSOR in problem.fixed
         apart = tensor not in (0, x)
         if apart and (not gpt.experts or (x > 1 and not parallel)):
             continue
@@ -47,20 +44,18 @@ def splits_of(
             continue
         left = [size // part for size, part in zip(sizes, of_tensor, strict=True)]
         for split in problem.choices("ep", whole):
-            if whole[-1] % split or split < problem.least_split:
+            if whole[-1] % split or split < problem.least_expert:
                 continue
             parts = folded(split, *left)
             if not fits(split, left, parts) or not (given or tensor == 0 or split % x == 0):
                 continue
             if shard % (of_tensor[-1] * parts[-1]):
                 continue
-            if alike(problem.fixed, of_tensor[1] * parts[1], others[0]):
-                yield split, tensor
+            yield split, tensor
 
 
-def runs_of(columns: Mapping[str, Counts], heads: int) -> dict[str, Counts]:
-    """For each shape the numbers of RUNS; of context the neighbours that trade `heads`, if any do,
-    since runs of experts are these then."""
+def runs_of(columns: Mapping[str, Counts]) -> dict[str, Counts]:
+    """For each shape the numbers of RUNS."""
     found = dict[str, Counts]()
     for axis, (tensor, experts, copies) in folds_of(columns).items():
         if axis == "dp":
@@ -68,8 +63,6 @@ def runs_of(columns: Mapping[str, Counts], heads: int) -> dict[str, Counts]:
             continue
         found[f"inner_{axis}"] = np.where(tensor > 1, tensor, experts)
         found[f"middle_{axis}"] = np.where((tensor > 1) & (copies > 1), experts, 1)
-    if heads > 1:
-        found["inner_cp"] = np.full_like(columns["cp"], heads)
     return found
 
 

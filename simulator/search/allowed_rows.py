@@ -26,14 +26,6 @@ IN_ORDER = ("schedule", "vpp", "overlap", "order", "dispatcher", "recompute")  #
 DEFAULTS = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
 
 
-def recomputed(problem: SearchProblem, values: Sequence[str]) -> list[str]:
-    """Those of some kinds of recomputation that the stack has."""
-    stack = problem.stack
-    if "recompute" in problem.fixed:
-        return [problem.fixed["recompute"]]
-    return [each for each in values if not stack.runs.value_refusal("recompute", each)]
-
-
 def that_run(problem: SearchProblem, grid: Sequence[int], table: Sequence[Any]) -> Counts:
     """Those of some rows of a space on a grid, with their columns ROW, that the stack runs,
     whatever the order in which they run."""
@@ -44,7 +36,6 @@ def that_run(problem: SearchProblem, grid: Sequence[int], table: Sequence[Any]) 
     columns = {**sizes, **dict(zip(ROW, rows.T, strict=True))}
     del columns["recompute"]  # a number of one of the problem's, of which no rule is
     fixed = {key: value for key, value in problem.fixed.items() if key not in columns}
-    fixed |= {"overlap": (*fixed["overlap"], *problem.beside)} if "overlap" in fixed else {}
     plain = {key: value for key, value in DEFAULTS.items() if key not in IN_ORDER}
     known = {**vars_of(problem.gpt), **plain, **fixed, **columns}
     keep = np.ones(len(rows), dtype=bool)
@@ -63,8 +54,7 @@ def vars_of(gpt: GPT) -> dict[str, Any]:
 def run(problem: SearchProblem, key: str, values: Sequence[Any]) -> list[Any]:
     """Those of a field's values that the stack runs; a PlanCannotRunError names the pair where it
     runs none."""
-    overlap = *problem.fixed.get("overlap", ()), *problem.beside
-    given = {**problem.fixed, "overlap": overlap}
+    given = {**problem.fixed, "overlap": problem.fixed.get("overlap", ())}
     refused = {each: together(problem.stack.apart, {**given, key: each}.get) for each in values}
     left = [each for each in values if not refused[each]]
     if values and not left:

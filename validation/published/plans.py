@@ -1,0 +1,66 @@
+"""The plans of published runs, by which a search knows what is usual.
+
+`python -m validation.published.plans` prints the table that `simulator/search` keeps: of each
+distinct plan of a source's rows with a plan, held-out rows left out, the stack's family, the
+device's family, how large the model, the sequence and the job are, and how the plan splits them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterable
+
+from simulator.search.usual import COLUMNS, PublishedPlan
+from simulator.uncertainty.step_range import gpu_names
+from topologies.errors import SimgptError
+from topologies.session import in_session
+from validation.moe.rows import read_moe_runs
+from validation.published.case import case_as_read
+from validation.published.outcome import held_out
+from validation.published.run_machine import machine_of
+from validation.published.runs import PublishedRun, read_runs
+
+BILLION = 1e9
+
+
+def table(runs: Iterable[PublishedRun]) -> str:
+    """The distinct plans of rows that are not held out, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    kept = (run for run in runs if not held_out(run.id))
+    rows = {tuple(plan): None for run in kept if (plan := plan_of(run)) is not None}
+    writer.writerows(sorted(rows, key=lambda row: tuple(map(str, row))))
+    return text.getvalue()
+
+
+def plan_of(run: PublishedRun) -> PublishedPlan | None:
+    """The plan of a row and what it was for; None where it is not known."""
+    try:
+        job = case_as_read(run).job
+        _, gpu = gpu_names(machine_of(run).device.known_as)
+    except SimgptError:
+        return None
+    gpt, plan = job.gpt, job.plan
+    return PublishedPlan(
+        run.source,
+        job.stack.family or job.stack.name,
+        gpu,
+        float(f"{gpt.parameters / BILLION:.3g}"),
+        gpt.experts,
+        gpt.sequence,
+        plan.grid.ranks,
+        *(getattr(plan, key) for key in COLUMNS[7:]),
+    )
+
+
+@in_session
+def main() -> None:
+    """Print the table."""
+    sys.stdout.write(table([*read_runs(), *read_moe_runs()]))
+
+
+if __name__ == "__main__":
+    main()
