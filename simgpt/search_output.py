@@ -85,7 +85,7 @@ class Found:
             "room_bytes": self.problem.room_bytes(self.machine),
             "bound": state.bound if state.found and state.bound else None,
             "gap": state.gap,
-            "certificate": f"{self._counts()}: {self._end()}",
+            "certificate": self._certified(),
             "plans": [prediction.as_dict() for prediction in state.found],
             "variants": variants(state.found),
             "difference_error": None if self.difference is None else self.difference.share,
@@ -299,13 +299,22 @@ class Found:
 
     def certificate(self) -> str:
         """What is known of the plans that were not simulated."""
-        simulated = f"; only {self.state.simulated:,} had to be simulated"
-        return tables.paragraph(f"{self._counts(simulated)}: {self._end()}")
+        return tables.paragraph(self._certified(f", {self.state.simulated:,} were simulated"))
+
+    def _certified(self, simulated: str = "") -> str:
+        state = self.state
+        if state.unproved:
+            none = "" if state.found else ", none of which fits"
+            return (
+                f"{state.around:,} plans simulated around the usual ones{none}; not proved, since "
+                f"no bounds are known of {state.unproved}"
+            )
+        return f"{self._counts(simulated)}: {self._end()}"
 
     def _counts(self, simulated: str = "") -> str:
         state = self.state
         fitting = f"; at most {state.may_fit:,} fit" if state.bound and state.may_fit else ""
-        counts = f"{state.considered:,} valid plans{fitting}{simulated}"
+        counts = f"{state.considered:,} plans in the core space{fitting}{simulated}"
         if state.unpredicted:
             counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"
         return counts
@@ -313,16 +322,16 @@ class Found:
     def _end(self) -> str:
         state = self.state
         those = "plan that can be predicted" if state.unpredicted else "plan"
-        around = f"{state.around:,} simulated around the best ones"
-        if state.unproved:
-            none = "" if state.found else ": none that fits was found"
-            return f"{around}, not proved, since no bounds are known of {state.unproved}{none}"
         if not state.found:
             if not state.is_optimal:
                 return "none found yet"
             return f"no {those} fits{none_fits(self.problem, self.machine, state)}"
         if state.is_optimal:
-            return f"no {those} of them is faster than the best one, proved; {around}"
+            better = "needs less energy" if self.objective == "energy" else "is faster"
+            return (
+                f"proved that no {those} of these {better} than the best one; searched around them "
+                f"for others, {state.around:,} plans"
+            )
         if not state.bound:
             return "stopped before anything was known of the others, which may be better"
         stopped = f"stopped at a gap of {tables.percent(self.enough)}"

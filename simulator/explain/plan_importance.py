@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -40,6 +39,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan import Plan
 from workload.sizes.arrays import Indices
+from workload.splits.plan_values import CHOICES
 
 Values = NDArray[np.float64]
 
@@ -105,8 +105,11 @@ def plan_importance(
     """
     _check(plan, stack)
     fixed = {key: getattr(plan, key) for key in KEPT} | {"schedule": "1f1b", "vpp": 1}
-    problem = SearchProblem(gpt, plan.grid.ranks, plan.batch, fixed, stack=stack)
-    problem = replace(problem, splits_sequences=plan.cp > 1).on(machine)
+    fixed |= {"cp": 1} if plan.cp == 1 else {}
+    several = {"context_kind": CHOICES["context_kind"]} if plan.cp > 1 else {}
+    problem = SearchProblem(
+        gpt, plan.grid.ranks, plan.batch, fixed, stack=stack, several=several
+    ).on(machine)
     plans = list(_plans(problem))
     found, tried = _simulated(problem, plans, machine, placement, progress)
     if len(found) < FEWEST:

@@ -61,6 +61,10 @@ class OpenNodes(Protocol):
         """Refine nodes that may undercut a threshold, or simulate plans: returns these."""
         ...
 
+    def finish(self) -> None:
+        """End what is under way, as no plan is looked for any more."""
+        ...
+
 
 class SingleProcess:
     """Whole spaces whose bounds are refined in this process; a pool, if any, simulates."""
@@ -107,6 +111,9 @@ class SingleProcess:
             return list(zip(found, map(self._simulate, plans), strict=True))
         return list(zip(found, self._pool.map(self._simulate, plans), strict=True))
 
+    def finish(self) -> None:
+        """See `OpenNodes`."""
+
 
 class BranchAndBound:
     """The search of spaces, the parts of a core space, for the best plan that fits."""
@@ -143,6 +150,7 @@ class BranchAndBound:
             for candidate, result in self._nodes.step(self._threshold):
                 self._record(candidate, result)
             yield
+        self._nodes.finish()
 
     @property
     def lowest(self) -> int:

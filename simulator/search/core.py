@@ -65,7 +65,7 @@ def is_in_core(problem: SearchProblem, plan: Plan) -> bool:
         and plan.cp <= fixed.get("cp", problem.most_context)
         and (plan.cp == 1 or plan.context_kind in kinds)
         and (plan.ep == 1 or plan.dispatcher in problem.dispatchers)
-        and ("etp" in fixed or plan.etp in (0, 1))
+        and ("etp" in fixed or plan.etp == 0 or (plan.etp == 1 and plan.ep % plan.tp == 0))
         and all(
             getattr(plan, key) == value
             for key, value in layers_on_stages(problem, plan.pp, plan.vpp).items()

@@ -135,6 +135,8 @@ def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
         found.setdefault("sp", True)
     if of("dp") * of("cp") == 1:
         found["zero"] = 0
+    if of("etp") == of("tp"):
+        found["etp"] = 0  # which says the same
     if of("ep") == 1:
         found |= {"dispatcher": USUAL, "fp8_dispatch": False}
     if of("cp") == 1:

@@ -108,6 +108,11 @@ class ProcessPool:
             raise error
         return self._pipes.index(pipe), answer
 
+    def clear(self) -> None:
+        """Wait until all processes are idle; what they answer is of no use any more."""
+        while self._busy:
+            self.answer()
+
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         """The function's results for all tasks, in order."""
         waiting = deque(enumerate(tasks))

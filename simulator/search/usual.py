@@ -26,6 +26,7 @@ from topologies.session import session_cached
 from workload.errors import PlanCannotRunError
 from workload.lowering import check
 from workload.models.moe import expert_weights, layers_with_experts
+from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 from workload.splits.context import LONG
 
@@ -169,13 +170,23 @@ def _state_bytes(problem: SearchProblem, plan: Plan) -> float:
 
 
 def _plans(problem: SearchProblem, words: Words) -> Iterator[Plan]:
-    """The plan of some words, if the stack and the model can run it and it keeps what is fixed."""
+    """The plan of some words, if the stack and the model can run it and it keeps what is fixed: of
+    micro-batches of one sequence, else, as some update rules ask for, of one with all of them."""
     fixed = {key: value for key, value in problem.fixed.items() if key != "dp"}
     given = {"dp": "rest", "mbs": 1, **words, **fixed}
-    given = {key: list(each) if isinstance(each, tuple) else each for key, each in given.items()}
+    if given.get("schedule") in V_SHAPED:
+        given.setdefault("vpp", 2)
     layers = layers_on_stages(problem, given.get("pp", 1), given.get("vpp", 1))
     if layers["stage_layers"] and "ends_as_layers" not in fixed:
-        given.setdefault("stage_layers", list(layers["stage_layers"]))
+        given.setdefault("stage_layers", layers["stage_layers"])
+    whole = {key: value for key, value in given.items() if key != "mbs" or key in fixed}
+    plans = (_plan_of(problem, each) for each in (given, whole))
+    if (plan := next(filter(None, plans), None)) is not None:
+        yield plan
+
+
+def _plan_of(problem: SearchProblem, words: Words) -> Plan | None:
+    given = {key: list(each) if isinstance(each, tuple) else each for key, each in words.items()}
     sizes = {"devices": problem.devices, "batch": problem.batch}
     try:
         plan = job_of(problem.gpt, given, problem.stack, **sizes).plan
@@ -183,9 +194,9 @@ def _plans(problem: SearchProblem, words: Words) -> Iterator[Plan]:
         problem.stack.check(plan, gpt)
         check(gpt, plan)
     except SimgptError:
-        return
-    if all(getattr(plan, key) == value for key, value in problem.fixed.items() if key != "order"):
-        yield plan
+        return None
+    own = {key: value for key, value in problem.fixed.items() if key != "order"}
+    return plan if all(getattr(plan, key) == value for key, value in own.items()) else None
 
 
 def _published(problem: SearchProblem) -> Iterator[Words]:

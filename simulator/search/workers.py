@@ -145,8 +145,10 @@ def bound(state: WorkerState, threshold: int) -> WorkerReport:
     frontier.set_threshold(threshold)
     until = time.monotonic() + WORK_S
     with gc_paused():
-        while frontier.lowest == 0 and time.monotonic() < until:
+        while frontier.lowest == 0:
             frontier.advance()
+            if time.monotonic() >= until:
+                break
     return WorkerReport(frontier.tally, frontier.lowest, [], frontier.candidates)
 
 
@@ -231,6 +233,11 @@ class Workers:
         if number in self._simulating:
             return [(self._simulating.pop(number), answer)]
         return []
+
+    def finish(self) -> None:
+        """Wait until no process is at work."""
+        self._pool.clear()
+        self._simulating.clear()
 
     def _lowest_of(self, number: int) -> int:
         return self._reports[number].lowest if number in self._reports else 0

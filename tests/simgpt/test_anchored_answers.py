@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 
 import simgpt as api
-from simgpt.search_runner import Searches
-from simulator.predict import Prediction, predict
-from simulator.search import SearchProblem
-from simulator.stacks.job import job_of
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
-from topologies.machine_files import load_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = str(ROOT / "docs/samples/megatron-lm-invented.log")
@@ -113,19 +108,11 @@ def test_a_searchs_bound_on_other_plans_is_scaled_as_its_plans_are(anchor: str) 
     assert (blind["bound"], found["bound"]) == (its["step_s"], pytest.approx(mine["step_s"]))
 
 
-def test_families_of_plans_do_not_decide_which_anchor_a_search_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_plan_decides_which_anchor_a_search_takes(tmp_path: Path) -> None:
     """Of two anchors with unlike plans the one nearer to the best plan counts more, whatever other
-    plans are searched beside it."""
+    plans were simulated before it."""
     other = "tp=4,sp=true,dp=rest,mbs=64"
 
-    def families(_: Searches, problem: SearchProblem) -> dict[str, Prediction]:
-        job = job_of(problem.gpt, other, problem.stack, devices=4, batch=256)
-        machine = load_machine("2x2xH100,2xNDR")
-        return {"tensor": predict(job.gpt, job.plan, machine, stack=job.stack)}
-
-    monkeypatch.setattr(Searches, "families", families)
     files = []
     for plan, step in (("tp=1,dp=rest,mbs=64", "3 s"), (other, "9 s")):
         path = tmp_path / f"{step[0]}.toml"
@@ -136,8 +123,7 @@ def test_families_of_plans_do_not_decide_which_anchor_a_search_takes(
     asked = (*QUESTION, "--batch", "256")
     narrow = ("--plan", "tp=1,pp=1,mbs=64,zero=1", "--top", "1", "--workers", "1")
     words = ("search", *asked, *narrow, *files)
-    plain, beside = answer(*words), answer(*words, "--families")
-    assert beside["plans"][0]["step_s"] == plain["plans"][0]["step_s"]
+    plain = answer(*words)
     again = ("--plan", plain["plans"][0]["plan_string"], *files)
     told = answer("predict", *asked, *again)["step_s"]
     assert told == pytest.approx(plain["plans"][0]["step_s"])

@@ -16,9 +16,7 @@ from simulator.predict import Prediction, predict
 from simulator.search import Progress, SearchProblem
 from simulator.uncertainty.anchors import QuestionAnchors
 from tests.messages import assert_names
-from topologies.errors import MachineError
 from topologies.machine_files import load_machine
-from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 
@@ -175,31 +173,3 @@ def test_of_one_plan_and_of_energies_no_error_of_a_difference_is_known() -> None
     ):
         assert some.as_record()["difference_error"] is None
         assert "(of 503" not in some.describe()
-
-
-def test_families_are_searched_one_by_one_and_one_without_a_plan_that_fits_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One has none that fits, one no plan at all, one takes too long, and one has no time."""
-
-    def answered(_: Searches, problem: SearchProblem, *, alone: bool) -> Progress | None:
-        name = problem.family
-        if "tensor and data" in name:
-            raise MachineError("all_reduce?")
-        if "no pipeline" in name:
-            raise PlanCannotRunError("no plan")
-        if "alone" in name:
-            return state(is_optimal=True)
-        if name.startswith("pipeline and"):
-            return None
-        return state(taking(3.0), is_optimal=True)
-
-    monkeypatch.setattr(Searches, "answer", answered)
-    found = searches().families(QUESTION)
-    assert {name: each and each.step_s for name, each in found.items()} == {
-        "data parallelism alone, ZeRO and FSDP": None,
-        "pipeline with tensor parallelism": 3.0,
-    }
-    assert_names(capsys.readouterr().err, "tensor and data", "all_reduce")
-    said = answer(state(taking(3.0), is_optimal=True), families=found).describe()
-    assert_names(said, "data parallelism alone, ZeRO and FSDP", "pipeline with tensor")

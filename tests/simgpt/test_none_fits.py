@@ -22,32 +22,12 @@ def told(words: str) -> str:
     return " ".join(said.out.split())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "is_named"),
-    [
-        (f"--model-set sequence=256Ki --plan tp=1,{FEW}", True),
-        (f"--model-set sequence=256Ki --plan tp=1,{FEW} --stack gpt-neox", False),  # no context
-        (f"--model-set sequence=256Ki --plan tp=1,cp=1,{FEW}", False),
-        (f"--model-set sequence=1Mi --plan tp=8,{FEW} --split-sequences", False),
-        (f"--model-set sequence=1Mi --plan tp=8,{FEW}", False),  # for which 8 devices are too few
-        (f"--model-set sequence=4096 --model-set layers=400 --plan tp=1,zero=0,{FEW}", False),
-    ],
-)
-def test_split_sequences_is_named_where_it_was_not_searched_and_may_help(
-    words: str, is_named: bool
-) -> None:
-    stack = "" if "--stack" in words else " --stack megatron-core"
-    said = told(words + stack)
-    assert_names(said, "GiB")  # by which all miss
-    assert ("--split-sequences" in said) == is_named
-
-
-def test_a_plan_with_split_sequences_is_found_where_it_is_named() -> None:
+def test_long_sequences_are_split_where_whole_ones_do_not_fit() -> None:
     words = f"{SEARCH} --model-set sequence=256Ki --plan tp=1,{FEW} --stack megatron-core"
     fixed = words.replace("tp=1", "tp=1,recompute=full,zero=3,context_kind=ulysses")
-    found = simgpt(*fixed.split(), "--split-sequences", "--top", "1", "--json")
+    found = simgpt(*fixed.split(), "--top", "1", "--json")
     assert json.loads(found.out)["plans"][0]["plan"]["cp"] == 8
+    assert_names(told(f"--model-set sequence=256Ki --plan tp=1,cp=1,{FEW}"), "GiB")
 
 
 def test_no_plan_is_said_to_fit_where_none_does() -> None:
@@ -67,8 +47,3 @@ def test_what_may_fit_is_what_is_not_known_to_miss(
 ) -> None:
     state = Progress(9, 7, 5, 1.0, 1.0, (), is_optimal, unpredicted)
     assert state.may_fit == may_fit
-
-
-def test_recomputation_that_is_also_tried_is_no_error_where_nothing_fits() -> None:
-    words = f"--model-set sequence=256Ki --plan tp=1,y=1,z=1,{FEW} --also recompute=layernorm"
-    assert_names(told(words), "GiB")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from simulator.search import SearchProblem
-from simulator.search.baselines import every_plan
-from simulator.search.space import spaces_of
+from simulator.search import SearchProblem, search
+from simulator.search.neighbours import KINDS, neighbours, savers
 from simulator.stacks import StackError, load_stack
+from simulator.stacks.job import job_of
 from tests.messages import names
+from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.plan_text import parse_plan
@@ -79,30 +78,23 @@ def test_stacks_without_a_source_refuse_none() -> None:
         assert load_stack(name).apart == ()
 
 
-def searched(**how: Any) -> set[tuple[bool, str]]:
-    """Of all plans of a search whether they have a2a, and what they recompute."""
-    stack = load_stack("megatron-core")
-    problem = SearchProblem(MIXTURE, 8, 8, {"mbs": 1, "zero": 1}, stack=stack)
-    found = set()
-    for space in spaces_of(replace(problem, **how)):
-        for plan in every_plan(space):
-            stack.check(plan)
-            found.add(("a2a" in plan.overlap, plan.recompute))
-    return found
-
-
-def test_a_search_tries_what_the_stack_runs() -> None:
-    """Whole layers run again in plans without a2a alone."""
-    assert searched(also={"overlap": ("a2a",)}) == {
-        *((beside, again) for beside in (False, True) for again in ("none", "selective")),
-        (False, "full"),
-    }
-
-
 def test_a_search_refuses_the_pair_that_is_fixed() -> None:
-    fixed = {"mbs": 1, "recompute": "full"}
+    stack = load_stack("megatron-core")
+    fixed = {"mbs": 1, "recompute": "full", "overlap": ("dp", "a2a")}
     with pytest.raises(PlanCannotRunError, check=names("overlap=a2a", "recompute=full")):
-        searched(fixed=fixed, also={"overlap": ("a2a",)})
+        list(search(SearchProblem(MIXTURE, 8, 8, fixed, stack=stack), load_machine("dgx-h100")))
+
+
+def test_neighbours_are_what_the_stack_runs() -> None:
+    """Whole layers run again in plans without a2a alone."""
+    stack = load_stack("megatron-core")
+    job = job_of(MIXTURE, "ep=8,dp=8,mbs=1,overlap=a2a", stack, batch=16)
+    problem = SearchProblem(MIXTURE, 8, 16, stack=stack)
+    found = [plan for kind in KINDS for plan in neighbours(problem, job.plan, kind)]
+    found += [plan for _, plan in savers(problem, job.plan)]
+    assert not any("a2a" in p.overlap and p.recompute.startswith("full") for p in found)
+    for plan in found:
+        stack.check(plan, MIXTURE)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import pytest
 
 from simulator.search import search
 from simulator.search.baselines import exhaustive
-from simulator.search.problem import SearchProblem
+from simulator.search.problem import SearchProblem, unproved
 from simulator.search.space import space_of
-from tests.messages import names
+from tests.messages import assert_names, names
+from tests.simulator.search.answers import finds_the_best, proved
 from topologies.machine_files import load_machine
-from workload.errors import PlanCannotRunError, PlanError
+from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.lowering.evaluation import lower_forward
@@ -133,8 +134,8 @@ def test_what_cannot_be_in_chunks_is_refused_by_name(
 def test_a_search_keeps_chunks_that_divide_and_refuses_those_that_follow_from_plans() -> None:
     space = space_of(SearchProblem(TINY, devices=2, batch=4, fixed={"loss_chunks": 32}))
     assert {*space.columns["mbs"].tolist()} == {2, 4}  # of 32 and 64 rows
-    with pytest.raises(PlanError, check=names("loss=fused", "loss_chunks", "--sweep")):
-        SearchProblem(TINY, devices=2, batch=8, fixed={"loss": "fused"})
+    problem = SearchProblem(TINY, devices=2, batch=8, fixed={"loss": "fused"})
+    assert_names(unproved(problem, load_machine("dgx-h100")), "loss=fused", "loss_chunks")
 
 
 def test_a_search_finds_the_best_plan_with_so_many_chunks_of_a_fused_loss() -> None:
@@ -144,13 +145,12 @@ def test_a_search_finds_the_best_plan_with_so_many_chunks_of_a_fused_loss() -> N
     machine = load_machine("dgx-h100")
     *_, found = search(problem, machine, top=3)
     *_, every = exhaustive(problem, machine, top=1000)
-    assert [each.step_s for each in found.found] == [each.step_s for each in every.found[:3]]
-    assert found.fitting == every.fitting > 1
+    finds_the_best(problem, machine)
     peaks = sorted(each.memory.peak_bytes for each in every.found)
     half = peaks[len(peaks) // 2]
-    *_, few = search(problem, machine, top=3, capacity_bytes=half)
-    fit = [each.step_s for each in every.found if each.memory.peak_bytes <= half]
-    assert [each.step_s for each in few.found] == fit[:3]
+    few = proved(problem, machine, capacity_bytes=half).best
+    assert few is not None
+    assert few.step_s == min(e.step_s for e in every.found if e.memory.peak_bytes <= half)
     assert {(each.plan.loss, each.plan.loss_chunks) for each in found.found} == {("fused", 4)}
     assert {*space_of(problem).columns["tp"].tolist()} == {1}
     with pytest.raises(PlanCannotRunError, match="tp=2"):

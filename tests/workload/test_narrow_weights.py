@@ -10,7 +10,7 @@ import pytest
 from executor.errors import LaunchError
 from executor.launching.device_use import check_host_use
 from simulator.predict import predict
-from simulator.search.problem import SearchProblem
+from simulator.search.problem import SearchProblem, unproved
 from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
@@ -172,10 +172,10 @@ def test_weights_of_8_bits_need_linears_in_8_bits() -> None:
     assert load_stack("torchtitan").runs.refusal(job.plan)
 
 
-def test_a_run_and_a_search_refuse_them() -> None:
+def test_a_run_refuses_them_and_a_search_knows_no_bounds() -> None:
     plan = plan_of("zero=1,recipe=fp8-tensorwise")
     with pytest.raises(LaunchError, match="fp8_params=true"):
         check_host_use(LLAMA, plan, "cpu")
     fixed: dict[str, Any] = {"recipe": "fp8-tensorwise", "fp8_params": True}
-    with pytest.raises(PlanError, match="fp8_params"):
-        SearchProblem(LLAMA, devices=2, batch=4, fixed=fixed)
+    problem = SearchProblem(LLAMA, devices=2, batch=4, fixed=fixed)
+    assert "fp8_params" in unproved(problem, load_machine("dgx-h100"))

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.search.problem import SearchProblem
+from simulator.search.problem import SearchProblem, unproved
+from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
@@ -87,6 +88,6 @@ def test_what_has_no_two_passes_on_one_device_is_refused(words: str) -> None:
         plan_of(words)
 
 
-def test_a_search_refuses_it_by_name() -> None:
-    with pytest.raises(PlanError, match="offload=activations"):
-        SearchProblem(GIVEN, devices=2, batch=4, fixed={"offload": "activations"})
+def test_a_search_knows_no_bounds_of_it() -> None:
+    problem = SearchProblem(GIVEN, devices=2, batch=4, fixed={"offload": "activations"})
+    assert "offload=activations" in unproved(problem, load_machine("dgx-h100"))

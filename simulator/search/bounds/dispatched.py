@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -19,14 +18,13 @@ from simulator.search.bounds.nonmonotonic_latency import may_fall
 from simulator.search.space import Space
 from simulator.stacks.exchange import (
     OWN,
-    gathered_payloads,
     least_share_sent_once,
     most_reached,
     sends_once,
 )
 from topologies.machine import Machine
 from topologies.records import record
-from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, USUAL
+from workload.dispatchers.table import HIERARCHICAL, USUAL
 from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
 from workload.passes.exchanges.kernels import Reached
 from workload.passes.exchanges.own_rows import COLLECTIVES
@@ -102,21 +100,7 @@ class Dispatched:
         ranks with parts of the same experts have tokens of their own."""
         exchange = self.space.problem.stack.own_kernels.get("exchange", "")
         is_own = exchange == OWN and op.label in COLLECTIVES
-        least: Any = nbytes
-        if op.label in self._fewer:
-            least = scaled(least, self._fewer[op.label])
-        return np.asarray(self._own_rows(rows, least) if is_own else least)
-
-    @cached_property
-    def _fewer(self) -> Mapping[str, float]:
-        """By label, bytes that the stack's all-gather dispatcher sends per byte of the program's
-        collective, where these are fewer: a byte says of each expert whether it was chosen, where
-        the program has eight for each choice."""
-        problem = self.space.problem
-        if not problem.gpt.experts or not problem.stack.own_kernels.get("scores_of_all", False):
-            return {}
-        payloads = gathered_payloads(problem.gpt, _plan(ALL_GATHER, {"ep": 2}))
-        return {label: share for label, share in payloads.items() if share < 1}
+        return self._own_rows(rows, nbytes) if is_own else nbytes
 
     def _own_rows(self, rows: Indices, nbytes: Bytes) -> Bytes:
         """As where ranks with parts of the same experts have rows of their own, with which a plan

@@ -166,9 +166,9 @@ def test_the_best_plan_is_that_of_the_search() -> None:
 
 
 def test_what_a_search_cannot_keep_is_the_row_s_reason() -> None:
-    found = row(plan="best", set={"matmul_forms": "tuned"})
+    found = row(plan="best", set={"dispatcher": "usual", "fp8_dispatch": True})
     assert (found["status"], found["prediction"]) == ("infeasible", None)
-    assert_names(found["reason"], "matmul_forms=tuned")
+    assert_names(found["reason"], "fp8_dispatch=true")
 
 
 def raised_by(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Row:

@@ -38,6 +38,25 @@ FIELDS: dict[str, list[Any]] = {
 }
 
 
+MIXTURE = GPT(
+    name="mixture",
+    layers=6,
+    hidden=512,
+    heads=8,
+    ffn=2048,
+    sequence=1024,
+    vocab=1000,
+    kv_heads=4,
+    activation="swiglu",
+    positions="rope",
+    experts=8,
+    topk=2,
+    expert_ffn=512,
+    dense_layers=1,
+)
+LONG = 8192  # tokens, of which each may be split over two or four ranks
+
+
 @st.composite
 def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT:
     """Models of all kinds, none of them large."""
@@ -103,8 +122,8 @@ def spaces(
     if {"moments", "master"} & keys:
         fixed.pop("offload", None)
     gpt, batch = draw(gpts), draw(st.sampled_from([8, 24, 64, 128]))
-    splits, count = draw(st.booleans()), draw(st.sampled_from(devices))
-    problem = SearchProblem(gpt, count, batch, fixed, splits_sequences=splits)
+    gpt = replace(gpt, sequence=LONG) if draw(st.booleans()) else gpt
+    problem = SearchProblem(gpt, draw(st.sampled_from(devices)), batch, fixed)
     try:
         return space_of(problem)
     except PlanCannotRunError:

@@ -113,7 +113,7 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         assert entry_bytes(space, asked, entries)[0] <= prediction.memory.peak_bytes
     least = least_bytes_of(space, some)
     assert least[0] <= prediction.memory.peak_bytes
-    if plan.pp == 1 and not problem.of_exchanges:
+    if plan.pp == 1:
         assert alone_bytes(some, problem.gpt)[0] <= prediction.memory.peak_bytes
 
 

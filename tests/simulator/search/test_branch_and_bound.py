@@ -41,7 +41,6 @@ SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512,
     slow={"problem": few_plans()},
     problem=few_plans(most=12),
     name=st.sampled_from(sorted(MACHINES)),
-    top=st.integers(1),
     objective=st.sampled_from(OBJECTIVES),
 )
 def test_a_search_finds_what_trying_all_plans_finds(

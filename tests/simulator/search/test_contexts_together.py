@@ -11,7 +11,7 @@ import pytest
 from simulator.search.bounds.batched_programs import kinds, sized
 from simulator.search.problem import SearchProblem
 from simulator.search.space import space_of
-from tests.simulator.search.test_relaxed import MIXTURE
+from tests.simulator.search.drawn import MIXTURE
 
 MODELS: tuple[dict[str, Any], ...] = ({}, {"document": 256}, {"window": 256, "global_every": 2})
 RECIPES = ("none", "fp8-tensorwise", "fp8-blockwise")
@@ -30,8 +30,8 @@ def test_a_program_of_several_contexts_has_the_ops_of_each(
     kind: str, recipe: str, more: dict[str, Any]
 ) -> None:
     fixed = {"context_kind": kind, "recipe": recipe, "tp": 1, "y": 1, "pp": 1, "zero": 1}
-    gpt = replace(MIXTURE, **more)
-    space = space_of(SearchProblem(gpt, 16, 16, fixed, splits_sequences=True))
+    gpt = replace(MIXTURE, sequence=32768, **more)
+    space = space_of(SearchProblem(gpt, 16, 16, fixed))
     parts = kinds(space, np.flatnonzero(space.micro_batches > 1), together=True)
     rows = max(parts, key=lambda rows: len(np.unique(space.columns["cp"][rows])))
     seen = set[int]()

@@ -16,11 +16,10 @@ from simulator.search.expert_splits import RUNS
 from simulator.search.orders import NUMBER_OF
 from simulator.search.problem import SearchProblem
 from simulator.search.rings.strides import members, spans_of, strides_of
-from simulator.search.space import Space, space_of, spaces_of
+from simulator.search.space import Space, space_of
 from tests.examples import few_and_many
-from tests.messages import names
 from tests.simulator.search.answers import same_answer
-from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures
+from tests.simulator.search.drawn import DRAWN, LONG, MACHINES, mixtures
 from tests.simulator.search.test_bounds import holds_for_one_plan
 from tests.simulator.search.test_choices import TINY, without
 from workload.errors import PlanCannotRunError, PlanError
@@ -28,6 +27,7 @@ from workload.grid import AXES
 from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
+TINY_LONG = replace(TINY, sequence=32768)  # which is split over up to 16 ranks
 WIDE = ("cp", "dp"), ("z", "data"), ("x", "pipe"), ("z", "cp", "dp")
 
 
@@ -39,7 +39,7 @@ def spaces_of_other_ranks(draw: st.DrawFn) -> Space:
     fixed = {"etp": tensor} | draw(st.sampled_from([*some, {"shard": 4, "zero": 3}]))
     devices, batch = draw(st.sampled_from([4, 8, 16, 32])), draw(st.sampled_from([8, 24, 64]))
     try:
-        space = space_of(SearchProblem(gpt, devices, batch, fixed, splits_sequences=True))
+        space = space_of(SearchProblem(replace(gpt, sequence=LONG), devices, batch, fixed))
     except PlanCannotRunError:
         reject()
     x, expert = space.columns["tp"], space.columns["ep"]
@@ -65,32 +65,14 @@ def test_no_plan_with_experts_on_other_ranks_takes_less_than_its_bounds(
 def test_a_space_has_every_split_of_experts_that_a_plan_can_have() -> None:
     fixed = without("order", "overlap", "tp") | {"overlap": (), "order": "tp-dp-pp"}
     for tensor in (1, 2, 4):
-        problem = SearchProblem(TINY, 8, 8, fixed | {"etp": tensor}, splits_sequences=True)
+        problem = SearchProblem(TINY_LONG, 8, 8, fixed | {"etp": tensor})
         found = {
             (plan.tp, plan.cp, plan.dp, plan.ep, plan.sp)
             for plan in every_plan(space_of(problem))
             if plan.pp == 1
         }
-        every = product(*[(1, 2, 4, 8)] * 4, (False, True))
+        every = product((1, 2, 4, 8), *[(1, 2, 4, 8)] * 3, (False, True))
         assert found == {each for each in every if can_be(each, tensor)}
-
-
-def test_parts_that_are_tried_also_stand_beside_the_usual_ones() -> None:
-    fixed = without("order", "overlap", "tp") | {"overlap": (), "order": "tp-dp-pp"}
-    usual = SearchProblem(TINY, 8, 8, fixed)
-    also = replace(usual, also={"etp": ("2", "4")})
-    alone = [replace(usual, fixed=fixed | {"etp": tensor}) for tensor in (2, 4)]
-    plans, *others = (list(every_plan(space_of(each))) for each in (usual, *alone))
-    found = list(every_plan(space_of(also)))
-    # In as many parts as tp it is the usual plan.
-    parts = {plan for every in others for plan in every if plan.etp != plan.tp}
-    assert len(found) == len({*found})
-    assert {*found} == {*plans} | parts
-    assert parts
-    with pytest.raises(PlanCannotRunError, check=names("8", "etp=3")):
-        spaces_of(replace(usual, also={"etp": ("2", "3")}))
-    with pytest.raises(PlanError, check=names("etp=x", "2", "expert_ffn=64")):
-        replace(usual, also={"etp": ("x",)})
 
 
 def can_be(splits: tuple[int, ...], tensor: int) -> bool:
@@ -115,9 +97,7 @@ def can_be(splits: tuple[int, ...], tensor: int) -> bool:
 
 
 def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
-    problem = SearchProblem(
-        replace(TINY, experts=8), 32, 32, {"etp": 2, "pp": 1}, splits_sequences=True
-    )
+    problem = SearchProblem(replace(TINY_LONG, experts=8), 32, 32, {"etp": 2, "pp": 1})
     space = space_of(problem)
     (table, which), seen = space.grids, set()
     for at in range(0, len(space), 47):
@@ -155,5 +135,3 @@ def test_a_search_among_experts_on_other_ranks_finds_what_trying_all_plans_finds
     for tensor in (1, 2):
         problem = SearchProblem(TINY, 8, 8, fixed | {"etp": tensor})
         same_answer(problem, "perlmutter")
-    also = SearchProblem(TINY, 8, 8, fixed, also={"etp": ("2",)})
-    same_answer(also, "perlmutter")

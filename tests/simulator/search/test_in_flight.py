@@ -40,14 +40,6 @@ def test_two_chunks_of_a_stage_hold_five_on_two_stages() -> None:
     assert found == ((three, 0), (three, 1), (four, 0), (four, 1))
 
 
-def test_passes_in_turns_hold_in_a_v_what_is_there_before_and_behind_both() -> None:
-    """Three first chunks and one second one; then the fourth first chunk is saved while the second
-    one goes back, where one pass behind the other holds five."""
-    for in_turns, most in ((False, 5), (True, 4)):
-        known = moments("dualpipe-v", 0, 2, 4, (EXPERTS, EXPERTS), 2, in_turns=in_turns)
-        assert max(sum(counts) for counts, _ in known) == most
-
-
 def test_many_micro_batches_are_held_as_few_are() -> None:
     for schedule in ("1f1b", "zb-h1", "zb-2p"):
         few = moments(schedule, 0, 2, 6, (EXPERTS,), 2)

@@ -107,7 +107,7 @@ def test_gradients_of_the_head_do_not_wait_beside_a_layer_that_others_lie_behind
         "overlap": ("ors", "shared", "dp"),
         "order": "tp-dp-cp-pp",
     }
-    problem = SearchProblem(gpt, 8, 24, {**shape, **split, **how}, splits_sequences=True)
+    problem = SearchProblem(gpt, 8, 24, {**shape, **split, **how})
     space = space_of(problem)
     some = next(sized(space, np.zeros(1, dtype=np.int64), overlap=("ors", "shared", "dp")))
     order = Order("1f1b", 1, ("ors", "shared", "dp"), "tp-dp-cp-pp")

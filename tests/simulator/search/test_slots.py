@@ -136,7 +136,7 @@ def test_a_chunk_without_the_embedding_has_no_bucket_behind_it(
     lacks they came later, and the slot's bound was above the slot."""
     fixed = {**ROWS, "pp": 2, "recompute": "selective", "order": "tp-dp-pp", **how}
     devices = 2 * 2 * how["z"] * how["dp"] * how.get("cp", 1)
-    problem = SearchProblem(gpt, devices, 64, fixed, splits_sequences=True)
+    problem = SearchProblem(gpt, devices, 64, fixed)
     (space,) = spaces_of(problem)
     overlap = ("ors", "oag", "shared", "dp")
     schedule, chunks = str(fixed["schedule"]), int(str(fixed["vpp"]))
@@ -164,19 +164,6 @@ BOTH = replace(
 )
 
 
-def test_the_embeddings_bucket_is_left_out_where_further_tokens_add_to_its_gradients() -> None:
-    """With weight gradients put off the whole model sums them with the head's, and a stage with the
-    embedding alone has a bucket whose size bounds do not know."""
-    shape = {"tp": 1, "y": 1, "z": 1, "dp": 2, "pp": 2, "ep": 2, "vpp": 1}
-    how = {"mbs": 4, "recompute": "none", "zero": 0, "schedule": "1f1b"}
-    fixed = {**shape, **how, "order": "tp-dp-pp"}
-    problem = SearchProblem(FURTHER, 4, 16, fixed, beside=("wgrad",))
-    order = Order("1f1b", 1, ("wgrad", "dp"), "tp-dp-pp")
-    found = list(each_slot(space_of(problem), 0, order, MACHINES["frontier"]))
-    assert [(bound, own) for bound, own in found if bound > own] == []
-    assert any(bound == own for bound, own in found)
-
-
 @pytest.mark.parametrize(
     ("recipe", "recompute", "machine"),
     [
@@ -194,8 +181,8 @@ def test_additions_to_a_table_that_the_other_stage_has_too_wait_as_on_their_own_
     shape = {"tp": 2, "y": 1, "z": 2, "dp": 2, "pp": 2, "ep": 2, "vpp": 1}
     how = {"mbs": 1, "recompute": recompute, "zero": 2, "schedule": "1f1b"}
     fixed = {**shape, **how, "order": "tp-dp-pp", "sp": True}
-    problem = SearchProblem(gpt, 16, 16, {**fixed, "recipe": recipe}, beside=("wgrad",))
-    order = Order("1f1b", 1, ("ors", "oag", "shared", "wgrad", "dp"), "tp-dp-pp")
+    problem = SearchProblem(gpt, 16, 16, {**fixed, "recipe": recipe})
+    order = Order("1f1b", 1, ("ors", "oag", "shared", "dp"), "tp-dp-pp")
     found = list(each_slot(space_of(problem), 0, order, MACHINES[machine]))
     assert [(bound, own) for bound, own in found if bound > own] == []
     assert any(bound == own for bound, own in found)
@@ -292,9 +279,8 @@ def test_no_slot_of_three_hundred_plans_takes_less_than_its_bound(
     if data.draw(st.booleans()):
         fixed["recipe"], machine = data.draw(st.sampled_from(RECIPES)), "alps"
     devices = pp * data.draw(st.sampled_from([2, 4, 8]))
-    also = {"overlap": ("wgrad",)} if gpt.experts else {}
     batch = data.draw(st.sampled_from([16, 48]))
-    problem = SearchProblem(gpt, devices, batch, fixed, also=also)
+    problem = SearchProblem(gpt, devices, batch, fixed)
     try:
         space = data.draw(st.sampled_from(spaces_of(problem)))
     except PlanCannotRunError:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from simulator.search.baselines import every_plan
-from simulator.search.problem import FAMILIES, SearchProblem, divisors
-from simulator.search.space import space_of
+from simulator.search.families import family_of, name_of
+from simulator.search.problem import SearchProblem, divisors
+from simulator.search.space import Order, space_of
 from tests.messages import names
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -155,23 +156,22 @@ def test_a_fixed_field_that_no_plan_can_have_is_named(
         space_of(SearchProblem(GPT_4, 8, 8, fixed))
 
 
-def test_every_plan_is_in_one_family() -> None:
-    problem = SearchProblem(GPT_4, 8, 8, {"overlap": OVERLAPS, "order": USUAL})
-    families = [list(every_plan(space_of(replace(problem, family=family)))) for family in FAMILIES]
-    together = [plan for plans in families for plan in plans]
-    assert len(set(together)) == len(together)
-    assert set(together) == set(every_plan(space_of(problem)))
-    alone = {(plan.tp, plan.y, plan.z, plan.pp) for plan in families[0]}
-    assert alone == {(1, 1, 1, 1)}
-    assert all(plan.pp == 1 < plan.tp * plan.y and plan.z == 1 for plan in families[1])
+def test_every_shape_has_the_family_of_its_plan() -> None:
+    space = space_of(SearchProblem(GPT_4, 8, 8, {"overlap": OVERLAPS, "order": USUAL}))
+    found = {
+        name_of(int(space.families[at])): family_of(
+            space.plan(at, Order("1f1b", 1, OVERLAPS, USUAL))
+        )
+        for at in range(len(space))
+    }
+    assert {*found} >= {"dp", "FSDP", "tp", "pp", "tp+pp", "3D", "3D+pp"}
+    assert all(code == own for code, own in found.items())
 
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "xs"), [(8, 4, {1, 2}), (4, 0, {1, 2}), (8, 0, {1, 2, 4})]
 )
-@pytest.mark.parametrize(
-    "context", [{"cp": 4, "context_heads": 2}, {"cp": 2, "context_kind": "ulysses"}]
-)
+@pytest.mark.parametrize("context", [{"cp": 2, "context_kind": "ulysses"}])
 def test_ranks_of_x_leave_each_neighbour_on_context_whole_heads(
     heads: int, kv_heads: int, xs: set[int], context: dict[str, Any]
 ) -> None:

@@ -78,7 +78,7 @@ def test_sums_over_rows_of_x_may_be_done_apart_on_one_rank_of_data(gpt: GPT) -> 
 def test_shards_over_context_alone_are_gathered_beside_compute_or_not() -> None:
     gpt = replace(LATENT, kv_rank=0, rope_width=0)
     fixed = {"cp": 2, "dp": 1, "zero": 3, "mbs": 1, "order": USUAL}
-    problem = SearchProblem(gpt, 2, 4, fixed | {"recompute": "none"}, splits_sequences=True)
+    problem = SearchProblem(gpt, 2, 4, fixed | {"recompute": "none"})
     space = space_of(problem)
     searched = overlaps(problem, space.shape(0))
     assert {("ors" in overlap, "oag" in overlap) for overlap in searched} == {

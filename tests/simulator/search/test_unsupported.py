@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from simulator.search import SearchProblem, best_plan, checked, search
 from simulator.search.baselines import exhaustive
 from simulator.search.objective import Objective
 from tests.messages import assert_names, names
+from tests.simulator.search.answers import last, proved
 from tests.simulator.search.drawn import MACHINES
 from tests.simulator.search.measured_tables import TINY, measured, with_kernels
 from topologies.errors import MachineError
@@ -90,9 +92,12 @@ def test_of_attentions_without_a_table_and_with_one_the_latter_are_found(kind: s
     kernels = tuple(each + way for each in ("attention", "attention_grad") for way in ways)
     machine = with_kernels("dgx-a100", 4e-5, kernels)
     fixed = {**FEW, "tp": 1, "y": 1, "z": 1, "pp": 1, "zero": 0, "vpp": 1}
-    problem = SearchProblem(TINY, 4, 16, fixed, splits_sequences=True)
-    *_, found = search(problem, machine)
+    several = {"context_kind": (kind,)}
+    problem = SearchProblem(replace(TINY, sequence=8192), 4, 16, fixed, several=several)
+    tree = proved(problem, machine)
     *_, every = exhaustive(problem, machine)
-    assert found.found[0].step_s == every.found[0].step_s
-    assert found.found[0].plan.context_kind == kind
-    assert 0 < found.unpredicted == every.unpredicted
+    assert tree.best is not None
+    assert tree.best.step_s == every.found[0].step_s
+    assert tree.best.plan.context_kind == kind
+    assert 0 < tree.tally.unpredicted == every.unpredicted
+    assert last(search(problem, machine)).found[0].step_s <= tree.best.step_s

@@ -135,18 +135,6 @@ def test_a_search_is_by_one_process_unless_it_is_given_several(
     assert counts == [1]
 
 
-@pytest.mark.slow
-def test_as_long_as_too_few_are_found_any_plan_is_simulated_at_once() -> None:
-    pool = InTurn(1, 0)
-    problem = SearchProblem(SMALL, 4, 8, {"overlap": (), "schedule": "1f1b", "y": 1, "zero": 0})
-    *_, answer = by_team(problem, "perlmutter", pool, top=10**6)
-    assert answer.simulated == answer.considered
-    follow = zip(pool.answered, pool.asked[1:], strict=False)
-    after = [asked for done, asked in follow if isinstance(done, WorkerReport) and done.candidates]
-    assert len(after) == answer.simulated
-    assert set(after) == {"simulated"}
-
-
 @pytest.mark.parametrize(("worth", "shares"), [(1, 2), (10**6, 0)])
 def test_the_processes_share_a_space_that_is_large_enough(worth: int, shares: int) -> None:
     fixed = {"pp": 1, "tp": 2, "y": 1, "z": 1, "zero": 0, "recompute": "none", "overlap": ()}
@@ -160,7 +148,7 @@ def test_only_the_first_plan_is_simulated_before_nodes_with_lower_bounds() -> No
     """A plan must undercut 10; two that may are waiting, with bounds of 7 and 8, while a node with
     a bound of 5 is open. The next one that is simulated is the one with the node's new bound."""
     plans = [(7, Plan(batch=1, mbs=1)), (8, Plan(batch=2, mbs=1))]
-    pool = Reporting(WorkerReport(Tally(), 5, plans), WorkerReport(Tally(), 8, []))
+    pool = Reporting(WorkerReport(Tally(), 5, plans, {}), WorkerReport(Tally(), 8, [], {}))
     workers = Workers(pool)
     found = [outcome for _ in range(4) for outcome in workers.step(10)]
     assert pool.asked == ["work", "simulated", "work", "simulated"]

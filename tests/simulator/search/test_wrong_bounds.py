@@ -10,19 +10,14 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from simulator.costs.analytic import compute_costs
 from simulator.predict import predict
-from simulator.ranks.fabric import MachineFabric
-from simulator.search import search
-from simulator.search.objective import Objective
+from simulator.search import judge_of, search
+from simulator.search.core import core_spaces, tree_of
 from simulator.search.problem import SearchProblem
-from simulator.search.root_nodes import Machinery
-from simulator.search.space import Order, space_of, spaces_of
+from simulator.search.space import Order
 from simulator.stacks import load_stack
-from simulator.stacks.searched import fastest_kernels
 from tests.simulator.search.answers import finds_the_best
 from tests.simulator.search.drawn import MACHINES, UNSHRUNK
-from tests.simulator.search.test_relaxed import bounds_of, relaxing
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
@@ -102,18 +97,6 @@ def test_exchanges_of_heads_and_of_experts_with_as_many_bytes_take_times_of_thei
     finds_the_best(SearchProblem(gpt, 16, 4, fixed), load_machine("dgx-h100"))
 
 
-def test_weights_with_more_zeros_behind_them_may_be_gathered_sooner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """ZeRO pads them beyond sizes at which this library stalls."""
-    gpt = replace(of_sizes(2, 798, 6, 657, 1024, 1000), biases=False)
-    fixed: dict[str, Any] = {"tp": 1, "y": 1, "z": 2, "pp": 1, "cp": 1, "mbs": 1}
-    problem = SearchProblem(gpt, 16, 128, fixed | {"order": "dp-tp-pp", "overlap": OVERLAPS})
-    assert len(space_of(problem)) > 10
-    relaxing(monkeypatch, problem)
-    finds_the_best(problem, load_machine("frontier:rccl-default"))
-
-
 def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -> None:
     at = "software.all_to_all.stall."
     stall = {f"{at}chunk_from": "64 KiB", f"{at}chunk_below": "512 KiB", f"{at}hop": "2719 us"}
@@ -123,14 +106,11 @@ def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -
     fixed |= {"recompute": "none", "order": "tp-dp-pp", "dispatcher": "once_per_node"}
     fixed |= {"overlap": OVERLAPS, "etp": 0, "sp": False, "ep": 8}
     problem = SearchProblem(gpt, 64, 64, fixed)
-    (space,) = spaces_of(problem.on(machine))
-    fabric = MachineFabric(machine, 64)
-    kernels = fastest_kernels(problem.stack, gpt, fixed, machine)
-    costs = compute_costs(machine, fabric.ranks_per_node, 64, kernels)
-    goal = Objective("time", machine, 64)
-    bound = int(bounds_of(space, 0, Machinery(costs, fabric, 0), goal).min())
+    (space,) = spaces = core_spaces(problem, machine)
+    tree = tree_of(judge_of(problem, machine, capacity_bytes=2**50), spaces, machine)
+    list(tree.bound())
     order = Order("1f1b", 1, OVERLAPS, "tp-dp-pp", "once_per_node")
-    assert bound <= predict(gpt, space.plan(0, order), machine).step_s * 1e12
+    assert 0 < tree.lowest <= predict(gpt, space.plan(0, order), machine).step_s * 1e12
 
 
 def test_more_nodes_may_need_fewer_copies_where_groups_of_experts_fill_them() -> None:

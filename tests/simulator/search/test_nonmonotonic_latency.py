@@ -6,11 +6,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simulator.search.asked.uneven_layers import OF_ROWS
 from simulator.search.bounds.nonmonotonic_latency import may_fall, without_falls
 from simulator.search.problem import SearchProblem
 from simulator.stacks import load_stack
@@ -21,8 +19,6 @@ from topologies.collectives.collective_time import measured_seconds
 from topologies.hardware.profile import Profile
 from topologies.machine_files import load_machine, with_settings
 from workload.expert_loads.histogram import Histogram, routed
-from workload.lowering import lower
-from workload.plan import Plan
 
 USUAL_ORDER: dict[str, Any] = {"order": "tp-dp-pp", "overlap": (), "recompute": "none"}
 ONE: dict[str, Any] = USUAL_ORDER | {"y": 1, "z": 1, "pp": 1, "zero": 0}
@@ -71,43 +67,6 @@ def test_gathers_of_own_rows_may_be_faster_where_a_library_stalls_at_those_of_to
     stack = replace(problem.stack, can=can)
     across = replace(problem, fixed={**problem.fixed, **order}, stack=stack)
     finds_the_best(across, with_settings(load_machine("perlmutter"), stall))
-
-
-def test_all_reduces_of_more_rows_may_take_less_time_by_a_tuners_choice() -> None:
-    """Of layers that choose differently; on this machine 65.5 MB take 4.5 ms, 68.8 MB 3.4 ms."""
-    model = replace(EXPERTS, layers=6, hidden=512, sequence=1000, experts=2, topk=1)
-    gpt = routed(replace(model, expert_ffn=16384), Histogram(((10, 10), *[(21, 19)] * 5)))
-    fixed = ONE | {"tp": 1, "y": 4, "mbs": 1, "order": "dp-tp-pp"}
-    finds_the_best(SearchProblem(gpt, 8, 32, fixed), load_machine("kestrel"))
-
-
-@pytest.mark.parametrize("biases", [False, True])
-@pytest.mark.parametrize(
-    "splits",
-    [
-        {"tp": 2, "y": 2},
-        {"tp": 1, "y": 4, "dispatcher": "once_per_node"},
-        {"tp": 2, "y": 1, "sp": True},
-        {"tp": 2, "y": 1, "sp": True, "etp": 1},
-        {"tp": 2, "y": 2, "dispatcher": "all_gather"},
-    ],
-)
-def test_all_collectives_of_as_many_rows_as_experts_get_are_known(
-    splits: dict[str, Any], biases: bool
-) -> None:
-    gpt = replace(EXPERTS, biases=biases, shared_ffn=512)
-    plan = Plan(z=1, dp=2, batch=2, mbs=1, ep=2, **splits)
-    program = lower(gpt, plan)
-    counted = {name for name, buffer in program.buffers.items() if buffer.rows_of}
-    found = {
-        op.label
-        for op in program.ops
-        if op.communicates and op.kind != "all_to_all" and counted & {*op.reads, *op.writes}
-    }
-    assert found <= {*OF_ROWS}
-    if splits["y"] > 1:
-        assert {"experts.up.reduce", "experts.down.grad.reduce"} <= found
-    assert ("experts.down.bias.scores.grad.reduce" in found) == (biases and splits["y"] > 1)
 
 
 POINTS = st.lists(
