@@ -17,6 +17,7 @@ from simulator.search.root_nodes import Machinery
 from simulator.search.space import Space, spaces_of
 from simulator.search.workers import WorkerSetup
 from simulator.stacks.searched import fastest_kernels
+from simulator.stacks.stack import EXECUTOR
 from topologies.machine import Machine
 from topologies.placement import Placement
 from workload.passes.table import OVERLAPS
@@ -60,7 +61,7 @@ def is_in_core(problem: SearchProblem, plan: Plan) -> bool:
     return (
         all(getattr(plan, key) == fixed.get(key, value) for key, value in PLAIN.items())
         and plan.schedule in STRAIGHT
-        and {*plan.overlap} <= {*OVERLAPS}
+        and _is_overlapped(problem, plan)
         and plan.recompute in problem.recomputations
         and plan.cp <= fixed.get("cp", problem.most_context)
         and (plan.cp == 1 or plan.context_kind in kinds)
@@ -71,3 +72,12 @@ def is_in_core(problem: SearchProblem, plan: Plan) -> bool:
             for key, value in layers_on_stages(problem, plan.pp, plan.vpp).items()
         )
     )
+
+
+def _is_overlapped(problem: SearchProblem, plan: Plan) -> bool:
+    """Whether a plan overlaps what plans of the core space do: those of a stack what it always
+    does, if no others are fixed."""
+    if problem.stack == EXECUTOR and "overlap" not in problem.fixed:
+        return {*plan.overlap} <= {*OVERLAPS}
+    kept = problem.stack.plan_defaults(1, plan).get("overlap", plan.overlap)
+    return {*plan.overlap} == {*problem.fixed.get("overlap", kept)}

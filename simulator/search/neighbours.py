@@ -18,6 +18,7 @@ from math import gcd, prod
 from typing import Any
 
 from simulator.search.problem import SearchProblem
+from simulator.stacks.effects import in_effect, same_order
 from simulator.stacks.stack import EXECUTOR
 from simulator.stacks.stage_split import SPLIT
 from simulator.stacks.where import following
@@ -25,6 +26,7 @@ from topologies.errors import SimgptError
 from workload.dispatchers.table import USUAL, WITHOUT_BOUNDS
 from workload.gpt import GPT
 from workload.grid import AXES, SHARDS, axes_of, order_of
+from workload.grid import USUAL as USUAL_ORDER
 from workload.lowering import check
 from workload.models.moe import layers_with_experts
 from workload.passes.table import EVERY, OVERLAPS
@@ -113,11 +115,9 @@ def _with_experts(plan: Plan, change: Change) -> Iterator[Change]:
 
 
 def _keeps(plan: Plan, key: str, value: Any) -> bool:
-    if key != "order":
-        return bool(getattr(plan, key) == value)
-    wide = [axis for axis in AXES if getattr(plan, axis) > 1]
-    own, kept = ([axis for axis in axes_of(each) if axis in wide] for each in (plan.order, value))
-    return own == kept
+    if key == "order":
+        return same_order(plan.order, value, [axis for axis in AXES if getattr(plan, axis) > 1])
+    return bool(getattr(plan, key) == value)
 
 
 def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
@@ -141,6 +141,8 @@ def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
         found |= {"dispatcher": USUAL, "fp8_dispatch": False}
     if of("cp") == 1:
         found |= {"context_kind": "ring", "context_heads": 1}
+    if same_order(of("order"), USUAL_ORDER, [axis for axis in AXES if of(axis) > 1]):
+        found["order"] = USUAL_ORDER
     if of("shard") and (not of("zero") or of("dp") % of("shard")):
         found["shard"] = 0
     cells = prod(of(axis) for axis in SHARDS["sequences"]) * ways(of("schedule"))
@@ -259,23 +261,36 @@ def _contexts(problem: SearchProblem, plan: Plan) -> Changes:
 
 
 def _overlaps(problem: SearchProblem, plan: Plan) -> Changes:
-    """One overlap more or less; of a stack those alone that it has not always. Exchanges that run
-    beside another micro-batch leave none for the experts that all tokens pass."""
+    """One overlap more or less that has an effect; of a stack those alone that it has not always.
+    Exchanges that run beside another micro-batch leave none for the experts that all tokens pass.
+    """
     for switch in EVERY:
         if problem.stack != EXECUTOR and switch in OVERLAPS and switch != "shared":
             continue
-        on = switch not in plan.overlap
         taken = tuple(each for each in EVERY if (each in plan.overlap) != (each == switch))
-        yield {"overlap": taken}
-        if on and "shared" in taken and switch not in OVERLAPS:
-            yield {"overlap": tuple(each for each in taken if each != "shared")}
+        alone = tuple(each for each in taken if each != "shared")
+        if _differs(problem, plan, taken):
+            yield {"overlap": taken}
+        if switch in taken and switch not in OVERLAPS and alone != taken:
+            yield {"overlap": alone}
+
+
+def _differs(problem: SearchProblem, plan: Plan, overlap: tuple[str, ...]) -> bool:
+    """Whether other overlaps have another effect."""
+    how = problem.gpt, problem.stack.messages
+    try:
+        other = replace(plan, overlap=overlap)
+    except SimgptError:
+        return False
+    return [*in_effect(other, *how)] != [*in_effect(plan, *how)]
 
 
 def _orders(problem: SearchProblem, plan: Plan) -> Changes:
-    if able := problem.stack.can.get("order"):
-        return ({"order": each} for each in able)
     axes = axes_of(plan.order)
     wide = [axis for axis in axes if getattr(plan, axis) > 1]
+    if able := problem.stack.can.get("order"):
+        orders = (each for each in able if not same_order(each, plan.order, wide))
+        return ({"order": each} for each in orders)
     swaps = ({one: two, two: one} for one, two in combinations(wide, 2))
     return ({"order": order_of([swap.get(axis, axis) for axis in axes])} for swap in swaps)
 
