@@ -56,11 +56,11 @@ def what_fits(prediction: Prediction, machine: Machine, predicted: Predicted | N
         return f"{does_not_fit(prediction)}; it fits with {ranked}"
     if together := _together(prediction, can, predicted):
         return f"{does_not_fit(prediction)}; it fits with {together}"
-    split, option = (", context", " --split-sequences") if gpt.sequence >= LONG else ("", "")
+    split = ", context" if gpt.sequence >= LONG else ""
     return (
         f"{does_not_fit(prediction)}, and no change of one key is enough, nor recomputation, "
         f"sharding{split} and a smaller micro-batch together; take more devices, or let "
-        f"`simgpt search{option}` split the model another way"
+        "`simgpt search` split the model another way"
     )
 
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from simulator.search.baselines import Ranked
     from simulator.uncertainty.difference import DifferenceError
     from simulator.uncertainty.ranking import Rankings
+    from simulator.uncertainty.step_range import StepRange
     from topologies.machine import Machine
 
 ALIKE = 0.005  # of a step: plans on the same axes that differ by less are listed as one
-OF_FAMILIES = ("step", "80 % range", "MFU", "tokens/s/dev", "memory", "to spare")
+OF_FAMILIES = ("step", "80 % range", "MFU", "tokens/s/dev", "to spare")
 OF_FASTEST = ("step", "MFU", "to spare")
 OF_FRONTS = ("devices", "step", "80 % range", "MFU", "memory", "to spare", "node-h")
 TITLES = {"memory_front": "less and less memory", "devices_front": "time or node-hours"}
@@ -86,7 +87,7 @@ class Found:
             "bound": state.bound if state.found and state.bound else None,
             "gap": state.gap,
             "certificate": self._certified(),
-            "plans": [prediction.as_dict() for prediction in state.found],
+            "plans": [self._as_dict(prediction) for prediction in state.found],
             "variants": variants(state.found),
             "difference_error": None if self.difference is None else self.difference.share,
             "published_order": self._published_order.as_dict(),
@@ -94,7 +95,7 @@ class Found:
             **{name: [each.as_dict() for each in front] for name, front in self.fronts.items()},
             **self._faster_record(),
             "families": [
-                {"family": name, "usual": name in self._usual, **each.as_dict()}
+                {"family": name, "usual": name in self._usual, **self._as_dict(each)}
                 for name, each in state.families.items()
             ],
             "far_from_published": bool(self._far_words()),
@@ -174,17 +175,31 @@ class Found:
             ranks.append(first + 1)
         return ranks
 
+    def _is_far(self, each: Prediction) -> bool:
+        """Whether published runs of like size have plans of other families than a plan's."""
+        from simulator.search.families import family_of
+
+        return bool(self._usual) and family_of(each.plan) not in self._usual
+
+    def _range_of(self, each: Prediction) -> StepRange:
+        """A step's range, wider where nobody published such a plan at that size."""
+        from simulator.uncertainty.step_range import OTHER_KIND
+
+        return each.range_at(OTHER_KIND if self._is_far(each) else 0.0)
+
+    def _as_dict(self, each: Prediction) -> dict[str, Any]:
+        return each.as_dict() | self._range_of(each).as_dict()
+
     def _far_words(self) -> str:
         """What to say of a best plan of a family of which no published run of like size is."""
         from simulator.search.families import family_of
 
-        name = family_of(self.state.found[0].plan) if self.state.found else ""
-        if not name or not self._usual or name in self._usual:
+        if not self.state.found or not self._is_far(self.state.found[0]):
             return ""
-        usual = " and ".join(self._usual)
+        name, usual = family_of(self.state.found[0].plan), " and ".join(self._usual)
         return (
-            f"No published run of like size is of the family {name} (usual: {usual}), so the best "
-            "plan may err by more than its range says: benchmark it beside the best usual plan"
+            f"no published run of like size is of the family {name} (usual: {usual}), so the "
+            "range of the best plan is wider: benchmark it beside the best usual one"
         )
 
     def _faster_words(self) -> list[str]:
@@ -230,11 +245,12 @@ class Found:
 
     def _cells(self, each: Prediction) -> Mapping[str, str]:
         """What a plan says of itself, by the titles of columns."""
+        own = self._range_of(each)
         spare = each.memory.room.most_bytes(self.problem.p_fits) - each.memory.peak_bytes
         return {
             "devices": f"{each.devices:,}",
             "step": tables.seconds(each.step_s),
-            "80 % range": tables.between(each.range.low_s, each.range.high_s),
+            "80 % range": tables.between(own.low_s, own.high_s),
             "MFU": tables.percent(each.mfu),
             "tokens/s/dev": f"{each.tokens_per_s / each.devices:,.0f}",
             "memory": tables.gib(each.memory.peak_bytes),
@@ -245,7 +261,7 @@ class Found:
 
     def _range_words(self) -> str:
         """Where the range of the best plan's step comes from."""
-        words = f"80 % range of the fastest plan: {self.state.found[0].range.words}"
+        words = f"80 % range of the fastest plan: {self._range_of(self.state.found[0]).words}"
         return tables.paragraph(words, indent="  ")
 
     def _spare_words(self) -> str:
@@ -299,9 +315,9 @@ class Found:
 
     def certificate(self) -> str:
         """What is known of the plans that were not simulated."""
-        return tables.paragraph(self._certified(f", {self.state.simulated:,} were simulated"))
+        return tables.paragraph(self._certified())
 
-    def _certified(self, simulated: str = "") -> str:
+    def _certified(self) -> str:
         state = self.state
         if state.unproved:
             none = "" if state.found else ", none of which fits"
@@ -309,12 +325,12 @@ class Found:
                 f"{state.around:,} plans simulated around the usual ones{none}; not proved, since "
                 f"no bounds are known of {state.unproved}"
             )
-        return f"{self._counts(simulated)}: {self._end()}"
+        return f"{self._counts()}: {self._end()}"
 
-    def _counts(self, simulated: str = "") -> str:
+    def _counts(self) -> str:
         state = self.state
-        fitting = f"; at most {state.may_fit:,} fit" if state.bound and state.may_fit else ""
-        counts = f"{state.considered:,} plans in the core space{fitting}{simulated}"
+        fitting = f", at most {state.may_fit:,} fit" if state.bound and state.may_fit else ""
+        counts = f"{state.considered:,} plans in the core space{fitting}"
         if state.unpredicted:
             counts += f", {state.unpredicted:,} cannot be predicted ({state.reason})"
         return counts
@@ -329,8 +345,8 @@ class Found:
         if state.is_optimal:
             better = "needs less energy" if self.objective == "energy" else "is faster"
             return (
-                f"proved that no {those} of these {better} than the best one; searched around them "
-                f"for others, {state.around:,} plans"
+                f"proved over the core space, no {those} of these {better} than the best one; "
+                f"searched around it, {state.around:,} plans simulated"
             )
         if not state.bound:
             return "stopped before anything was known of the others, which may be better"

@@ -116,11 +116,16 @@ class Prediction:
     @property
     def range(self) -> StepRange:
         """What the step takes in eight of ten cases."""
+        return self.range_at(0.0)
+
+    def range_at(self, further: float) -> StepRange:
+        """The same of a plan that is further off published runs than its stack, devices, tensor
+        parallelism and pipeline tell."""
         if self.anchoring is not None and self.anchoring.used:
             return self.anchoring.range_of(self.step_s)
         how = self.stack, self.device, self.plan
         experts = bool(self.gpt.experts)
-        found = step_range(self.step_s, *how, experts=experts)
+        found = step_range(self.step_s, *how, experts=experts, further=further)
         more = [OF_BALANCED] if self.load is not None else []
         more += of_no_published(self.plan.recipe, experts=experts)
         return replace(found, words="; ".join([found.words, *more])) if more else found

@@ -93,6 +93,7 @@ class Search:
         self._around, self._tally = 0, Tally()
         self._tree: BranchAndBound | None = None
         self._is_over = False
+        self._reason = ""  # why some plan cannot be predicted
 
     def run(self) -> Iterator[Progress]:
         """Search step by step; the last state is the answer."""
@@ -108,6 +109,8 @@ class Search:
         else:
             yield from self._proved(spaces)
         self._is_over = True
+        if self._unproved and self._reason and not self._best_of:
+            raise MachineError(self._reason)
         yield self._state()
 
     def _proved(self, spaces: list[Space]) -> Iterator[Progress]:
@@ -164,8 +167,9 @@ class Search:
         simulations at most."""
         walk = partial(walked, self._judge)
         each = [(tuple(plans), name, most) for plans, name, most in tasks]
-        for found, count in self._pool.map(walk, each) if self._pool else map(walk, each):
+        for found, count, why in self._pool.map(walk, each) if self._pool else map(walk, each):
             self._around += count
+            self._reason = self._reason or why
             for prediction in found:
                 self._take(prediction)
             yield self._state()
@@ -191,9 +195,10 @@ class Search:
         """How far the search is."""
         tree, judge = self._tree, self._judge
         tally = self._tally + (Tally() if tree is None else tree.tally)
-        if tree is not None and tree.best is not None:
-            self._take(tree.best)
-        found = sorted(self._found.values(), key=judge.place)[: self._top]
+        every = dict(self._found)
+        if tree is not None and tree.best is not None:  # which another one may yet undercut
+            every[tree.best.plan] = tree.best
+        found = sorted(every.values(), key=judge.place)[: self._top]
         best = judge.objective.of(found[0]) if found else NEVER
         lowest = tree.lowest if tree is not None and tree.bounded == 1 else 0
         show = judge.objective.shown
@@ -220,25 +225,27 @@ class Search:
 
 def walked(
     judge: Judge, task: tuple[Sequence[Plan | Prediction], str, int]
-) -> tuple[list[Prediction], int]:
-    """The best plans on a walk, and how many were simulated: from the first of some plans that
-    fits, or else from that which needs least memory."""
+) -> tuple[list[Prediction], int, str]:
+    """The best plans on a walk, how many were simulated, and why one could not be: from the best
+    of the plans that were simulated before and of the first of the others that fits."""
     plans, family, most = task
-    begun: list[Prediction] = []
-    count = 0
+    begun = [plan for plan in plans if isinstance(plan, Prediction)]
+    count, why = 0, ""
     for plan in plans:
-        result = plan if isinstance(plan, Prediction) else judge.simulate(plan)
-        count += result is not plan
-        if isinstance(result, Prediction):
-            begun.append(result)
-            if not judge.standing(result)[0] and not isinstance(plan, Prediction):
-                break
-    begun += [each for each in plans if isinstance(each, Prediction) and each not in begun]
+        if isinstance(plan, Prediction):
+            continue
+        count, result = count + 1, judge.simulate(plan)
+        if isinstance(result, MachineError):
+            why = why or str(result)
+            continue
+        begun.append(result)
+        if judge.fits(result):
+            break
     if not begun:
-        return [], count
+        return [], count, why
     walk = Walk(judge, min(begun, key=judge.standing), family=family, most=most)
     walk.run()
-    return [*begun, *walk.best_ones], count + walk.simulated
+    return [*begun, *walk.best_ones], count + walk.simulated, why
 
 
 def judge_of(

@@ -92,7 +92,7 @@ class SingleProcess:
 
     def bound(self, threshold: int) -> bool:
         """See `OpenNodes`."""
-        if self._frontier.lowest:
+        if self._frontier.is_bounded:
             return False
         self._frontier.set_threshold(threshold)
         self._frontier.advance()

@@ -111,6 +111,11 @@ class Frontier:
         self._slots: dict[tuple[object, ...], Slots] = {}
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether all shapes are bounded."""
+        return not self._unbounded
+
+    @property
     def lowest(self) -> int:
         """The least value that a plan can have; NEVER where none undercuts the threshold."""
         if self._unbounded:

@@ -52,12 +52,14 @@ class Update:
 @record(slots=False)
 class WorkerReport:
     """A worker's share: its counts, the lowest bound of its open nodes, plans to simulate that came
-    up since the last report, and those with the lowest bounds of each family of plans."""
+    up since the last report, those with the lowest bounds of each family of plans, and whether all
+    shapes are bounded."""
 
     tally: Tally
     lowest: int
     next_plans: list[Candidate]
     candidates: Candidates
+    is_bounded: bool = True
 
 
 class Frontiers:
@@ -79,6 +81,11 @@ class Frontiers:
         return sum((part.tally for part in self._parts), Tally())
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether all shapes of all parts are bounded."""
+        return all(part.is_bounded for part in self._parts)
+
+    @property
     def lowest(self) -> int:
         """The least value that a plan of any part can have."""
         return min(part.lowest for part in self._parts)
@@ -94,8 +101,8 @@ class Frontiers:
             part.exceed(plan, peak_bytes)
 
     def advance(self, most: int = 1) -> list[Candidate]:
-        """Refine one node, or return some next plans to simulate that may fit."""
-        return min(self._parts, key=lambda part: part.lowest).advance(most)
+        """Bound some shapes; then refine a node, or return next plans to simulate that may fit."""
+        return min(self._parts, key=lambda part: (part.is_bounded, part.lowest)).advance(most)
 
 
 def share_of(space: Space, number: int, count: int) -> Space:
@@ -145,11 +152,12 @@ def bound(state: WorkerState, threshold: int) -> WorkerReport:
     frontier.set_threshold(threshold)
     until = time.monotonic() + WORK_S
     with gc_paused():
-        while frontier.lowest == 0:
+        while not frontier.is_bounded:
             frontier.advance()
             if time.monotonic() >= until:
                 break
-    return WorkerReport(frontier.tally, frontier.lowest, [], frontier.candidates)
+    how = frontier.candidates, frontier.is_bounded
+    return WorkerReport(frontier.tally, frontier.lowest, [], *how)
 
 
 def simulated(state: WorkerState, plan: Plan) -> Simulated:
@@ -206,7 +214,7 @@ class Workers:
         left = [
             number
             for number in range(self._pool.count)
-            if number not in self._reports or self._reports[number].lowest == 0
+            if number not in self._reports or not self._reports[number].is_bounded
         ]
         for number in {*left} & {*self._pool.free}:
             self._pool.ask(number, bound, threshold)

@@ -152,13 +152,21 @@ class PublishedResiduals:
         return float(self.distances(run)[counted].min(initial=math.inf)) if counted.any() else 0.0
 
     def range_of(
-        self, step_s: float, run: Run, *, without: str = "", share: float = SHARE, of: str = ""
+        self,
+        step_s: float,
+        run: Run,
+        *,
+        without: str = "",
+        share: float = SHARE,
+        of: str = "",
+        further: float = 0.0,
     ) -> StepRange:
         """The range about a predicted step into which that share of steps falls, from the runs of
-        all sources but one; `of` says of what kind of models they are."""
+        all sources but one; `of` says of what kind of models they are, and `further` how much
+        further off the run is than what a `Run` knows of it tells."""
         far = self.distances(run)
         weights = weights_of(far, self._source_number, self._sources != without)
-        wide = self.widening * _spread(self.apart(run, without=without))
+        wide = self.widening * _spread(self.apart(run, without=without) + further)
         ends = (1 - share) / 2, (1 + share) / 2
         low, high = (wide * quantile(self._units, weights, end) for end in ends)
         near = (far <= NEAR) & (self._sources != without)
@@ -196,13 +204,19 @@ def quantile(ascending: Reals, weights: Reals, share: float) -> float:
 
 
 def step_range(
-    step_s: float, stack: Stack, device: str, plan: Plan, *, experts: bool = False
+    step_s: float,
+    stack: Stack,
+    device: str,
+    plan: Plan,
+    *,
+    experts: bool = False,
+    further: float = 0.0,
 ) -> StepRange:
     """The range of a plan's predicted step on devices of that name: from runs of dense models, or
-    from those of models with `experts`."""
+    from those of models with `experts` (`further`: see `range_of`)."""
     known = published_residuals(table_of(experts=experts))
     of = OF_MODELS if experts else ""
-    return known.range_of(step_s, run_of_plan(stack, device, plan), of=of)
+    return known.range_of(step_s, run_of_plan(stack, device, plan), of=of, further=further)
 
 
 def table_of(*, experts: bool) -> str:

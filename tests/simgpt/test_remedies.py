@@ -116,7 +116,7 @@ def test_context_goes_together_with_other_changes_where_these_are_not_enough() -
 def test_where_no_split_is_enough_the_search_that_splits_further_is_named() -> None:
     said = told("tp=2,dp=2,mbs=1,sp=true,zero=1", "2Mi", "-n", "4", "--batch", "4")
     assert changes_in(said) == []
-    assert_names(said, "simgpt search --split-sequences")
+    assert_names(said, "simgpt search")
 
 
 def test_a_stack_without_context_is_told_of_none() -> None:
