@@ -179,6 +179,7 @@ def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
     number: signal.Signals,
 ) -> None:
     words = ("search", "gpt-80b", "-m", "frontier", "-n", "8192", "--batch", "8192")
+    # By then usual plans are simulated, and nothing is bounded.
     begun = subprocess.Popen(
         [sys.executable, "-m", "simgpt", *words, "--workers", "2"],
         stdout=subprocess.PIPE,
@@ -191,7 +192,7 @@ def test_a_signal_to_all_processes_ends_the_first_phase_with_one_answer(
     os.killpg(begun.pid, number)
     out, err = begun.communicate(timeout=120)
     assert err == ""
-    assert "z=512" in out
+    assert_names(out, "family", "which may be better")
     assert begun.returncode == 0
 
 
