@@ -191,8 +191,16 @@ class Search(Result):
         return next(iter(self), None)
 
     @property
+    def families(self) -> dict[str, Prediction]:
+        """The best plan that was found of each family of plans, the best of all first."""
+        records = [dict(record) for record in self._record.get("families", ())]
+        names = [record.pop("family") for record in records]
+        return dict(zip(names, map(self._plan, records), strict=True))
+
+    @property
     def optimal(self) -> bool:
-        """Whether no other plan is better: false where the search was stopped early."""
+        """Whether no plan of the core space is better: false where the search was stopped early,
+        and where no bounds are known."""
         return bool(self._record.get("optimal", False))
 
     @property

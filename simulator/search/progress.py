@@ -15,12 +15,14 @@ class Progress:
     """How far a search is: no plan at all has a lower value than `bound`, in seconds or joules as
     the objective asks, or nothing is known of that if it is 0; `best` is the lowest found.
 
-    `considered` plans are legal, `fitting` of them have room as far as bounds on memory tell, those
-    included that were ruled out before, and `simulated` were. `found` has the fastest of these that
-    fit; if it is optimal, no other plan is faster than any of them. A share `bounded` of the space
-    was looked at. All plans that have no room need at least `least_bytes` (0: there is none).
-    `unpredicted` plans that may fit came up and could not be predicted, one of them for that
-    `reason`; all else that is said is said of the others.
+    Of the core space `considered` plans are legal, `fitting` of them have room as far as bounds on
+    memory tell; if the answer `is_optimal`, none of them is faster than the first of `found`, which
+    are the best of all that were simulated and fit. A share `bounded` of the space was looked at.
+    All plans that have no room need at least `least_bytes` (0: there is none). `unpredicted` plans
+    that may fit came up and could not be predicted, one of them for that `reason`; all else that is
+    said is said of the others. Of all plans `simulated`, those `around` were simulated on walks.
+    `unproved` says why no bounds are known ("" where they are), and `families` has the best plan of
+    each family, the best of all first.
     """
 
     considered: int
@@ -71,12 +73,6 @@ class Tally:
             _first(self.reason, other.reason),
             min(self.least_bytes, other.least_bytes),
         )
-
-    def rule_out(self, shapes: int, plans: int) -> None:
-        """Count shapes whose plans are too slow, or need too much energy, to be asked whether they
-        fit."""
-        self.shapes += shapes
-        self.fitting += plans
 
     def refuse(self, plans: int, reason: str) -> None:
         """Count plans that cannot be predicted."""

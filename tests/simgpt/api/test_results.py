@@ -241,3 +241,12 @@ def test_a_property_of_a_prediction_is_what_its_record_has_under_that_name(
 ) -> None:
     assert getattr(step(), name) == step().to_dict()[key]
     assert step().mfu_causal < step().mfu < step().tokens_per_s
+
+
+def test_a_search_has_the_best_plan_of_each_family() -> None:
+    search = found()
+    best = next(iter(search.families.values()))
+    assert search.best is not None
+    assert (best.plan, best.step_s) == (search.best.plan, search.best.step_s)
+    steps = [each.step_s for each in search.families.values()]
+    assert steps == sorted(steps)
