@@ -27,7 +27,7 @@ from simulator.search.process_pool import ProcessPool, SearchError
 from simulator.search.progress import Progress, Tally
 from simulator.search.root_nodes import NEVER
 from simulator.search.space import Space
-from simulator.search.usual import usual_plans, why_none
+from simulator.search.usual import usual_families, usual_plans, why_none
 from simulator.stacks.searched import fastest_kernels
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import MachineError
@@ -41,7 +41,7 @@ from workload.recomputation.parts import NONE
 
 __all__ = ["Progress", "SearchError", "SearchProblem", "best_plan", "checked", "search"]
 
-FIRST = 4  # simulations of a family's walk
+FIRST = 4  # simulations of a family's walk, beside its usual plans
 LAST = 100  # of the walk from the best plan
 AT_ONCE = 8  # of these, however many processes there are
 GOOD = 1.06  # times the best value: from families up to there a walk goes further
@@ -103,7 +103,7 @@ class Search:
         if self._unproved and not usual:
             raise why_none(problem)
         yield self._state()
-        yield from self._walked([(plans[:1], name, FIRST) for name, plans in usual.items()])
+        yield from self._walked([(plans, name, FIRST) for name, plans in usual.items()])
         if self._unproved:
             yield from self._walked_from_the_best()
         else:
@@ -120,7 +120,8 @@ class Search:
         for _ in tree.bound(self._best):
             yield self._state()
         starts = self._starts(tree)
-        yield from self._walked([(plans, name, FIRST) for name, plans in starts.items()])
+        tasks = [(plans, name, FIRST) for name, plans in starts.items()]
+        yield from self._walked(tasks, in_order=True)
         walked = self._best
         # What recomputes has neighbours that do less of it, of which no bounds are known.
         if walked is not None and walked.plan.recompute != NONE:
@@ -136,9 +137,14 @@ class Search:
             self._walk_on(self._best, skip=partial(is_in_core, self._judge.problem))
 
     def _walked_from_the_best(self) -> Iterator[Progress]:
-        """Walk on from the best plans, as nothing else is known."""
-        starts = sorted(self._best_of.values(), key=self._judge.standing)[:STARTS]
-        yield from self._walked([([each], "", LAST) for each in starts])
+        """Walk on from the best plans, those of usual families first, as nothing else is known."""
+        usual = usual_families(self._judge.problem)
+
+        def place(name: str) -> tuple[bool, Standing]:
+            return name not in usual, self._judge.standing(self._best_of[name])
+
+        starts = sorted(self._best_of, key=place)[:STARTS]
+        yield from self._walked([([self._best_of[name]], "", LAST) for name in starts])
 
     def _starts(self, tree: BranchAndBound) -> dict[str, list[Plan | Prediction]]:
         """The plans of each family from which one walks: those with the lowest bounds, and the best
@@ -161,11 +167,14 @@ class Search:
             self._take(prediction)
 
     def _walked(
-        self, tasks: Iterable[tuple[Sequence[Plan | Prediction], str, int]]
+        self,
+        tasks: Iterable[tuple[Sequence[Plan | Prediction], str, int]],
+        *,
+        in_order: bool = False,
     ) -> Iterator[Progress]:
         """Walks from the best of some plans each, within a family or without, of so many
-        simulations at most."""
-        walk = partial(walked, self._judge)
+        simulations at most; of plans `in_order` none behind the first that fits."""
+        walk = partial(walked, self._judge, in_order)
         each = [(tuple(plans), name, most) for plans, name, most in tasks]
         for found, count, why in self._pool.map(walk, each) if self._pool else map(walk, each):
             self._around += count
@@ -224,10 +233,10 @@ class Search:
 
 
 def walked(
-    judge: Judge, task: tuple[Sequence[Plan | Prediction], str, int]
+    judge: Judge, in_order: bool, task: tuple[Sequence[Plan | Prediction], str, int]
 ) -> tuple[list[Prediction], int, str]:
-    """The best plans on a walk, how many were simulated, and why one could not be: from the best
-    of the plans that were simulated before and of the first of the others that fits."""
+    """The best plans on a walk from the best of some plans, how many were simulated, and why one
+    could not be; of plans `in_order` none behind the first that fits."""
     plans, family, most = task
     begun = [plan for plan in plans if isinstance(plan, Prediction)]
     count, why = 0, ""
@@ -239,7 +248,7 @@ def walked(
             why = why or str(result)
             continue
         begun.append(result)
-        if judge.fits(result):
+        if in_order and judge.fits(result):
             break
     if not begun:
         return [], count, why

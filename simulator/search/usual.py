@@ -26,6 +26,7 @@ from topologies.session import session_cached
 from workload.errors import PlanCannotRunError
 from workload.lowering import check
 from workload.models.moe import expert_weights, layers_with_experts
+from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 from workload.splits.context import LONG
@@ -55,6 +56,8 @@ class PublishedPlan(NamedTuple):
     zero: int
     mbs: int
     recompute: str
+    beside: str  # overlaps that are not on by default, joined by +
+    stage_layers: str  # where layers are not spread as evenly as they can be
 
     @property
     def family(self) -> str:
@@ -63,14 +66,14 @@ class PublishedPlan(NamedTuple):
 
 
 COLUMNS = PublishedPlan._fields
-WORDS = ("source", "stack_family", "gpu_family", "recompute")
+WORDS = ("source", "stack_family", "gpu_family", "recompute", "beside", "stage_layers")
 TABLE = "search/published_plans.csv"
 SPLITS = ("tp", "y", "z", "pp", "vpp", "cp", "ep", "etp", "zero", "mbs", "recompute")
 OTHER_FAMILY = 1.0  # distance of another family of stacks
 DOUBLED = 0.5  # of twice as many devices, or twice as long sequences; of parameters it is 1
 NEAR = 2.5  # distance up to which a published run is of like size
-NEAREST = 5  # of these, whose plans are tried and whose families are usual
-OF_EACH = 3  # plans of a family that are simulated first
+NEAREST, TRIED = 5, 15  # of these, whose families are usual, and whose plans are tried
+OF_EACH = 6  # plans of a family that are simulated first
 BYTES = 6, 12  # of a weight with its gradient, and of its states, which ZeRO splits over dp
 FILLED = 0.6  # of a device's memory that weights and states may take
 WIDEST = 8  # ranks of tp
@@ -80,17 +83,19 @@ MOST_STAGES = 64
 
 
 def usual_plans(problem: SearchProblem, machine: Machine) -> dict[str, list[Plan]]:
-    """At most OF_EACH plans of each family that the stack runs: those of like published runs, then
-    those that split least of all that may fit."""
+    """Plans of each family that the stack runs: at most OF_EACH of like published runs, or else
+    that which splits least of all that may fit."""
     found: dict[str, list[Plan]] = {}
     room = FILLED * problem.room_bytes(machine)
     published = [plan for words in _published(problem) for plan in _plans(problem, words)]
     others = [plan for words in _words(problem, machine) for plan in _plans(problem, words)]
     others.sort(key=lambda plan: _cost(problem, plan, room))
-    for plan in dict.fromkeys([*published, *others]):
+    for plan in dict.fromkeys(published):
         own = found.setdefault(family_of(plan), [])
         if len(own) < OF_EACH:
             own.append(plan)
+    for plan in others:
+        found.setdefault(family_of(plan), [plan])
     return found
 
 
@@ -170,17 +175,20 @@ def _state_bytes(problem: SearchProblem, plan: Plan) -> float:
 
 
 def _plans(problem: SearchProblem, words: Words) -> Iterator[Plan]:
-    """The plan of some words, if the stack and the model can run it and it keeps what is fixed: of
-    micro-batches of one sequence, else, as some update rules ask for, of one with all of them."""
+    """The plan of some words, if the stack and the model can run it and it keeps what is fixed:
+    with the layers on stages that the words name, else with the same number on each if that can be;
+    of micro-batches of one sequence, else, as some update rules ask for, of one of all."""
     fixed = {key: value for key, value in problem.fixed.items() if key != "dp"}
     given = {"dp": "rest", "mbs": 1, **words, **fixed}
     if given.get("schedule") in V_SHAPED:
         given.setdefault("vpp", 2)
+    even = {key: value for key, value in given.items() if key != "stage_layers" or key in fixed}
     layers = layers_on_stages(problem, given.get("pp", 1), given.get("vpp", 1))
     if layers["stage_layers"] and "ends_as_layers" not in fixed:
-        given.setdefault("stage_layers", layers["stage_layers"])
-    whole = {key: value for key, value in given.items() if key != "mbs" or key in fixed}
-    plans = (_plan_of(problem, each) for each in (given, whole))
+        even.setdefault("stage_layers", layers["stage_layers"])
+    whole = {key: value for key, value in even.items() if key != "mbs" or key in fixed}
+    ways = (given, even, whole) if "stage_layers" in words else (even, whole)
+    plans = (_plan_of(problem, each) for each in ways)
     if (plan := next(filter(None, plans), None)) is not None:
         yield plan
 
@@ -201,9 +209,14 @@ def _plan_of(problem: SearchProblem, words: Words) -> Plan | None:
 
 def _published(problem: SearchProblem) -> Iterator[Words]:
     """What published runs of like size did, in words."""
-    for _, plan in like(problem)[:NEAREST]:
-        own = {key: getattr(plan, key) for key in SPLITS}
-        yield {key: value for key, value in own.items() if problem.gpt.experts or key != "ep"}
+    for _, plan in like(problem)[:TRIED]:
+        own: dict[str, Any] = {key: getattr(plan, key) for key in SPLITS}
+        if plan.beside:
+            usual = problem.stack.plan_defaults(1, own).get("overlap", OVERLAPS)
+            own["overlap"] = [*usual, *plan.beside.split("+")]
+        if plan.stage_layers:
+            own["stage_layers"] = plan.stage_layers
+        yield own
 
 
 def _words(problem: SearchProblem, machine: Machine) -> Iterator[Words]:

@@ -12,7 +12,7 @@ import io
 import sys
 from collections.abc import Iterable
 
-from simulator.search.usual import COLUMNS, PublishedPlan
+from simulator.search.usual import COLUMNS, SPLITS, PublishedPlan
 from simulator.uncertainty.step_range import gpu_names
 from topologies.errors import SimgptError
 from topologies.session import in_session
@@ -21,6 +21,9 @@ from validation.published.case import case_as_read
 from validation.published.outcome import held_out
 from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun, read_runs
+from workload.passes.table import OVERLAPS
+from workload.pipeline.stages import nearly_even
+from workload.plan import text_of
 
 BILLION = 1e9
 
@@ -44,6 +47,8 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
     except SimgptError:
         return None
     gpt, plan = job.gpt, job.plan
+    even = nearly_even(gpt.layers, plan.pp * plan.vpp)
+    sizes = {key: getattr(plan, key) for key in SPLITS}
     return PublishedPlan(
         run.source,
         job.stack.family or job.stack.name,
@@ -52,7 +57,9 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
         gpt.experts,
         gpt.sequence,
         plan.grid.ranks,
-        *(getattr(plan, key) for key in COLUMNS[7:]),
+        beside="+".join(switch for switch in plan.overlap if switch not in OVERLAPS),
+        stage_layers="" if plan.stage_layers in ((), even) else text_of(plan.stage_layers),
+        **sizes,
     )
 
 
