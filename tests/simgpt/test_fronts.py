@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -122,12 +122,8 @@ def test_plans_on_the_same_axes_within_half_a_per_cent_are_listed_as_one() -> No
     assert answer(state(*found, is_optimal=True)).as_record()["variants"] == [[0, 1], [2], [3]]
 
 
-def answer(
-    found: Progress,
-    objective: str = "time",
-    families: Mapping[str, Prediction | None] = {},
-) -> Found:
-    return Found(QUESTION, FRONTIER, found, objective, 0.0, {}, families)
+def answer(found: Progress, objective: str = "time") -> Found:
+    return Found(QUESTION, FRONTIER, found, objective, 0.0, {})
 
 
 def test_what_the_error_of_a_difference_leaves_undecided_is_said() -> None:
