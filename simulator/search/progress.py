@@ -12,8 +12,9 @@ from topologies.records import record
 
 @record
 class Progress:
-    """How far a search is: no plan at all has a lower value than `bound`, in seconds or joules as
-    the objective asks, or nothing is known of that if it is 0; `best` is the lowest found.
+    """How far a search is: no plan of the core space has a lower value than `bound`, in seconds or
+    joules as the objective asks, or nothing is known of that if it is 0; `best` is the lowest
+    found, in that space or around it, and `bound` is never above it.
 
     Of the core space `considered` plans are legal, `fitting` of them have room as far as bounds on
     memory tell; if the answer `is_optimal`, none of them is faster than the first of `found`, which
