@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.predict import Prediction
-from simulator.search import judge_of, search
+from simulator.search import judge_of, search, usual, walked
 from simulator.search.around import WORTH, Judge, Walk
 from simulator.search.baselines import every_plan
 from simulator.search.core import is_in_core
@@ -18,13 +18,15 @@ from simulator.search.families import family_of
 from simulator.search.neighbours import KINDS, neighbours
 from simulator.search.problem import SearchProblem
 from simulator.search.space import spaces_of
-from simulator.search.usual import OF_EACH, usual_families, usual_plans
+from simulator.search.usual import OF_EACH, like, usual_families, usual_plans
 from simulator.stacks import load_stack
 from tests.simulator.search.answers import last, proved
 from tests.simulator.search.drawn import DRAWN, MACHINES, MIXTURE, few_plans
+from topologies.machine_files import load_machine
 from topologies.session import Session
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
+from workload.plan_text import parse_plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 MACHINE = MACHINES["dgx-a100"]
@@ -163,3 +165,34 @@ def test_the_usual_family_of_a_size_is_that_of_published_runs() -> None:
     experts = SearchProblem(find_model("deepseek-v3"), 256, 4096, stack=stack)
     assert all("ep" in family for family in usual_families(experts))
     assert usual_families(SearchProblem(find_model("gpt-640b"), 32768, 8192)) == {}
+
+
+def test_a_published_plan_is_tried_as_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the layers of its stages, and with overlaps that its stack does not turn on itself."""
+    monkeypatch.setattr(usual, "OF_EACH", usual.TRIED)
+    stack = load_stack("nemo-deepep-full-graphs")
+    problem = SearchProblem(find_model("deepseek-v3"), 256, 4096, stack=stack)
+    tried = usual_plans(problem, load_machine("gb200-nvl72"))["pp+ep"]
+    uneven = [plan for plan in tried if plan.stage_layers == (*[4] * 15, 1)]
+    assert any({"a2a", "wgrad"} <= {*plan.overlap} for plan in uneven)
+    assert any("a2a" not in plan.overlap for plan in uneven)
+
+
+def test_published_runs_of_like_sequences_are_the_nearest() -> None:
+    gpt = find_model("llama-3.1-8b")
+    for sequence in (8192, 131072):
+        asked = SearchProblem(replace(gpt, sequence=sequence), 32, 64, stack=load_stack("nemo"))
+        found = like(asked)
+        assert [far for far, _ in found] == sorted(far for far, _ in found)
+        assert sequence / 2 <= found[0][1].sequence <= 2 * sequence
+
+
+def test_of_plans_in_the_order_of_their_bounds_none_behind_the_first_is_tried() -> None:
+    problem = SearchProblem(SMALL, 8, 32, FIXED).on(MACHINE)
+    judge = judge_of(problem, MACHINE)
+    plans = tuple(parse_plan(text) for text in ("pp=4,dp=2,batch=32", "dp=8,batch=32"))
+    with Session():
+        _, count, _ = walked(judge, True, (plans, "pp", 1))
+        found, every, _ = walked(judge, False, (plans, "pp", 1))
+    assert every == count + 1
+    assert {*plans} <= {each.plan for each in found}
