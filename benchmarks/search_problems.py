@@ -78,7 +78,7 @@ def row_of(number: int, problem: Mapping[str, str]) -> Row:
 def model_of(problem: Mapping[str, str]) -> GPT:
     """The model, with its own length of sequences where the problem has one."""
     gpt = find_model(problem["model"])
-    return with_fields(gpt, {"sequence": problem["sequence"]}) if problem["sequence"] else gpt
+    return with_fields(gpt, {"sequence": int(length)}) if (length := problem["sequence"]) else gpt
 
 
 def machine_of(problem: Mapping[str, str]) -> Machine:

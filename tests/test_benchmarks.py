@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import json
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import torch
 from click.testing import CliRunner
 
 import simgpt
-from benchmarks import questions
+from benchmarks import questions, search_problems
+from simulator.stacks import load_stack
+from simulator.stacks.job import job_of
 from tests.test_house import ROOT
 
 MODULES = sorted(
@@ -102,6 +105,18 @@ def test_packages_that_lack_a_question_have_a_row_that_says_so(
     assert why_row["lacks"] == "TypeError: unexpected keyword 'stack'"
     assert why_row["median_s"] is None
     assert search_row["median_s"] > 0
+
+
+def test_every_drawn_problem_has_a_plan_that_its_stack_runs() -> None:
+    with search_problems.PROBLEMS.open(encoding="utf-8") as file:
+        problems = list(csv.DictReader(file))
+    assert len(problems) == 40
+    for problem in problems:
+        gpt, stack = search_problems.model_of(problem), load_stack(problem["stack"])
+        devices, batch = int(problem["devices"]), int(problem["batch"])
+        job = job_of(gpt, problem["plan"], stack, devices=devices, batch=batch)
+        assert job.plan.grid.ranks == devices
+        assert search_problems.machine_of(problem).devices >= devices
 
 
 def test_a_command_that_fails_is_no_time() -> None:
