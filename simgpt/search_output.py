@@ -435,8 +435,7 @@ def next_commands(
     framework = USUAL.get(stack.name) or USUAL.get(stack.family)
     words = ["--plan", best.plan_text, "--batch", str(problem.batch)]
     words += ["--stack", stack.name] if how["stack"] != "simgpt" else []
-    for option, values in (("--model-set", how["model_fields"]),):
-        words += [word for value in values for word in (option, value)]
+    words += [word for value in how["model_fields"] for word in ("--model-set", value)]
     found = []
     if framework is not None:
         found.append(["export", model, *words, "--to", framework])

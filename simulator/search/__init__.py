@@ -44,8 +44,6 @@ __all__ = ["Progress", "SearchError", "SearchProblem", "best_plan", "checked", "
 FIRST = 4  # simulations of a family's walk, beside its usual plans
 LAST = 100  # of the walk from the best plan
 AT_ONCE = 8  # of these, however many processes there are
-GOOD = 1.06  # times the best value: from families up to there a walk goes further
-BEST = 3  # families from which it does
 STARTS = 4  # families from whose best plans one walks where nothing is proved
 
 
@@ -156,11 +154,11 @@ class Search:
             found.setdefault(name, []).append(best)
         return found
 
-    def _walk_on(self, start: Prediction, *, most: int = LAST, **how: Any) -> None:
+    def _walk_on(self, start: Prediction, **how: Any) -> None:
         """Walk from a plan, with all processes at its neighbours."""
         pool, simulate = self._pool, self._judge.simulate
         every = partial(map, simulate) if pool is None else partial(pool.map, simulate)
-        walk = Walk(self._judge, start, most=most, every=every, at_once=AT_ONCE, **how)
+        walk = Walk(self._judge, start, most=LAST, every=every, at_once=AT_ONCE, **how)
         walk.run()
         self._around += walk.simulated
         for prediction in walk.best_ones:

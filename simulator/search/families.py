@@ -1,7 +1,7 @@
 """Families of plans: the kinds of parallelism that a plan has beside data parallelism.
 
 With tensor parallelism or a pipeline ZeRO-3 makes no family of its own, nor does context
-parallelism, which may come to any plan.
+parallelism, which may come to any plan. Experts may be split by ranks of ep or by etp.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KINDS: Mapping[str, Callable[[Sizes], Any]] = {
     "3D": lambda of: of["y"] * of["z"] > 1,
     "tp": lambda of: (of["tp"] > 1) & (of["y"] * of["z"] == 1),
     "pp": lambda of: of["pp"] > 1,
-    "ep": lambda of: of["ep"] > 1,
+    "ep": lambda of: (of["ep"] > 1) | (of["etp"] > 1),
 }
 NONE = "dp"
 
@@ -31,8 +31,10 @@ def family_of(plan: Any) -> str:
     >>> from workload.plan import Plan
     >>> family_of(Plan(tp=4, pp=2, dp=2, batch=8, mbs=1, sp=True))
     'tp+pp'
+    >>> family_of(Plan(etp=4, dp=4, batch=8, mbs=1))
+    'ep'
     """
-    sizes = {key: getattr(plan, key) for key in ("zero", "tp", "y", "z", "pp", "ep")}
+    sizes = {key: getattr(plan, key) for key in ("zero", "tp", "y", "z", "pp", "ep", "etp")}
     return "+".join(name for name, has in KINDS.items() if has(sizes)) or NONE
 
 

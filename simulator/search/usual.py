@@ -40,7 +40,6 @@ class PublishedPlan(NamedTuple):
 
     source: str
     stack_family: str
-    gpu_family: str
     parameters: float
     experts: int
     sequence: int
@@ -66,7 +65,7 @@ class PublishedPlan(NamedTuple):
 
 
 COLUMNS = PublishedPlan._fields
-WORDS = ("source", "stack_family", "gpu_family", "recompute", "beside", "stage_layers")
+WORDS = ("source", "stack_family", "recompute", "beside", "stage_layers")
 TABLE = "search/published_plans.csv"
 SPLITS = ("tp", "y", "z", "pp", "vpp", "cp", "ep", "etp", "zero", "mbs", "recompute")
 OTHER_FAMILY = 1.0  # distance of another family of stacks
@@ -114,7 +113,7 @@ def _read(key: str, word: str) -> Any:
 
 def like(problem: SearchProblem) -> list[tuple[float, PublishedPlan]]:
     """The published plans of like models, sequences and numbers of devices with their distances,
-    the nearest first, at most NEAREST of each source."""
+    the nearest first."""
     found = []
     stack = problem.stack.family or problem.stack.name
     for plan in published_plans():

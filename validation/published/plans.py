@@ -1,8 +1,8 @@
 """The plans of published runs, by which a search knows what is usual.
 
 `python -m validation.published.plans` prints the table that `simulator/search` keeps: of each
-distinct plan of a source's rows with a plan, held-out rows left out, the stack's family, the
-device's family, how large the model, the sequence and the job are, and how the plan splits them.
+distinct plan of a source's rows with a plan, held-out rows left out, the stack's family, how large
+the model, the sequence and the job are, and how the plan splits them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import sys
 from collections.abc import Iterable
 
 from simulator.search.usual import COLUMNS, SPLITS, PublishedPlan
-from simulator.uncertainty.step_range import gpu_names
 from topologies.errors import SimgptError
 from topologies.session import in_session
 from validation.moe.rows import read_moe_runs
 from validation.published.case import case_as_read
 from validation.published.outcome import held_out
-from validation.published.run_machine import machine_of
 from validation.published.runs import PublishedRun, read_runs
 from workload.passes.table import OVERLAPS
 from workload.pipeline.stages import nearly_even
@@ -43,7 +41,6 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
     """The plan of a row and what it was for; None where it is not known."""
     try:
         job = case_as_read(run).job
-        _, gpu = gpu_names(machine_of(run).device.known_as)
     except SimgptError:
         return None
     gpt, plan = job.gpt, job.plan
@@ -52,7 +49,6 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
     return PublishedPlan(
         run.source,
         job.stack.family or job.stack.name,
-        gpu,
         float(f"{gpt.parameters / BILLION:.3g}"),
         gpt.experts,
         gpt.sequence,
