@@ -17,7 +17,7 @@ from typing import Any
 
 from simulator.limits import check_measured
 from simulator.predict import Prediction, predict
-from simulator.search.around import Judge, Standing, Walk
+from simulator.search.around import Judge, Result, Standing, Walk
 from simulator.search.branch_and_bound import BranchAndBound
 from simulator.search.core import core_spaces, is_in_core, tree_of
 from simulator.search.families import family_of, name_of
@@ -101,7 +101,7 @@ class Search:
         if self._unproved and not usual:
             raise why_none(problem)
         yield self._state()
-        yield from self._walked([(plans, name, FIRST) for name, plans in usual.items()])
+        yield from self._tried(usual)
         if self._unproved:
             yield from self._walked_from_the_best()
         else:
@@ -110,6 +110,22 @@ class Search:
         if self._unproved and self._reason and not self._best_of:
             raise MachineError(self._reason)
         yield self._state()
+
+    def _tried(self, usual: Mapping[str, list[Plan]]) -> Iterator[Progress]:
+        """Simulate the first usual plan of each family, for an answer soon; then the others, and
+        walk from the best of each."""
+        first = [plans[0] for plans in usual.values()]
+        known: dict[Plan, list[Plan | Prediction]] = {}
+        for plan, result in zip(first, self._every(first), strict=True):
+            self._around += 1
+            known[plan] = [result] if isinstance(result, Prediction) else []
+            if isinstance(result, Prediction):
+                self._take(result)
+            else:
+                self._reason = self._reason or str(result)
+            yield self._state()
+        tasks = [([*known[own[0]], *own[1:]], name, FIRST) for name, own in usual.items()]
+        yield from self._walked(tasks)
 
     def _proved(self, spaces: list[Space]) -> Iterator[Progress]:
         """Bound the core space, walk from the best plans of each family, and prove."""
@@ -156,13 +172,15 @@ class Search:
 
     def _walk_on(self, start: Prediction, **how: Any) -> None:
         """Walk from a plan, with all processes at its neighbours."""
-        pool, simulate = self._pool, self._judge.simulate
-        every = partial(map, simulate) if pool is None else partial(pool.map, simulate)
-        walk = Walk(self._judge, start, most=LAST, every=every, at_once=AT_ONCE, **how)
+        walk = Walk(self._judge, start, most=LAST, every=self._every, at_once=AT_ONCE, **how)
         walk.run()
         self._around += walk.simulated
         for prediction in walk.best_ones:
             self._take(prediction)
+
+    def _every(self, plans: Sequence[Plan]) -> Iterable[Result]:
+        """Simulate some plans, with all processes."""
+        return (self._pool.map if self._pool else map)(self._judge.simulate, plans)
 
     def _walked(
         self,

@@ -53,6 +53,7 @@ WHOLE = 16  # ranks of an axis, all of which may go to another at once
 HSDP = (8, 16, 32, 64)  # ranks over which ZeRO may shard, in copies over the rest
 HEADS = (2, 4, 8)  # neighbours on cp that may trade rows for heads
 UNEVEN = ("stage_layers", "ends_as_layers")
+ENDS = 2  # stages that may hold an end of the model and no layer: the embedding, the output head
 
 
 def neighbours(problem: SearchProblem, plan: Plan, kind: str) -> Iterator[Plan]:
@@ -196,8 +197,8 @@ def _recomputations(problem: SearchProblem, plan: Plan) -> Changes:
 
 
 def _axes(problem: SearchProblem, plan: Plan) -> Changes:
-    """A factor of one axis to another, or all of it; with `pp` also the chunks of as many layers as
-    before."""
+    """A factor of one axis to another, or all of it, but no more stages than have something to do;
+    with `pp` also the chunks of as many layers as before."""
     able = [axis for axis in AXES if axis in problem.stack.can["axes"]]
     for less, more in permutations(able, 2):
         size = getattr(plan, less)
@@ -206,6 +207,8 @@ def _axes(problem: SearchProblem, plan: Plan) -> Changes:
         factors = _factors(size) + ([size] if size <= WHOLE else [])
         for factor in dict.fromkeys(factors):
             change = {less: size // factor, more: getattr(plan, more) * factor}
+            if change.get("pp", 1) > problem.gpt.layers + ENDS:
+                continue
             yield change
             if plan.vpp > 1 and change.get("pp", 1) > 1:
                 yield {**change, "vpp": max(plan.pp * plan.vpp // change["pp"], 1)}

@@ -10,7 +10,7 @@ import numpy as np
 
 from simulator.costs.analytic import ComputeCosts
 from simulator.ranks.fabric import MachineFabric
-from simulator.search.bounds.batched_programs import BatchedProgram, columns_of, kinds, sized
+from simulator.search.bounds.batched_programs import BatchedProgram, kinds, sized, sizes_of
 from simulator.search.bounds.in_flight import entry_bytes
 from simulator.search.bounds.layer_kinds import LAYER
 from simulator.search.bounds.op_bounds import OpBounds
@@ -79,7 +79,7 @@ def parts_of(space: Space, rows: Indices) -> list[Indices]:
 
 def _place(space: Space, rows: Indices) -> tuple[int, bytes]:
     """Most rows come first; those of the same sizes, whose programs share steps, together."""
-    return -len(rows), b"".join(column.tobytes() for column in columns_of(space, rows))
+    return -len(rows), sizes_of(space, rows)
 
 
 def bounded(
@@ -94,12 +94,13 @@ def bounded(
     is known, else each row that may in some order."""
     space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
-    for some in sized(space, rows, together=True, habits=space.problem.habits):
+    for each in sized(space, rows, together=True, habits=space.problem.habits):
+        some = op_bounds.sharing(each)
         fitting, entries, least = _that_may_fit(space, some, capacity_bytes, by_order)
         least_bytes = min(least_bytes, least)
         if entries:
-            for each in _families(op_bounds, times, fitting, entries):
-                found.append(replace(each, whole=some) if isinstance(each, Family) else each)
+            for item in _families(op_bounds, times, fitting, entries):
+                found.append(replace(item, whole=some) if isinstance(item, Family) else item)
     return Bounded(len(rows), found, least_bytes)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.predict import Prediction
 from simulator.search.around import Judge
-from simulator.search.bounds.batched_programs import kinds
+from simulator.search.bounds.batched_programs import kinds, sizes_of
 from simulator.search.frontier import Candidate, Candidates, Frontier, keep
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import ProcessPool, WorkerState
@@ -23,6 +23,7 @@ from topologies.errors import MachineError
 from topologies.records import record
 from topologies.session import gc_paused
 from workload.plan import Plan
+from workload.sizes.arrays import Indices
 
 WORK_S = 0.2  # before a process says how far it is
 Simulated = Prediction | MachineError
@@ -106,12 +107,18 @@ class Frontiers:
 
 
 def share_of(space: Space, number: int, count: int) -> Space:
-    """The rows of one of so many shares of a space: programs that are mostly alike are of one."""
+    """The rows of one of so many shares of a space: programs that are mostly alike are of one, and
+    those of the same sizes, whose ops take the same time."""
     if count == 1:
         return space
-    every = kinds(space, np.arange(len(space), dtype=np.int64), together=True)
-    own = sorted(every, key=len, reverse=True)[number::count]
-    return space.only(np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *own])))
+    alike: dict[bytes, list[Indices]] = {}
+    for rows in kinds(space, np.arange(len(space), dtype=np.int64), together=True):
+        alike.setdefault(sizes_of(space, rows), []).append(rows)
+    shares: list[list[Indices]] = [[] for _ in range(count)]
+    for parts in sorted(alike.values(), key=len, reverse=True):
+        min(shares, key=len).extend(parts)
+    none = np.zeros(0, dtype=np.int64)
+    return space.only(np.sort(np.concatenate([none, *shares[number]])))
 
 
 def together(several: Iterable[Candidates]) -> Candidates:

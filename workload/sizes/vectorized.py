@@ -227,15 +227,15 @@ class SharedSteps:
     """
 
     def __init__(self) -> None:
-        self._mark, self._inputs, self._steps = b"", list[Any](), LaneSteps()
+        self._mark, self._inputs, self.steps = b"", list[Any](), LaneSteps()
 
     def inputs(self, columns: Sequence[Counts]) -> list[Any]:
         """The columns as lanes."""
         mark = b"".join(column.tobytes() for column in columns)
         if mark != self._mark or not self._inputs:
-            self._steps.close()
-            self._mark, self._steps = mark, LaneSteps()
-            self._inputs = [self._steps.input(column) for column in columns]
+            self.steps.close()
+            self._mark, self.steps = mark, LaneSteps()
+            self._inputs = [self.steps.input(column) for column in columns]
         return self._inputs
 
 

@@ -9,7 +9,6 @@ from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.search.bounds.layer_kinds import base_of, kind_of
 from simulator.search.expert_splits import folds_of
@@ -31,14 +30,13 @@ from workload.op import (
     PARAMETER_GATHER,
     WEIGHT_GATHER,
     Op,
-    altered,
 )
 from workload.passes.stack import NO_HABITS, TRAINING, Habits
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
-from workload.sizes.arrays import Bytes, Counts, Indices, Parts, Ticks
-from workload.sizes.vectorized import Lanes, SharedSteps, UnequalLanesError, has_lanes
+from workload.sizes.arrays import Bytes, Counts, Flags, Indices, Parts, Ticks
+from workload.sizes.vectorized import Lanes, LaneSteps, SharedSteps, UnequalLanesError
 from workload.splits.experts import FOLDED
 
 SIZES = (*WITHIN_STAGE, "mbs", "ep")
@@ -58,12 +56,14 @@ class BatchedProgram:
     `orders` has the number of each row's rank order, or ANY (`orders.py`). `rings`
     caches the rows' groups by axes, `timed` the bounds of their ops, `hosts` how long the host
     issues them, `parts` the rows in parts that agree in some inputs of lowering and on some rings,
-    `sizes` those of buffers, `notes` what else follows from all of these or some (`noted`).
+    `sizes` those of buffers, `notes` what else follows from all of these or some (`noted`). What
+    varies from row to row was calculated by `steps`.
     """
 
     rows: Indices
     program: Program
     orders: Indices
+    steps: LaneSteps | None = None
     rings: dict[tuple[object, ...], Indices] = field(default_factory=dict)
     timed: dict[tuple[object, ...], Ticks] = field(default_factory=dict)
     hosts: dict[tuple[object, ...], Ticks | None] = field(default_factory=dict)
@@ -99,13 +99,9 @@ class BatchedProgram:
         found: Found = self.notes[find]
         return found
 
-    def only(self, keep: NDArray[np.bool_]) -> BatchedProgram:
+    def only(self, keep: Flags) -> BatchedProgram:
         """The same for some of the rows."""
-        return (
-            self
-            if keep.all()
-            else BatchedProgram(self.rows[keep], _cut(self.program, keep), self.orders[keep])
-        )
+        return self if keep.all() else placed(self, np.flatnonzero(keep), self.orders[keep])
 
 
 @record(slots=False, kw_only=True)
@@ -115,6 +111,11 @@ class PlacedProgram(BatchedProgram):
 
     base: BatchedProgram
     lane: Indices
+
+    @property
+    def stands_as_base(self) -> bool:
+        """Whether the ranks of each row stand as those of its row of `base`."""
+        return np.array_equal(self.orders, self.base.orders[self.lane])
 
     def values(self, number: Any) -> Counts:
         """See `BatchedProgram`; the program is that of `base`."""
@@ -167,7 +168,8 @@ def sized(
     while waiting:
         some = waiting.pop()
         try:
-            yield BatchedProgram(some, _lowered(space, some, **how), space.orders_of(some))
+            program, steps = _lowered(space, some, **how), current_session().the(SharedSteps).steps
+            yield BatchedProgram(some, program, space.orders_of(some), steps)
         except UnequalLanesError as error:
             waiting += [some[error.aside], some[~error.aside]]
 
@@ -194,6 +196,11 @@ def _lowered(
     program = lower(gpt, plan, habits=within_parts(habits))
     program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
     return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
+
+
+def sizes_of(space: Space, rows: Indices) -> bytes:
+    """The inputs of lowering of some rows in one value: those of others are equal if theirs is."""
+    return b"".join(column.tobytes() for column in columns_of(space, rows))
 
 
 def columns_of(space: Space, rows: Indices) -> list[Counts]:
@@ -229,29 +236,6 @@ def is_left_out(op: Op, habits: Habits) -> bool:
     if merged and op.purpose in (BUCKET_SCATTER, PARAMETER_GATHER):
         return True
     return habits.gathers_ahead and op.purpose == WEIGHT_GATHER and op.block.phase == FORWARD
-
-
-def _cut(program: Program, keep: NDArray[np.bool_]) -> Program:
-    """The program for some of its lanes."""
-    known: dict[int, Any] = {}
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(cut, value))
-        if not isinstance(value, Lanes):
-            return value
-        if value.number < 0 or value.number not in known:
-            known[value.number] = value.only(keep)
-        return known[value.number]
-
-    def cut_op(op: Op) -> Op:
-        varied = any(map(has_lanes, op.attributes.values()))
-        if not (varied or isinstance(op.nbytes, Lanes) or isinstance(op.flops, Lanes)):
-            return op
-        how = {key: cut(value) for key, value in op.attributes.items()} if varied else op.attributes
-        return altered(op, nbytes=cut(op.nbytes), flops=cut(op.flops), attributes=how)
-
-    return replace(program, ops=tuple(map(cut_op, program.ops)))
 
 
 def differs_apart(op: Op, some: BatchedProgram) -> bool:

@@ -51,10 +51,22 @@ class OpBounds:
     fabric: MachineFabric
     _known: dict[tuple[object, ...], dict[tuple[int, ...], int]] = field(default_factory=dict)
     _on_ring: dict[tuple[str | Reached, int, Ring], int] = field(default_factory=dict)
+    _last: list[tuple[BatchedProgram, int]] = field(default_factory=list)
+
+    def sharing(self, some: BatchedProgram) -> BatchedProgram:
+        """The same program, which shares the times of its ops with the last one if that is of equal
+        sizes: programs of other recomputation or ZeRO have mostly equal ops."""
+        tensor = int(self.space.columns["etp"][some.rows[0]])  # an input that is no size
+        last, its = self._last[-1] if self._last else (some, tensor)
+        if last.steps is some.steps is not None and its == tensor:
+            some = replace(some, timed=last.timed, hosts=last.hosts)
+            some = replace(some, rings=last.rings, parts=last.parts)
+        self._last[:] = [(some, tensor)]
+        return some
 
     def ticks(self, some: BatchedProgram, op: Op) -> Ticks:
         """The least ticks of an op for each row."""
-        if isinstance(some, PlacedProgram) and not op.communicates:
+        if isinstance(some, PlacedProgram) and (some.stands_as_base or not op.communicates):
             return self.ticks(some.base, op)[some.lane]
         asked = asked_of(op)
         if asked not in some.timed:

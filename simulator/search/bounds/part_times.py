@@ -32,8 +32,13 @@ def part_times(op_bounds: OpBounds, some: BatchedProgram) -> PartTimes:
     """
     if not isinstance(some, PlacedProgram):
         return _summed(op_bounds, some, some.noted(_counted))
-    # Where its ranks are makes a difference to what a row sends alone.
     base = some.base
+    if some.stands_as_base:
+        return {
+            key: {stream: ticks[some.lane] for stream, ticks in own.items()}
+            for key, own in part_times(op_bounds, base).items()
+        }
+    # Where its ranks are makes a difference to what a row sends alone.
     if OF_KERNELS not in base.notes:
         kernels = [each for each in base.noted(_counted) if not each[0].communicates]
         base.notes[OF_KERNELS] = _summed(op_bounds, base, kernels)
