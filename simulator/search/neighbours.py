@@ -160,7 +160,32 @@ def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
         found["vpp"] = max((each for each in able if each <= of("vpp")), default=1)
     if {*UNEVEN}.isdisjoint({*change, *problem.fixed}):
         found |= layers_on_stages(problem, of("pp"), of("vpp"), ends_as_layers=plan.ends_as_layers)
+        found |= _as_uneven(gpt, plan, of("pp") * of("vpp"))
     return replace(plan, **found)
+
+
+def _as_uneven(gpt: GPT, plan: Plan, chunks: int) -> dict[str, Any]:
+    """The layers of so many chunks, split as a plan splits them if that is not as even as can
+    be."""
+    own, before = plan.stage_layers, plan.pp * plan.vpp
+    if not own or own == nearly_even(gpt.layers, before):
+        return {}
+    if chunks == before:
+        return {"stage_layers": own}
+    fewer = fewer_last(gpt.layers, chunks) if own == fewer_last(gpt.layers, before) else ()
+    return {"stage_layers": fewer} if fewer else {}
+
+
+def fewer_last(layers: int, chunks: int) -> tuple[int, ...]:
+    """So many layers split over chunks, the last of which, that has the output head, alone has
+    fewer; none if there are no such.
+
+    >>> fewer_last(61, 16), fewer_last(32, 4)
+    ((4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1), ())
+    """
+    each = -(-layers // chunks)
+    last = layers - each * (chunks - 1)
+    return (*(each,) * (chunks - 1), last) if 0 <= last < each else ()
 
 
 def layers_on_stages(
@@ -236,6 +261,8 @@ def _schedules(problem: SearchProblem, plan: Plan) -> Changes:
         if schedule != plan.schedule and schedule not in TWO_WAY:
             yield {"schedule": schedule}
     yield {"ends_as_layers": not plan.ends_as_layers, "stage_layers": ()}
+    if fewer := fewer_last(problem.gpt.layers, plan.pp * plan.vpp):
+        yield {"ends_as_layers": False, "stage_layers": fewer}
 
 
 def _experts(problem: SearchProblem, plan: Plan) -> Changes:
@@ -350,12 +377,12 @@ def _factors(size: int) -> list[int]:
 KINDS: Mapping[str, Callable[[SearchProblem, Plan], Changes]] = {
     "micro-batch": _micro_batches,
     "recomputation": _recomputations,
-    "axes": _axes,
-    "states": _states,
     "schedule": _schedules,
-    "experts": _experts,
+    "overlap": _overlaps,
     "dispatcher": _dispatchers,
     "context": _contexts,
-    "overlap": _overlaps,
+    "states": _states,
+    "experts": _experts,
+    "axes": _axes,
     "order": _orders,
 }

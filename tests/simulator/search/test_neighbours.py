@@ -103,6 +103,31 @@ def test_six_layers_on_four_stages_lie_as_evenly_as_they_can() -> None:
     assert vpps(find_model("llama-3.1-70b"), 4) == [1, 2, 4, 5, 10, 20]
 
 
+def test_no_pipeline_has_stages_with_nothing_to_do() -> None:
+    """Eight layers, and two ends of the model, have work for ten stages."""
+    problem = SearchProblem(DENSE, 64, 64)
+    eight = Plan(pp=8, dp=8, batch=64, mbs=1, zero=1)
+    assert max(p.pp for p in around(problem, eight, "axes")) == 8
+    five = Plan(pp=5, dp=2, tp=4, batch=64, mbs=1, stage_layers=(2, 2, 2, 1, 1))
+    assert max(p.pp for p in around(SearchProblem(DENSE, 40, 64), five, "axes")) == 10
+
+
+def test_the_last_stage_may_have_fewer_layers_and_keeps_them() -> None:
+    """Of 22 layers the last of four stages has 4 beside 6, or each about as many; of eight 1."""
+    problem = SearchProblem(replace(DENSE, layers=22), 8, 32)
+    plan = Plan(pp=4, dp=2, batch=32, mbs=1, stage_layers=(5, 6, 6, 5))
+    fewer = replace(plan, stage_layers=(6, 6, 6, 4))
+    assert fewer in around(problem, plan, "schedule")
+    assert {p.stage_layers for p in around(problem, fewer, "micro-batch")} == {(6, 6, 6, 4)}
+    for change, layers in (
+        ({"pp": 8, "dp": 1}, (3, 3, 3, 3, 3, 3, 3, 1)),
+        ({"pp": 2, "dp": 4}, ()),
+    ):
+        other = legal(problem, fewer, change)
+        assert other is not None
+        assert other.stage_layers == layers
+
+
 def test_what_a_stack_gives_for_another_stage_of_zero_follows_it() -> None:
     """Megatron-FSDP gathers weights ahead and scatters gradients behind."""
     problem = SearchProblem(DENSE, 8, 32, stack=load_stack("megatron-core"))

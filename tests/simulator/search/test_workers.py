@@ -7,18 +7,21 @@ import random
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from simulator.search import search
+from simulator.search.bounds.batched_programs import kinds, sizes_of
 from simulator.search.objective import OBJECTIVES
 from simulator.search.problem import SearchProblem
 from simulator.search.process_pool import Function, ProcessPool, WorkerState
 from simulator.search.progress import Progress, Tally
-from simulator.search.workers import WorkerReport, Workers
+from simulator.search.space import space_of
+from simulator.search.workers import WorkerReport, Workers, share_of
 from tests.examples import few_and_many
 from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
-from workload.gpt import GPT
+from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
 SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
@@ -134,6 +137,21 @@ def test_a_search_is_by_one_process_unless_it_is_given_several(
     monkeypatch.setattr("simulator.search.ProcessPool", pool)
     assert list(search(SearchProblem(SMALL, 4, 8, NARROW), MACHINES["perlmutter"]))
     assert counts == [1]
+
+
+def test_shares_are_alike_and_have_programs_of_equal_sizes_together() -> None:
+    space = space_of(SearchProblem(find_model("gpt-10b"), 64, 64))
+    every = np.arange(len(space))
+    owner = {sizes_of(space, rows): set[int]() for rows in kinds(space, every, together=True)}
+    counts = []
+    for number in range(3):
+        own = share_of(space, number, 3)
+        parts = kinds(own, np.arange(len(own)), together=True)
+        counts.append(len(parts))
+        for rows in parts:
+            owner[sizes_of(own, rows)].add(number)
+    assert all(len(numbers) == 1 for numbers in owner.values())
+    assert max(counts) <= 1.5 * min(counts)
 
 
 @pytest.mark.parametrize(("worth", "shares"), [(1, 2), (10**6, 0)])
