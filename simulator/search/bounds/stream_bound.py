@@ -128,13 +128,6 @@ def is_split(schedule: str) -> bool:
     return schedule.startswith("zb")
 
 
-def joined(several: Sequence[Entries]) -> Entries:
-    """All of several entries, which have rows of one program and the same layouts."""
-    names = ("lane", "pp", "micro_batches", "schedule", "vpp", "chunk")
-    columns = {name: np.concatenate([getattr(e, name) for e in several]) for name in names}
-    return Entries(**columns, layouts=several[0].layouts)
-
-
 class Slots(Protocol):
     """Lower bounds of slots in ticks, one for each entry."""
 

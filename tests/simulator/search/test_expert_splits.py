@@ -28,7 +28,6 @@ from workload.plan import Plan
 from workload.sizes.arrays import Indices
 
 TINY_LONG = replace(TINY, sequence=32768)  # which is split over up to 16 ranks
-WIDE = ("cp", "dp"), ("z", "data"), ("x", "pipe"), ("z", "cp", "dp")
 
 
 @st.composite

@@ -19,7 +19,6 @@ from tests.messages import assert_names
 from tests.simulator.search.answers import last, same_answer
 from tests.simulator.search.drawn import DRAWN, MACHINES, mixtures, spaces
 from tests.simulator.search.test_bounds import holds_for_one_plan
-from topologies.hardware.software import Curve
 from topologies.machine_files import load_machine
 from workload.expert_loads.histogram import (
     Histogram,
@@ -48,7 +47,6 @@ FOUR = GPT(
     expert_ffn=4096,
 )
 SKEWED, OTHER = (5, 1, 1, 1), (1, 1, 3, 1)
-BLANK = Curve(launch_s=1e-5, efficiency_across=0.8, efficiency_within=0.8)
 FEW: dict[str, Any] = {
     "y": 1,
     "z": 1,
