@@ -377,12 +377,12 @@ def _factors(size: int) -> list[int]:
 KINDS: Mapping[str, Callable[[SearchProblem, Plan], Changes]] = {
     "micro-batch": _micro_batches,
     "recomputation": _recomputations,
+    "axes": _axes,
     "schedule": _schedules,
     "overlap": _overlaps,
     "dispatcher": _dispatchers,
     "context": _contexts,
     "states": _states,
     "experts": _experts,
-    "axes": _axes,
     "order": _orders,
 }
