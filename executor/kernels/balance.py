@@ -1,5 +1,5 @@
 """What keeps experts evenly used: the balancing loss and its gradient, counts of choices, and the
-biases of selection that follow them (letters: workload/lowering/layers/mixture/balance.py).
+biases of selection that follow them (letters: workload/lowering/layers/mixers/experts/balance.py).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def attention_s(
     backward twice. A causal kernel does half of
     the forward; its backward does 5 matmuls for the forward's 2, that is 2.5 times as much where
     values are as wide as keys. Where they are not, the mean of both widths counts. At the later
-    steps of a ring (`workload/lowering/layers/context_parallel.py`) half of the square is left too,
+    steps of a ring (`workload/lowering/layers/context/ring.py`) half of the square is left too,
     none of it under the mask. Where ranks have different documents the busiest one's FLOPs count.
     `halves` say how the rate of a kernel without a shape goes with the sequence.
     Source: Dao (FlashAttention-2, arXiv 2307.08691), sections 3.2 and 4.1. Not modelled: heads of

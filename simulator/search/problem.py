@@ -33,7 +33,7 @@ from workload.errors import PlanError
 from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
 from workload.grid import AXES
-from workload.lowering.layers.further.cross_entropy import FUSED
+from workload.lowering.layers.cross_entropy import FUSED
 from workload.passes.activations import ACTIVATIONS
 from workload.passes.stack import NO_HABITS, Habits
 from workload.passes.table import OVERLAPS

@@ -18,7 +18,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.lowering.evaluation import lower_forward
-from workload.lowering.layers.further.cross_entropy import chunk_rows
+from workload.lowering.layers.cross_entropy import chunk_rows
 from workload.op import Op, layer_part
 from workload.plan import Plan
 from workload.plan_text import parse_plan

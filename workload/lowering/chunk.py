@@ -7,9 +7,8 @@ from functools import partial
 
 from workload.lowering.builder import Builder
 from workload.lowering.layer_copies import LayerCopies, Written
-from workload.lowering.layers import layer, vocabulary
-from workload.lowering.layers.further import mtp, per_op
-from workload.lowering.layers.mixture import balance
+from workload.lowering.layers import layer, mtp, per_op, vocabulary
+from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.models.layer_kinds import kind_of
@@ -22,7 +21,7 @@ from workload.recomputation.parts import FULL, PER_OP
 from workload.rules import zeroth_order
 
 Place = tuple[int, int]
-Layer = Written[layer.AnySaved]
+Layer = Written[layer.AllSaved]
 Keeps = Callable[[Op, Mapping[str, Buffer]], bool]
 
 

@@ -15,9 +15,8 @@ from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
 from workload.lowering.divisibility import check
 from workload.lowering.host_share import keep_rest_here
-from workload.lowering.layers import goldfish, vocabulary
-from workload.lowering.layers.further import mtp
-from workload.lowering.layers.mixture import balance
+from workload.lowering.layers import goldfish, mtp, vocabulary
+from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op
 from workload.passes.activations import ACTIVATIONS, on_host

@@ -7,7 +7,7 @@ from workload.lowering import host_parameters
 from workload.lowering.builder import Builder
 from workload.lowering.layers import goldfish, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.mixture import balance
+from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.parameter import Parameter
 from workload.lowering.sharding import Sharding
 from workload.lowering.update import update

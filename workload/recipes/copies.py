@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers.mixture import rows
+from workload.lowering.layers.mixers.experts import rows
 from workload.op import Buffer, Part
 from workload.recipes.table import (
     DELAYED,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workload.gpt import GPT
 
 RECOMPUTES = NONE, SELECTIVE, FULL = "none", "selective", "full"
-PER_OP = "per_op"  # all but what chosen ops give (`workload/lowering/layers/further/per_op.py`)
+PER_OP = "per_op"  # all but what chosen ops give (`workload/lowering/layers/per_op.py`)
 WORDS = (*RECOMPUTES, PER_OP)
 CORE, NORMS, UP, MLP = "core_attn", "layernorm", "mla_up_proj", "mlp"
 EXPERTS, ACTIVATION, SHARED = "moe", "moe_act", "shared_experts"

@@ -37,7 +37,7 @@ from simulator.search.bounds.slot_programs import MIDDLE, SlotProgram
 from simulator.search.bounds.stream_bound import INSIDE, Entries
 from simulator.search.bounds.unsupported import REDUCED_ACROSS_STAGES
 from topologies.records import record
-from workload.lowering.layers.mixture.balance import TOTAL as BALANCE
+from workload.lowering.layers.mixers.experts.balance import TOTAL as BALANCE
 from workload.models import moe
 from workload.op import (
     COMPUTE,

@@ -12,9 +12,8 @@ from typing import Any
 from topologies.records import record
 from workload.layout import Layout
 from workload.lowering.builder import Builder
-from workload.lowering.layers import dropout, goldfish, norm
+from workload.lowering.layers import cross_entropy, dropout, goldfish, norm
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.further import cross_entropy
 from workload.lowering.layers.linear import add_gradient, gather, matmul, weight_gradient
 from workload.op import EMBED, HEAD, INPUT_GRAD, INPUT_GRAD_REDUCE, SOURCE_GATHER, Part
 

@@ -16,11 +16,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, context_parallel, latent, linear, norm
+from workload.lowering.layers import core_shape, linear, norm
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.attention import Core
-from workload.lowering.layers.further import core_shape
-from workload.lowering.layers.further.recomputation import in_recomputation
+from workload.lowering.layers.context import ring
+from workload.lowering.layers.mixers import attention
+from workload.lowering.layers.mixers import latent_projections as latent
+from workload.lowering.layers.mixers.attention import Core
+from workload.lowering.layers.recomputation import in_recomputation
 from workload.op import INPUT_GRAD, KEYS_EXCHANGE, WEIGHT_GRAD, Part
 
 Keys = tuple[str, str, str]
@@ -35,7 +37,7 @@ def forward(b: Builder, owner: Part, queries: str, led: latent.Saved) -> Core:
     """Emit the core on a rank's queries, turned as they are, and the gathered keys and values."""
     place = f"{owner}.attention"
     keys, _, led.weights["kv_up"] = _keys(b, owner, led, "kv_up", "")
-    context, sums = context_parallel.on_gathered(b, queries, keys, attention.shape_of(b, place))
+    context, sums = ring.on_gathered(b, queries, keys, attention.shape_of(b, place))
     return Core(queries, context, (sums,), place)
 
 
@@ -50,9 +52,7 @@ def backward(
     with in_recomputation(b):
         keys, latents, weight = _keys(b, owner, led, "kv_up.again", weights["kv_up"])
     saved = core.qkv, keys, core.context, *core.inner
-    queries, d = context_parallel.on_gathered_grad(
-        b, saved, grad, attention.shape_of(b, core.place)
-    )
+    queries, d = ring.on_gathered_grad(b, saved, grad, attention.shape_of(b, core.place))
     compressed, positions = _led_down(b, owner, latents, weight, d)
     turned = [queries, positions]
     b.op("latent.turn.grad", "latent_turn_grad", turned, turned, **latent.how(b))

@@ -13,6 +13,7 @@ Source of the algorithm: Dao and Gu, Mamba-2 (2405.21060), sections 6 and 7.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from topologies.records import record
@@ -20,8 +21,8 @@ from workload.grid import Axes
 from workload.layout import DECAYS, ONES, STEPS, TAPS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
-from workload.lowering.layers.hybrid.mixer import Kept, Mixer
 from workload.lowering.layers.linear import Linear
+from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
 from workload.models.hybrids import counts
 from workload.op import Part
 
@@ -98,7 +99,7 @@ def forward(
 def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
     """Emit the gradients from `grad`, that of the output; returns that of the normalised rows."""
     normed, saved, weights = kept
-    d = _linear_grad(b, owner, "out_proj", saved.normed, weights, grad)
+    d = linear_grad(b, linears(b)["out_proj"], owner, saved.normed, weights, grad)
     _norm_grad(b, owner, saved, d)
     convolved = _convolve(b, owner, "conv.again", saved.made)
     of_made = b.tensor("in_proj.do", b.buffers[saved.made].shape)
@@ -119,7 +120,7 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     about = {"nbytes": nbytes, "first": b.starts, **shape_of(b)}
     reads = [of_convolved, saved.made, *taps, of_made, *old]
     b.op("conv.grad", "ssd_conv_grad", reads, [of_made, *new], **about)
-    return _linear_grad(b, owner, "in_proj", normed, weights, of_made)
+    return linear_grad(b, linears(b)["in_proj"], owner, normed, weights, of_made)
 
 
 def shape_of(b: Builder) -> dict[str, Any]:
@@ -165,11 +166,9 @@ def _stats(b: Builder) -> str:
     return b.tensor(f"{NORM}.stats", (1, b.rows * b.gpt.ssm_groups // b.grid.tp), b.wide)
 
 
-def _linear_grad(
-    b: Builder, owner: Part, name: str, source: str, weights: dict[str, str], grad: str
-) -> str:
-    weight = weights.get(name, "")
-    return linear.backward(b, linears(b)[name], owner, source=source, weight=weight, grad=grad)
+def _products(b: Builder) -> dict[str, Linear]:
+    """The linears as one product each, as they are with state-spaces/mamba."""
+    return {name: replace(own, bands=(own.n,)) for name, own in linears(b).items()}
 
 
-MIXER = Mixer("norm1", "out_proj", declare, forward, backward)
+MIXER = Mixer("norm1", "out_proj", declare, forward, backward, _products)

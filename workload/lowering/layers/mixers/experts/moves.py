@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from workload.dispatchers.table import DENSE, SPARSE
 from workload.lowering.builder import Builder
-from workload.lowering.layers.mixture import by_masks, by_scores, gathered, rows
-from workload.lowering.layers.mixture.by_masks import Masks
-from workload.lowering.layers.mixture.by_scores import Scored
-from workload.lowering.layers.mixture.dispatch import Routed, moved, slots
-from workload.lowering.layers.mixture.narrow_rows import narrowed
+from workload.lowering.layers.mixers.experts import by_masks, by_scores, gathered, rows
+from workload.lowering.layers.mixers.experts.by_masks import Masks
+from workload.lowering.layers.mixers.experts.by_scores import Scored
+from workload.lowering.layers.mixers.experts.dispatch import Routed, moved, slots
+from workload.lowering.layers.mixers.experts.narrow_rows import narrowed
 from workload.recipes.table import GRADIENT
 
 Kept = Masks | Scored | None  # what weighs rows when they are back; None: they bring their scores

@@ -22,10 +22,12 @@ from topologies.records import record
 from workload.grid import Axes
 from workload.layout import NORMAL, RESIDUAL, Layout
 from workload.lowering.builder import Builder
-from workload.lowering.layers import linear, mlp
+from workload.lowering.layers import linear
 from workload.lowering.layers.linear import Linear
-from workload.lowering.layers.mixture import biases, latent_columns, moves, rows
-from workload.lowering.layers.mixture.dispatch import (
+from workload.lowering.layers.mixer import Kept, Mixer
+from workload.lowering.layers.mixers import mlp
+from workload.lowering.layers.mixers.experts import biases, latent_columns, moves, rows
+from workload.lowering.layers.mixers.experts.dispatch import (
     Routed,
     by_expert,
     from_experts,
@@ -33,24 +35,26 @@ from workload.lowering.layers.mixture.dispatch import (
     to_ranks,
     width,
 )
-from workload.lowering.layers.mixture.narrow_rows import widened
-from workload.lowering.layers.mixture.routing import (
+from workload.lowering.layers.mixers.experts.narrow_rows import widened
+from workload.lowering.layers.mixers.experts.routing import (
     declare_router,
     route,
     route_grad,
     scores_grad,
 )
+from workload.lowering.layers.recomputation import in_recomputation
 from workload.models import moe
 from workload.op import (
     EXPERT_COMBINE,
     EXPERT_DISPATCH,
+    FEED_FORWARD,
     INPUT_GRAD,
     ROUTING,
     WEIGHT_GRAD,
     Part,
 )
 from workload.recipes.table import GRADIENT
-from workload.recomputation.parts import ACTIVATION, SHARED
+from workload.recomputation.parts import ACTIVATION, EXPERTS, SHARED, parts_of
 
 GROUPED = "grouped_matmul"
 
@@ -70,7 +74,6 @@ class Saved:
     up: str
     activation: str
     shared: tuple[str, str]
-    weights: dict[str, str]
     kept: moves.Kept = None
     combined: str = ""
 
@@ -107,10 +110,12 @@ def declare(b: Builder, owner: Part) -> None:
         biases.declare(b, each, owner, _axes(b, each))
 
 
-def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tuple[str, Saved]:
+def forward(
+    b: Builder, owner: Part, normed: str, weights: dict[str, str], *, whole: bool
+) -> tuple[str, Saved]:
     """Emit routing and experts on the rows `normed`; returns the output's name and what is saved.
     Without `whole` it ends before the experts' last linear, and the output has no name."""
-    every, weights = linears(b), dict[str, str]()
+    every = linears(b)
     taken = latent_columns.to_latent(b, owner, normed, weights)
     source, scores, routed = route(b, owner, normed, taken)
     sent, weighing, kept = moves.sent(b, source, scores, routed)
@@ -122,8 +127,8 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
     b.all_reduce("experts.up.reduce", up, *_axes(b, every["up"])[0])
     biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
-    activation = mlp.forward(b, up, scores_in)
-    saved = Saved(source, routed, rows_in, scores_in, mlp.kept(b, up), activation, shared, weights)
+    activation = mlp.activate(b, up, scores_in)
+    saved = Saved(source, routed, rows_in, scores_in, mlp.kept(b, up), activation, shared)
     latent = b.gpt.expert_latent > 0
     if not whole and kept is None and not latent:
         return "", saved
@@ -152,25 +157,26 @@ def forward(b: Builder, owner: Part, normed: str, *, whole: bool = True) -> tupl
     return total, saved
 
 
-def again(b: Builder, owner: Part, normed: str, saved: Saved, parts: frozenset[str]) -> Saved:
-    """Emit what runs once more of experts that do not as a whole; returns what is at hand then."""
+def _again(b: Builder, owner: Part, normed: str, saved: Saved, parts: frozenset[str]) -> Saved:
+    """Emit what runs once more of the experts; returns what is at hand then."""
+    if EXPERTS in parts:
+        return forward(b, owner, normed, {}, whole=False)[1]
     if SHARED in parts:
         saved = replace(saved, shared=_shared_up(b, owner, normed, {}))
     if ACTIVATION in parts:
         columns = b.gpt.mlp_bands * b.buffers[saved.activation].shape[1]
         up = mlp.at_hand(b, saved.up, columns)
-        saved = replace(saved, up=up, activation=mlp.forward(b, up, saved.scores))
+        saved = replace(saved, up=up, activation=mlp.activate(b, up, saved.scores))
     return saved
 
 
-def backward(b: Builder, owner: Part, normed: str, saved: Saved, grad: str, *, held: bool) -> str:
-    """Emit the gradients from `grad`, that of the output; returns that of `normed`.
-
-    `held` says that the recomputation's gathered weights are still there.
-    """
+def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
+    """Emit the gradients from `grad`, that of the output; returns that of the normalised rows."""
+    normed, saved, weights = kept
+    with in_recomputation(b):
+        saved = _again(b, owner, normed, saved, parts_of(again))
     every, routed = linears(b), saved.routed
-    names = (*every, *latent_columns.NAMES)
-    weight = {name: saved.weights.get(name, "") if held else "" for name in names}
+    weight = {name: weights.get(name, "") for name in (*every, *latent_columns.NAMES)}
     d = latent_columns.from_latent_grad(b, owner, saved.combined, weight, grad)
     d, placed = moves.combined_grad(b, d, routed, saved.kept)
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
@@ -206,14 +212,14 @@ def _activation_grad(b: Builder, saved: Saved, grad: str) -> tuple[str, str]:
     """Emit the gradient of the activation's input; returns it, and that of the rows' scores, if
     they have any."""
     if saved.scores:
-        return mlp.backward_weighted(b, saved.up, saved.scores, grad)
-    return mlp.backward(b, saved.up, grad), ""
+        return mlp.weighted_grad(b, saved.up, saved.scores, grad)
+    return mlp.activation_grad(b, saved.up, grad), ""
 
 
 def _shared_up(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> tuple[str, str]:
     with b.within(ROUTING):
         up, weights["shared.up"] = linear.forward(b, linears(b)["shared.up"], owner, normed)
-        activation = mlp.forward(b, up, name="shared.")
+        activation = mlp.activate(b, up, name="shared.")
         return mlp.kept(b, up, name="shared."), activation
 
 
@@ -234,7 +240,7 @@ def _shared_down_grad(
     own, weight, (up, activation) = linears(b)["shared.down"], weights["shared.down"], saved.shared
     with b.within(ROUTING):
         d = linear.backward(b, own, owner, source=activation, weight=weight, grad=grad)
-        return mlp.backward(b, up, d, name="shared.")
+        return mlp.activation_grad(b, up, d, name="shared.")
 
 
 def _forward(b: Builder, own: Linear, owner: Part, source: str, routed: Routed) -> tuple[str, str]:
@@ -293,3 +299,6 @@ def _axes(b: Builder, own: Linear) -> tuple[Axes, Axes]:
 def _tile(b: Builder, own: Linear) -> tuple[int, int, int]:
     k_axes, n_axes = _axes(b, own)
     return local_experts(b), own.k // b.grid.size(*k_axes), own.n // b.grid.size(*n_axes)
+
+
+MIXER = Mixer("norm2", "down", declare, forward, backward, linears, ROUTING, FEED_FORWARD)

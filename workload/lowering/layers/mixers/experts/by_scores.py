@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from topologies.records import record
 from workload.lowering.builder import Builder
-from workload.lowering.layers.mixture.dispatch import Routed, moved
+from workload.lowering.layers.mixers.experts.dispatch import Routed, moved
 
 
 @record

@@ -23,8 +23,7 @@ from typing import Any
 from topologies.records import record
 from workload.dataflow import needed_for
 from workload.lowering.builder import Builder
-from workload.lowering.layers import latent, layer
-from workload.lowering.layers.mixture import experts
+from workload.lowering.layers.mixers.table import every_mixer
 from workload.op import Op, altered
 
 COPIED = ("q_down", "kv_down")  # linears that each rank of x does alike
@@ -83,13 +82,10 @@ def again(b: Builder, start: int, kept: Mapping[str, Outputs]) -> None:
 
 
 def _bands(b: Builder) -> dict[str, tuple[int, ...]]:
-    """The widths on a rank of the products that an op of a label stands for; the linears of latent
-    attention are one product each, those down whole on every rank."""
-    of_latent = latent.linears(b).items() if b.gpt.kv_rank else ()
-    found = {name: (each.n // (1 if name in COPIED else b.grid.tp),) for name, each in of_latent}
-    others = [*layer.linears(b).values(), *(experts.linears(b).values() if b.gpt.experts else ())]
-    for each in others:
-        parts = b.grid.size(each.n_axis)
+    """The widths on a rank of the products that an op of a label stands for."""
+    found = dict[str, tuple[int, ...]]()
+    for each in (own for mixer in every_mixer(b.gpt) for own in mixer.products(b).values()):
+        parts = 1 if each.name in COPIED else b.grid.size(each.n_axis)
         found[each.name] = tuple(width // parts for width in each.bands)
     return {f"{name}.matmul": widths for name, widths in found.items()}
 

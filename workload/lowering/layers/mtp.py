@@ -18,9 +18,8 @@ from collections.abc import Sequence
 
 from topologies.records import record
 from workload.lowering.builder import Builder
-from workload.lowering.layers import layer, norm, vocabulary
+from workload.lowering.layers import copied_linear, layer, norm, vocabulary
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear, add_gradient, gather
 from workload.models import mtp
 from workload.op import AROUND_DEPTH, RECOMPUTE, Part, layer_part
@@ -37,7 +36,7 @@ class Saved:
     stream: tuple[str, str]
     joined: str
     weight: str
-    layers: tuple[layer.AnySaved, ...]
+    layers: tuple[layer.AllSaved, ...]
     head: vocabulary.Head
 
 
@@ -70,7 +69,7 @@ def _forward(b: Builder, depth: int, source: str, tokens: str) -> tuple[str, Sav
     b.block = b.block._replace(part=parts[0])
     with b.within(AROUND_DEPTH):
         out, saved = _joined(b, owners[0], source, tokens)
-    kept = list[layer.AnySaved]()
+    kept = list[layer.AllSaved]()
     for part, owner in zip(parts, owners, strict=True):
         b.block = b.block._replace(part=part)
         out, own = layer.forward(b, owner, out)
@@ -159,7 +158,7 @@ def _layers_backward(b: Builder, depth: int, saved: Saved, more: str, again: str
         kept, block = found, b.block._replace(part=part)
         if again == "full":
             b.block = block._replace(phase=RECOMPUTE)
-            _, kept = layer.forward(b, owner, found.source)
+            _, kept = layer.forward(b, owner, found[0].source)
         b.block = block
         d = layer.backward(b, owner, kept, d, again=again)
     return d

@@ -10,7 +10,7 @@ Source: Megatron-Core, transformer/moe/moe_layer.py (`moe_latent_size`, `fc1_lat
 from __future__ import annotations
 
 from workload.lowering.builder import Builder
-from workload.lowering.layers.further import copied_linear
+from workload.lowering.layers import copied_linear
 from workload.lowering.layers.linear import Linear
 from workload.op import MIXER, Part
 

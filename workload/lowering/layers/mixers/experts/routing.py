@@ -9,8 +9,14 @@ from workload.dispatchers.table import how_of
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
-from workload.lowering.layers.mixture import balance, gathered, rows
-from workload.lowering.layers.mixture.dispatch import Routed, is_ragged, moved, routed_tokens, slots
+from workload.lowering.layers.mixers.experts import balance, gathered, rows
+from workload.lowering.layers.mixers.experts.dispatch import (
+    Routed,
+    is_ragged,
+    moved,
+    routed_tokens,
+    slots,
+)
 from workload.lowering.layers.sequence_parallel import parts
 from workload.models import moe
 from workload.op import COUNTING, EXPERT_DISPATCH, INPUT_GRAD, ROUTING, WEIGHT_GRAD, Part

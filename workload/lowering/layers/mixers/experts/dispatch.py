@@ -8,7 +8,7 @@ from topologies.records import record
 from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
 from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
-from workload.lowering.layers.mixture import rows
+from workload.lowering.layers.mixers.experts import rows
 from workload.models import moe
 from workload.op import BACK, EXPERT_DISPATCH, FOR_NODES, THERE, altered
 

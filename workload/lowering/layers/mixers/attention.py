@@ -1,4 +1,6 @@
-"""The attention core on fused query, key and value, behind norms and rotation of queries and keys.
+"""Attention: a linear to queries, keys and values, the core on these, a linear out.
+
+The core works on the fused tensor, behind norms and rotation of queries and keys.
 
 Heads are split over x, those of queries and those of keys and values alike; what y then computes in
 copies carries `replicas`.
@@ -12,10 +14,14 @@ from typing import Any
 from topologies.records import record
 from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
-from workload.lowering.layers import context_parallel, dropout, head_norm, unfused
-from workload.lowering.layers.further import core_shape
+from workload.lowering.layers import core_shape, dropout, head_norm, linear, unfused
+from workload.lowering.layers.context import ring
+from workload.lowering.layers.linear import Linear
+from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
+from workload.lowering.layers.recomputation import in_recomputation
 from workload.models import windows
-from workload.op import RECOMPUTE, Part
+from workload.op import Part
+from workload.recomputation.parts import CORE, parts_of
 
 
 @record
@@ -35,7 +41,24 @@ class Core:
     sinks: str = ""
 
 
+def linears(b: Builder) -> dict[str, Linear]:
+    """The linears before and behind the core."""
+    gpt = b.gpt
+    return {
+        "qkv": Linear("qkv", gpt.hidden, gpt.bands),
+        "out": Linear("out", gpt.context_width, (gpt.hidden,), transposed=True),
+    }
+
+
 def declare(b: Builder, owner: Part) -> None:
+    """Declare the parameters, in the order in which they are used."""
+    linear.declare(b, linears(b)["qkv"], owner)
+    head_norm.declare(b, owner)
+    declare_sinks(b, owner)
+    linear.declare(b, linears(b)["out"], owner)
+
+
+def declare_sinks(b: Builder, owner: Part) -> None:
     """Declare the sinks, if the model has them: a logit for each head, in the sum under its
     probabilities. Source: Xiao et al. (2309.17453), section 3.3; gpt-oss (2508.10925), section 2.2.
     """
@@ -45,7 +68,28 @@ def declare(b: Builder, owner: Part) -> None:
         b.parameter(f"{owner}.sinks.w", owner, layout, sharded=False)
 
 
-def forward(b: Builder, owner: Part, qkv: str) -> Core:
+def forward(
+    b: Builder, owner: Part, normed: str, weights: dict[str, str], *, whole: bool
+) -> tuple[str, Core]:
+    """Emit the mixer on the rows `normed`; returns the output's name and what is kept."""
+    qkv, weights["qkv"] = linear.forward(b, linears(b)["qkv"], owner, normed)
+    core, out = into_core(b, owner, qkv), ""
+    if whole:
+        out, weights["out"] = linear.forward(b, linears(b)["out"], owner, core.context)
+    return out, core
+
+
+def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
+    """Emit the gradients from `grad`, that of the output; returns that of the normalised rows."""
+    normed, core, weights = kept
+    d = linear_grad(b, linears(b)["out"], owner, core.context, weights, grad)
+    if CORE in parts_of(again):
+        core = core_again(b, core)
+    d = core_grad(b, core, d)
+    return linear_grad(b, linears(b)["qkv"], owner, normed, weights, d)
+
+
+def into_core(b: Builder, owner: Part, qkv: str) -> Core:
     """Emit the core, behind norms and rotation, if any."""
     norms = head_norm.forward(b, owner, qkv)
     _rotate(b, "rope", "rope", qkv)
@@ -53,19 +97,17 @@ def forward(b: Builder, owner: Part, qkv: str) -> Core:
     return replace(_core(b, f"{owner}.attention", qkv, sinks), norms=norms)
 
 
-def again(b: Builder, kept: Core) -> Core:
+def core_again(b: Builder, kept: Core) -> Core:
     """Emit the core once more, as a block of its own within the backward pass.
 
     As with Megatron's checkpoint around the core, the first context stays for the next linear's
     gradient, and the gradient of the core works on the second.
     """
-    block, b.block = b.block, b.block._replace(phase=RECOMPUTE)
-    core = replace(_core(b, kept.place, kept.qkv, kept.sinks), norms=kept.norms)
-    b.block = block
-    return core
+    with in_recomputation(b):
+        return replace(_core(b, kept.place, kept.qkv, kept.sinks), norms=kept.norms)
 
 
-def backward(b: Builder, core: Core, grad: str) -> str:
+def core_grad(b: Builder, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
     shape, name = shape_of(b, core.place), "attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
@@ -77,7 +119,7 @@ def backward(b: Builder, core: Core, grad: str) -> str:
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
     elif b.plan.cp > 1:
         saved = core.qkv, core.context, *core.inner
-        context_parallel.backward(b, saved, grad, out, shape, (more, also))
+        ring.backward(b, saved, grad, out, shape, (more, also))
     else:
         reads, writes = [grad, core.qkv, core.context, *core.inner, *more], [out, *also]
         how = {"flops": 2 * core_shape.products_flops(shape, b.rows), "replicas": b.grid.y, **shape}
@@ -92,7 +134,7 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     if b.plan.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     if b.plan.cp > 1:
-        return Core(qkv, *context_parallel.forward(b, qkv, shape, sinks), place, sinks=sinks)
+        return Core(qkv, *ring.forward(b, qkv, shape, sinks), place, sinks=sinks)
     context = b.tensor("attention.o", (b.rows, b.gpt.context_width // b.grid.tp))
     lse_shape = core_shape.sums_shape(shape, b.rows)
     logsumexp = b.tensor("attention.lse", lse_shape, b.wide)
@@ -144,3 +186,6 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
         shape["sinks"] = True
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
     return {**shape, **drops}
+
+
+MIXER = Mixer("norm1", "out", declare, forward, backward, linears)

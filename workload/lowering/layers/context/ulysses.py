@@ -15,7 +15,7 @@ from typing import Any
 
 from workload.grid import Axes
 from workload.lowering.builder import Builder
-from workload.lowering.layers.further import core_shape
+from workload.lowering.layers import core_shape
 from workload.op import KEYS_EXCHANGE
 
 Shape = dict[str, Any]

@@ -16,10 +16,10 @@ from typing import Any
 
 from topologies.records import record
 from workload.lowering.builder import Builder
-from workload.lowering.layers import attention, linear, norm
+from workload.lowering.layers import copied_linear, linear, norm
 from workload.lowering.layers import sequence_parallel as rows
-from workload.lowering.layers.further import copied_linear
 from workload.lowering.layers.linear import Linear
+from workload.lowering.layers.mixers import attention
 from workload.models import latent_attention
 from workload.op import Part
 

@@ -15,7 +15,7 @@ from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers.linear import Linear
-from workload.lowering.layers.mixture.dispatch import Routed, local_experts
+from workload.lowering.layers.mixers.experts.dispatch import Routed, local_experts
 from workload.op import Part
 
 Split = tuple[Axes, Axes]

@@ -33,8 +33,8 @@ from typing import Any
 from workload.grid import Axes
 from workload.kinds import RING_SHIFT
 from workload.lowering.builder import Builder
-from workload.lowering.layers import ulysses
-from workload.lowering.layers.further import core_shape, ring_steps
+from workload.lowering.layers import core_shape
+from workload.lowering.layers.context import ring_steps, ulysses
 from workload.op import CAUSAL, KEYS_EXCHANGE, QUERIES
 
 Shape = dict[str, Any]

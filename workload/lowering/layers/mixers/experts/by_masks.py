@@ -21,8 +21,8 @@ from __future__ import annotations
 from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
-from workload.lowering.layers.mixture.dispatch import Routed, slots
-from workload.lowering.layers.mixture.dispatch import width as columns
+from workload.lowering.layers.mixers.experts.dispatch import Routed, slots
+from workload.lowering.layers.mixers.experts.dispatch import width as columns
 from workload.op import BY_MASKS
 
 

@@ -19,7 +19,7 @@ from workload.dispatchers.table import ALL_GATHER
 from workload.expert_loads.histogram import most_rows
 from workload.kinds import OWN_PLACES
 from workload.lowering.builder import Builder
-from workload.lowering.layers.mixture.dispatch import Routed, local_experts, width
+from workload.lowering.layers.mixers.experts.dispatch import Routed, local_experts, width
 from workload.models import moe
 from workload.op import COUNTING, EXPERT_COMBINE, EXPERT_DISPATCH
 

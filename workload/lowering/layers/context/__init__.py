@@ -1,0 +1,1 @@
+"""Attention whose sequences are split over ranks of context."""

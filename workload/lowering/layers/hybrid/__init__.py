@@ -1,1 +1,0 @@
-"""Layers with one mixer each: Mamba-2, attention, an MLP or experts."""
