@@ -63,15 +63,21 @@ def _sgd(momentum: float) -> Callable[[Named, float], Step]:
 
 OF_LATENTS = (".q_down.w", ".q_up.w", ".kv_down.w", ".kv_up.w")
 OF_COLUMNS = (".fc1_latent_proj.w", ".fc2_latent_proj.w")
-LINEARS = (".qkv.w", ".out.w", ".up.w", ".down.w", ".eh_proj.w", *OF_LATENTS, *OF_COLUMNS)
+OF_MAMBA = (".in_proj.w", ".out_proj.w")
+OF_LAYERS = (".qkv.w", ".out.w", ".up.w", ".down.w", ".eh_proj.w")
+LINEARS = (*OF_LAYERS, *OF_LATENTS, *OF_COLUMNS, *OF_MAMBA)
 
 
-# A weight's matrices side by side: queries, keys and values; gate and up.
+# A weight's matrices side by side: queries, keys and values; gate and up; z, x, B, C and dt.
 def _bands(name: str, weight: Tensor, named: Named) -> list[int]:
     columns = weight.shape[-1]
     if ".qkv." in name:
         queries = named[name.replace("qkv", "out")].shape[0]
         return [queries, (columns - queries) // 2, (columns - queries) // 2]
+    if ".in_proj." in name:
+        inner = named[name.replace("in_proj", "out_proj")].shape[0]
+        states = (named[name.replace("in_proj", "conv")].shape[1] - inner) // 2
+        return [inner, inner, states, states, columns - 2 * inner - 2 * states]
     if ".kv_up." in name:
         values = named[name.replace("way.kv_up", "out")].shape[0]
         return [columns - values, values]

@@ -53,11 +53,11 @@ def is_tuned(forms: Forms) -> bool:
 def fastest_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> dict[Matmul, str]:
     """For each distinct matmul of a step the form that takes least time, transposing included.
 
-    Nothing is transposed where that saves nothing. Micro-batches and layers have the same matmuls,
-    and so have all stages together as one stage alone. Those of the update stay as they are.
+    Nothing is transposed where that saves nothing. Micro-batches have the same matmuls, and all
+    stages together those of one stage alone. Those of the update stay as they are.
     """
     alone = replace(plan, pp=1, vpp=1, schedule="1f1b", stage_layers=(), ends_as_layers=False)
-    program = lower(replace(gpt, layers=1), alone.with_micro_batches(1))
+    program = lower(gpt, alone.with_micro_batches(1))
     own = (op for op in reversed(program.ops) if op.kind == "matmul" and op.block != STEP)
     matmuls = {matmul_of(op): op for op in own}
     return {matmul: _fastest(op, program.buffers, costs) for matmul, op in sorted(matmuls.items())}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.executor.test_parity import BATCH, TINY, check, sample
+from tests.executor.test_parity_hybrid import DENSE as HYBRID
 from workload.plan import Plan
 
 
@@ -37,6 +38,11 @@ def test_weight_gradients_of_a_zero_bubble_schedule_may_be_transposed() -> None:
 @pytest.mark.distributed
 def test_weights_sharded_over_data_may_be_transposed() -> None:
     check(2, replace(TINY, layers=1), tuned([DATA]), TN="NN", NT="NN")
+
+
+@pytest.mark.distributed
+def test_those_of_each_mixer_of_a_hybrid_may_be_transposed() -> None:
+    check(2, HYBRID, tuned([replace(PIPE, pp=1, schedule="1f1b", tp=2)]), TN="NN", NT="NN")
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from tests.examples import one_in
 from tests.executor.ranks import TIMEOUT_S, on_ranks
 from tests.executor.test_parity import TINY, batches, family, start
 from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL
+from tests.executor.test_parity_hybrid import DENSE as HYBRID
+from tests.executor.test_parity_hybrid import NANO
 from tests.executor.test_parity_latent import V3
 from tests.executor.whole import wholes
 from tests.reference_rules import trained_by
@@ -206,6 +208,20 @@ def test_lomo_does_so_under_more_plans() -> None:
     more += ["dp=4,zero=3,shard=2,overlap=none"]
     check(4, "lomo", [*texts, *more])
     check(4, "lomo", texts[::2], LLAMA)
+
+
+@pytest.mark.distributed
+def test_muon_trains_so_on_the_bands_of_a_mamba_s_linear() -> None:
+    check(2, "muon", ["tp=2", "dp=2,zero=1"], HYBRID)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_every_rule_trains_hybrids() -> None:
+    check(2, "muon", ["y=2", "z=2,recompute=full", "pp=2,mbs=4", "dp=2,zero=3"], NANO)
+    check(2, "lomo", ["dp=2,mbs=8,zero=3", "tp=2,mbs=16"], HYBRID)
+    check(2, "mezo", ["y=2,mbs=8"], HYBRID)
+    check(2, "fedkseed-step", ["tp=2,mbs=8"], HYBRID)
 
 
 @pytest.mark.distributed

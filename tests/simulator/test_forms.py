@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_without_measurements_by_form_nothing_is_transposed() -> None:
     plain = predict(gpt, replace(plan, matmul_forms="plain"), load_machine("frontier"))
     assert plain.tuning is None
     assert tuned.step_s == plain.step_s
+
+
+def test_the_forms_of_a_model_are_those_of_all_its_kinds_of_layers() -> None:
+    """Widths of the linears of Mamba-2, attention, MLPs and the classifier, whose tied table is
+    transposed in its forward pass, of 96 rows."""
+    sizes: dict[str, Any] = {"ssm_heads": 4, "ssm_width": 8, "ssm_state": 4}
+    gpt = replace(SMALL, layers=3, pattern="M*-", biases=False, **sizes)
+    plan = parse_plan("dp=1,mbs=6,matmul_forms=tuned", batch=6)
+    chosen = forms_on(gpt, plan, load_machine("perlmutter"))
+    forward = {(n, k) for form, m, n, k, _ in chosen if (form, m) == ("NN", 96)}
+    of_mamba, attention = {(2 * 32 + 2 * 4 + 4, 48), (48, 32)}, {(144, 48), (48, 48)}
+    assert forward == of_mamba | attention | {(96, 48), (48, 96), (48, 64)}
 
 
 def test_a_slow_form_is_given_up_for_one_with_a_single_transpose() -> None:

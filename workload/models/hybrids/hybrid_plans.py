@@ -9,13 +9,10 @@ from workload.models.hybrids import counts
 from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP
 from workload.recomputation.parts import CORE, PARTS, parts_of
 from workload.recomputation.parts import MLP as OF_MLP
-from workload.rules.table import rule_of
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
     from workload.plan import Plan
-
-KNOWN_RULES = ("adamw", "sgd", "sgd-momentum")
 
 
 def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
@@ -25,10 +22,6 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     has = f"{gpt.name}'s pattern"
     if plan.cp > 1:
         yield f"cp={plan.cp} splits sequences, which {has} does not know; use cp=1"
-    if plan.matmul_forms != "plain":
-        yield f"matmul_forms={plan.matmul_forms} are found on one layer for all, unlike {has}"
-    if plan.optimizer not in KNOWN_RULES or rule_of(plan.optimizer).zeroth_order:
-        yield f"optimizer={plan.optimizer} does not know weights of {has}; take adamw or sgd"
     for part, mixer in {CORE: ATTENTION, OF_MLP: MLP}.items():
         if part in parts_of(plan.recompute) and mixer not in gpt.pattern:
             yield f"recompute={plan.recompute} names {PARTS[part]}, of which {has} has no layer"
