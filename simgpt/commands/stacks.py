@@ -26,6 +26,7 @@ def command(name: str | None, as_json: bool, output: Path | None) -> None:
     \b
     simgpt stacks
     simgpt stacks megatron-core
+    simgpt stacks nemo+deepep+graphs=attn
 
     A stack is what a training framework makes of a plan: the plan that it runs where you do not say
     otherwise, what it can run, which kernels it fuses or makes of several, and how fast these are.
@@ -40,10 +41,15 @@ def command(name: str | None, as_json: bool, output: Path | None) -> None:
         )
     every = [load_stack(each) for each in stack_names()]
     text = tables.table(
-        ["stack", "what it is"], [(each.name, each.title) for each in every], left=2
+        ["stack", "what it is"], [(each.name, _title(each)) for each in every], left=2
     )
     records = {"stacks": [record(each) for each in every]}
     options.answer(text, records | ran(), as_json=as_json, output=output)
+
+
+def _title(stack: Stack) -> str:
+    """What a stack is, or of one with an option what that is."""
+    return stack.options.get(stack.name.partition("+")[2], stack.title)
 
 
 def record(stack: Stack) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def record(stack: Stack) -> dict[str, Any]:
         "vocabulary": dict(stack.vocabulary),
         "kernels": dict(stack.own_kernels),
         "can": dict(stack.can),
+        "options": dict(stack.options),
     }
 
 
@@ -63,6 +70,7 @@ def describe(stack: Stack) -> str:
     """A stack as a person reads it."""
     parts = [f"{stack.name}: {stack.title}", tables.paragraph(stack.source, indent="")]
     sections = {
+        "options, behind the name": stack.options,
         "the plan, where you do not say": stack.plan,
         "vocabulary": stack.vocabulary,
         "kernels": stack.own_kernels,

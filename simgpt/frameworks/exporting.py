@@ -17,7 +17,7 @@ from simgpt.frameworks.layers import fsdp, fusions
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simgpt.frameworks.rendering import COMMENTED
-from simulator.stacks import Stack, load_stack, stack_names
+from simulator.stacks import Stack, is_shipped, load_stack
 from simulator.stacks.effects import in_effect, same_order
 from simulator.stacks.exchange import ONCE as SENT_ONCE
 from simulator.stacks.exchange import sends_once
@@ -121,8 +121,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     if framework == MEGATRON and not megatron.scales_rope(fields):
         notes += (f"rope_scaling={fields['rope_scaling']}, which the model has, has no setting",)
     stack = job.stack.name if again.stack != job.stack.name else ""
-    if stack and (framework not in COMMENTED or stack not in stack_names()):
-        whose = stack if stack in stack_names() else "and its file"
+    if stack and (framework not in COMMENTED or not is_shipped(stack)):
+        whose = stack if is_shipped(stack) else "and its file"
         notes += (f"`simgpt import` reads this as of {again.stack}: give it --stack {whose}",)
         stack = ""
     return Exported(framework, settings, notes, devices, stack)

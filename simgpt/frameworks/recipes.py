@@ -36,7 +36,7 @@ ACTIVATIONS, TARGET = ("activation", "activation_func"), "_target_"
 ELSEWHERE = ("group-query-attention", "megatron-fsdp-main-grads-dtype")
 PACKED = "packed_sequence_size"  # of a recipe's `packed_sequence_specs`; 0 or less: not packed
 GATES = {"swiglu": "silu", "quick-geglu": "quick_gelu"}  # as recipes of Megatron-Bridge have them
-OTHERS = "--stack nemo-2024 is NeMo 23.07 to 24.05, nemo-2023 before it, nemo after it"
+OTHERS = "--stack nemo@24.05 is NeMo 23.07 to 24.05, nemo@23.05 before it, nemo after it"
 CORE, WHOLE = "mcore_gpt", "apex_transformer_log_level"  # of NeMo's whole configurations
 # PyTorch's in NeMo 1, of either name in NeMo 2 (nemo/lightning/pytorch/strategies).
 FSDP = "fsdp"
@@ -180,7 +180,7 @@ def release_of(framework: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     before = leaves.get(CORE, "").lower() == "false" or (WHOLE in leaves and CORE not in leaves)
     if before and not NEWER & leaves.keys():
         why = f"{CORE} false" if CORE in leaves else f"no {CORE}"
-        return "nemo-2023", f"NeMo's of a configuration with {why}; {OTHERS}"
+        return "nemo@23.05", f"NeMo's of a configuration with {why}; {OTHERS}"
     return stack, f"NeMo's, of no earlier release that the files tell; {OTHERS}"
 
 

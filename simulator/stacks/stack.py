@@ -52,8 +52,9 @@ class StackError(SimgptError):
 class Stack:
     """What a software stack makes of a model and a plan (keys: `simulator/stacks/usual.toml`).
 
-    Stacks of a `family` err alike (`simulator/uncertainty`). `fp8` says that the linears of the
-    layers multiply in fp8, `tabled` that matmuls are interpolated in published tables.
+    Stacks of a `family` err alike (`simulator/uncertainty`). `options` are what may stand behind
+    its name, and what each is. `fp8` says that the linears of the layers multiply in fp8, `tabled`
+    that matmuls are interpolated in published tables.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Stack:
     memory: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, str] = field(default_factory=dict)
     otherwise: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     fp8: bool = False
     tabled: bool = False
 

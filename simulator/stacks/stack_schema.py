@@ -262,6 +262,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "log": tuple(LOG),
 }
 OTHERWISE = "otherwise"  # a table of free keys
+OPTIONS, RELEASES = "options", "releases"  # tables of documents
+EXCLUDES = "excludes"  # of an option: those that it cannot be combined with
 TEXTS = ("base", "title", "source", "family")
 
 
@@ -270,6 +272,12 @@ def check_document(document: Mapping[str, Any], origin: str) -> None:
     for key, table in document.items():
         if key in TEXTS:
             _check(table, (_is_word, "text"), f"{origin}: {key}")
+        elif key in (OPTIONS, RELEASES):
+            _check(table, (_table_of(_is_table), "a table of tables"), f"{origin}: {key}")
+            for name, own in table.items():
+                check_document(own, f"{origin}: {key}.{name}")
+        elif key == EXCLUDES:
+            _check(table, WORDS, f"{origin}: {key}")
         elif key == OTHERWISE:
             _check(table, (_table_of(_is_word), "a table of stacks' names"), f"{origin}: {key}")
         elif key not in TABLES or not isinstance(table, Mapping):

@@ -125,7 +125,7 @@ def test_all_is_what_stack_model_and_plan_overlap_together() -> None:
     """Experts' all-to-alls cannot run beside another micro-batch and the MLP for all tokens, which
     this model has not; nothing is sent over x or between stages."""
     words = "ep=16,dp=16,mbs=1,zero=1,overlap=all+a2a"
-    job = job_of(EXPERTS, words, load_stack("nemo-deepep"), batch=1024)
+    job = job_of(EXPERTS, words, load_stack("nemo+deepep"), batch=1024)
     assert job.plan.overlap == ("a2a", "dp")
     assert any("overlap=all+a2a is overlap=a2a+dp" in each for each in job.remarks)
 

@@ -37,7 +37,7 @@ def test_small_steps_wait_for_the_host_and_would_not_in_one_graph() -> None:
     found = asked(EXPERTS, "dp=rest,mbs=1")
     assert "no CUDA graphs" in found.assumed
     (graph,) = [each for each in found.otherwise or () if "CUDA graph" in each.words]
-    assert graph.low_s == graph.high_s == step(EXPERTS, "dp=rest,mbs=1", "nemo-full-graphs").step_s
+    assert graph.low_s == graph.high_s == step(EXPERTS, "dp=rest,mbs=1", "nemo+graphs=full").step_s
     assert graph.low_s < step(EXPERTS, "dp=rest,mbs=1", "nemo").step_s
 
 
@@ -79,7 +79,7 @@ def test_our_own_executor_assumes_nothing_of_others() -> None:
     assert asked(DENSE, "dp=rest,mbs=1", "simgpt") == Granted((), ())
 
 
-@pytest.mark.parametrize("name", ["nemo", "nemo-deepep", "megatron-core", "torchtitan", "primus"])
+@pytest.mark.parametrize("name", ["nemo", "nemo+deepep", "megatron-core", "torchtitan", "primus"])
 def test_every_stack_that_is_named_otherwise_is_one_of_ours(name: str) -> None:
     stack = load_stack(name)
     assert stack.otherwise

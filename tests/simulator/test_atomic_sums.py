@@ -53,7 +53,7 @@ def test_fused_sums_and_those_of_unmeasured_devices_go_by_bytes(stack: str, mach
 
 def test_what_another_kernel_sums_is_not_counted() -> None:
     """HybridEP's combine sums rows itself, so that the op has no bytes, whatever a sum takes."""
-    kernels = load_stack("nemo-deepep").kernels(GPT_8, PLAN, load_machine("dgx-h100"))
+    kernels = load_stack("nemo+deepep").kernels(GPT_8, PLAN, load_machine("dgx-h100"))
     habits = replace(kernels.habits, counted=("sum_rows",))
     sums = [op for op in lower(GPT_8, PLAN, habits=habits).ops if op.kind == "sum_rows"]
     assert [(op.nbytes, op.attributes.get(ELEMENTS, 0)) for op in sums] == [(0, 0)] * 2

@@ -61,7 +61,7 @@ def test_the_stack_s_shares_are_those_of_the_reference() -> None:
 
 
 def test_kernels_of_a_machine_windows_and_documents_know_nothing_of_it() -> None:
-    assert halves_of("nemo-2024") is None
+    assert halves_of("nemo@24.05") is None
     assert halves_of("torchtitan") is None
     op, halves = attention(2048), Halves((1e4, 1e4), (1e4, 1e4))
     shaped = H100.device

@@ -98,7 +98,7 @@ def test_windows_of_a_gb200_take_as_long_backward_as_cudnn_took() -> None:
 def test_stacks_of_2025_have_its_attention() -> None:
     gpt, plan = find_model("llama-3.1-8b"), Plan(dp=8, batch=8, mbs=1)
     of = {gpu: build_machine(Parts(gpu, 1)) for gpu in ("b200", "gb200", "gb300")}
-    old, new = load_stack("nemo-unfused"), load_stack("nemo")
+    old, new = load_stack("nemo+unfused"), load_stack("nemo")
     assert old.kernels(gpt, plan, of["b200"]).attention == (0.641, 0.511)
     assert old.kernels(gpt, plan, of["gb200"]).attention == (0.613, 0.489)
     assert new.kernels(gpt, plan, of["gb200"]).attention is None

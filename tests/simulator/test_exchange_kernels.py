@@ -25,7 +25,7 @@ from workload.op import LINKS, PLACES, Op
 from workload.passes.exchanges.kernels import Reached
 
 RACK, HOPPER = load_machine("gb200-nvl72"), load_machine("dgx-h100")
-STACK = load_stack("nemo-deepep")
+STACK = load_stack("nemo+deepep")
 TOKENS, LINK = 4096, 900e9
 ROWS = TOKENS * 8 * 0.66742  # of eight ranks' tokens, those with an expert on a rank of eight
 QWEN = replace(find_model("qwen3-30b-a3b"), layers=1)
@@ -147,7 +147,7 @@ def test_a_plan_that_sends_a_row_for_each_expert_keeps_the_librarys_exchange() -
 def test_both_engines_tell_exchanges_of_one_size_by_their_kernels() -> None:
     """A layer's four, of the same bytes over the same ranks, take as long as each takes alone where
     nothing is beside them, and no less where gradients are summed meanwhile."""
-    graphs, found = load_stack("nemo-deepep-full-graphs"), ops().values()
+    graphs, found = load_stack("nemo+deepep+fused-experts+graphs=full"), ops().values()
     alone = sum(seconds(op.label) for op in found if op.kind == "all_to_all")
     apart, beside = (job(text=text, stack=graphs) for text in (",overlap=none", ""))
     steps = []
@@ -184,7 +184,7 @@ def test_transformer_engines_permutations_wait_for_blackwells_memory_alone() -> 
 
 
 def test_permutations_of_pytorch_have_no_share_of_transformer_engines() -> None:
-    unfused = load_stack("nemo-unfused-permutation")
+    unfused = load_stack("nemo+unfused-permutation")
     assert unfused.kernels(QWEN, job(stack=unfused).plan, RACK).memory_shares == ()
 
 

@@ -33,7 +33,7 @@ def kernels(stack: str, rope_scaling: str = YARN) -> dict[str, Op]:
     return {op.label: op for op in lower(job.gpt, job.plan, habits=habits).ops}
 
 
-@pytest.mark.parametrize("stack", ["megatron-core", "nemo", "nemo-deepep-attn-graphs"])
+@pytest.mark.parametrize("stack", ["megatron-core", "nemo", "nemo+deepep+graphs=attn"])
 def test_clamps_before_the_fused_activation_move_its_halves_twice(stack: str) -> None:
     ops, elements = kernels(stack), EXPERT_ROWS * 2880
     assert ops["clamped_swiglu"].nbytes == pytest.approx(2 * elements * ACTIVATED, rel=2e-3)
@@ -42,7 +42,7 @@ def test_clamps_before_the_fused_activation_move_its_halves_twice(stack: str) ->
 
 
 def test_whole_steps_in_graphs_have_the_activation_within_the_matmuls() -> None:
-    assert kernels("nemo-deepep-full-graphs")["clamped_swiglu"].nbytes == 0
+    assert kernels("nemo+deepep+fused-experts+graphs=full")["clamped_swiglu"].nbytes == 0
 
 
 def test_yarn_turns_queries_and_keys_by_kernels_of_pytorch_and_plain_rope_by_one() -> None:
@@ -68,7 +68,7 @@ def test_a_stack_with_one_share_for_all_rotations_keeps_it_for_scaled_ones() -> 
 
 
 def test_a_graph_of_attention_does_not_issue_the_clamped_activation() -> None:
-    op = kernels("nemo-attn-graphs")["clamped_swiglu"]
+    op = kernels("nemo+graphs=attn")["clamped_swiglu"]
     assert issued(op, ("attn", "moe_router", "moe_preprocess")) == op.launches == 1
 
 

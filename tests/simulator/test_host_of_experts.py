@@ -97,7 +97,7 @@ def test_a_graph_is_issued_by_one_call(
 def test_the_more_is_in_graphs_the_shorter_is_a_step_that_the_host_bounds() -> None:
     gpt, machine = find_model("qwen3-30b-a3b"), load_machine("dgx-h100")
     steps = []
-    for name in ("nemo", "nemo-router-graphs", "nemo-attn-graphs", "nemo-full-graphs"):
+    for name in ("nemo", "nemo+graphs=router", "nemo+graphs=attn", "nemo+graphs=full"):
         job = job_of(gpt, "dp=8,ep=8,mbs=1", load_stack(name), devices=8, batch=16)
         steps.append(predict(job.gpt, job.plan, machine, stack=job.stack).step_s)
     assert steps == sorted(steps, reverse=True)

@@ -29,9 +29,9 @@ FUSED = 128 + 576  # in place of queries, and from what leads up to keys and val
     [
         ("megatron-core", UNFUSED, UNFUSED_GRAD, 10),
         ("primus", UNFUSED, UNFUSED_GRAD, 10),
-        ("nemo-unfused", UNFUSED, UNFUSED_GRAD, 10),
+        ("nemo+unfused", UNFUSED, UNFUSED_GRAD, 10),
         ("nemo", FUSED, FUSED, 1),
-        ("nemo-deepep-attn-graphs", FUSED, FUSED, 1),
+        ("nemo+deepep+graphs=attn", FUSED, FUSED, 1),
     ],
 )
 def test_latent_attention_moves_the_bytes_of_its_stacks_kernels(
@@ -56,7 +56,7 @@ def test_a_host_takes_longer_where_rope_and_routing_are_not_fused() -> None:
     """Eighteen and more ops of 113 us for each of two layers' passes, forward and backward."""
     gpt = replace(find_model("moonlight-16b"), layers=2, sequence=256)
     machine, steps = load_machine("dgx-h100"), []
-    for name in ("nemo", "nemo-unfused"):
+    for name in ("nemo", "nemo+unfused"):
         job = job_of(gpt, "dp=8,ep=8,mbs=1", load_stack(name), devices=8, batch=8)
         steps.append(predict(job.gpt, job.plan, machine, stack=job.stack).step_s)
     more = 2 * (9 + 9) * 113e-6  # of latent attention in two layers

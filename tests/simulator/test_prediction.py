@@ -154,7 +154,7 @@ def test_mfu_of_causal_attention_leaves_out_what_no_query_sees() -> None:
     ("stack", "counts"),
     [
         ("megatron-core", "causal"),
-        ("nemo-2024", "full"),
+        ("nemo@24.05", "full"),
         ("torchtitan", "full"),
         ("megatron-deepspeed", "hardware"),
     ],

@@ -16,7 +16,7 @@ from workload.gpt import GPT, find_model
 GPT_20B = find_model("gpt-20b")
 WITH_SHARDED_ROWS = (  # whose recipes shard rows over the ranks of x
     *("megatron-core", "megatron-core-2023", "megatron-lm-2022", "megatron-lm-2023"),
-    *("nemo", "nemo-2023", "nemo-2024", "nemo-deepep", "primus", "torchtitan", "nanotron"),
+    *("nemo", "nemo@23.05", "nemo@24.05", "nemo+deepep", "primus", "torchtitan", "nanotron"),
 )
 RULES = """
 base = "megatron-core"
@@ -73,8 +73,8 @@ def test_the_text_of_a_plan_without_it_reads_as_that_plan() -> None:
 
 
 def test_recipes_of_nemo_in_2023_recompute_attention_where_they_split_layers() -> None:
-    assert job("tp=4,dp=rest,mbs=1", "nemo-2023").plan.recompute == "selective"
-    assert job("dp=rest,mbs=1", "nemo-2023").plan.recompute == "none"
+    assert job("tp=4,dp=rest,mbs=1", "nemo@23.05").plan.recompute == "selective"
+    assert job("dp=rest,mbs=1", "nemo@23.05").plan.recompute == "none"
 
 
 def test_a_rule_follows_the_plan_and_stands_beside_those_of_the_base(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
 from simulator.stacks.job import SAID, Job, job_of
 from simulator.stacks.searched import kept
+from simulator.stacks.stack_files import FORMER
 from simulator.stacks.stack_schema import check_document
 from simulator.step_memory import room_for
 from simulator.uncertainty.fitting import UNLIKELY
@@ -43,6 +44,89 @@ def test_every_shipped_stack_is_whole() -> None:
         assert stack.source
         assert stack.name == name
         assert job("dp=rest,mbs=1", name).plan.dp == 64
+
+
+def test_a_stack_has_several_options_in_the_order_of_its_file() -> None:
+    """Of NeMo with DeepEP, whose kernels for experts' biases move more, and attention in graphs."""
+    both = load_stack("nemo+graphs=attn+deepep")
+    assert both.name == "nemo+deepep+graphs=attn"
+    assert both == load_stack("nemo+deepep+graphs=attn")
+    alone = load_stack("nemo")
+    kernels = {
+        key for key in both.own_kernels if both.own_kernels[key] != alone.own_kernels.get(key)
+    }
+    of_deepep = {"passes", "exchange", "exchange_kernels", "memory_shares", "place_times"}
+    assert kernels == {"graphs", "fp8_pads", *of_deepep}
+    passes = {"expert_bias": 7, "expert_bias_grad": 20}
+    assert both.own_kernels["passes"] == {**alone.own_kernels["passes"], **passes}
+    titles = [alone.title, alone.options["deepep"], alone.options["graphs=attn"]]
+    assert both.title == "; ".join(titles)
+    assert (both.family, both.plan) == (alone.family, alone.plan)
+
+
+def test_a_release_is_the_last_before_which_a_stack_was_otherwise() -> None:
+    """NeMo has had ZeRO-3 from 2025 on, and flash attention by default from 23.07."""
+    assert load_stack("nemo@23.03").plan["attention"] == "unfused"
+    for release in ("23.06", "24.05"):
+        old = load_stack(f"nemo@{release}")
+        assert (old.name, old.plan["attention"]) == (f"nemo@{release}", "flash")
+        assert old.can["zero"] == [0, 1]
+    new, of_today = load_stack("nemo@25.09"), load_stack("nemo")
+    assert (new.plan, new.own_kernels, new.can) == (
+        of_today.plan,
+        of_today.own_kernels,
+        of_today.can,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("nemo+deepp", ("nemo", "deepp", "deepep", "graphs=attn")),
+        ("nemo+graphs=attn+graphs=full", ("graphs=attn", "graphs=full")),
+        ("nemo+deepep+deepep", ("nemo", "deepep")),
+        ("nemo+deepep+unfused-permutation", ("nemo+unfused-permutation", "deepep")),
+        ("nemo+", ("nemo",)),
+        ("nemo@", ("nemo", "23.05")),
+        ("nemo@2024", ("nemo", "2024", "23.05")),
+        ("nemo@24.05+deepep", ("nemo@24.05", "deepep")),
+        ("primus+deepep", ("primus", "deepep")),
+        ("primus@25.09", ("primus", "25.09")),
+        ("nemmo+deepep", ("nemmo",)),
+    ],
+)
+def test_options_and_releases_that_there_are_not_are_refused(
+    name: str, named: tuple[str, ...]
+) -> None:
+    with pytest.raises(StackError, check=names(*named)):
+        load_stack(name)
+
+
+def test_a_file_of_ones_own_builds_upon_a_stack_with_options(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    text = 'title = "mine"\nsource = "me"\n'
+    path.write_text(f'base = "nemo+deepep"\n{text}')
+    assert load_stack(str(path)).own_kernels == load_stack("nemo+deepep").own_kernels
+    path.write_text(f'{text}[options.fast]\ntitle = "fast"\n')
+    with pytest.raises(StackError, check=names("mine.toml", "options")):
+        load_stack(str(path))
+
+
+def test_names_of_before_options_are_read() -> None:
+    assert load_stack("nemo-deepep-attn-graphs").name == "nemo+deepep+graphs=attn"
+    assert load_stack("nemo-2024").name == "nemo@24.05"
+    for name in FORMER.values():
+        assert load_stack(name).name == name
+
+
+def test_what_a_stack_has_otherwise_is_told_from_its_own_options() -> None:
+    found = load_stack("nemo+deepep+fused-experts+graphs=full").otherwise
+    assert found == {"without CUDA graphs": "nemo+deepep"}
+    assert load_stack("nemo+graphs=full").otherwise == {"without CUDA graphs": "nemo"}
+    assert set(load_stack("nemo+deepep").otherwise.values()) == {
+        "nemo+deepep+fused-experts+graphs=full",
+        "nemo",
+    }
 
 
 def test_our_executor_has_no_habits_and_changes_nothing() -> None:

@@ -57,7 +57,7 @@ def test_long_runs_of_experts_that_ran_fit_as_their_command_says() -> None:
     case = case_of(run)
     assert case.fits
     assert case.job.plan.recompute == "layernorm+moe"
-    assert case.job.stack.name == "nemo-deepep"
+    assert case.job.stack.name == "nemo+deepep"
 
 
 def test_steps_of_long_runs_are_predicted_within_an_eighth() -> None:

@@ -296,10 +296,10 @@ def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> Non
 @pytest.mark.parametrize(
     ("table", "dispatcher", "stack", "overlaps"),
     [
-        ("canonical recipe", "HybridEP, 32 SMs", "nemo-deepep-router-graphs", True),
-        ("EP overlap off", "HybridEP", "nemo-deepep-router-graphs", False),
-        ("alltoall fallback, 5 steps", "alltoall", "nemo-unfused-permutation-graphs", False),
-        ("alltoall A/B: no EP overlap", "alltoall", "nemo-unfused-permutation", False),
+        ("canonical recipe", "HybridEP, 32 SMs", "nemo+deepep+graphs=router", True),
+        ("EP overlap off", "HybridEP", "nemo+deepep+graphs=router", False),
+        ("alltoall fallback, 5 steps", "alltoall", "nemo+unfused-permutation+graphs=router", False),
+        ("alltoall A/B: no EP overlap", "alltoall", "nemo+unfused-permutation", False),
     ],
 )
 def test_measured_runs_of_qwen3_have_what_the_notes_around_them_say(
@@ -373,7 +373,7 @@ def test_the_stack_sends_what_is_left() -> None:
     assert once["all_to_all"] == share_sent_once(gpt, plan, machine) < 0.26
 
 
-STACKS = ("nemo", "nemo-deepep")
+STACKS = ("nemo", "nemo+deepep")
 
 
 def test_every_reading_is_of_a_row() -> None:

@@ -105,11 +105,11 @@ def test_a_job_whose_network_was_not_well_before_it_began_is_not_scored(
     ("cells", "stack"),
     [
         ({"framework": "Megatron-Core (ModelZoo)"}, "nemo"),
-        ({"framework": "Megatron-Core (ModelZoo)", "dispatcher": "DeepEP"}, "nemo-deepep"),
+        ({"framework": "Megatron-Core (ModelZoo)", "dispatcher": "DeepEP"}, "nemo+deepep"),
         (
             {"framework": "Megatron-Core (report)", "dispatcher": "HybridEP", "gpu": "GB200"}
             | {"model": "DeepSeek-V3 671B", "gpus_per_node": "4"},
-            "nemo-deepep-attn-graphs",
+            "nemo+deepep+graphs=attn",
         ),
         ({"framework": "Megatron-LM", "dispatcher": "DeepEP"}, "megatron-core-deepep"),
     ],

@@ -186,7 +186,7 @@ def test_every_stack_that_sends_once_is_told_so(framework: str, kind: str, stack
 def test_a_framework_that_cannot_send_once_refuses_such_a_stack() -> None:
     asked = Asked(find_model("qwen3-30b-a3b"), PLANS["ep"] | {"zero": 3}, None, 64)
     with pytest.raises(PlanCannotRunError, check=names("dispatcher=once_per_node")):
-        exported(asked, TORCHTITAN, "nemo-deepep")
+        exported(asked, TORCHTITAN, "nemo+deepep")
 
 
 @pytest.mark.parametrize(

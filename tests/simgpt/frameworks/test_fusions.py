@@ -47,7 +47,7 @@ def test_a_stack_with_fused_kernels_and_graphs_comes_back(
 
 def test_what_nemo_with_graphs_is_told_by() -> None:
     question = Asked(find_model("mixtral-8x7b"), PLAN, None, 64)
-    found = exported(question, MEGATRON, "nemo-attn-graphs").settings
+    found = exported(question, MEGATRON, "nemo+graphs=attn").settings
     own = {key: value for key, value in found.items() if "fusion" in key or "graph" in key}
     assert own == {
         "moe-permute-fusion": True,
@@ -57,14 +57,14 @@ def test_what_nemo_with_graphs_is_told_by() -> None:
         "cuda-graph-scope": ["attn", "moe_router", "moe_preprocess"],
     }
     dense = Asked(find_model("llama-3.1-8b"), {"dp": 8, "mbs": 1}, None, 64)
-    found = exported(dense, MEGATRON, "nemo-router-graphs").settings
+    found = exported(dense, MEGATRON, "nemo+graphs=router").settings
     assert [key for key in found if "fusion" in key] == ["cross-entropy-loss-fusion"]
     assert "cuda-graph-impl" not in found  # without a scope whole layers would be captured
 
 
 def test_what_a_stack_has_and_no_setting_carries_is_said() -> None:
     question = Asked(find_model("mixtral-8x7b"), PLAN, None, 64)
-    first, second = exported(question, MEGATRON, "nemo-deepep-full-graphs").notes
+    first, second = exported(question, MEGATRON, "nemo+deepep+fused-experts+graphs=full").notes
     assert_names(first, "CUDA graph")
     assert_names(second, "--moe-flex-dispatcher-backend", "hybridep")
 
@@ -81,7 +81,7 @@ def test_fusions_of_experts_have_no_effect_where_the_given_model_has_one() -> No
 def test_parts_in_graphs_do_not_run_again(recompute: str) -> None:
     question = Asked(find_model("mixtral-8x7b"), PLAN | {"recompute": recompute}, None, 64)
     with pytest.raises(PlanCannotRunError, check=names("CUDA graphs", f"recompute={recompute}")):
-        exported(question, MEGATRON, "nemo-router-graphs")
+        exported(question, MEGATRON, "nemo+graphs=router")
     exported(question, MEGATRON, "nemo")
 
 
@@ -89,23 +89,23 @@ def test_parts_in_graphs_do_not_run_again(recompute: str) -> None:
     ("settings", "stack"),
     [
         (ALL, "nemo"),
-        (ALL | {"moe_token_dispatcher_type": "flex"}, "nemo-deepep"),
-        (ALL | SCOPED | {"moe_enable_deepep": True}, "nemo-deepep-router-graphs"),
+        (ALL | {"moe_token_dispatcher_type": "flex"}, "nemo+deepep"),
+        (ALL | SCOPED | {"moe_enable_deepep": True}, "nemo+deepep+graphs=router"),
         (
             ALL | SCOPED | {"cuda_graph_scope": "[attn,moe_router,moe_preprocess]"},
-            "nemo-attn-graphs",
+            "nemo+graphs=attn",
         ),
-        (ALL | {"cuda_graph_impl": "full_iteration"}, "nemo-full-graphs"),
+        (ALL | {"cuda_graph_impl": "full_iteration"}, "nemo+graphs=full"),
         (
             ALL | {"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"},
-            "nemo-full-graphs",
+            "nemo+graphs=full",
         ),
         (
             ALL | {"external_cuda_graph": True, "cuda_graph_modules": "moe_router moe_preprocess"},
-            "nemo-router-graphs",
+            "nemo+graphs=router",
         ),
         (ALL | {"cuda_graph_impl": "none"}, "nemo"),
-        (ALL | {"moe_permute_fusion": False}, "nemo-unfused-permutation"),
+        (ALL | {"moe_permute_fusion": False}, "nemo+unfused-permutation"),
     ],
 )
 def test_what_a_script_turns_on_is_the_stack_that_has_it(
@@ -131,9 +131,9 @@ def test_what_a_script_turns_on_is_the_stack_that_has_it(
             ALL | {"moe_enable_deepep": True, "cuda_graph_impl": "local"},
             "megatron-core-deepep",
             {
-                "--moe-permute-fusion": ["nemo-deepep"],
-                "--moe-router-fusion": ["nemo-deepep"],
-                "--cross-entropy-loss-fusion": ["nemo-deepep"],
+                "--moe-permute-fusion": ["nemo+deepep"],
+                "--moe-router-fusion": ["nemo+deepep"],
+                "--cross-entropy-loss-fusion": ["nemo+deepep"],
                 "--cuda-graph-impl": [],
             },
         ),
@@ -141,7 +141,7 @@ def test_what_a_script_turns_on_is_the_stack_that_has_it(
         (
             ALL | SCOPED | {"cuda_graph_scope": "attn moe_router"},
             "megatron-core",
-            {"--cuda-graph-impl": ["nemo-attn-graphs", "attn", "moe_preprocess", "moe_router"]},
+            {"--cuda-graph-impl": ["nemo+graphs=attn", "attn", "moe_preprocess", "moe_router"]},
         ),
         (
             {"num_experts": None, "cross_entropy_loss_fusion": True, "enable_cuda_graph": True},

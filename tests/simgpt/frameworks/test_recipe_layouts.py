@@ -232,7 +232,7 @@ def test_a_recipe_is_imported_as_the_question_that_it_asks(flat: Path) -> None:
     question = imported([flat], recipe="moe_30b_pretrain_64gpu_gb200_fp8mx", model="qwen3-30b-a3b")
     assert question.devices == 64
     assert question.batch == 512
-    assert question.stack == "nemo-deepep-attn-graphs"
+    assert question.stack == "nemo+deepep+graphs=attn"
     assert question.plan["tp"] == 2
     assert question.plan["gradients"] == "bf16"
     assert "a2a" in str(question.plan["overlap"])

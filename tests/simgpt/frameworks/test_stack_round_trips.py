@@ -177,8 +177,8 @@ def test_an_exported_plan_of_experts_that_are_sent_once_comes_back(tmp_path: Pat
     ("framework", "settings", "stack"),
     [
         (NEMO, NEMO_1, "nemo"),
-        (NEMO, WHOLE, "nemo-2023"),
-        (NEMO, WHOLE | {"model.mcore_gpt": False}, "nemo-2023"),
+        (NEMO, WHOLE, "nemo@23.05"),
+        (NEMO, WHOLE | {"model.mcore_gpt": False}, "nemo@23.05"),
         (NEMO, WHOLE | {"model.mcore_gpt": True}, "nemo"),
         (BRIDGE, {"mixed_precision": "bf16_mixed"}, "nemo"),
         (MEGATRON, {}, "megatron-core"),
@@ -203,7 +203,7 @@ def test_files_ask_for_a_stack_of_their_framework_and_release(
 def test_nemo_of_2023_takes_its_attention_from_the_recipe(
     settings: dict[str, Any], attention: str
 ) -> None:
-    found = asked_of(NEMO, {"trainer.precision": "bf16", **settings}, "nemo-2023")
+    found = asked_of(NEMO, {"trainer.precision": "bf16", **settings}, "nemo@23.05")
     assert found.plan["attention"] == attention
     assert asked_of(NEMO, {**NEMO_1, **settings}, "nemo").plan["attention"] == "flash"
 
@@ -214,9 +214,9 @@ def test_what_a_recipe_turns_off_picks_the_stack_that_has_it_off() -> None:
     own |= {"mixed_precision": "bf16_mixed"}
     assert asked_of(BRIDGE, own).stack == "nemo"
     permuted = asked_of(BRIDGE, own | {"model.moe_permute_fusion": False})
-    assert permuted.stack == "nemo-unfused-permutation"
+    assert permuted.stack == "nemo+unfused-permutation"
     once = own | {"model.moe_token_dispatcher_type": "flex"}
-    assert asked_of(BRIDGE, once).stack == "nemo-deepep"
+    assert asked_of(BRIDGE, once).stack == "nemo+deepep"
     dense = {"mixed_precision": "bf16_mixed", "model.cross_entropy_loss_fusion": False}
     (said,) = asked_of(BRIDGE, dense | {"ddp.use_distributed_optimizer": True}).changes
     assert said.name == "model.cross_entropy_loss_fusion"

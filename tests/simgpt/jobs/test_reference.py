@@ -172,9 +172,9 @@ def test_a_question_that_the_log_contradicts_leads_to_the_logs_own_by_cause() ->
 
 def test_another_stack_is_a_cause_of_its_own() -> None:
     """CUDA graphs of all layers, which Megatron-Core's stack has not."""
-    parts = causes(compared(*SMALL, "--reference", "stack=nemo-full-graphs"))
-    assert next(iter(parts)) == "stack nemo-full-graphs → megatron-core"
-    assert parts["stack nemo-full-graphs → megatron-core"] != 0
+    parts = causes(compared(*SMALL, "--reference", "stack=nemo+graphs=full"))
+    assert next(iter(parts)) == "stack nemo+graphs=full → megatron-core"
+    assert parts["stack nemo+graphs=full → megatron-core"] != 0
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_the_usual_family_of_a_size_is_that_of_published_runs() -> None:
 def test_a_published_plan_is_tried_as_it_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the layers of its stages, and with overlaps that its stack does not turn on itself."""
     monkeypatch.setattr(usual, "OF_EACH", usual.TRIED)
-    stack = load_stack("nemo-deepep-full-graphs")
+    stack = load_stack("nemo+deepep+fused-experts+graphs=full")
     problem = SearchProblem(find_model("deepseek-v3"), 256, 4096, stack=stack)
     tried = usual_plans(problem, load_machine("gb200-nvl72"))["pp+ep"]
     uneven = [plan for plan in tried if plan.stage_layers == (*[4] * 15, 1)]

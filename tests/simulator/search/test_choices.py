@@ -109,7 +109,7 @@ def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A plan that splits experts has fewer copies, at rates above the library's."""
-    stack, b200 = load_stack("nemo-deepep"), load_machine("dgx-b200")
+    stack, b200 = load_stack("nemo+deepep"), load_machine("dgx-b200")
     monkeypatch.setitem(MACHINES, "dgx-b200", b200)
     fixed = {key: FEW[key] for key in FEW if key != "overlap"} | {"tp": 1}
     problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)

@@ -73,7 +73,7 @@ def test_of_a_model_without_experts_nothing_is_fewer() -> None:
     [
         (EXECUTOR, ("usual", "hierarchical"), False),
         (EXECUTOR, ("usual", "once_per_node"), True),
-        (load_stack("nemo-deepep"), ("usual",), True),  # once to each node, or rank
+        (load_stack("nemo+deepep"), ("usual",), True),  # once to each node, or rank
         (MEGATRON, ("usual",), True),  # a rank's own rows
     ],
 )

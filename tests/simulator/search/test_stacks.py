@@ -104,7 +104,7 @@ def test_no_pipeline_that_reduces_once_a_step_takes_less_than_its_bounds(
 
 # With hosts that issue experts' kernels more slowly than they run: usual exchanges, kernels of the
 # stack's own, parts of layers in graphs; and one that issues those of dense models so.
-SLOW_HOSTS = ("nemo", "nemo-deepep", "nemo-attn-graphs", "megatron-deepspeed")
+SLOW_HOSTS = ("nemo", "nemo+deepep", "nemo+graphs=attn", "megatron-deepspeed")
 
 
 @pytest.mark.parametrize("name", quick(SLOW_HOSTS[1:3], SLOW_HOSTS))
@@ -265,7 +265,7 @@ def test_bounds_of_unfused_attention_have_the_fastest_softmax() -> None:
     assert "softmax" not in dict(flash.habits.passes)
 
 
-@pytest.mark.parametrize("name", quick(["nemo-2023"], ["megatron-lm-2023", "nemo-2023"]))
+@pytest.mark.parametrize("name", quick(["nemo@23.05"], ["megatron-lm-2023", "nemo@23.05"]))
 def test_a_stack_without_fused_attention_has_that_softmax_where_nobody_asks(name: str) -> None:
     """Of long sequences bounds with the slower softmax were 6 % above the steps, and the answers
     others than of trying all."""

@@ -137,7 +137,7 @@ def test_where_kernels_send_one_way_alone_the_library_may_be_faster_the_other(
 ) -> None:
     own = tmp_path / "one-way.toml"
     own.write_text(
-        'base = "nemo-deepep"\ntitle = "one way"\nsource = "made up"\n'
+        'base = "nemo+deepep"\ntitle = "one way"\nsource = "made up"\n'
         "[kernels.exchange_kernels.h100]\nthere = {8 = 0.3}\n"
     )
     gpt = replace(
