@@ -171,7 +171,6 @@ def test_parts_that_run_again_are_not_kept_from_the_forward_pass() -> None:
     ("plan", "named"),
     [
         ("cp=2", ("cp=2", "four", "pattern")),
-        ("optimizer=muon", ("optimizer=muon",)),
         ("optimizer=mezo", ("optimizer=mezo",)),
         ("tp=4", ("tp=4", "ssm_groups=2")),
     ],
