@@ -37,7 +37,6 @@ from workload.errors import PlanCannotRunError
 from workload.expert_loads.capacity import empty_flops, mean_dropped
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.models.mtp import masked_flops
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import Habits
 from workload.plan import Plan
@@ -170,7 +169,7 @@ class Prediction:
         """The same without the scores and values that a causal mask leaves out, which `mfu` counts
         as Narayanan et al. (SC21) do."""
         device_s = self.step_s * self.devices
-        masked = masked_flops(self.gpt, self.plan.batch) / device_s
+        masked = self.gpt.masked_flops(self.plan.batch) / device_s
         return (self.model_flops_per_s_per_device - masked) / self.peak_flops_per_s
 
     @property

@@ -1,26 +1,10 @@
-"""Names of ops and blocks, printed from their structure for people; nobody reads them back."""
+"""Names of ops and buffers, printed from their structure for people; nobody reads them back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from workload.op import Block, Part
+from workload.op import Part
 
 AGAIN = "re"  # what a recomputed op has in its name
-
-
-def block_name(block: Block) -> str:
-    """The name of a block: `m0.l3.backward`, `m0.head`, `m0.c2.forward` around messages, `step`."""
-    if block.micro_batch < 0:
-        return "step"
-    if block.chunk >= 0:
-        return f"m{block.micro_batch}.c{block.chunk}.{block.phase}"
-    words = [f"m{block.micro_batch}", str(block.part)]
-    plain = block.phase == "forward" and not block.part.is_layer
-    if not plain and not (block.deferred and block.phase == "backward"):
-        words.append(block.phase)
-    return ".".join([*words, "weight"] if block.deferred else words)
 
 
 def op_name(micro_batch: int, part: Part, label: str, *, recomputed: bool = False) -> str:

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from topologies.records import record
 from workload.kinds import ATTENTIONS, BROADCAST, COLLECTIVES, COMMUNICATION, MESSAGES
-from workload.naming import block_name
 from workload.op_attributes import Attributes
 
 COMPUTE = "compute"
@@ -133,7 +132,16 @@ class Block(NamedTuple):
         return self.phase == RECOMPUTE
 
     def __str__(self) -> str:
-        return block_name(self)
+        """Its name: `m0.l3.backward`, `m0.head`, `m0.c2.forward` around messages, `step`."""
+        if self.micro_batch < 0:
+            return "step"
+        if self.chunk >= 0:
+            return f"m{self.micro_batch}.c{self.chunk}.{self.phase}"
+        words = [f"m{self.micro_batch}", str(self.part)]
+        plain = self.phase == FORWARD and not self.part.is_layer
+        if not plain and not (self.deferred and self.phase == BACKWARD):
+            words.append(self.phase)
+        return ".".join([*words, "weight"] if self.deferred else words)
 
 
 STEP = Block()  # what closes a step: sums of gradients, norm, clipping, the update

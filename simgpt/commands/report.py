@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from simgpt import options
-from simgpt.invocation import is_command
+from simgpt.command_lines import is_command
 from simgpt.progress import Ticker
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
+from simgpt.frameworks.exported import Exported
 from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import question_from, table_of
 from simgpt.frameworks.layers import fsdp, fusions
@@ -47,18 +48,6 @@ WRITERS: Mapping[str, Writer] = {
 }
 IN_FP8 = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks that are told whether linears are in fp8
 ALONE = ("tp", "pp", "cp", "y", "z")  # sizes that need not be written where they are 1
-
-
-@record
-class Exported:
-    """A framework's settings by name, and sentences on what they leave to something else; `stack`
-    is the one that they were made for, where they are read as another."""
-
-    framework: str
-    settings: Mapping[str, Any]
-    notes: tuple[str, ...]
-    devices: int
-    stack: str = ""
 
 
 @record

@@ -7,12 +7,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from simgpt.frameworks.exported import Exported
 from simgpt.frameworks.files import BRIDGE, FILE, MEGATRON, TORCHTITAN
-
-if TYPE_CHECKING:
-    from simgpt.frameworks.exporting import Exported
 
 COMMENTED = (MEGATRON, BRIDGE, TORCHTITAN)  # frameworks whose files have comments
 UNCOMMENTED = (".json",)

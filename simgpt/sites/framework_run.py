@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from simgpt.frameworks.exporting import Exported
+from simgpt.frameworks.exported import Exported
 from simgpt.frameworks.files import DEEPSPEED, MEGATRON, TORCHTITAN
 from simgpt.frameworks.rendering import rendered
 from simgpt.sites.job_script import one_line

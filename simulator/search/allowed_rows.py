@@ -3,46 +3,45 @@ have: by the same table as a prediction refuses a plan (`simulator/stacks/runs.p
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simulator.stacks.apart import not_run, together
 from simulator.stacks.runs import fills_axes
+from simulator.stacks.stack import Stack
 from workload.errors import PlanCannotRunError
+from workload.gpt import GPT
 from workload.grid import AXES
 from workload.plan import Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from simulator.search.problem import SearchProblem
-    from workload.gpt import GPT
-    from workload.sizes.arrays import Counts
+from workload.sizes.arrays import Counts
 
 ROW = ("zero", "recompute", "sp", "ep", "etp")
 IN_ORDER = ("schedule", "vpp", "overlap", "order", "dispatcher", "recompute")  # of a row
 DEFAULTS = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
 
 
-def that_run(problem: SearchProblem, grid: Sequence[int], table: Sequence[Any]) -> Counts:
-    """Those of some rows of a space on a grid, with their columns ROW, that the stack runs,
-    whatever the order in which they run."""
+def that_run(
+    stack: Stack, gpt: GPT, fixed: Mapping[str, Any], grid: Sequence[int], table: Sequence[Any]
+) -> Counts:
+    """Those of some rows of a space on a grid, with their columns ROW, that the stack runs of a
+    model with these fields fixed, whatever the order in which they run."""
     rows = np.array(table, dtype=np.int64)
     if not table:
         return rows
     sizes = dict(zip(AXES, grid, strict=True))
     columns = {**sizes, **dict(zip(ROW, rows.T, strict=True))}
     del columns["recompute"]  # a number of one of the problem's, of which no rule is
-    fixed = {key: value for key, value in problem.fixed.items() if key not in columns}
+    others = {key: value for key, value in fixed.items() if key not in columns}
     plain = {key: value for key, value in DEFAULTS.items() if key not in IN_ORDER}
-    known = {**vars_of(problem.gpt), **plain, **fixed, **columns}
+    known = {**vars_of(gpt), **plain, **others, **columns}
     keep = np.ones(len(rows), dtype=bool)
-    for rule in problem.stack.runs.rules:
+    for rule in stack.runs.rules:
         if {*rule.keys} <= {*known}:
             keep &= np.asarray(rule.allows(known.__getitem__), dtype=bool)
-    keep &= np.asarray(fills_axes(problem.stack.can, known.__getitem__), dtype=bool)
+    keep &= np.asarray(fills_axes(stack.can, known.__getitem__), dtype=bool)
     return rows[keep]
 
 
@@ -51,13 +50,13 @@ def vars_of(gpt: GPT) -> dict[str, Any]:
     return {each.name: getattr(gpt, each.name) for each in fields(gpt)}
 
 
-def run(problem: SearchProblem, key: str, values: Sequence[Any]) -> list[Any]:
-    """Those of a field's values that the stack runs; a PlanCannotRunError names the pair where it
-    runs none."""
-    given = {**problem.fixed, "overlap": problem.fixed.get("overlap", ())}
-    refused = {each: together(problem.stack.apart, {**given, key: each}.get) for each in values}
+def run(stack: Stack, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Any]:
+    """Those of a field's values that the stack runs with these fields fixed; a PlanCannotRunError
+    names the pair where it runs none."""
+    given = {**fixed, "overlap": fixed.get("overlap", ())}
+    refused = {each: together(stack.apart, {**given, key: each}.get) for each in values}
     left = [each for each in values if not refused[each]]
     if values and not left:
-        by = f"the stack {problem.stack.name}"
+        by = f"the stack {stack.name}"
         raise PlanCannotRunError(not_run(by, refused[values[0]]))
     return left

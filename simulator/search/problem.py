@@ -142,7 +142,7 @@ class SearchProblem:
             known = [NONE, self.stack.recompute(SELECTIVE), FULL]
             refusal = self.stack.runs.value_refusal
             known = [each for each in known if not refusal("recompute", each)]
-        return allowed_rows.run(self, "recompute", known)
+        return allowed_rows.run(self.stack, self.fixed, "recompute", known)
 
     @cached_property
     def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
@@ -190,7 +190,7 @@ class SearchProblem:
         """The dispatchers of plans that split experts."""
         own = self.stack.searched_dispatchers
         tried = self.choices("dispatcher", self.several.get("dispatcher", own))
-        return allowed_rows.run(self, "dispatcher", tried)
+        return allowed_rows.run(self.stack, self.fixed, "dispatcher", tried)
 
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no

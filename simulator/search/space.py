@@ -276,7 +276,8 @@ def _of_grid(problem: SearchProblem, grid: tuple[int, ...]) -> Iterator[Counts]:
             by_rows = [False, True] if splits and x > 1 else [False]
             by_rows = [p for p in problem.choices("sp", by_rows) if splits or not p]
             every = product(zeros, kinds, [(p, *split) for p in by_rows for split in experts[p]])
-            known[splits] = that_run(problem, grid, [(*some, *rest) for *some, rest in every])
+            table = [(*some, *rest) for *some, rest in every]
+            known[splits] = that_run(problem.stack, problem.gpt, problem.fixed, grid, table)
         if len(rest := known[splits]):
             first = np.broadcast_to(np.array([*grid, micro_batch]), (len(rest), len(grid) + 1))
             yield np.concatenate([first, rest], axis=1)

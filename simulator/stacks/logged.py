@@ -5,15 +5,42 @@ Each stack's file names its source under `[log]`: what `flops` says is one of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from simulator.stacks.stack import Stack
 from topologies.records import record
-
-if TYPE_CHECKING:
-    from simulator.predict import Prediction
 
 CAUSAL, FULL, HARDWARE = "causal", "full", "hardware"
 COUNTS = (CAUSAL, FULL, HARDWARE)
+
+
+class Utilisation(Protocol):
+    """What a log counts of a step: shares of the peak by what of it counts."""
+
+    @property
+    def stack(self) -> Stack:
+        """The stack whose log it is."""
+        ...
+
+    @property
+    def mfu(self) -> float:
+        """With all of attention."""
+        ...
+
+    @property
+    def mfu_causal(self) -> float:
+        """With the unmasked half of attention."""
+        ...
+
+    @property
+    def hfu(self) -> float:
+        """With recomputation as well."""
+        ...
+
+    @property
+    def peak_flops_per_s(self) -> float:
+        """The peak of a device."""
+        ...
 
 
 @record
@@ -26,7 +53,7 @@ class Logged:
     counts: str
 
 
-def logged(prediction: Prediction) -> Logged | None:
+def logged(prediction: Utilisation) -> Logged | None:
     """The utilisation of a prediction as its stack's log counts it; None where the stack's file
     does not say how. `causal` counts the unmasked half of attention, `full` all of it, and
     `hardware` recomputation as well."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simgpt.invocation import is_command
+from simgpt.command_lines import is_command
 from tests.simgpt.face import simgpt
 
 pytestmark = pytest.mark.usefixtures("figures_left_out")

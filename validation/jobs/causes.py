@@ -14,12 +14,9 @@ The rules, in order; each names a part only if it is off by `NOTABLE` of the pre
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from validation.jobs.anatomy import CLASSES, COMPUTE, EXPOSED, IDLE, Anatomy
-
-if TYPE_CHECKING:
-    from validation.jobs.comparison import JobComparison
+from validation.jobs.compared import Compared
 
 NOTABLE = 0.05  # of the predicted step
 ALIKE = 0.15
@@ -30,7 +27,7 @@ ALLOCATED = "allocated"
 Rows = Sequence[tuple[str, float, float]]  # name, measured and predicted seconds
 
 
-def causes(found: JobComparison) -> tuple[str, ...]:
+def causes(found: Compared) -> tuple[str, ...]:
     """The sentences; one that says so where nothing is off."""
     if found.differences:
         return tuple(f"{each}: these are two different steps" for each in found.differences)
@@ -40,7 +37,7 @@ def causes(found: JobComparison) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _unexplained(found: JobComparison) -> str:
+def _unexplained(found: Compared) -> str:
     way = "slower" if found.error < 0 else "faster"
     if found.job.anatomy is None:
         return (
@@ -50,7 +47,7 @@ def _unexplained(found: JobComparison) -> str:
     return f"the step is {way} than its range, and no part of it is off by much"
 
 
-def _of_parts(found: JobComparison) -> Iterator[str]:
+def _of_parts(found: Compared) -> Iterator[str]:
     measured, predicted = found.job.anatomy, found.anatomy
     if measured is None or predicted is None:
         return
@@ -105,7 +102,7 @@ def _percent(share: float) -> str:
     return f"{abs(100 * share):.0f} %"
 
 
-def _of_steps(found: JobComparison) -> Iterator[str]:
+def _of_steps(found: Compared) -> Iterator[str]:
     scatter = found.steps.p90_s / found.steps.p10_s
     if scatter >= SCATTER:
         yield (
@@ -114,7 +111,7 @@ def _of_steps(found: JobComparison) -> Iterator[str]:
         )
 
 
-def _of_memory(found: JobComparison) -> Iterator[str]:
+def _of_memory(found: Compared) -> Iterator[str]:
     real, told = found.job.peak_bytes, found.prediction.memory.peak_bytes
     if real is None or abs(real / told - 1) < MEMORY:
         return

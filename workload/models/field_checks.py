@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from workload.errors import ModelError
 from workload.models import latent_attention, moe, mtp, windows
 from workload.models.hybrids import pattern
+from workload.models.model_fields import ModelFields
 from workload.models.rope_scaling import PLAIN, scaling_of
 
-if TYPE_CHECKING:
-    from workload.gpt import GPT
 
-
-def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
+def wrong_fields(gpt: ModelFields, most: Mapping[str, int]) -> Iterator[str]:
     """What is wrong with a model's fields, in words that follow its name."""
     if gpt.positions == "rope" and not gpt.kv_rank and gpt.width % 2:
         yield f"rope turns pairs, so a head's width {gpt.width} must be even"
@@ -44,7 +41,7 @@ def wrong_fields(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
         yield from part.refusals(gpt)
 
 
-def _wrong_goldfish(gpt: GPT, most: Mapping[str, int]) -> Iterator[str]:
+def _wrong_goldfish(gpt: ModelFields, most: Mapping[str, int]) -> Iterator[str]:
     for key, least in (("goldfish_k", 2), ("goldfish_h", 1)):
         if not least <= getattr(gpt, key) <= most[key]:
             yield f"{key}={getattr(gpt, key)} must be between {least} and {most[key]:,}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from workload.models import moe
 from workload.models.hybrids.pattern import MOST_CONV
+from workload.models.model_fields import GATED
 from workload.models.mtp import MOST_DEPTHS
 
-GATED = ("swiglu", "clamped_swiglu")  # activations of gate and up side by side
 CHOICES = {
     "norm": ("layernorm", "rmsnorm"),
     "activation": ("gelu", "squared_relu", *GATED),

@@ -11,7 +11,7 @@ from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile
 from workload.errors import ModelError
 from workload.gpt import GPT
-from workload.models.field_limits import GATED
+from workload.models.model_fields import GATED
 from workload.models.packing.documents import text_of_lengths
 
 MODEL_BYTES = 8 * 2**20  # a config.json may name each linear that is not quantised

@@ -11,33 +11,31 @@ for the two norms. Not modelled: the keys and values that inference keeps, and w
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from workload.gpt import GPT
+from workload.models.model_fields import ModelFields
 
 ONLY_WITH_RANK = ("q_rank", "rope_width", "value_width")
 
 
-def weights(gpt: GPT) -> int:
+def weights(gpt: ModelFields) -> int:
     """Elements of a layer's matrices around the core, that of its output left out."""
     h, queries = gpt.hidden, gpt.bands[0]
     of_queries = gpt.q_rank * (h + queries) if gpt.q_rank else h * queries
     return of_queries + h * (gpt.kv_rank + gpt.rope_width) + gpt.kv_rank * sum(up_bands(gpt))
 
 
-def up_bands(gpt: GPT) -> tuple[int, int]:
+def up_bands(gpt: ModelFields) -> tuple[int, int]:
     """What the compressed numbers are made into: the keys of all heads without their positions, and
     the values."""
     return gpt.heads * (gpt.width - gpt.rope_width), gpt.context_width
 
 
-def norm_width(gpt: GPT) -> int:
+def norm_width(gpt: ModelFields) -> int:
     """Elements that the two norms have a gain for."""
     return gpt.q_rank + gpt.kv_rank
 
 
-def refusals(gpt: GPT) -> list[str]:
+def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's latent attention, in words that follow the model's name."""
     if not gpt.kv_rank:
         usual = {field.name: field.default for field in fields(gpt)}

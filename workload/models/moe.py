@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from workload.models.hybrids.pattern import EXPERTS, mixer_of
-
-if TYPE_CHECKING:
-    from workload.gpt import GPT
+from workload.models.model_fields import ModelFields
 
 SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID = ROUTERS = "softmax", "softmax-topk", "sigmoid"
 SEQUENCE, MICRO_BATCH = BALANCED = "sequence", "micro_batch"
@@ -37,7 +34,7 @@ ONLY_WITH_EXPERTS = (
 )
 
 
-def has_experts(gpt: GPT, layer: int) -> bool:
+def has_experts(gpt: ModelFields, layer: int) -> bool:
     """Whether a layer, by its number in the whole model, has experts in place of one MLP.
 
     The first `dense_layers` have none, and behind them only every `expert_every`-th has.
@@ -53,14 +50,14 @@ def has_experts(gpt: GPT, layer: int) -> bool:
     return (layer - gpt.dense_layers + 1) % gpt.expert_every == 0
 
 
-def layers_with_experts(gpt: GPT) -> int:
+def layers_with_experts(gpt: ModelFields) -> int:
     """How many layers have experts."""
     if gpt.pattern:
         return gpt.pattern.count(EXPERTS)
     return (gpt.layers - gpt.dense_layers) // gpt.expert_every if gpt.experts else 0
 
 
-def routed_width(gpt: GPT) -> int:
+def routed_width(gpt: ModelFields) -> int:
     """Columns of the rows that experts work on.
 
     Source: NVIDIA, Nemotron 3 Super (2604.12374), LatentMoE; Megatron-Core, transformer/moe,
@@ -69,19 +66,19 @@ def routed_width(gpt: GPT) -> int:
     return gpt.expert_latent or gpt.hidden
 
 
-def expert_weights(gpt: GPT) -> int:
+def expert_weights(gpt: ModelFields) -> int:
     """Elements of one expert's weight matrices."""
     return routed_width(gpt) * gpt.expert_ffn * (gpt.mlp_bands + 1)
 
 
-def weights(gpt: GPT, experts: int) -> int:
+def weights(gpt: ModelFields, experts: int) -> int:
     """Elements of a layer's MLP with that many of its experts: with the router and shared ones, and
     the linears to latent columns and back."""
     shared = 2 * gpt.hidden * gpt.expert_latent + gpt.hidden * gpt.shared_ffn * (gpt.mlp_bands + 1)
     return gpt.hidden * gpt.experts + shared + experts * expert_weights(gpt)
 
 
-def biases(gpt: GPT, experts: int) -> int:
+def biases(gpt: ModelFields, experts: int) -> int:
     """Elements of the biases of all layers' linears, with so many experts where there are any."""
     into = gpt.layers * (sum(gpt.bands) if gpt.has_bias("qkv") else 0)
     if not gpt.biases:
@@ -93,7 +90,7 @@ def biases(gpt: GPT, experts: int) -> int:
     return into + gpt.layers * gpt.hidden + count * routed + (gpt.layers - count) * dense
 
 
-def slots(gpt: GPT, rows: int) -> int:
+def slots(gpt: ModelFields, rows: int) -> int:
     """Rows that so many tokens of a rank send to the experts: `topk` each, or, with a capacity, the
     places that the rank's share of every expert has.
 
@@ -103,7 +100,7 @@ def slots(gpt: GPT, rows: int) -> int:
     return gpt.experts * places(gpt, rows) if gpt.capacity else rows * gpt.topk
 
 
-def places(gpt: GPT, rows: int) -> int:
+def places(gpt: ModelFields, rows: int) -> int:
     """Places for the tokens of one rank that one expert has."""
     if not gpt.capacity:
         return -(-rows * gpt.topk // gpt.experts)
@@ -111,7 +108,7 @@ def places(gpt: GPT, rows: int) -> int:
     return -(-rows * gpt.topk * per_mille // (1000 * gpt.experts))
 
 
-def refusals(gpt: GPT) -> list[str]:
+def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's experts, each in words that follow the model's name."""
     if not gpt.experts:
         usual = {field.name: field.default for field in fields(gpt)}
@@ -136,7 +133,7 @@ def refusals(gpt: GPT) -> list[str]:
     return found
 
 
-def _wrong_routing(gpt: GPT) -> list[str]:
+def _wrong_routing(gpt: ModelFields) -> list[str]:
     """What is wrong with groups, biases and the balancing loss."""
     found, groups = [], gpt.router_groups
     if groups and (gpt.experts % groups or not 1 <= gpt.router_topk_groups <= groups):

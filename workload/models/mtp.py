@@ -16,28 +16,25 @@ is the stream here, before the model's last norm, and so it is from depth to dep
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from workload.models import windows
+from workload.models.model_fields import ModelFields
 
-if TYPE_CHECKING:
-    from workload.gpt import GPT
-
-NORMS = 3  # of the embedding, of the stream, before the classifier
+Fields = TypeVar("Fields", bound=ModelFields)
 MOST_DEPTHS = 8  # published models have 1 to 3
 
 
-def without(gpt: GPT) -> GPT:
+def without(gpt: Fields) -> Fields:
     """The model without the module."""
     return replace(gpt, mtp_layers=0, mtp_pattern="", mtp_shared=False)
 
 
-def layers_each(gpt: GPT) -> int:
+def layers_each(gpt: ModelFields) -> int:
     """How many layers a depth has."""
     return len(gpt.mtp_pattern) or 1
 
 
-def every_layer(gpt: GPT) -> range:
+def every_layer(gpt: ModelFields) -> range:
     """The numbers of all layers, those of the depths behind the model's own.
 
     >>> from workload.gpt import find_model
@@ -47,61 +44,24 @@ def every_layer(gpt: GPT) -> range:
     return range(gpt.layers + gpt.mtp_layers * layers_each(gpt))
 
 
-def numbers(gpt: GPT, depth: int) -> range:
+def numbers(gpt: ModelFields, depth: int) -> range:
     """The numbers of the layers of a depth; the first depth is 0."""
     first = gpt.layers + depth * layers_each(gpt)
     return range(first, first + layers_each(gpt))
 
 
-def depths_held(gpt: GPT) -> int:
+def depths_held(gpt: ModelFields) -> int:
     """How many depths have parameters of their own."""
     return min(gpt.mtp_layers, 1) if gpt.mtp_shared else gpt.mtp_layers
 
 
-def parameters(gpt: GPT) -> int:
-    """Parameters that are the module's alone: the embedding and the classifier are the model's."""
-    held = depths_held(gpt)
-    if not held:
-        return 0
-    norms = NORMS * gpt.hidden * (2 if gpt.norm_has_bias else 1)
-    layers = with_own_layers(gpt, held).parameters - without(gpt).parameters
-    return layers + held * (2 * gpt.hidden**2 + norms)
-
-
-def model_flops(gpt: GPT, batch: int) -> int:
-    """The module's FLOPs of a step, without recomputation."""
-    if not gpt.mtp_layers:
-        return 0
-    linears = gpt.mtp_layers * 2 * gpt.hidden * (2 * gpt.hidden + gpt.vocab)
-    return _flops_of_layers(gpt, batch) + 3 * batch * gpt.sequence * linears
-
-
-def masked_flops(gpt: GPT, batch: int) -> int:
-    """Of the FLOPs of a step of a whole model, without recomputation, those of scores and values
-    that the causal mask leaves out: near half of its attention. NVIDIA/Megatron-LM,
-    megatron/training/training.py, `num_floating_point_operations`, counts as many less.
-    """
-    whole = with_own_layers(gpt, gpt.mtp_layers) if gpt.mtp_layers else gpt
-    keys = windows.masked_keys_of_layers(whole)
-    return int(3 * 2 * batch * gpt.sequence * keys * (gpt.bands[0] + gpt.context_width))
-
-
-def recomputed_flops(gpt: GPT, batch: int) -> int:
-    """Those that recomputation of its layers adds."""
-    return _flops_of_layers(gpt, batch) // 3 if gpt.mtp_layers else 0
-
-
-def _flops_of_layers(gpt: GPT, batch: int) -> int:
-    return with_own_layers(gpt, gpt.mtp_layers).model_flops(batch) - without(gpt).model_flops(batch)
-
-
-def with_own_layers(gpt: GPT, depths: int) -> GPT:
+def with_own_layers(gpt: Fields, depths: int) -> Fields:
     """The model with the layers of so many depths of the module as its own, and no module."""
     more, letters = depths * layers_each(gpt), gpt.pattern + depths * gpt.mtp_pattern
     return replace(without(gpt), layers=gpt.layers + more, pattern=letters)
 
 
-def refusals(gpt: GPT) -> list[str]:
+def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's module, in words that follow the model's name."""
     if not gpt.mtp_layers:
         given = [key for key in ("mtp_pattern", "mtp_shared") if getattr(gpt, key)]

@@ -13,17 +13,14 @@ section 2; OpenAI, gpt-oss (2508.10925), section 2.2, for every second layer. Gr
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from workload.models import moe
 from workload.models.hybrids.pattern import ATTENTION, layers_with, mixer_of
+from workload.models.model_fields import ModelFields
 from workload.models.packing import documents
 
-if TYPE_CHECKING:
-    from workload.gpt import GPT
 
-
-def window_of(gpt: GPT, layer: int) -> int:
+def window_of(gpt: ModelFields, layer: int) -> int:
     """The tokens that a layer, by its number in the whole model, attends to at most; 0: all.
 
     >>> from workload.gpt import find_model
@@ -35,29 +32,29 @@ def window_of(gpt: GPT, layer: int) -> int:
     return 0 if gpt.global_every and (layer + 1) % gpt.global_every == 0 else gpt.window
 
 
-def has_windows(gpt: GPT) -> bool:
+def has_windows(gpt: ModelFields) -> bool:
     """Whether a token of some layer attends to fewer than all tokens before it."""
     return bool(gpt.window) and gpt.window < span(gpt) and gpt.global_every != 1
 
 
-def document_of(gpt: GPT) -> int:
+def document_of(gpt: ModelFields) -> int:
     """The tokens of each document, where all are as long; else 0."""
     return gpt.document or documents.one_length(gpt.documents)
 
 
-def packing_of(gpt: GPT) -> str:
+def packing_of(gpt: ModelFields) -> str:
     """The lengths of documents, as `documents` has them, where there are several; else nothing."""
     return "" if document_of(gpt) else gpt.documents
 
 
-def span(gpt: GPT) -> int:
+def span(gpt: ModelFields) -> int:
     """The tokens of the longest document, or of a sequence that is one: what attention is over at
     most."""
     packing = packing_of(gpt)
     return max(documents.lengths(packing)) if packing else document_of(gpt) or gpt.sequence
 
 
-def keys_of_layers(gpt: GPT) -> int | Fraction:
+def keys_of_layers(gpt: ModelFields) -> int | Fraction:
     """The keys that all layers count for each query: of each layer w, or s for the whole square; of
     documents of several lengths in the mean."""
     every = layers_with(gpt, ATTENTION)
@@ -67,7 +64,7 @@ def keys_of_layers(gpt: GPT) -> int | Fraction:
     return whole * _keys(gpt, 0) + (gpt.layers - whole) * _keys(gpt, gpt.window)
 
 
-def masked_keys_of_layers(gpt: GPT) -> Fraction:
+def masked_keys_of_layers(gpt: ModelFields) -> Fraction:
     """Those of them that the causal mask takes from a query, in the mean of all queries: a token
     sees itself and what is before it in its document, within a window the last w of these."""
     every = layers_with(gpt, ATTENTION)
@@ -77,26 +74,26 @@ def masked_keys_of_layers(gpt: GPT) -> Fraction:
     return whole * _masked_keys(gpt, 0) + (gpt.layers - whole) * _masked_keys(gpt, gpt.window)
 
 
-def _masked_keys(gpt: GPT, window: int) -> Fraction:
+def _masked_keys(gpt: ModelFields, window: int) -> Fraction:
     packing = packing_of(gpt)
     found = documents.lengths(packing) if packing else (span(gpt),)
     widths = [min(window or length, length) for length in found]
     return Fraction(sum(width * (width - 1) for width in widths), 2 * sum(found))
 
 
-def _keys(gpt: GPT, window: int) -> int | Fraction:
+def _keys(gpt: ModelFields, window: int) -> int | Fraction:
     if packing := packing_of(gpt):
         return Fraction(documents.counted_pairs(packing, window), gpt.sequence)
     return window or span(gpt)
 
 
-def kind_of(gpt: GPT, layer: int) -> tuple[bool, int, str]:
+def kind_of(gpt: ModelFields, layer: int) -> tuple[bool, int, str]:
     """What tells a layer from others: whether it has experts, its window, and its mixer where it
     has one alone."""
     return moe.has_experts(gpt, layer), window_of(gpt, layer), mixer_of(gpt, layer)
 
 
-def refusals(gpt: GPT) -> list[str]:
+def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's windows, sinks and documents, in words that follow the model's
     name."""
     found = list(documents.refusals(gpt)) if gpt.documents else []

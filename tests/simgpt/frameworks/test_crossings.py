@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, Exported, exported
+from simgpt.frameworks.exported import Exported
+from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.importing import imported
 from simgpt.frameworks.rendering import rendered
 from simulator.stacks import load_stack

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NoReturn
 
-from simgpt.invocation import is_command
+from simgpt.command_lines import is_command
 from tests.simgpt.fuzz.child import Said
 from tests.simgpt.fuzz.draw import Draw
 from tests.simgpt.fuzz.values import MARK

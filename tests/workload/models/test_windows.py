@@ -14,7 +14,7 @@ from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models import windows
-from workload.models.mtp import every_layer, masked_flops
+from workload.models.mtp import every_layer
 from workload.op import Op
 from workload.op_attributes import Attributes
 from workload.pipeline.stages import like_stages
@@ -59,7 +59,7 @@ def test_what_the_causal_mask_takes_from_queries_is_counted_pair_by_pair(
             seen = sum(min(query + 1, width) for query in range(length))
             counted += length * width
             taken += length * width - seen
-    assert masked_flops(gpt, 3) == 3 * 4 * 32 * 3 * taken
+    assert gpt.masked_flops(3) == 3 * 4 * 32 * 3 * taken
     assert 0 < 2 * taken < counted
 
 

@@ -10,36 +10,32 @@ parameters, as in Megatron-Core, megatron/core/ssm/mamba_mixer.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from workload.models import moe
 from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP, layers_with
-
-if TYPE_CHECKING:
-    from workload.gpt import GPT
+from workload.models.model_fields import ModelFields
 
 OF_HEADS = 3  # numbers of a head: the logarithm of its decay, its skip, its step's bias
 
 
-def inner(gpt: GPT) -> int:
+def inner(gpt: ModelFields) -> int:
     """Columns of the scan: H P, `expand` times the hidden width in the paper's terms."""
     return gpt.ssm_heads * gpt.ssm_width
 
 
-def bands(gpt: GPT) -> tuple[int, int, int, int, int]:
+def bands(gpt: ModelFields) -> tuple[int, int, int, int, int]:
     """Widths of z, x, B, C and dt, side by side in the first linear."""
     states = gpt.ssm_groups * gpt.ssm_state
     return inner(gpt), inner(gpt), states, states, gpt.ssm_heads
 
 
-def conv_bands(gpt: GPT) -> tuple[int, int, int]:
+def conv_bands(gpt: ModelFields) -> tuple[int, int, int]:
     """Widths of what the convolution works on: x, B and C."""
     _, *convolved, _ = bands(gpt)
     first, second, third = convolved
     return first, second, third
 
 
-def weights(gpt: GPT, experts_each: int) -> int:
+def weights(gpt: ModelFields, experts_each: int) -> int:
     """Elements of all layers' weight matrices, with that many experts where there are any."""
     attention = gpt.hidden * (sum(gpt.bands) + gpt.context_width)
     dense = gpt.hidden * (sum(gpt.up_bands) + gpt.ffn)
@@ -48,7 +44,7 @@ def weights(gpt: GPT, experts_each: int) -> int:
     return found + moe.layers_with_experts(gpt) * moe.weights(gpt, experts_each)
 
 
-def small_parameters(gpt: GPT, norm: int) -> int:
+def small_parameters(gpt: ModelFields, norm: int) -> int:
     """All other parameters of the layers, of which a norm of the stream has so many."""
     heads = 2 * gpt.width * gpt.qk_norm * layers_with(gpt, ATTENTION)
     convolution = (gpt.ssm_conv + 1) * sum(conv_bands(gpt))
@@ -56,12 +52,12 @@ def small_parameters(gpt: GPT, norm: int) -> int:
     return gpt.layers * norm + heads + layers_with(gpt, MAMBA) * mamba
 
 
-def chunk_of(gpt: GPT) -> int:
+def chunk_of(gpt: ModelFields) -> int:
     """Tokens of a chunk of the scan."""
     return min(gpt.ssm_chunk, gpt.sequence)
 
 
-def scan_flops(gpt: GPT) -> int:
+def scan_flops(gpt: ModelFields) -> int:
     """FLOPs of one layer's scan for a token: products within chunks, of all Q tokens with each, and
     those that make the chunks' states and take from them.
 
@@ -74,6 +70,6 @@ def scan_flops(gpt: GPT) -> int:
     return within + 4 * heads * width * state
 
 
-def flops_of_scans(gpt: GPT) -> int:
+def flops_of_scans(gpt: ModelFields) -> int:
     """The same of all layers."""
     return layers_with(gpt, MAMBA) * scan_flops(gpt) if gpt.pattern else 0

@@ -9,10 +9,8 @@ the letters are those of Megatron-Core's hybrid layer pattern.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from workload.gpt import GPT
+from workload.models.model_fields import ModelFields
 
 MAMBA, ATTENTION, MLP, EXPERTS = MIXERS = "M", "*", "-", "E"
 OF_MAMBA = ("ssm_heads", "ssm_width", "ssm_state", "ssm_groups", "ssm_conv", "ssm_chunk")
@@ -24,7 +22,7 @@ WITHOUT = (  # fields whose parts only layers of attention and MLP together have
 MOST_CONV = 64  # taps; kernels have 2 to 4
 
 
-def mixer_of(gpt: GPT, layer: int) -> str:
+def mixer_of(gpt: ModelFields, layer: int) -> str:
     """The letter of a layer, by its number in the whole model, behind whose last one those of
     modules for further tokens count on; "" of a transformer's.
 
@@ -37,14 +35,14 @@ def mixer_of(gpt: GPT, layer: int) -> str:
     return gpt.pattern[layer] if gpt.pattern else ""
 
 
-def layers_with(gpt: GPT, mixer: str) -> int:
+def layers_with(gpt: ModelFields, mixer: str) -> int:
     """How many layers have a mixer; a transformer's layers all have attention."""
     if not gpt.pattern:
         return gpt.layers if mixer == ATTENTION else 0
     return gpt.pattern.count(mixer)
 
 
-def refusals(gpt: GPT) -> list[str]:
+def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's pattern, in words that follow the model's name."""
     usual = {field.name: field.default for field in fields(gpt)}
     if not gpt.pattern:
@@ -68,7 +66,7 @@ def refusals(gpt: GPT) -> list[str]:
     return found + (_wrong_sizes(gpt) if MAMBA in gpt.pattern else [])
 
 
-def _wrong_sizes(gpt: GPT) -> list[str]:
+def _wrong_sizes(gpt: ModelFields) -> list[str]:
     found = [
         f"pattern has layers M, which need {key}"
         for key in ("ssm_heads", "ssm_width", "ssm_state")

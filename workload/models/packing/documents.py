@@ -15,13 +15,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
-
-if TYPE_CHECKING:
-    from workload.gpt import GPT
+from workload.models.model_fields import ModelFields
 
 MOST = 100_000  # documents of a sequence
 _RUN = re.compile(r"(?:([1-9]\d{0,6})x)?([1-9]\d{0,8})", re.ASCII)
@@ -151,7 +148,7 @@ def _at_least(queries: range, keys: range, distance: int) -> int:
     return later - triangle(queries.stop, keys.stop) + triangle(queries.start, keys.stop)
 
 
-def refusals(gpt: GPT) -> Iterator[str]:
+def refusals(gpt: ModelFields) -> Iterator[str]:
     """What is wrong with a model's documents, in words that follow the model's name."""
     said = f"documents={gpt.documents}"
     try:
