@@ -116,7 +116,14 @@ class Search:
         walk from the best of each."""
         first = [plans[0] for plans in usual.values()]
         known: dict[Plan, list[Plan | Prediction]] = {}
-        for plan, result in zip(first, self._every(first), strict=True):
+        simulate = self._judge.simulate
+        done = (
+            self._pool.map_as_done(simulate, first)
+            if self._pool
+            else enumerate(map(simulate, first))
+        )
+        for at, result in done:
+            plan = first[at]
             self._around += 1
             known[plan] = [result] if isinstance(result, Prediction) else []
             if isinstance(result, Prediction):

@@ -115,17 +115,26 @@ class ProcessPool:
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
         """The function's results for all tasks, in order."""
+        done: dict[int, Any] = {}
+        following = 0
+        for place, answer in self.map_as_done(function, tasks):
+            done[place] = answer
+            while following in done:
+                yield done.pop(following)
+                following += 1
+
+    def map_as_done(
+        self, function: Callable[[Any], Any], tasks: Sequence[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """The function's results, each with the place of its task, as they arrive."""
         waiting = deque(enumerate(tasks))
         asked: dict[int, int] = {}
-        done: dict[int, Any] = {}
-        for place in range(len(tasks)):
-            while place not in done:
-                for number in self.free[: len(waiting)]:
-                    asked[number], task = waiting.popleft()
-                    self.ask(number, _mapped, (function, task))
-                number, answer = self.answer()
-                done[asked.pop(number)] = answer
-            yield done.pop(place)
+        while waiting or asked:
+            for number in self.free[: len(waiting)]:
+                asked[number], task = waiting.popleft()
+                self.ask(number, _mapped, (function, task))
+            number, answer = self.answer()
+            yield asked.pop(number), answer
 
     def _lost(self, pipe: Connection, what: str) -> SearchError:
         """The error for a process that does not answer any more."""

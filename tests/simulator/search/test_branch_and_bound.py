@@ -167,6 +167,20 @@ def test_a_process_that_ends_is_said_in_one_sentence() -> None:
             list(pool.map(os._exit, [1]))
 
 
+def test_results_are_in_order_or_as_they_arrive() -> None:
+    """Whichever of two processes is through first, of which the first sleeps."""
+    with ProcessPool(2) as pool:
+        assert list(pool.map(slept, [0.5, 0, 0])) == [0.5, 0, 0]
+        assert list(pool.map_as_done(slept, [0.5, 0, 0])) == [(1, 0), (2, 0), (0, 0.5)]
+        assert list(pool.map_as_done(slept, [])) == list(pool.map(slept, [])) == []
+
+
+def slept(seconds: float) -> float:
+    """So many seconds, after them."""
+    time.sleep(seconds)
+    return seconds
+
+
 @pytest.mark.slow
 def test_a_process_that_is_killed_or_stopped_is_named() -> None:
     for number, what in (
