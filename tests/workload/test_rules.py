@@ -12,6 +12,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.lowering.updates.table import EMITTED
 from workload.op import STEP, Op
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -213,3 +214,4 @@ def test_no_bounds_are_known_of_plans_that_a_rule_mostly_refuses() -> None:
 def test_every_rule_has_a_name_words_and_a_source() -> None:
     assert len(set(NAMES)) == len(RULES)
     assert all(rule.words and rule.source for rule in RULES)
+    assert {each.name for rule in RULES for each in (rule.matrices, rule.others)} == {*EMITTED}

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from topologies.records import record
 from workload.op import STEPS
+from workload.plan_fields import PlanFields
 from workload.recipes.table import NO_RECIPE, RECIPES, recipe_of
 
 if TYPE_CHECKING:
     from workload.gpt import GPT
-    from workload.plan import Plan
 
 USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, ALL_GATHER, SPARSE, DENSE = (
     "usual", "all_to_all", "hierarchical", "once_per_node", "all_gather", "sparse", "dense",
@@ -80,14 +80,14 @@ WITH_PLACES = tuple(each.name for each in DISPATCHERS if each.with_places)
 WITHOUT_BOUNDS = WITH_PLACES  # whose ops are others than those that a search bounds
 
 
-def dispatcher_refusal(plan: Plan) -> str:
+def dispatcher_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its dispatcher; "" where it can."""
     if plan.dispatcher not in (USUAL, *WITH_PLACES) and plan.ep == 1:
         return "has no rows to send: with ep=1 every rank has all experts"
     return ""
 
 
-def fp8_refusal(plan: Plan) -> str:
+def fp8_refusal(plan: PlanFields) -> str:
     """Why a plan cannot send rows in 8 bits; "" where it can, or does not."""
     if not plan.fp8_dispatch:
         return ""
@@ -109,7 +109,7 @@ def recipe_refusal(recipe: str) -> str:
     return f"sends rows with their scales of blocks of columns, so it needs recipe={known}"
 
 
-def model_refusal(gpt: GPT, plan: Plan) -> str:
+def model_refusal(gpt: GPT, plan: PlanFields) -> str:
     """Why a plan's dispatcher cannot be that of a model; "" where it can."""
     if plan.dispatcher == USUAL:
         return ""
@@ -127,6 +127,6 @@ def model_refusal(gpt: GPT, plan: Plan) -> str:
     return ""
 
 
-def how_of(plan: Plan) -> dict[str, Any]:
+def how_of(plan: PlanFields) -> dict[str, Any]:
     """What the all-to-alls of a plan's rows must know beyond their operands."""
     return {STEPS: 2} if plan.dispatcher == HIERARCHICAL else {}

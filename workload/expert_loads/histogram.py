@@ -17,7 +17,7 @@ from topologies.records import record
 from workload.gpt import GPT
 from workload.models import moe
 from workload.models.mtp import every_layer
-from workload.plan import Plan
+from workload.plan_fields import PlanFields
 
 Counts = tuple[int, ...]
 
@@ -136,13 +136,13 @@ def most_rows(gpt: GPT, layer: int, rows: int, ranks: int) -> int:
     return -(-rows * ranks * max(found) // sum(found))
 
 
-def dispatched_tokens(gpt: GPT, plan: Plan) -> int:
+def dispatched_tokens(gpt: GPT, plan: PlanFields) -> int:
     """The tokens of a micro-batch that a rank dispatches to a layer's experts."""
     rows = plan.mbs * gpt.sequence // plan.cp
     return rows * plan.expert_parts // plan.tp
 
 
-def dispatched_rows(gpt: GPT, plan: Plan) -> int:
+def dispatched_rows(gpt: GPT, plan: PlanFields) -> int:
     """The rows that it sends, without a capacity."""
     return dispatched_tokens(gpt, plan) * gpt.topk
 

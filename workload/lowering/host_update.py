@@ -23,9 +23,9 @@ from dataclasses import replace
 from workload.lowering.builder import Builder
 from workload.lowering.host_parameters import is_away
 from workload.lowering.parameter import Parameter
+from workload.lowering.updates.elementwise import gather_parts
 from workload.op import HOST, HOST_STREAM, Buffer, Part
 from workload.rules.adamw import STATES
-from workload.rules.elementwise import gather_parts
 
 UPDATE = "host_adamw"
 Owned = list[Parameter]

@@ -29,7 +29,7 @@ from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
 from workload.recipes.casts import in_recipe
-from workload.rules import zeroth_order
+from workload.rules.zeroth_order import LOSSES
 
 
 def lower(
@@ -71,7 +71,7 @@ def lower_slots(
     keep_rest_here(b)
     ops, slot_of = emitted(b, chunks, order, forms, habits)
     if b.rule.zeroth_order:
-        ops = needed_for(zeroth_order.LOSSES, ops)
+        ops = needed_for(LOSSES, ops)
     b.ops = []
     optimizer.finish(b, habits.launches_of_slice)
     # What is reduced behind the last backward pass of a stage has nothing to run beside.
@@ -124,7 +124,7 @@ def declare(b: Builder, chunks: Chunks) -> None:
         vocabulary.declare_embedding(b)
     if chunks.has_head:
         vocabulary.declare_head(b)
-    for name in zeroth_order.LOSSES if b.rule.zeroth_order else zeroth_order.LOSSES[:1]:
+    for name in LOSSES if b.rule.zeroth_order else LOSSES[:1]:
         b.add(Buffer(name, (1,), b.wide, "workspace", True, b.grid.ranks))
     goldfish.declare(b)
     balance.declare_total(b)

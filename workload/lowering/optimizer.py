@@ -11,6 +11,7 @@ from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.parameter import Parameter
 from workload.lowering.sharding import Sharding
 from workload.lowering.update import update
+from workload.lowering.updates import zeroth_order
 from workload.op import (
     BUCKET_REDUCE,
     BUCKET_SCATTER,
@@ -21,7 +22,6 @@ from workload.op import (
     STEP,
     Part,
 )
-from workload.rules import zeroth_order
 
 
 def finish(b: Builder, launches_of_slice: int = 0) -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from workload.lowering import host_share, host_update
 from workload.lowering.builder import Builder
 from workload.lowering.parameter import Parameter
+from workload.lowering.updates.elementwise import at_hand
+from workload.lowering.updates.table import EMITTED
 from workload.op import HOST, Buffer, Part
-from workload.rules.elementwise import at_hand
 from workload.rules.zeroth_order import SLOPES
 from workload.splits.states import ON_HOST, PARAMETERS, UPDATE
 
@@ -67,7 +68,7 @@ def _update_away(b: Builder, owners: dict[Part, Owned]) -> None:
 def _emit(b: Builder, owner: Part, parameters: Owned, grads: dict[str, str]) -> None:
     for each in dict.fromkeys(p.update for p in parameters):
         own = [p for p in parameters if p.update is each]
-        each.emit(b, owner, own, [grads[p.name] for p in own])
+        EMITTED[each.name](b, owner, own, [grads[p.name] for p in own])
 
 
 def _hold(b: Builder, start: int, parameters: Owned) -> None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topologies.records import record
 from workload.errors import PlanCannotRunError, PlanError
+from workload.plan_fields import PlanFields
 from workload.rules.table import rule_of
-
-if TYPE_CHECKING:
-    from workload.plan import Plan
 
 NO_RECIPE = "none"
 FP8 = "fp8"  # a precision that is a software stack's, and of no plan
@@ -158,7 +156,7 @@ def recipe_of(name: str) -> Recipe:
     return _BY_NAME[name]
 
 
-def recipe_refusal(plan: Plan) -> str:
+def recipe_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its recipe; "" where it can."""
     if plan.recipe == NO_RECIPE:
         return ""
@@ -169,7 +167,7 @@ def recipe_refusal(plan: Plan) -> str:
     return ""
 
 
-def params_refusal(plan: Plan) -> str:
+def params_refusal(plan: PlanFields) -> str:
     """Why a plan's weights cannot be kept in 8 bits; "" where they can."""
     recipe = _BY_NAME.get(plan.recipe)
     for key, able in (("precision", "bf16"), ("optimizer", "adamw"), ("offload", "none")):
@@ -212,7 +210,7 @@ def check_fp8(words: Mapping[str, Any]) -> None:
         )
 
 
-def check_runs(plan: Plan, *, saves: bool = False) -> None:
+def check_runs(plan: PlanFields, *, saves: bool = False) -> None:
     """Refuse to save what checkpoints do not keep."""
     if plan.recipe == NO_RECIPE:
         return

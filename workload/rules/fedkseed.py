@@ -23,19 +23,15 @@ probabilities of seeds (FedKSeed-Pro), weights by the clients' data, and the K s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from workload.plan_fields import PlanFields
 from workload.rules import zeroth_order
 from workload.rules.mezo import EPS
 from workload.rules.rule import Update, UpdateRule, ZerothOrder
 
-if TYPE_CHECKING:
-    from workload.plan import Plan
-
 CANDIDATES = 1024  # K
 
 
-def refusal(plan: Plan) -> str:
+def refusal(plan: PlanFields) -> str:
     """Replicas that share their parameters cannot move them in different directions."""
     if plan.zero and plan.dp > 1:
         return (
@@ -47,7 +43,7 @@ def refusal(plan: Plan) -> str:
     return zeroth_order.refusal(plan)
 
 
-UPDATE = Update((), zeroth_order.emit_update)
+UPDATE = Update(zeroth_order.UPDATE, ())
 RULE = UpdateRule(
     name="fedkseed-step",
     words="MeZO in a direction for each replica, of which scalars are exchanged",

@@ -12,47 +12,14 @@ scaling, and sums of gradients beside the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from workload.op import Part
-from workload.rules.elementwise import elementwise
+from workload.plan_fields import PlanFields
 from workload.rules.rule import Update, UpdateRule
 
-if TYPE_CHECKING:
-    from workload.lowering.builder import Builder
-    from workload.lowering.parameter import Parameter
-    from workload.plan import Plan
-
 KIND = "lomo"
+UPDATE = Update("lomo", ())
 
 
-def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], grads: Sequence[str]) -> None:
-    """Emit w -= lr (g + decay w) for what is updated at the end."""
-    elementwise(b, KIND, owner, parameters, grads, ())
-
-
-def emit_in_backward(
-    b: Builder, label: str, parameter: str, grad: str, purpose: str, *, first: bool
-) -> None:
-    """Emit the sum of a weight's gradient over the copies of the weight, and its update; a table
-    that serves twice decays with its `first` gradient of the step."""
-    copies = b.sharding.copies
-    b.all_reduce(f"{label}.grad.reduce", grad, *copies)
-    p = b.parameters[parameter]
-    b.op(
-        f"{label}.grad.update",
-        KIND,
-        [grad, parameter],
-        [parameter],
-        purpose=purpose,
-        parameters=(parameter,),
-        decays=(p.decays and first,),
-        copied=(False,),
-    )
-
-
-def refusal(plan: Plan) -> str:
+def refusal(plan: PlanFields) -> str:
     """What a plan has that wants gradients or states which LOMO does not keep."""
     if plan.micro_batches > 1:
         return (
@@ -75,8 +42,8 @@ RULE = UpdateRule(
     name="lomo",
     words="SGD in the backward pass, without sums of gradients",
     source="Lv et al., Full Parameter Fine-tuning with Limited Resources (2306.09782)",
-    matrices=Update((), emit),
-    others=Update((), emit),
+    matrices=UPDATE,
+    others=UPDATE,
     refusal=refusal,
     in_backward=True,
 )

@@ -24,7 +24,7 @@ from workload.rules.rule import Update, UpdateRule, ZerothOrder
 
 EPS = 1e-3
 
-UPDATE = Update((), zeroth_order.emit_update)
+UPDATE = Update(zeroth_order.UPDATE, ())
 RULE = UpdateRule(
     name="mezo",
     words="two losses along a random direction, without backward passes",

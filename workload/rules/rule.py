@@ -1,36 +1,28 @@
-"""What an update rule is: states of parameters, ops that update them, and what it cannot do."""
+"""What an update rule is: states of parameters, and what it cannot do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from topologies.records import record
-from workload.op import Part
-
-if TYPE_CHECKING:  # the builder and the plan read the table of rules
-    from workload.lowering.builder import Builder
-    from workload.lowering.parameter import Parameter
-    from workload.plan import Plan
-
-    Emit = Callable[[Builder, Part, Sequence[Parameter], Sequence[str]], None]
+from workload.plan_fields import PlanFields
 
 
-def _nothing(_: Plan) -> str:
+def _nothing(_: PlanFields) -> str:
     return ""
 
 
 @record
 class Update:
-    """How some parameters of an owner are updated.
+    """How some parameters of an owner are updated, by the `name` under which
+    `workload/lowering/updates/table.py` has its ops.
 
     `states` are what is kept of each from step to step, each as large as a rank's part of the
-    parameter and of the wide precision. `emit` writes the ops of the update: it is given the owner,
-    its parameters and the names of their clipped gradients.
+    parameter and of the wide precision.
     """
 
+    name: str
     states: tuple[str, ...]
-    emit: Emit
 
 
 @record
@@ -54,8 +46,7 @@ class UpdateRule:
     is: tables, positions, norms and biases. `refusal` says of a plan in one sentence why the rule
     cannot run it, or nothing. A rule that works `in_backward` updates weights and tables as soon as
     their gradients are there, has neither gradients nor master copies of them, and does not clip.
-    One of `zeroth_order` has none of any parameter, and gives `emit` the name of the scalars that
-    stand in their place.
+    One of `zeroth_order` has none of any parameter; scalars stand in their place.
     """
 
     name: str
@@ -63,7 +54,7 @@ class UpdateRule:
     source: str
     matrices: Update
     others: Update
-    refusal: Callable[[Plan], str] = _nothing
+    refusal: Callable[[PlanFields], str] = _nothing
     in_backward: bool = False
     zeroth_order: ZerothOrder | None = None
 

@@ -5,34 +5,14 @@ The momentum is that of most published runs, 0.9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from workload.op import Part
-from workload.rules.elementwise import elementwise
+from workload.plan_fields import PlanFields
 from workload.rules.rule import Update, UpdateRule
 
-if TYPE_CHECKING:
-    from workload.lowering.builder import Builder
-    from workload.lowering.parameter import Parameter
-    from workload.plan import Plan
-
 MOMENTUM = 0.9  # Sutskever et al., On the importance of initialization and momentum (ICML 2013)
+STATES = ("momentum",)
 
 
-def emit(b: Builder, owner: Part, parameters: Sequence[Parameter], grads: Sequence[str]) -> None:
-    """Emit w -= lr (g + decay w)."""
-    elementwise(b, "sgd", owner, parameters, grads, (), momentum=0.0)
-
-
-def emit_with_momentum(
-    b: Builder, owner: Part, parameters: Sequence[Parameter], grads: Sequence[str]
-) -> None:
-    """Emit u = momentum u + g + decay w, then w -= lr u."""
-    elementwise(b, "sgd", owner, parameters, grads, ("momentum",), momentum=MOMENTUM)
-
-
-def refusal(plan: Plan) -> str:
+def refusal(plan: PlanFields) -> str:
     """Plain SGD keeps nothing but, in bf16, a master copy."""
     if plan.offload == "optimizer" and plan.precision != "bf16":
         return (
@@ -42,7 +22,7 @@ def refusal(plan: Plan) -> str:
     return ""
 
 
-PLAIN, HEAVY = Update((), emit), Update(("momentum",), emit_with_momentum)
+PLAIN, HEAVY = Update("sgd", ()), Update("sgd-momentum", STATES)
 SOURCE = "pytorch/pytorch, torch/optim/sgd.py"
 RULE = UpdateRule("sgd", "the gradient alone", SOURCE, PLAIN, PLAIN, refusal)
 WITH_MOMENTUM = UpdateRule("sgd-momentum", "a running sum of gradients", SOURCE, HEAVY, HEAVY)

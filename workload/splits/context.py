@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from workload.errors import PlanCannotRunError, PlanError
+from workload.plan_fields import PlanFields
 from workload.recipes.table import NO_RECIPE
 from workload.splits import experts
-
-if TYPE_CHECKING:
-    from workload.plan import Plan
 
 LONG = (
     8192  # tokens, from which on context pays: NVIDIA, Parallelism Strategies Guide, "8K+ tokens"
 )
 
 
-def runs_of(plan: Plan) -> tuple[int, ...]:
+def runs_of(plan: PlanFields) -> tuple[int, ...]:
     """The runs of neighbours on context that do something of their own, as `Grid` has them: share
     experts, hold different ones, or trade rows for heads; none where all do."""
     own = experts.runs_of_context(plan)
     return own or ((plan.context_heads,) if plan.context_heads > 1 else ())
 
 
-def check(plan: Plan) -> None:
+def check(plan: PlanFields) -> None:
     """Refuse a core that cannot be shared so."""
     if plan.cp > 1 and plan.attention == "unfused":
         raise PlanCannotRunError(
@@ -53,7 +49,7 @@ def check(plan: Plan) -> None:
         )
 
 
-def _check_latents(plan: Plan) -> None:
+def _check_latents(plan: PlanFields) -> None:
     """Refuse what does not go with gathering the numbers that keys and values are compressed to."""
     said = "context_latents=true"
     if plan.cp == 1 or plan.context_kind != "all_gather":

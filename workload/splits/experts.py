@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.grid import axes_of, runs_of_axis
 from workload.passes.exchanges.pairs import exchanges_refusal
-
-if TYPE_CHECKING:
-    from workload.plan import Plan
+from workload.plan_fields import PlanFields
 
 Axes = tuple[str, ...]
 FOLDED = ("tp", "cp", "dp")  # in the order in which ranks are taken
@@ -52,7 +50,7 @@ def folded(count: int, *sizes: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def folds(plan: Plan) -> tuple[Fold, Fold, Fold]:
+def folds(plan: PlanFields) -> tuple[Fold, Fold, Fold]:
     """How x, context and data are split for experts."""
     tensor, left = _of_tensor(plan)
     experts = folded(plan.ep, *left)
@@ -63,7 +61,7 @@ def folds(plan: Plan) -> tuple[Fold, Fold, Fold]:
     return x, context, data
 
 
-def _of_tensor(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _of_tensor(plan: PlanFields) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """How many neighbours on x, context and data have parts of one expert, and how many runs of
     these there are."""
     if plan.etp in (0, plan.tp):
@@ -73,24 +71,24 @@ def _of_tensor(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tensor, tuple(size // each for size, each in zip(sizes, tensor, strict=True))
 
 
-def is_folded(plan: Plan) -> bool:
+def is_folded(plan: PlanFields) -> bool:
     """Whether experts are split over other ranks than other weights are."""
     return plan.ep > 1 or plan.etp not in (0, plan.tp)
 
 
-def axes_of_tensor(plan: Plan) -> Axes:
+def axes_of_tensor(plan: PlanFields) -> Axes:
     """See `Plan.expert_tensor_axes`."""
     if plan.etp in (0, plan.tp):
         return ("tp",)
     return _axes_of(plan, "tensor")
 
 
-def axes_of_experts(plan: Plan) -> Axes:
+def axes_of_experts(plan: PlanFields) -> Axes:
     """See `Plan.expert_axes`."""
     return _axes_of(plan, "experts") if plan.ep > 1 else ()
 
 
-def axes_of_copies(plan: Plan) -> Axes:
+def axes_of_copies(plan: PlanFields) -> Axes:
     """See `Plan.expert_copies`."""
     x, context, _ = folds(plan)
     before = [
@@ -101,18 +99,18 @@ def axes_of_copies(plan: Plan) -> Axes:
     return *before, "edp"
 
 
-def runs_of_x(plan: Plan) -> tuple[int, ...]:
+def runs_of_x(plan: PlanFields) -> tuple[int, ...]:
     """The runs of neighbours into which x falls, as `Grid` has them; none where all its ranks have
     one role."""
     return _runs(folds(plan)[0]) if is_folded(plan) else ()
 
 
-def runs_of_context(plan: Plan) -> tuple[int, ...]:
+def runs_of_context(plan: PlanFields) -> tuple[int, ...]:
     """The runs of neighbours into which context falls, likewise."""
     return _runs(folds(plan)[1]) if is_folded(plan) else ()
 
 
-def runs_of_data(plan: Plan) -> dict[str, int]:
+def runs_of_data(plan: PlanFields) -> dict[str, int]:
     """How many neighbours on data hold parts of the same experts, and how many runs of these hold
     different ones, as `Grid` has it: nothing where experts are split as other weights are."""
     if not is_folded(plan):
@@ -121,7 +119,7 @@ def runs_of_data(plan: Plan) -> dict[str, int]:
     return {"etp": fold.tensor, "experts": fold.experts}
 
 
-def _axes_of(plan: Plan, role: str) -> Axes:
+def _axes_of(plan: PlanFields, role: str) -> Axes:
     """The axes, or their parts, whose ranks differ in one role of a `Fold`, the fastest first."""
     of = {}
     for axis, fold in zip(FOLDED, folds(plan), strict=True):
@@ -144,7 +142,7 @@ def _runs(fold: Fold) -> tuple[int, ...]:
     return tuple(size for size in fold if size > 1)[:-1]
 
 
-def check(plan: Plan) -> None:
+def check(plan: PlanFields) -> None:
     """Refuse what splits experts in no way that there is, or makes no sense beside the rest."""
     sizes = plan.tp, plan.cp, plan.dp
     tensor, left = _of_tensor(plan)
@@ -160,7 +158,7 @@ def check(plan: Plan) -> None:
         raise PlanError(why)
 
 
-def _check_folded(plan: Plan) -> None:
+def _check_folded(plan: PlanFields) -> None:
     if plan.etp not in (0, plan.tp) and plan.tp > 1 and not plan.sp:
         raise PlanError(f"etp={plan.etp} beside tp={plan.tp} needs sp=true")
     data = folds(plan)[-1]
@@ -177,7 +175,7 @@ def fits(count: int, sizes: Sequence[int], parts: Sequence[int]) -> bool:
     return whole and prod(parts) == count
 
 
-def _refusal(plan: Plan, key: str, left: Sequence[int], instead: str = "") -> NearestError:
+def _refusal(plan: PlanFields, key: str, left: Sequence[int], instead: str = "") -> NearestError:
     """Why so many ranks cannot be taken from what is left of x, context and data, and the numbers
     that can."""
     named = []

@@ -15,12 +15,8 @@ matrices of fewer than 4,096 elements, which stay in fp32 there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from workload.errors import PlanError
-
-if TYPE_CHECKING:
-    from workload.plan import Plan
+from workload.plan_fields import PlanFields
 
 MOMENTS = {"fp32": "", "bf16": "bf16", "fp8": "fp8", "int8": "uint8"}  # dtypes of buffers
 MASTERS = {"fp32": "", "remainders": "uint16", "fp16": "fp16"}
@@ -29,7 +25,7 @@ UPDATE, PARAMETERS = "update", "parameters"  # values of `offload` with which th
 ON_HOST = ("optimizer", UPDATE, PARAMETERS)  # and with which it has the states in its memory
 
 
-def check(plan: Plan) -> None:
+def check(plan: PlanFields) -> None:
     """Refuse with a PlanError dtypes of states that no update has."""
     said = [
         f"{key}={value}"
@@ -61,7 +57,7 @@ def check(plan: Plan) -> None:
         )
 
 
-def _keeps_parameters(plan: Plan) -> str:
+def _keeps_parameters(plan: PlanFields) -> str:
     """Why parameters do not come from the host for each pass; "" if they may."""
     if plan.zero != 3:
         return (
@@ -80,19 +76,19 @@ def _keeps_parameters(plan: Plan) -> str:
     return ""
 
 
-def moment_dtype(plan: Plan, wide: str, *, sharded: bool) -> str:
+def moment_dtype(plan: PlanFields, wide: str, *, sharded: bool) -> str:
     """The dtype of a buffer of moments: of those that are not `sharded`, small ones."""
     if plan.moments == "int8" and not sharded:
         return wide
     return MOMENTS[plan.moments] or wide
 
 
-def master_dtype(plan: Plan, wide: str) -> str:
+def master_dtype(plan: PlanFields, wide: str) -> str:
     """The dtype of a buffer of master copies."""
     return MASTERS[plan.master] or wide
 
 
-def scales(plan: Plan, elements: int, *, sharded: bool) -> int:
+def scales(plan: PlanFields, elements: int, *, sharded: bool) -> int:
     """How many scales so many moments have."""
     if plan.moments == "fp8":
         return 1

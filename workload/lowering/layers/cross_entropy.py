@@ -25,8 +25,8 @@ from topologies.records import record
 from workload.lowering.builder import Builder
 from workload.lowering.layers import goldfish
 from workload.lowering.layers.linear import add_gradient, matmul
+from workload.lowering.updates import zeroth_order
 from workload.op import INPUT_GRAD, WEIGHT_GRAD
-from workload.rules import zeroth_order
 
 FUSED = "fused"
 PASSES = 3  # of a fused loss over its logits: two that read them, one that writes

@@ -15,6 +15,7 @@ from workload.layout import NORMAL, RESIDUAL, ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.host_parameters import add_to_sum, fetched, is_away
 from workload.lowering.layers import sequence_parallel as rows
+from workload.lowering.updates import simple
 from workload.op import (
     ADD_SCATTERED,
     FORWARD,
@@ -27,7 +28,6 @@ from workload.op import (
     WEIGHT_GRAD,
     Part,
 )
-from workload.rules import lomo
 
 
 @record
@@ -204,7 +204,7 @@ def add_gradient(b: Builder, name: str, parameter: str, full: str, *, first: boo
         add_to_sum(b, name, parameter, part, first=first, purpose=purpose)
         return
     if b.rule.in_backward:
-        lomo.emit_in_backward(b, name, parameter, part, purpose, first=first)
+        simple.emit_in_backward(b, name, parameter, part, purpose, first=first)
         return
     reads, writes = b.grad_writes(parameter, 0 if first else 1)
     b.op(

@@ -10,21 +10,18 @@ core/models/common/model_chunk_schedule_plan.py; DeepSeek-V3 (2412.19437), secti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from workload.op import Block, Op
 from workload.passes.exchanges.other_micro_batch import in_turns, stretches
 from workload.pipeline.pairs import Pairs, is_between_slots
 from workload.pipeline.slot import Slot
-
-if TYPE_CHECKING:
-    from workload.plan import Plan
+from workload.plan_fields import PlanFields
 
 IN_V = ("dualpipe-v", "dualpipe")  # schedules of pairs besides 1F1B
 WHOLE = ("1f1b", "gpipe")  # those whose backward passes are not split
 
 
-def exchanges_refusal(plan: Plan) -> str:
+def exchanges_refusal(plan: PlanFields) -> str:
     """Why all-to-alls cannot run beside what a plan's `overlap` names; "" where they can."""
     chunks = plan.schedule == "1f1b" and (plan.pp == 1) == (plan.vpp == 1)
     if "a2a" in plan.overlap and (plan.ep == 1 or not (chunks or plan.schedule in IN_V)):

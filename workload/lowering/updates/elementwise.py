@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from workload.lowering.builder import Builder
+from workload.lowering.parameter import Parameter
 from workload.op import HOST, PARAMETER_GATHER, Part
-
-if TYPE_CHECKING:
-    from workload.lowering.builder import Builder
-    from workload.lowering.parameter import Parameter
 
 
 def elementwise(

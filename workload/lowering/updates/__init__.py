@@ -1,0 +1,1 @@
+"""Ops that update parameters, of each update rule (`workload/rules`)."""
