@@ -112,18 +112,11 @@ class Search:
         yield self._state()
 
     def _tried(self, usual: Mapping[str, list[Plan]]) -> Iterator[Progress]:
-        """Simulate the first usual plan of each family, for an answer soon; then the others, and
-        walk from the best of each."""
+        """Simulate the first usual plan of each family, the very first one while other processes
+        start, for an answer soon; then the others, and walk from the best of each."""
         first = [plans[0] for plans in usual.values()]
         known: dict[Plan, list[Plan | Prediction]] = {}
-        simulate = self._judge.simulate
-        done = (
-            self._pool.map_as_done(simulate, first)
-            if self._pool
-            else enumerate(map(simulate, first))
-        )
-        for at, result in done:
-            plan = first[at]
+        for plan, result in self._soon(first):
             self._around += 1
             known[plan] = [result] if isinstance(result, Prediction) else []
             if isinstance(result, Prediction):
@@ -133,6 +126,16 @@ class Search:
             yield self._state()
         tasks = [([*known[own[0]], *own[1:]], name, FIRST) for name, own in usual.items()]
         yield from self._walked(tasks)
+
+    def _soon(self, plans: Sequence[Plan]) -> Iterator[tuple[Plan, Result]]:
+        """Simulations of some plans, as they are through."""
+        if self._pool is not None:
+            self._pool.start()
+        simulate = self._judge.simulate
+        yield from ((plan, simulate(plan)) for plan in plans[: 1 if self._pool else None])
+        if self._pool is not None:
+            for at, result in self._pool.map_as_done(simulate, plans[1:]):
+                yield plans[1 + at], result
 
     def _proved(self, spaces: list[Space]) -> Iterator[Progress]:
         """Bound the core space, walk from the best plans of each family, and prove."""

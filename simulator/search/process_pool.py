@@ -77,12 +77,12 @@ class ProcessPool:
     @property
     def free(self) -> list[int]:
         """The numbers of idle processes."""
-        self._start()
+        self.start()
         return [number for number, pipe in enumerate(self._pipes) if pipe not in self._busy]
 
     def ask(self, number: int, function: Function, task: object) -> None:
         """Have an idle process run a function on a task, without waiting until the task is sent."""
-        self._start()
+        self.start()
         pipe = self._pipes[number]
         message = ForkingPickler.dumps((function, task))
         self._senders[number] = Thread(target=_send, args=(pipe, message), daemon=True)
@@ -145,7 +145,8 @@ class ProcessPool:
             what = f"was ended by signal {-code}" if code and code < 0 else f"ended ({code})"
         return SearchError(f"process {process.pid} of the search {what}; try --workers 1")
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the processes, if they have not been; they take half a second to be ready."""
         if self._processes:
             return
         context = multiprocessing.get_context("spawn")

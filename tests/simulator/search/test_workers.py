@@ -40,6 +40,9 @@ class InTurn(ProcessPool):
         self.asked: list[str] = []
         self.answered: list[Any] = []
 
+    def start(self) -> None:
+        """There are none to start."""
+
     @property
     def free(self) -> list[int]:
         return [number for number in range(self.count) if number not in self._tasks]
@@ -64,6 +67,9 @@ class Reporting(ProcessPool):
         super().__init__(1)
         self._reports = list(reports)
         self.asked: list[str] = []
+
+    def start(self) -> None:
+        """There is none to start."""
 
     @property
     def free(self) -> list[int]:
