@@ -58,7 +58,7 @@ FORMER = {  # names of before options, and what they are now
         if (deepep, graphs) != ("+deepep", "full")
     },
 }
-_RELEASE = re.compile(r"\d\d\.\d\d")
+_RELEASE = re.compile(r"\d\d\.(0[1-9]|1[0-2])")
 MOST_BASES = 8
 _SHIPPED = Path(__file__).parent
 _FILE = UserFile("stack", StackError)
@@ -221,7 +221,7 @@ def _check_options(plain: str, options: Mapping[str, Any], asked: Sequence[str])
             known = f"its options are {', '.join(options)}" if options else "it has no options"
             raise StackError(f"the stack {plain} has no option {each}; {known}")
         if key in values:
-            raise StackError(f"the stack {plain} has one {key}: {values[key]} or {each}")
+            raise StackError(f"the stack {plain} takes {key} once, not {values[key]} and {each}")
         values[key] = each
     for each in asked:
         for other in options[each].get(EXCLUDES, ()):

@@ -89,6 +89,7 @@ def test_a_release_is_the_last_before_which_a_stack_was_otherwise() -> None:
         ("nemo+", ("nemo",)),
         ("nemo@", ("nemo", "23.05")),
         ("nemo@2024", ("nemo", "2024", "23.05")),
+        ("nemo@24.13", ("nemo", "24.13", "23.05")),
         ("nemo@24.05+deepep", ("nemo@24.05", "deepep")),
         ("primus+deepep", ("primus", "deepep")),
         ("primus@25.09", ("primus", "25.09")),
