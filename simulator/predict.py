@@ -38,7 +38,7 @@ from workload.expert_loads.capacity import empty_flops, mean_dropped
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.timeline import Timeline
 
@@ -242,7 +242,7 @@ def predict(
     kernels = stack.kernels(gpt, plan, machine)
     fabric = fabric_of(machine, plan.grid.ranks, placement)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
-    simulated = partial(_simulated, plan, costs, fabric, fold, kernels.habits)
+    simulated = partial(_simulated, plan, costs, fabric, fold, kernels.behaviour)
     forms = plan_forms(gpt, plan, costs)
     step, load = step_and_load(gpt, plan, partial(simulated, forms))
     prediction = replace(_prediction(gpt, plan, machine, step, stack), load=load)
@@ -252,7 +252,7 @@ def predict(
     if timeline:
         check_timeline(plan, step)
         return replace(
-            prediction, timeline=_timeline(gpt, plan, costs, fabric, forms, kernels.habits)
+            prediction, timeline=_timeline(gpt, plan, costs, fabric, forms, kernels.behaviour)
         )
     return prediction
 
@@ -262,11 +262,11 @@ def _simulated(
     costs: ComputeCosts,
     fabric: Fabric,
     fold: bool,
-    habits: Habits,
+    behaviour: StackBehaviour,
     forms: Forms,
     gpt: GPT,
 ) -> StepResult:
-    how: dict[str, Any] = {"forms": forms, "habits": habits}
+    how: dict[str, Any] = {"forms": forms, "behaviour": behaviour}
     try:
         if plan.pp > 1:
             return simulate_pipeline(gpt, plan, costs, fabric, **how)
@@ -315,9 +315,14 @@ def _tuning(forms: Forms, plain: StepResult, tuned: StepResult) -> Tuning:
 
 
 def _timeline(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    forms: Forms,
+    behaviour: StackBehaviour,
 ) -> Timeline:
-    stages = [lower(gpt, plan, stage, forms=forms, habits=habits) for stage in range(plan.pp)]
+    stages = [lower(gpt, plan, stage, forms=forms, behaviour=behaviour) for stage in range(plan.pp)]
     return simulate_timeline(stages, costs, fabric)
 
 

@@ -21,7 +21,7 @@ from topologies.records import record
 from topologies.session import session_cached
 from workload.op import Op
 from workload.op_attributes import Attributes
-from workload.passes.stack import NO_HABITS, Habits, with_habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour, with_behaviour
 
 NEEDED = ("device", "op", "M", "N", "K", "batch", "heads", "seq", "head_dim", "seconds")
 # Which machine's device a table was measured on, by words in its name.
@@ -35,7 +35,7 @@ KINDS |= {EAGER: "rmsnorm"}
 # so that the GH200's judge it: autograd's kernels count 70 with input of 16 bit, 108 in fp32, and
 # which of them ran is not said. 5 and 15 kernels by torch.profiler. Source: EleutherAI/gpt-neox,
 # megatron/model/norms.py; DebarghaG/estimate-train-time, Kernel_sampling/target_functions.py.
-EAGER_NORM = Habits(
+EAGER_NORM = StackBehaviour(
     passes=(("rmsnorm", 5.0), ("rmsnorm_grad", 16.0)),
     launches=(("rmsnorm", 5), ("rmsnorm_grad", 15)),
 )
@@ -143,8 +143,8 @@ def _errors(row: Mapping[str, str], place: str) -> Iterator[tuple[str, float]]:
     elif op in KINDS:
         elements = _whole(row, "M", place) * _whole(row, "N", place)
         elements = 4 * elements // _whole(row, "heads", place) if op == "gelu" else elements
-        habits = EAGER_NORM if op == EAGER else NO_HABITS
-        predicted = _pointwise(machine, KINDS[op], elements, habits)
+        behaviour = EAGER_NORM if op == EAGER else PLAIN_BEHAVIOUR
+        predicted = _pointwise(machine, KINDS[op], elements, behaviour)
         op = f"{KINDS[op]}, eager" if op == EAGER else op
     else:
         known = ", ".join(("linear", "flash_attention", *KINDS))
@@ -195,14 +195,16 @@ def _attention(machine: Machine, batch: int, heads: int, seq: int, width: int) -
     return {way: attention_s(machine.device, peak, op, causal=False) for way, op in ops.items()}
 
 
-def _pointwise(machine: Machine, kind: str, elements: int, habits: Habits) -> dict[str, float]:
+def _pointwise(
+    machine: Machine, kind: str, elements: int, behaviour: StackBehaviour
+) -> dict[str, float]:
     """Bytes as our ops move them: an addition reads two and writes one, backward copies nothing
     more; norms and GELU read one and write one, backward read two and write one. An eager norm
     makes that many passes and launches by the stack's own pass over the program."""
     counts = {FORWARD: 3, BACKWARD: 3} if kind == "add" else {FORWARD: 2, BACKWARD: 3}
     names = {FORWARD: kind, BACKWARD: kind if kind == "add" else f"{kind}_grad"}
     ops = [Op(kind, names[way], (), (), nbytes=counts[way] * HALF * elements) for way in counts]
-    performed, _ = with_habits(ops, {}, habits)
+    performed, _ = with_behaviour(ops, {}, behaviour)
     seconds = (memory_bound_s(machine.device, op) for op in performed)
     return dict(zip(counts, seconds, strict=True))
 

@@ -25,7 +25,7 @@ from topologies.records import record
 from workload.gpt import GPT
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.sizes.arrays import Counts, Ticks
 
@@ -55,13 +55,13 @@ def compute_ops(
     costs: ComputeCosts,
     fabric: Fabric,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> ComputeOps:
     """The compute ops of a step, on the same costs and fabric as its prediction."""
     if plan.pp > 1:
-        orders = stage_orders_of(gpt, plan, forms, habits)
+        orders = stage_orders_of(gpt, plan, forms, behaviour)
         return asked_of_run(orders, costs, fabric, _of_stage)
-    timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
+    timed = timed_step(gpt, plan, costs, fabric, forms=forms, behaviour=behaviour)
     whole, last = timed.whole, last_to_end(timed.end + timed.delay)
     times = timed.start[last], timed.end[last] - timed.hosts(last)
     found = _timed(whole.graph, times, whole.copies(timed.omitted))

@@ -24,7 +24,7 @@ from simulator.engine.whole_step import TimedStep, timed_step
 from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 
 
@@ -34,11 +34,11 @@ def one_stage_causes(
     costs: ComputeCosts,
     fabric: Fabric,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> tuple[dict[Cause, int], int]:
     """Ticks along the path by what they go to, which sum to the step's, to the tick; and how many
     micro-batches were simulated for that."""
-    timed = timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits)
+    timed = timed_step(gpt, plan, costs, fabric, forms=forms, behaviour=behaviour)
     hosts = [timed.hosts(task.number).tolist() for task in timed.tasks]
     times = lists_of(zip(timed.start, timed.end, strict=True))
     walk = TaskWalk(timed.network, timed.tasks, times, hosts)

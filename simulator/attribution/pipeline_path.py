@@ -28,7 +28,7 @@ from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.kinds import Work
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.sizes.arrays import Ticks
 
@@ -41,10 +41,10 @@ def pipeline_causes(
     costs: ComputeCosts,
     fabric: Fabric,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> dict[Cause, int]:
     """Ticks along the path by what they go to; they sum to the step's, to the tick."""
-    orders = stage_orders_of(gpt, plan, forms, habits)
+    orders = stage_orders_of(gpt, plan, forms, behaviour)
     return asked_of_run(orders, costs, fabric, lambda run: _Causes(run).whole())
 
 

@@ -35,7 +35,7 @@ def pipeline_slots(
     kernels = prediction.stack.kernels(prediction.gpt, plan, machine)
     costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
-    orders = stage_orders_of(prediction.gpt, plan, forms, kernels.habits)
+    orders = stage_orders_of(prediction.gpt, plan, forms, kernels.behaviour)
     return asked_of_run(orders, costs, fabric, _spans)
 
 

@@ -25,7 +25,7 @@ from topologies.records import record
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 
 MOST_OPS = 120_000  # of all stages; some seconds of simulation
@@ -59,11 +59,14 @@ class TimeShares:
 
 
 def shares_of(
-    prediction: Prediction, costs: ComputeCosts, fabric: Fabric, habits: Habits = NO_HABITS
+    prediction: Prediction,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> TimeShares:
-    """The shares of a predicted step, on the same costs and fabric, with a stack's habits."""
+    """The shares of a predicted step, on the same costs and fabric, with a stack's behaviour."""
     plan, forms = prediction.plan, prediction.tuning.forms if prediction.tuning else PLAIN
-    how = prediction.gpt, plan, costs, fabric, forms, habits
+    how = prediction.gpt, plan, costs, fabric, forms, behaviour
     if prediction.ops * plan.pp <= MOST_OPS:
         path = _path(*how)
         ticks = ticks_by_cause(path)
@@ -84,9 +87,14 @@ def _basis(prediction: Prediction, ticks: int) -> str:
 
 
 def _path(
-    gpt: GPT, plan: Plan, costs: ComputeCosts, fabric: Fabric, forms: Forms, habits: Habits
+    gpt: GPT,
+    plan: Plan,
+    costs: ComputeCosts,
+    fabric: Fabric,
+    forms: Forms,
+    behaviour: StackBehaviour,
 ) -> tuple[PathPiece, ...]:
-    stages = [lower(gpt, plan, stage, forms=forms, habits=habits) for stage in range(plan.pp)]
+    stages = [lower(gpt, plan, stage, forms=forms, behaviour=behaviour) for stage in range(plan.pp)]
     return simulated_step(stages, costs, fabric).path()
 
 

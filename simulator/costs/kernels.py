@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from simulator.costs.attention import Halves
 from topologies.records import record
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 
 
 @record
 class Kernels:
-    """A software stack on a device: its habits, which are passes over the program, and its rates.
+    """A software stack on a device: its behaviour (passes over the program) and its rates.
 
     `host_s` is how long the host takes to issue a kernel; 0 where it is never the bottleneck.
     `host_of_expert_s` is how much longer it takes for each kernel that one call issues for an
@@ -38,7 +38,7 @@ class Kernels:
     element_s: tuple[tuple[str, float], ...] = ()
     tuned_norms: tuple[int, ...] = ()
     tabled: bool = False
-    habits: Habits = NO_HABITS
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR
 
 
 PLAIN_KERNELS = Kernels()

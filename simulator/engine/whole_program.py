@@ -22,7 +22,7 @@ from workload.memory import MemoryUse, on_device, use_of
 from workload.naming import op_name
 from workload.op import NONE, ROLES, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
@@ -35,27 +35,29 @@ Growth = tuple[Indices, "list[_Sizes]"]  # the ops of no layer, and how they gro
 
 
 def lowered_again(
-    gpt: GPT, plan: Plan, *, forms: Forms = PLAIN, habits: Habits = NO_HABITS
+    gpt: GPT, plan: Plan, *, forms: Forms = PLAIN, behaviour: StackBehaviour = PLAIN_BEHAVIOUR
 ) -> Program:
     """The program, in plain matmul forms or others."""
     if forms:
-        return lower(gpt, plan, forms=forms, habits=habits)
-    return kept_program(gpt, plan, habits=habits)
+        return lower(gpt, plan, forms=forms, behaviour=behaviour)
+    return kept_program(gpt, plan, behaviour=behaviour)
 
 
 def kept_whole_program(
-    gpt: GPT, plan: Plan, forms: Forms, habits: Habits, *, fold: bool = True
+    gpt: GPT, plan: Plan, forms: Forms, behaviour: StackBehaviour, *, fold: bool = True
 ) -> WholeProgram:
     """The program of all layers, which a session keeps where matmuls have their plain forms."""
     if forms:
-        lowered = partial(lowered_again, forms=forms, habits=habits)
-        return whole_program(lowered, gpt, plan, habits, fold=fold)
-    return _kept(gpt, plan, habits, fold)
+        lowered = partial(lowered_again, forms=forms, behaviour=behaviour)
+        return whole_program(lowered, gpt, plan, behaviour, fold=fold)
+    return _kept(gpt, plan, behaviour, fold)
 
 
 @session_cached(16)
-def _kept(gpt: GPT, plan: Plan, habits: Habits, fold: bool) -> WholeProgram:
-    return whole_program(partial(lowered_again, habits=habits), gpt, plan, habits, fold=fold)
+def _kept(gpt: GPT, plan: Plan, behaviour: StackBehaviour, fold: bool) -> WholeProgram:
+    return whole_program(
+        partial(lowered_again, behaviour=behaviour), gpt, plan, behaviour, fold=fold
+    )
 
 
 class EnoughTurns(dict[Hashable, int]):
@@ -64,13 +66,18 @@ class EnoughTurns(dict[Hashable, int]):
 
 
 def whole_program(
-    lowered: Lowered, gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, *, fold: bool = True
+    lowered: Lowered,
+    gpt: GPT,
+    plan: Plan,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
+    *,
+    fold: bool = True,
 ) -> WholeProgram:
     """The program of all layers, from one of a few layers where these repeat: not where layers of
     two micro-batches take turns, since one goes up while the other goes down."""
     fewer, enough = fewer_layers(gpt, plan), current_session().the(EnoughTurns)
     split = plan.zero, plan.z > 1, plan.dp > 1
-    in_flight = habits, plan.recompute, plan.offload, split, fewer.crossing
+    in_flight = behaviour, plan.recompute, plan.offload, split, fewer.crossing
     turns = "a2a" in plan.overlap and plan.ep > 1 and plan.pp == 1 < plan.micro_batches
     for kept in fewer.lengths(enough.get(in_flight, 0)) if fold and not turns else ():
         try:

@@ -33,7 +33,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.memory import MemoryUse, use_of
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Counts, Ticks
@@ -51,7 +51,7 @@ def simulate_step(
     *,
     fold: bool = True,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> StepResult:
     """Simulate a step; without `fold` its program is lowered whole, and nothing is left out."""
 
@@ -63,10 +63,10 @@ def simulate_step(
         if forms:
             return simulated()
         few = whole.program.plan.micro_batches
-        program = gpt, plan, habits, fold, few
+        program = gpt, plan, behaviour, fold, few
         return known_step(program, prices, [whole.columns.sorts], simulated)
 
-    return _until_they_recur((gpt, plan, forms, habits, fold), costs, fabric, result)
+    return _until_they_recur((gpt, plan, forms, behaviour, fold), costs, fabric, result)
 
 
 def timed_step(
@@ -77,27 +77,27 @@ def timed_step(
     *,
     fold: bool = True,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> TimedStep:
     """The times of a step's ops, as in `simulate_step`."""
 
     def timed(whole: WholeProgram, prices: Prices) -> TimedStep | None:
         return _timed(whole, plan.micro_batches, prices)
 
-    return _until_they_recur((gpt, plan, forms, habits, fold), costs, fabric, timed)
+    return _until_they_recur((gpt, plan, forms, behaviour, fold), costs, fabric, timed)
 
 
 def _until_they_recur(
-    asked: tuple[GPT, Plan, Forms, Habits, bool],
+    asked: tuple[GPT, Plan, Forms, StackBehaviour, bool],
     costs: ComputeCosts,
     fabric: Fabric,
     simulated: Callable[[WholeProgram, Prices], Answer | None],
 ) -> Answer:
     """What is simulated with as many micro-batches as it takes."""
-    gpt, plan, forms, habits, fold = asked
+    gpt, plan, forms, behaviour, fold = asked
     count = MICRO_BATCHES if fold else plan.micro_batches
     while True:
-        whole = whole_program(gpt, plan, count, fold=fold, forms=forms, habits=habits)
+        whole = whole_program(gpt, plan, count, fold=fold, forms=forms, behaviour=behaviour)
         answer = until_consistent(
             partial(_classes, whole.program, fabric),
             lambda network: simulated(whole, Prices(costs, network)),  # noqa: B023
@@ -149,12 +149,12 @@ def _more(whole: WholeProgram, micro_batches: int) -> int:
     return more
 
 
-def step_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
+def step_bytes(gpt: GPT, plan: Plan, behaviour: StackBehaviour = PLAIN_BEHAVIOUR) -> int:
     """What a device of a plan without a pipeline has in memory at most, to the byte, before
     anything is known of its time."""
-    few = whole_program(gpt, plan, min(MICRO_BATCHES, plan.micro_batches), habits=habits)
+    few = whole_program(gpt, plan, min(MICRO_BATCHES, plan.micro_batches), behaviour=behaviour)
     while few.unit is None and few.program.plan.micro_batches < plan.micro_batches:
-        few = whole_program(gpt, plan, _more(few, plan.micro_batches), habits=habits)
+        few = whole_program(gpt, plan, _more(few, plan.micro_batches), behaviour=behaviour)
     return few.peak(plan.micro_batches - few.program.plan.micro_batches).total_bytes
 
 
@@ -165,12 +165,12 @@ def whole_program(
     *,
     fold: bool = True,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> WholeProgram:
     """All layers of a plan without a pipeline, with so many of its micro-batches."""
     few = plan.with_micro_batches(min(micro_batches, plan.micro_batches))
-    folds = fold and not habits.held.updates_in_groups(gpt, plan)
-    return kept_whole_program(gpt, few, forms, habits, fold=folds)
+    folds = fold and not behaviour.held.updates_in_groups(gpt, plan)
+    return kept_whole_program(gpt, few, forms, behaviour, fold=folds)
 
 
 def _timed(whole: WholeProgram, micro_batches: int, prices: Prices) -> TimedStep | None:

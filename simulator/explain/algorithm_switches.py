@@ -80,11 +80,11 @@ def _ops(prediction: Prediction, machine: Machine) -> list[Op]:
     """An op of each sort of the predicted step."""
     gpt, plan, tuning = prediction.gpt, prediction.plan, prediction.tuning
     forms = PLAIN if tuning is None else tuning.forms
-    habits = prediction.stack.kernels(gpt, plan, machine).habits
+    behaviour = prediction.stack.kernels(gpt, plan, machine).behaviour
     if plan.pp > 1:
-        sorts = stage_orders_of(gpt, plan, forms, habits).sorts
+        sorts = stage_orders_of(gpt, plan, forms, behaviour).sorts
     else:
-        sorts = [whole_program(gpt, plan, forms=forms, habits=habits).columns.sorts]
+        sorts = [whole_program(gpt, plan, forms=forms, behaviour=behaviour).columns.sorts]
     return [op for each in sorts for op in each.ops]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from simulator.explain.nearest_fit import habits_in_memory
+from simulator.explain.nearest_fit import memory_of_stack
 from simulator.predict import Prediction
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks.where import following
@@ -45,7 +45,7 @@ def peak_bytes(prediction: Prediction, change: Change) -> int:
     """What a plan that can be changed so then has in memory at most."""
     plan = changed(prediction, change)
     gpt = _model(prediction, plan)
-    return plan_bytes(gpt, plan, habits_in_memory(prediction.stack, plan))
+    return plan_bytes(gpt, plan, memory_of_stack(prediction.stack, plan))
 
 
 def _model(prediction: Prediction, plan: Plan) -> GPT:

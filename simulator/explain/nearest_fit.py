@@ -22,7 +22,7 @@ from simulator.step_memory import room_for
 from simulator.uncertainty.fitting import UNLIKELY
 from topologies.errors import SimgptError
 from topologies.machine import Machine
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 
 Change = Mapping[str, Any]
@@ -35,24 +35,24 @@ DOUBTED = 1.15
 def does_fit(job: Job, machine: Machine) -> bool:
     """Whether the fullest stage of the job's plan may fit: with P > 0.1."""
     room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
-    own = habits_in_memory(job.stack, job.plan)
+    own = memory_of_stack(job.stack, job.plan)
     return plan_bytes(job.gpt, job.plan, own) <= room.most_bytes(UNLIKELY)
 
 
 def share_of_memory(job: Job, machine: Machine) -> float:
     """The peak of the fullest stage of the job's plan over what a device has for tensors."""
     room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
-    own = habits_in_memory(job.stack, job.plan)
+    own = memory_of_stack(job.stack, job.plan)
     return plan_bytes(job.gpt, job.plan, own) / room.capacity_bytes
 
 
-def habits_in_memory(stack: Stack, plan: Plan) -> Habits:
-    """Those of a stack's habits that change what is in memory: fp8, the order of messages, and what
+def memory_of_stack(stack: Stack, plan: Plan) -> StackBehaviour:
+    """What of a stack's behaviour changes memory: fp8, the order of messages, what
     pipelines hold whole for all micro-batches, and what the stack holds unlike others."""
     once = plan.pp > 1 and bool(stack.own_kernels.get("once_a_step", False))
     messages = stack.messages if plan.pp > 1 else ""
     held = held_of(stack.memory)
-    return Habits(fp8=stack.fp8, messages=messages, once_a_step=once, held=held)
+    return StackBehaviour(fp8=stack.fp8, messages=messages, once_a_step=once, held=held)
 
 
 def nearest_changes(job: Job) -> Iterator[tuple[Change, ...]]:

@@ -154,7 +154,7 @@ class _Asked:
         kernels, ranks = stack.kernels(gpt, plan, machine), plan.grid.ranks
         node = fabric_of(machine, ranks).ranks_per_node
         self._costs: ComputeCosts = compute_costs(machine, node, ranks, kernels)
-        self._habits = kernels.habits
+        self._behaviour = kernels.behaviour
         self._base = gpt if gpt.pattern else base_of(gpt)  # hybrids have more kinds of layers
         self._few, self.counts = (
             Counter(name_of(each, layer) for layer in range(each.layers))
@@ -173,7 +173,7 @@ class _Asked:
         cells = self.plan.z * self.plan.dp
         try:
             plan = replace(self.plan, **one, batch=cells * self.plan.mbs)
-            program = lower(self._base, plan, habits=self._habits)
+            program = lower(self._base, plan, behaviour=self._behaviour)
             seconds = self._seconds(program)
         except SimgptError:
             return None

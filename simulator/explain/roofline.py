@@ -153,7 +153,7 @@ def compute_ops_of(prediction: Prediction, machine: Machine, placement: Placemen
     kernels = prediction.stack.kernels(gpt, plan, machine)
     costs = op_costs(plan, machine, fabric.ranks_per_node, None, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
-    return compute_ops(gpt, plan, costs, fabric, forms, kernels.habits)
+    return compute_ops(gpt, plan, costs, fabric, forms, kernels.behaviour)
 
 
 def kinds_of(ops: Sequence[OpTime], machine: Machine) -> list[KindOfOp]:

@@ -160,7 +160,7 @@ def why(
     kernels = prediction.stack.kernels(prediction.gpt, plan, machine)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     progress("walking the critical path")
-    shares = shares_of(prediction, costs, fabric, kernels.habits)
+    shares = shares_of(prediction, costs, fabric, kernels.behaviour)
     seconds_on = partial(_seconds_on, prediction, placement)
     known = parameters(machine, *_precisions(plan), pure=True)
     asked = all_reduces(prediction, machine, fabric)

@@ -14,7 +14,7 @@ from simulator.ranks.classes import Fabric
 from workload.gpt import GPT
 from workload.lowering import check
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 
 
@@ -25,13 +25,13 @@ def all_ranks(
     fabric: Fabric,
     *,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> AllRanks:
     """The step of a plan, simulated by rank classes first."""
     if plan.pp == 1:
-        return OneStage(timed_step(gpt, plan, costs, fabric, forms=forms, habits=habits))
+        return OneStage(timed_step(gpt, plan, costs, fabric, forms=forms, behaviour=behaviour))
     check(gpt, plan)
-    orders = stage_orders_of(gpt, plan, forms, habits)
+    orders = stage_orders_of(gpt, plan, forms, behaviour)
     return asked_of_run(orders, costs, fabric, _pipeline)
 
 

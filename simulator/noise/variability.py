@@ -145,7 +145,7 @@ def variability(
     kernels = stack.kernels(gpt, plan, machine)
     costs = op_costs(plan, machine, fabric.ranks_per_node, op_seconds, kernels)
     forms = plan_forms(gpt, plan, costs)
-    step = all_ranks(gpt, plan, costs, fabric, forms=forms, habits=kernels.habits)
+    step = all_ranks(gpt, plan, costs, fabric, forms=forms, behaviour=kernels.behaviour)
     return drawn(step, plan, noise, samples=samples, seed=seed, progress=progress)
 
 

@@ -47,7 +47,7 @@ from workload.gpt import GPT
 from workload.lowering import check
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.sizes.arrays import Indices, Ticks
 
@@ -59,11 +59,11 @@ def simulate_pipeline(
     fabric: Fabric,
     *,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> StepResult:
     """Simulate a step of several stages."""
     check(gpt, plan)
-    orders = stage_orders_of(gpt, plan, forms, habits)
+    orders = stage_orders_of(gpt, plan, forms, behaviour)
     return asked_of_run(orders, costs, fabric, PipelineRun.known)
 
 
@@ -129,7 +129,7 @@ class PipelineRun:
         if orders.forms:
             return self.step()
         links = tuple(self.link_ticks(stage) for stage in range(orders.plan.pp))
-        program = orders.gpt, orders.plan, orders.habits, links
+        program = orders.gpt, orders.plan, orders.behaviour, links
         step = known_step(program, self.prices, orders.sorts, self.step)
         assert step is not None, "a pipeline is simulated whole"
         return step

@@ -22,7 +22,7 @@ from workload.lowering import kept_slots, lower_slots
 from workload.memory import on_device
 from workload.op import BACKWARD, FORWARD, NONE, ROLES, Op
 from workload.passes.matmul_forms import Forms
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.pipeline.order import WORKS, Order
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import samples
@@ -234,13 +234,13 @@ class StageKind:
 
 
 def kind_of(
-    gpt: GPT, plan: Plan, stage: int, order: Order, forms: Forms, habits: Habits
+    gpt: GPT, plan: Plan, stage: int, order: Order, forms: Forms, behaviour: StackBehaviour
 ) -> StageKind:
     """The kind of a stage that runs these slots."""
     chosen = order.some(np.isin(order.micro_batch, samples(plan))).slots
     if forms:
-        return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms, habits), chosen)
-    return StageKind(plan, kept_slots(gpt, plan, stage, chosen, habits), chosen)
+        return StageKind(plan, lower_slots(gpt, plan, stage, chosen, forms, behaviour), chosen)
+    return StageKind(plan, kept_slots(gpt, plan, stage, chosen, behaviour), chosen)
 
 
 @memoized_on

@@ -18,7 +18,7 @@ from topologies.session import session_cached
 from workload.gpt import GPT
 from workload.memory import MemoryUse
 from workload.passes.matmul_forms import PLAIN, Forms
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.order import Order
 from workload.pipeline.schedule import V_SHAPED
@@ -34,12 +34,14 @@ class StageOrders:
     gpt: GPT
     plan: Plan
     forms: Forms
-    habits: Habits = NO_HABITS
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR
 
     @cached_property
     def messages(self) -> ScheduleMessages:
         """The messages between the slots of all stages."""
-        return messages_of(shape_of(self.plan), order_of_messages(self.habits.messages, self.plan))
+        return messages_of(
+            shape_of(self.plan), order_of_messages(self.behaviour.messages, self.plan)
+        )
 
     @property
     def orders(self) -> Sequence[Order]:
@@ -55,7 +57,7 @@ class StageOrders:
         """One stage's kind, that of the first like it."""
         first = self.firsts[stage]
         if first not in self._kinds:
-            how = self.orders[first], self.forms, self.habits
+            how = self.orders[first], self.forms, self.behaviour
             self._kinds[first] = kind_of(self.gpt, self.plan, first, *how)
         return self._kinds[first]
 
@@ -136,11 +138,13 @@ class StageOrders:
         return classes_of(programs, fabric, contended=contended, also=links)
 
 
-def stage_orders_of(gpt: GPT, plan: Plan, forms: Forms, habits: Habits = NO_HABITS) -> StageOrders:
+def stage_orders_of(
+    gpt: GPT, plan: Plan, forms: Forms, behaviour: StackBehaviour = PLAIN_BEHAVIOUR
+) -> StageOrders:
     """The stages' orders, which a session keeps where matmuls have their plain forms."""
-    return StageOrders(gpt, plan, forms, habits) if forms else _kept(gpt, plan, habits)
+    return StageOrders(gpt, plan, forms, behaviour) if forms else _kept(gpt, plan, behaviour)
 
 
 @session_cached(16)
-def _kept(gpt: GPT, plan: Plan, habits: Habits) -> StageOrders:
-    return StageOrders(gpt, plan, PLAIN, habits)
+def _kept(gpt: GPT, plan: Plan, behaviour: StackBehaviour) -> StageOrders:
+    return StageOrders(gpt, plan, PLAIN, behaviour)

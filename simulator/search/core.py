@@ -32,7 +32,7 @@ def core_spaces(problem: SearchProblem, machine: Machine) -> list[Space]:
     """The core space in its parts; a PlanCannotRunError where no plan is legal."""
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
     # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
-    return spaces_of(replace(problem, habits=replace(kernels.habits, own_rows=False)))
+    return spaces_of(replace(problem, behaviour=replace(kernels.behaviour, own_rows=False)))
 
 
 def tree_of(

@@ -278,10 +278,10 @@ class Frontier:
 
     def _lowered(self, rows: Indices, entries: Entries) -> Iterator[LoweredSlots]:
         """The programs of some rows without overlaps."""
-        habits, schedule = self._space.problem.habits, SCHEDULES[int(entries.schedule[0])]
-        how: dict[str, Any] = {"schedule": schedule, "habits": of_lowering(habits)}
+        behaviour, schedule = self._space.problem.behaviour, SCHEDULES[int(entries.schedule[0])]
+        how: dict[str, Any] = {"schedule": schedule, "behaviour": of_lowering(behaviour)}
         for plain in sized(self._space, np.unique(rows), overlap=(), **how):
-            yield LoweredSlots(plain, self._slots, of_rows(habits, self._space, plain.rows))
+            yield LoweredSlots(plain, self._slots, of_rows(behaviour, self._space, plain.rows))
 
     def _push_groups(self, lowered: LoweredSlots, some: PlacedProgram, entries: Entries) -> None:
         """Push some rows with each set of overlaps."""
@@ -340,7 +340,7 @@ class Frontier:
         if usual not in self._larger:
             nbytes = 0
             if plan.pp > 1:
-                nbytes = pipeline_bytes(asked.gpt, usual, asked.habits, self._capacity)
+                nbytes = pipeline_bytes(asked.gpt, usual, asked.behaviour, self._capacity)
             self._larger[usual] = nbytes > self._capacity
             if self._larger[usual]:
                 self.tally.needs(nbytes)

@@ -35,7 +35,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering.layers.cross_entropy import FUSED
 from workload.passes.activations import ACTIVATIONS
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import text_of
@@ -65,7 +65,7 @@ class SearchProblem:
     `fixed` has fields of the plan that every answer must have. `several` has, for some of SEVERAL,
     the words of which any plan may have one; without it a model keeps its precision, since that
     changes what is trained, and dispatchers are those of the stack. `stack` says what plans can be,
-    `habits` what programs of the core space are bounded with. A part of a problem may have plans
+    `behaviour` what programs of the core space are bounded with. A part of a problem may have plans
     alone that split sequences over `least_context` ranks or more, or experts over `least_expert`.
     Plans must fit into a device's memory with a probability of `p_fits`; `room` is what there is
     for tensors where measured peaks say so.
@@ -79,7 +79,7 @@ class SearchProblem:
     least_context: int = 1
     least_expert: int = 1
     stack: Stack = EXECUTOR
-    habits: Habits = NO_HABITS
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR
     p_fits: float = SURE
     room: Room | None = None
 

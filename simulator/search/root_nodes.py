@@ -94,7 +94,7 @@ def bounded(
     is known, else each row that may in some order."""
     space, least_bytes = op_bounds.space, NEVER
     found: list[Family | Refused] = []
-    for each in sized(space, rows, together=True, habits=space.problem.habits):
+    for each in sized(space, rows, together=True, behaviour=space.problem.behaviour):
         some = op_bounds.sharing(each)
         fitting, entries, least = _that_may_fit(space, some, capacity_bytes, by_order)
         least_bytes = min(least_bytes, least)
@@ -187,13 +187,13 @@ def alone_may_fit(space: Space, some: BatchedProgram, capacity_bytes: int) -> tu
 
 def may_fit(space: Space, capacity_bytes: int) -> bool:
     """Whether the bounds on memory leave room for some plan of a space."""
-    habits, rows = space.problem.habits, np.arange(len(space), dtype=np.int64)
-    for some in sized(space, rows, together=True, habits=habits):
+    behaviour, rows = space.problem.behaviour, np.arange(len(space), dtype=np.int64)
+    for some in sized(space, rows, together=True, behaviour=behaviour):
         fitting, entries, _ = _that_may_fit(space, some, capacity_bytes, True)
         alone = bool(entries) and all(bool((each.pp == 1).all()) for each in entries)
         if entries and not alone:
             return True
-        for plain in sized(space, fitting.rows, overlap=(), habits=habits) if alone else ():
+        for plain in sized(space, fitting.rows, overlap=(), behaviour=behaviour) if alone else ():
             if bool((alone_bytes(plain, space.problem.gpt) <= capacity_bytes).any()):
                 return True
     return False
@@ -204,7 +204,7 @@ def least_bytes_of(space: Space, some: BatchedProgram) -> Bytes:
     rows = some.rows
     pp, micro_batches = space.columns["pp"][rows], space.micro_batches[rows]
     held, saved = some.noted(memory)
-    if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
+    if space.problem.behaviour.scatter_gather:  # a chunk may keep but a part of what it receives
         saved = {kind: np.where(pp > 1, 0, nbytes) for kind, nbytes in saved.items()}
     if space.layouts is not None:
         return bytes_of_layouts(held, saved, pp, micro_batches, space.layouts)

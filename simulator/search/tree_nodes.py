@@ -148,15 +148,17 @@ class PipelineNode:
         """A lower bound of its step."""
         entries = self.slots.entries
         nbytes = self.slots.message_bytes(self.at)
-        habits, op_bounds = self.slots.slot_program.lowered.habits, self.slots.op_bounds
+        behaviour, op_bounds = self.slots.slot_program.lowered.behaviour, self.slots.op_bounds
         links = op_bounds.link_ticks(self.plan.grid, nbytes)
-        if habits.scatter_gather:  # some are sent in parts
+        if behaviour.scatter_gather:  # some are sent in parts
             parts = op_bounds.link_ticks(self.plan.grid, nbytes // self.plan.tp)
             links = [*map(min, links, parts)]
         chunks = [
             entries.chunk_of(self.at, number) for number in range(self.plan.pp * self.plan.vpp)
         ]
-        ends = schedule_ticks(self.plan, self._slot_ticks, chunks, links, habit=habits.messages)
+        ends = schedule_ticks(
+            self.plan, self._slot_ticks, chunks, links, framework=behaviour.messages
+        )
         steps = self.slots.steps_of_stages(self.at)
         return max(
             max(compute + before, streams) + after

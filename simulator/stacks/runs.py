@@ -75,7 +75,7 @@ class Rule:
 @record(slots=False)
 class Runs:
     """What can be run, by whom: `by` in words, a stack's table `can`, and in whose order its
-    messages are posted (`Habits.messages`)."""
+    messages are posted (`StackBehaviour.messages`)."""
 
     by: str
     can: Mapping[str, Any]

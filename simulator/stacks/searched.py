@@ -5,10 +5,10 @@ unless the user fixes another; overlaps of one stage of ZeRO have nothing to mov
 another. What it can do at all is searched: its axes, schedules and stages of
 ZeRO, recomputation, sequence parallelism, micro-batches and rank orders.
 
-Why bounds hold under a stack: they come from the same programs with the same habits, timed by the
+Why bounds hold under a stack: they come from the same programs and the same behaviour, timed by the
 same kernels. What they leave out only lengthens a step: the ops around messages of which each rank
 sends a part, and all copies of experts' rows, where the stack's kernels that send these make fewer,
-of plans that split experts. Where a habit depends on the plan, as the fused softmax does, the bound
+of plans that split experts. Where a pass depends on the plan, as the fused softmax does, the bound
 has its fastest form. `unbounded` says of which stacks no bounds are known.
 """
 
@@ -108,11 +108,11 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
     if softmax and attention == "unfused":
         fused, steps = softmax["fused"], softmax["steps"]
         least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}
-        passes = (*kernels.habits.passes, *least.items())
-        kernels = replace(kernels, habits=replace(kernels.habits, passes=passes))
+        passes = (*kernels.behaviour.passes, *least.items())
+        kernels = replace(kernels, behaviour=replace(kernels.behaviour, passes=passes))
     if "exchange_kernels" in stack.own_kernels:
-        fused = (*kernels.habits.fused, *WITHIN, *SORTS)
-        kernels = replace(kernels, habits=replace(kernels.habits, fused=fused))
+        fused = (*kernels.behaviour.fused, *WITHIN, *SORTS)
+        kernels = replace(kernels, behaviour=replace(kernels.behaviour, fused=fused))
     return kernels
 
 
@@ -124,8 +124,8 @@ def unbounded(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: Machine
     for key in UNEVEN:
         if fixed.get(key, stack.plan_defaults(1, fixed).get(key)):
             return f"{key} of the stack {stack.name}"
-    habits = fastest_kernels(stack, gpt, fixed, machine).habits
-    named = {*habits.fused, *dict(habits.passes), *dict(habits.payloads)}
+    behaviour = fastest_kernels(stack, gpt, fixed, machine).behaviour
+    named = {*behaviour.fused, *dict(behaviour.passes), *dict(behaviour.payloads)}
     wrong = sorted(named & _of_step(tuple(stack.can["zero"])))
     return f"{wrong[0]} of the stack {stack.name}" if wrong else ""
 

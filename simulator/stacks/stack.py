@@ -36,7 +36,7 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
 from workload.passes.exchanges.kernels import ExchangeKernels
-from workload.passes.stack import TRAINING, Habits
+from workload.passes.stack import TRAINING, StackBehaviour
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, in_axonn_words, text_of
@@ -147,7 +147,7 @@ class Stack:
 
     @property
     def messages(self) -> str:
-        """In whose order messages between stages are posted and awaited, one of HABITS."""
+        """In whose order messages between stages are posted and awaited, one of FRAMEWORKS."""
         return str(self.own_kernels.get("messages", ""))
 
     @property
@@ -211,7 +211,7 @@ class Stack:
             element_s=element_s,
             tuned_norms=tuple(own.get("tuned_norms", ())),
             tabled=self.tabled,
-            habits=Habits(
+            behaviour=StackBehaviour(
                 fused=tuple(own.get("fused", ())),
                 fp8=self.fp8,
                 fp8_transposes=self.fp8 and any(each in TRANSPOSING for each in gpu),
@@ -320,14 +320,14 @@ def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: 
     """The kernels with the fused softmax of causal squares, or with one in steps where that does
     not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
     short sequences."""
-    heads, habits = plan.mbs * gpt.heads // plan.tp, kernels.habits
+    heads, behaviour = plan.mbs * gpt.heads // plan.tp, kernels.behaviour
     if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
         passes, launches = softmax["fused"], {}
     else:
         passes, launches = softmax["steps"], softmax["launches"]
-    habits = replace(
-        habits,
-        passes=(*habits.passes, *passes.items()),
-        launches=(*habits.launches, *launches.items()),
+    behaviour = replace(
+        behaviour,
+        passes=(*behaviour.passes, *passes.items()),
+        launches=(*behaviour.launches, *launches.items()),
     )
-    return replace(kernels, habits=habits)
+    return replace(kernels, behaviour=behaviour)

@@ -22,7 +22,7 @@ from workload.kinds import COLLECTIVES
 from workload.op import FORWARD
 from workload.passes.stack import SUMS, TRAINING
 from workload.passes.table import EVERY
-from workload.pipeline.message_order import HABITS
+from workload.pipeline.message_order import FRAMEWORKS
 from workload.plan_text import KEYS, plan_value
 from workload.recomputation.parts import CORE, PARTS, PER_OP, RECOMPUTES, SELECTIVE
 from workload.splits.plan_values import CHOICES, MOST
@@ -176,7 +176,10 @@ CAN: dict[str, Rule] = {
     "searched_dispatchers": DISPATCHERS,
 }
 VOCABULARY: dict[str, Rule] = {"multiple": COUNT, "times_tp": SWITCH, "cut": SWITCH}
-MESSAGES: Rule = (lambda value: value in HABITS, f"one of {', '.join(filter(None, HABITS))}")
+MESSAGES: Rule = (
+    lambda value: value in FRAMEWORKS,
+    f"one of {', '.join(filter(None, FRAMEWORKS))}",
+)
 EXCHANGE: Rule = (lambda value: value in EXCHANGES, f"one of {', '.join(EXCHANGES)}")
 GRAPHS: Rule = (
     _list_of(lambda each: each in SCOPES),

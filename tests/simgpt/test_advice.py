@@ -12,7 +12,7 @@ import pytest
 from simgpt import advice, tables
 from simgpt.advice import _may_be_enough, starved, what_fits
 from simulator.explain.changed_plan import fits
-from simulator.explain.nearest_fit import habits_in_memory
+from simulator.explain.nearest_fit import memory_of_stack
 from simulator.predict import Prediction, predict
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, load_stack
@@ -221,7 +221,7 @@ def test_what_fits_is_judged_with_what_the_stack_has_in_memory(stack: str, text:
     job = job_of(gpt, text, load_stack(stack), devices=8, batch=64)
     machine = load_machine("dgx-h100")
     found = predict(job.gpt, job.plan, machine, stack=job.stack).memory.peak_bytes
-    assert plan_bytes(job.gpt, job.plan, habits_in_memory(job.stack, job.plan)) == found
+    assert plan_bytes(job.gpt, job.plan, memory_of_stack(job.stack, job.plan)) == found
     assert plan_bytes(job.gpt, job.plan) > found
 
 

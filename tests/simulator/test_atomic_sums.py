@@ -29,7 +29,7 @@ def sums_of(stack: str, machine: str, plan: Plan = PLAN) -> list[tuple[Op, float
     found = load_machine(machine)
     kernels = load_stack(stack).kernels(GPT_8, plan, found)
     cost = AnalyticCosts(found, kernels=kernels)
-    ops = lower(GPT_8, plan, habits=kernels.habits).ops
+    ops = lower(GPT_8, plan, behaviour=kernels.behaviour).ops
     return [(op, cost.seconds(op)) for op in ops if op.kind == "sum_rows"]
 
 
@@ -54,6 +54,6 @@ def test_fused_sums_and_those_of_unmeasured_devices_go_by_bytes(stack: str, mach
 def test_what_another_kernel_sums_is_not_counted() -> None:
     """HybridEP's combine sums rows itself, so that the op has no bytes, whatever a sum takes."""
     kernels = load_stack("nemo+deepep").kernels(GPT_8, PLAN, load_machine("dgx-h100"))
-    habits = replace(kernels.habits, counted=("sum_rows",))
-    sums = [op for op in lower(GPT_8, PLAN, habits=habits).ops if op.kind == "sum_rows"]
+    behaviour = replace(kernels.behaviour, counted=("sum_rows",))
+    sums = [op for op in lower(GPT_8, PLAN, behaviour=behaviour).ops if op.kind == "sum_rows"]
     assert [(op.nbytes, op.attributes.get(ELEMENTS, 0)) for op in sums] == [(0, 0)] * 2

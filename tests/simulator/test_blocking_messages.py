@@ -30,12 +30,12 @@ from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.op import COMPUTE
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.pipeline.message_order import AWAITED, DEEPSPEED
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
 from workload.plan import Plan
 
-BLOCKING = Habits(messages=DEEPSPEED)
+BLOCKING = StackBehaviour(messages=DEEPSPEED)
 CUT = replace(BLOCKING, scatter_gather=(FORWARD, BACKWARD))
 
 
@@ -107,7 +107,7 @@ def test_no_pass_comes_sooner_where_messages_block(
 
 def test_messages_stand_among_the_passes_in_deepspeeds_order() -> None:
     """Stage 1 of 4, with five micro-batches: three forward passes ahead."""
-    program = lower(replace(TINY, layers=4), plan_of(5, pp=4), 1, habits=BLOCKING)
+    program = lower(replace(TINY, layers=4), plan_of(5, pp=4), 1, behaviour=BLOCKING)
     line = [op for op in program.ops if op.is_message]
     assert {op.stream for op in line} == {COMPUTE}
     words = [f"{op.kind[0]}{op.direction[0]}{op.micro_batch}" for op in line]
@@ -120,17 +120,17 @@ def test_messages_stand_among_the_passes_in_deepspeeds_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "habits", "most"),
+    ("stages", "behaviour", "most"),
     [
         (3, BLOCKING, 12),
         *(
-            pytest.param(stages, habits, 24, marks=pytest.mark.slow)
-            for stages, habits in product((2, 3, 4), (CUT, BLOCKING))
+            pytest.param(stages, behaviour, 24, marks=pytest.mark.slow)
+            for stages, behaviour in product((2, 3, 4), (CUT, BLOCKING))
         ),
     ],
 )
 def test_slots_and_blocking_messages_equal_their_ops(
-    stages: int, habits: Habits, most: int
+    stages: int, behaviour: StackBehaviour, most: int
 ) -> None:
     """Of fewer micro-batches than stages too, where no stage comes to its steady state."""
     gpt = replace(TINY, layers=stages)
@@ -140,7 +140,7 @@ def test_slots_and_blocking_messages_equal_their_ops(
     for count, bytes_per_s in ((1, 1e6), (3, 1e8), (most, 1e7)):
         for overlap, grid in worlds:
             plan = plan_of(count, **grid, pp=stages, overlap=overlap)
-            assert_slots_equal_ops(gpt, plan, bytes_per_s, habits=habits)
+            assert_slots_equal_ops(gpt, plan, bytes_per_s, behaviour=behaviour)
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -151,14 +151,14 @@ def test_both_walks_of_the_path_fill_the_step_and_every_rank_agrees(
     gpt, costs = replace(TINY, layers=stages), SmallCosts(issue_s=1e-6)
     fabric = SmallFabric(bytes_per_s=1e7, devices_per_node=64, axes_share=False)
     plan = plan_of(count, dp=2, pp=stages, overlap=())
-    step = sum(simulate_pipeline(gpt, plan, costs, fabric, habits=BLOCKING).parts_ticks.values())
-    causes = pipeline_causes(gpt, plan, costs, fabric, habits=BLOCKING)
+    step = sum(simulate_pipeline(gpt, plan, costs, fabric, behaviour=BLOCKING).parts_ticks.values())
+    causes = pipeline_causes(gpt, plan, costs, fabric, behaviour=BLOCKING)
     assert sum(causes.values()) == step
-    programs = [lower(gpt, plan, stage, habits=BLOCKING) for stage in range(stages)]
+    programs = [lower(gpt, plan, stage, behaviour=BLOCKING) for stage in range(stages)]
     path = simulated_step(programs, costs, fabric).path()
     assert ticks_by_cause(path) == causes
     assert causes[MESSAGES] > 0
-    ranks = all_ranks(gpt, plan, costs, fabric, habits=BLOCKING)
+    ranks = all_ranks(gpt, plan, costs, fabric, behaviour=BLOCKING)
     played = ranks.play(Draw(0, (0,)))
     assert played.ticks.tolist() == [step]
     assert sum(float(each[0]) for each in played.parts.values()) == pytest.approx(step, rel=1e-12)

@@ -39,8 +39,8 @@ def job(gpt: GPT = QWEN, ranks: int = 8, text: str = "", stack: Stack = STACK) -
 def ops(columns: int = 2048, ranks: int = 8, machine: Machine = RACK) -> dict[str, Op]:
     """The ops by label of a layer of 128 experts, 8 for each token, with so many columns."""
     asked = job(replace(QWEN, hidden=columns), ranks)
-    habits = asked.stack.kernels(asked.gpt, asked.plan, machine).habits
-    return {op.label: op for op in lower(asked.gpt, asked.plan, habits=habits).ops}
+    behaviour = asked.stack.kernels(asked.gpt, asked.plan, machine).behaviour
+    return {op.label: op for op in lower(asked.gpt, asked.plan, behaviour=behaviour).ops}
 
 
 def seconds(label: str, columns: int = 2048, ranks: int = 8, machine: Machine = RACK) -> float:
@@ -139,8 +139,8 @@ def test_between_nodes_of_hopper_the_shares_are_those_of_nics() -> None:
 def test_a_plan_that_sends_a_row_for_each_expert_keeps_the_librarys_exchange() -> None:
     asked = job(text=",dispatcher=all_to_all")
     kernels = asked.stack.kernels(asked.gpt, asked.plan, RACK)
-    assert kernels.habits.exchange_kernels is None
-    assert job().stack.kernels(QWEN, job().plan, RACK).habits.exchange_kernels is not None
+    assert kernels.behaviour.exchange_kernels is None
+    assert job().stack.kernels(QWEN, job().plan, RACK).behaviour.exchange_kernels is not None
 
 
 @pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
@@ -175,7 +175,7 @@ def test_transformer_engines_permutations_wait_for_blackwells_memory_alone() -> 
     for machine, shares in ((RACK, (0.275, 0.347)), (HOPPER, (0.866, 0.866))):
         kernels = nemo.kernels(asked.gpt, asked.plan, machine)
         costs = op_costs(asked.plan, machine, 8, None, kernels)
-        program = lower(asked.gpt, asked.plan, habits=kernels.habits)
+        program = lower(asked.gpt, asked.plan, behaviour=kernels.behaviour)
         for kind, share in zip(("take_rows", "sum_rows"), shares, strict=True):
             found = next(op for op in program.ops if op.kind == kind)
             own_s = costs.seconds(found) - machine.device.launch_s

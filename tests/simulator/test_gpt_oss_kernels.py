@@ -29,8 +29,8 @@ def kernels(stack: str, rope_scaling: str = YARN) -> dict[str, Op]:
     gpt = find_model("gpt-oss-20b")
     gpt = replace(gpt, layers=1, sequence=ROWS, window=0, global_every=0, rope_scaling=rope_scaling)
     job = job_of(gpt, "mbs=1", load_stack(stack), devices=1, batch=1)
-    habits = job.stack.kernels(job.gpt, job.plan, load_machine("dgx-h100")).habits
-    return {op.label: op for op in lower(job.gpt, job.plan, habits=habits).ops}
+    behaviour = job.stack.kernels(job.gpt, job.plan, load_machine("dgx-h100")).behaviour
+    return {op.label: op for op in lower(job.gpt, job.plan, behaviour=behaviour).ops}
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "nemo", "nemo+deepep+graphs=attn"])
@@ -77,8 +77,8 @@ def test_transformer_engines_softmax_moves_whole_squares_of_long_sequences() -> 
     gpt = replace(find_model("gpt-oss-20b"), layers=1, heads=4, kv_heads=4, sinks=False)
     gpt = replace(gpt, window=0, global_every=0)
     job = job_of(gpt, "mbs=1,attention=unfused", load_stack("nemo"), devices=1, batch=1)
-    habits = job.stack.kernels(job.gpt, job.plan, load_machine("gb200-nvl72")).habits
-    ops = {op.kind: op for op in lower(job.gpt, job.plan, habits=habits).ops}
+    behaviour = job.stack.kernels(job.gpt, job.plan, load_machine("gb200-nvl72")).behaviour
+    ops = {op.kind: op for op in lower(job.gpt, job.plan, behaviour=behaviour).ops}
     square = 4 * 4096**2
     assert [ops[kind].nbytes for kind in ("softmax", "softmax_grad")] == [4 * square, 6 * square]
     assert ops["softmax"].launches == 1

@@ -13,10 +13,10 @@ from simulator.stacks import load_stack, stack_names
 from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
-from workload.held.habits import Held
+from workload.held.held import Held
 from workload.lowering import lower
 from workload.op import ROLES, STEP, WEIGHT_GATHER
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -49,7 +49,7 @@ def held_in(program: Program, role: str) -> list[int]:
 
 
 def of_stack(plan: Plan, **held: Any) -> Program:
-    return lower(LAMA, plan, habits=Habits(held=Held(**held)))
+    return lower(LAMA, plan, behaviour=StackBehaviour(held=Held(**held)))
 
 
 def test_a_shard_that_is_the_master_has_16_bytes_a_parameter() -> None:
@@ -110,8 +110,10 @@ def test_under_zero_3_no_more_than_a_sub_group_is_copied() -> None:
 def test_many_layers_are_updated_as_the_whole_program_says(sub_group: int) -> None:
     gpt = replace(LAMA, layers=40)
     plan = plan_of("zero=3,gradients=bf16,recompute=full")
-    habits = Habits(held=Held(step_copies=True, sub_group=sub_group, temporaries=1))
-    assert step_bytes(gpt, plan, habits) == lower(gpt, plan, habits=habits).peak.total_bytes
+    behaviour = StackBehaviour(held=Held(step_copies=True, sub_group=sub_group, temporaries=1))
+    assert (
+        step_bytes(gpt, plan, behaviour) == lower(gpt, plan, behaviour=behaviour).peak.total_bytes
+    )
 
 
 @pytest.mark.parametrize(

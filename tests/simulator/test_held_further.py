@@ -11,10 +11,10 @@ from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from tests.simulator.test_held import LAMA, LAYER, held_in, of_stack, plan_of
 from topologies.machine_files import load_machine
-from workload.held.habits import Held
+from workload.held.held import Held
 from workload.lowering import lower
 from workload.op import WEIGHT_GRAD
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 
 TOKENS = 16
 EXPERTS = replace(LAMA, name="experts", activation="gelu", experts=2, topk=1, expert_ffn=64)
@@ -41,7 +41,9 @@ def test_a_layer_that_runs_again_keeps_the_silu_of_one_layer_at_a_time() -> None
 def test_experts_whose_gelu_is_weighed_apart_keep_it() -> None:
     plan = plan_of("zero=0")
     held = Held(inner_activations=("weighted_gelu",))
-    programs = [lower(EXPERTS, plan, habits=Habits(held=each)) for each in (Held(), held)]
+    programs = [
+        lower(EXPERTS, plan, behaviour=StackBehaviour(held=each)) for each in (Held(), held)
+    ]
     less, more = (max(held_in(program, "activations")) for program in programs)
     assert more - less == EXPERTS.layers * TOKENS * EXPERTS.expert_ffn * 2
 
@@ -89,7 +91,9 @@ def test_weights_have_copies_in_fp8_and_transposed_ones_on_hopper(
             lower(
                 gpt,
                 plan,
-                habits=Habits(held=Held(fp8_weights=each), fp8=True, fp8_transposes=transposes),
+                behaviour=StackBehaviour(
+                    held=Held(fp8_weights=each), fp8=True, fp8_transposes=transposes
+                ),
             ),
             "parameters",
         )[0]

@@ -16,7 +16,7 @@ from topologies.hardware.device import Device
 from topologies.machine_files import load_machine
 from workload.op import BACKWARD, FORWARD, STEP, Block, Buffer, Op, layer_part
 from workload.op_attributes import Attributes
-from workload.passes.stack import Habits, with_habits
+from workload.passes.stack import StackBehaviour, with_behaviour
 
 SHAPE: Attributes = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
 IN_LAYER = Block(0, layer_part(3), FORWARD)
@@ -29,7 +29,7 @@ ADD = Op(
 
 def test_a_fused_op_takes_no_time() -> None:
     machine = load_machine("dgx-a100")
-    (fused,), _ = with_habits([ADD], {}, Habits(fused=("down.dropout",)))
+    (fused,), _ = with_behaviour([ADD], {}, StackBehaviour(fused=("down.dropout",)))
     assert AnalyticCosts(machine).seconds(fused) == 0
     assert AnalyticCosts(machine).seconds(ADD) > 0
 
@@ -38,7 +38,7 @@ def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_cl
     machine = load_machine("dgx-h100")
     device, costs = machine.device, AnalyticCosts(machine)
     source = Buffer("a", (4096, 4096), "bf16", "activations")
-    (cast, fp8), _ = with_habits([LINEAR], {"a": source}, Habits(fp8=True))
+    (cast, fp8), _ = with_behaviour([LINEAR], {"a": source}, StackBehaviour(fp8=True))
     cast_s = 3 * 4096 * 4096 / (device.memory_efficiency * device.memory_bytes_per_s)
     assert costs.seconds(cast) == pytest.approx(cast_s)
     deep = 4096 / (4096 + 101)  # the share of a deep one's gain
@@ -58,7 +58,7 @@ def test_a_norm_of_several_kernels_goes_through_memory_more_often() -> None:
     machine = load_machine("dgx-a100")
     norm = replace(ADD, kind="rmsnorm")
     one = AnalyticCosts(machine).seconds(norm) - machine.device.launch_s
-    (eager,), _ = with_habits([norm], {}, Habits(passes=(("rmsnorm", 9.0),)))
+    (eager,), _ = with_behaviour([norm], {}, StackBehaviour(passes=(("rmsnorm", 9.0),)))
     assert AnalyticCosts(machine).seconds(eager) == pytest.approx(machine.device.launch_s + 9 * one)
 
 

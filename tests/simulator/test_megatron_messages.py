@@ -22,7 +22,7 @@ from simulator.pipeline.slot_path import SlotPath
 from tests.simulator.test_pipeline import assert_slots_equal_ops, plan_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from workload.lowering import lower
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.pipeline.message_order import (
     AHEAD,
     AWAITED,
@@ -34,7 +34,7 @@ from workload.pipeline.message_order import (
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
 from workload.plan import Plan
 
-HABITS = Habits(messages=MEGATRON)
+BEHAVIOUR = StackBehaviour(messages=MEGATRON)
 
 
 def schedule_of(stages: int, micro_batches: int, messages: str, chunks: int = 1) -> SlotSchedule:
@@ -163,7 +163,9 @@ def test_slots_equal_their_ops(stages: int, chunks: int) -> None:
         (8, ("dp", "pp"), {"dp": 2}, 1e8),
     ):
         keys = {**grid, "pp": stages, "vpp": chunks, "overlap": overlap}
-        assert_slots_equal_ops(gpt, plan_of(turns * stages, **keys), bytes_per_s, habits=HABITS)
+        assert_slots_equal_ops(
+            gpt, plan_of(turns * stages, **keys), bytes_per_s, behaviour=BEHAVIOUR
+        )
 
 
 @pytest.mark.parametrize(("chunks", "overlap"), [(1, ()), (2, ()), (2, ("pp",))])
@@ -174,14 +176,16 @@ def test_both_walks_of_the_path_fill_the_step_and_every_rank_agrees(
     gpt, costs = replace(TINY, layers=stages * chunks), SmallCosts(issue_s=1e-6)
     fabric = SmallFabric(bytes_per_s=1e7, devices_per_node=64, axes_share=False)
     plan = plan_of(12, dp=2, pp=stages, vpp=chunks, overlap=overlap)
-    step = sum(simulate_pipeline(gpt, plan, costs, fabric, habits=HABITS).parts_ticks.values())
-    causes = pipeline_causes(gpt, plan, costs, fabric, habits=HABITS)
+    step = sum(
+        simulate_pipeline(gpt, plan, costs, fabric, behaviour=BEHAVIOUR).parts_ticks.values()
+    )
+    causes = pipeline_causes(gpt, plan, costs, fabric, behaviour=BEHAVIOUR)
     assert sum(causes.values()) == step
-    programs = [lower(gpt, plan, stage, habits=HABITS) for stage in range(stages)]
+    programs = [lower(gpt, plan, stage, behaviour=BEHAVIOUR) for stage in range(stages)]
     path = simulated_step(programs, costs, fabric).path()
     assert ticks_by_cause(path) == causes
     assert causes[MESSAGES] > 0
-    ranks = all_ranks(gpt, plan, costs, fabric, habits=HABITS)
+    ranks = all_ranks(gpt, plan, costs, fabric, behaviour=BEHAVIOUR)
     played = ranks.play(Draw(0, (0,)))
     assert played.ticks.tolist() == [step]
     assert sum(float(each[0]) for each in played.parts.values()) == pytest.approx(step, rel=1e-12)

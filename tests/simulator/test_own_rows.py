@@ -24,7 +24,7 @@ EACH = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "exchange": "each"
 def ops_of(plan: Plan, stack: Stack = MEGATRON, capacity: float = 0.0) -> dict[str, Op]:
     """The collectives of the one layer by name; of x and of experts' exchanges alone."""
     gpt = replace(GPT, capacity=capacity)
-    program = lower(gpt, plan, habits=stack.kernels(gpt, plan, MACHINE).habits)
+    program = lower(gpt, plan, behaviour=stack.kernels(gpt, plan, MACHINE).behaviour)
     own = {op.name: op for op in program.ops if op.is_collective and op.part.is_layer}
     return {name: op for name, op in own.items() if op.axes in (("tp",), ("ep",))}
 
@@ -89,7 +89,7 @@ def test_where_ranks_of_x_have_no_rows_of_their_own_for_the_same_experts_nothing
 ) -> None:
     plan = replace(PLAN, **fields)  # type: ignore[arg-type]
     assert ops_of(plan) == ops_of(plan, EACH)
-    assert not EXECUTOR.kernels(GPT, PLAN, MACHINE).habits.own_rows
+    assert not EXECUTOR.kernels(GPT, PLAN, MACHINE).behaviour.own_rows
 
 
 def test_what_is_shown_is_what_is_timed_and_shorter_where_rows_leave_nodes() -> None:

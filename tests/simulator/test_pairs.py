@@ -13,23 +13,25 @@ from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import SmallCosts, SmallFabric
 from tests.workload.test_experts import TWO
 from workload.lowering import lower
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 RING = "pp=2,vpp=2,dp=2,ep=2"
 V = "pp=2,vpp=2,dp=2,ep=2,schedule=dualpipe-v"
-MEGATRON = Habits(messages="megatron")
+MEGATRON = StackBehaviour(messages="megatron")
 
 
 def plan_of(words: str, micro_batches: int) -> Plan:
     return parse_plan(f"{words},mbs=1", batch=48).with_micro_batches(micro_batches)
 
 
-def check(words: str, micro_batches: int, bytes_per_s: float, habits: Habits = NO_HABITS) -> None:
+def check(
+    words: str, micro_batches: int, bytes_per_s: float, behaviour: StackBehaviour = PLAIN_BEHAVIOUR
+) -> None:
     plan = plan_of(words, micro_batches)
     gpt = replace(TWO, layers=plan.pp * plan.vpp)
-    assert_slots_equal_ops(gpt, plan, bytes_per_s, habits=habits)
+    assert_slots_equal_ops(gpt, plan, bytes_per_s, behaviour=behaviour)
 
 
 @pytest.mark.parametrize("words", [f"{RING},overlap=a2a+wgrad+dp+pp", f"{V},overlap=a2a+ors"])
@@ -39,7 +41,7 @@ def test_pairs_equal_their_ops(words: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bytes_per_s", [1e6, 1e8, 1e12])
-@pytest.mark.parametrize("habits", [NO_HABITS, MEGATRON], ids=["ahead", "megatron"])
+@pytest.mark.parametrize("behaviour", [PLAIN_BEHAVIOUR, MEGATRON], ids=["ahead", "megatron"])
 @pytest.mark.parametrize(
     "words",
     [
@@ -54,9 +56,11 @@ def test_pairs_equal_their_ops(words: str) -> None:
         V.replace("pp=2,", "pp=3,", 1) + ",overlap=all+a2a",
     ],
 )
-def test_many_pairs_equal_their_ops(words: str, habits: Habits, bytes_per_s: float) -> None:
+def test_many_pairs_equal_their_ops(
+    words: str, behaviour: StackBehaviour, bytes_per_s: float
+) -> None:
     for micro_batches in (12, 24):
-        check(words, micro_batches, bytes_per_s, habits)
+        check(words, micro_batches, bytes_per_s, behaviour)
 
 
 @pytest.mark.parametrize("words", [RING, V])

@@ -29,7 +29,7 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
 from workload.passes.matmul_forms import PLAIN
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan
@@ -46,7 +46,7 @@ def assert_slots_equal_ops(
     plan: Plan,
     bytes_per_s: float = 1e6,
     compute_share: float = 0.0,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> None:
     """The step slot by slot is that of all stages' whole programs.
 
@@ -58,9 +58,9 @@ def assert_slots_equal_ops(
         axes_share=False,
         compute_share=compute_share,
     )
-    programs = [lower(gpt, plan, stage, habits=habits) for stage in range(plan.pp)]
+    programs = [lower(gpt, plan, stage, behaviour=behaviour) for stage in range(plan.pp)]
     spans = simulate_timeline(programs, SmallCosts(), fabric).spans
-    step = simulate_pipeline(gpt, plan, SmallCosts(), fabric, habits=habits)
+    step = simulate_pipeline(gpt, plan, SmallCosts(), fabric, behaviour=behaviour)
     assert seconds(step) == pytest.approx(max(span.end_s for span in spans), rel=1e-12, abs=0)
     peaks = [program.peak.total_bytes for program in programs]
     assert step.memory.total_bytes == max(peaks)
@@ -215,7 +215,7 @@ def test_what_the_host_holds_for_a_while_is_no_part_of_a_stages_peak(
     plan = plan_of(3, pp=2, schedule=schedule, offload="update", **keys)
     for stage in range(2):
         peak = lower(gpt, plan, stage).peak.total_bytes
-        assert stage_bytes(gpt, plan, NO_HABITS, stage) == peak
+        assert stage_bytes(gpt, plan, PLAIN_BEHAVIOUR, stage) == peak
 
 
 @dataclass(frozen=True)

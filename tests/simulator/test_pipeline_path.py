@@ -20,7 +20,7 @@ from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
 from workload.plan import Plan
 from workload.plan_text import parse_plan
@@ -76,7 +76,7 @@ def test_messages_that_are_cut_in_one_direction_equal_their_ops(
     """Gradients then take longer than activations, and their buffers are larger."""
     gpt = replace(TINY, layers=keys["pp"] * keys.get("vpp", 1))
     plan = Plan(tp=2, batch=6, mbs=1, overlap=overlap, **keys)  # type: ignore[arg-type]
-    assert_slots_equal_ops(gpt, plan, 1e7, habits=Habits(scatter_gather=directions))
+    assert_slots_equal_ops(gpt, plan, 1e7, behaviour=StackBehaviour(scatter_gather=directions))
 
 
 @pytest.mark.parametrize("dense", [1, 4])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.explain.enough_recomputation import EnoughRecomputation
-from simulator.explain.nearest_fit import habits_in_memory
+from simulator.explain.nearest_fit import memory_of_stack
 from simulator.explain.recomputations import Recomputation, estimated_bytes, recomputations
 from simulator.predict import predict
 from simulator.search.bounds.peak_memory import plan_bytes
@@ -58,7 +58,7 @@ def test_an_estimate_of_memory_misses_the_peak_by_little(
 
     def peak(recompute: str) -> int:
         plan = replace(job.plan, recompute=recompute)
-        return plan_bytes(job.gpt, plan, habits_in_memory(job.stack, plan))
+        return plan_bytes(job.gpt, plan, memory_of_stack(job.stack, plan))
 
     most, least = peak("none"), peak("full")
     every = found(job)

@@ -74,7 +74,7 @@ def test_experts_next_to_each_other_are_on_few_ranks(
 def test_primus_forces_a_balance_of_experts_next_to_each_other(node: Machine) -> None:
     gpt, plan = find_model("qwen3-30b-a3b"), Plan(dp=8, ep=8, batch=8, mbs=1)
     own, usual = (
-        dict(load_stack(name).kernels(gpt, plan, node).habits.payloads)["all_to_all"]
+        dict(load_stack(name).kernels(gpt, plan, node).behaviour.payloads)["all_to_all"]
         for name in ("primus-deepep", "megatron-core-deepep")
     )
     assert (own, round(usual, 2)) == (1 / 8, 0.67)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.explain.nearest_fit import does_fit, habits_in_memory
+from simulator.explain.nearest_fit import does_fit, memory_of_stack
 from simulator.predict import predict
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks import EXECUTOR, StackError, load_stack, stack_names
@@ -23,7 +23,7 @@ from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.op import BACKWARD, FORWARD
-from workload.passes.stack import NO_HABITS
+from workload.passes.stack import PLAIN_BEHAVIOUR
 from workload.plan_text import parse_plan
 
 GPT_20B = find_model("gpt-20b")
@@ -130,11 +130,11 @@ def test_what_a_stack_has_otherwise_is_told_from_its_own_options() -> None:
     }
 
 
-def test_our_executor_has_no_habits_and_changes_nothing() -> None:
+def test_our_executors_behaviour_is_plain_and_changes_nothing() -> None:
     found = job("dp=rest", "simgpt")
     assert (found.gpt, found.stack) == (GPT_20B, EXECUTOR)
     kernels = EXECUTOR.kernels(GPT_20B, found.plan, load_machine("dgx-h100"))
-    assert (kernels.habits, kernels.pace, kernels.attention) == (NO_HABITS, 1.0, None)
+    assert (kernels.behaviour, kernels.pace, kernels.attention) == (PLAIN_BEHAVIOUR, 1.0, None)
 
 
 def test_what_the_plan_does_not_say_the_stack_does() -> None:
@@ -182,14 +182,14 @@ def test_cp_is_the_axis_context_and_each_stack_has_its_own_kind() -> None:
 def test_fp8_is_of_the_linears_alone() -> None:
     found = job("dp=rest,mbs=1,precision=fp8")
     assert (found.plan.precision, found.stack.fp8) == ("bf16", True)
-    assert found.stack.kernels(found.gpt, found.plan, load_machine("dgx-h100")).habits.fp8
+    assert found.stack.kernels(found.gpt, found.plan, load_machine("dgx-h100")).behaviour.fp8
 
 
 @pytest.mark.parametrize(("machine", "transposes"), [("dgx-h100", True), ("dgx-b200", False)])
 def test_operands_in_fp8_are_transposed_on_hopper_alone(machine: str, transposes: bool) -> None:
     found = job("dp=rest,mbs=1,precision=fp8")
-    habits = found.stack.kernels(found.gpt, found.plan, load_machine(machine)).habits
-    assert (habits.fp8, habits.fp8_transposes) == (True, transposes)
+    behaviour = found.stack.kernels(found.gpt, found.plan, load_machine(machine)).behaviour
+    assert (behaviour.fp8, behaviour.fp8_transposes) == (True, transposes)
 
 
 def test_torchtitans_selective_recomputes_all_but_what_chosen_ops_give() -> None:
@@ -272,7 +272,7 @@ def test_what_fits_of_a_pipeline_counts_one_copy_of_its_weights(batch: int) -> N
     gpt, machine = replace(SMALL, layers=8, hidden=4096, ffn=16384), load_machine("dgx-h100")
     text = "pp=4,dp=rest,mbs=1,zero=3,reshard=false,recompute=full"
     found = job_of(gpt, text, load_stack("torchtitan"), devices=32, batch=batch)
-    own = plan_bytes(found.gpt, found.plan, habits_in_memory(found.stack, found.plan))
+    own = plan_bytes(found.gpt, found.plan, memory_of_stack(found.stack, found.plan))
     step = predict(found.gpt, found.plan, machine, stack=found.stack)
     assert own == step.memory.peak_bytes
     capacity = step.memory.capacity_bytes
@@ -522,7 +522,7 @@ def test_messages_cut_over_the_ranks_of_x_are_gathered_where_devices_are_joined_
 def test_messages_are_cut_in_the_directions_that_a_stacks_file_says() -> None:
     plan, machine = parse_plan("tp=2,pp=2", batch=2), load_machine("dgx-a100")
     cut = {
-        name: load_stack(name).kernels(GPT_20B, plan, machine).habits.scatter_gather
+        name: load_stack(name).kernels(GPT_20B, plan, machine).behaviour.scatter_gather
         for name in ("nanotron", "megatron-lm-2021", "megatron-deepspeed-bloom", "gpt-neox-2022")
     }
     assert list(cut.values()) == [(), (FORWARD, BACKWARD), (FORWARD, BACKWARD), (FORWARD,)]

@@ -35,8 +35,8 @@ def job(**model: Any) -> Job:
 def test_what_comes_back_is_written_cast_multiplied_and_summed_in_fp32() -> None:
     """Bytes beside those of the kernels that move rows; a token is sent to two experts."""
     asked = job(**EXPERTS)
-    habits = asked.stack.kernels(asked.gpt, asked.plan, load_machine("dgx-h100")).habits
-    moved = {op.label: op.nbytes for op in lower(asked.gpt, asked.plan, habits=habits).ops}
+    behaviour = asked.stack.kernels(asked.gpt, asked.plan, load_machine("dgx-h100")).behaviour
+    moved = {op.label: op.nbytes for op in lower(asked.gpt, asked.plan, behaviour=behaviour).ops}
     copies = {name: count for name, count in moved.items() if name.endswith(".copies")}
     assert copies["combine.sum_rows.copies"] == WIDE * (14 * ROWS + 8 * TOKENS)
     assert copies["combine.grad.take_rows.copies"] == WIDE * (10 * TOKENS + 14 * ROWS)
@@ -52,7 +52,7 @@ def test_gradients_of_rows_taken_by_number_wait_for_sums_and_products_in_fp32() 
     machine = load_machine("dgx-b200")
     kernels = asked.stack.kernels(gpt, asked.plan, machine)
     cost = AnalyticCosts(machine, kernels=kernels)
-    ops = {op.label: op for op in lower(gpt, asked.plan, habits=kernels.habits).ops}
+    ops = {op.label: op for op in lower(gpt, asked.plan, behaviour=kernels.behaviour).ops}
     rows = 2 * 4096 * 8
     taken = [
         cost.seconds(ops[f"dispatch.grad.{label}"]) for label in ("unsort.unsort_rows", "sum_rows")

@@ -15,12 +15,12 @@ from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from tests.workload.test_schedule import left_over
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.pipeline.message_order import MEGATRON, order_of_messages
 from workload.pipeline.schedule import BACKWARD, FORWARD, Slot, slots
 from workload.pipeline.warm_up import in_turn, warm_up
 
-HABITS = Habits(messages=MEGATRON)
+BEHAVIOUR = StackBehaviour(messages=MEGATRON)
 OVERLAPS: tuple[tuple[str, ...], ...] = ((), ("pp",))
 
 
@@ -65,7 +65,7 @@ def test_no_stage_waits_for_a_message_that_never_comes(
     gpt = replace(TINY, layers=stages * chunks)
     for count in range(stages, 4 * stages):
         plan = plan_of(count, pp=stages, vpp=chunks, overlap=overlap)
-        programs = [lower(gpt, plan, stage, habits=HABITS) for stage in range(stages)]
+        programs = [lower(gpt, plan, stage, behaviour=BEHAVIOUR) for stage in range(stages)]
         assert left_over(programs) == []
 
 
@@ -79,12 +79,12 @@ OTHERS = [
 def test_slots_equal_their_ops(count: int, overlap: tuple[str, ...]) -> None:
     gpt = replace(TINY, layers=8)
     plan = plan_of(count, pp=4, vpp=2, overlap=overlap)
-    assert_slots_equal_ops(gpt, plan, 1e7, habits=HABITS)
+    assert_slots_equal_ops(gpt, plan, 1e7, behaviour=BEHAVIOUR)
 
 
 def test_many_uneven_turns_equal_their_ops() -> None:
     plan = plan_of(45, pp=2, vpp=2, overlap=("pp",))
-    assert_slots_equal_ops(replace(TINY, layers=4), plan, 1e7, habits=HABITS)
+    assert_slots_equal_ops(replace(TINY, layers=4), plan, 1e7, behaviour=BEHAVIOUR)
 
 
 def test_another_micro_batch_never_makes_a_step_shorter() -> None:
@@ -96,7 +96,7 @@ def test_another_micro_batch_never_makes_a_step_shorter() -> None:
                 plan_of(count, pp=4, vpp=2, overlap=("pp",)),
                 SmallCosts(issue_s=1e-6),
                 fabric,
-                habits=HABITS,
+                behaviour=BEHAVIOUR,
             ).parts_ticks.values()
         )
         for count in range(4, 13)

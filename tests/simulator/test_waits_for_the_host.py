@@ -110,11 +110,11 @@ def test_ops_and_shares_of_a_step_leave_the_host_apart(text: str) -> None:
     kernels = job.stack.kernels(job.gpt, job.plan, MACHINE)
     costs = compute_costs(MACHINE, fabric.ranks_per_node, 8, kernels)
     parts = prediction.breakdown_s
-    ops = compute_ops(job.gpt, job.plan, costs, fabric, habits=kernels.habits).ops
+    ops = compute_ops(job.gpt, job.plan, costs, fabric, behaviour=kernels.behaviour).ops
     busy = to_ticks(parts["compute"]) + to_ticks(parts["optimizer"])
     assert sum(each.ticks for each in ops) == busy
     if job.plan.pp == 1:
-        seconds = shares_of(prediction, costs, fabric, kernels.habits).seconds
+        seconds = shares_of(prediction, costs, fabric, kernels.behaviour).seconds
         assert seconds[OF_HOST] == pytest.approx(parts["host"], rel=0.02)
 
 
@@ -124,7 +124,7 @@ def test_a_path_that_is_walked_slot_by_slot_has_waits_for_the_host_of_their_own(
     for factor in (0, 1, 2):
         kernels = job.stack.with_hosts(factor).kernels(job.gpt, job.plan, MACHINE)
         costs = compute_costs(MACHINE, fabric.ranks_per_node, 8, kernels)
-        found.append(pipeline_causes(job.gpt, job.plan, costs, fabric, habits=kernels.habits))
+        found.append(pipeline_causes(job.gpt, job.plan, costs, fabric, behaviour=kernels.behaviour))
     none, usual, slow = found
     assert none.get(OF_HOST, 0) == 0 < usual[OF_HOST] < slow[OF_HOST] / 2
     products = Cause("", Work.MATMULS.value)

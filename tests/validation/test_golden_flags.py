@@ -123,8 +123,8 @@ def test_weights_of_8_bits_have_transposed_copies_on_hopper_alone() -> None:
     held = {}
     for run in (blackwell, hopper):
         job = run.job
-        habits = job.stack.kernels(job.gpt, job.plan, run.machine).habits
-        level = lower(job.gpt, job.plan, habits=habits).levels[:, 0]
+        behaviour = job.stack.kernels(job.gpt, job.plan, run.machine).behaviour
+        level = lower(job.gpt, job.plan, behaviour=behaviour).levels[:, 0]
         held[run.id] = int(level[ROLES.index("parameters")])
     assert hopper.persistent_bytes is not None
     assert blackwell.persistent_bytes is not None

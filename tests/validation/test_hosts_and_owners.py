@@ -1,4 +1,4 @@
-"""Published steps that one habit of a stack decides: the host's pace, and who sends parameters."""
+"""Published steps that one pass of a stack decides: the host's pace, and who sends parameters."""
 
 from __future__ import annotations
 

@@ -367,7 +367,7 @@ def test_a_token_goes_once_to_each_node_or_rank() -> None:
 def test_the_stack_sends_what_is_left() -> None:
     gpt, plan = find_model("qwen3-30b-a3b"), Plan(dp=16, ep=16, batch=16, mbs=1)
     machine = load_machine("dgx-h100")
-    payloads = (load_stack(name).kernels(gpt, plan, machine).habits.payloads for name in STACKS)
+    payloads = (load_stack(name).kernels(gpt, plan, machine).behaviour.payloads for name in STACKS)
     each, once = (dict(found) for found in payloads)
     assert "all_to_all" not in each
     assert once["all_to_all"] == share_sent_once(gpt, plan, machine) < 0.26

@@ -181,7 +181,7 @@ def kernels_of(found: Case) -> Kernels:
 def test_megatron_of_2022_overlaps_input_gradients_and_fuses_dropout() -> None:
     found = case(source="arXiv 2205.05198", recompute="selective", sequence_parallel="yes")
     assert str(found.job.plan) == ("tp=2,pp=2,dp=2,mbs=2,sp=true,recompute=selective,overlap=oar")
-    assert "down.dropout" in kernels_of(found).habits.fused
+    assert "down.dropout" in kernels_of(found).behaviour.fused
     gpt = found.job.gpt
     assert (gpt.vocab, gpt.dropout) == (50432, 0.1)  # 50,257 up to 197 * 128 * 2
 
@@ -203,8 +203,8 @@ def test_vtrains_vocabulary_is_cut_to_the_ranks_and_not_padded() -> None:
 
 def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
     def softmax(**cells: str) -> tuple[int, float]:
-        habits = kernels_of(case(**cells, flash_attention="no", pp="1")).habits
-        return dict(habits.launches).get("softmax", 1), dict(habits.passes)["softmax"]
+        behaviour = kernels_of(case(**cells, flash_attention="no", pp="1")).behaviour
+        return dict(behaviour.launches).get("softmax", 1), dict(behaviour.passes)["softmax"]
 
     eight = {"tp": "8", "dp": "1"}  # two heads for each rank, whose sequences count together
     assert softmax(**eight, micro_batch="1") == (5, 3.63)
@@ -280,7 +280,7 @@ def test_a_row_without_a_plan_gets_the_one_that_is_found_for_what_it_fixes() -> 
 def test_nanotron_with_zero_handles_each_ranks_slice_of_each_weight_by_itself() -> None:
     row = run(framework="nanotron 0.5", zero_stage="1", tp="1", pp="2", dp="4", activation="swiglu")
     found = case_of(row)
-    assert kernels_of(found).habits.launches_of_slice == 2
+    assert kernels_of(found).behaviour.launches_of_slice == 2
     (outcome,) = predict_runs([row], lambda _: None)
     # Two for each of six weights, two layers, four ranks; an A100's launch takes 4.5 us.
     assert outcome.breakdown_s["optimizer"] > 2 * 6 * 2 * 4 * 4.5e-6

@@ -58,7 +58,7 @@ def test_norms_that_are_not_compiled_move_more_bytes() -> None:
         for name in ("torch.compile", "no compile")
     }
     passes = {
-        name: dict(job.stack.kernels(job.gpt, job.plan, machine).habits.passes)
+        name: dict(job.stack.kernels(job.gpt, job.plan, machine).behaviour.passes)
         for name, job in found.items()
     }
     assert passes["no compile"]["rmsnorm"] == 9.0
@@ -166,7 +166,7 @@ def test_aleph_alphas_norms_and_attention_are_those_of_the_kernel_that_notes_nam
     job = case(**COMPILED, framework="Aleph Alpha in-house", notes=f'kernel "{kernel}"').job
     kernels = job.stack.kernels(job.gpt, job.plan, load_machine("dgx-a100"))
     assert job.stack.name == stack
-    assert dict(kernels.habits.passes).get("rmsnorm") == passes
+    assert dict(kernels.behaviour.passes).get("rmsnorm") == passes
     assert (kernels.attention is not None) == (stack == "aleph-alpha-flash-1")
 
 

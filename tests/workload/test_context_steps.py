@@ -12,21 +12,21 @@ from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
 from workload.lowering.lower import lower
 from workload.op import Op
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
 GPT_8B = replace(find_model("llama-3.1-8b"), layers=1, sequence=8192)
 WORDS = "cp=4,dp=2,context_kind=all_gather,batch=2,mbs=1,zero=3"
-STEPS = Habits(context_steps=True)
+STEPS = StackBehaviour(context_steps=True)
 TOKENS, WIDTH, KEYS = 2048, 4096, 2048  # of a rank; of all heads; of keys and values of 8 of 32
 
 
 def programs(words: str = WORDS, gpt: GPT = GPT_8B) -> tuple[Program, Program]:
     """One as it is lowered, and as PyTorch runs it."""
     plan = parse_plan(words)
-    return lower(gpt, plan), lower(gpt, plan, habits=STEPS)
+    return lower(gpt, plan), lower(gpt, plan, behaviour=STEPS)
 
 
 def of_kind(program: Program, kind: str, part: str = "") -> list[Op]:
@@ -101,4 +101,4 @@ def test_torchtitan_runs_them_so() -> None:
     plan = Plan(cp=4, dp=2, context_kind="all_gather", batch=2, mbs=1)
     for name, so in (("torchtitan", True), ("torchtitan-eager", True), ("fsdp", False)):
         kernels = load_stack(name).kernels(GPT_8B, plan, load_machine("dgx-h100"))
-        assert kernels.habits.context_steps == so
+        assert kernels.behaviour.context_steps == so

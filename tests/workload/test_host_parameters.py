@@ -16,10 +16,10 @@ from tests.examples import one_in
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.gpt import find_model
-from workload.held.habits import Held
+from workload.held.held import Held
 from workload.lowering import lower
 from workload.op import ROLES
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -29,7 +29,7 @@ PARAMETERS, SMALL = 8_030_261_248, (2 * 32 + 1) * 4096  # small: norms, which no
 TABLE = 128_256 * 4096
 SHARD = (PARAMETERS - SMALL) // 8  # of a rank
 IN_LAYERS = SHARD - 2 * TABLE // 8
-FSDP = Habits(held=Held(sharded_masters=True, frees_gradients=True))
+FSDP = StackBehaviour(held=Held(sharded_masters=True, frees_gradients=True))
 
 
 def plan_of(words: str = "", *, batch: int = 8, offload: str = "parameters") -> Plan:
@@ -56,7 +56,7 @@ def test_the_device_holds_what_no_rank_shards_and_the_host_all_else(words: str, 
 
 
 def test_fsdp_has_its_masters_on_the_host_sixteen_bytes_with_gradients() -> None:
-    program = lower(LLAMA, plan_of("gradients=bf16"), habits=FSDP)
+    program = lower(LLAMA, plan_of("gradients=bf16"), behaviour=FSDP)
     assert held(program)["host"] == 12 * SHARD + 12 * SMALL
     assert max(use.parts["host"] for use in program.memory) >= 16 * SHARD + 12 * SMALL
     assert moved(program, "to_device", "weight_fetch") == 4 * (2 * SHARD - 2 * TABLE // 8)
@@ -87,7 +87,7 @@ def test_of_each_sum_the_host_has_the_last_and_sends_it_for_the_next_addition() 
 
 def test_fsdp_adds_on_the_host() -> None:
     """Of two numbers that it reads it writes the sum, in fp32."""
-    program = lower(LLAMA, plan_of("gradients=bf16", batch=16), habits=FSDP)
+    program = lower(LLAMA, plan_of("gradients=bf16", batch=16), behaviour=FSDP)
     assert moved(program, "host_add") == 12 * SHARD
     assert moved(program, "to_host", "gradient_send") == 2 * 4 * SHARD
 

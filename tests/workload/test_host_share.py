@@ -11,10 +11,10 @@ from simulator.stacks import load_stack
 from tests.workload.test_host_update import LLAMA, SHARE
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
-from workload.held.habits import Held
+from workload.held.held import Held
 from workload.lowering import lower
 from workload.op import HEAD, ROLES
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -75,8 +75,8 @@ def test_deepspeed_splits_by_sub_groups_the_last_of_which_are_the_hosts() -> Non
     """Of 1.004 billion parameters a rank there are 5 groups of 0.2 billion and more, or one."""
     words = "zero=3,gradients=bf16"
     for size, share, expected in ((200_000_000, 0.5, 3), (200_000_000, 0.2, 1), (10**9, 0.1, 2)):
-        habits = Habits(held=Held(sub_group=size))
-        program = lower(LLAMA, plan_of(share, words), habits=habits)
+        behaviour = StackBehaviour(held=Held(sub_group=size))
+        program = lower(LLAMA, plan_of(share, words), behaviour=behaviour)
         order, there = in_order(program), updated(program, "host_adamw")
         assert {*there} == {*order[len(order) - len(there) :]}
         groups = [0]
@@ -84,7 +84,9 @@ def test_deepspeed_splits_by_sub_groups_the_last_of_which_are_the_hosts() -> Non
             groups += [0] if groups[-1] >= size else []
             groups[-1] += elements(program, [name])
         assert elements(program, there) == sum(groups[-expected:])
-    one = lower(LLAMA, plan_of(0.1, words), habits=Habits(held=Held(sub_group=2 * 10**9)))
+    one = lower(
+        LLAMA, plan_of(0.1, words), behaviour=StackBehaviour(held=Held(sub_group=2 * 10**9))
+    )
     assert updated(one, "adamw") == []
 
 

@@ -11,7 +11,7 @@ from tests.simulator.worlds import TINY
 from topologies.session import Session
 from workload.errors import PlanCannotRunError
 from workload.lowering import kept_program, kept_programs, lower
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 
 PLAN = Plan(dp=2, batch=4, mbs=1)
@@ -26,17 +26,19 @@ def test_within_a_session_a_program_is_lowered_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpt", "plan", "habits"),
+    ("gpt", "plan", "behaviour"),
     [
-        (replace(TINY, hidden=2 * TINY.hidden), PLAN, Habits()),
-        (TINY, replace(PLAN, mbs=2), Habits()),
-        (TINY, PLAN, Habits(fused=("gelu",))),
+        (replace(TINY, hidden=2 * TINY.hidden), PLAN, StackBehaviour()),
+        (TINY, replace(PLAN, mbs=2), StackBehaviour()),
+        (TINY, PLAN, StackBehaviour(fused=("gelu",))),
     ],
 )
-def test_another_question_has_a_program_of_its_own(gpt: object, plan: Plan, habits: Habits) -> None:
+def test_another_question_has_a_program_of_its_own(
+    gpt: object, plan: Plan, behaviour: StackBehaviour
+) -> None:
     with Session():
         first = kept_program(TINY, PLAN)
-        other = kept_program(gpt, plan, habits=habits)  # type: ignore[arg-type]
+        other = kept_program(gpt, plan, behaviour=behaviour)  # type: ignore[arg-type]
         assert other is not first
         assert other.ops != first.ops
 

@@ -12,11 +12,11 @@ import pytest
 
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
-from workload.held.habits import Held
+from workload.held.held import Held
 from workload.lowering import check, lower
 from workload.lowering.layer_copies import LayerCopies, Written
 from workload.op import Part
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.passes.table import EVERY
 from workload.plan import Plan
 from workload.program import Program
@@ -84,14 +84,14 @@ def drawn_plan(chance: random.Random) -> Plan:
     return Plan(batch=batch, overlap=overlap, recompute=recompute, **row)
 
 
-def drawn_habits(chance: random.Random) -> Habits:
+def drawn_behaviour(chance: random.Random) -> StackBehaviour:
     first, second, third, fourth = (chance.random() < 0.5 for _ in range(4))
     held = Held(sharded_masters=first, frees_gradients=second)
-    return Habits(early_stop=third, once_a_step=fourth, held=held)
+    return StackBehaviour(early_stop=third, once_a_step=fourth, held=held)
 
 
-def drawn(seed: int) -> Iterator[tuple[GPT, Plan, Habits]]:
-    """Models, plans and habits that can be lowered."""
+def drawn(seed: int) -> Iterator[tuple[GPT, Plan, StackBehaviour]]:
+    """Models, plans and behaviour that can be lowered."""
     chance = random.Random(seed)
     while True:
         try:
@@ -99,15 +99,15 @@ def drawn(seed: int) -> Iterator[tuple[GPT, Plan, Habits]]:
             check(gpt, plan)
         except (ModelError, PlanCannotRunError, PlanError):
             continue
-        yield gpt, plan, drawn_habits(chance)
+        yield gpt, plan, drawn_behaviour(chance)
 
 
-def lowered(gpt: GPT, plan: Plan, habits: Habits) -> list[Program]:
-    return [lower(gpt, plan, stage, habits=habits) for stage in range(plan.pp)]
+def lowered(gpt: GPT, plan: Plan, behaviour: StackBehaviour) -> list[Program]:
+    return [lower(gpt, plan, stage, behaviour=behaviour) for stage in range(plan.pp)]
 
 
 def assert_copies_are_as_written(
-    question: tuple[GPT, Plan, Habits], monkeypatch: pytest.MonkeyPatch
+    question: tuple[GPT, Plan, StackBehaviour], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = lowered(*question)
     with monkeypatch.context() as patch:
@@ -148,4 +148,4 @@ def test_copies_know_which_weights_are_whole_and_what_runs_again(
 ) -> None:
     gpt = replace(find_model("llama-3.1-8b"), layers=LAYERS)
     plan = Plan(dp=2, batch=8, mbs=1, **keys)
-    assert_copies_are_as_written((gpt, plan, Habits(once_a_step=once_a_step)), monkeypatch)
+    assert_copies_are_as_written((gpt, plan, StackBehaviour(once_a_step=once_a_step)), monkeypatch)

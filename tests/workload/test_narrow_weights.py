@@ -18,7 +18,7 @@ from workload.errors import PlanError
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import ROLES
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -28,8 +28,8 @@ LLAMA = replace(find_model("llama-3.1-8b"), sequence=512, layers=LAYERS)
 LINEARS = LAYERS * 218_103_808  # parameters of the linears of layers
 SMALL = (2 * LAYERS + 1) * 4096  # of norms
 OTHERS = 2 * 128_256 * 4096 + SMALL  # two tables, and norms
-HOPPER = Habits(fp8=True, fp8_transposes=True)
-BLACKWELL = Habits(fp8=True)
+HOPPER = StackBehaviour(fp8=True, fp8_transposes=True)
+BLACKWELL = StackBehaviour(fp8=True)
 
 
 def plan_of(words: str, *, narrow: bool = True) -> Plan:
@@ -52,20 +52,20 @@ def gathered(program: Program, purpose: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("words", "habits", "copies"),
+    ("words", "behaviour", "copies"),
     [
         ("zero=1", BLACKWELL, 1),
         ("zero=2", HOPPER, 2),
-        ("zero=1,recipe=fp8-tensorwise", NO_HABITS, 1),
-        ("zero=1,recipe=fp8-delayed", NO_HABITS, 1),
-        ("zero=0,recipe=fp8-blockwise", NO_HABITS, 1),
-        ("zero=1,recipe=mxfp8", NO_HABITS, 2),
+        ("zero=1,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR, 1),
+        ("zero=1,recipe=fp8-delayed", PLAIN_BEHAVIOUR, 1),
+        ("zero=0,recipe=fp8-blockwise", PLAIN_BEHAVIOUR, 1),
+        ("zero=1,recipe=mxfp8", PLAIN_BEHAVIOUR, 2),
     ],
 )
 def test_a_weight_of_a_linear_is_its_copies_of_8_bits_alone(
-    words: str, habits: Habits, copies: int
+    words: str, behaviour: StackBehaviour, copies: int
 ) -> None:
-    program = lower(LLAMA, plan_of(words), habits=habits)
+    program = lower(LLAMA, plan_of(words), behaviour=behaviour)
     assert held(program) == copies * LINEARS + 2 * OTHERS + scales_of(program)
     assert program.parameters == LLAMA.parameters
 
@@ -78,26 +78,28 @@ def test_a_recipe_leaves_out_the_copy_of_16_bits(recipe: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "habits", "item"),
+    ("words", "behaviour", "item"),
     [
         ("zero=1", HOPPER, 1),
-        ("zero=1,recipe=fp8-tensorwise", NO_HABITS, 1),
-        ("zero=2,recipe=fp8-blockwise", NO_HABITS, 1),
-        ("zero=1,recipe=mxfp8", NO_HABITS, 2),  # both its copies
+        ("zero=1,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR, 1),
+        ("zero=2,recipe=fp8-blockwise", PLAIN_BEHAVIOUR, 1),
+        ("zero=1,recipe=mxfp8", PLAIN_BEHAVIOUR, 2),  # both its copies
     ],
 )
-def test_updated_weights_are_gathered_in_8_bits(words: str, habits: Habits, item: int) -> None:
-    program = lower(LLAMA, plan_of(words), habits=habits)
+def test_updated_weights_are_gathered_in_8_bits(
+    words: str, behaviour: StackBehaviour, item: int
+) -> None:
+    program = lower(LLAMA, plan_of(words), behaviour=behaviour)
     expected = item * LINEARS + 2 * (OTHERS - SMALL)
     assert gathered(program, "parameter_gather") == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "habits"),
-    [("zero=3", BLACKWELL), ("zero=3", HOPPER), ("zero=3,recipe=fp8-tensorwise", NO_HABITS)],
+    ("words", "behaviour"),
+    [("zero=3", BLACKWELL), ("zero=3", HOPPER), ("zero=3,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR)],
 )
-def test_parts_are_held_and_gathered_in_8_bits(words: str, habits: Habits) -> None:
-    program = lower(LLAMA, plan_of(words), habits=habits)
+def test_parts_are_held_and_gathered_in_8_bits(words: str, behaviour: StackBehaviour) -> None:
+    program = lower(LLAMA, plan_of(words), behaviour=behaviour)
     parts = LINEARS // 8 + 2 * ((OTHERS - SMALL) // 8 + SMALL)
     assert held(program) == parts + scales_of(program)
     tables = 2 * (OTHERS - SMALL)  # gathered once each, layers for both passes
@@ -105,18 +107,18 @@ def test_parts_are_held_and_gathered_in_8_bits(words: str, habits: Habits) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "habits", "item"),
+    ("words", "behaviour", "item"),
     [
         ("zero=1", BLACKWELL, 1),
         ("zero=0", HOPPER, 1),
-        ("zero=1,recipe=mxfp8", NO_HABITS, 2),
-        ("zero=2,recipe=fp8-blockwise", NO_HABITS, 1),
+        ("zero=1,recipe=mxfp8", PLAIN_BEHAVIOUR, 2),
+        ("zero=2,recipe=fp8-blockwise", PLAIN_BEHAVIOUR, 1),
     ],
 )
-def test_the_update_writes_what_is_kept(words: str, habits: Habits, item: int) -> None:
+def test_the_update_writes_what_is_kept(words: str, behaviour: StackBehaviour, item: int) -> None:
     """It reads an fp32 gradient, two moments and a master copy, and writes the last three; what is
     no part of a weight it reads as well."""
-    program = lower(LLAMA, plan_of(words), habits=habits)
+    program = lower(LLAMA, plan_of(words), behaviour=behaviour)
     share = 1 if "zero=0" in words else 8
     moved = sum(op.nbytes for op in program.ops if op.kind == "adamw")
     linears, others = LINEARS // share, (OTHERS - SMALL) // share

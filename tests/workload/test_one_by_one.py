@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.workload.test_stack import PLAN, TINY
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, Op
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.program import Program
 
@@ -17,7 +17,7 @@ def sums(found: Program) -> list[Op]:
 
 
 def program(plan: Plan, *, alone: bool) -> Program:
-    return lower(TINY, plan, habits=Habits(one_by_one=alone))
+    return lower(TINY, plan, behaviour=StackBehaviour(one_by_one=alone))
 
 
 def test_each_gradient_has_a_collective_of_its_own_and_all_bytes_stay() -> None:

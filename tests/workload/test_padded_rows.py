@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
@@ -18,8 +18,8 @@ def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
     Not where every expert has as many places as the others."""
     gpt = replace(TINY, experts=4, topk=2, expert_ffn=96, positions="rope", biases=False)
     plan = Plan(dp=2, ep=2, batch=2, mbs=1)
-    habits = Habits(fp8=True, fp8_pads=True)
-    found = lower(gpt, plan, habits=habits)
+    behaviour = StackBehaviour(fp8=True, fp8_pads=True)
+    found = lower(gpt, plan, behaviour=behaviour)
     order = [op.label for op in found.ops if op.micro_batch == 0 and op.part.layer == 1]
     copies = [op for op in found.ops if op.kind in ("pad_rows", "unpad_rows")]
     assert len(copies) == gpt.layers * 4
@@ -28,5 +28,5 @@ def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
         assert (order.index(op.label) > order.index(linear)) == behind
         assert op.reads == op.writes
         assert op.nbytes == (2 + 2) * (32 * 2) * 64
-    even = lower(replace(gpt, capacity=1.0), plan, habits=habits)
+    even = lower(replace(gpt, capacity=1.0), plan, behaviour=behaviour)
     assert not [op for op in even.ops if op.kind == "pad_rows"]

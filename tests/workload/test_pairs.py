@@ -15,7 +15,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.lowering import kept_program, lower, lower_slots
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, WEIGHT_GRAD, Op
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.pipeline.pairs import pairs_of
 from workload.pipeline.schedule import FORWARD, slots
 from workload.pipeline.stages import stage_slots
@@ -233,4 +233,4 @@ def test_what_has_nothing_to_take_turns_with_is_refused(words: str, named: tuple
 
 def test_deepspeeds_engine_has_no_pairs() -> None:
     with pytest.raises(PlanCannotRunError, check=names("overlap=a2a", "DeepSpeed", "a2a")):
-        lower(FOUR, plan_of(RING, "a2a"), habits=Habits(messages="deepspeed"))
+        lower(FOUR, plan_of(RING, "a2a"), behaviour=StackBehaviour(messages="deepspeed"))

@@ -11,7 +11,7 @@ from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import Op
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan_text import parse_plan
 from workload.program import Program
 
@@ -36,7 +36,7 @@ TOKENS = 16
 
 def program_of(gpt: GPT, rest: str = "", batch: int = 2) -> Program:
     plan = parse_plan(f"dp=2,mbs=1,recompute=per_op{rest}", batch=batch)
-    return lower(gpt, plan, habits=Habits(early_stop=True))
+    return lower(gpt, plan, behaviour=StackBehaviour(early_stop=True))
 
 
 def again(program: Program, label: str) -> list[Op]:
@@ -128,10 +128,10 @@ def test_it_lies_between_all_and_nothing(gpt: GPT) -> None:
 
 
 def test_many_layers_are_those_of_the_whole_program() -> None:
-    gpt, habits = replace(MIXED, layers=16), Habits(early_stop=True)
+    gpt, behaviour = replace(MIXED, layers=16), StackBehaviour(early_stop=True)
     plan = parse_plan("dp=2,mbs=1,zero=3,recompute=per_op,overlap=all", batch=8)
-    program = lower(gpt, plan, habits=habits)
-    assert step_bytes(gpt, plan, habits) == program.peak.total_bytes
+    program = lower(gpt, plan, behaviour=behaviour)
+    assert step_bytes(gpt, plan, behaviour) == program.peak.total_bytes
 
 
 def test_it_names_no_number_of_layers() -> None:

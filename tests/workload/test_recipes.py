@@ -15,7 +15,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import BACKWARD, INPUT_GRAD, STEP, WEIGHT_CAST, WEIGHT_GATHER, WEIGHT_GRAD, Op
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
@@ -333,9 +333,9 @@ def test_rows_that_came_in_8_bits_are_cast_for_linears_from_these() -> None:
 
 
 def test_rows_in_8_bits_are_sent_once_where_the_stack_sends_them_once() -> None:
-    habits = Habits(payloads=(("all_to_all", 0.5), ("all_gather", 0.5)))
+    behaviour = StackBehaviour(payloads=(("all_to_all", 0.5), ("all_gather", 0.5)))
     plan = Plan(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
-    whole, half = (lower(ROUTED, plan, habits=each) for each in (NO_HABITS, habits))
+    whole, half = (lower(ROUTED, plan, behaviour=each) for each in (PLAIN_BEHAVIOUR, behaviour))
     (sent, _), (once, _) = (
         [op.nbytes for op in each.ops if op.label == "dispatch.exchange" and op.part.layer == 0]
         for each in (whole, half)

@@ -1,4 +1,4 @@
-"""Habits of software stacks, by hand: each rewrites the ops that it is about, and no others."""
+"""Behaviour of software stacks, by hand: each pass rewrites its ops, and no others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from workload.op import (
     Op,
 )
 from workload.passes.exchanges.kernels import ExchangeKernels
-from workload.passes.stack import HABITS, NO_HABITS, SUMS, Habits, with_habits
+from workload.passes.stack import (
+    PLAIN_BEHAVIOUR,
+    STACK_PASSES,
+    SUMS,
+    StackBehaviour,
+    with_behaviour,
+)
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.rounding import scaled
@@ -32,21 +38,21 @@ STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
 BOTH = (FORWARD, BACKWARD)
 
 
-def program(habits: Habits, plan: Plan = PLAN, stage: int = 0) -> Program:
-    return lower(TINY, plan, stage, habits=habits)
+def program(behaviour: StackBehaviour, plan: Plan = PLAN, stage: int = 0) -> Program:
+    return lower(TINY, plan, stage, behaviour=behaviour)
 
 
-def by_name(habits: Habits) -> dict[str, Op]:
-    return {op.name: op for op in program(habits).ops}
+def by_name(behaviour: StackBehaviour) -> dict[str, Op]:
+    return {op.name: op for op in program(behaviour).ops}
 
 
-def test_without_habits_nothing_is_changed() -> None:
-    ops = program(NO_HABITS).ops
-    assert with_habits(ops, {}, NO_HABITS) == (list(ops), {})
+def test_plain_behaviour_nothing_is_changed() -> None:
+    ops = program(PLAIN_BEHAVIOUR).ops
+    assert with_behaviour(ops, {}, PLAIN_BEHAVIOUR) == (list(ops), {})
 
 
 def test_an_op_is_fused_by_its_kind_or_by_its_label_and_then_no_bytes_are_its_own() -> None:
-    before, after = by_name(NO_HABITS), by_name(Habits(fused=("gelu", "down.add")))
+    before, after = by_name(PLAIN_BEHAVIOUR), by_name(StackBehaviour(fused=("gelu", "down.add")))
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {
         f"m{m}.l{n}.{op}" for m in (0, 1) for n in (0, 1) for op in ("gelu", "down.add")
@@ -61,7 +67,7 @@ def linears(found: Program, purpose: str) -> list[Op]:
 
 
 def test_fp8_casts_inputs_and_gradients_of_a_layers_linears_into_a_byte_an_element() -> None:
-    found = program(Habits(fp8=True))
+    found = program(StackBehaviour(fp8=True))
     casts = {op.writes[0]: op for op in found.ops if op.kind == "cast" and op.part.is_layer}
     forward, backward = linears(found, ""), linears(found, INPUT_GRAD)
     assert len(forward) == len(backward) == 2 * 2 * 4  # micro-batches, layers, linears
@@ -78,17 +84,19 @@ def test_fp8_casts_inputs_and_gradients_of_a_layers_linears_into_a_byte_an_eleme
 
 def test_fp8_keeps_a_linears_input_in_a_byte_an_element_alone() -> None:
     """For the gradient of its weight a linear has the copy that its forward pass multiplied."""
-    found = program(Habits(fp8=True))
+    found = program(StackBehaviour(fp8=True))
     kept = {op.reads[0] for op in linears(found, "")}
     assert {op.reads[0] for op in linears(found, WEIGHT_GRAD)} == kept
-    whole, small = (program(habits).peak for habits in (NO_HABITS, Habits(fp8=True)))
+    whole, small = (
+        program(behaviour).peak for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(fp8=True))
+    )
     assert small.parts["activations"] < whole.parts["activations"]
 
 
 def test_fp8_multiplies_experts_too_but_no_router() -> None:
     gpt = replace(TINY, experts=4, topk=2, expert_ffn=128, biases=False)
     plan = replace(PLAN, tp=1, ep=2)
-    found = lower(gpt, plan, habits=Habits(fp8=True))
+    found = lower(gpt, plan, behaviour=StackBehaviour(fp8=True))
     grouped = [op for op in found.ops if op.kind == "grouped_matmul"]
     routers = [op for op in found.ops if op.label.startswith("router.") and op.kind == "matmul"]
     assert len(grouped) == 3 * 2 * 2 * 2  # passes, linears, micro-batches, layers
@@ -102,7 +110,9 @@ def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it
     """All else of the module is a layer's: its projection's input is cast, the classifier's not."""
     gpt = replace(TINY, positions="rope", tied=False, mtp_layers=1)
     plan = replace(PLAN, sp=True)
-    found, before = (lower(gpt, plan, habits=each) for each in (Habits(fp8=True), NO_HABITS))
+    found, before = (
+        lower(gpt, plan, behaviour=each) for each in (StackBehaviour(fp8=True), PLAIN_BEHAVIOUR)
+    )
     of_heads = [
         (at, op)
         for at, op in enumerate(found.ops)
@@ -121,7 +131,9 @@ def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it
 
 def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() -> None:
     plan = replace(PLAN, sp=True)
-    before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(fp8=True)))
+    before, after = (
+        program(behaviour, plan) for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(fp8=True))
+    )
     halved = [
         (old.nbytes, new.nbytes)
         for old in before.ops
@@ -140,14 +152,14 @@ def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() 
 def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_in_fp8() -> None:
     """A cast reads two bytes and writes one, twice; a transpose reads and writes one. Of the four
     linears two have gathered inputs, and two gathered gradients."""
-    whole = program(Habits(fp8=True, fp8_transposes=True))
+    whole = program(StackBehaviour(fp8=True, fp8_transposes=True))
     casts = [op for op in whole.ops if op.kind == "cast" and op.part.is_layer]
     assert casts
     assert {op.nbytes / whole.buffers[op.writes[0]].nbytes for op in casts} == {4}
     assert not [op for op in whole.ops if op.kind == "transpose"]
 
     plan = replace(PLAN, sp=True)
-    found = program(Habits(fp8=True, fp8_transposes=True), plan)
+    found = program(StackBehaviour(fp8=True, fp8_transposes=True), plan)
     copies = {op.writes[0]: op for op in found.ops if op.kind == "transpose"}
     multiplied = [name for op in linears(found, WEIGHT_GRAD) for name in op.reads if name in copies]
     assert len(copies) == len(multiplied) == 2 * 2 * 4  # micro-batches, layers, linears
@@ -160,7 +172,9 @@ def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_
 
 def test_a_recomputation_that_stops_early_leaves_out_what_no_gradient_needs() -> None:
     plan = replace(PLAN, recompute="full")
-    before, after = (program(habits, plan) for habits in (NO_HABITS, Habits(early_stop=True)))
+    before, after = (
+        program(behaviour, plan) for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(early_stop=True))
+    )
     left_out = {op.label for op in before.ops} - {op.label for op in after.ops}
     assert not left_out  # all of it runs in the forward pass
     again = [[op.label for op in each.ops if op.is_recomputed] for each in (before, after)]
@@ -175,14 +189,15 @@ def test_a_recomputation_that_stops_early_leaves_out_what_no_gradient_needs() ->
 def test_dropout_behind_the_last_linear_leaves_nothing_to_stop_before() -> None:
     plan, gpt = replace(PLAN, recompute="full"), replace(TINY, dropout=0.1)
     before, after = (
-        lower(gpt, plan, 0, habits=habits) for habits in (NO_HABITS, Habits(early_stop=True))
+        lower(gpt, plan, 0, behaviour=behaviour)
+        for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(early_stop=True))
     )
     assert before.ops == after.ops
 
 
 def test_an_op_in_steps_goes_through_memory_and_is_launched_as_often_as_said() -> None:
-    habits = Habits(passes=(("gelu", 2.5),), launches=(("gelu", 3),))
-    before, after = by_name(NO_HABITS), by_name(habits)
+    behaviour = StackBehaviour(passes=(("gelu", 2.5),), launches=(("gelu", 3),))
+    before, after = by_name(PLAIN_BEHAVIOUR), by_name(behaviour)
     name = "m0.l0.gelu"
     assert (after[name].nbytes, after[name].launches) == (5 * before[name].nbytes // 2, 3)
     assert {n for n in before if before[n] != after[n]} == {
@@ -191,39 +206,41 @@ def test_an_op_in_steps_goes_through_memory_and_is_launched_as_often_as_said() -
 
 
 def test_what_a_stack_sends_is_in_the_programs_volume() -> None:
-    before = program(NO_HABITS).comm_bytes
-    after = program(Habits(payloads=(("all_reduce", 2.0),))).comm_bytes
+    before = program(PLAIN_BEHAVIOUR).comm_bytes
+    after = program(StackBehaviour(payloads=(("all_reduce", 2.0),))).comm_bytes
     assert after == {axes: 2 * nbytes for axes, nbytes in before.items()}
 
 
 def test_rows_that_fp8_gathers_are_not_halved_again_as_a_payload() -> None:
     rows = replace(PLAN, sp=True)
 
-    def gathered(habits: Habits) -> dict[str, int]:
-        ops = program(habits, rows).ops
+    def gathered(behaviour: StackBehaviour) -> dict[str, int]:
+        ops = program(behaviour, rows).ops
         return {op.name: op.nbytes for op in ops if op.is_collective and op.dtype == "fp8"}
 
-    alone = gathered(Habits(fp8=True))
+    alone = gathered(StackBehaviour(fp8=True))
     assert alone
-    assert gathered(Habits(fp8=True, payloads=(("all_gather", 0.5),))) == alone
+    assert gathered(StackBehaviour(fp8=True, payloads=(("all_gather", 0.5),))) == alone
 
 
 def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives() -> None:
-    first, last = (program(Habits(scatter_gather=BOTH), PIPELINE, stage) for stage in (0, 1))
+    first, last = (
+        program(StackBehaviour(scatter_gather=BOTH), PIPELINE, stage) for stage in (0, 1)
+    )
     assert {op.nbytes for op in (*first.ops, *last.ops) if op.is_message} == {STREAM_BYTES // 2}
     (gather, *_) = [op for op in last.ops if op.label == "c1.input.gather"]
     assert (gather.kind, gather.axes, gather.nbytes) == ("all_gather", ("tp",), STREAM_BYTES)
     (cut, *_) = [op for op in first.ops if op.label == "c0.output.cut"]
     assert cut.nbytes == STREAM_BYTES
-    usual = program(NO_HABITS, PIPELINE)
+    usual = program(PLAIN_BEHAVIOUR, PIPELINE)
     assert {op.nbytes for op in usual.ops if op.is_message} == {STREAM_BYTES}
 
 
 def test_activations_are_cut_alone_where_a_stack_sends_gradients_whole() -> None:
     for stage, more in ((0, "c0.output.cut"), (1, "c1.input.gather")):
         cut, whole = (
-            program(habits, PIPELINE, stage)
-            for habits in (Habits(scatter_gather=(FORWARD,)), NO_HABITS)
+            program(behaviour, PIPELINE, stage)
+            for behaviour in (StackBehaviour(scatter_gather=(FORWARD,)), PLAIN_BEHAVIOUR)
         )
         sent = {op.block.phase: op.nbytes for op in cut.ops if op.is_message}
         assert sent == {FORWARD: STREAM_BYTES // 2, BACKWARD: STREAM_BYTES}
@@ -233,21 +250,23 @@ def test_activations_are_cut_alone_where_a_stack_sends_gradients_whole() -> None
 
 def test_with_sequence_parallelism_messages_are_parts_already() -> None:
     plan = replace(PIPELINE, sp=True)
-    assert program(Habits(scatter_gather=BOTH), plan).ops == program(NO_HABITS, plan).ops
+    assert (
+        program(StackBehaviour(scatter_gather=BOTH), plan).ops == program(PLAIN_BEHAVIOUR, plan).ops
+    )
 
 
 def test_slices_of_weights_are_launched_one_by_one_behind_the_update() -> None:
-    ops = [op for op in program(Habits(launches_of_slice=3)).ops if op.kind == "launches"]
-    assert len(ops) == len(program(NO_HABITS).layouts)
+    ops = [op for op in program(StackBehaviour(launches_of_slice=3)).ops if op.kind == "launches"]
+    assert len(ops) == len(program(PLAIN_BEHAVIOUR).layouts)
     assert {op.attributes["count"] for op in ops} == {3 * 2}  # for each rank of data
-    alone = lower(TINY, replace(PLAN, dp=1), habits=Habits(launches_of_slice=3))
+    alone = lower(TINY, replace(PLAN, dp=1), behaviour=StackBehaviour(launches_of_slice=3))
     assert not [op for op in alone.ops if op.kind == "launches"]
 
 
 def test_a_matmul_that_adds_to_a_gradient_moves_it_in_the_place_of_its_product() -> None:
     """A gradient in fp32 is written with 4 bytes, and read with 4 after the first micro-batch; the
     product's 2 bytes in bf16 are not."""
-    before, after = by_name(NO_HABITS), by_name(Habits(fused=("accumulate",)))
+    before, after = by_name(PLAIN_BEHAVIOUR), by_name(StackBehaviour(fused=("accumulate",)))
     for m, more in ((0, 4 - 2), (1, 8 - 2)):
         name = f"m{m}.l1.up.grad.weight"
         weights = before[name].attributes["m"] * before[name].attributes["n"]
@@ -259,8 +278,8 @@ def test_a_matmul_that_adds_to_a_gradient_moves_it_in_the_place_of_its_product()
 def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> None:
     plan = replace(PLAN, dp=1, z=2)
     before, after = (
-        {op.name: op for op in program(habits, plan).ops}
-        for habits in (NO_HABITS, Habits(fused=("accumulate",)))
+        {op.name: op for op in program(behaviour, plan).ops}
+        for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(fused=("accumulate",)))
     )
     assert after["m1.l1.up.grad.weight"].nbytes == before["m1.l1.up.grad.weight"].nbytes
 
@@ -268,7 +287,7 @@ def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> 
 def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
     gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
     plan = Plan(dp=2, ep=2, batch=2, mbs=1)
-    found = lower(gpt, plan, habits=Habits(fp8=True, fp8_casts=(6, 4)))
+    found = lower(gpt, plan, behaviour=StackBehaviour(fp8=True, fp8_casts=(6, 4)))
     casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]
     of_experts = [op for op in casts if op.label.startswith("experts.")]
     assert len(of_experts) == 2 * 2 * 2  # layers, linears, input and gradient
@@ -279,7 +298,7 @@ def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> N
         assert op.attributes == kernels
 
 
-EVERY = Habits(
+EVERY = StackBehaviour(
     reduce_dtype=SUMS,
     once_a_step=True,
     fused=("gelu", "accumulate"),
@@ -306,10 +325,10 @@ EVERY = Habits(
 )
 
 
-def test_every_habit_is_one_row_with_a_source() -> None:
-    assert not [each.name for each in HABITS if each.matters(NO_HABITS)]
-    assert all(each.matters(EVERY) and each.words and each.source for each in HABITS)
-    assert len({each.name for each in HABITS}) == len(HABITS)
+def test_every_pass_of_stacks_is_one_row_with_a_source() -> None:
+    assert not [each.name for each in STACK_PASSES if each.matters(PLAIN_BEHAVIOUR)]
+    assert all(each.matters(EVERY) and each.words and each.source for each in STACK_PASSES)
+    assert len({each.name for each in STACK_PASSES}) == len(STACK_PASSES)
 
 
 def test_a_factor_is_taken_as_it_is_written() -> None:
@@ -328,7 +347,7 @@ def scatters(found: Program) -> list[Op]:
 def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int) -> None:
     """Four bytes for each of the 64 x 256 elements of a layer's first MLP weight, for two."""
     plan = Plan(**ZERO, zero=zero)
-    before, after = program(NO_HABITS, plan), program(Habits(reduce_dtype=SUMS), plan)
+    before, after = program(PLAIN_BEHAVIOUR, plan), program(StackBehaviour(reduce_dtype=SUMS), plan)
     assert [op.nbytes for op in scatters(after)] == [2 * op.nbytes for op in scatters(before)]
     (own,) = (op for op in scatters(after) if op.name == "m1.l0.up.grad.scatter")
     assert (own.nbytes, own.dtype) == (64 * 256 * 4, "fp32")
@@ -344,7 +363,7 @@ def test_a_stack_in_fp8_gathers_weights_in_16_bits(keys: dict[str, Any]) -> None
     plan = Plan(**{**ZERO, "batch": 8}, **keys)
     gathers = [
         [(op.name, op.nbytes, op.dtype) for op in found.ops if op.purpose == WEIGHT_GATHER]
-        for found in (program(NO_HABITS, plan), program(Habits(fp8=True), plan))
+        for found in (program(PLAIN_BEHAVIOUR, plan), program(StackBehaviour(fp8=True), plan))
     ]
     assert gathers[0] == gathers[1] != []
 
@@ -352,7 +371,7 @@ def test_a_stack_in_fp8_gathers_weights_in_16_bits(keys: dict[str, Any]) -> None
 def test_a_gradient_that_is_scattered_twice_is_cast_once() -> None:
     """Over z, and its part over data: each with four bytes for an element of what it reads."""
     plan = Plan(**{**ZERO, "batch": 8}, z=2, zero=2)
-    after = program(Habits(reduce_dtype=SUMS), plan)
+    after = program(StackBehaviour(reduce_dtype=SUMS), plan)
     own = [op for op in after.ops if op.name.startswith("m1.l0.up.grad.scatter")]
     assert sorted((op.kind, op.nbytes) for op in own) == [
         ("cast", 64 * 256 * (2 + 4)),
@@ -363,8 +382,8 @@ def test_a_gradient_that_is_scattered_twice_is_cast_once() -> None:
 
 def test_what_is_summed_in_16_bits_is_reduced_in_16_bits() -> None:
     plan = Plan(**ZERO, zero=3, gradients="bf16")
-    after = program(Habits(reduce_dtype=SUMS), plan)
-    assert after.ops == program(NO_HABITS, plan).ops
+    after = program(StackBehaviour(reduce_dtype=SUMS), plan)
+    assert after.ops == program(PLAIN_BEHAVIOUR, plan).ops
 
 
 def weights(found: Program) -> int:
@@ -379,8 +398,8 @@ def weights(found: Program) -> int:
 def test_stages_gather_what_they_keep_and_reduce_gradients_once_a_step(count: int) -> None:
     """2 bytes for each weight there and 4 back, whatever the number of micro-batches."""
     plan = Plan(dp=2, pp=2, zero=3, reshard=False, batch=2 * count, mbs=1)
-    once = program(Habits(once_a_step=True), plan)
-    each = program(NO_HABITS, plan)
+    once = program(StackBehaviour(once_a_step=True), plan)
+    each = program(PLAIN_BEHAVIOUR, plan)
     elements = weights(once)
     assert elements == weights(each)
     small = each.comm_bytes["dp"] - count * elements * (2 + 2)
@@ -394,7 +413,7 @@ def test_stages_gather_what_they_keep_and_reduce_gradients_once_a_step(count: in
 def test_resharded_weights_stay_whole_from_a_backward_pass_to_the_next_forward_pass() -> None:
     """F0 F1 B0 F2 B1 F3 B2 B3: gathered by F0, F1, B0, B1 and B2, reduced once."""
     plan = Plan(dp=2, pp=2, zero=3, batch=8, mbs=1)
-    once = program(Habits(once_a_step=True), plan)
+    once = program(StackBehaviour(once_a_step=True), plan)
     gathers = [op for op in once.ops if op.purpose == WEIGHT_GATHER and ".up." in op.name]
     assert [(op.block.phase, op.block.micro_batch) for op in gathers] == [
         *((FORWARD, m) for m in (0, 1)),
@@ -407,4 +426,4 @@ def test_resharded_weights_stay_whole_from_a_backward_pass_to_the_next_forward_p
 
 def test_without_stages_each_micro_batch_gathers_and_reduces() -> None:
     plan = Plan(dp=2, zero=3, reshard=False, batch=8, mbs=1)
-    assert program(Habits(once_a_step=True), plan).ops == program(NO_HABITS, plan).ops
+    assert program(StackBehaviour(once_a_step=True), plan).ops == program(PLAIN_BEHAVIOUR, plan).ops

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Op
-from workload.passes.stack import Habits
+from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 
 TINY = GPT(
     name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128, tied=False
 )  # fmt: skip
 PLAN = Plan(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))
-APART, WHOLE = (lower(TINY, PLAN, habits=Habits(whole_owners=each)) for each in (False, True))
+APART, WHOLE = (
+    lower(TINY, PLAN, behaviour=StackBehaviour(whole_owners=each)) for each in (False, True)
+)
 
 
 def of(ops: Sequence[Op], purpose: str) -> list[Op]:

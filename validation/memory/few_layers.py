@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.explain.nearest_fit import habits_in_memory
+from simulator.explain.nearest_fit import memory_of_stack
 from simulator.search.bounds.peak_memory import plan_bytes
 from simulator.stacks.job import Job
 from workload.gpt import GPT
@@ -21,17 +21,17 @@ FEW = 3  # layers of the chunk with fewest in the smaller of the two models
 
 def job_bytes(job: Job) -> int:
     """The peak of the fullest stage of a job's plan."""
-    return plan_bytes(job.gpt, job.plan, habits_in_memory(job.stack, job.plan))
+    return plan_bytes(job.gpt, job.plan, memory_of_stack(job.stack, job.plan))
 
 
 def least_bytes(job: Job) -> int:
     """No more than that, and soon known; 0 where no smaller model tells."""
     gpt, plan = job.gpt, job.plan
-    habits = habits_in_memory(job.stack, plan)
+    behaviour = memory_of_stack(job.stack, plan)
     less = _fewest(gpt, plan) - FEW
-    if plan.pp == 1 or less < 2 or not _is_even(gpt) or habits.held.updates_in_groups(gpt, plan):
+    if plan.pp == 1 or less < 2 or not _is_even(gpt) or behaviour.held.updates_in_groups(gpt, plan):
         return 0
-    small, large = (plan_bytes(*_with_less(gpt, plan, by), habits) for by in (less, less - 1))
+    small, large = (plan_bytes(*_with_less(gpt, plan, by), behaviour) for by in (less, less - 1))
     return small + less * (large - small)
 
 

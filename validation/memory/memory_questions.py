@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from simulator.explain.nearest_fit import habits_in_memory
+from simulator.explain.nearest_fit import memory_of_stack
 from simulator.search.bounds.peak_memory import stage_bytes
 from simulator.stacks.job import Job
 from topologies.errors import SimgptError
@@ -154,14 +154,14 @@ def answer(asked: Asked) -> Answer:
     """Predict the peak of what is asked, and play the allocator's part."""
     job, machine = asked.job, asked.machine
     stages = range(job.plan.pp) if asked.stage is None else (asked.stage,)
-    habits = job.stack.kernels(job.gpt, job.plan, machine).habits
-    own = habits_in_memory(job.stack, job.plan)
-    own = replace(own, fp8_transposes=habits.fp8_transposes)  # which depends on the device
+    behaviour = job.stack.kernels(job.gpt, job.plan, machine).behaviour
+    own = memory_of_stack(job.stack, job.plan)
+    own = replace(own, fp8_transposes=behaviour.fp8_transposes)  # which depends on the device
     peak_bytes, stage = max(
         (stage_bytes(job.gpt, job.plan, own, stage), -stage) for stage in stages
     )
     stage, library_bytes = -stage, job.stack.library_bytes(machine)
-    program = lower(job.gpt, _few_micro_batches(job.plan), stage, habits=habits)
+    program = lower(job.gpt, _few_micro_batches(job.plan), stage, behaviour=behaviour)
     allocator = allocator_after(program)
     return Answer(
         peak_bytes + library_bytes,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from topologies.session import current_session
 from workload.gpt import GPT
 from workload.lowering.lower import lower_slots
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.in_turns import with_pairs
 from workload.pipeline.schedule import Slot
 from workload.pipeline.stages import stage_slots
@@ -17,25 +17,33 @@ from workload.program import Program
 MOST_OPS = 100_000  # of a prediction, and of what is tried when it does not fit: some 150 MB
 
 
-def kept_program(gpt: GPT, plan: Plan, stage: int = 0, *, habits: Habits = NO_HABITS) -> Program:
+def kept_program(
+    gpt: GPT, plan: Plan, stage: int = 0, *, behaviour: StackBehaviour = PLAIN_BEHAVIOUR
+) -> Program:
     """The program that `lower` writes, in plain matmul forms."""
 
     def lowered() -> Program:
-        return with_pairs(lower_slots(gpt, plan, stage, stage_slots(plan, stage), habits=habits))
+        return with_pairs(
+            lower_slots(gpt, plan, stage, stage_slots(plan, stage), behaviour=behaviour)
+        )
 
-    key = gpt, plan, stage, habits
+    key = gpt, plan, stage, behaviour
     return current_session().the(KeptPrograms).kept(key, lowered)
 
 
 def kept_slots(
-    gpt: GPT, plan: Plan, stage: int, order: Sequence[Slot], habits: Habits = NO_HABITS
+    gpt: GPT,
+    plan: Plan,
+    stage: int,
+    order: Sequence[Slot],
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> Program:
     """The program that `lower_slots` writes, in plain matmul forms."""
 
     def lowered() -> Program:
-        return lower_slots(gpt, plan, stage, order, habits=habits)
+        return lower_slots(gpt, plan, stage, order, behaviour=behaviour)
 
-    key = gpt, plan, stage, tuple(order), habits
+    key = gpt, plan, stage, tuple(order), behaviour
     return current_session().the(KeptPrograms).kept(key, lowered)
 
 

@@ -21,7 +21,7 @@ from workload.lowering.messages import Messages
 from workload.op import Block, Buffer, Op
 from workload.passes.activations import ACTIVATIONS, on_host
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
-from workload.passes.stack import NO_HABITS, Habits, with_habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour, with_behaviour
 from workload.passes.table import overlap_slot, overlap_step
 from workload.pipeline.in_turns import alone, with_pairs
 from workload.pipeline.schedule import Slot
@@ -38,18 +38,18 @@ def lower(
     stage: int = 0,
     *,
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     keeps: Keeps | None = None,
 ) -> Program:
     """The program of a rank of one pipeline stage for one step of `gpt` under `plan`.
 
     Every rank of a stage performs the same ops on buffers of the same shapes. A PlanCannotRunError
     says which width the plan does not divide. `forms` is the choice that `matmul_forms=tuned` asks
-    for; a machine makes it. `habits` are those of the software stack. Ops that `keeps`, given the
+    for; a machine makes it. `behaviour` is the software stack's. Ops that `keeps`, given the
     buffers, says no to are left out, and overlaps and casts of recipes know nothing of them.
     """
     slots = stage_slots(plan, stage)
-    return with_pairs(lower_slots(gpt, plan, stage, slots, forms, habits, keeps))
+    return with_pairs(lower_slots(gpt, plan, stage, slots, forms, behaviour, keeps))
 
 
 def lower_slots(
@@ -58,30 +58,30 @@ def lower_slots(
     stage: int,
     order: Sequence[Slot],
     forms: Forms = PLAIN,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     keeps: Keeps | None = None,
 ) -> Program:
     """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
     assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
     check(gpt, plan)
-    once = habits.once_a_step and plan.pp > 1 and plan.zero > 1
-    b = Builder(gpt, plan, stage, habits.held, once_a_step=once)
-    chunks = Chunks(b, early_stop=habits.early_stop, keeps=keeps)
+    once = behaviour.once_a_step and plan.pp > 1 and plan.zero > 1
+    b = Builder(gpt, plan, stage, behaviour.held, once_a_step=once)
+    chunks = Chunks(b, early_stop=behaviour.early_stop, keeps=keeps)
     declare(b, chunks)
     keep_rest_here(b)
-    ops, slot_of = emitted(b, chunks, order, forms, habits)
+    ops, slot_of = emitted(b, chunks, order, forms, behaviour)
     if b.rule.zeroth_order:
         ops = needed_for(LOSSES, ops)
     b.ops = []
-    optimizer.finish(b, habits.launches_of_slice)
+    optimizer.finish(b, behaviour.launches_of_slice)
     # What is reduced behind the last backward pass of a stage has nothing to run beside.
     beside = tuple(each for each in alone(plan) if each != "dp" or not once)
     every = overlap_step([*ops, *chunks.kept(b.ops)], beside, b.buffers, slot_of)
     every = in_recipe(b, every)
-    every, casts = with_habits(every, b.buffers, habits)
+    every, casts = with_behaviour(every, b.buffers, behaviour)
     b.buffers |= casts
-    every = with_kept(b, with_buckets(b, every), transposes=habits.fp8_transposes)
-    every = with_narrow_weights(b, every, transposes=habits.fp8_transposes)
+    every = with_kept(b, with_buckets(b, every), transposes=behaviour.fp8_transposes)
+    every = with_narrow_weights(b, every, transposes=behaviour.fp8_transposes)
     every = with_copies_of_logits(b, every)
     if plan.offload == ACTIVATIONS:
         every, copies = on_host(every, b.buffers)
@@ -94,11 +94,11 @@ def emitted(
     chunks: Chunks,
     order: Sequence[Slot],
     forms: Forms,
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
 ) -> tuple[list[Op], dict[Block, Slot]]:
     """The ops of all slots with their messages, and to which slot each block belongs; the overlaps
     within slots are applied."""
-    messages = Messages(b, chunks, order, habits)
+    messages = Messages(b, chunks, order, behaviour)
     ops: list[Op] = []
     slot_of: dict[Block, Slot] = {}
     for number, slot in enumerate(order):

@@ -24,7 +24,7 @@ from workload.lowering.chunk import Chunks
 from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
 from workload.op import COMPUTE, MODEL, Block, Buffer, Op
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.message_order import (
     AHEAD,
     ARRIVED,
@@ -41,13 +41,17 @@ class Messages:
     """The messages around the slots of one stage, asked for in the order of the schedule."""
 
     def __init__(
-        self, b: Builder, chunks: Chunks, order: Sequence[Slot], habits: Habits = NO_HABITS
+        self,
+        b: Builder,
+        chunks: Chunks,
+        order: Sequence[Slot],
+        behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     ) -> None:
         self._b = b
-        self._scattered = habits.scatter_gather if rows.parts(b) == 1 < b.grid.tp else ()
+        self._scattered = behaviour.scatter_gather if rows.parts(b) == 1 < b.grid.tp else ()
         self._chunks = chunks
         self._order = Order.of(order).slots
-        self._how = order_of_messages(habits.messages, b.plan)
+        self._how = order_of_messages(behaviour.messages, b.plan)
         line = StageLine(
             order=Order.of(order),
             receives=np.array([self._receives(slot) for slot in order], dtype=np.bool_),

@@ -1,6 +1,6 @@
-"""Habits of software stacks as passes: what a framework makes of the ops of a slot or a step.
+"""Behaviour of software stacks as passes: what a framework makes of the ops of a slot or step.
 
-Each habit rewrites ops of the program, so that volumes, memory and the list of ops are those of the
+Each pass rewrites ops of the program, so that volumes, memory and the list of ops are those of the
 stack. Our executor has none of them.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from topologies.records import record
-from workload.held.habits import NOTHING_HELD, Held
+from workload.held.held import NOTHING_HELD, Held
 from workload.op import Buffer, Op
 from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
@@ -33,7 +33,7 @@ Rewritten = tuple[list[Op], Buffers]
 
 
 @record
-class Habits:
+class StackBehaviour:
     """What a stack does unlike one kernel for every op of the program.
 
     `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
@@ -93,47 +93,53 @@ class Habits:
     counted: tuple[str, ...] = ()
 
 
-NO_HABITS = Habits()
+PLAIN_BEHAVIOUR = StackBehaviour()
 
 
-def of_lowering(habits: Habits) -> Habits:
-    """Those that lowering itself heeds, before overlaps and all other habits: kernels for the
+def of_lowering(behaviour: StackBehaviour) -> StackBehaviour:
+    """Those that lowering itself heeds, before overlaps and all other behaviour: kernels for the
     slices of weights, where a recomputed layer ends, what is held in memory, and what pipelines do
     once a step."""
     return replace(
-        NO_HABITS,
-        launches_of_slice=habits.launches_of_slice,
-        early_stop=habits.early_stop,
-        held=habits.held,
-        once_a_step=habits.once_a_step,
+        PLAIN_BEHAVIOUR,
+        launches_of_slice=behaviour.launches_of_slice,
+        early_stop=behaviour.early_stop,
+        held=behaviour.held,
+        once_a_step=behaviour.once_a_step,
     )
 
 
-def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour) -> Rewritten:
     """Ops inside a neighbour's kernel."""
-    return inside_neighbours(ops, buffers, habits.fused), {}
+    return inside_neighbours(ops, buffers, behaviour.fused), {}
 
 
-def in_fp8(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+def in_fp8(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour
+) -> Rewritten:
     """Linears of layers in fp8."""
-    how = {"transposes": habits.fp8_transposes, "pads": habits.fp8_pads}
-    return multiply_in_fp8(ops, buffers, own_casts=habits.fp8_casts, **how)
+    how = {"transposes": behaviour.fp8_transposes, "pads": behaviour.fp8_pads}
+    return multiply_in_fp8(ops, buffers, own_casts=behaviour.fp8_casts, **how)
 
 
-def with_copies(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+def with_copies(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour
+) -> Rewritten:
     """Kernels that copy and cast around ops."""
-    return copied_around(ops, buffers, dict(habits.copies)), {}
+    return copied_around(ops, buffers, dict(behaviour.copies)), {}
 
 
-def by_kernels(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+def by_kernels(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour
+) -> Rewritten:
     """Experts' rows as kernels leave them that send them themselves."""
-    own = habits.exchange_kernels or ExchangeKernels(1.0)
+    own = behaviour.exchange_kernels or ExchangeKernels(1.0)
     return by_exchange_kernels(ops, buffers, own), {}
 
 
 @record
-class HabitPass:
-    """One habit: `matters` says of the habits of a stack whether it has this one.
+class StackPass:
+    """One pass: `matters` says of the behaviour of a stack whether it has this one.
 
     `scope` is what the pass goes over: the "ops" of a program (`rewrites`), or "messages" and the
     "step", whose lowering does it itself.
@@ -143,175 +149,179 @@ class HabitPass:
     words: str
     source: str
     scope: str
-    matters: Callable[[Habits], bool]
-    rewrites: Callable[[Sequence[Op], Mapping[str, Buffer], Habits], Rewritten] | None = None
+    matters: Callable[[StackBehaviour], bool]
+    rewrites: Callable[[Sequence[Op], Mapping[str, Buffer], StackBehaviour], Rewritten] | None = (
+        None
+    )
 
 
-HABITS = (
-    HabitPass(
+STACK_PASSES = (
+    StackPass(
         name="reduce_dtype",
         words="gradients of each micro-batch reduced in the dtype in which they are summed",
         source="pytorch/pytorch, torch/distributed/fsdp, MixedPrecisionPolicy.reduce_dtype",
         scope="ops",
-        matters=lambda habits: habits.reduce_dtype == SUMS,
+        matters=lambda behaviour: behaviour.reduce_dtype == SUMS,
         rewrites=lambda ops, buffers, _: in_dtype_of_sums(ops, buffers),
     ),
-    HabitPass(
+    StackPass(
         name="gathers_ahead",
         words="weights of the forward pass alone gathered one linear ahead",
         source="axonn-ai/nanoGPT-AxoNN@performance-variability, train_frontier.py: "
         "optimize_communication around the forward pass",
         scope="ops",
-        matters=lambda habits: habits.gathers_ahead,
+        matters=lambda behaviour: behaviour.gathers_ahead,
         rewrites=lambda ops, _, __: (forward_gathers_ahead(ops), {}),
     ),
-    HabitPass(
+    StackPass(
         name="coalesced",
         words="gradients of all parts summed, and parameters gathered, in one collective",
         source="huggingface/nanotron, src/nanotron/distributed.py, reduce_scatter_coalesced and "
         "all_gather_coalesced: one collective of flattened tensors",
         scope="ops",
-        matters=lambda habits: habits.coalesced,
+        matters=lambda behaviour: behaviour.coalesced,
         rewrites=lambda ops, _, __: (coalesced(ops), {}),
     ),
-    HabitPass(
+    StackPass(
         name="one_by_one",
         words="gradients of each parameter summed over copies in a collective of their own",
         source="axonn-ai/axonn@660a224, axonn/intra_layer/__init__.py, "
         "sync_gradients_data_parallel: a blocking all-reduce for each parameter",
         scope="ops",
-        matters=lambda habits: habits.one_by_one,
+        matters=lambda behaviour: behaviour.one_by_one,
         rewrites=lambda ops, buffers, _: (one_by_one(ops, buffers), {}),
     ),
-    HabitPass(
+    StackPass(
         name="whole_owners",
         words="every parameter updated whole by one rank, which broadcasts it",
         source="InternLM/InternEvo@c628a8c, internlm/solver/optimizer/hybrid_zero_optim.py, "
         "broadcast_params",
         scope="ops",
-        matters=lambda habits: habits.whole_owners,
+        matters=lambda behaviour: behaviour.whole_owners,
         rewrites=lambda ops, buffers, _: (by_whole_owners(ops, buffers), {}),
     ),
-    HabitPass(
+    StackPass(
         name="context_steps",
         words="attention on gathered keys in the steps of a ring, their gradients around it",
         source="pytorch/pytorch, torch/distributed/tensor/experimental/_attention.py",
         scope="ops",
-        matters=lambda habits: habits.context_steps,
+        matters=lambda behaviour: behaviour.context_steps,
         rewrites=lambda ops, buffers, _: in_context_steps(ops, buffers),
     ),
-    HabitPass(
+    StackPass(
         name="copies",
         words="copies and casts around ops in kernels of their own",
         source="simulator/stacks/axonn-easy.toml, by the kernels of its modules",
         scope="ops",
-        matters=lambda habits: bool(habits.copies),
+        matters=lambda behaviour: bool(behaviour.copies),
         rewrites=with_copies,
     ),
-    HabitPass(
+    StackPass(
         name="fusion",
         words="ops that run inside a neighbour's kernel",
         source="validation/data/dialects.toml, for each framework",
         scope="ops",
-        matters=lambda habits: bool(habits.fused),
+        matters=lambda behaviour: bool(behaviour.fused),
         rewrites=fuse,
     ),
-    HabitPass(
+    StackPass(
         name="fp8",
         words="linears of layers in fp8, their first operands cast before",
         source="NVIDIA Transformer Engine, user guide, FP8 primer",
         scope="ops",
-        matters=lambda habits: habits.fp8,
+        matters=lambda behaviour: behaviour.fp8,
         rewrites=in_fp8,
     ),
-    HabitPass(
+    StackPass(
         name="steps",
         words="ops that are several kernels",
         source="validation/data/dialects.toml, for each framework",
         scope="ops",
-        matters=lambda habits: bool(habits.passes or habits.launches),
+        matters=lambda behaviour: bool(behaviour.passes or behaviour.launches),
         rewrites=lambda ops, _, own: (in_kernels(ops, dict(own.passes), dict(own.launches)), {}),
     ),
-    HabitPass(
+    StackPass(
         name="own_rows",
         words="ranks of tensor parallelism send their own rows to experts, and gather what came",
         source="NVIDIA/Megatron-LM core_v0.12.0, megatron/core/transformer/moe/token_dispatcher.py",
         scope="ops",
-        matters=lambda habits: habits.own_rows,
+        matters=lambda behaviour: behaviour.own_rows,
         rewrites=lambda ops, buffers, _: (of_own_rows(ops, buffers), {}),
     ),
-    HabitPass(
+    StackPass(
         name="wire",
         words="collectives in another data type, or sent more often",
         source="validation/data/dialects.toml, for each framework",
         scope="ops",
-        matters=lambda habits: bool(habits.payloads),
-        rewrites=lambda ops, _, habits: (as_sent(ops, dict(habits.payloads)), {}),
+        matters=lambda behaviour: bool(behaviour.payloads),
+        rewrites=lambda ops, _, behaviour: (as_sent(ops, dict(behaviour.payloads)), {}),
     ),
-    HabitPass(
+    StackPass(
         name="exchange_kernels",
         words="kernels that send experts' rows themselves, and copy them where they come",
         source="deepseek-ai/DeepEP@34152ae, csrc/hybrid_ep; docs/README_Hybrid-EP.md @94a9f8f",
         scope="ops",
-        matters=lambda habits: habits.exchange_kernels is not None,
+        matters=lambda behaviour: behaviour.exchange_kernels is not None,
         rewrites=by_kernels,
     ),
-    HabitPass(
+    StackPass(
         name="counted",
         words="ops whose kernels take a time for each element, as sums by atomic additions do",
         source="pytorch/pytorch, aten/src/ATen/native/cuda/Indexing.cu and ScatterGatherKernel.cu",
         scope="ops",
-        matters=lambda habits: bool(habits.counted),
+        matters=lambda behaviour: bool(behaviour.counted),
         rewrites=lambda ops, buffers, own: (with_elements(ops, buffers, own.counted), {}),
     ),
-    HabitPass(
+    StackPass(
         name="scatter_gather",
         words="messages between stages in parts over several NICs",
         source="Narayanan et al. (SC21), section 4.1; microsoft/DeepSpeed, "
         "runtime/pipe/engine.py, is_pipe_partitioned and is_grad_partitioned",
         scope="messages",
-        matters=lambda habits: bool(habits.scatter_gather),
+        matters=lambda behaviour: bool(behaviour.scatter_gather),
     ),
-    HabitPass(
+    StackPass(
         name="messages",
         words="messages between stages that compute waits for on both sides, as in DeepSpeed "
         "everywhere and in Megatron where passes of one direction follow each other",
         source="deepspeedai/DeepSpeed, deepspeed/runtime/pipe/engine.py; NVIDIA/Megatron-LM, "
         "megatron/core/pipeline_parallel/schedules.py",
         scope="messages",
-        matters=lambda habits: bool(habits.messages),
+        matters=lambda behaviour: bool(behaviour.messages),
     ),
-    HabitPass(
+    StackPass(
         name="slices",
         words="kernels for the slices of weights one by one",
         source="github.com/huggingface/nanotron, ZeroDistributedOptimizer",
         scope="step",
-        matters=lambda habits: bool(habits.launches_of_slice),
+        matters=lambda behaviour: bool(behaviour.launches_of_slice),
     ),
-    HabitPass(
+    StackPass(
         name="early_stop",
         words="recomputation that ends with the last value that the backward pass needs",
         source="pytorch/pytorch, torch/utils/checkpoint.py, set_checkpoint_early_stop: on by "
         "default where use_reentrant is off",
         scope="step",
-        matters=lambda habits: habits.early_stop,
+        matters=lambda behaviour: behaviour.early_stop,
     ),
-    HabitPass(
+    StackPass(
         name="once_a_step",
         words="in pipelines gradients reduced over data, and kept weights gathered, once a step",
         source="pytorch/pytorch, torch/distributed/pipelining/stage.py, "
         "backward_maybe_with_nosync: set_requires_gradient_sync(False) but for the last",
         scope="step",
-        matters=lambda habits: habits.once_a_step,
+        matters=lambda behaviour: behaviour.once_a_step,
     ),
 )
 
 
-def with_habits(ops: Sequence[Op], buffers: Mapping[str, Buffer], habits: Habits) -> Rewritten:
+def with_behaviour(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour
+) -> Rewritten:
     """The ops as a stack performs them, and the buffers that this takes."""
     result, added = list(ops), dict[str, Buffer]()
-    for each in HABITS:
-        if each.rewrites is not None and each.matters(habits):
-            result, more = each.rewrites(result, buffers, habits)
+    for each in STACK_PASSES:
+        if each.rewrites is not None and each.matters(behaviour):
+            result, more = each.rewrites(result, buffers, behaviour)
             added |= more
     return result, added

@@ -55,7 +55,7 @@ STEPS = RECEIVE, ARRIVED, SEND, SENT = ("receive", "arrived", "send", "sent")
 SENDS = STEPS.index(SEND)  # of those, the first that concerns a message that leaves
 AHEAD, AWAITED, DEEPSPEED, MEGATRON = "ahead", "awaited", "deepspeed", "megatron"
 INTERLEAVED, OVERLAPPED = "megatron-interleaved", "megatron-overlapped"
-HABITS = ("", DEEPSPEED, MEGATRON)  # of stacks
+FRAMEWORKS = ("", DEEPSPEED, MEGATRON)  # of stacks
 NOTHING = -1  # the place of no slot
 Numbers = Any  # a number, or an array of them
 
@@ -192,29 +192,29 @@ class StageLine:
         return np.repeat(np.arange(len(units)), lengths), np.cumsum(lengths)
 
 
-def order_of_messages(habit: str, plan: Plan) -> str:
-    """The order of a plan's messages under a stack with this habit, one of HABITS.
+def order_of_messages(framework: str, plan: Plan) -> str:
+    """The order of a plan's messages of a `framework`, one of FRAMEWORKS.
 
     Megatron's schedules are those of 1F1B; without virtual stages none of its messages overlap, nor
     do they where passes are paired, as then nothing of the pair is left beside them.
     """
-    overlapped = "pp" in plan.overlap and not (plan.in_pairs and habit == MEGATRON)
-    if plan.in_pairs and habit == DEEPSPEED:
+    overlapped = "pp" in plan.overlap and not (plan.in_pairs and framework == MEGATRON)
+    if plan.in_pairs and framework == DEEPSPEED:
         raise PlanCannotRunError(
             "overlap=a2a with pp > 1 runs a forward and a backward pass at a time, which "
             "DeepSpeed's pipeline engine does not; leave a2a out or take another stack"
         )
-    if not plan.has_even_turns and (habit != MEGATRON or plan.in_pairs):
+    if not plan.has_even_turns and (framework != MEGATRON or plan.in_pairs):
         raise PlanCannotRunError(
             f"vpp={plan.vpp} needs micro-batches in multiples of pp={plan.pp}, "
             f"not {plan.micro_batches}; only Megatron-Core's schedule without overlap=a2a runs "
             "other numbers"
         )
-    if habit == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
+    if framework == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
         if plan.vpp == 1:
             return MEGATRON
         return OVERLAPPED if overlapped else INTERLEAVED
-    if habit == DEEPSPEED:
+    if framework == DEEPSPEED:
         return DEEPSPEED
     return AHEAD if overlapped else AWAITED
 

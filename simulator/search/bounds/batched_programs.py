@@ -31,7 +31,7 @@ from workload.op import (
     WEIGHT_GATHER,
     Op,
 )
-from workload.passes.stack import NO_HABITS, TRAINING, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, TRAINING, StackBehaviour
 from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
@@ -132,7 +132,7 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
     beside those of several, which have what it has."""
     columns = [space.columns[key][rows] for key in KINDS]
     columns += [np.minimum(space.columns[key][rows], 2) for key in (*WITHIN_STAGE, "ep")]
-    if space.problem.habits.once_a_step:
+    if space.problem.behaviour.once_a_step:
         columns.append(np.minimum(space.columns["pp"][rows], 2))
     if _has_steps(space.problem):
         columns.append(space.columns["cp"][rows])
@@ -155,14 +155,14 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
 def _has_steps(problem: SearchProblem) -> bool:
     """Whether programs of plans have as many steps as ranks of context, or pieces of documents."""
     ring = problem.fixed.get("context_kind", "ring") == "ring"
-    return ring or problem.habits.context_steps or bool(problem.gpt.documents)
+    return ring or problem.behaviour.context_steps or bool(problem.gpt.documents)
 
 
 def sized(
     space: Space, rows: Indices, *, together: bool = False, **how: Any
 ) -> Iterator[BatchedProgram]:
     """The programs of these rows, each of them in one of the answers; `how` has fields of the plan
-    in place of the usual ones, and the stack's habits. With `together` (see `kinds`) rows of one
+    in place of the usual ones, and the stack's behaviour. With `together` (see `kinds`) rows of one
     micro-batch may be with a program of two (`part_times.of_one_micro_batch`)."""
     waiting = kinds(space, rows, together=together)[::-1]
     while waiting:
@@ -179,7 +179,7 @@ def _lowered(
     rows: Indices,
     overlap: tuple[str, ...] = OVERLAPS,
     schedule: str = "1f1b",
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     most: int = MOST,
 ) -> Program:
     """A stage's program is that of a pipeline of one stage, but for its ends."""
@@ -192,10 +192,10 @@ def _lowered(
     batch = micro_batches * fields["mbs"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
     plan = Plan(**fields, **space.problem.others, batch=batch)
-    habits = of_rows(habits, space, rows)
-    program = lower(gpt, plan, habits=within_parts(habits))
+    behaviour = of_rows(behaviour, space, rows)
+    program = lower(gpt, plan, behaviour=within_parts(behaviour))
     program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once
-    return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, habits)))
+    return replace(program, ops=tuple(op for op in program.ops if not is_left_out(op, behaviour)))
 
 
 def sizes_of(space: Space, rows: Indices) -> bytes:
@@ -213,29 +213,31 @@ def input_columns(space: Space, rows: Indices, inputs: int) -> list[Counts]:
     return [space.columns[key][rows] for at, key in enumerate(SIZES) if inputs >> at & 1]
 
 
-def within_parts(habits: Habits) -> Habits:
+def within_parts(behaviour: StackBehaviour) -> StackBehaviour:
     """Those that change no op of one part of the model by what another part has. Copies around ops
     only add to these, and are left out."""
-    return replace(habits, coalesced=False, whole_owners=False, gathers_ahead=False, copies=())
+    return replace(behaviour, coalesced=False, whole_owners=False, gathers_ahead=False, copies=())
 
 
-def of_rows(habits: Habits, space: Space, rows: Indices) -> Habits:
-    """The habits of some rows, none or all of which are pipelines: others do nothing once a step
+def of_rows(behaviour: StackBehaviour, space: Space, rows: Indices) -> StackBehaviour:
+    """The behaviour of some rows, none or all of which are pipelines: others do nothing once a step
     that they would do for each micro-batch. Nothing is cast for reductions that are left out."""
-    once = habits.once_a_step and bool((space.columns["pp"][rows] > 1).any())
-    return replace(habits, once_a_step=once, reduce_dtype=TRAINING if once else habits.reduce_dtype)
+    once = behaviour.once_a_step and bool((space.columns["pp"][rows] > 1).any())
+    return replace(
+        behaviour, once_a_step=once, reduce_dtype=TRAINING if once else behaviour.reduce_dtype
+    )
 
 
-def is_left_out(op: Op, habits: Habits) -> bool:
+def is_left_out(op: Op, behaviour: StackBehaviour) -> bool:
     """Whether a bound leaves an op out, as the stack merges it with those of other parts, or moves
     it beside them: no program of few layers says what it then takes. One of each micro-batch that
     pipelines perform once a step is left out too."""
-    if habits.once_a_step and op.purpose in (WEIGHT_GATHER, GRAD_SCATTER):
+    if behaviour.once_a_step and op.purpose in (WEIGHT_GATHER, GRAD_SCATTER):
         return True
-    merged = habits.coalesced or habits.whole_owners
+    merged = behaviour.coalesced or behaviour.whole_owners
     if merged and op.purpose in (BUCKET_SCATTER, PARAMETER_GATHER):
         return True
-    return habits.gathers_ahead and op.purpose == WEIGHT_GATHER and op.block.phase == FORWARD
+    return behaviour.gathers_ahead and op.purpose == WEIGHT_GATHER and op.block.phase == FORWARD
 
 
 def differs_apart(op: Op, some: BatchedProgram) -> bool:

@@ -52,7 +52,7 @@ Moment = tuple[Held, int]
 def entry_bytes(space: Space, some: BatchedProgram, entries: Entries) -> Bytes:
     """What each pipeline of some entries needs at least."""
     held, saved = some.noted(memory)
-    if space.problem.habits.scatter_gather:  # a chunk may keep but a part of what it receives
+    if space.problem.behaviour.scatter_gather:  # a chunk may keep but a part of what it receives
         saved = {kind: some.values(0) for kind in saved}
     kinds = names_of(some.program.gpt)
     worked, kept, sums = (some.noted(each) for each in (worked_on, kept_for_weights, weight_sums))

@@ -21,7 +21,7 @@ from workload.gpt import GPT
 from workload.models.moe import has_experts
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, Part, layer_part
 from workload.passes.matmul_forms import PLAIN
-from workload.passes.stack import NO_HABITS, Habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.stages import chunk_layers, places_of, shape_of
 from workload.plan import Plan
@@ -34,16 +34,18 @@ PARTS = (LAYER, *KINDS, "embed", "head")
 NEVER = int(np.iinfo(np.int64).max)
 
 
-def plan_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS) -> int:
+def plan_bytes(gpt: GPT, plan: Plan, behaviour: StackBehaviour = PLAIN_BEHAVIOUR) -> int:
     """The peak of the worst device, with plain matmul forms."""
     count = pipeline_bytes if plan.pp > 1 else step_bytes
-    return count(gpt, plan, habits)
+    return count(gpt, plan, behaviour)
 
 
-def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int = NEVER) -> int:
+def pipeline_bytes(
+    gpt: GPT, plan: Plan, behaviour: StackBehaviour = PLAIN_BEHAVIOUR, room: int = NEVER
+) -> int:
     """The peak of a pipeline's worst stage: that follows from the order of slots alone. Where some
     stage needs more than there is `room` for, that of the first such stage."""
-    stage_orders, pp = _in_flight(gpt, plan, habits)
+    stage_orders, pp = _in_flight(gpt, plan, behaviour)
     most = 0
     for stage in _fullest_first(stage_orders):
         most = max(most, _bytes_of_stage(stage_orders, pp, stage))
@@ -52,17 +54,19 @@ def pipeline_bytes(gpt: GPT, plan: Plan, habits: Habits = NO_HABITS, room: int =
     return most
 
 
-def stage_bytes(gpt: GPT, plan: Plan, habits: Habits, stage: int) -> int:
+def stage_bytes(gpt: GPT, plan: Plan, behaviour: StackBehaviour, stage: int) -> int:
     """The peak of one of a plan's stages."""
     if plan.pp == 1:
-        return step_bytes(gpt, plan, habits)
-    return _bytes_of_stage(*_in_flight(gpt, plan, habits), stage)
+        return step_bytes(gpt, plan, behaviour)
+    return _bytes_of_stage(*_in_flight(gpt, plan, behaviour), stage)
 
 
-def _in_flight(gpt: GPT, plan: Plan, habits: Habits) -> tuple[StageOrders, ScheduleMessages]:
+def _in_flight(
+    gpt: GPT, plan: Plan, behaviour: StackBehaviour
+) -> tuple[StageOrders, ScheduleMessages]:
     """A plan's stages, and their messages in the order that they have in it."""
-    stage_orders = _stage_orders(gpt, _without_messages(plan), habits)
-    return stage_orders, messages_of(shape_of(plan), order_of_messages(habits.messages, plan))
+    stage_orders = _stage_orders(gpt, _without_messages(plan), behaviour)
+    return stage_orders, messages_of(shape_of(plan), order_of_messages(behaviour.messages, plan))
 
 
 def _bytes_of_stage(orders: StageOrders, messages: ScheduleMessages, stage: int) -> int:
@@ -77,8 +81,8 @@ def _without_messages(plan: Plan) -> Plan:
 
 
 @session_cached(2)
-def _stage_orders(gpt: GPT, plan: Plan, habits: Habits) -> StageOrders:
-    return StageOrders(gpt, plan, PLAIN, habits)
+def _stage_orders(gpt: GPT, plan: Plan, behaviour: StackBehaviour) -> StageOrders:
+    return StageOrders(gpt, plan, PLAIN, behaviour)
 
 
 def _fullest_first(stage_orders: StageOrders) -> list[int]:

@@ -74,15 +74,15 @@ def schedule_ticks(
     chunks: Sequence[Chunk],
     links: Sequence[int],
     *,
-    habit: str = "",
+    framework: str = "",
 ) -> list[tuple[int, int]]:
     """Lower bounds of the end of each stage's last slot, and of all streams of its last backward
-    slots, with messages as a stack with this habit has them.
+    slots, with messages as a stack with this `framework`'s order has them.
 
     `slot_ticks` bounds both of a slot, given the slot before it if that has the last micro-batch.
     """
     known, shape = _KnownSlots(plan.pp, chunks, slot_ticks), shape_of(plan)
-    messages = messages_of(shape, order_of_messages(habit, plan))
+    messages = messages_of(shape, order_of_messages(framework, plan))
     every = [_of_stage(known, stage, sorts) for stage, sorts in enumerate(sorts_of(shape))]
     both = [(ticks, ticks) for ticks in links]
     times = simulate_schedule(SlotSchedule(messages, [compute for compute, _ in every], both))

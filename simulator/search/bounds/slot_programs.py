@@ -24,7 +24,7 @@ from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.lowering.chunk import Keeps
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, NONE, STEP, Buffer, Identity, Op, Part
-from workload.passes.stack import NO_HABITS, Habits, of_lowering, with_habits
+from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour, of_lowering, with_behaviour
 from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
 from workload.program import Program
 from workload.recipes.table import NO_RECIPE
@@ -37,11 +37,11 @@ MIDDLE = -2  # in place of a micro-batch: any between the first and the last
 @record(slots=False)
 class LoweredSlots:
     """Rows whose program is lowered once for all overlaps. `known` keeps slots for other programs
-    with the same ops; `habits` of the stack are put on it after the overlaps, as lowering does."""
+    with the same ops; the stack's `behaviour` is put on it after the overlaps, as lowering does."""
 
     plain: BatchedProgram
     known: dict[tuple[object, ...], Slots] = field(default_factory=dict)
-    habits: Habits = NO_HABITS
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR
 
     def few(self, layers: ChunkLayers) -> Program:
         """The first row's program with these layers, and those that they leave out, as one
@@ -51,9 +51,9 @@ class LoweredSlots:
             own: dict[str, Any] = {
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
-            gpt, habits = layers.model(program.gpt), of_lowering(self.habits)
+            gpt, behaviour = layers.model(program.gpt), of_lowering(self.behaviour)
             plan = replace(program.plan, **own)
-            self._few[layers] = lower(gpt, plan, habits=habits)
+            self._few[layers] = lower(gpt, plan, behaviour=behaviour)
         return self._few[layers]
 
     @cached_property
@@ -78,7 +78,7 @@ class SlotProgram:
     def _overlapped(
         self, program: Program, overlap: tuple[str, ...], keeps: Keeps | None = None
     ) -> Program:
-        return overlapped(program, overlap, self.lowered.habits, keeps)
+        return overlapped(program, overlap, self.lowered.behaviour, keeps)
 
     def slots(
         self, micro_batch: int, works: tuple[str, ...], ends: ModelEnds, layers: ChunkLayers
@@ -178,24 +178,24 @@ class SlotProgram:
 def overlapped(
     program: Program,
     overlap: tuple[str, ...],
-    habits: Habits = NO_HABITS,
+    behaviour: StackBehaviour = PLAIN_BEHAVIOUR,
     keeps: Keeps | None = None,
 ) -> Program:
-    """The program of one stage, lowered without overlaps and habits, with these applied. That of a
+    """The program of one stage, lowered without overlaps and behaviour, then with both. That of a
     recipe is lowered again, of what it `keeps`, as its casts come behind overlaps and before other
-    habits."""
+    behaviour."""
     plan = replace(program.plan, overlap=overlap)
     if plan.recipe != NO_RECIPE:
-        whole = lower(program.gpt, plan, habits=within_parts(habits), keeps=keeps)
-        return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, habits)))
+        whole = lower(program.gpt, plan, behaviour=within_parts(behaviour), keeps=keeps)
+        return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, behaviour)))
     ops: list[Op] = []
     for slot, own in groupby(program.ops, lambda op: program.slot_of.get(op.block)):
         some = list(own)
         ops += overlap_slot(some, overlap) if slot is not None else some
     ops = overlap_step(ops, overlap, program.buffers, program.slot_of)
-    if habits != NO_HABITS:
-        kept = [op for op in ops if not is_left_out(op, habits)]
-        ops, added = with_habits(kept, program.buffers, within_parts(habits))
+    if behaviour != PLAIN_BEHAVIOUR:
+        kept = [op for op in ops if not is_left_out(op, behaviour)]
+        ops, added = with_behaviour(kept, program.buffers, within_parts(behaviour))
         program = _with_buffers(program, added)
     return replace(program, plan=plan, ops=tuple(ops))
 

@@ -1,6 +1,6 @@
 """Settings of public scripts are the step that their framework runs, worked out by hand.
 
-Round trips share the exporter's habits: what a writer always spells out, a reader's default never
+Round trips share the exporter's behaviour: what a writer always spells out, a default never
 meets. These files leave out what people leave out (`tests/simgpt/real_files`).
 """
 

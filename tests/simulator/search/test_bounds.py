@@ -65,12 +65,12 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     where = scheduler(machine, problem.devices)
     fabric = MachineFabric(machine, problem.devices, where)
     kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
-    assert problem.habits == kernels.habits
+    assert problem.behaviour == kernels.behaviour
     costs = compute_costs(machine, fabric.ranks_per_node, problem.devices, kernels)
     op_bounds = OpBounds(space, costs, fabric)
     row = data.draw(st.integers(0, len(space) - 1))
     rows = np.array([row])
-    known = part_times(op_bounds, next(sized(space, rows, habits=problem.habits)))
+    known = part_times(op_bounds, next(sized(space, rows, behaviour=problem.behaviour)))
     entries = data.draw(st.sampled_from(list(entries_of(space, rows))))
     at = data.draw(st.integers(0, len(entries.lane) - 1))
     entries = entries.only(np.arange(len(entries.lane)) == at, np.zeros(1, dtype=np.int64))
@@ -78,11 +78,11 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
     overlap = data.draw(st.sampled_from(overlaps(problem, space.shape(row))))
     ranks = data.draw(st.sampled_from(space.rank_orders(row)))
     plan = space.plan(row, Order(schedule, int(entries.vpp[0]), overlap, ranks))
-    plain = of_lowering(problem.habits)
+    plain = of_lowering(problem.behaviour)
     slot_program = SlotProgram(
         LoweredSlots(
-            next(sized(space, rows, overlap=(), schedule=schedule, habits=plain)),
-            habits=of_rows(problem.habits, space, rows),
+            next(sized(space, rows, overlap=(), schedule=schedule, behaviour=plain)),
+            behaviour=of_rows(problem.behaviour, space, rows),
         ),
         overlap,
     )
@@ -108,8 +108,8 @@ def holds_for_one_plan(space: Space, name: str, data: st.DataObject) -> None:
         assert bound[0] <= goal.of(prediction)
     if plan.pp > 1:
         assert PipelineNode(plan, slots, 0, 0).ticks() <= step
-        assert pipeline_bytes(gpt, plan, problem.habits) == prediction.memory.peak_bytes
-        asked = next(sized(space, rows, habits=problem.habits))
+        assert pipeline_bytes(gpt, plan, problem.behaviour) == prediction.memory.peak_bytes
+        asked = next(sized(space, rows, behaviour=problem.behaviour))
         assert entry_bytes(space, asked, entries)[0] <= prediction.memory.peak_bytes
     least = least_bytes_of(space, some)
     assert least[0] <= prediction.memory.peak_bytes

@@ -116,9 +116,9 @@ def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_c
     same_answer(problem, "dgx-b200")
     (sent, _), *_ = Dispatched(space_of(problem), b200).ways(np.array([0]), np.array([1000]))
     assert sent == Reached(0.743, None)
-    least = fastest_kernels(stack, TINY, {}, b200).habits
+    least = fastest_kernels(stack, TINY, {}, b200).behaviour
     plan = parse_plan("dp=8,ep=8,batch=16,mbs=1")
-    moved = [op for op in lower(TINY, plan, habits=least).ops if op.kind in (*SORTS, *WITHIN)]
+    moved = [op for op in lower(TINY, plan, behaviour=least).ops if op.kind in (*SORTS, *WITHIN)]
     assert {op.kind for op in moved} == {*SORTS, *WITHIN}
     assert not any(op.nbytes or op.launches for op in moved)
 

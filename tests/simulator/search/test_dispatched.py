@@ -52,7 +52,7 @@ def gathers(some: BatchedProgram) -> Iterator[Op]:
 
 def sent(gpt: GPT, plan: Plan, stack: Stack = MEGATRON) -> dict[str, int]:
     """The bytes of the plan's own collectives, by label."""
-    ops = lower(gpt, plan, habits=stack.kernels(gpt, plan, MACHINE).habits).ops
+    ops = lower(gpt, plan, behaviour=stack.kernels(gpt, plan, MACHINE).behaviour).ops
     return {op.label: op.nbytes for op in ops if op.communicates and op.part.is_layer}
 
 

@@ -20,7 +20,7 @@ from tests.simulator.search.drawn import DRAWN, mixtures, models, spaces
 from workload.grid import SHARDS
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, STEP, Op
-from workload.passes.stack import NO_HABITS
+from workload.passes.stack import PLAIN_BEHAVIOUR
 from workload.plan import Plan
 
 SUMS = (BUCKET_SCATTER, BUCKET_REDUCE)
@@ -31,7 +31,7 @@ def ops_of_second(space: Space, row: int, overlap: tuple[str, ...], count: int) 
     fields = space.shape(row) | {"pp": 1} | space.problem.others
     each = fields["mbs"] * prod(fields[axis] for axis in SHARDS["sequences"])
     plan = Plan(**fields, overlap=overlap, batch=count * each)
-    program = lower(base_of(space.problem.gpt), plan, habits=within_parts(NO_HABITS))
+    program = lower(base_of(space.problem.gpt), plan, behaviour=within_parts(PLAIN_BEHAVIOUR))
     return {op.identity: op for op in program.ops if op.block != STEP and op.micro_batch == 1}
 
 

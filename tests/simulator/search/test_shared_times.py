@@ -47,9 +47,9 @@ def test_shared_times_are_those_of_each_program_alone(
     every = kinds(space, np.arange(len(space)), together=True)
     every.sort(key=lambda rows: sizes_of(space, rows))
     begin = data.draw(st.integers(0, len(every) - 1))
-    sharing, habits = bounds_of(space, name), space.problem.habits
+    sharing, behaviour = bounds_of(space, name), space.problem.behaviour
     for rows in every[begin : begin + 8]:
-        for some in sized(space, rows, together=True, habits=habits):
+        for some in sized(space, rows, together=True, behaviour=behaviour):
             alone = bounds_of(space, name)
             assert parts_of(sharing, sharing.sharing(some)) == parts_of(alone, some)
 
@@ -62,7 +62,7 @@ def test_some_rows_of_a_program_have_the_times_that_they_have_in_it(
 ) -> None:
     rows = data.draw(st.sampled_from(kinds(space, np.arange(len(space)), together=True)))
     op_bounds = bounds_of(space, name)
-    some = next(sized(space, rows, together=True, habits=space.problem.habits))
+    some = next(sized(space, rows, together=True, behaviour=space.problem.behaviour))
     count = len(some.rows)
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     assume(keep.any())

@@ -38,7 +38,7 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.op import FORWARD
 from workload.passes.matmul_forms import PLAIN
-from workload.passes.stack import NO_HABITS
+from workload.passes.stack import PLAIN_BEHAVIOUR
 from workload.pipeline.stages import shape_of
 from workload.plan import Plan
 
@@ -66,7 +66,7 @@ def each_slot(space: Space, row: int, order: Order, machine: Machine) -> Iterato
     plan = space.plan(row, order)
     fabric = MachineFabric(machine, plan.grid.ranks)
     costs = compute_costs(machine, fabric.ranks_per_node, plan.grid.ranks)
-    stages = StageOrders(space.problem.gpt, plan, PLAIN, NO_HABITS)
+    stages = StageOrders(space.problem.gpt, plan, PLAIN, PLAIN_BEHAVIOUR)
 
     def tried(network: RankClasses) -> tuple[PipelineRun, list[Any]]:
         run = PipelineRun(stages, costs, network)

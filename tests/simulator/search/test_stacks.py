@@ -51,7 +51,7 @@ def holds_for_a_plan_of(name: str, gpt: GPT, machine: str, data: st.DataObject) 
     fixed = data.draw(st.sampled_from([{}, {"attention": "flash"}, {"attention": "unfused"}]))
     kernels = fastest_kernels(stack, gpt, fixed, MACHINES[machine])
     devices, batch = data.draw(st.sampled_from([4, 8, 16])), data.draw(st.sampled_from([16, 48]))
-    problem = SearchProblem(gpt, devices, batch, fixed, stack=stack, habits=kernels.habits)
+    problem = SearchProblem(gpt, devices, batch, fixed, stack=stack, behaviour=kernels.behaviour)
     try:
         spaces = spaces_of(problem)
     except PlanCannotRunError:
@@ -94,7 +94,7 @@ def test_no_pipeline_that_reduces_once_a_step_takes_less_than_its_bounds(
     """Bounds count nothing of what its stages do once for all micro-batches, not for each."""
     stack = load_stack("torchtitan")
     kernels = fastest_kernels(stack, gpt, fixed, MACHINES["perlmutter"])
-    problem = SearchProblem(gpt, 8, 48, fixed, stack=stack, habits=kernels.habits)
+    problem = SearchProblem(gpt, 8, 48, fixed, stack=stack, behaviour=kernels.behaviour)
     try:
         spaces = spaces_of(problem)
     except PlanCannotRunError:
@@ -139,7 +139,7 @@ def test_bounds_of_a_step_that_its_host_limits_are_the_step(name: str, gpt: GPT)
     stack, machine = load_stack(name), MACHINES["dgx-a100"]
     kernels = fastest_kernels(stack, gpt, {}, machine)
     fixed = NARROW | {"mbs": 2}
-    asked = SearchProblem(gpt, 1, 8, fixed, stack=stack, habits=kernels.habits)
+    asked = SearchProblem(gpt, 1, 8, fixed, stack=stack, behaviour=kernels.behaviour)
     (space,) = spaces_of(asked)
     entries = next(entries_of(space, np.array([0])))
     plan = space.plan(0, Order("1f1b", 1, overlaps(space.problem, space.shape(0))[0]))
@@ -147,12 +147,12 @@ def test_bounds_of_a_step_that_its_host_limits_are_the_step(name: str, gpt: GPT)
     assert found.breakdown_s["host"] > 0.5 * found.step_s
     fabric = MachineFabric(machine, 1)
     costs = compute_costs(machine, fabric.ranks_per_node, 1, kernels)
-    op_bounds, plain = OpBounds(space, costs, fabric), of_lowering(kernels.habits)
-    rows = next(sized(space, np.array([0]), overlap=(), habits=plain))
-    slots = SlotProgram(LoweredSlots(rows, habits=kernels.habits), plan.overlap)
+    op_bounds, plain = OpBounds(space, costs, fabric), of_lowering(kernels.behaviour)
+    rows = next(sized(space, np.array([0]), overlap=(), behaviour=plain))
+    slots = SlotProgram(LoweredSlots(rows, behaviour=kernels.behaviour), plan.overlap)
     bound = step_ticks(IsolatedBlocks(op_bounds, slots.some, entries, slots))
     assert to_ticks(found.step_s) - 10 < bound[0] <= to_ticks(found.step_s)
-    known = part_times(op_bounds, next(sized(space, np.array([0]), habits=kernels.habits)))
+    known = part_times(op_bounds, next(sized(space, np.array([0]), behaviour=kernels.behaviour)))
     streams = step_ticks(BusiestStream(known, entries, None))
     assert 0.8 * bound[0] < streams[0] <= bound[0]
 
@@ -259,10 +259,10 @@ def test_bounds_of_unfused_attention_have_the_fastest_softmax() -> None:
     """A fused softmax moves 0.75 of the bytes, one in steps 3.63 times as many."""
     stack, machine = load_stack("megatron-lm-2021"), MACHINES["dgx-a100"]
     found = fastest_kernels(stack, GPT_4, {"attention": "unfused"}, machine)
-    assert dict(found.habits.passes)["softmax"] == 0.75
+    assert dict(found.behaviour.passes)["softmax"] == 0.75
     assert fastest_kernels(EXECUTOR, GPT_4, {}, machine).host_s == 0
     flash = fastest_kernels(stack, GPT_4, {}, machine)
-    assert "softmax" not in dict(flash.habits.passes)
+    assert "softmax" not in dict(flash.behaviour.passes)
 
 
 @pytest.mark.parametrize("name", quick(["nemo@23.05"], ["megatron-lm-2023", "nemo@23.05"]))
@@ -271,7 +271,7 @@ def test_a_stack_without_fused_attention_has_that_softmax_where_nobody_asks(name
     others than of trying all."""
     stack, machine = load_stack(name), MACHINES["dgx-a100"]
     least = fastest_kernels(stack, GPT_4, {"attention": "unfused"}, machine)
-    assert dict(least.habits.passes)["softmax"] == 0.75
+    assert dict(least.behaviour.passes)["softmax"] == 0.75
     assert fastest_kernels(stack, GPT_4, {}, machine) == least
     gpt = replace(GPT_4, sequence=2048)
     fixed = NARROW | {"mbs": 4, "recompute": "selective"}

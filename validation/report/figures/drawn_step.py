@@ -221,7 +221,8 @@ def staged(answer: Answer) -> Scene:
     costs = _costs(machine, fabric.ranks_per_node, plan.grid.ranks, kernels)
     forms = prediction.tuning.forms if prediction.tuning else PLAIN
     stages = [
-        lower(gpt, shown, stage, forms=forms, habits=kernels.habits) for stage in range(plan.pp)
+        lower(gpt, shown, stage, forms=forms, behaviour=kernels.behaviour)
+        for stage in range(plan.pp)
     ]
     return Scene(
         answer, prediction, machine, placement, shown, simulated_step(stages, costs, fabric)
