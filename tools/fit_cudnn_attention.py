@@ -34,9 +34,10 @@ import numpy as np
 from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
 from tools.fit_network import Vector, simplex
-from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 from workload.op import Op
 from workload.op_attributes import Attributes
 

@@ -23,10 +23,11 @@ import numpy as np
 
 from simulator.costs.analytic import GROUPED, matmul_s, peak_flops_per_s
 from tools.fit_network import Vector, simplex
-from topologies.build import Parts, build_machine
 from topologies.files.reading import shipped_text
 from topologies.hardware.device import Matmul
 from topologies.machine import Machine
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 from workload.op import Op
 from workload.op_attributes import Attributes
 

@@ -23,9 +23,10 @@ from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s
 from tools.fit_cudnn_attention import Row, op_of
 from tools.fit_network import Vector, simplex
-from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.machine import Machine
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 
 PASSES = (("forward", "attention", "Forward"), ("backward", "attention_grad", "Backward"))
 SHAPE = ("Batch", "SeqLen", "num_head_q", "head_dim_qk", "head_dim_v")

@@ -12,19 +12,19 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from topologies.build import device_facts, gpu_of, spread
+from topologies.build import device_facts, spread
 from topologies.collectives.nccl_tuner import NONE
 from topologies.environments import ENVIRONMENTS
 from topologies.errors import MachineError
 from topologies.files.facts import Fact, read_facts
 from topologies.files.keys import MOST_COUNT
 from topologies.files.schema import nearest
-from topologies.hardware.device_library import lowered
+from topologies.hardware.device_library import gpu_of, lowered
 from topologies.hardware.interconnect import FIXED
-from topologies.machine import Machine, machine_from_facts
-from topologies.machine_files import check_unmeasured, load_machine, machine_names
+from topologies.machine import Machine, check_unmeasured, machine_from_facts
+from topologies.shipped import machine_names
 from topologies.variants import as_variant
 
 MOST_BASES = 8  # of files that build on files
@@ -37,10 +37,21 @@ _FOLLOWS = "as many as the rest of the file needs"
 Facts = dict[str, Fact]
 
 
+class Load(Protocol):
+    """What loads a machine by the name, the file or the parts that a base names."""
+
+    def __call__(self, name: str, above: tuple[Path, ...] = (), /) -> Machine:
+        """The machine; `above` are the files that build on it."""
+
+
 def derived(
-    document: Mapping[str, Any], variant: str, path: Path, above: tuple[Path, ...] = ()
+    document: Mapping[str, Any],
+    variant: str,
+    path: Path,
+    load: Load,
+    above: tuple[Path, ...] = (),
 ) -> Machine:
-    """The machine of a file's document that takes values from elsewhere.
+    """The machine of a file's document that takes values from elsewhere, which `load` gives.
 
     A file is called by its own name unless it says another. Counts that belong together follow the
     one that is given: NICs of devices, units of a fat tree, rates of its links. A MachineError says
@@ -54,15 +65,15 @@ def derived(
     tables, bases = _taken_out(document, path.name)
     tables = as_variant(tables, variant, path.name)
     own = {fact.key: fact for fact in read_facts(tables, path.name)}
-    base = _machine_at(bases["base"], path, around) if "base" in bases else None
+    base = _machine_at(bases["base"], path, load, around) if "base" in bases else None
     facts = _taken(base) if base is not None else {}
     if base is not None and base.profile is not None:
         for key in (*own, *(f"{name}.base" for name in bases if name != "base")):
             check_unmeasured(base, key)
     if "device" in bases:
-        _set_device(facts, bases["device"], own)
+        _set_device(facts, bases["device"], own, load)
     if "software" in bases:
-        library = _machine_at(_machine_with(bases["software"]), path, around)
+        library = _machine_at(_machine_with(bases["software"], load), path, load, around)
         _replace_table(facts, "software.", _taken(library).values())
     _join(facts, own)
     facts = {key: _of_other(fact, facts) for key, fact in facts.items()}
@@ -93,19 +104,19 @@ def _taken_out(document: Mapping[str, Any], origin: str) -> tuple[dict[str, Any]
     return tables, bases
 
 
-def _machine_at(name: str, path: Path, around: tuple[Path, ...]) -> Machine:
+def _machine_at(name: str, path: Path, load: Load, around: tuple[Path, ...]) -> Machine:
     """The machine that a file names as its base: a file lies beside it."""
     is_file = name.partition(":")[0].endswith((".toml", ".json"))
-    return load_machine(str(path.parent / name) if is_file else name, around)
+    return load(str(path.parent / name) if is_file else name, around)
 
 
-def _machine_with(library: str) -> str:
+def _machine_with(library: str, load: Load) -> str:
     """The machine whose library is named: by the machine, or by the library's tuner."""
     if library.rpartition(":")[2] in ENVIRONMENTS:
         raise MachineError(f'software = "{library}" is a library; give the environment with -m')
     if library in machine_names() or not re.fullmatch(r"[a-z0-9-]+", library):
         return library
-    tuners = {load_machine(name).software.tuner: name for name in reversed(machine_names())}
+    tuners = {load(name).software.tuner: name for name in reversed(machine_names())}
     tuners.pop(NONE, None)
     if library not in tuners:
         known = (*machine_names(), *tuners)
@@ -139,11 +150,12 @@ def _replace_table(facts: Facts, prefix: str, new: Iterable[Fact]) -> None:
     facts |= {fact.key: fact for fact in new if fact.key.startswith(prefix)}
 
 
-def _set_device(facts: Facts, name: str, own: Facts) -> None:
+def _set_device(facts: Facts, name: str, own: Facts, load: Load) -> None:
     """A device of the library in the place of the base's, with what it says of collectives over its
     links; where it draws another power, what its node draws is not known."""
     per_node = own.get("node.devices", facts.get("node.devices"))
-    new = device_facts(name, per_node.value if per_node and is_count(per_node.value) else 0)
+    devices = per_node.value if per_node and is_count(per_node.value) else 0
+    new = device_facts(name, devices, load)
     about = _OF_DEVICE.format(gpu_of(name)["name"])
     new = {key: replace(fact, inherited=fact.inherited or about) for key, fact in new.items()}
     if _text(new, "device.power.max") != _text(facts, "device.power.max"):

@@ -3,60 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 from topologies.errors import MachineError
 from topologies.files.facts import Fact
 from topologies.files.printable import shown
-from topologies.files.reading import shipped_toml
 from topologies.hardware.device_library import (
     family_of,
     gpu_of,
-    gpus,
     lowered,
     own_facts,
     with_device,
 )
 from topologies.machine import Machine, machine_from_facts
-from topologies.machine_files import load_machine, machine_names, variant_names
-from topologies.records import record
+from topologies.parts import Parts, fabrics
+from topologies.shipped import machine_names, variant_names
 
-__all__ = [
-    "Parts",
-    "build_machine",
-    "device_facts",
-    "fabrics",
-    "family_of",
-    "gpu_of",
-    "gpus",
-    "spread",
-]
 CURVES = ("all_gather", "reduce_scatter", "all_reduce", "tree", "nvls", "send_recv", "broadcast")
 GIVEN = "given with the machine"
 NODES_PER_UNIT = 32
+Load = Callable[[str], Machine]  # of a shipped machine by its name, and after a colon its variant
 
 
-@record
-class Parts:
-    """What a machine is built from; 0 or an empty word: as the GPU's usual node has it.
-
-    `nic_bits_per_s` is one NIC's rate each way.
-    """
-
-    gpu: str
-    nodes: int
-    devices_per_node: int = 0
-    nics_per_node: int = 0
-    nic_bits_per_s: float = 0.0
-    fabric: str = ""
-    name: str = ""
-
-
-def build_machine(parts: Parts, variant: str = "") -> Machine:
-    """The machine with these parts.
+def machine_of_parts(parts: Parts, variant: str, load: Load) -> Machine:
+    """The machine with these parts, made of shipped machines that `load` gives.
 
     A shipped machine of that name is taken as it is where it has the GPU and enough nodes. A node
     of unusual size is the nearest usual one with more or fewer devices. `variant` is one of that
@@ -67,21 +39,21 @@ def build_machine(parts: Parts, variant: str = "") -> Machine:
         raise MachineError(
             f'fabric "{parts.fabric}" is not known; try {", ".join(fabrics())} or none'
         )
-    named = _named(parts, variant)
-    like = _like(gpu, parts, variant) if named is None else named
+    named = _named(parts, variant, load)
+    like = _like(gpu, parts, variant, load) if named is None else named
     facts = {fact.key: fact for fact in like.entries}
     facts = with_device(facts, gpu, like.full_name)
     if named is None:
         _set_node(facts, parts, like)
-        _set_fabric(facts, parts, like.name, gpu)
+        _set_fabric(facts, parts, like.name, gpu, load)
     return machine_from_facts(tuple(facts.values()), None, parts.name or like.name)
 
 
-def _like(gpu: Mapping[str, Any], parts: Parts, variant: str) -> Machine:
+def _like(gpu: Mapping[str, Any], parts: Parts, variant: str, load: Load) -> Machine:
     """The machine whose node is taken, in a variant of its library if that is taken too."""
     name = _template(gpu, parts.devices_per_node)
     if not variant:
-        return load_machine(name)
+        return load(name)
     fabric = parts.fabric if parts.fabric != "none" else ""
     own = name in fabrics()[fabric or "infiniband"]["machines"]
     if not own and variant != variant_names(name)[0]:
@@ -89,7 +61,7 @@ def _like(gpu: Mapping[str, Any], parts: Parts, variant: str) -> Machine:
             f'these parts have no variant "{shown(variant)}": only those with the network of '
             f"{name} have its variants"
         )
-    return load_machine(f"{name}:{variant}")
+    return load(f"{name}:{variant}")
 
 
 def _template(gpu: Mapping[str, Any], devices: int) -> str:
@@ -99,12 +71,12 @@ def _template(gpu: Mapping[str, Any], devices: int) -> str:
     return str(sizes[min(sizes, key=lambda size: (abs(math.log(size / wanted)), -size))])
 
 
-def _named(parts: Parts, variant: str) -> Machine | None:
+def _named(parts: Parts, variant: str, load: Load) -> Machine | None:
     """The shipped machine that the parts name, in a variant, if it has them all."""
     name = parts.name.lower().removesuffix("-g")
     if name not in machine_names():
         return None
-    machine = load_machine(name)
+    machine = load(name)
     nics = machine.node.nics
     has_all = (
         parts.nodes <= machine.nodes
@@ -116,7 +88,7 @@ def _named(parts: Parts, variant: str) -> Machine | None:
     )
     if not has_all:
         return None
-    return load_machine(f"{name}:{variant}") if variant else machine
+    return load(f"{name}:{variant}") if variant else machine
 
 
 def _set_node(facts: dict[str, Fact], parts: Parts, like: Machine) -> None:
@@ -157,11 +129,11 @@ def spread(devices: int, nics: int) -> tuple[int, ...]:
     return tuple(device * nics // devices for device in range(devices))
 
 
-def device_facts(name: str, devices_per_node: int = 0) -> dict[str, Fact]:
+def device_facts(name: str, devices_per_node: int, load: Load) -> dict[str, Fact]:
     """What the library of devices knows of a GPU: its own values, and those of the shipped machine
     whose node is the nearest in size, with that machine's name in `inherited`."""
     gpu = gpu_of(name)
-    like = load_machine(_template(gpu, devices_per_node))
+    like = load(_template(gpu, devices_per_node))
     kept = {fact.key: fact for fact in like.entries if fact.key.startswith(("device.", "node.l"))}
     found = with_device(kept, gpu, like.full_name, ("device.",))
     return {
@@ -171,7 +143,9 @@ def device_facts(name: str, devices_per_node: int = 0) -> dict[str, Fact]:
     }
 
 
-def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, gpu: Mapping[str, Any]) -> None:
+def _set_fabric(
+    facts: dict[str, Fact], parts: Parts, like: str, gpu: Mapping[str, Any], load: Load
+) -> None:
     """A fat tree of full bisection, and the library's rates between nodes: those of `like`, whose
     node it is, if the fabric is its own, else those of the GPU's library."""
     library = str(gpu.get("library", like))
@@ -195,7 +169,7 @@ def _set_fabric(facts: dict[str, Fact], parts: Parts, like: str, gpu: Mapping[st
     key = "interconnect.switch_latency"
     facts[key] = Fact(key, latency["value"], latency["source"])
     if like not in own["machines"]:
-        _set_library(facts, load_machine(library), gpu)
+        _set_library(facts, load(library), gpu)
     if like not in own["machines"] and library not in own["machines"]:
         _set_curves(facts, own["across"])
 
@@ -229,9 +203,3 @@ def _set_curves(facts: dict[str, Fact], across: Mapping[str, Any]) -> None:
                     continue
                 if key == "efficiency_across" or curve != "send_recv":
                     facts[prefix + key] = Fact(prefix + key, value, about["source"])
-
-
-@cache
-def fabrics() -> dict[str, Any]:
-    """The fabrics of fabrics.toml."""
-    return shipped_toml("topologies", "fabrics.toml")

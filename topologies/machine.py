@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 MOST_PARTS = 10_000_000
+# What a profile's tables say nothing of.
+UNMEASURED = ("device.memory", "device.reserve", "device.name", "software.compute_share")
 Part = TypeVar("Part")
 
 
@@ -139,6 +141,23 @@ def known_keys(kind: str) -> dict[str, Leaf]:
     joined = leaves(KINDS[kind], "interconnect.")
     others = (leaf for leaf in leaves(Machine) if not leaf.key.startswith("interconnect."))
     return {leaf.key: leaf for leaf in (*others, *joined)}
+
+
+def check_unmeasured(machine: Machine, key: str) -> None:
+    """Refuses to change what the machine's measured tables decide."""
+    if _measured(machine, key):
+        raise MachineError(
+            f"{machine.name} was calibrated: its measured tables decide, so {key} changes nothing"
+        )
+
+
+def _measured(machine: Machine, key: str) -> bool:
+    """Whether a profile's tables stand in for what a key says."""
+    profile = machine.profile
+    if profile is None or key in UNMEASURED or key.startswith("device.power."):
+        return False
+    kernels = key.startswith("device.") and bool(profile.kernels)
+    return kernels or (key.startswith(("software.", "node.links.")) and bool(profile.collectives))
 
 
 def machine_from_dict(document: Mapping[str, Any], origin: str) -> Machine:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from topologies.bases import derived
+from topologies.build import machine_of_parts
 from topologies.environments import ENVIRONMENTS, in_environment
 from topologies.errors import MachineError
 from topologies.files.facts import Fact
@@ -15,29 +17,26 @@ from topologies.files.printable import path_shown
 from topologies.files.reading import UserFile
 from topologies.files.schema import Leaf, nearest, nearest_key, value_of
 from topologies.files.units import format_quantity, multiple_of, quantity, times
-from topologies.machine import Machine, known_keys, machine_from_dict, machine_from_facts
+from topologies.hardware.device_library import exact_gpu
+from topologies.machine import (
+    Machine,
+    check_unmeasured,
+    known_keys,
+    machine_from_dict,
+    machine_from_facts,
+)
+from topologies.parts import Parts
+from topologies.parts_text import is_parts, parse_parts, parts_text
 from topologies.session import session_cached
-from topologies.variants import as_variant, variants_in
+from topologies.shipped import FOLDER, machine_names
+from topologies.variants import as_variant
 
-_SHIPPED = Path(__file__).parent / "machines"
-# What a profile's tables say nothing of.
-UNMEASURED = ("device.memory", "device.reserve", "device.name", "software.compute_share")
 # Rates of one link or NIC, of which there are several: what is meant is at most so many times as
 # much, as NICs of 800 Gbit/s in the place of 200.
 ONE_OF_SEVERAL = ("node.links.bandwidth", "node.nics.bandwidth", "interconnect.link_bandwidth")
 MOST_OF_KNOWN = 4.0
 _FILE = UserFile("machine", MachineError)
 _SETTING = UserFile("value", MachineError)
-
-
-def machine_names() -> list[str]:
-    """The machines that come with the package."""
-    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
-
-
-def variant_names(name: str) -> list[str]:
-    """The variants of a machine that comes with the package, its default first."""
-    return variants_in(_document(_SHIPPED / f"{name}.toml"))
 
 
 def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
@@ -71,15 +70,13 @@ def load_machine(name_or_path: str, above: tuple[Path, ...] = ()) -> Machine:
 
 @session_cached(256)
 def _shipped(name: str, variant: str) -> Machine:
-    return _of_file(_SHIPPED / f"{name}.toml", variant, name, ())
+    return _of_file(FOLDER / f"{name}.toml", variant, name, ())
 
 
 def _of_file(path: Path, variant: str, origin: str, above: tuple[Path, ...]) -> Machine:
     built = _of_text(_FILE.text(path), path, variant, origin)
     if built is None:
-        from topologies.bases import derived
-
-        return derived(_document(path), variant, path, above)
+        return derived(_document(path), variant, path, load_machine, above)
     return built
 
 
@@ -101,11 +98,7 @@ def has_base(document: Mapping[str, Any]) -> bool:
 
 @session_cached(256)
 def _of_parts(name: str, variant: str) -> Machine:
-    """The machine whose parts a text names. What builds it loads machines, and so is imported
-    here."""
-    from topologies.build import build_machine
-    from topologies.parts_text import is_parts, parse_parts, parts_text
-
+    """The machine whose parts a text names."""
     if not is_parts(name):
         if device := _as_device(name):
             raise MachineError(f"{name} is a device: give nodes of it, as in {device}")
@@ -120,10 +113,13 @@ def _of_parts(name: str, variant: str) -> Machine:
     return build_machine(parts, variant)
 
 
+def build_machine(parts: Parts, variant: str = "") -> Machine:
+    """The machine with these parts, as `machine_of_parts` makes it of shipped ones."""
+    return machine_of_parts(parts, variant, load_machine)
+
+
 def _as_device(name: str) -> str:
     """Machines of a device of this name, by their parts and by their own names; "" of none."""
-    from topologies.hardware.device_library import exact_gpu
-
     try:
         entry = exact_gpu(re.sub(r"[\s_]+", "-", name.strip()))
     except MachineError:
@@ -227,23 +223,6 @@ def _multiplied(base: Machine, leaf: Leaf, factor: float, given: object) -> Any:
             f"{leaf.key} = {given} needs a number to multiply, but {base.name} {why}"
         )
     return factor * own
-
-
-def check_unmeasured(machine: Machine, key: str) -> None:
-    """Refuses to change what the machine's measured tables decide."""
-    if _measured(machine, key):
-        raise MachineError(
-            f"{machine.name} was calibrated: its measured tables decide, so {key} changes nothing"
-        )
-
-
-def _measured(machine: Machine, key: str) -> bool:
-    """Whether a profile's tables stand in for what a key says."""
-    profile = machine.profile
-    if profile is None or key in UNMEASURED or key.startswith("device.power."):
-        return False
-    kernels = key.startswith("device.") and bool(profile.kernels)
-    return kernels or (key.startswith(("software.", "node.links.")) and bool(profile.collectives))
 
 
 def _parsed(leaf: Leaf, value: object) -> Any:

@@ -10,12 +10,12 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
-from topologies.build import Parts, fabrics, gpu_of
 from topologies.errors import MachineError
 from topologies.files.printable import shown
 from topologies.files.reading import shipped_toml
 from topologies.files.schema import nearest
-from topologies.hardware.device_library import exact_gpu
+from topologies.hardware.device_library import exact_gpu, gpu_of
+from topologies.parts import Parts, fabrics
 
 _COUNT = r"(?:(\d{1,9})x)"
 _BEGINS = re.compile(r"\d+x\S", re.IGNORECASE)

@@ -18,9 +18,10 @@ from topologies.collectives.collective_time import collective_seconds
 from topologies.errors import MachineError
 from topologies.hardware.software import Kind
 from topologies.machine import Machine
-from topologies.machine_files import load_machine, machine_names
+from topologies.machine_files import load_machine
 from topologies.records import record
 from topologies.routing.rings import Ring
+from topologies.shipped import machine_names
 from validation.network_tables import (
     Measured,
     MeasuredRow,

@@ -38,7 +38,7 @@ def _names(kind: str) -> list[str]:
 
         return list(model_names())
     if kind == "machines":
-        from topologies.machine_files import machine_names
+        from topologies.shipped import machine_names
 
         return machine_names()
     if kind == "stacks":

@@ -11,8 +11,9 @@ from simgpt import options, tables
 from topologies.files.toml_text import toml_text
 from topologies.hardware.assumptions import assumed
 from topologies.machine import Machine, machine_to_dict
-from topologies.machine_files import load_machine, machine_names
+from topologies.machine_files import load_machine
 from topologies.placement import is_of_any_size
+from topologies.shipped import machine_names
 
 
 @click.command("machines")

@@ -24,9 +24,9 @@ from simulator.stacks.host import host_times, of_gpu, with_hosts
 from simulator.stacks.runs import Runs
 from simulator.stacks.stage_split import SPLIT, spread
 from simulator.stacks.where import NOTHING, Said, defaults_of
-from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError, SimgptError
 from topologies.files.units import quantity
+from topologies.hardware.device_library import family_of, gpu_of
 from topologies.machine import Machine
 from topologies.records import record
 from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, USUAL, WITHOUT_BOUNDS

@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.stacks.stack import Stack
-from topologies.build import family_of, gpu_of
 from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
+from topologies.hardware.device_library import family_of, gpu_of
 from topologies.records import record
 from topologies.session import session_cached
 from workload.plan import Plan

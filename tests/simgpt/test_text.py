@@ -16,7 +16,8 @@ from simgpt.commands.machines import _shortened
 from simgpt.commands.validate import _rows
 from tests.messages import assert_names
 from tests.simgpt.face import assert_golden, simgpt
-from topologies.machine_files import load_machine, machine_names
+from topologies.machine_files import load_machine
+from topologies.shipped import machine_names
 from validation.host_validation import HostRow
 from workload.plan_text import parse_plan
 

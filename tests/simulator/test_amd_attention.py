@@ -13,7 +13,8 @@ from simulator.costs.attention import attention_s
 from simulator.stacks import EXECUTOR, load_stack
 from tools.fit_cudnn_attention import op_of
 from tools.fit_mi300x_attention import SHAPE, error, fit, mi300x, rows_of
-from topologies.build import Parts, build_machine
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import Op

@@ -11,8 +11,9 @@ from simulator.costs.analytic import peak_flops_per_s
 from simulator.costs.attention import attention_s, width_share
 from simulator.stacks import load_stack
 from tools.fit_cudnn_attention import PASSES, SOFTMAX, error, fit, fit_share, measured, op_of
-from topologies.build import Parts, build_machine
 from topologies.hardware.attention import Attention, Pass, Shape
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 from workload.gpt import find_model
 from workload.plan import Plan
 

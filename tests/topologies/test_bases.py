@@ -12,7 +12,8 @@ from topologies.errors import MachineError
 from topologies.files.facts import LABELS
 from topologies.hardware.assumptions import ASSUMED, assumed
 from topologies.machine import Machine, known_keys
-from topologies.machine_files import load_machine, machine_names
+from topologies.machine_files import load_machine
+from topologies.shipped import machine_names
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
 

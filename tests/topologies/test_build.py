@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from tests.examples import few_and_many, one_in
 from tests.messages import names
-from topologies.build import Parts, build_machine, fabrics, family_of, gpu_of, gpus
 from topologies.collectives.benchmark import bench, full_ring
 from topologies.collectives.collective_time import collective_seconds
 from topologies.errors import MachineError
-from topologies.hardware.device_library import OF_DEVICE
-from topologies.machine_files import load_machine, machine_names
+from topologies.hardware.device_library import OF_DEVICE, family_of, gpu_of, gpus
+from topologies.machine_files import build_machine, load_machine
+from topologies.parts import Parts, fabrics
+from topologies.shipped import machine_names
 
 
 def test_a_fabric_says_of_one_curve_what_it_says_of_no_other() -> None:

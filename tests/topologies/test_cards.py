@@ -10,11 +10,10 @@ import pytest
 from simgpt.arguments.machine import assumed_of_parts
 from simulator.costs.analytic import AnalyticCosts
 from tests.messages import names
-from topologies.build import gpus
 from topologies.collectives.benchmark import bench
 from topologies.errors import MachineError, UnknownDeviceError
 from topologies.files.facts import Fact
-from topologies.hardware.device_library import exact_gpu, with_device
+from topologies.hardware.device_library import exact_gpu, gpus, with_device
 from topologies.machine_files import load_machine, with_settings
 from workload.op import Op
 from workload.op_attributes import Attributes

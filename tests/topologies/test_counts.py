@@ -10,9 +10,10 @@ import pytest
 from tests.examples import one_in
 from topologies.hardware.interconnect import Dragonfly, FatTree
 from topologies.machine import Machine
-from topologies.machine_files import load_machine, machine_names, with_settings
+from topologies.machine_files import load_machine, with_settings
 from topologies.placement import scattered, scheduler
 from topologies.routing.wiring import wiring
+from topologies.shipped import machine_names
 
 MACHINES = [load_machine(name) for name in machine_names()]
 DRAGONFLIES = [each for each in MACHINES if isinstance(each.interconnect, Dragonfly)]

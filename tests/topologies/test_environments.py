@@ -10,7 +10,8 @@ from tests.examples import one_in
 from tests.messages import names
 from topologies.environments import ENVIRONMENTS, NO_GDR, in_environment, staged_bytes_per_s
 from topologies.errors import MachineError
-from topologies.machine_files import load_machine, machine_names, with_settings
+from topologies.machine_files import load_machine, with_settings
+from topologies.shipped import machine_names
 
 FRONTIER = "frontier:no-gdr"
 

@@ -14,7 +14,8 @@ from tests.examples import few_and_many, one_in
 from topologies.files.toml_text import toml_text
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine, machine_to_dict
-from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
+from topologies.machine_files import load_machine, with_settings
+from topologies.shipped import machine_names, variant_names
 
 OF_PARTS = ["64x8xH100,8xNDR", "3x4xA100-40,2xHDR,roce", "2x8xMI250X,efa"]
 VARIANTS = [f"{name}:{each}" for name in machine_names() for each in variant_names(name)]

@@ -22,14 +22,9 @@ from topologies.files.facts import put
 from topologies.files.schema import checked
 from topologies.hardware.profile import MeasuredTable, Profile
 from topologies.machine import Machine, _explained, _machine, known_keys, machine_to_dict
-from topologies.machine_files import (
-    load_machine,
-    machine_names,
-    rate_words,
-    variant_names,
-    with_settings,
-)
+from topologies.machine_files import load_machine, rate_words, with_settings
 from topologies.session import Session
+from topologies.shipped import machine_names, variant_names
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 

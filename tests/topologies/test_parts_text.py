@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tests.examples import few_and_many
 from tests.messages import names
-from topologies.build import Parts, build_machine, fabrics, gpu_of, gpus
 from topologies.errors import MachineError
-from topologies.machine_files import load_machine
+from topologies.hardware.device_library import gpu_of, gpus
+from topologies.machine_files import build_machine, load_machine
+from topologies.parts import Parts, fabrics
 from topologies.parts_text import nics, parse_parts, parts_text
 from validation.published.run_machine import parts_of
 from validation.published.runs import read_runs

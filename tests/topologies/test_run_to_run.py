@@ -15,7 +15,8 @@ from topologies.errors import MachineError
 from topologies.files.reading import shipped_text
 from topologies.hardware.run_to_run import Band
 from topologies.machine import Machine, machine_to_dict
-from topologies.machine_files import load_machine, machine_names, with_settings
+from topologies.machine_files import load_machine, with_settings
+from topologies.shipped import machine_names
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce")
 RUNS = {"perlmutter": "placement_perlmutter_nanogpt20b_256gpu",

@@ -21,9 +21,10 @@ from topologies.collectives.collective_time import (
 )
 from topologies.errors import MachineError
 from topologies.hardware.software import ALGORITHMS, Curve, Software
-from topologies.machine_files import load_machine, machine_names
+from topologies.machine_files import load_machine
 from topologies.placement import Placement
 from topologies.routing.rings import Ring
+from topologies.shipped import machine_names
 
 PARTS = ("8xMI300X,8xNDR", "8xMI355X,8xNDR", "4xMI300A", "8xH100-pcie,8xNDR", "8xA800,8xHDR")
 MACHINES = [*machine_names(), *(f"16x{parts}" for parts in PARTS)]

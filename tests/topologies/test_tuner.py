@@ -22,8 +22,9 @@ from topologies.collectives.collective_time import (
 from topologies.collectives.nccl_tuner import NONE, Shape, tuner_seconds
 from topologies.errors import MachineError
 from topologies.machine import Machine
-from topologies.machine_files import load_machine, machine_names, variant_names, with_settings
+from topologies.machine_files import load_machine, with_settings
 from topologies.routing.rings import Ring
+from topologies.shipped import machine_names, variant_names
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 FRONTIER = with_settings("frontier", {"software.tuner": "rccl-mi250x"})

@@ -12,7 +12,8 @@ import topologies
 from tests.messages import assert_names, names
 from topologies.errors import MachineError
 from topologies.machine import machine_to_dict
-from topologies.machine_files import load_machine, variant_names, with_settings
+from topologies.machine_files import load_machine, with_settings
+from topologies.shipped import variant_names
 
 FRONTIER = Path(topologies.__file__).parent / "machines" / "frontier.toml"
 

@@ -17,10 +17,11 @@ from typing import Any
 from simulator.stacks import load_stack
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.stack import Stack
-from topologies.build import Parts, build_machine
 from topologies.errors import SimgptError
 from topologies.files.reading import TABLE_BYTES, UserFile, shipped_text
 from topologies.machine import Machine
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 from topologies.records import record
 from topologies.session import session_cached
 from validation.memory import golden_experts, golden_latent, golden_recompute, golden_stages

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from simulator.costs.analytic import peak_flops_per_s
-from topologies.build import family_of
+from topologies.hardware.device_library import family_of
 from topologies.machine import Machine
 from topologies.records import record
 from validation.published.case import Case

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from topologies.build import Parts, build_machine, gpu_of
 from topologies.environments import in_environment
 from topologies.files.reading import shipped_toml
+from topologies.hardware.device_library import gpu_of
 from topologies.hardware.segments import segments_of
 from topologies.machine import Machine
-from topologies.machine_files import machine_names, variant_names
+from topologies.machine_files import build_machine
+from topologies.parts import Parts
 from topologies.session import session_cached
+from topologies.shipped import machine_names, variant_names
 from validation.published.runs import PublishedRun
 
 SHIPPED_AS = {"JUPITER": "jupiter-booster"}  # machines that are called otherwise in the rows

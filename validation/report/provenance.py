@@ -12,9 +12,9 @@ from typing import Any
 
 from topologies.files.printable import shown as text_shown
 from topologies.files.reading import UserFile
-from topologies.machine_files import machine_names, variant_names
 from topologies.records import record
 from topologies.session import session_cached
+from topologies.shipped import machine_names, variant_names
 from validation.report.answer_files import Reader, ReportError
 
 FILES = (".toml", ".json")

@@ -22,8 +22,8 @@ from simulator.stacks.job import Job
 from simulator.stacks.logged import HARDWARE
 from topologies.errors import MachineError, SimgptError, TooFewDevicesError, UnitError
 from topologies.files.reading import UserFile
-from topologies.machine_files import machine_names
 from topologies.session import Session
+from topologies.shipped import machine_names
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, model_names
 from workload.models.read import described_model, model_from_json
