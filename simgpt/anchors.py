@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from simgpt.compared_job import compared
+from simgpt.step_options import StepQuestion
 from topologies.errors import SimgptError
 from topologies.files.printable import MOST_WORD, path_shown, shown
 from topologies.files.reading import UserFile
@@ -21,7 +23,6 @@ from topologies.files.units import Unit, format_quantity, quantity
 from topologies.records import record
 
 if TYPE_CHECKING:
-    from simgpt.step_options import StepQuestion
     from simgpt.studies.study import Study
     from simulator.predict import Prediction
     from simulator.uncertainty.anchors import Anchor
@@ -158,8 +159,6 @@ def _check_twice(paths: Sequence[Path]) -> None:
 
 def _of_log(question: StepQuestion, prediction: Prediction, path: Path) -> Anchor:
     """The anchor of a log, which must be of the question's own run as far as it says."""
-    from simgpt.commands.jobs.compare import compared
-
     found = compared(question, prediction, path)
     name = path_shown(path)
     if found.differences:

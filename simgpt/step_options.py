@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from simgpt import options
-from simgpt.arguments.machine import assumed_of_parts, in_segments, own_machine
-from simgpt.arguments.model import model_of, routed_model
-from simgpt.commands import predict
+from simgpt.arguments.machine import (
+    assumed_of_parts,
+    in_segments,
+    own_machine,
+    settings_options,
+)
+from simgpt.arguments.model import model_of, model_set_option, routed_model, routing_option
 from topologies.records import record
 from workload.errors import RestError
 
@@ -26,20 +30,62 @@ if TYPE_CHECKING:
 
 FOR_INFORMATION = ("device.matmul.best", "node.nics.latency")  # keys of a machine's file
 OF_RUNS = ("reliability.", "storage.")  # which say nothing of a step
-SHARED = (
-    "model",
-    "machine",
-    "devices",
-    "plan",
-    "batch",
-    "batch_tokens",
-    "settings",
-    "segment",
-    "model_fields",
-    "routing",
-    "placement",
-    "stack",
+Command = TypeVar("Command", bound=Callable[..., Any])
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("-m", "--machine", required=True, help=options.MACHINE_HELP),
+    click.option("-n", "--devices", type=options.DEVICES, help="Devices; dp=rest fills them."),
+    click.option(
+        "--plan",
+        "-p",
+        default="dp=rest",
+        show_default=True,
+        help="key=value,… or a TOML or JSON file.",
+    ),
+    click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step."),
+    click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP),
+    settings_options,
+    model_set_option,
+    routing_option,
+    click.option(
+        "--placement",
+        default="scheduler",
+        show_default=True,
+        help="Where ranks land: scheduler, contiguous, scattered:30, random:seed=1, "
+        "hosts:NAME[1-64].",
+    ),
+    click.option(
+        "--stack",
+        default="simgpt",
+        show_default=True,
+        help="The software that trains, by name (simgpt stacks), or its TOML file.",
+    ),
 )
+
+
+def step_options(function: Command) -> Command:
+    """Give a command the options by which `simgpt predict` is told of a step."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@click.command("predict")
+@click.argument("model")
+@step_options
+def _step(**how: Any) -> dict[str, Any]:
+    return how
+
+
+NAMES = tuple(str(param.name) for param in _step.params)
+
+
+def step_of_words(
+    words: Iterable[str], parent: click.Context | None = None, **settings: Any
+) -> dict[str, Any]:
+    """The values of the words after `simgpt predict` that name a step, as a command receives them,
+    with the errors of the command line."""
+    with _step.make_context("predict", list(words), parent, **settings) as context:
+        return dict(context.params)
 
 
 @record(slots=False)
@@ -87,16 +133,6 @@ class StepQuestion:
 
         where, stack = self.placement, self.job.stack
         return predict(self.gpt, plan, self.machine, placement=where, stack=stack)
-
-
-def asked_as_predict(command: click.Command) -> click.Command:
-    """Give a command the arguments and options by which `simgpt predict` is told of a step, after
-    its own arguments."""
-    shared = [param for param in predict.command.params if param.name in SHARED]
-    arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    rest = [param for param in command.params if param not in arguments]
-    command.params = [*arguments, *shared, *rest]
-    return command
 
 
 def _note_unused(

@@ -14,15 +14,14 @@ from simgpt import noise_options, options
 from simgpt.advice import starved, what_fits
 from simgpt.anchors import anchor_option, anchored, anchors_of
 from simgpt.api.collected import collecting
-from simgpt.arguments.machine import segments_record, settings_options
-from simgpt.arguments.model import model_set_option, routing_option
+from simgpt.arguments.machine import segments_record
 from simgpt.commands.prediction_text import describe, describe_training
 from simgpt.invocation import asked
+from simgpt.step_options import StepQuestion, question_of, step_options
 from topologies.exit_status import ExitStatus
 from topologies.session import gc_paused
 
 if TYPE_CHECKING:
-    from simgpt.step_options import StepQuestion
     from simulator.explain.assumed import Granted
     from simulator.predict import Prediction
     from topologies.hardware.run_to_run import Band
@@ -36,28 +35,7 @@ ENGINES = ("compiled", "simpy")
 
 @click.command("predict")
 @click.argument("model")
-@click.option("-m", "--machine", required=True, help=options.MACHINE_HELP)
-@click.option("-n", "--devices", type=options.DEVICES, help="Devices; dp=rest fills them.")
-@click.option(
-    "--plan", "-p", default="dp=rest", show_default=True, help="key=value,… or a TOML or JSON file."
-)
-@click.option("--batch", "-b", type=options.SEQUENCES, help="Sequences per step.")
-@click.option("--batch-tokens", type=options.BATCH_TOKENS, help=options.BATCH_TOKENS_HELP)
-@settings_options
-@model_set_option
-@routing_option
-@click.option(
-    "--placement",
-    default="scheduler",
-    show_default=True,
-    help="Where ranks land: scheduler, contiguous, scattered:30, random:seed=1, hosts:NAME[1-64].",
-)
-@click.option(
-    "--stack",
-    default="simgpt",
-    show_default=True,
-    help="The software that trains, by name (simgpt stacks), or its TOML file.",
-)
+@step_options
 @click.option(
     "--compute",
     type=click.Choice(["machine", "profile", "measured"]),
@@ -123,7 +101,6 @@ def answered(
     """The answer to the arguments and options of `simgpt predict`: what makes its text, its JSON
     record and the prediction. It needs click's context, in which the engine that was asked for
     serves. Steps otherwise are predicted only where the text is `told` to a person."""
-    from simgpt.step_options import question_of
     from simulator.engine.engines import engine_name, using
 
     if how["routing"] and how["compute"] == "measured":
@@ -161,7 +138,6 @@ def _granted(
 ) -> Granted:
     """What the answer takes for granted, and where it is told the same question's steps otherwise,
     which take a prediction each."""
-    from simgpt.step_options import question_of
     from simulator.explain.assumed import granted
 
     def under(stack: str) -> Prediction:

@@ -15,7 +15,7 @@ from simgpt.commands.predict import comment, remedy_of
 from simgpt.commands.prediction_text import anchoring, headline, run_to_run
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
-from simgpt.step_options import StepQuestion, asked_as_predict, question_of
+from simgpt.step_options import StepQuestion, question_of, step_options
 
 if TYPE_CHECKING:
     from simulator.explain.why import Why
@@ -35,6 +35,8 @@ BESIDE_THE_RANGE = (
 
 
 @click.command("why")
+@click.argument("model")
+@step_options
 @click.option(
     "--all-numbers", is_flag=True, help="Sensitivity to numbers without a unit too: efficiencies."
 )
@@ -97,9 +99,6 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         roofline_text.draw(record, figure)
         options.wrote([figure], str(figure))
     comment(prediction, remedy, output)
-
-
-command = asked_as_predict(command)
 
 
 def describe(found: Why, job: Job | None = None, remedy: str = "", runs: Band | None = None) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from simgpt.commands import predict
-from simgpt.step_options import StepQuestion, question_of
+from simgpt.step_options import StepQuestion, question_of, step_of_words
 from simulator.stacks.job import Job
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
@@ -26,7 +25,7 @@ from validation.published.runs import PublishedRun, read_runs
 
 def question(words: list[str]) -> StepQuestion:
     """What `simgpt predict` makes of a command's words."""
-    how: dict[str, Any] = dict(predict.command.make_context("predict", words[2:]).params)
+    how = step_of_words(words[2:])
     return question_of(how.pop("model"), how.pop("machine"), how)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import options, tables
+from simgpt.anchors import AnchorError, anchor_text
 from simgpt.commands.jobs.of_log import asked_of_log, log_alone
 from simgpt.commands.jobs.reference import (
     Reference,
@@ -18,13 +19,12 @@ from simgpt.commands.jobs.reference import (
     reference_of,
     waterfall_of,
 )
+from simgpt.compared_job import compared
 from simgpt.invocation import asked
-from simgpt.step_options import StepQuestion, asked_as_predict, question_of
+from simgpt.step_options import StepQuestion, question_of, step_options
 
 if TYPE_CHECKING:
     from simulator.explain.waterfall import Waterfall
-    from simulator.predict import Prediction
-    from validation.jobs.anatomy import Anatomy
     from validation.jobs.comparison import JobComparison
 
 COLUMN = 34  # characters of the tables' first column
@@ -33,6 +33,8 @@ LEAST = 0.0005  # of a step: parts below on both sides are left out of the text
 
 @click.command("compare")
 @click.argument("log", type=click.Path(path_type=Path))
+@click.argument("model", required=False)
+@step_options
 @click.option(
     "--warm-up",
     type=click.IntRange(0, 10**6),
@@ -124,79 +126,11 @@ def _save(
     found: JobComparison, model: str, machine: str, how: Mapping[str, Any], log: Path
 ) -> None:
     """Write the anchor of a compared job, which must be of the question as far as it says."""
-    from simgpt.anchors import AnchorError, anchor_text
-
     if found.differences:
         raise AnchorError(f"no anchor is written: {'; '.join(found.differences)}")
     software = how["software"] or ""
     text = anchor_text(found, model, machine, how, log=log, file=how["save"], software=software)
     options.write(how["save"], text)
-
-
-def compared(
-    question: StepQuestion, prediction: Prediction, log: Path, warm_up: int | None = None
-) -> JobComparison:
-    """A job's log or trace beside the prediction of a question, which need not be that of the
-    job."""
-    from validation.jobs.comparison import JobComparison
-    from validation.jobs.measured_job import statistics
-    from validation.jobs.reading import read_job
-    from validation.jobs.step_lines import Job
-
-    plan = question.plan
-    job, rank = read_job(log, Job(plan.batch, question.gpt.sequence, plan.grid.ranks))
-    told, remarks = (None, []) if job.anatomy is None else _anatomy(question, rank)
-    return JobComparison(
-        job=replace(job, remarks=(*job.remarks, *remarks)),
-        steps=statistics(job, warm_up),
-        prediction=prediction,
-        anatomy=told,
-        batch=plan.batch,
-        sizes=_sizes(question),
-    )
-
-
-command = asked_as_predict(command)
-command.params = [
-    click.Argument(["model"], required=False) if param.name == "model" else param
-    for param in command.params
-]
-
-
-def _sizes(question: StepQuestion) -> dict[str, int]:
-    """The sizes of the question as logs name them."""
-    from validation.jobs import logged_sizes as names
-
-    gpt, plan = question.gpt, question.plan
-    return {
-        names.TENSOR: plan.tp * plan.y * plan.z,
-        names.PIPELINE: plan.pp,
-        names.CONTEXT: plan.cp,
-        names.MICRO_BATCH: plan.mbs,
-        names.SEQUENCE: gpt.sequence,
-        names.LAYERS: gpt.layers,
-        names.HIDDEN: gpt.hidden,
-        names.HEADS: gpt.heads,
-        names.FFN: gpt.ffn,
-    }
-
-
-def _anatomy(question: StepQuestion, rank: int) -> tuple[Anatomy | None, list[str]]:
-    """The anatomy of the predicted step on a rank's stage; why there is none, where it is too
-    long."""
-    from validation.jobs.anatomy import predicted_anatomy
-    from workload.errors import PlanCannotRunError
-
-    grid = question.plan.grid
-    if rank >= grid.ranks:
-        return None, [f"the trace is of rank {rank:,}, and the plan has {grid.ranks:,} ranks"]
-    try:
-        prediction = question.predicted(timeline=True)
-    except PlanCannotRunError as error:
-        return None, [f"the predicted step has no parts to compare: {error}"]
-    assert prediction.timeline is not None
-    stage = grid.coordinates(rank)["pp"]
-    return predicted_anatomy(prediction.timeline, grid, stage), []
 
 
 def describe(found: JobComparison, log: Path) -> str:

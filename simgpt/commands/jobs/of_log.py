@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from simgpt.commands import predict
-from simgpt.step_options import SHARED
+from simgpt.step_options import NAMES, step_of_words
 from topologies.errors import SimgptError
 from topologies.records import record
 
@@ -37,7 +36,7 @@ def asked_of_log(log: Path, model: str | None, machine: str, how: Mapping[str, A
     from simgpt.frameworks.question import Instead
 
     source = click.get_current_context().get_parameter_source
-    given = {name for name in SHARED if source(name) is ParameterSource.COMMANDLINE}
+    given = {name for name in NAMES if source(name) is ParameterSource.COMMANDLINE}
     if model is not None and "plan" in given:
         return Asked(model, dict(how))
     instead = Instead(how["stack"] if "stack" in given else None, how["batch"])
@@ -64,9 +63,7 @@ def log_alone(log: Path, machine: str, how: Mapping[str, Any]) -> Asked | None:
 def _asked(question: Question, machine: str, how: Mapping[str, Any], given: set[str]) -> Asked:
     """A log's question as options; those that are given keep the user's value."""
     words = shlex.split(question.command(machine))[2:]
-    parent = click.get_current_context()
-    with predict.command.make_context("predict", words, parent=parent) as context:
-        of_log = dict(context.params)
+    of_log = step_of_words(words, click.get_current_context())
     told = {key: value for key, value in of_log.items() if key in how and key not in given}
     told["model_fields"] = (*of_log["model_fields"], *how["model_fields"])
     if "batch_tokens" in given:

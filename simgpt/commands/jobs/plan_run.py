@@ -14,7 +14,7 @@ from simgpt.calendars import asked as calendar
 from simgpt.commands.predict import comment, remedy_of
 from simgpt.invocation import asked
 from simgpt.progress import Ticker
-from simgpt.step_options import asked_as_predict, question_of
+from simgpt.step_options import question_of, step_options
 from topologies.errors import SimgptError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ NOT_FITTING = "does not fit into memory"
 
 
 @click.command("plan-run")
+@click.argument("model")
+@step_options
 @calendar.calendar_options
 @options.answer_options
 def command(model: str, machine: str, as_json: bool, output: Path | None, **how: Any) -> None:
@@ -95,6 +97,3 @@ def _median_s(found: Planned) -> float:
 def _row(nodes: int, record: Mapping[str, Any], reason: str) -> dict[str, Any]:
     keys = ("plan_string", "end", "low_end", "high_end", "median_s", "effective_share", "node_s")
     return {"nodes": nodes, "reason": reason or None} | {key: record.get(key) for key in keys}
-
-
-command = asked_as_predict(command)

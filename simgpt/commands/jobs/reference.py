@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simgpt import tables
-from simgpt.commands import predict
-from simgpt.step_options import StepQuestion, question_of
+from simgpt.anchors import read_anchor
+from simgpt.step_options import StepQuestion, question_of, step_of_words
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
 from topologies.files.units import quantity
@@ -69,8 +69,6 @@ def reference_of(
 
 
 def _of_anchor(path: Path, reached: float | None) -> Reference:
-    from simgpt.anchors import read_anchor
-
     anchor = read_anchor(path)
     (point,) = anchor.study.points()
     if odd := [key for key in point if "." in key or key == "routing"]:
@@ -100,9 +98,7 @@ def _of_row(name: str, reached: float | None) -> Reference:
         words = command_of(run)[2:]
     except NoCommandError as error:
         raise NoReferenceError(f"--reference {name}: {error}") from None
-    parent = click.get_current_context()
-    with predict.command.make_context("predict", words, parent=parent) as context:
-        how = dict(context.params)
+    how = step_of_words(words, click.get_current_context())
     question = question_of(how["model"], how["machine"], how, tells=False)
     step_s = measured_s(run, question.gpt, question.machine)
     return Reference(name, question, how["machine"], reached, step_s)

@@ -26,7 +26,7 @@ from simgpt.sites.job_script import (
 )
 from simgpt.sites.launches import LAUNCHES, USUAL
 from simgpt.sites.site import NAMES, JobCannotRunError, Site, site_of, sites
-from simgpt.step_options import StepQuestion, asked_as_predict, question_of
+from simgpt.step_options import StepQuestion, question_of, step_options
 
 if TYPE_CHECKING:
     from simulator.predict import Prediction
@@ -35,6 +35,8 @@ MOST_STEPS = 10**9
 
 
 @click.command("sbatch")
+@click.argument("model")
+@step_options
 @click.option(
     "--steps", type=click.IntRange(1, MOST_STEPS), default=100, show_default=True, help="To train."
 )
@@ -99,9 +101,6 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
     }
     options.answer(script, record, as_json=as_json, output=output)
     _comment(site, job, prediction, how["steps"])
-
-
-command = asked_as_predict(command)
 
 
 def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:

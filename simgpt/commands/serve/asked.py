@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from simgpt.commands import predict
 from simgpt.invocation import HELP
-from simgpt.step_options import StepQuestion, question_of
+from simgpt.step_options import StepQuestion, question_of, step_of_words
 from topologies.records import record
 from workload.plan import text_of
 from workload.plan_text import REST, plan_words
@@ -66,9 +65,7 @@ class Asked:
         from simgpt.cli import cli
 
         parent = click.Context(cli, info_name="simgpt", **cli.context_settings)
-        how = predict.command.make_context(
-            "predict", list(self.words), parent, help_option_names=HELP
-        ).params
+        how = step_of_words(self.words, parent, help_option_names=HELP)
         return question_of(how["model"], how["machine"], how, tells=False)
 
     def changed(self, changes: Mapping[str, Any]) -> Asked:
