@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from topologies.records import record
 from topologies.session import session_cached
 from workload.errors import PlanError
-from workload.splits.former_words import order_now
+from workload.words.former_words import order_now
 
 Axes = tuple[str, ...]
 AXES = ("tp", "y", "z", "cp", "dp", "pp")

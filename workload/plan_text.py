@@ -17,9 +17,9 @@ from workload.pipeline.layout import is_layout, layout_of
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, in_axonn_words, text_of
 from workload.recipes.table import check_fp8, recipe_words
-from workload.splits.foreign_words import MODEL_WORDS, plain, plan_word
-from workload.splits.former_words import FORMER_WORDS, key_now
 from workload.splits.plan_values import MOST
+from workload.words.foreign_words import MODEL_WORDS, plain, plan_word
+from workload.words.former_words import FORMER_WORDS, key_now
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}

@@ -31,7 +31,7 @@ from topologies.records import record
 from workload.grid import Grid
 from workload.layout import STARTS, Layout
 from workload.plan_text import parse_plan
-from workload.splits.former_words import axes_now, keys_now
+from workload.words.former_words import axes_now, keys_now
 
 if TYPE_CHECKING:
     from cattrs import Converter

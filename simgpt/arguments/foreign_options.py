@@ -1,7 +1,7 @@
 """What to write instead of an option, or a keyword of Python, that other frameworks have.
 
 A word is a plan's key, a field of the model, another option, or said by an argument; the tables of
-keys and fields are those of `workload/splits/foreign_words.py`.
+keys and fields are those of `workload/words/foreign_words.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 from workload.models.fields import KINDS
 from workload.plan_text import ALIASES, KEYS, SHARDED
-from workload.splits.foreign_words import MODEL_WORDS, plain, plan_word
+from workload.words.foreign_words import MODEL_WORDS, plain, plan_word
 
 _NODES = ("nodes", "num_nodes", "nnodes", "n_nodes")
 _DEVICES = (

@@ -22,8 +22,8 @@ from workload.models.fields import KINDS, field_value
 from workload.plan import text_of
 from workload.plan_text import ALIASES, KEYS, REALS, REST, plan_value, plan_words
 from workload.recipes.table import FP8, recipe_words
-from workload.splits.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 from workload.splits.plan_values import MOST, check_value
+from workload.words.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 
 Point = dict[str, Any]
 

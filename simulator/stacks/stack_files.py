@@ -29,7 +29,7 @@ from topologies.files.reading import UserFile
 from topologies.files.schema import nearest
 from topologies.session import session_cached
 from workload.grid import order_read
-from workload.splits.former_words import key_now, keys_now
+from workload.words.former_words import key_now, keys_now
 
 FRAMEWORKS = {  # of frameworks and their parts, without hyphens, their stack of today
     **dict.fromkeys(("megatron", "megatronlm", "mcore", "megatroncore", "mlm"), "megatron-core"),

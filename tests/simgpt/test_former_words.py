@@ -16,7 +16,7 @@ from tests.simgpt.face import simgpt
 from validation.report.answers import read_answers
 from workload.plan import Plan
 from workload.plan_text import KEYS, parse_plan
-from workload.splits.former_words import FORMER_WORDS
+from workload.words.former_words import FORMER_WORDS
 
 FILES = Path(__file__).parent / "former_files"
 ANSWERS = ("predict.json", "experts.json", "search.json", "why.json", "sweep")

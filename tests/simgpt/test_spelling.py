@@ -13,7 +13,7 @@ from topologies.files.reading import shipped_toml
 from workload.gpt import find_model, model_names
 from workload.models.fields import KINDS
 from workload.plan_text import ALIASES, KEYS
-from workload.splits.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
+from workload.words.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 
 MODEL = ("llama-3.1-8b", "-m", "8x8xH100,8xNDR")
 TAKES_A_STEP = ("predict", "search", "why", "export", "sbatch", "compare", "plan-run")

@@ -7,7 +7,7 @@ from typing import Any
 
 from workload.grid import order_read
 from workload.plan_text import plan_now
-from workload.splits.former_words import FORMER_WORDS, axes_now, key_now, keys_now
+from workload.words.former_words import FORMER_WORDS, axes_now, key_now, keys_now
 
 PLAN, POINT, VARIED, AXES = "plan", "point", "varied", "axes"
 SENTENCES = ("sentence", "words", "reason", "change", "plan")

@@ -12,7 +12,7 @@ from workload.gpt import GPT
 from workload.models.from_table import model_from_table
 from workload.models.packing.documents import text_of_lengths
 from workload.plan_text import split_words
-from workload.splits.foreign_words import MODEL_WORDS, plain
+from workload.words.foreign_words import MODEL_WORDS, plain
 
 KINDS = {field.name: str(field.type) for field in fields(GPT)}
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}

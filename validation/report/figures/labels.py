@@ -9,7 +9,7 @@ from validation.report.provenance import shown
 from validation.report.read_prediction import Answer
 from workload.grid import AXES
 from workload.plan import Plan
-from workload.splits.former_words import key_now
+from workload.words.former_words import key_now
 
 WIDTH = 46  # characters of a line, so that long labels leave room for the bars
 LONGEST = 34  # of one value: a longer one loses its middle
