@@ -28,8 +28,8 @@ from simulator.stacks.job import job_of
 from topologies.machine import Machine
 from topologies.machine_files import load_machine, with_settings
 from topologies.session import Session
+from workload.descriptions.from_table import with_fields
 from workload.gpt import GPT, find_model
-from workload.models.from_table import with_fields
 
 COLUMNS = (
     "number", "kind", "model", "machine", "devices", "stack", "known_s", "found_s", "slower",

@@ -26,7 +26,13 @@ from benchmarks.questions import STEPS, TINY, Step, in_own_session
 EVERY_S = 0.001  # of processor time, or a tick of the kernel's where that is longer
 REST = "rest"
 STAGES: Mapping[str, tuple[str, ...]] = {
-    "API": ("simgpt", "workload/plan_text.py", "workload/models", "simulator/uncertainty"),
+    "API": (
+        "simgpt",
+        "workload/plan_text.py",
+        "workload/descriptions",
+        "workload/models",
+        "simulator/uncertainty",
+    ),
     "machine file": ("topologies",),
     "emission": ("workload/lowering",),
     "passes": ("workload/passes", "workload/held", "workload/recipes"),

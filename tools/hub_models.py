@@ -1,11 +1,11 @@
 """`python -m tools.hub_models litgpt=CLONE aiconfigurator=CLONE mlc-llm=CLONE llm-analysis=CLONE`:
-write workload/models/hub.toml, the sizes of repositories of the Hub, from clones of repositories
-that have them.
+write workload/descriptions/hub.toml, the sizes of repositories of the Hub, from clones of
+repositories that have them.
 
 What a clone's last commit has is read by git. Modules in Python are read over their syntax trees:
 tables of literals alone, nothing of them is run. A row has the keys that the reader of a
-`config.json` reads (workload/models/hugging_face.py), but for lists that change nothing; what that
-reader refuses is left out. The first source that has a repository counts.
+`config.json` reads (workload/descriptions/hugging_face.py), but for lists that change nothing; what
+that reader refuses is left out. The first source that has a repository counts.
 
 litgpt does not say which models share the embedding's table with the classifier: those of the
 sizes of a preset do as that does, OF_LITGPT_TIED do so, and all others do not, but for families
@@ -24,13 +24,13 @@ from typing import Any
 
 import click
 
+from workload.descriptions.configs import families
+from workload.descriptions.configs.family import family_of, of_language, with_pattern
+from workload.descriptions.hugging_face import model_from_config
 from workload.errors import ModelError
 from workload.gpt import find_model, model_names
-from workload.models.configs import families
-from workload.models.configs.family import family_of, of_language, with_pattern
-from workload.models.hugging_face import model_from_config
 
-TABLE = Path(__file__).parent.parent / "workload" / "models" / "hub.toml"
+TABLE = Path(__file__).parent.parent / "workload" / "descriptions" / "hub.toml"
 Document = dict[str, Any]
 # Sources: allenai/OLMo, configs/official/OLMo-1B.yaml, weight_tying; Phi-4-mini (2503.01743),
 # section 2; mlc-ai/mlc-llm@79d603f, python/mlc_llm/model/model_preset.py, smollm_1_7b, smollm2_*.

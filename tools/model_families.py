@@ -17,14 +17,14 @@ from pathlib import Path
 import click
 
 from topologies.files.reading import shipped_text
-from workload.models.configs import families
-from workload.models.described import Described
-from workload.models.hub import hub_model
-from workload.models.hugging_face import model_from_config
+from workload.descriptions.configs import families
+from workload.descriptions.described import Described
+from workload.descriptions.hub import hub_model
+from workload.descriptions.hugging_face import model_from_config
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "families.md"
-MODELS = ROOT / "workload" / "models"
+MODELS = ROOT / "workload" / "descriptions"
 DATA = ("hub.toml",)  # which names families as models do
 START, END = "<!-- {}: written by tools/model_families.py -->", "<!-- end of {} -->"
 
@@ -112,7 +112,7 @@ def families_table() -> Iterator[str]:
 
 
 def files_of(family: str) -> list[str]:
-    """The files of workload/models that name a family: what adding it took."""
+    """The files of workload/descriptions that name a family: what adding it took."""
     named = re.compile(rf'"{re.escape(family)}"|\[families\."?{re.escape(family)}"?[\].]')
     files = [*MODELS.rglob("*.py"), *MODELS.rglob("*.toml")]
     texts = {file.name: file.read_text(encoding="utf-8") for file in files if file.name not in DATA}

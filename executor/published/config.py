@@ -21,9 +21,9 @@ from executor.published.families import (
 from executor.published.latent import NORM_EPS
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
+from workload.descriptions.described import BEYOND, Described
+from workload.descriptions.hugging_face import is_config, model_from_config
 from workload.gpt import GPT
-from workload.models.described import BEYOND, Described
-from workload.models.hugging_face import is_config, model_from_config
 from workload.models.moe import SOFTMAX_OF_CHOSEN, has_experts, layers_with_experts
 from workload.models.rope_scaling import NUMBERS, rope_type, scaling_of, spelled_out
 from workload.models.windows import has_windows

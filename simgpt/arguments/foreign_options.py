@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from workload.models.fields import KINDS
+from workload.descriptions.fields import KINDS
 from workload.plan_text import ALIASES, KEYS, SHARDED
 from workload.words.foreign_words import MODEL_WORDS, plain, plan_word
 

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
+from workload.descriptions.from_table import with_fields
 from workload.gpt import GPT
 from workload.models.field_limits import MOST
-from workload.models.from_table import with_fields
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

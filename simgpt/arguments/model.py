@@ -9,11 +9,11 @@ import click
 
 from simgpt.arguments.tokens import as_tokens
 from simgpt.options import note
+from workload.descriptions.described import Described
+from workload.descriptions.fields import field_value
+from workload.descriptions.from_table import with_fields
+from workload.descriptions.read import described_model
 from workload.gpt import GPT
-from workload.models.described import Described
-from workload.models.fields import field_value
-from workload.models.from_table import with_fields
-from workload.models.read import described_model
 
 LABELS = ("name", "source")  # fields that say nothing of the model's shape
 

@@ -38,7 +38,7 @@ def command(model: str, framework: str, **how: Any) -> None:
     """
     from simgpt.frameworks.exporting import Asked, exported
     from simgpt.frameworks.rendering import rendered
-    from workload.models.read import described_model
+    from workload.descriptions.read import described_model
 
     gpt = model_of(model, how["model_fields"])
     batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])

@@ -26,12 +26,12 @@ from simulator.stacks.job import Job, job_of
 from simulator.stacks.runs import Runs
 from simulator.stacks.stack import EXECUTOR
 from topologies.records import record
+from workload.descriptions.described import BEYOND
 from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.lowering import check
-from workload.models.described import BEYOND
 from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words

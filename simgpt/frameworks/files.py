@@ -28,7 +28,7 @@ from simgpt.frameworks.scripts.variables import Value
 from topologies.files.printable import path_shown, shown
 from topologies.files.reading import UserFile
 from topologies.records import record
-from workload.models.hugging_face import is_config
+from workload.descriptions.hugging_face import is_config
 
 FILE = UserFile("framework's file", FrameworkError, constants=True)
 MEGATRON, BRIDGE, NEMO = "megatron", "megatron-bridge", "nemo"

@@ -30,7 +30,7 @@ from simgpt.frameworks.rendering import exported_from
 from simgpt.frameworks.titan_recipe import is_titan, read_titan
 from topologies.files.printable import path_shown
 from topologies.files.reading import shipped_toml
-from workload.models.read import described_model
+from workload.descriptions.read import described_model
 
 Reader = Callable[[Reading, int | None], None]
 READERS: Mapping[str, Reader] = {

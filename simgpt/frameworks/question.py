@@ -10,10 +10,10 @@ from typing import Any
 from simgpt.frameworks.reading import FrameworkError, Remark
 from topologies.errors import SimgptError
 from topologies.records import record
+from workload.descriptions.fields import KINDS
+from workload.descriptions.from_table import model_from_table, with_fields
+from workload.descriptions.read import described_model
 from workload.gpt import GPT, find_model, model_names
-from workload.models.fields import KINDS
-from workload.models.from_table import model_from_table, with_fields
-from workload.models.read import described_model
 from workload.models.rope_scaling import scaling_of
 from workload.plan import Plan
 from workload.plan_text import REST, plan_value

@@ -24,9 +24,9 @@ from topologies.machine_files import with_settings
 from topologies.placement import Placement, with_room
 from topologies.placement_names import parse_placement
 from topologies.session import current_session, gc_paused
+from workload.descriptions.from_table import with_fields
 from workload.expert_loads.histogram import routed
 from workload.expert_loads.histogram_file import histogram_of
-from workload.models.from_table import with_fields
 
 Row = dict[str, Any]
 Batch = list[tuple[int, Point]]

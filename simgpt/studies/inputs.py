@@ -21,9 +21,9 @@ from simulator.uncertainty.anchors import Anchor
 from topologies.machine import Machine, machine_to_dict
 from topologies.machine_files import check_setting
 from topologies.records import record
+from workload.descriptions.read import described_model
 from workload.expert_loads.histogram_file import FILE
 from workload.gpt import GPT
-from workload.models.read import described_model
 
 PACKAGES = ("topologies", "workload", "simulator", "simgpt")  # what a row is made of
 

@@ -17,8 +17,8 @@ from simgpt.options import MOST_DEVICES
 from simgpt.studies.best_plan import BEST
 from simgpt.studies.errors import StudyError
 from topologies.placement_names import check_placement
+from workload.descriptions.fields import KINDS, field_value
 from workload.errors import ModelError
-from workload.models.fields import KINDS, field_value
 from workload.plan import text_of
 from workload.plan_text import ALIASES, KEYS, REALS, REST, plan_value, plan_words
 from workload.recipes.table import FP8, recipe_words

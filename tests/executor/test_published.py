@@ -32,9 +32,9 @@ from tests.executor.test_parity_experts import MIXTRAL
 from tests.executor.test_parity_latent import V3
 from tests.executor.test_parity_models import SCALINGS, TOGETHER
 from tests.messages import assert_names, names
+from workload.descriptions.hugging_face import model_from_config
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.models.hugging_face import model_from_config
 from workload.models.rope_scaling import ORIGINAL, spelled_out
 from workload.plan import Plan
 from workload.plan_text import parse_plan

@@ -16,7 +16,7 @@ from executor.data.batches import batch_of
 from executor.data.corpus import read_text
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
-from workload.models.read import described_model
+from workload.descriptions.read import described_model
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]

@@ -10,8 +10,8 @@ from simgpt.arguments.foreign_options import value_of
 from tests.messages import assert_names, names
 from tests.simgpt.face import simgpt
 from topologies.files.reading import shipped_toml
+from workload.descriptions.fields import KINDS
 from workload.gpt import find_model, model_names
-from workload.models.fields import KINDS
 from workload.plan_text import ALIASES, KEYS
 from workload.words.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tools.model_families import PAGE, Compared, compared, files_of, page
-from workload.models.configs import families
+from workload.descriptions.configs import families
 
 ROWS = compared()
 BY_CLASS = [each for each in ROWS if not each.model]

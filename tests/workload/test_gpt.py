@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.messages import names
+from workload.descriptions.from_table import read_model
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
 from workload.lowering import lower
-from workload.models.from_table import read_model
 from workload.plan import Plan
 
 TWO_LAYERS = GPT(name="two", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)

@@ -1,1 +1,1 @@
-"""How a user says which model: a preset's name, fields as text, or a file, Hugging Face's too."""
+"""The fields of a model: their limits, and the counts that follow from them."""

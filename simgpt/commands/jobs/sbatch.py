@@ -128,7 +128,7 @@ def _of_framework(
     """The job with the framework's run, by the settings that `simgpt export` writes."""
     from simgpt.frameworks.exporting import Asked, exported_job
     from simgpt.sites.framework_run import framework_run
-    from workload.models.read import described_model
+    from workload.descriptions.read import described_model
 
     gpt = model_of(model, how["model_fields"], tells=False)
     batch = options.batch_of(how["batch"], how["batch_tokens"], gpt, how["devices"])

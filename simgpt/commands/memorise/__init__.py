@@ -16,8 +16,8 @@ from simgpt.arguments.model import model_of
 from simgpt.commands.memorise import text
 from simgpt.invocation import ran
 from simgpt.progress import Ticker
+from workload.descriptions.from_table import with_fields
 from workload.gpt import GPT
-from workload.models.from_table import with_fields
 
 if TYPE_CHECKING:
     from executor.memorising.spec import Memorisation

@@ -24,9 +24,9 @@ from topologies.errors import MachineError, SimgptError, TooFewDevicesError, Uni
 from topologies.files.reading import UserFile
 from topologies.session import Session
 from topologies.shipped import machine_names
+from workload.descriptions.read import described_model, model_from_json
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, model_names
-from workload.models.read import described_model, model_from_json
 from workload.plan_text import ALIASES
 
 QUESTION = UserFile("question", SimgptError)

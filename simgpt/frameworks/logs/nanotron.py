@@ -11,7 +11,7 @@ from typing import Any
 
 from simgpt.frameworks.question import Instead, Question, checked, in_place, question_of, spelled
 from simgpt.frameworks.reading import FrameworkError, Remark
-from workload.models.hugging_face import model_from_config
+from workload.descriptions.hugging_face import model_from_config
 
 NAME = "nanotron"
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}

@@ -30,7 +30,7 @@ from topologies.files.yaml_text import yaml_texts
 from validation.jobs.log_text import lines_of
 from validation.jobs.logged_sizes import DEVICES, LoggedSizes
 from validation.jobs.logged_sizes import MARKS as SIZES
-from workload.models.hugging_face import model_from_config
+from workload.descriptions.hugging_face import model_from_config
 
 _DOTS = re.compile(r"(?:^|\s\s)(\w+) \.* ?(\S.*)$")
 _HEADING = re.compile(r"\[NeMo [A-Z] .*\]\s*$")  # of a message, whose lines follow

@@ -22,8 +22,8 @@ from simulator.stacks.job import Job, job_of
 from tests.simgpt.frameworks.test_round_trips import SUFFIXES
 from topologies.errors import SimgptError
 from topologies.session import Session
+from workload.descriptions.read import described_model
 from workload.gpt import find_model
-from workload.models.read import described_model
 
 USUAL: dict[str, Any] = {"dp": 16, "mbs": 1, "zero": 1, "sp": True}
 HOW: dict[str, dict[str, Any]] = {

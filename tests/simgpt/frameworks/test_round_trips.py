@@ -19,8 +19,8 @@ from simulator.stacks.job import job_of
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from topologies.session import Session
+from workload.descriptions.from_table import model_from_table
 from workload.gpt import GPT, find_model
-from workload.models.from_table import model_from_table
 
 SUFFIXES = {
     "megatron": ".sh",

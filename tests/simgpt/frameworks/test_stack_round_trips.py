@@ -22,9 +22,9 @@ from tests.messages import assert_names
 from tests.simgpt.face import simgpt
 from tests.simgpt.frameworks.test_round_trips import SUFFIXES, session
 from topologies.machine_files import load_machine
+from workload.descriptions.from_table import model_from_table
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT, find_model
-from workload.models.from_table import model_from_table
 
 __all__ = ["session"]  # the fixture
 DENSE = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 1024, "sequence": 256, "vocab": 32000}

@@ -19,7 +19,7 @@ from simgpt.tables import gib, percent
 from tests.examples import one_in
 from tests.messages import assert_names
 from tests.simgpt.face import simgpt
-from workload.models.read import described_model
+from workload.descriptions.read import described_model
 from workload.plan import Plan
 
 TINY = {"model": "tiny-1m", "machine": "frontier", "devices": "8", "plan": "tp=2,dp=rest"}

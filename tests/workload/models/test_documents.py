@@ -15,12 +15,12 @@ from simulator.costs.attention import causal_flops, packed_blocks, packed_share,
 from simulator.predict import predict
 from tests.messages import names
 from topologies.machine_files import load_machine
+from workload.descriptions.fields import field_value
+from workload.descriptions.from_table import read_model, with_fields
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models import windows
-from workload.models.fields import field_value
-from workload.models.from_table import read_model, with_fields
 from workload.models.packing import documents
 from workload.op import BUSIEST, Op
 from workload.op_attributes import Attributes

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.messages import assert_names, names
+from workload.descriptions.hub import hub_model, hub_names
+from workload.descriptions.read import described_model
 from workload.errors import ModelError
 from workload.gpt import find_model
-from workload.models.hub import hub_model, hub_names
-from workload.models.read import described_model
 
 
 def test_sizes_of_many_repositories_come_with_the_place_they_were_read_from() -> None:

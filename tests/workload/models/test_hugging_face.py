@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.messages import assert_names, names
+from workload.descriptions.described import Described
+from workload.descriptions.hugging_face import model_from_config
+from workload.descriptions.read import described_model
 from workload.errors import ModelError
 from workload.gpt import find_model
-from workload.models.described import Described
-from workload.models.hugging_face import model_from_config
 from workload.models.moe import has_experts
-from workload.models.read import described_model
 from workload.models.rope_scaling import scaling_of
 
 CONFIGS = Path(__file__).parent / "configs"

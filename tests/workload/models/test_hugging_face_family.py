@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.messages import assert_names, names
+from workload.descriptions.described import Described
+from workload.descriptions.read import described_model
 from workload.errors import ModelError
 from workload.gpt import find_model
-from workload.models.described import Described
-from workload.models.read import described_model
 
 LANGUAGE = {
     "model_type": "mistral",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.messages import assert_names, names
+from workload.descriptions.configs import families
+from workload.descriptions.described import Described
+from workload.descriptions.hugging_face import model_from_config
 from workload.errors import ModelError
-from workload.models.configs import families
-from workload.models.described import Described
-from workload.models.hugging_face import model_from_config
 
 
 def described(family: str, **config: Any) -> Described:

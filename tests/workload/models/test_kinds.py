@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from workload.descriptions.configs import families
+from workload.descriptions.configs.kinds import KINDS
+from workload.descriptions.fields import KINDS as FIELDS
+from workload.descriptions.hugging_face import model_from_config
 from workload.errors import ModelError
 from workload.gpt import GPT
-from workload.models.configs import families
-from workload.models.configs.kinds import KINDS
-from workload.models.fields import KINDS as FIELDS
-from workload.models.hugging_face import model_from_config
 
 TABLES = families.tables()
 ROWS = {name: families.row_of(TABLES["families"], name) for name in TABLES["families"]}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.messages import assert_names, names
+from workload.descriptions.fields import field_value, model_from_text
+from workload.descriptions.from_table import MODEL_BYTES
+from workload.descriptions.read import described_model
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model
-from workload.models.fields import field_value, model_from_text
-from workload.models.from_table import MODEL_BYTES
-from workload.models.read import described_model
 
 SHAPE = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 4, "vocab": 10}
 SMALL = GPT(name="small", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)

@@ -31,13 +31,13 @@ from topologies.routing.locality import locality
 from validation.report.answer_files import ReportError
 from validation.report.provenance import Asked, check_file
 from validation.report.read_prediction import Answer
+from workload.descriptions.from_table import with_fields
+from workload.descriptions.read import described_model
 from workload.expert_loads.histogram_file import read_routed
 from workload.expert_loads.rank_sizes import fullest
 from workload.gpt import GPT
 from workload.kinds import RING_SHIFT
 from workload.lowering import lower
-from workload.models.from_table import with_fields
-from workload.models.read import described_model
 from workload.op import COMPUTE, PAIRS, Op
 from workload.passes.matmul_forms import PLAIN
 from workload.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workload.models.configs.config import Config
+from workload.descriptions.configs.config import Config
 
 
 def activation_of(config: Config, tables: Mapping[str, Any]) -> str:

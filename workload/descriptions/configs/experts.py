@@ -6,8 +6,8 @@ from math import inf
 from typing import Any
 
 from topologies.files.printable import shown
+from workload.descriptions.configs.config import Config, as_json
 from workload.errors import ModelError
-from workload.models.configs.config import Config, as_json
 from workload.models.moe import (
     MICRO_BATCH,
     ONLY_WITH_EXPERTS,

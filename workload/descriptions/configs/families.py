@@ -21,8 +21,8 @@ NULL = "null"  # which TOML has no word for
 @cache
 def tables() -> Table:
     """The rows of all families and how configs are read."""
-    rows = shipped_toml("workload", "models/families.toml")
-    return {**shipped_toml("workload", "models/hugging_face.toml"), **rows}
+    rows = shipped_toml("workload", "descriptions/families.toml")
+    return {**shipped_toml("workload", "descriptions/hugging_face.toml"), **rows}
 
 
 def row_of(families: Mapping[str, Table], family: str) -> dict[str, Any]:

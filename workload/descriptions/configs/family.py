@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any
 
 from topologies.files.printable import shown
+from workload.descriptions.configs.families import row_of
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
-from workload.models.configs.families import row_of
 from workload.models.hybrids.pattern import EXPERTS
 
 LANGUAGE = (  # of models that see or hear, too; deeper ones below the others

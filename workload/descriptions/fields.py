@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from topologies.files.printable import shown
+from workload.descriptions.from_table import model_from_table
 from workload.errors import ModelError
 from workload.gpt import GPT
-from workload.models.from_table import model_from_table
 from workload.models.packing.documents import text_of_lengths
 from workload.plan_text import split_words
 from workload.words.foreign_words import MODEL_WORDS, plain

@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from topologies.files.printable import printable, shown
-from workload.errors import ModelError
-from workload.gpt import GPT
-from workload.models.configs import families, lacking, windows
-from workload.models.configs.activation import activation_of, near_to
-from workload.models.configs.config import Config, as_json
-from workload.models.configs.experts import OF_EXPERTS, experts_of
-from workload.models.configs.family import (
+from workload.descriptions.configs import families, lacking, windows
+from workload.descriptions.configs.activation import activation_of, near_to
+from workload.descriptions.configs.config import Config, as_json
+from workload.descriptions.configs.experts import OF_EXPERTS, experts_of
+from workload.descriptions.configs.family import (
     BLOCKS,
     LANGUAGE,
     LETTERS,
@@ -28,11 +26,13 @@ from workload.models.configs.family import (
     of_language,
     with_pattern,
 )
-from workload.models.configs.kinds import check_kinds, with_equal_values
-from workload.models.configs.notes import notes_of
-from workload.models.described import Described, Note
+from workload.descriptions.configs.kinds import check_kinds, with_equal_values
+from workload.descriptions.configs.notes import notes_of
+from workload.descriptions.described import Described, Note
+from workload.descriptions.fields import KINDS
+from workload.errors import ModelError
+from workload.gpt import GPT
 from workload.models.field_limits import MOST
-from workload.models.fields import KINDS
 from workload.models.hybrids.pattern import EXPERTS
 from workload.models.rope_scaling import is_carried, text_of_config
 

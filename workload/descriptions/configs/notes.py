@@ -8,15 +8,15 @@ from itertools import chain
 from typing import Any
 
 from topologies.files.printable import shown
+from workload.descriptions.configs import lacking
+from workload.descriptions.configs.activation import near_to
+from workload.descriptions.configs.config import Config, as_json
+from workload.descriptions.configs.experts import MARKS, OF_EXPERTS, TYPES
+from workload.descriptions.configs.families import is_among
+from workload.descriptions.configs.family import BLOCKS, OTHER
+from workload.descriptions.configs.windows import are_elsewhere, switch_of, window_of
+from workload.descriptions.described import Note
 from workload.gpt import GPT
-from workload.models.configs import lacking
-from workload.models.configs.activation import near_to
-from workload.models.configs.config import Config, as_json
-from workload.models.configs.experts import MARKS, OF_EXPERTS, TYPES
-from workload.models.configs.families import is_among
-from workload.models.configs.family import BLOCKS, OTHER
-from workload.models.configs.windows import are_elsewhere, switch_of, window_of
-from workload.models.described import Note
 from workload.models.rope_scaling import NUMBERS, SCALINGS, rope_type, why_not
 
 OF_PLAIN = ("rope_theta", "partial_rotary_factor")  # of a table that scales nothing

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from topologies.files.printable import path_shown
+from workload.descriptions.described import Described
+from workload.descriptions.fields import model_from_text
+from workload.descriptions.from_table import MODEL_FILE, model_from_table, read_model
+from workload.descriptions.hub import hub_model, nearest_on_hub
+from workload.descriptions.hugging_face import check_own, is_config, model_from_config
 from workload.errors import ModelError
 from workload.gpt import beyond_preset, find_model
-from workload.models.described import Described
-from workload.models.fields import model_from_text
-from workload.models.from_table import MODEL_FILE, model_from_table, read_model
-from workload.models.hub import hub_model, nearest_on_hub
-from workload.models.hugging_face import check_own, is_config, model_from_config
 
 SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml")  # what `simgpt import` reads
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from topologies.files.printable import shown
+from workload.descriptions.configs.families import value_of
 from workload.errors import ModelError
-from workload.models.configs.families import value_of
 
 
 def _is_number(value: Any) -> bool:

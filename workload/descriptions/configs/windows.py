@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from workload.descriptions.configs.config import Config
 from workload.errors import ModelError
-from workload.models.configs.config import Config
 
 WHOLE, WITHIN = "full_attention", "sliding_attention"  # in `layer_types`
 PATTERN_OF_WHOLE = "G"  # as EXAONE 4 writes LLLG

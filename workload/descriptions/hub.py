@@ -11,9 +11,9 @@ from typing import Any
 
 from topologies.files.reading import shipped_toml
 from topologies.records import record
-from workload.models.configs.families import NULL
-from workload.models.described import Described, Note
-from workload.models.hugging_face import model_from_config
+from workload.descriptions.configs.families import NULL
+from workload.descriptions.described import Described, Note
+from workload.descriptions.hugging_face import model_from_config
 from workload.models.spelling import without_ends, words_of
 
 
@@ -71,7 +71,7 @@ def _found(name: str) -> Packaged | None:
 @cache
 def _packaged() -> dict[str, Packaged]:
     """All sizes by their names in small letters."""
-    sources = shipped_toml("workload", "models/hub.toml").values()
+    sources = shipped_toml("workload", "descriptions/hub.toml").values()
     return {
         hub.lower(): Packaged(hub, _with_nulls(config), each["source"])
         for each in sources

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from topologies.files.printable import shown
 from topologies.records import record
+from workload.descriptions.configs.families import value_of
 from workload.errors import ModelError
-from workload.models.configs.families import value_of
 
 
 @record
