@@ -35,7 +35,9 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     ),
     "machine file": ("topologies",),
     "emission": ("workload/lowering",),
-    "passes": ("workload/passes", "workload/held", "workload/recipes"),
+    "passes": (
+        *("workload/passes", "workload/moving.py", "workload/lowering/held", "workload/recipes"),
+    ),
     "waits, lives": ("workload/dataflow.py", "workload/structure.py", "workload/program.py"),
     "stream graph, windows": (
         *("simulator/engine/stream_graph.py", "simulator/engine/interference.py"),
@@ -51,7 +53,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     ),
     "durations": ("simulator/costs", "simulator/engine/simulate.py"),
     "engine": ("simulator/engine/compiled.py", "simulator/engine/engines.py"),
-    "pipeline": ("simulator/pipeline", "workload/pipeline"),
+    "pipeline": ("simulator/pipeline", "workload/pipeline", "workload/stages.py"),
     "breakdown, memory": (
         *("simulator/attribution", "simulator/step_memory.py", "simulator/predict.py"),
         *("simulator/engine/whole_step.py",),

@@ -30,9 +30,9 @@ from executor.weights import initial_values, load
 from topologies.records import record
 from workload.op import WEIGHT_CAST
 from workload.pipeline.schedule import ways
-from workload.pipeline.stages import turned_parts
 from workload.program import Program
 from workload.recipes.four_bits import check_four_bits
+from workload.stages import turned_parts
 from workload.timeline import Timeline
 
 WARM_UP_STEPS = 2

@@ -32,11 +32,11 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.lowering import check
-from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan, text_of
 from workload.plan_text import plan_words
 from workload.recipes.table import FP8, NO_RECIPE
 from workload.recomputation.parts import parts_of
+from workload.stages import chunk_layers
 
 Writer = Callable[[Mapping[str, Any]], dict[str, Any]]
 WRITERS: Mapping[str, Writer] = {

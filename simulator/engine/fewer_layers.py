@@ -18,11 +18,11 @@ from topologies.records import record
 from workload.expert_loads.histogram import without_layers
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
-from workload.models.layer_kinds import Kind, kind_of
 from workload.models.mtp import every_layer
 from workload.passes.table import mattering
 from workload.plan import Plan
 from workload.repetition import IrregularError, Repeat
+from workload.stages import Kind, kind_of
 
 # How many turns of a run are kept, until what is in flight across layers reaches neither end: from
 # the first number on, or from the second where overlaps or copies to the host may cross layers.

@@ -23,11 +23,11 @@ from workload.naming import op_name
 from workload.op import NONE, ROLES, Op, layer_part
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
 from workload.repetition import IrregularError, OpTable, Repeat, repeated
 from workload.sizes.arrays import Bytes, Counts, Indices
+from workload.stages import samples
 from workload.structure import Structure, memoized_on
 
 Lowered = Callable[[GPT, Plan], Program]

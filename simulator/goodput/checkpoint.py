@@ -7,8 +7,8 @@ from workload.gpt import GPT
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare
-from workload.pipeline.stages import like_stages
 from workload.plan import Plan
+from workload.stages import like_stages
 
 
 @record

@@ -20,8 +20,8 @@ from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.message_order import RECEIVE, STEPS, Gaps, StageLine
 from workload.pipeline.order import Order
 from workload.pipeline.schedule import FORWARD, OPPOSED, SILENT
-from workload.pipeline.stages import Shape, order_of
 from workload.sizes.arrays import Counts, Flags, Indices
+from workload.stages import Shape, order_of
 
 NO_MESSAGE = -1
 

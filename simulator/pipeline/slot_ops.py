@@ -25,10 +25,10 @@ from workload.passes.matmul_forms import Forms
 from workload.passes.stack import StackBehaviour
 from workload.pipeline.order import WORKS, Order
 from workload.pipeline.schedule import Slot
-from workload.pipeline.stages import samples
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Indices
+from workload.stages import samples
 from workload.structure import Structure, memoized_on
 
 

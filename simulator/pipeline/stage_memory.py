@@ -16,8 +16,8 @@ from workload.naming import op_name
 from workload.op import ROLES, Op, layer_part
 from workload.pipeline.message_order import RECEIVE, SENT
 from workload.pipeline.schedule import FORWARD, Slot
-from workload.pipeline.stages import chunk_layers, places_of
 from workload.sizes.arrays import Bytes, Counts
+from workload.stages import chunk_layers, places_of
 
 
 def stage_peak(

@@ -19,12 +19,11 @@ from workload.gpt import GPT
 from workload.memory import MemoryUse
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.order import Order
 from workload.pipeline.schedule import V_SHAPED
-from workload.pipeline.stages import like_stages, shape_of
 from workload.plan import Plan
 from workload.sizes.arrays import Indices
+from workload.stages import like_stages, order_of_messages, shape_of
 
 
 @record(slots=False)

@@ -31,7 +31,6 @@ from workload.lowering import check
 from workload.models.moe import layers_with_experts
 from workload.passes.table import EVERY, OVERLAPS
 from workload.pipeline.schedule import TWO_WAY, V_SHAPED, ways
-from workload.pipeline.stages import nearly_even
 from workload.plan import Plan
 from workload.recomputation.parts import (
     CORE,
@@ -45,6 +44,7 @@ from workload.recomputation.parts import (
 )
 from workload.splits.context import LONG
 from workload.splits.plan_values import CHOICES
+from workload.stages import nearly_even
 
 Change = Mapping[str, Any]
 Changes = Iterable[Change]

@@ -7,7 +7,7 @@ from typing import Any
 
 from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
-from workload.pipeline.stages import nearly_even
+from workload.stages import nearly_even
 
 # What every plan of a search has anyway.
 ANYWAY: Mapping[str, Any] = {

@@ -38,10 +38,10 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
 from workload.lowering.divisibility import splits_experts
-from workload.pipeline.stages import nearly_even
 from workload.plan import Plan, text_of
 from workload.recipes.table import NO_RECIPE
 from workload.sizes.arrays import Counts, Indices, distinct
+from workload.stages import nearly_even
 
 SIZES = (*AXES, "mbs", "zero")  # of these keys the values are numbers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workload.held.held import Held
+from workload.held import Held
 
 
 def held_of(memory: Mapping[str, Any]) -> Held:

@@ -13,7 +13,7 @@ from simulator.stacks import load_stack, stack_names
 from simulator.stacks.job import job_of
 from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
-from workload.held.held import Held
+from workload.held import Held
 from workload.lowering import lower
 from workload.op import ROLES, STEP, WEIGHT_GATHER
 from workload.passes.stack import StackBehaviour

@@ -11,7 +11,7 @@ from simulator.stacks import load_stack
 from simulator.stacks.job import job_of
 from tests.simulator.test_held import LAMA, LAYER, held_in, of_stack, plan_of
 from topologies.machine_files import load_machine
-from workload.held.held import Held
+from workload.held import Held
 from workload.lowering import lower
 from workload.op import WEIGHT_GRAD
 from workload.passes.stack import StackBehaviour

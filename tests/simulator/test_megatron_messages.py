@@ -23,16 +23,10 @@ from tests.simulator.test_pipeline import assert_slots_equal_ops, plan_of
 from tests.simulator.worlds import TINY, SmallCosts, SmallFabric
 from workload.lowering import lower
 from workload.passes.stack import StackBehaviour
-from workload.pipeline.message_order import (
-    AHEAD,
-    AWAITED,
-    INTERLEAVED,
-    MEGATRON,
-    OVERLAPPED,
-    order_of_messages,
-)
+from workload.pipeline.message_order import AHEAD, AWAITED, INTERLEAVED, MEGATRON, OVERLAPPED
 from workload.pipeline.schedule import BACKWARD, FORWARD, slots
 from workload.plan import Plan
+from workload.stages import order_of_messages
 
 BEHAVIOUR = StackBehaviour(messages=MEGATRON)
 

@@ -16,9 +16,10 @@ from tests.workload.test_schedule import left_over
 from workload.errors import PlanCannotRunError
 from workload.lowering import lower
 from workload.passes.stack import StackBehaviour
-from workload.pipeline.message_order import MEGATRON, order_of_messages
+from workload.pipeline.message_order import MEGATRON
 from workload.pipeline.schedule import BACKWARD, FORWARD, Slot, slots
 from workload.pipeline.warm_up import in_turn, warm_up
+from workload.stages import order_of_messages
 
 BEHAVIOUR = StackBehaviour(messages=MEGATRON)
 OVERLAPS: tuple[tuple[str, ...], ...] = ((), ("pp",))

@@ -14,8 +14,8 @@ from tests.simulator.test_pipeline import assert_slots_equal_ops
 from tests.simulator.worlds import TINY
 from workload.errors import PlanCannotRunError
 from workload.pipeline.slot import PERTURB
-from workload.pipeline.stages import stage_slots
 from workload.plan_text import parse_plan
+from workload.stages import stage_slots
 
 
 def test_a_pipeline_of_two_passes_fills_and_drains_once() -> None:

@@ -26,9 +26,9 @@ from workload.expert_loads.histogram_file import as_document, histogram_of, read
 from workload.expert_loads.rank_sizes import fullest, least_sizes, sizes_of_ranks
 from workload.gpt import GPT
 from workload.lowering import lower
-from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.stages import like_stages
 
 FOUR = replace(TWO, experts=4)
 UNEVEN = (4, 2, 1, 1)

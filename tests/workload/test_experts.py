@@ -14,9 +14,9 @@ from workload.layout import NORMAL, RESIDUAL
 from workload.lowering import lower
 from workload.models import moe
 from workload.op import BACK, EXPERT_COMBINE, EXPERT_DISPATCH, FOR_NODES, THERE, Op
-from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.stages import like_stages
 
 TWO = GPT(
     name="two",

@@ -16,7 +16,7 @@ from tests.examples import one_in
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
 from workload.gpt import find_model
-from workload.held.held import Held
+from workload.held import Held
 from workload.lowering import lower
 from workload.op import ROLES
 from workload.passes.stack import StackBehaviour

@@ -11,7 +11,7 @@ from simulator.stacks import load_stack
 from tests.workload.test_host_update import LLAMA, SHARE
 from topologies.machine_files import load_machine
 from workload.errors import PlanError
-from workload.held.held import Held
+from workload.held import Held
 from workload.lowering import lower
 from workload.op import HEAD, ROLES
 from workload.passes.stack import StackBehaviour

@@ -12,7 +12,7 @@ import pytest
 
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
-from workload.held.held import Held
+from workload.held import Held
 from workload.lowering import check, lower
 from workload.lowering.layer_copies import LayerCopies, Written
 from workload.op import Part

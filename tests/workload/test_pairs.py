@@ -18,10 +18,10 @@ from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, WEIGHT_GRAD, Op
 from workload.passes.stack import StackBehaviour
 from workload.pipeline.pairs import pairs_of
 from workload.pipeline.schedule import FORWARD, slots
-from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.stages import stage_slots
 
 RING = "pp=2,vpp=2,dp=2,ep=2"
 V = f"{RING},schedule=dualpipe-v"

@@ -15,10 +15,10 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.pipeline.schedule import BACKWARD, FORWARD, STRAIGHT, WEIGHT, Slot, slots
 from workload.pipeline.slot import INPUT
-from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.stages import chunk_layers
 
 TINY = find_model("tiny-30k")
 LETTERS = {FORWARD: "f", BACKWARD: "b", INPUT: "i", WEIGHT: "w"}

@@ -18,9 +18,9 @@ from workload.pipeline.chunk_places import ChunkPlaces
 from workload.pipeline.pairs import pairs_of
 from workload.pipeline.schedule import FORWARD, WEIGHT, Slot, slots
 from workload.pipeline.slot import INPUT
-from workload.pipeline.stages import turned_parts
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.stages import turned_parts
 
 FOUR = replace(find_model("tiny-30k"), layers=4)
 PLAN = "pp=4,schedule=dualpipe,mbs=1"

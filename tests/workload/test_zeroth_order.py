@@ -16,10 +16,10 @@ from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.lowering import lower, lower_forward
 from workload.op import STEP
-from workload.pipeline.stages import samples, stage_slots
 from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.rules.fedkseed import CANDIDATES
+from workload.stages import samples, stage_slots
 
 BOTH = ("mezo", "fedkseed-step")
 ELEMENTS = GPT_OF_TWO.parameters

@@ -20,8 +20,8 @@ from validation.published.case import case_as_read
 from validation.published.outcome import held_out
 from validation.published.runs import PublishedRun, read_runs
 from workload.passes.table import OVERLAPS
-from workload.pipeline.stages import nearly_even
 from workload.plan import text_of
+from workload.stages import nearly_even
 
 BILLION = 1e9
 

@@ -9,7 +9,7 @@ from math import prod
 
 from workload.gpt import GPT
 from workload.grid import Axes, Grid
-from workload.held.held import NOTHING_HELD, Held
+from workload.held import NOTHING_HELD, Held
 from workload.layout import Layout
 from workload.lowering.op_writer import OpWriter
 from workload.lowering.parameter import Parameter

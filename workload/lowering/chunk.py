@@ -12,13 +12,12 @@ from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.recompute import recomputed
 from workload.lowering.update import by_owner
 from workload.lowering.updates import zeroth_order
-from workload.models.layer_kinds import kind_of
+from workload.lowering.zero_bubble import put_off, split
 from workload.op import AROUND_DEPTH, EMBED, HEAD, RECOMPUTE, Block, Buffer, Op, layer_part
 from workload.pipeline.schedule import BACKWARD, FORWARD, TURNS_LATE, WEIGHT, Slot
 from workload.pipeline.slot import INPUT, PERTURB
-from workload.pipeline.stages import chunk_layers, places_of
-from workload.pipeline.zero_bubble import put_off, split
 from workload.recomputation.parts import FULL, PER_OP
+from workload.stages import chunk_layers, kind_of, places_of
 
 Place = tuple[int, int]
 Layer = Written[layer.AllSaved]

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from workload.gpt import GPT
 from workload.lowering import lower_slots
 from workload.op import Op
-from workload.pipeline.stages import like_stages, samples, stage_slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.stages import like_stages, samples, stage_slots
 
 
 def signature(op: Op) -> str:

@@ -7,13 +7,13 @@ from math import gcd, isqrt
 from workload.dispatchers.table import model_refusal
 from workload.errors import NearestError, PlanCannotRunError
 from workload.gpt import GPT
+from workload.lowering import hybrid_plans
 from workload.models import moe, windows
-from workload.models.hybrids import hybrid_plans
-from workload.pipeline.stages import chunk_layers
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE, recipe_of
 from workload.recomputation.parts import model_refusal as recomputation_refusal
 from workload.rules.table import rule_of
+from workload.stages import chunk_layers
 
 MOST = 4096  # of the lesser one of two that make a width, where divisors are looked for
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 
 from topologies.session import current_session
 from workload.gpt import GPT
+from workload.lowering.in_turns import with_pairs
 from workload.lowering.lower import lower_slots
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.pipeline.in_turns import with_pairs
 from workload.pipeline.schedule import Slot
-from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.stages import stage_slots
 
 MOST_OPS = 100_000  # of a prediction, and of what is tried when it does not fit: some 150 MB
 

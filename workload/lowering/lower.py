@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from workload.dataflow import needed_for
 from workload.gpt import GPT
-from workload.held.buckets import with_buckets
-from workload.held.kept import with_kept
-from workload.held.loss import with_copies_of_logits
-from workload.held.narrow_weights import with_narrow_weights
 from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks, Keeps
 from workload.lowering.divisibility import check
+from workload.lowering.held.buckets import with_buckets
+from workload.lowering.held.kept import with_kept
+from workload.lowering.held.loss import with_copies_of_logits
+from workload.lowering.held.narrow_weights import with_narrow_weights
 from workload.lowering.host_share import keep_rest_here
+from workload.lowering.in_turns import alone, with_pairs
 from workload.lowering.layers import goldfish, mtp, vocabulary
 from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.messages import Messages
@@ -23,13 +24,12 @@ from workload.passes.activations import ACTIVATIONS, on_host
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour, with_behaviour
 from workload.passes.table import overlap_slot, overlap_step
-from workload.pipeline.in_turns import alone, with_pairs
 from workload.pipeline.schedule import Slot
-from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
 from workload.recipes.casts import in_recipe
 from workload.rules.zeroth_order import LOSSES
+from workload.stages import stage_slots
 
 
 def lower(

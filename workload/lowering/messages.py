@@ -25,16 +25,10 @@ from workload.lowering.layers import sequence_parallel as rows
 from workload.naming import op_name
 from workload.op import COMPUTE, MODEL, Block, Buffer, Op
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.pipeline.message_order import (
-    AHEAD,
-    ARRIVED,
-    AWAITED,
-    DEEPSPEED,
-    StageLine,
-    order_of_messages,
-)
+from workload.pipeline.message_order import AHEAD, ARRIVED, AWAITED, DEEPSPEED, StageLine
 from workload.pipeline.order import Order
 from workload.pipeline.schedule import BACKWARD, FORWARD, SILENT, Slot
+from workload.stages import order_of_messages
 
 
 class Messages:

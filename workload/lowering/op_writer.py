@@ -22,8 +22,8 @@ from workload.op import (
     Part,
 )
 from workload.op_attributes import Attributes
-from workload.pipeline.stages import places_of
 from workload.plan import Plan
+from workload.stages import places_of
 
 
 class OpWriter:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workload.moving import follow_up_later, on_own_stream
 from workload.naming import op_name
 from workload.op import (
     ADD_SCATTERED,
@@ -21,7 +22,6 @@ from workload.op import (
     Op,
     altered,
 )
-from workload.passes.moving import follow_up_later, on_own_stream
 from workload.pipeline.schedule import Slot
 
 Sizes = Mapping[str, Any]  # of a plan, numbers or arrays (`table.py`)

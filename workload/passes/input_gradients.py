@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.moving import on_own_stream
 from workload.op import INPUT_GRAD_REDUCE, SOURCE_GATHER, Op
-from workload.passes.moving import on_own_stream
 
 MOVED = (INPUT_GRAD_REDUCE, SOURCE_GATHER)
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from workload.moving import follow_up_later, on_own_stream
 from workload.naming import op_name
 from workload.op import (
     ADD_SCATTERED,
@@ -33,7 +34,6 @@ from workload.op import (
     Op,
     altered,
 )
-from workload.passes.moving import follow_up_later, on_own_stream
 
 MOVED = (GRAD_SCATTER,)
 IN_FLIGHT = 4  # reduce-scatters: those of a layer

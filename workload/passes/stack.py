@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from topologies.records import record
-from workload.held.held import NOTHING_HELD, Held
+from workload.held import NOTHING_HELD, Held
+from workload.moving import as_sent
 from workload.op import Buffer, Op
 from workload.passes.accumulation import inside_neighbours
 from workload.passes.coalesced import coalesced
@@ -21,7 +22,6 @@ from workload.passes.exchanges.kernels import ExchangeKernels, by_exchange_kerne
 from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
 from workload.passes.kinds_in_steps import in_kernels
-from workload.passes.moving import as_sent
 from workload.passes.one_by_one import one_by_one
 from workload.passes.reduce_scatters import in_dtype_of_sums
 from workload.passes.whole_owners import by_whole_owners

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.moving import on_own_stream
 from workload.op import BACKWARD, FORWARD, WEIGHT_FETCH, WEIGHT_GATHER, Block, Op
-from workload.passes.moving import on_own_stream
 
 MOVED = (WEIGHT_GATHER,)
 WITH_COPIES = (WEIGHT_FETCH, WEIGHT_GATHER)

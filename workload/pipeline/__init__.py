@@ -1,1 +1,1 @@
-"""Pipelines without time: schedules as lists of slots, and which layers a stage holds."""
+"""Pipelines without time: schedules as lists of slots, and the order of their messages."""

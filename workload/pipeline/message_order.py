@@ -43,12 +43,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.records import record
-from workload.errors import PlanCannotRunError
 from workload.pipeline.order import CODE, Order
 from workload.pipeline.pairs import pairs_of, units_of
 from workload.pipeline.slot import BACKWARD, FORWARD, Slot
 from workload.pipeline.warm_up import warm_up
-from workload.plan import Plan
 from workload.sizes.arrays import Flags, Indices
 
 STEPS = RECEIVE, ARRIVED, SEND, SENT = ("receive", "arrived", "send", "sent")
@@ -190,33 +188,6 @@ class StageLine:
         units = units_of(count, pairs)
         lengths = [len(unit) for unit in units]
         return np.repeat(np.arange(len(units)), lengths), np.cumsum(lengths)
-
-
-def order_of_messages(framework: str, plan: Plan) -> str:
-    """The order of a plan's messages of a `framework`, one of FRAMEWORKS.
-
-    Megatron's schedules are those of 1F1B; without virtual stages none of its messages overlap, nor
-    do they where passes are paired, as then nothing of the pair is left beside them.
-    """
-    overlapped = "pp" in plan.overlap and not (plan.in_pairs and framework == MEGATRON)
-    if plan.in_pairs and framework == DEEPSPEED:
-        raise PlanCannotRunError(
-            "overlap=a2a with pp > 1 runs a forward and a backward pass at a time, which "
-            "DeepSpeed's pipeline engine does not; leave a2a out or take another stack"
-        )
-    if not plan.has_even_turns and (framework != MEGATRON or plan.in_pairs):
-        raise PlanCannotRunError(
-            f"vpp={plan.vpp} needs micro-batches in multiples of pp={plan.pp}, "
-            f"not {plan.micro_batches}; only Megatron-Core's schedule without overlap=a2a runs "
-            "other numbers"
-        )
-    if framework == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
-        if plan.vpp == 1:
-            return MEGATRON
-        return OVERLAPPED if overlapped else INTERLEAVED
-    if framework == DEEPSPEED:
-        return DEEPSPEED
-    return AHEAD if overlapped else AWAITED
 
 
 def receives_first(before: Slot, slot: Slot, stages_behind: int) -> bool:

@@ -29,8 +29,8 @@ from simulator.search.bounds.layer_kinds import (
 from topologies.records import record
 from workload.gpt import GPT
 from workload.models import moe
-from workload.pipeline.stages import nearly_even
 from workload.sizes.arrays import Counts, Indices
+from workload.stages import nearly_even
 
 EXPERTS = tuple(name for (having, _), name in NAMES.items() if having)
 WHOLE = tuple(name for (_, whole), name in NAMES.items() if whole)

@@ -22,10 +22,9 @@ from workload.models.moe import has_experts
 from workload.op import BACKWARD, FORWARD, HEAD, HOST, RECOMPUTE, Block, Part, layer_part
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.pipeline.message_order import order_of_messages
-from workload.pipeline.stages import chunk_layers, places_of, shape_of
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Counts
+from workload.stages import chunk_layers, order_of_messages, places_of, shape_of
 
 ADDITIONS = ("accumulate", "lomo")
 # Roles of weights gathered ahead, and of gradients that are not yet scattered.

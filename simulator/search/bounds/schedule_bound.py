@@ -27,12 +27,11 @@ from simulator.search.bounds.isolated import (
 )
 from topologies.records import record
 from topologies.session import session_cached
-from workload.pipeline.message_order import order_of_messages
 from workload.pipeline.order import Order
 from workload.pipeline.slot import FORWARD, INPUT, Slot
-from workload.pipeline.stages import Shape, order_of, shape_of
 from workload.plan import Plan
 from workload.sizes.arrays import Indices, Ticks
+from workload.stages import Shape, order_of, order_of_messages, shape_of
 
 SlotTicks = Callable[[Place, PrecedingSlot | None], tuple[int, int]]
 SortOfSlot = tuple[str, int, str]  # its work, its chunk, and which of the micro-batches it is of

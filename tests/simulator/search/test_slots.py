@@ -39,8 +39,8 @@ from workload.gpt import GPT
 from workload.op import FORWARD
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import PLAIN_BEHAVIOUR
-from workload.pipeline.stages import shape_of
 from workload.plan import Plan
+from workload.stages import shape_of
 
 LATENT = GPT(
     name="latent",

@@ -17,8 +17,8 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.models import moe, windows
 from workload.models.hybrids import counts
-from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
+from workload.stages import like_stages
 
 # Mamba-2 of 4 heads, 8 wide, in 2 groups of 6 states; heads of attention are 8 wide.
 FOUR = GPT(

@@ -17,8 +17,8 @@ from workload.models import windows
 from workload.models.mtp import every_layer
 from workload.op import Op
 from workload.op_attributes import Attributes
-from workload.pipeline.stages import like_stages
 from workload.plan_text import parse_plan
+from workload.stages import like_stages
 
 GEMMA = GPT(
     name="six",

@@ -3,7 +3,7 @@
 The backward pass of a micro-batch and the forward pass of the next one take turns, each as far as
 its next all-to-all, which then runs while the other one computes. Both are on one stage; here the
 plan has no other (`pairs.py` has what is done in a pipeline). Gradients of weights that were put
-off (`workload/pipeline/zero_bubble.py`) stay behind the all-to-all that hides behind them.
+off (`workload/lowering/zero_bubble.py`) stay behind the all-to-all that hides behind them.
 Source: Megatron-Core, overlap_moe_expert_parallel_comm without pipeline parallelism
 (pipeline_parallel/combined_1f1b.py).
 """
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, zip_longest
 
+from workload.moving import on_own_stream
 from workload.op import BACKWARD, FORWARD, WEIGHT_GRAD, Block, Buffer, Op
 from workload.passes.exchanges.shared_experts import MOVED
-from workload.passes.moving import on_own_stream
 from workload.pipeline.slot import Slot
 
 COUNTS = "int64"  # the dtype of the exchange that says how many rows come, for which the host waits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workload.moving import on_own_stream
 from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Op
-from workload.passes.moving import on_own_stream
 
 MOVED = (EXPERT_DISPATCH, EXPERT_COMBINE)
 

@@ -24,7 +24,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
 from workload.models import moe, mtp
 from workload.op import NONE, Buffer, Part, layer_part
-from workload.pipeline.stages import chunk_layers, places_of
+from workload.stages import chunk_layers, places_of
 
 TOTAL = "balance"
 

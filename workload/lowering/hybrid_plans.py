@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from workload.gpt import GPT
 from workload.models.hybrids import counts
 from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP
+from workload.plan import Plan
 from workload.recomputation.parts import CORE, PARTS, parts_of
 from workload.recomputation.parts import MLP as OF_MLP
-
-if TYPE_CHECKING:
-    from workload.gpt import GPT
-    from workload.plan import Plan
 
 
 def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from workload.passes.exchanges.pairs import in_pairs
 from workload.pipeline.pairs import pairs_of
 from workload.pipeline.schedule import OPPOSED
-from workload.pipeline.stages import stage_slots
 from workload.plan import Plan
 from workload.program import Program
+from workload.stages import stage_slots
 
 
 def alone(plan: Plan) -> list[str]:

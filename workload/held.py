@@ -21,12 +21,12 @@ class Held:
     none between an update and the first gradients of the next step (PyTorch's optimizers set them
     to None). The update makes so many fp32 `temporaries`, each as large as what it updates at a
     time (the roots of PyTorch's AdamW, unless it is fused). The loss makes copies of logits of so
-    many `loss_bytes` for each beside those of the program (`workload/held/loss.py`). Of activations
-    of the kinds `inner_activations` what their first kernel gives is kept, and with
+    many `loss_bytes` for each beside those of the program (`workload/lowering/held/loss.py`). Of
+    activations of the kinds `inner_activations` what their first kernel gives is kept, and with
     `gradients_until_end` gradients of weights until a backward pass ends; with `gradient_buckets`
     they are there once more, and with `fp8_weights` copies of weights in fp8
-    (`workload/held/kept.py`). With `keeps_unread` layers that run again per op keep also outputs
-    that nothing reads (PyTorch without a compiler).
+    (`workload/lowering/held/kept.py`). With `keeps_unread` layers that run again per op keep also
+    outputs that nothing reads (PyTorch without a compiler).
 
     Source: pytorch/pytorch, torch/distributed/fsdp/_fully_shard/_fsdp_param.py
     (all_gather_inputs, to_accumulated_grad_if_needed), torch/optim/optimizer.py (zero_grad) and

@@ -1,4 +1,4 @@
-"""Which layers the chunks of a pipeline hold, and which stages and micro-batches are alike."""
+"""A plan's pipeline: layers of chunks, slots of stages, like stages, and orders of messages."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from typing import NamedTuple
 import numpy as np
 
 from workload.errors import PlanCannotRunError
+from workload.expert_loads.histogram import counts_of
 from workload.gpt import GPT
-from workload.models import mtp
-from workload.models.layer_kinds import kind_of
+from workload.models import mtp, windows
 from workload.op import EMBED, HEAD, Part, layer_part
 from workload.pipeline.chunk_places import ChunkPlaces
+from workload.pipeline.message_order import (
+    AHEAD,
+    AWAITED,
+    DEEPSPEED,
+    INTERLEAVED,
+    MEGATRON,
+    OVERLAPPED,
+)
 from workload.pipeline.order import CODE, Order
 from workload.pipeline.schedule import FORWARD, OPPOSED, TWO_WAY, slots, ways
 from workload.pipeline.slot import PERTURB
 from workload.plan import Plan
+
+Kind = tuple[object, ...]
+
+
+def kind_of(gpt: GPT, layer: int) -> Kind:
+    """A layer's mixer, experts or one MLP, its window, and how often each of its experts is chosen:
+    equal for layers that differ in their numbers alone."""
+    return *windows.kind_of(gpt, layer), counts_of(gpt, layer)
 
 
 def places_of(plan: Plan) -> ChunkPlaces:
@@ -156,3 +172,30 @@ def nearly_even(layers: int, chunks: int) -> tuple[int, ...]:
     each, more = divmod(layers, chunks)
     first = (chunks - more) // 2
     return tuple(each + (first <= number < first + more) for number in range(chunks))
+
+
+def order_of_messages(framework: str, plan: Plan) -> str:
+    """The order of a plan's messages of a `framework`, one of FRAMEWORKS.
+
+    Megatron's schedules are those of 1F1B; without virtual stages none of its messages overlap, nor
+    do they where passes are paired, as then nothing of the pair is left beside them.
+    """
+    overlapped = "pp" in plan.overlap and not (plan.in_pairs and framework == MEGATRON)
+    if plan.in_pairs and framework == DEEPSPEED:
+        raise PlanCannotRunError(
+            "overlap=a2a with pp > 1 runs a forward and a backward pass at a time, which "
+            "DeepSpeed's pipeline engine does not; leave a2a out or take another stack"
+        )
+    if not plan.has_even_turns and (framework != MEGATRON or plan.in_pairs):
+        raise PlanCannotRunError(
+            f"vpp={plan.vpp} needs micro-batches in multiples of pp={plan.pp}, "
+            f"not {plan.micro_batches}; only Megatron-Core's schedule without overlap=a2a runs "
+            "other numbers"
+        )
+    if framework == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
+        if plan.vpp == 1:
+            return MEGATRON
+        return OVERLAPPED if overlapped else INTERLEAVED
+    if framework == DEEPSPEED:
+        return DEEPSPEED
+    return AHEAD if overlapped else AWAITED

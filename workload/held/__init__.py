@@ -1,1 +1,0 @@
-"""What software stacks hold in a device's memory unlike our executor."""
