@@ -16,7 +16,7 @@ from topologies.session import current_session, in_session
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT, find_model
 from workload.lowering import check
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
 from workload.plan_text import parse_plan

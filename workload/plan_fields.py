@@ -7,7 +7,7 @@ from typing import Any
 
 from topologies.records import record
 from workload.grid import AXES, SHARDS, USUAL
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import V_SHAPED, ways
 
 

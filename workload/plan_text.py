@@ -12,7 +12,7 @@ from typing import Any
 from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError, RestError
 from workload.grid import AXES, SHARDS, order_read
-from workload.passes.table import EVERY, OVERLAPS
+from workload.overlaps import EVERY, OVERLAPS
 from workload.pipeline.layout import is_layout, layout_of
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, in_axonn_words, text_of

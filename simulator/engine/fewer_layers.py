@@ -19,7 +19,7 @@ from workload.expert_loads.histogram import without_layers
 from workload.gpt import GPT
 from workload.lowering.recompute import recomputed
 from workload.models.mtp import every_layer
-from workload.passes.table import mattering
+from workload.overlaps import mattering
 from workload.plan import Plan
 from workload.repetition import IrregularError, Repeat
 from workload.stages import Kind, kind_of

@@ -18,7 +18,7 @@ from workload.dispatchers.table import USUAL
 from workload.gpt import GPT
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check
-from workload.passes.table import OVERLAPS, WITHIN_SLOTS
+from workload.overlaps import OVERLAPS, WITHIN_SLOTS
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, in_axonn_words, text_of
 from workload.recomputation.parts import RECOMPUTES

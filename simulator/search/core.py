@@ -20,7 +20,7 @@ from simulator.stacks.searched import fastest_kernels
 from simulator.stacks.stack import EXECUTOR
 from topologies.machine import Machine
 from topologies.placement import Placement
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
 from workload.splits.plan_values import CHOICES

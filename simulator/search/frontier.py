@@ -63,8 +63,8 @@ from simulator.search.tree_nodes import (
     placed_family,
 )
 from workload.grid import USUAL
+from workload.overlaps import OVERLAPS
 from workload.passes.stack import of_lowering
-from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.sizes.arrays import Flags, Indices, Values
 

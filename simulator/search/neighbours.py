@@ -29,7 +29,7 @@ from workload.grid import AXES, SHARDS, axes_of, order_of
 from workload.grid import USUAL as USUAL_ORDER
 from workload.lowering import check
 from workload.models.moe import layers_with_experts
-from workload.passes.table import EVERY, OVERLAPS
+from workload.overlaps import EVERY, OVERLAPS
 from workload.pipeline.schedule import TWO_WAY, V_SHAPED, ways
 from workload.plan import Plan
 from workload.recomputation.parts import (

@@ -17,7 +17,7 @@ from workload.grid import (
     axes_of,
     order_of,
 )
-from workload.passes.table import OVERLAPS, PASSES
+from workload.overlaps import OVERLAPS, ROWS
 from workload.sizes.arrays import Counts, Flags
 
 ORDERS = tuple(order_of(axes) for axes in permutations(AXES))
@@ -81,4 +81,4 @@ def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, 
     # Linears that are not split (further/copied_linear.py) have gradients to be summed over rows.
     copied = bool(gpt.kv_rank or gpt.expert_latent or gpt.mtp_layers)
     sizes["sums_rows"] = (parts > 1) & copied
-    return {each.name: each.matters(sizes) for each in PASSES if each.usual}
+    return {each.name: each.matters(sizes) for each in ROWS if each.usual}

@@ -34,9 +34,9 @@ from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering.layers.cross_entropy import FUSED
+from workload.overlaps import OVERLAPS
 from workload.passes.activations import ACTIVATIONS
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import text_of
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words

@@ -26,7 +26,7 @@ from topologies.session import session_cached
 from workload.errors import PlanCannotRunError
 from workload.lowering import check
 from workload.models.moe import expert_weights, layers_with_experts
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import V_SHAPED
 from workload.plan import Plan
 from workload.splits.context import LONG

@@ -11,7 +11,7 @@ from simulator.stacks.effects import in_effect
 from simulator.stacks.runs import Runs
 from simulator.stacks.stack import EXECUTOR, Stack
 from workload.gpt import GPT
-from workload.passes.table import EVERY, OVERLAPS
+from workload.overlaps import EVERY, OVERLAPS
 from workload.plan import Plan, text_of
 
 ALL = "all"

@@ -8,7 +8,7 @@ from typing import Any
 
 from workload.gpt import GPT
 from workload.grid import axes_of
-from workload.passes.table import mattering
+from workload.overlaps import mattering
 from workload.pipeline.message_order import MEGATRON
 from workload.plan import Plan
 

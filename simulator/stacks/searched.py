@@ -27,8 +27,8 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import STEP
+from workload.overlaps import OVERLAPS
 from workload.passes.exchanges.kernels import SORTS, WITHIN
-from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.recomputation.parts import FULL, NONE, SELECTIVE
 

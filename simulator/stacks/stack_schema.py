@@ -20,8 +20,8 @@ from workload.gpt import GPT
 from workload.grid import AXES, check_order
 from workload.kinds import COLLECTIVES
 from workload.op import FORWARD
+from workload.overlaps import EVERY
 from workload.passes.stack import SUMS, TRAINING
-from workload.passes.table import EVERY
 from workload.pipeline.message_order import FRAMEWORKS
 from workload.plan_text import KEYS, plan_value
 from workload.recomputation.parts import CORE, PARTS, PER_OP, RECOMPUTES, SELECTIVE

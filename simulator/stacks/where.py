@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workload.errors import PlanError
-from workload.passes.table import EVERY
+from workload.overlaps import EVERY
 from workload.plan import Plan
 from workload.plan_text import plan_value
 

@@ -16,7 +16,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import check
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 from workload.splits.plan_values import CHOICES
 

@@ -28,7 +28,7 @@ from workload.gpt import GPT
 from workload.grid import Grid
 from workload.lowering import lower
 from workload.op import Op
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
 

@@ -27,7 +27,7 @@ from workload.lowering import lower
 from workload.models import mtp
 from workload.models.moe import has_experts
 from workload.models.packing import documents
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 # The second step has what the first one left: parameters, moments, scales and biases.

@@ -17,7 +17,7 @@ from tests.executor.test_parity_experts import plan_of
 from workload.gpt import GPT
 from workload.op import Op
 from workload.op_attributes import Attributes
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 UNTIED = replace(TINY, tied=False)

@@ -15,7 +15,7 @@ from tests.executor.test_parity_four_bits import FEW_BITS
 from tests.executor.test_parity_pipe import DEEP
 from tests.executor.test_parity_rules import check as check_rule
 from workload.gpt import GPT, find_model
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.executor.test_parity import BATCH, check
 from workload.gpt import GPT, find_model
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 MIXTRAL = replace(

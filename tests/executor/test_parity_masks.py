@@ -11,7 +11,7 @@ import pytest
 from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import DEEPSEEK, EIGHT, FOUR, MIXTRAL, ONE, TWO, plan_of
 from workload.gpt import GPT
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 GELU = replace(MIXTRAL, activation="gelu", capacity=0.75)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.executor.test_parity import TINY, check
 from tests.executor.test_parity_experts import DEEPSEEK, plan_of
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 
 
 @pytest.mark.distributed

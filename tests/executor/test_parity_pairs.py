@@ -8,7 +8,7 @@ import pytest
 
 from tests.executor.test_parity import check
 from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
-from workload.passes.table import EVERY, OVERLAPS
+from workload.overlaps import EVERY, OVERLAPS
 
 DEEP = replace(DEEPSEEK, layers=4)
 PAIRS = [

@@ -12,7 +12,7 @@ from tests.executor.test_parity import batches, check, losses_of
 from tests.executor.test_parity_experts import DEEPSEEK, MIXTRAL, plan_of
 from tests.executor.test_parity_latent import LATENT, LITE
 from workload.gpt import GPT
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 MLP = "core_attn+layernorm+mlp"

@@ -10,7 +10,7 @@ import pytest
 from tests.examples import one_in
 from tests.executor.test_parity import BATCH, TINY, check
 from workload.gpt import find_model
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
 

@@ -13,7 +13,7 @@ from executor.nccl.rendezvous import Calls, among, hang_of, message_rounds
 from tests.messages import assert_names
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan
 from workload.program import Program

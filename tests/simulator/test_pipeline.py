@@ -28,9 +28,9 @@ from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
+from workload.overlaps import OVERLAPS
 from workload.passes.matmul_forms import PLAIN
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
-from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan
 from workload.plan_text import parse_plan

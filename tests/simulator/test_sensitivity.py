@@ -25,7 +25,7 @@ from topologies.machine_files import load_machine, with_settings
 from topologies.placement import contiguous
 from workload.gpt import find_model
 from workload.lowering import check
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.recomputation.parts import RECOMPUTES

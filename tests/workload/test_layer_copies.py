@@ -16,8 +16,8 @@ from workload.held import Held
 from workload.lowering import check, lower
 from workload.lowering.layer_copies import LayerCopies, Written
 from workload.op import Part
+from workload.overlaps import EVERY
 from workload.passes.stack import StackBehaviour
-from workload.passes.table import EVERY
 from workload.plan import Plan
 from workload.program import Program
 from workload.recomputation.parts import PARTS

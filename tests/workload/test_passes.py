@@ -15,13 +15,14 @@ from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import ADD_SCATTERED, COMPUTE, GRAD_SCATTER, Op
-from workload.passes.table import EVERY, PASSES, SLOT, Overlap, overlap_slot, switch_of
+from workload.overlaps import EVERY, ROWS, SLOT, STEP, Overlap, switch_of
+from workload.passes.table import SLOT_PASSES, STEP_PASSES, overlap_slot
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 TINY = GPT(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 GRIDS = [(2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 2, 2), (1, 1, 1, 2), (1, 1, 4, 1)]
-WITHIN = [each.name for each in PASSES if each.scope == SLOT]
+WITHIN = [each.name for each in ROWS if each.scope == SLOT]
 SOME = st.sets(st.sampled_from(WITHIN), min_size=1)
 DRAWN = settings(deadline=None)
 
@@ -112,13 +113,18 @@ def test_no_more_than_four_scatters_of_gradients_are_not_awaited(words: str) -> 
 
 
 def test_every_overlap_is_one_row_with_a_source() -> None:
-    assert len(set(EVERY)) == len(PASSES)
-    purposes = [purpose for each in PASSES for purpose in each.purposes]
+    assert len(set(EVERY)) == len(ROWS)
+    purposes = [purpose for each in ROWS for purpose in each.purposes]
     assert len(purposes) == len(set(purposes))
-    assert all(each.words and each.source for each in PASSES)
+    assert all(each.words and each.source for each in ROWS)
 
 
-@pytest.mark.parametrize("each", PASSES, ids=lambda each: each.name)
+def test_every_overlap_of_slots_or_steps_has_its_pass() -> None:
+    for scope, passes in ((SLOT, SLOT_PASSES), (STEP, STEP_PASSES)):
+        assert [*passes] == [each.name for each in ROWS if each.scope == scope]
+
+
+@pytest.mark.parametrize("each", ROWS, ids=lambda each: each.name)
 def test_no_overlap_matters_on_one_rank(each: Overlap) -> None:
     sizes = dict.fromkeys((*AXES, "shard", "ep"), 1) | {"zero": 0, "sums_rows": 0}
     assert not each.matters(sizes)
@@ -129,9 +135,9 @@ def test_an_overlap_within_slots_matters_on_the_axes_whose_collectives_it_moves(
     sizes = dict.fromkeys((*AXES, "shard", "ep"), 1) | {"zero": 0, "sums_rows": 0, axis: 2}
     plan = parse_plan(f"{axis}=2,mbs=1,overlap={'+'.join(WITHIN)}", batch=2)
     moved = {switch_of(op) for op in lower(TINY, plan).ops}
-    assert {
-        each.name for each in PASSES if each.name in WITHIN and each.matters(sizes)
-    } == moved & {*WITHIN}
+    assert {each.name for each in ROWS if each.name in WITHIN and each.matters(sizes)} == moved & {
+        *WITHIN
+    }
 
 
 @pytest.mark.parametrize("layers", [1, 2])

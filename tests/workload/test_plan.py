@@ -16,7 +16,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.grid import AXES, Grid
 from workload.lowering import lower
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.splits.plan_values import CHOICES, PRECISIONS

@@ -13,8 +13,8 @@ from tests.examples import few_and_many
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, Op
+from workload.overlaps import OVERLAPS
 from workload.passes.reduce_scatters import IN_FLIGHT
-from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program

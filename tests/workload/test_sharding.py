@@ -15,7 +15,7 @@ from workload.errors import PlanError
 from workload.gpt import find_model
 from workload.lowering import lower
 from workload.op import COMPUTE, HOST
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program

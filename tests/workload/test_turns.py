@@ -17,7 +17,7 @@ from workload.errors import PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import COMPUTE
-from workload.passes.table import EVERY, OVERLAPS
+from workload.overlaps import EVERY, OVERLAPS
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program

@@ -19,7 +19,7 @@ from validation.moe.rows import read_moe_runs
 from validation.published.case import case_as_read
 from validation.published.outcome import held_out
 from validation.published.runs import PublishedRun, read_runs
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import text_of
 from workload.stages import nearly_even
 

@@ -16,7 +16,7 @@ from validation.published.runs import read_runs
 from validation.seeds.figures import Range
 from workload.gpt import find_model
 from workload.grid import USUAL
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 
 TEN = 10
 MANY = 10_000  # more grids than there are

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from workload.moving import follow_up_later, on_own_stream
 from workload.naming import op_name
@@ -23,9 +22,6 @@ from workload.op import (
     altered,
 )
 from workload.pipeline.schedule import Slot
-
-Sizes = Mapping[str, Any]  # of a plan, numbers or arrays (`table.py`)
-MOVED = (BUCKET_SCATTER, BUCKET_REDUCE, PARAMETER_GATHER)
 
 
 def overlap_data_parallelism(
@@ -155,15 +151,3 @@ def _bucket(
 def overlap_parameter_gathers(ops: Sequence[Op]) -> list[Op]:
     """An owner's updated parameters are gathered beside the next owner's AdamW."""
     return [on_own_stream(op) if op.purpose == PARAMETER_GATHER else op for op in ops]
-
-
-def shards(sizes: Sizes, least: int) -> Any:
-    """Whether data or context shards what ZeRO shards from a stage on."""
-    wide = (sizes["dp"] > 1) & (sizes["shard"] > 1) | (sizes["cp"] > 1)
-    return wide & (sizes["zero"] >= least)
-
-
-def summed_at_end(sizes: Sizes) -> Any:
-    """Whether gradients are left to be summed over copies or over S: those over rows of x too."""
-    left = (sizes["zero"] < 3) | (sizes["dp"] > sizes["shard"])
-    return (((sizes["dp"] > 1) | (sizes["cp"] > 1)) & left) | (sizes["sums_rows"] > 0)

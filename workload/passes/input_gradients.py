@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workload.moving import on_own_stream
-from workload.op import INPUT_GRAD_REDUCE, SOURCE_GATHER, Op
-
-MOVED = (INPUT_GRAD_REDUCE, SOURCE_GATHER)
+from workload.op import Op
+from workload.overlaps import OAR
 
 
 def overlap_input_gradients(ops: Sequence[Op]) -> list[Op]:
@@ -16,4 +15,4 @@ def overlap_input_gradients(ops: Sequence[Op]) -> list[Op]:
     Where rows are split over x it is a reduce-scatter, and the all-gather of the linear's input
     runs beside the matmul of dI before.
     """
-    return [on_own_stream(op) if op.purpose in MOVED else op for op in ops]
+    return [on_own_stream(op) if op.purpose in OAR.purposes else op for op in ops]

@@ -35,7 +35,6 @@ from workload.op import (
     altered,
 )
 
-MOVED = (GRAD_SCATTER,)
 IN_FLIGHT = 4  # reduce-scatters: those of a layer
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from workload.moving import on_own_stream
 from workload.op import BACKWARD, FORWARD, WEIGHT_FETCH, WEIGHT_GATHER, Block, Op
 
-MOVED = (WEIGHT_GATHER,)
 WITH_COPIES = (WEIGHT_FETCH, WEIGHT_GATHER)
 Chain = tuple[int, str, Block | None]
 

@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 from workload.errors import NearestError, PlanCannotRunError, PlanError
 from workload.grid import axes_of, runs_of_axis
-from workload.passes.exchanges.pairs import exchanges_refusal
 from workload.plan_fields import PlanFields
 
 Axes = tuple[str, ...]
 FOLDED = ("tp", "cp", "dp")  # in the order in which ranks are taken
 MOST_RANKS = 4096  # of which nearest ones are looked for
+IN_V = ("dualpipe-v", "dualpipe")  # schedules of pairs besides 1F1B
+WHOLE = ("1f1b", "gpipe")  # those whose backward passes are not split
 
 
 class Fold(NamedTuple):
@@ -154,8 +155,27 @@ def check(plan: PlanFields) -> None:
         raise _refusal(plan, "ep", left, other if spread else "")
     if is_folded(plan):
         _check_folded(plan)
-    if why := exchanges_refusal(plan):
+    if why := _exchanges_refusal(plan):
         raise PlanError(why)
+
+
+def _exchanges_refusal(plan: PlanFields) -> str:
+    """Why all-to-alls cannot run beside what a plan's `overlap` names; "" where they can."""
+    chunks = plan.schedule == "1f1b" and (plan.pp == 1) == (plan.vpp == 1)
+    if "a2a" in plan.overlap and (plan.ep == 1 or not (chunks or plan.schedule in IN_V)):
+        return (
+            "overlap=a2a lets two micro-batches of one stage take turns at experts' all-to-alls: "
+            "it needs ep > 1 and schedule=1f1b, with vpp > 1 if pp > 1, or "
+            f"schedule=dualpipe-v or dualpipe, not ep={plan.ep}, pp={plan.pp}, "
+            f"vpp={plan.vpp} and schedule={plan.schedule}"
+        )
+    if "wgrad" in plan.overlap and (plan.ep == 1 or plan.schedule not in WHOLE):
+        return (
+            "overlap=wgrad puts gradients of weights off until the next all-to-all of experts: it "
+            "needs ep > 1 and backward passes that are not split, "
+            f"schedule={' or '.join(WHOLE)}, not ep={plan.ep} and schedule={plan.schedule}"
+        )
+    return ""
 
 
 def _check_folded(plan: PlanFields) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from workload.dispatchers.table import DISPATCHER_NAMES
 from workload.errors import PlanError
 from workload.grid import AXES, check_order
-from workload.passes.table import EVERY
+from workload.overlaps import EVERY
 from workload.pipeline.schedule import STRAIGHT, TWO_WAY, V_SHAPED
 from workload.recipes.table import RECIPE_NAMES
 from workload.recomputation.parts import text_refusal

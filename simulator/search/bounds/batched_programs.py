@@ -31,8 +31,8 @@ from workload.op import (
     WEIGHT_GATHER,
     Op,
 )
+from workload.overlaps import OVERLAPS
 from workload.passes.stack import PLAIN_BEHAVIOUR, TRAINING, StackBehaviour
-from workload.passes.table import OVERLAPS
 from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.arrays import Bytes, Counts, Flags, Indices, Parts, Ticks

@@ -9,7 +9,7 @@ from simulator.search.bounds.batched_programs import BatchedProgram, PlacedProgr
 from simulator.search.bounds.layer_kinds import kind_of
 from simulator.search.bounds.op_bounds import OpBounds, asked_of
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, COMPUTE, MODEL, STEP, Op
-from workload.passes.table import switch_of
+from workload.overlaps import switch_of
 from workload.sizes.arrays import Ticks
 
 STEP_WORKS = ("gradients", "step")  # that follow the slots of the last micro-batch

@@ -24,8 +24,9 @@ from workload.grid import WITHIN_STAGE
 from workload.lowering import lower
 from workload.lowering.chunk import Keeps
 from workload.op import BUCKET_REDUCE, BUCKET_SCATTER, MODEL, NONE, STEP, Buffer, Identity, Op, Part
+from workload.overlaps import WORKS, concerning
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour, of_lowering, with_behaviour
-from workload.passes.table import WORKS, concerning, overlap_slot, overlap_step
+from workload.passes.table import overlap_slot, overlap_step
 from workload.program import Program
 from workload.recipes.table import NO_RECIPE
 

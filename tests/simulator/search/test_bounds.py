@@ -41,8 +41,8 @@ from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.lowering import lower
 from workload.op import COMPUTE
+from workload.overlaps import OVERLAPS
 from workload.passes.stack import of_lowering
-from workload.passes.table import OVERLAPS
 from workload.pipeline.schedule import OPPOSED, STRAIGHT, V_SHAPED
 from workload.plan_text import parse_plan
 

@@ -17,7 +17,7 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.grid import AXES, USUAL
 from workload.lowering import check, lower
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
 from workload.recomputation.parts import RECOMPUTES

@@ -17,7 +17,7 @@ from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.lowering import lower
 from workload.op import Op
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
 LATENT = GPT(

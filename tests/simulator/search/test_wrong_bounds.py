@@ -21,7 +21,7 @@ from tests.simulator.search.drawn import MACHINES, UNSHRUNK
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
-from workload.passes.table import OVERLAPS
+from workload.overlaps import OVERLAPS
 
 STACKS = ("torchtitan", "nanotron", "fsdp", "megatron-core", "nemo")
 

@@ -15,29 +15,6 @@ from workload.op import Block, Op
 from workload.passes.exchanges.other_micro_batch import in_turns, stretches
 from workload.pipeline.pairs import Pairs, is_between_slots
 from workload.pipeline.slot import Slot
-from workload.plan_fields import PlanFields
-
-IN_V = ("dualpipe-v", "dualpipe")  # schedules of pairs besides 1F1B
-WHOLE = ("1f1b", "gpipe")  # those whose backward passes are not split
-
-
-def exchanges_refusal(plan: PlanFields) -> str:
-    """Why all-to-alls cannot run beside what a plan's `overlap` names; "" where they can."""
-    chunks = plan.schedule == "1f1b" and (plan.pp == 1) == (plan.vpp == 1)
-    if "a2a" in plan.overlap and (plan.ep == 1 or not (chunks or plan.schedule in IN_V)):
-        return (
-            "overlap=a2a lets two micro-batches of one stage take turns at experts' all-to-alls: "
-            "it needs ep > 1 and schedule=1f1b, with vpp > 1 if pp > 1, or "
-            f"schedule=dualpipe-v or dualpipe, not ep={plan.ep}, pp={plan.pp}, "
-            f"vpp={plan.vpp} and schedule={plan.schedule}"
-        )
-    if "wgrad" in plan.overlap and (plan.ep == 1 or plan.schedule not in WHOLE):
-        return (
-            "overlap=wgrad puts gradients of weights off until the next all-to-all of experts: it "
-            "needs ep > 1 and backward passes that are not split, "
-            f"schedule={' or '.join(WHOLE)}, not ep={plan.ep} and schedule={plan.schedule}"
-        )
-    return ""
 
 
 def in_pairs(

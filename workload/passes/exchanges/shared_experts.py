@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workload.moving import on_own_stream
-from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Op
+from workload.op import Op
+from workload.overlaps import SHARED
 
-MOVED = (EXPERT_DISPATCH, EXPERT_COMBINE)
+MOVED = SHARED.purposes
 
 
 def overlap_exchanges(ops: Sequence[Op]) -> list[Op]:
