@@ -36,7 +36,8 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     "machine file": ("topologies",),
     "emission": ("workload/lowering",),
     "passes": (
-        *("workload/passes", "workload/moving.py", "workload/lowering/held", "workload/recipes"),
+        *("workload/passes", "workload/moving.py", "workload/lowering/held"),
+        *("workload/lowering/recipes",),
     ),
     "waits, lives": ("workload/dataflow.py", "workload/structure.py", "workload/program.py"),
     "stream graph, windows": (

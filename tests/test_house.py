@@ -258,6 +258,26 @@ def test_modules_import_each_other_in_no_circle() -> None:
     assert [sorted(each) for each in circles if len(each) > 1] == []
 
 
+@pytest.mark.parametrize("folder", ["workload"])
+def test_rooms_of_a_folder_import_each_other_in_one_direction(folder: str) -> None:
+    """A room is a module or a folder that stands right in it, with all that is in that."""
+    between: dict[tuple[str, str], list[str]] = {}
+    for modules in imports_between_modules().edges:
+        above, below = (room_of(folder, module) for module in modules)
+        if above and below and above != below:
+            between.setdefault((above, below), []).append(" imports ".join(modules))
+    rooms = nx.DiGraph(between.keys())
+    for circle in nx.strongly_connected_components(rooms):
+        within = rooms.subgraph(circle).edges
+        assert [place for arrow in within for place in between[arrow]] == []
+
+
+def room_of(folder: str, module: str) -> str:
+    """The first name behind a folder's in that of a module; "" of other modules."""
+    inside = module.removeprefix(f"{folder.replace('/', '.')}.")
+    return inside.partition(".")[0] if inside != module else ""
+
+
 def test_every_package_says_that_it_is_typed() -> None:
     assert [name for name in ALLOWED if not (ROOT / name / "py.typed").exists()] == []
 

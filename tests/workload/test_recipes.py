@@ -14,12 +14,12 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.lowering import lower
+from workload.lowering.recipes.four_bits import check_four_bits_of
 from workload.op import BACKWARD, INPUT_GRAD, STEP, WEIGHT_CAST, WEIGHT_GATHER, WEIGHT_GRAD, Op
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
-from workload.recipes.four_bits import check_four_bits_of
 from workload.recipes.table import RECIPES, check_runs
 
 TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)

@@ -15,13 +15,13 @@ from workload.lowering import optimizer
 from workload.lowering.builder import Builder
 from workload.lowering.chunk import Chunks
 from workload.lowering.lower import declare, emitted
+from workload.lowering.recipes.casts import in_recipe
 from workload.models import mtp
 from workload.op import STEP
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.pipeline.schedule import FORWARD, slots
 from workload.plan import Plan
 from workload.program import Program
-from workload.recipes.casts import in_recipe
 
 LOSS = "loss"
 

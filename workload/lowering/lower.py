@@ -19,6 +19,7 @@ from workload.lowering.in_turns import alone, with_pairs
 from workload.lowering.layers import goldfish, mtp, vocabulary
 from workload.lowering.layers.mixers.experts import balance
 from workload.lowering.messages import Messages
+from workload.lowering.recipes.casts import in_recipe
 from workload.op import Block, Buffer, Op
 from workload.passes.activations import ACTIVATIONS, on_host
 from workload.passes.matmul_forms import PLAIN, Forms, with_forms
@@ -27,7 +28,6 @@ from workload.passes.table import overlap_slot, overlap_step
 from workload.pipeline.schedule import Slot
 from workload.plan import Plan
 from workload.program import Program
-from workload.recipes.casts import in_recipe
 from workload.rules.zeroth_order import LOSSES
 from workload.stages import stage_slots
 

@@ -1,1 +1,1 @@
-"""Recipes: in which format linears multiply, and the pass that has programs do so."""
+"""Recipes: in which format linears multiply, and what a plan may have of them."""

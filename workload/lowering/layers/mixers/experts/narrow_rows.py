@@ -2,12 +2,11 @@
 
 Tokens are cast before they are copied to their places, and rows are cast back behind the exchange
 where anything but a linear reads them: a recipe's copies for linears are made of the 8 bits
-themselves (`workload/recipes/casts.py`). What experts make of rows, and the gradients of what they
-got, go back as they are. Source: DeepSeek-V3 (2412.19437), section 3.3.3, "Low-Precision
+themselves (`workload/lowering/recipes/casts.py`). What experts make of rows, and the gradients of
+what they got, go back as they are. Source: DeepSeek-V3 (2412.19437), section 3.3.3, "Low-Precision
 Communication"; deepseek-ai/DeepEP, README, whose rows bring a scale in fp32 for each 128 values.
 Not modelled: scales of DeepSeek-V3's dispatch that are powers of two, and rows that are gathered
-over ranks with parts of the same experts before, in the dtype of training.
-"""
+over ranks with parts of the same experts before, in the dtype of training."""
 
 from __future__ import annotations
 

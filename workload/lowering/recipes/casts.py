@@ -30,11 +30,12 @@ from typing import Any, cast
 from topologies.records import record
 from workload.kinds import DEQUANTISE_ROWS
 from workload.lowering.builder import Builder
+from workload.lowering.recipes.copies import Copies, Copy, Tensor
+from workload.lowering.recipes.weights import behind_update
 from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.op_attributes import Attributes
 from workload.passes.fp8 import GROUPED, is_linear
-from workload.recipes.copies import Copies, Copy, Tensor
 from workload.recipes.table import (
     GRADIENT,
     INPUT,
@@ -45,7 +46,6 @@ from workload.recipes.table import (
     Block,
     recipe_of,
 )
-from workload.recipes.weights import behind_update
 
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workload.grid import OPPOSITE
+from workload.lowering.recipes.copies import SLOTS, Copies, Tensor
 from workload.op import STEP, WEIGHT_CAST, Op, Part
-from workload.recipes.copies import SLOTS, Copies, Tensor
 from workload.recipes.table import DELAYED, LARGEST
 
 

@@ -1,0 +1,1 @@
+"""The pass that has linears multiply by a recipe, and its casts."""
