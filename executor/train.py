@@ -28,7 +28,7 @@ from executor.training.chosen_experts import Counts, counter
 from executor.training.graphs import GraphedSteps, StepGraph
 from executor.weights import initial_values, load
 from topologies.records import record
-from workload.lowering.recipes.four_bits import check_four_bits
+from workload.lowering.four_bits import check_four_bits
 from workload.op import WEIGHT_CAST
 from workload.pipeline.schedule import ways
 from workload.program import Program

@@ -236,6 +236,7 @@ def _public(
             yield node
 
 
+@cache
 def imports_between_modules() -> nx.DiGraph[str]:
     """Which module of ours imports which, in functions and for the type checker alone too."""
     paths = {module_name(path): path for path in all_sources()}
@@ -253,17 +254,22 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+def folders_of(package: str) -> list[str]:
+    """A package and those within it, by their dotted names."""
+    return sorted({module_name(path.parent) for path in sources(package)})
+
+
 def test_modules_import_each_other_in_no_circle() -> None:
     circles = nx.strongly_connected_components(imports_between_modules())
     assert [sorted(each) for each in circles if len(each) > 1] == []
 
 
-@pytest.mark.parametrize("folder", ["workload"])
-def test_rooms_of_a_folder_import_each_other_in_one_direction(folder: str) -> None:
-    """A room is a module or a folder that stands right in it, with all that is in that."""
+@pytest.mark.parametrize("package", folders_of("workload"))
+def test_rooms_of_a_package_import_each_other_in_one_direction(package: str) -> None:
+    """A room is a module or a folder that stands right in the package, with all that is in it."""
     between: dict[tuple[str, str], list[str]] = {}
     for modules in imports_between_modules().edges:
-        above, below = (room_of(folder, module) for module in modules)
+        above, below = (room_of(package, module) for module in modules)
         if above and below and above != below:
             between.setdefault((above, below), []).append(" imports ".join(modules))
     rooms = nx.DiGraph(between.keys())
@@ -272,9 +278,9 @@ def test_rooms_of_a_folder_import_each_other_in_one_direction(folder: str) -> No
         assert [place for arrow in within for place in between[arrow]] == []
 
 
-def room_of(folder: str, module: str) -> str:
-    """The first name behind a folder's in that of a module; "" of other modules."""
-    inside = module.removeprefix(f"{folder.replace('/', '.')}.")
+def room_of(package: str, module: str) -> str:
+    """The first name behind a package's in that of a module; "" of other modules."""
+    inside = module.removeprefix(f"{package}.")
     return inside.partition(".")[0] if inside != module else ""
 
 

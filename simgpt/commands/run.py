@@ -159,7 +159,7 @@ def _checked_job(model: str, text: str | None, info: RankInfo | None, how: dict[
     from executor.data.identity import text_digest, tokenizer_digest
     from executor.data.sources import check_data, read_data
     from executor.launching.launch import require_torch
-    from workload.lowering.recipes.four_bits import check_four_bits_of
+    from workload.lowering.four_bits import check_four_bits_of
 
     require_torch()
     job = _job(model, text, info, how)

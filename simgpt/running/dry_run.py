@@ -33,7 +33,7 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     from executor.errors import DryRunError
     from executor.launching.launch import require_torch
     from workload.lowering import check, lower
-    from workload.lowering.recipes.four_bits import check_four_bits_of
+    from workload.lowering.four_bits import check_four_bits_of
 
     refuse_others(UNDERSTOOD, "with --dry, which computes no values on no device")
     require_torch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workload.gpt import GPT
-from workload.models.hybrids import counts
+from workload.models import hybrid_counts
 from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP
 from workload.plan import Plan
 from workload.recomputation.parts import CORE, PARTS, parts_of
@@ -22,5 +22,5 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     for part, mixer in {CORE: ATTENTION, OF_MLP: MLP}.items():
         if part in parts_of(plan.recompute) and mixer not in gpt.pattern:
             yield f"recompute={plan.recompute} names {PARTS[part]}, of which {has} has no layer"
-    if MAMBA in gpt.pattern and gpt.sequence % counts.chunk_of(gpt):
+    if MAMBA in gpt.pattern and gpt.sequence % hybrid_counts.chunk_of(gpt):
         yield f"ssm_chunk={gpt.ssm_chunk} does not divide sequence={gpt.sequence}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from workload.models import hybrid_counts as of_hybrids
 from workload.models import latent_attention, moe, mtp, windows
-from workload.models.hybrids import counts as of_hybrids
 from workload.models.model_fields import ModelFields
 
 NORMS_OF_MTP = 3  # of a depth: of the embedding, of the stream, before the classifier

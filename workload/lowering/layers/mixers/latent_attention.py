@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
-from workload.lowering.layers.context import latents
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
-from workload.lowering.layers.mixers import attention, latent_projections
+from workload.lowering.layers.mixers import attention, context_latents, latent_projections
 from workload.lowering.layers.mixers.attention import Core
 from workload.lowering.layers.recomputation import in_recomputation
 from workload.op import Part
@@ -42,8 +41,8 @@ def forward(
 ) -> tuple[str, Inner]:
     """Emit the mixer on the rows `normed`; returns the output's name and what is kept."""
     qkv, led = latent_projections.forward(b, owner, normed)
-    if latents.applies(b):
-        core = latents.forward(b, owner, qkv, led)
+    if context_latents.applies(b):
+        core = context_latents.forward(b, owner, qkv, led)
     else:
         core = attention.into_core(b, owner, qkv)
     out = ""
@@ -64,8 +63,8 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
         core = replace(core, qkv=qkv)
     if CORE in parts:
         core = attention.core_again(b, core)
-    if latents.applies(b):
-        return latents.backward(b, owner, core, led, normed, d, held=held)
+    if context_latents.applies(b):
+        return context_latents.backward(b, owner, core, led, normed, d, held=held)
     d = attention.core_grad(b, core, d)
     return latent_projections.backward(b, owner, led, normed, d, held=held)
 

@@ -12,7 +12,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
-from workload.lowering.layers.mixers.experts.narrow_rows import AS_KEPT, narrow, wide
+from workload.lowering.layers.mixers.narrow_rows import AS_KEPT, narrow, wide
 from workload.lowering.layers.recomputation import in_recomputation
 from workload.op import FEED_FORWARD, ROUTING, Part
 from workload.recomputation import parts

@@ -35,13 +35,13 @@ from workload.lowering.layers.mixers.experts.dispatch import (
     to_ranks,
     width,
 )
-from workload.lowering.layers.mixers.experts.narrow_rows import widened
 from workload.lowering.layers.mixers.experts.routing import (
     declare_router,
     route,
     route_grad,
     scores_grad,
 )
+from workload.lowering.layers.mixers.narrow_rows import widened
 from workload.lowering.layers.recomputation import in_recomputation
 from workload.models import moe
 from workload.op import (

@@ -8,7 +8,7 @@ from workload.lowering.layers.mixers.experts import by_masks, by_scores, gathere
 from workload.lowering.layers.mixers.experts.by_masks import Masks
 from workload.lowering.layers.mixers.experts.by_scores import Scored
 from workload.lowering.layers.mixers.experts.dispatch import Routed, moved, slots
-from workload.lowering.layers.mixers.experts.narrow_rows import narrowed
+from workload.lowering.layers.mixers.narrow_rows import narrowed
 from workload.recipes.table import GRADIENT
 
 Kept = Masks | Scored | None  # what weighs rows when they are back; None: they bring their scores
