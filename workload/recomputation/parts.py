@@ -5,12 +5,8 @@ Source: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_config.py, rec
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from workload.errors import PlanCannotRunError
-
-if TYPE_CHECKING:
-    from workload.gpt import GPT
+from workload.gpt import GPT
 
 RECOMPUTES = NONE, SELECTIVE, FULL = "none", "selective", "full"
 PER_OP = "per_op"  # all but what chosen ops give (`workload/lowering/layers/per_op.py`)
