@@ -18,8 +18,8 @@ from simulator.predict import predict
 from topologies.machine_files import load_machine
 from workload.descriptions.configs.families import row_of, tables
 from workload.descriptions.read import described_model
-from workload.dispatchers.table import DISPATCHER_NAMES, WITH_PLACES, WITHOUT_BOUNDS
 from workload.errors import PlanCannotRunError
+from workload.exchange.table import DISPATCHER_NAMES, WITH_PLACES, WITHOUT_BOUNDS
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan

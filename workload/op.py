@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple, cast
 from topologies.records import record
 from workload.kinds import ATTENTIONS, BROADCAST, COLLECTIVES, COMMUNICATION, MESSAGES
 from workload.op_attributes import Attributes
+from workload.transport import IN_STEPS, PLAIN, Transport
 
 COMPUTE = "compute"
 STEPS: Final = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
-IN_STEPS = "all_to_all in steps"
-LINKS: Final = "links"  # and: what kernels reach that send rows themselves
+TRANSPORT: Final = "transport"  # and: how it travels, where kernels of a stack's own send it
 PLACES: Final = "places_searched"  # of a sort of rows: how many it looks through for each
 ELEMENTS: Final = "elements"  # of an op that takes so long for each, and
 COUNTED: Final = "counted_as"  # the name under which its stack has how long
@@ -256,10 +256,10 @@ class Op:
         return self.kind in COMMUNICATION
 
     @property
-    def exchange(self) -> Any:
-        """What times it on a network: its kind, of an all-to-all in steps IN_STEPS, or what the
-        kernels reach that perform it (`workload/passes/exchanges/kernels.py`)."""
-        return self.attributes.get(LINKS) or (IN_STEPS if STEPS in self.attributes else self.kind)
+    def transport(self) -> Transport:
+        """How a collective or message travels."""
+        how = self.attributes
+        return how.get(TRANSPORT) or (IN_STEPS if STEPS in how else PLAIN[self.kind])
 
     @property
     def is_recomputed(self) -> bool:

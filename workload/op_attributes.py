@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from workload.transport import Transport
+
 
 class Attributes(TypedDict, total=False):
     """The attributes of an op, by name; none is there that is not said."""
@@ -82,7 +84,7 @@ class Attributes(TypedDict, total=False):
     places: int
     choices: int
     steps: int
-    links: Any  # what kernels reach that send rows themselves (workload/passes/exchanges)
+    transport: Transport
     for_nodes: str
     places_searched: int
     elements: int

@@ -7,8 +7,8 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from topologies.records import record
-from workload.dispatchers.table import dispatcher_refusal, fp8_refusal
 from workload.errors import PlanCannotRunError, PlanError
+from workload.exchange.table import dispatcher_refusal, fp8_refusal
 from workload.grid import AXES, Grid
 from workload.pipeline.schedule import TURNS_LATE, TWO_WAY, V_SHAPED, ways
 from workload.plan_fields import PlanFields

@@ -50,7 +50,7 @@ class PlanFields:
     each of its matrices is split over tp and y as others are, unless `etp` says over how many ranks
     beside y: fewer than tp leave ranks of it to hold different experts, or the same, more are
     neighbours on cp and dp as well (`workload/splits/experts.py`). Rows get there as the
-    `dispatcher` says (`workload/dispatchers/table.py`), with `fp8_dispatch` in 8 bits with the
+    `dispatcher` says (`workload/exchange/table.py`), with `fp8_dispatch` in 8 bits with the
     scales of the recipe's blocks, and so do gradients on their way to experts. `order` places ranks
     on the axes: the first one's neighbours have neighbouring ranks.
     """

@@ -27,8 +27,8 @@ from simulator.stacks.runs import Runs
 from simulator.stacks.stack import EXECUTOR
 from topologies.records import record
 from workload.descriptions.described import BEYOND
-from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.errors import PlanCannotRunError
+from workload.exchange.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.lowering import check

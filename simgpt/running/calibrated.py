@@ -9,7 +9,7 @@ import click
 from simgpt import options
 from simgpt.progress import Ticker
 from simgpt.running.host_load import warn_if_busy
-from workload.dispatchers.table import ONCE
+from workload.exchange.table import ONCE
 from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ class Sorts:
         def number(op: Op) -> int:
             if not op.is_collective:
                 return NONE
-            found = known.setdefault((op.exchange, op.axes, op.nbytes), len(ops))
+            found = known.setdefault((op.transport, op.axes, op.nbytes), len(ops))
             if found == len(ops):
                 ops.append(op)
             return found

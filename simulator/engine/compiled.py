@@ -141,7 +141,7 @@ class _Signatures:
         return self._last[1]
 
     def _number(self, op: Op) -> int:
-        key = op.exchange, op.axes, op.nbytes
+        key = op.transport, op.axes, op.nbytes
         if key not in self._known:
             self._known[key] = len(self.ops)
             self.ops.append(op)

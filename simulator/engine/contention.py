@@ -82,7 +82,7 @@ class Contention(Generic[Goal]):
         """Start a collective of these classes, which takes time; `ended` is called with its
         goal."""
         alone = self._network.ticks(op)[classes[0]]
-        lasts_in = self._lasts_in.setdefault((op.exchange, op.axes, op.nbytes), {})
+        lasts_in = self._lasts_in.setdefault((op.transport, op.axes, op.nbytes), {})
         transfer = Transfer(op, classes, alone, alone, goal, lasts_in)
         for number in classes:
             self._transfers[number][transfer] = None

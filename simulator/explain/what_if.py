@@ -14,7 +14,7 @@ from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.errors import SimgptError
 from topologies.machine import Machine
 from topologies.records import record
-from workload.dispatchers.table import USUAL
+from workload.exchange.table import USUAL
 from workload.gpt import GPT
 from workload.grid import SHARDS, WITHIN_STAGE
 from workload.lowering import check

@@ -30,6 +30,7 @@ from workload.op import PAIRS, Op
 from workload.program import Program
 from workload.sizes.arrays import Indices
 from workload.structure import Structure, memoized_on
+from workload.transport import Transport
 
 Axes = tuple[str, ...]
 InFlight = tuple[Axes, ...]  # the axes of the collectives in flight on a rank, sorted; some twice
@@ -71,8 +72,8 @@ class Fabric(Hashable, Protocol):
         """Some of the rings, one of which is the slowest for any payload."""
         ...
 
-    def seconds(self, kind: Any, payload_bytes: int, ring: Any) -> float:
-        """How long a collective of that kind and payload takes on that ring."""
+    def seconds(self, transport: Transport, payload_bytes: int, ring: Any) -> float:
+        """How long a collective of that payload takes on that ring."""
         ...
 
 
@@ -80,7 +81,7 @@ class Asked(NamedTuple):
     """A collective whose duration is asked for: `in_flight` are those beside it, itself among
     them, none if it is alone."""
 
-    exchange: Any
+    transport: Transport
     axes: Axes
     nbytes: int
     in_flight: InFlight
@@ -153,10 +154,10 @@ class RankClasses:
         Isolated, or with all of `in_flight`, itself among them, in flight from its begin to its
         end: contention never makes it faster.
         """
-        return self.ticks_of(Asked(op.exchange, op.traffic, op.nbytes, in_flight))
+        return self.ticks_of(Asked(op.transport, op.traffic, op.nbytes, in_flight))
 
     def ticks_of(self, asked: Asked) -> list[int]:
-        """The same of a collective of that kind, axes and payload."""
+        """The same of a collective with that transport, axes and payload."""
         if asked not in self.known:
             in_flight = asked.in_flight
             alone = self._ticks(asked, self.class_groups[asked.axes].rings)
@@ -170,9 +171,9 @@ class RankClasses:
         return self.known[asked]
 
     def _ticks(self, asked: Asked, rings: Sequence[Candidates]) -> list[int]:
-        kind, nbytes = asked.exchange, asked.nbytes
+        how, nbytes = asked.transport, asked.nbytes
         last = {
-            candidates: max(to_ticks(self.fabric.seconds(kind, nbytes, r)) for r in candidates)
+            candidates: max(to_ticks(self.fabric.seconds(how, nbytes, r)) for r in candidates)
             for candidates in dict.fromkeys(rings)
         }
         return [last[candidates] for candidates in rings]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from topologies.collectives.collective_time import (
     Kind,
+    Reached,
     collective_seconds,
     measured_seconds,
-    with_algorithm,
-    with_reached,
 )
 from topologies.errors import MachineError
 from topologies.machine import Machine
@@ -24,9 +22,8 @@ from topologies.placement import Placement, contiguous
 from topologies.routing.rings import Ring, rings_together
 from topologies.session import session_cached
 from workload.kinds import MESSAGES, RING_SHIFT
-from workload.op import IN_STEPS
-from workload.passes.exchanges.kernels import Reached
 from workload.sizes.arrays import Indices
+from workload.transport import Transport
 
 
 class MachineFabric:
@@ -34,7 +31,6 @@ class MachineFabric:
 
     def __init__(self, machine: Machine, ranks: int, placement: Placement | None = None) -> None:
         self._machine = machine
-        self._by_kernels: dict[tuple[float | None, float | None], Machine] = {}
         self._placement = contiguous(machine, ranks) if placement is None else placement
         if self._placement.ranks != ranks:
             raise MachineError(
@@ -117,36 +113,32 @@ class MachineFabric:
             ring = replace(ring, ranks=2)
         return collective_seconds(self._machine, "send_recv", payload_bytes, ring)
 
-    @cached_property
-    def _in_steps(self) -> Machine:
-        """The machine with all-to-alls inside nodes first, then across."""
+    def seconds(self, transport: Transport, payload_bytes: int, ring: Ring) -> float:
+        """How long a collective of that payload takes on that ring."""
+        if transport.kind == RING_SHIFT:
+            return self._shift_seconds(payload_bytes, ring)
+        kind = cast(Kind, "send_recv" if transport.kind in MESSAGES else transport.kind)
+        sent_s = collective_seconds(
+            self._machine,
+            kind,
+            payload_bytes,
+            ring,
+            algorithm=self._algorithm(transport, ring),
+            reached=Reached(transport.within, transport.across),
+        )
+        return max(sent_s, payload_bytes / transport.payload_bytes_per_s)
+
+    def _algorithm(self, transport: Transport, ring: Ring) -> str:
+        """The algorithm where it is not the library's own: two steps, if nodes have several ranks
+        of the ring and it has several nodes, so that something is left of both."""
+        if not transport.in_steps or not 1 < ring.nodes < ring.ranks:
+            return ""
         if not times_steps(self._machine):
             raise MachineError(
                 f"all-to-alls of {self._machine.name} were measured as its library does them, none "
                 "of them in steps; leave dispatcher=hierarchical out"
             )
-        return with_algorithm(self._machine, "all_to_all", "hierarchical")
-
-    def _reaching(self, own: Reached) -> Machine:
-        """The machine with all-to-alls by kernels that reach shares of its links of their own."""
-        key = own.within, own.across
-        if key not in self._by_kernels:
-            self._by_kernels[key] = with_reached(self._machine, *key)
-        return self._by_kernels[key]
-
-    def seconds(self, kind: Any, payload_bytes: int, ring: Ring) -> float:
-        """How long a collective of that kind and payload takes on that ring."""
-        if isinstance(kind, Reached):
-            sent_s = collective_seconds(self._reaching(kind), "all_to_all", payload_bytes, ring)
-            return max(sent_s, payload_bytes / kind.payload_bytes_per_s)
-        if kind == RING_SHIFT:
-            return self._shift_seconds(payload_bytes, ring)
-        if kind == IN_STEPS and 1 < ring.nodes < ring.ranks:
-            return collective_seconds(self._in_steps, "all_to_all", payload_bytes, ring)
-        if kind == IN_STEPS:
-            kind = "all_to_all"  # nothing is left of one of the steps
-        known: Kind = "send_recv" if kind in MESSAGES else kind
-        return collective_seconds(self._machine, known, payload_bytes, ring)
+        return "hierarchical"
 
 
 def times_steps(machine: Machine) -> bool:

@@ -23,7 +23,7 @@ from simulator.stacks.stack import EXECUTOR
 from simulator.stacks.stage_split import SPLIT
 from simulator.stacks.where import following
 from topologies.errors import SimgptError
-from workload.dispatchers.table import USUAL, WITHOUT_BOUNDS
+from workload.exchange.table import USUAL, WITHOUT_BOUNDS
 from workload.gpt import GPT
 from workload.grid import AXES, SHARDS, axes_of, order_of
 from workload.grid import USUAL as USUAL_ORDER

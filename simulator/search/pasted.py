@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workload.dispatchers.table import USUAL
+from workload.exchange.table import USUAL
 from workload.gpt import GPT
 from workload.stages import nearly_even
 

@@ -28,8 +28,8 @@ from simulator.step_memory import Room, room_for
 from simulator.uncertainty.fitting import LEAST, MOST, SURE
 from topologies.machine import Machine
 from topologies.records import record
-from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, WITHOUT_BOUNDS
 from workload.errors import PlanError
+from workload.exchange.table import ALL_GATHER, HIERARCHICAL, WITHOUT_BOUNDS
 from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
 from workload.grid import AXES

@@ -33,8 +33,8 @@ from simulator.search.problem import (
 )
 from simulator.stacks.stage_split import SPLIT
 from topologies.records import record
-from workload.dispatchers.table import USUAL as AS_USUAL
 from workload.errors import PlanCannotRunError, PlanError
+from workload.exchange.table import USUAL as AS_USUAL
 from workload.grid import AXES, SHARDS, USUAL, axes_of, order_of
 from workload.lowering import check
 from workload.lowering.divisibility import splits_experts

@@ -17,14 +17,15 @@ import numpy as np
 from topologies.files.units import quantity
 from topologies.machine import Machine
 from topologies.session import session_cached
-from workload.dispatchers.table import ALL_GATHER, USUAL
-from workload.dispatchers.table import ONCE as ONCE_PER_NODE
+from workload.exchange.table import ALL_GATHER, USUAL
+from workload.exchange.table import ONCE as ONCE_PER_NODE
 from workload.gpt import GPT
 from workload.models import moe
 from workload.op import ITEM_BYTES
-from workload.passes.exchanges.kernels import ExchangeKernels, Reached
+from workload.passes.exchanges.kernels import ExchangeKernels
 from workload.passes.exchanges.own_rows import PLACES
 from workload.plan import Plan
+from workload.transport import ALL_TO_ALL, Transport
 
 EACH, ONCE, OWN = EXCHANGES = "each", "once", "own"
 ROW_ITEM_BYTES = 2
@@ -157,23 +158,23 @@ def exchange_kernels(
     longest_s = quantity(of_gpu["back_row"], "s") if "back_row" in of_gpu and nodes == 1 else 0.0
     return ExchangeKernels(
         share,
-        there=Reached(*_reached(of_gpu, "there", within, nodes)),
-        back=Reached(
-            *_reached(of_gpu, "back", within, nodes),
-            row_bytes / longest_s if longest_s else math.inf,
+        there=_transport(of_gpu, "there", within, nodes),
+        back=_transport(of_gpu, "back", within, nodes)._replace(
+            payload_bytes_per_s=row_bytes / longest_s if longest_s else math.inf
         ),
         probabilities=gpt.experts // nodes if of_gpu.get("all_probabilities") else 0,
     )
 
 
-def most_reached(of_gpu: Mapping[str, Any]) -> list[Reached]:
+def most_reached(of_gpu: Mapping[str, Any]) -> list[Transport]:
     """What such kernels reach at most, there or back, in a group of any size: where they have a
     share for one way alone, the other goes by the library, which may be faster."""
     within, across = (
         _at_most([of_gpu.get(key, {}) for key in keys])
         for keys in (("there", "back"), ("there_across", "back_across"))
     )
-    return [Reached(*shares) for shares in product(within, across)]
+    shares = product(within, across)
+    return [ALL_TO_ALL._replace(within=inside, across=between) for inside, between in shares]
 
 
 def _at_most(tables: Sequence[Mapping[str, float]]) -> list[float | None]:
@@ -182,11 +183,9 @@ def _at_most(tables: Sequence[Mapping[str, float]]) -> list[float | None]:
     return [*([max(known)] if known else []), *([] if all(tables) else [None])]
 
 
-def _reached(
-    of_gpu: Mapping[str, Any], way: str, within: int, nodes: int
-) -> tuple[float | None, float | None]:
+def _transport(of_gpu: Mapping[str, Any], way: str, within: int, nodes: int) -> Transport:
     across = _of_size(of_gpu.get(f"{way}_across", {}), nodes) if nodes > 1 else None
-    return _of_size(of_gpu.get(way, {}), within), across
+    return ALL_TO_ALL._replace(within=_of_size(of_gpu.get(way, {}), within), across=across)
 
 
 def _of_size(table: Mapping[str, float], size: int) -> float | None:

@@ -19,7 +19,7 @@ from typing import Any
 from simulator.stacks.apart import not_run, together
 from simulator.stacks.effects import EFFECTIVE, in_effect, meets, same_order
 from topologies.records import record
-from workload.dispatchers.table import ALL_TO_ALL, USUAL
+from workload.exchange.table import ALL_TO_ALL, USUAL
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.pipeline.message_order import DEEPSPEED

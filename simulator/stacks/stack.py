@@ -29,9 +29,9 @@ from topologies.files.units import quantity
 from topologies.hardware.device_library import family_of, gpu_of
 from topologies.machine import Machine
 from topologies.records import record
-from workload.dispatchers.table import ALL_GATHER, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
-from workload.dispatchers.table import ONCE as ONCE_PER_NODE
 from workload.errors import PlanCannotRunError
+from workload.exchange.table import ALL_GATHER, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
+from workload.exchange.table import ONCE as ONCE_PER_NODE
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD

@@ -28,6 +28,7 @@ from workload.grid import Grid
 from workload.kinds import HOST_KINDS, RING_SHIFT
 from workload.lowering import lower
 from workload.plan_text import parse_plan
+from workload.transport import PLAIN
 
 CPU = torch.device("cpu")
 
@@ -100,12 +101,12 @@ def test_a_shift_around_a_ring_takes_what_was_measured() -> None:
     fabric, ring = fabric_of(machine, 2), Ring(2, 1, 2, 1e9)
     assert machine.profile is not None
     table = machine.profile.collectives[RING_SHIFT]
-    assert fabric.seconds(RING_SHIFT, 1 << 20, ring) == pytest.approx((1 << 20) * 1e-9)
+    assert fabric.seconds(PLAIN[RING_SHIFT], 1 << 20, ring) == pytest.approx((1 << 20) * 1e-9)
     rows = tuple((*row[:-1], 5 * row[-1]) for row in table.rows)
     slower = replace(table, rows=rows)
     profile = replace(machine.profile, collectives={RING_SHIFT: slower})
     fabric = fabric_of(replace(machine, profile=profile), 2)
-    assert fabric.seconds(RING_SHIFT, 1 << 20, ring) == pytest.approx(5 * (1 << 20) * 1e-9)
+    assert fabric.seconds(PLAIN[RING_SHIFT], 1 << 20, ring) == pytest.approx(5 * (1 << 20) * 1e-9)
 
 
 @pytest.mark.parametrize("capacity", [0.0, 1.0])

@@ -24,6 +24,7 @@ from topologies.placement import contiguous
 from workload.op import COMPUTE, Op
 from workload.program import Program
 from workload.timeline import Timeline
+from workload.transport import ALL_TO_ALL, PLAIN
 
 FRONTIER = load_machine("frontier")
 BYTES = 1 << 24
@@ -73,7 +74,7 @@ def test_a_ring_and_an_exchange_over_the_same_axes_each_have_their_own_rates() -
         (ring,), _ = fabric.rings([groups], [pairs])[0]
         assert ring.bytes_per_s == rate
         kind = "all_to_all" if pairs else "all_gather"
-        own = fabric.seconds(kind, BYTES, ring)
+        own = fabric.seconds(PLAIN[kind], BYTES, ring)
         assert seconds_of(found, name) == pytest.approx(own, rel=1e-6)
 
 
@@ -138,11 +139,11 @@ def test_no_groups_all_to_all_is_faster_than_the_ideal(
     fabric = MachineFabric(machine, 48)
     groups = ranks.reshape(-1, size) if seed % 3 else np.arange(48).reshape(-1, size)
     times = [
-        fabric.seconds("all_to_all", 1 << power, ring)
+        fabric.seconds(ALL_TO_ALL, 1 << power, ring)
         for ring in fabric.rings([groups], [True])[0][0]
     ]
     ideal = [
-        fabric.seconds("all_to_all", 1 << power, r)
+        fabric.seconds(ALL_TO_ALL, 1 << power, r)
         for r in fabric.fastest(fabric.ideal(size, pairs=True))
     ]
     assert min(ideal) <= min(times) * (1 + 1e-9)

@@ -21,8 +21,8 @@ from topologies.machine import Machine
 from topologies.machine_files import load_machine
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.op import LINKS, PLACES, Op
-from workload.passes.exchanges.kernels import Reached
+from workload.op import PLACES, Op
+from workload.transport import ALL_TO_ALL
 
 RACK, HOPPER = load_machine("gb200-nvl72"), load_machine("dgx-h100")
 STACK = load_stack("nemo+deepep")
@@ -50,7 +50,7 @@ def seconds(label: str, columns: int = 2048, ranks: int = 8, machine: Machine = 
     if op.communicates:
         groups = asked.plan.grid.groups(*op.axes)
         (ring,), _ = fabric.rings([groups], [True])[0]
-        return fabric.seconds(op.exchange, op.nbytes, ring)
+        return fabric.seconds(op.transport, op.nbytes, ring)
     kernels = asked.stack.kernels(asked.gpt, asked.plan, machine)
     return op_costs(asked.plan, machine, fabric.ranks_per_node, None, kernels).seconds(op)
 
@@ -101,8 +101,8 @@ def test_narrow_rows_are_summed_no_faster_than_one_after_another() -> None:
 
 
 def test_larger_groups_reach_less_of_their_links() -> None:
-    reached = [ops(7168, ranks)["combine.exchange"].attributes[LINKS].within for ranks in (4, 8)]
-    reached += [ops(7168, ranks)["combine.exchange"].attributes[LINKS].within for ranks in (16, 64)]
+    reached = [ops(7168, ranks)["combine.exchange"].transport.within for ranks in (4, 8)]
+    reached += [ops(7168, ranks)["combine.exchange"].transport.within for ranks in (16, 64)]
     assert reached == [0.717, 0.717, 0.694, 0.645]
 
 
@@ -110,7 +110,7 @@ def test_rows_bring_the_probabilities_of_all_experts() -> None:
     found = ops()
     for label in ("dispatch.scores.exchange", "dispatch.scores.grad.exchange"):
         assert found[label].nbytes == pytest.approx(4 * 128 * ROWS, rel=1e-3)
-        assert found[label].attributes[LINKS].payload_bytes_per_s == float("inf")
+        assert found[label].transport.payload_bytes_per_s == float("inf")
 
 
 def test_on_two_racks_a_row_brings_the_probabilities_of_the_experts_of_one() -> None:
@@ -125,15 +125,15 @@ def test_on_two_racks_a_row_brings_the_probabilities_of_the_experts_of_one() -> 
 def test_between_nodes_of_hopper_the_shares_are_those_of_nics() -> None:
     two, four = (ops(7168, ranks, HOPPER)["dispatch.exchange"] for ranks in (16, 32))
     back = ops(7168, 16, HOPPER)["combine.exchange"]
-    shares = [op.attributes[LINKS].across for op in (two, four, back)]
+    shares = [op.transport.across for op in (two, four, back)]
     assert shares == [0.717, 0.865, 0.63]
-    assert two.attributes[LINKS].within is None
+    assert two.transport.within is None
     plain, own = (
         MachineFabric(HOPPER, 16).rings([job(ranks=16).plan.grid.groups(*two.axes)], [True])[0][0],
         MachineFabric(HOPPER, 16),
     )
-    library, kernels = (own.seconds(kind, 1 << 28, plain[0]) for kind in ("all_to_all", Reached()))
-    assert library == kernels < own.seconds(two.exchange, 1 << 28, plain[0])
+    library, kernels = (own.seconds(how, 1 << 28, plain[0]) for how in (ALL_TO_ALL, two.transport))
+    assert library < kernels
 
 
 def test_a_plan_that_sends_a_row_for_each_expert_keeps_the_librarys_exchange() -> None:
@@ -219,8 +219,9 @@ def test_fitted_permutations_are_near_each_kernel_of_the_table() -> None:
 
 def test_a_search_bounds_exchanges_by_the_fastest_of_the_kernels() -> None:
     assert STACK.of_exchanges(load_machine("dgx-b200")) == STACK.of_exchanges(RACK)
-    assert most_reached(STACK.of_exchanges(RACK)) == [Reached(0.743, None)]
-    assert most_reached(STACK.of_exchanges(HOPPER)) == [Reached(None, 0.874)]
-    assert most_reached({}) == [Reached()]
+    assert most_reached(STACK.of_exchanges(RACK)) == [ALL_TO_ALL._replace(within=0.743)]
+    assert most_reached(STACK.of_exchanges(HOPPER)) == [ALL_TO_ALL._replace(across=0.874)]
+    assert most_reached({}) == [ALL_TO_ALL]
     one_way = {"there": {"8": 0.3}, "there_across": {"2": 0.6}, "back_across": {"2": 0.7}}
-    assert most_reached(one_way) == [Reached(0.3, 0.7), Reached(None, 0.7)]
+    across = ALL_TO_ALL._replace(across=0.7)
+    assert most_reached(one_way) == [across._replace(within=0.3), across]

@@ -13,6 +13,7 @@ from topologies.placement import Placement
 from topologies.routing.rings import Ring
 from workload.gpt import find_model
 from workload.plan_text import parse_plan
+from workload.transport import PLAIN
 
 FRONTIER = load_machine("frontier")
 
@@ -73,6 +74,6 @@ def test_what_a_bucket_of_gradients_takes_and_costs_grows_with_its_ranks() -> No
     for ranks in (8, 16, 32, 64, 128):
         fabric = MachineFabric(own, ranks)
         (ring,) = fabric.rings([np.arange(ranks).reshape(1, ranks)])[0][0]
-        times.append(fabric.seconds("all_reduce", 25_000_000, ring))
+        times.append(fabric.seconds(PLAIN["all_reduce"], 25_000_000, ring))
     assert times == sorted(times)
     assert times[-1] > 1.2 * times[0]

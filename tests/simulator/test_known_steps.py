@@ -24,6 +24,7 @@ from topologies.machine_files import load_machine, with_settings
 from topologies.session import Session
 from workload.lowering import lower
 from workload.plan_text import parse_plan
+from workload.transport import Transport
 
 PLANS = {
     "tp=2,pp=2,dp=2,mbs=1": 8,
@@ -109,8 +110,8 @@ class Crowded(SmallFabric):
     def links(self) -> SmallFabric:
         return replace(self, crowd_s=0.0)
 
-    def seconds(self, kind: str, payload_bytes: int, ring: Ring) -> float:
-        alone_s = super().seconds(kind, payload_bytes, ring)
+    def seconds(self, transport: Transport, payload_bytes: int, ring: Ring) -> float:
+        alone_s = super().seconds(transport, payload_bytes, ring)
         return alone_s + self.crowd_s if ring.sharing > 2 else alone_s
 
 

@@ -35,6 +35,7 @@ from workload.pipeline.schedule import STRAIGHT, V_SHAPED
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.sizes.arrays import Indices
+from workload.transport import Transport
 
 SCHEDULES = STRAIGHT
 SHARES = (0.0, 0.3)  # of compute, that collectives beside it take
@@ -306,7 +307,7 @@ FORWARD, INPUT, WEIGHT = 4e-6, 4e-6, 4e-6
 class FreeFabric(SmallFabric):
     """Messages and collectives that take no time."""
 
-    def seconds(self, kind: str, payload_bytes: int, ring: object) -> float:
+    def seconds(self, transport: Transport, payload_bytes: int, ring: object) -> float:
         return 0.0
 
 

@@ -15,6 +15,7 @@ from topologies.collectives.collective_time import with_algorithm
 from topologies.machine_files import load_machine
 from topologies.routing.rings import Ring
 from workload.op import Op
+from workload.transport import PLAIN
 
 
 def meeting_over(*axes: str) -> list[Op]:
@@ -57,7 +58,7 @@ class Pairs(SmallFabric):
             for groups in together
         ]
 
-    def seconds(self, kind, payload_bytes, ring):  # type: ignore[no-untyped-def]
+    def seconds(self, transport, payload_bytes, ring):  # type: ignore[no-untyped-def]
         return ring
 
 
@@ -104,7 +105,7 @@ def test_more_classes_than_can_be_simulated_count_as_the_slowest() -> None:
         def rings(self, together, pairs=()):  # type: ignore[no-untyped-def]
             return [(range(len(groups)), np.arange(len(groups))) for groups in together]
 
-        def seconds(self, kind, payload_bytes, ring):  # type: ignore[no-untyped-def]
+        def seconds(self, transport, payload_bytes, ring):  # type: ignore[no-untyped-def]
             return 1.0 + ring
 
     (op,) = meeting_over("tp")
@@ -132,6 +133,9 @@ def test_the_slowest_of_rings_that_differ_otherwise_too_is_among_those_kept() ->
     fabric = MachineFabric(machine, 64)
     shape = Ring(ranks=8, nodes=2, devices_per_node=4, bytes_per_s=2e10, within_bytes_per_s=1e9)
     rings = [shape, replace(shape, bytes_per_s=1.9e10, within_bytes_per_s=1e12)]
-    times = [fabric.seconds("all_gather", 1 << 24, ring) for ring in rings]
+    times = [fabric.seconds(PLAIN["all_gather"], 1 << 24, ring) for ring in rings]
     assert times[0] > times[1]
-    assert max(fabric.seconds("all_gather", 1 << 24, r) for r in fabric.slowest(rings)) == times[0]
+    assert (
+        max(fabric.seconds(PLAIN["all_gather"], 1 << 24, r) for r in fabric.slowest(rings))
+        == times[0]
+    )

@@ -17,6 +17,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.sizes.arrays import Indices
+from workload.transport import Transport
 
 TINY = GPT(name="tiny", layers=2, hidden=32, heads=8, ffn=64, sequence=16, vocab=64)
 
@@ -71,8 +72,8 @@ class SmallFabric:
     def slowest(self, rings: Sequence[Ring]) -> Sequence[Ring]:
         return rings
 
-    def seconds(self, kind: str, payload_bytes: int, ring: Ring) -> float:
-        rounds = 2 if kind == "all_reduce" else 1
+    def seconds(self, transport: Transport, payload_bytes: int, ring: Ring) -> float:
+        rounds = 2 if transport.kind == "all_reduce" else 1
         moved = payload_bytes * (ring.ranks - 1) / ring.ranks * ring.sharing * rounds
         return self.launch_s * ring.nodes + moved / self.bytes_per_s
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.messages import assert_names, names
 from topologies.collectives.collective_time import (
     Kind,
+    Reached,
     algorithm_seconds,
     collective_seconds,
     with_algorithm,
-    with_reached,
 )
 from topologies.errors import MachineError
 from topologies.hardware.profile import MeasuredTable, Profile
@@ -283,9 +283,11 @@ def test_kernels_reach_their_share_also_where_all_to_alls_have_no_curve_of_their
     machine = dataclasses.replace(FRONTIER, software=software)
     curve = machine.software.all_gather
     assert curve is not None
-    slow = with_reached(machine, None, curve.efficiency_across / 2)
-    ring = whole_nodes(machine, 64)
-    seconds = [collective_seconds(each, "all_to_all", 1e12, ring) for each in (machine, slow)]
+    slow, ring = Reached(across=curve.efficiency_across / 2), whole_nodes(machine, 64)
+    seconds = [
+        collective_seconds(machine, "all_to_all", 1e12, ring, reached=each)
+        for each in (Reached(), slow)
+    ]
     assert seconds[1] == pytest.approx(2 * seconds[0], rel=0.01)
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from topologies.collectives import algorithms
 from topologies.collectives.algorithms import DeviceGroup, Phase
@@ -31,6 +32,7 @@ from topologies.routing.rings import Ring
 
 __all__ = [
     "Kind",
+    "Reached",
     "algorithm_seconds",
     "between_pairs",
     "collective_seconds",
@@ -38,7 +40,6 @@ __all__ = [
     "nominal_bytes_per_s",
     "picked",
     "with_algorithm",
-    "with_reached",
 ]
 
 
@@ -47,29 +48,62 @@ def between_pairs(kind: str) -> bool:
     return kind == "all_to_all"
 
 
-def collective_seconds(machine: Machine, kind: Kind, payload_bytes: float, ring: Ring) -> float:
+class Reached(NamedTuple):
+    """Shares that kernels reach of the links `within` a node and of the NICs; None: the
+    library's."""
+
+    within: float | None = None
+    across: float | None = None
+
+
+BY_LIBRARY = Reached()
+
+
+def collective_seconds(
+    machine: Machine,
+    kind: Kind,
+    payload_bytes: float,
+    ring: Ring,
+    *,
+    algorithm: str = "",
+    reached: Reached = BY_LIBRARY,
+) -> float:
     """Time of one collective: from the machine's measured table if it has one, else the model.
 
-    An all-to-all wants the ring that was made for its pairs (`between_pairs`).
+    An `algorithm` is in place of the library's own choice; all-to-alls may be by kernels of another
+    rate (`reached`). An all-to-all needs the ring that was made for its pairs (`between_pairs`).
     """
     if ring.ranks == 1:
         return 0.0
     if machine.profile is not None and kind in machine.profile.collectives:
         table = machine.profile.collectives[kind]
         return measured_seconds(table, kind, payload_bytes, ring.ranks)
-    times = algorithm_seconds(machine, kind, payload_bytes, ring)
+    times = algorithm_seconds(
+        machine, kind, payload_bytes, ring, algorithm=algorithm, reached=reached
+    )
     return times[picked(machine, kind, payload_bytes, ring, times)]
 
 
 def algorithm_seconds(
-    machine: Machine, kind: Kind, payload_bytes: float, ring: Ring
+    machine: Machine,
+    kind: Kind,
+    payload_bytes: float,
+    ring: Ring,
+    *,
+    algorithm: str = "",
+    reached: Reached = BY_LIBRARY,
 ) -> dict[str, float]:
-    """Time by each algorithm that the library may take: the one it is set to, or all it has."""
-    chosen = machine.software.algorithm.of(kind)
+    """Time by each algorithm that the library may take: the one asked for, the one it is set to, or
+    all it has."""
+    chosen = algorithm or machine.software.algorithm.of(kind)
     group = group_of(ring)
     names = _CHOICES[kind] if chosen in (AUTO, CHEAPEST) else (chosen,)
-    software = _with_message_latency(machine) if kind == "all_to_all" else machine.software
-    times = {name: _seconds(software, kind, name, payload_bytes, group) for name in names}
+    software = machine.software
+    if kind == "all_to_all":
+        curve = _curve_of_pairs(machine, reached)
+        times = {n: _on_curve(software, kind, n, payload_bytes, group, curve) for n in names}
+    else:
+        times = {name: _seconds(software, kind, name, payload_bytes, group) for name in names}
     found = {name: time for name, time in times.items() if time is not None}
     if not found:
         raise MachineError(_missing(machine, kind, chosen))
@@ -129,21 +163,6 @@ def with_algorithm(machine: Machine, kind: Kind, name: str) -> Machine:
     return dataclasses.replace(machine, software=software)
 
 
-def with_reached(machine: Machine, within: float | None, across: float | None) -> Machine:
-    """The machine whose all-to-alls reach these shares of the links in a node and of the NICs,
-    where they are given; a measured table stays as it is."""
-    curve = machine.software.all_to_all or machine.software.all_gather
-    if curve is None or (within is None and across is None):
-        return machine
-    reached = dataclasses.replace(
-        curve,
-        efficiency_within=curve.efficiency_within if within is None else within,
-        efficiency_across=curve.efficiency_across if across is None else across,
-    )
-    software = dataclasses.replace(machine.software, all_to_all=reached)
-    return dataclasses.replace(machine, software=software)
-
-
 def group_of(ring: Ring) -> DeviceGroup:
     """The ring with its rate inside a node, where all groups of its axis are at work."""
     return DeviceGroup(ring, ring.bytes_per_s if ring.nodes == 1 else ring.within_bytes_per_s)
@@ -171,7 +190,12 @@ def _seconds(
             share = _links_share(software, kind, name, own)
             return algorithms.seconds(own, algorithms.ring(size, group, 2, share), group.ring)
         return _two_halves(software, name, size, group)
-    curve = _curve(software, kind, name, group)
+    return _on_curve(software, kind, name, size, group, _curve(software, kind, name, group))
+
+
+def _on_curve(
+    software: Software, kind: Kind, name: str, size: float, group: DeviceGroup, curve: Curve | None
+) -> float | None:
     if curve is None:
         return None
     curve = software.in_node(curve, size, group.ring.pair_links)
@@ -179,16 +203,24 @@ def _seconds(
     return algorithms.seconds(curve, _phases(kind, name, size, group, share), group.ring)
 
 
-def _with_message_latency(machine: Machine) -> Software:
-    """The library; where nobody measured what a hop of its all-to-alls takes, a NIC's latency.
+def _curve_of_pairs(machine: Machine, reached: Reached) -> Curve | None:
+    """The curve of all-to-alls: the library's own or, of what reaches other shares, with these;
+    where there is none, that of all-gathers.
 
-    So ever more and ever smaller messages do not come for nothing.
+    Where nobody measured what a hop of all-to-alls takes it is a NIC's latency, so that ever more
+    and ever smaller messages do not come for nothing.
     """
-    curve, latency_s = machine.software.all_to_all, machine.node.nics.latency_s
-    if curve is None or not latency_s or curve.hop_small_s or curve.hop_large_s:
-        return machine.software
+    own, others = machine.software.all_to_all, machine.software.all_gather
+    curve = own or others
+    if curve is None or (own is None and reached == BY_LIBRARY):
+        return curve
+    within, across = reached
+    known = curve.hop_small_s or curve.hop_large_s
     return dataclasses.replace(
-        machine.software, all_to_all=dataclasses.replace(curve, hop_small_s=latency_s)
+        curve,
+        efficiency_within=curve.efficiency_within if within is None else within,
+        efficiency_across=curve.efficiency_across if across is None else across,
+        hop_small_s=curve.hop_small_s if known else machine.node.nics.latency_s or 0.0,
     )
 
 

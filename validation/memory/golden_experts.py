@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from validation.memory.golden_flags import argument
-from workload.dispatchers.table import ALL_GATHER, ONCE
+from workload.exchange.table import ALL_GATHER, ONCE
 
 Whole = Callable[[str, int], int]  # the number in a column, or the one that stands for none
 COLUMNS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import gcd, isqrt
 
-from workload.dispatchers.table import model_refusal
 from workload.errors import NearestError, PlanCannotRunError
+from workload.exchange.table import model_refusal
 from workload.gpt import GPT
 from workload.lowering import hybrid_plans
 from workload.models import moe, windows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workload.dispatchers.table import DISPATCHER_NAMES
 from workload.errors import PlanError
+from workload.exchange.table import DISPATCHER_NAMES
 from workload.grid import AXES, check_order
 from workload.overlaps import EVERY
 from workload.pipeline.schedule import STRAIGHT, TWO_WAY, V_SHAPED

@@ -14,8 +14,8 @@ from simgpt.frameworks.layers import patterns
 from simgpt.frameworks.reading import Reading
 from simulator.stacks import Stack, load_stack
 from simulator.stacks.exchange import ONCE as SENT_ONCE
-from workload.dispatchers.table import ALL_GATHER, ALL_TO_ALL, ONCE
 from workload.errors import PlanCannotRunError
+from workload.exchange.table import ALL_GATHER, ALL_TO_ALL, ONCE
 from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 
 TOPK, KIND = 2, "moe-token-dispatcher-type"

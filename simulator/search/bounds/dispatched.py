@@ -24,13 +24,13 @@ from simulator.stacks.exchange import (
 )
 from topologies.machine import Machine
 from topologies.records import record
-from workload.dispatchers.table import HIERARCHICAL, USUAL
-from workload.op import IN_STEPS, KEYS_EXCHANGE, Op
-from workload.passes.exchanges.kernels import Reached
+from workload.exchange.table import HIERARCHICAL, USUAL
+from workload.op import KEYS_EXCHANGE, Op
 from workload.passes.exchanges.own_rows import COLLECTIVES
 from workload.plan import Plan
 from workload.sizes.arrays import Bytes, Indices
 from workload.sizes.rounding import scaled
+from workload.transport import ALL_TO_ALL, IN_STEPS, Transport
 
 # What the least share that is sent once follows from.
 SPLITS = ("tp", "y", "z", "cp", "pp", "ep", "etp")
@@ -57,9 +57,9 @@ class Dispatched:
         fewer = exchange == OWN or any(sends_once(plan, exchange) for plan in each)
         return not (fewer and may_fall(self.machine, "all_to_all"))
 
-    def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[str | Reached, Bytes]]:
-        """The different ways in which so many bytes of each row may be sent: by which exchange of
-        the network (`Op.exchange`), and how many of them."""
+    def ways(self, rows: Indices, nbytes: Bytes) -> Iterator[tuple[Transport, Bytes]]:
+        """The different ways in which so many bytes of each row may be sent: how they travel, and
+        how many of them."""
         problem = self.space.problem
         exchange = problem.stack.own_kernels.get("exchange", "")
         found = {
@@ -70,20 +70,20 @@ class Dispatched:
             sent = self._sent_once(rows, nbytes) if once else nbytes
             if exchange == OWN and not once:
                 sent = self._own_rows(rows, nbytes)
-            senders = [self._in_steps] if in_steps else self._senders if once else ["all_to_all"]
+            senders = [self._in_steps] if in_steps else self._senders if once else [ALL_TO_ALL]
             yield from ((sender, sent) for sender in senders)
 
     @cached_property
-    def _in_steps(self) -> str:
+    def _in_steps(self) -> Transport:
         """Where steps have no time, a plan that is predicted has nothing left of one of them."""
-        return IN_STEPS if times_steps(self.machine) else "all_to_all"
+        return IN_STEPS if times_steps(self.machine) else ALL_TO_ALL
 
     @cached_property
-    def _senders(self) -> Sequence[str | Reached]:
+    def _senders(self) -> Sequence[Transport]:
         """What sends a row once: the stack's own kernels at their best, or the library."""
         stack = self.space.problem.stack
         if "exchange_kernels" not in stack.own_kernels:
-            return ["all_to_all"]
+            return [ALL_TO_ALL]
         return most_reached(stack.of_exchanges(self.machine))
 
     def _sent_once(self, rows: Indices, nbytes: Bytes) -> Bytes:

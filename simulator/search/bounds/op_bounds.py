@@ -34,12 +34,13 @@ from topologies.records import record
 from topologies.routing.rings import Ring
 from workload.errors import PlanCannotRunError
 from workload.grid import Grid
+from workload.kinds import SEND
 from workload.op import Op
 from workload.op_attributes import Attributes
-from workload.passes.exchanges.kernels import Reached
 from workload.passes.exchanges.own_rows import COLLECTIVES, PLACES
 from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
 from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
+from workload.transport import PLAIN, Transport
 
 
 @record(slots=False)
@@ -50,7 +51,7 @@ class OpBounds:
     costs: ComputeCosts
     fabric: MachineFabric
     _known: dict[tuple[object, ...], dict[tuple[int, ...], int]] = field(default_factory=dict)
-    _on_ring: dict[tuple[str | Reached, int, Ring], int] = field(default_factory=dict)
+    _on_ring: dict[tuple[Transport, int, Ring], int] = field(default_factory=dict)
     _last: list[tuple[BatchedProgram, int]] = field(default_factory=list)
 
     def sharing(self, some: BatchedProgram) -> BatchedProgram:
@@ -106,7 +107,7 @@ class OpBounds:
             return np.asarray(np.minimum.reduce(each))
         if op.communicates:
             nbytes = self._dispatched.gathered(some.rows, op, nbytes)
-            return self._communicated(some, op, op.kind, nbytes, inputs)
+            return self._communicated(some, op, op.transport, nbytes, inputs)
         return self._computed(some, op, nbytes, inputs, self.costs.seconds)
 
     def _bounds_nothing(self, op: Op) -> bool:
@@ -143,7 +144,7 @@ class OpBounds:
         self,
         some: BatchedProgram,
         op: Op,
-        exchange: str | Reached,
+        transport: Transport,
         nbytes: Bytes,
         inputs: int = UNKNOWN,
     ) -> Ticks:
@@ -154,10 +155,10 @@ class OpBounds:
         first, which = self._parts(some, sizes, inputs, key)
 
         def ticks(nbytes: int, number: int) -> int:
-            each = (self._on(exchange, nbytes, ring) for ring in self.rings.rings[number])
+            each = (self._on(transport, nbytes, ring) for ring in self.rings.rings[number])
             return min(each, default=0)
 
-        return self._ticks_of((exchange,), sizes, first, ticks)[which]
+        return self._ticks_of((transport,), sizes, first, ticks)[which]
 
     def _ticks_of(
         self,
@@ -199,10 +200,10 @@ class OpBounds:
             some.parts[inputs, rings] = distinct([np.zeros_like(some.rows), *columns])
         return some.parts[inputs, rings]
 
-    def _on(self, kind: str | Reached, nbytes: int, ring: Ring) -> int:
-        asked = kind, nbytes, ring
+    def _on(self, transport: Transport, nbytes: int, ring: Ring) -> int:
+        asked = transport, nbytes, ring
         if asked not in self._on_ring:
-            self._on_ring[asked] = to_ticks(self.fabric.seconds(kind, nbytes, ring))
+            self._on_ring[asked] = to_ticks(self.fabric.seconds(transport, nbytes, ring))
         return self._on_ring[asked]
 
     @cached_property
@@ -212,7 +213,7 @@ class OpBounds:
     def link_ticks(self, grid: Grid, nbytes: int) -> list[int]:
         """The least ticks of a message over each link of a ring of stages."""
         each = (self.rings.of_link(grid, stage) for stage in range(grid.pp))
-        return [min(self._on("send", nbytes, ring) for ring in rings) for rings in each]
+        return [min(self._on(PLAIN[SEND], nbytes, ring) for ring in rings) for rings in each]
 
     @cached_property
     def rings(self) -> RingNumbers:

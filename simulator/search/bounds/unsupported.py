@@ -24,6 +24,7 @@ from workload.op import LOSS_REDUCE, NORM_REDUCE, Op
 from workload.op_attributes import Attributes
 from workload.sizes.arrays import Counts, Indices
 from workload.sizes.vectorized import first_of
+from workload.transport import PLAIN
 
 Meeting = tuple[str, Counts]  # a collective's kind, and for each row how many ranks meet
 REDUCED_ACROSS_STAGES = (NORM_REDUCE, LOSS_REDUCE)
@@ -88,7 +89,7 @@ class RefusalTimes:
         key = kind, ranks
         if key not in self._known:
             try:
-                self.fabric.seconds(kind, 1, self.fabric.ideal(ranks)[0])
+                self.fabric.seconds(PLAIN[kind], 1, self.fabric.ideal(ranks)[0])
                 self._known[key] = ""
             except MachineError as error:
                 self._known[key] = str(error)

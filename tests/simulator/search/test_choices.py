@@ -29,9 +29,9 @@ from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.op import IN_STEPS
-from workload.passes.exchanges.kernels import SORTS, WITHIN, Reached
+from workload.passes.exchanges.kernels import SORTS, WITHIN
 from workload.plan_text import parse_plan
+from workload.transport import ALL_TO_ALL, IN_STEPS
 
 TINY = replace(find_model("tiny-deepseek-2m"), layers=4, sequence=512)
 NARROW = {f"device.peak_flops.{name}": "800 TFLOP/s" for name in ("fp8", "mxfp8")}
@@ -115,7 +115,7 @@ def test_under_kernels_that_send_rows_themselves_bounds_have_their_best_and_no_c
     problem = SearchProblem(TINY, 8, 16, fixed, stack=stack)
     same_answer(problem, "dgx-b200")
     (sent, _), *_ = Dispatched(space_of(problem), b200).ways(np.array([0]), np.array([1000]))
-    assert sent == Reached(0.743, None)
+    assert sent == ALL_TO_ALL._replace(within=0.743)
     least = fastest_kernels(stack, TINY, {}, b200).behaviour
     plan = parse_plan("dp=8,ep=8,batch=16,mbs=1")
     moved = [op for op in lower(TINY, plan, behaviour=least).ops if op.kind in (*SORTS, *WITHIN)]
@@ -243,10 +243,10 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
         found[several] = int(op_bounds.ticks(some, op)[0])
     nbytes = int(some.values(op.nbytes)[0])
     in_steps = to_ticks(fabric.seconds(IN_STEPS, nbytes, ring))
-    assert found["usual",] == to_ticks(fabric.seconds("all_to_all", nbytes, ring))
+    assert found["usual",] == to_ticks(fabric.seconds(ALL_TO_ALL, nbytes, ring))
     assert found["hierarchical",] == found["usual", "hierarchical"] == in_steps < found["usual",]
     assert found["once_per_node",] == pytest.approx(
-        to_ticks(fabric.seconds("all_to_all", nbytes * 11 // 14, ring)), rel=1e-5
+        to_ticks(fabric.seconds(ALL_TO_ALL, nbytes * 11 // 14, ring)), rel=1e-5
     )
 
 

@@ -17,8 +17,8 @@ Nothing is said of hosts: each op is issued as before, in place of what these ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from topologies.records import record
 from workload.op import (
@@ -26,43 +26,32 @@ from workload.op import (
     EXPERT_COMBINE,
     EXPERT_DISPATCH,
     ITEM_BYTES,
-    LINKS,
     PLACES,
+    TRANSPORT,
     Buffer,
     Op,
     altered,
 )
 from workload.passes.exchanges.own_rows import COUNTS
 from workload.sizes.rounding import scaled
+from workload.transport import ALL_TO_ALL, Transport
 
 WITHIN = ("take_rows", "sum_rows", "take_scores", "put_scores")  # these kernels
 SORTS = ("sort_rows", "unsort_rows")
 PROBABILITY_BYTES = 4
 
 
-class Reached(NamedTuple):
-    """An all-to-all by kernels that reach shares of the links within a node and of the NICs of
-    their own; None: the library's. No rank sends, or sums, more than `payload_bytes_per_s`."""
-
-    within: float | None = None
-    across: float | None = None
-    payload_bytes_per_s: float = float("inf")
-
-
-LIBRARY = Reached()
-
-
 @record
 class ExchangeKernels:
-    """What such kernels reach there and back, and which `share` of a row for each expert they send.
+    """How rows travel by such kernels, and which `share` of a row for each expert they send.
 
     `probabilities` is of how many experts each row that is sent brings the probability; 0: of its
     own alone.
     """
 
     share: float
-    there: Reached = LIBRARY
-    back: Reached = LIBRARY
+    there: Transport = ALL_TO_ALL
+    back: Transport = ALL_TO_ALL
     probabilities: int = 0
 
 
@@ -99,9 +88,9 @@ def _is_sent(op: Op) -> bool:
 
 def _sent(op: Op, buffers: Mapping[str, Buffer], own: ExchangeKernels) -> Op:
     there = (op.purpose == EXPERT_DISPATCH) != (op.block.phase == BACKWARD)
-    reached = own.there if there else own.back
+    transport = own.there if there else own.back
     nbytes = op.nbytes
     if len(buffers[op.reads[0]].shape) == 1:
-        reached = reached._replace(payload_bytes_per_s=float("inf"))
+        transport = transport._replace(payload_bytes_per_s=math.inf)
         nbytes *= max(own.probabilities * PROBABILITY_BYTES // ITEM_BYTES[op.dtype], 1)
-    return altered(op, nbytes=nbytes, attributes={**op.attributes, LINKS: reached})
+    return altered(op, nbytes=nbytes, attributes={**op.attributes, TRANSPORT: transport})

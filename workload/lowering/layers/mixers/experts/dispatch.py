@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topologies.records import record
-from workload.dispatchers.table import ALL_GATHER, ONCE, how_of
+from workload.exchange.table import ALL_GATHER, ONCE, how_of
 from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixers.experts import rows

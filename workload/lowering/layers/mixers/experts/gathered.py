@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workload.dispatchers.table import ALL_GATHER
+from workload.exchange.table import ALL_GATHER
 from workload.expert_loads.histogram import most_rows
 from workload.kinds import OWN_PLACES
 from workload.lowering.builder import Builder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workload.dispatchers.table import DENSE, SPARSE
+from workload.exchange.table import DENSE, SPARSE
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixers.experts import by_masks, by_scores, gathered, rows
 from workload.lowering.layers.mixers.experts.by_masks import Masks

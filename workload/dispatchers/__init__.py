@@ -1,1 +1,0 @@
-"""How rows of tokens get to the ranks of their experts."""
