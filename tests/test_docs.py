@@ -19,7 +19,7 @@ from topologies.machine_files import load_machine
 from workload.descriptions.configs.families import row_of, tables
 from workload.descriptions.read import described_model
 from workload.errors import PlanCannotRunError
-from workload.exchange.table import DISPATCHER_NAMES, WITH_PLACES, WITHOUT_BOUNDS
+from workload.exchange.table import DISPATCHERS
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan_text import parse_plan
@@ -169,10 +169,10 @@ def test_the_page_on_models_says_which_dispatchers_are_searched_and_want_a_capac
     said = {re.findall(r"`(\w+)`", row)[0]: tuple(_cells(row)[-2:]) for row in rows}
     assert said == {
         name: (
-            "needed" if name in WITH_PLACES else "either",
-            "no" if name in WITHOUT_BOUNDS else "yes",
+            "needed" if each.with_places else "either",
+            "no" if each.with_places else "yes",
         )
-        for name in DISPATCHER_NAMES
+        for name, each in DISPATCHERS.items()
     }
 
 

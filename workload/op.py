@@ -259,7 +259,7 @@ class Op:
     def transport(self) -> Transport:
         """How a collective or message travels."""
         how = self.attributes
-        return how.get(TRANSPORT) or (IN_STEPS if STEPS in how else PLAIN[self.kind])
+        return how.get(TRANSPORT) or (IN_STEPS if how.get(STEPS, 1) > 1 else PLAIN[self.kind])
 
     @property
     def is_recomputed(self) -> bool:

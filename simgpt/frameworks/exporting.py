@@ -20,15 +20,12 @@ from simgpt.frameworks.recipes import packed, recipe_of
 from simgpt.frameworks.rendering import COMMENTED
 from simulator.stacks import Stack, is_shipped, load_stack
 from simulator.stacks.effects import in_effect, same_order
-from simulator.stacks.exchange import ONCE as SENT_ONCE
-from simulator.stacks.exchange import sends_once
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.runs import Runs
 from simulator.stacks.stack import EXECUTOR
 from topologies.records import record
 from workload.descriptions.described import BEYOND
 from workload.errors import PlanCannotRunError
-from workload.exchange.table import ALL_GATHER, ALL_TO_ALL, HIERARCHICAL, ONCE
 from workload.gpt import GPT
 from workload.grid import AXES, axes_of
 from workload.lowering import check
@@ -121,7 +118,7 @@ def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     """The fields of a model and a plan by which writers go."""
     fields = {**asdict(gpt), **asdict(job.plan), "stack": job.stack.name}
     fields |= {"family": job.stack.family, "kernels": job.stack.own_kernels}
-    fields["sent_once"] = sends_once(job.plan, exchange_of(job.stack))
+    fields["exchange"] = job.stack.exchange(job.plan)
     fields |= {"precision": FP8} if job.stack.fp8 else {}
     return fields | {"model": spelled(gpt)[0]}
 
@@ -188,8 +185,7 @@ def _compared(job: Job, gpt: GPT, again: Question, table: Mapping[str, Any]) -> 
     devices = job.plan.grid.ranks
     given = dict(again.plan)
     if given.get("ep", 1) > 1 and "dispatcher" not in given:  # the usual one of its own stack
-        once = exchange_of(load_stack(again.stack)) == SENT_ONCE
-        given["dispatcher"] = ONCE if once else ALL_TO_ALL
+        given["dispatcher"] = load_stack(again.stack).usual_exchange.dispatcher
     read = job_of(again.gpt, given, job.stack, devices=devices, batch=again.batch)
     assumed = {key for key, _ in job.assumed} - {"batch", "mbs"}  # no stack's own choice
     for key, (own, other) in _differences(job, gpt, read, again.gpt).items():
@@ -233,11 +229,6 @@ def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[A
     return {key: (one[key], two.get(key)) for key in one if one[key] != two.get(key)}
 
 
-def exchange_of(stack: Stack) -> str:
-    """How a stack itself sends rows to experts."""
-    return str(stack.own_kernels.get("exchange", ""))
-
-
 def told(plan: Plan, gpt: GPT, stack: Stack = EXECUTOR) -> dict[str, Any]:
     """A plan's keys without what has no effect on a stack: an overlap of nothing, an order of one
     rank. Two plans with the same are the same step."""
@@ -252,9 +243,7 @@ def told(plan: Plan, gpt: GPT, stack: Stack = EXECUTOR) -> dict[str, Any]:
     keys["schedule"] = plan.schedule if plan.pp > 1 else "1f1b"
     keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
     keys["etp"] = 0 if plan.etp == plan.tp else plan.etp
-    once = sends_once(plan, exchange_of(stack))
-    own = plan.dispatcher if plan.dispatcher in (HIERARCHICAL, ALL_GATHER) else ALL_TO_ALL
-    keys["dispatcher"] = ONCE if once else own
+    keys["dispatcher"] = stack.exchange(plan).dispatcher
     keys["context_kind"] = plan.context_kind if plan.cp > 1 else ""
     if plan.precision != "bf16":
         keys["gradients"] = "fp32"

@@ -9,7 +9,7 @@ import click
 from simgpt import options
 from simgpt.progress import Ticker
 from simgpt.running.host_load import warn_if_busy
-from workload.exchange.table import ONCE
+from workload.exchange.table import DISPATCHERS
 from workload.recipes.table import NO_RECIPE
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def _not_measured(info: RankInfo | None, plan: Plan) -> str:
     """Why rank 0 cannot measure what a prediction needs; empty if it can."""
     if plan.recipe != NO_RECIPE:
         return f"matmuls of recipe={plan.recipe} are emulated here, at no rate of a device's"
-    if plan.ep > 1 and plan.dispatcher == ONCE:
-        return f"exchanges of dispatcher={ONCE} are measured nowhere here"
+    if plan.ep > 1 and DISPATCHERS[plan.dispatcher].once:
+        return f"exchanges of dispatcher={plan.dispatcher} are measured nowhere here"
     if info is None:
         return ""
     if info.local_ranks < info.ranks:

@@ -64,9 +64,9 @@ def _assumed(prediction: Prediction) -> list[str]:
     if any(_graphs(other) != _graphs(stack) for other in others):
         scopes = ", ".join(_graphs(stack))
         found.append(f"CUDA graphs of {scopes}" if scopes else "no CUDA graphs")
-    if _exchanges(prediction) and any(_exchange(other) != _exchange(stack) for other in others):
-        once = _exchange(stack) == "once"
-        found.append("tokens sent once to each node" if once else "tokens sent by all-to-all")
+    own = stack.usual_exchange
+    if _exchanges(prediction) and any(other.usual_exchange != own for other in others):
+        found.append("tokens sent once to each node" if own.once else "tokens sent by all-to-all")
     if assumes_balance(prediction.gpt):
         found.append("balanced routing")
     return found
@@ -97,7 +97,7 @@ def _matters(prediction: Prediction, other: Stack) -> bool:
     """Whether what another stack has differently can change the step: graphs do where the host is
     waited for, dispatchers where tokens are exchanged."""
     mine = prediction.stack
-    if _exchange(other) != _exchange(mine):
+    if other.usual_exchange != mine.usual_exchange:
         return _exchanges(prediction)
     if _graphs(other) != _graphs(mine):
         waits = prediction.breakdown_s.get(HOST, 0.0) >= LEAST * prediction.step_s
@@ -111,7 +111,3 @@ def _exchanges(prediction: Prediction) -> bool:
 
 def _graphs(stack: Stack) -> tuple[str, ...]:
     return tuple(stack.own_kernels.get("graphs", ()))
-
-
-def _exchange(stack: Stack) -> str:
-    return str(stack.own_kernels.get("exchange", ""))

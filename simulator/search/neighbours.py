@@ -23,7 +23,7 @@ from simulator.stacks.stack import EXECUTOR
 from simulator.stacks.stage_split import SPLIT
 from simulator.stacks.where import following
 from topologies.errors import SimgptError
-from workload.exchange.table import USUAL, WITHOUT_BOUNDS
+from workload.exchange.table import DISPATCHERS, USUAL
 from workload.gpt import GPT
 from workload.grid import AXES, SHARDS, axes_of, order_of
 from workload.grid import USUAL as USUAL_ORDER
@@ -278,7 +278,7 @@ def _experts(problem: SearchProblem, plan: Plan) -> Changes:
 def _dispatchers(problem: SearchProblem, plan: Plan) -> Changes:
     if plan.ep > 1:
         able = problem.several.get("dispatcher", problem.stack.searched_dispatchers)
-        yield from ({"dispatcher": each} for each in able if each not in WITHOUT_BOUNDS)
+        yield from ({"dispatcher": each} for each in able if not DISPATCHERS[each].with_places)
 
 
 def _contexts(problem: SearchProblem, plan: Plan) -> Changes:

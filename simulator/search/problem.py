@@ -29,7 +29,7 @@ from simulator.uncertainty.fitting import LEAST, MOST, SURE
 from topologies.machine import Machine
 from topologies.records import record
 from workload.errors import PlanError
-from workload.exchange.table import ALL_GATHER, HIERARCHICAL, WITHOUT_BOUNDS
+from workload.exchange.table import DISPATCHERS
 from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
 from workload.grid import AXES
@@ -203,7 +203,7 @@ class SearchProblem:
         if "dispatcher" in self.several or "dispatcher" in self.fixed or not self.gpt.experts:
             return self
         measured = machine.profile is not None and "all_to_all" in machine.profile.collectives
-        able = [each for each in self.dispatchers if not (measured and each == HIERARCHICAL)]
+        able = [each for each in self.dispatchers if not (measured and DISPATCHERS[each].in_steps)]
         return replace(self, several={**self.several, "dispatcher": tuple(able)})
 
     @property
@@ -257,7 +257,7 @@ def _unbounded(problem: SearchProblem) -> Iterator[str]:
     given = fixed.get("dispatcher"), *problem.several.get("dispatcher", ())
     usual = problem.stack.searched_dispatchers or problem.stack.dispatchers
     for each in filter(None, given) if any(given) else usual[:1] if gpt.experts else ():
-        if each in WITHOUT_BOUNDS or each == ALL_GATHER:
+        if not DISPATCHERS[each].by_number:
             yield f"dispatcher={each}"
     yield from _unbounded_model(gpt)
 

@@ -145,7 +145,7 @@ class Runs:
 
     def dispatcher_refusal(self, name: str) -> str:
         """Why no plan has a dispatcher of experts; "" where some may have it."""
-        known = dict.fromkeys((*self.can.get("dispatchers", (USUAL,)), ALL_TO_ALL))
+        known = dict.fromkeys((*self.can.get("dispatchers", (USUAL,)), ALL_TO_ALL.name))
         return (
             ""
             if name in known

@@ -23,12 +23,12 @@ from simulator.stacks.effects import EFFECTIVE
 from simulator.stacks.stack import EXECUTOR, Stack
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
+from workload.exchange.kernels import SORTS, WITHIN
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.lowering import lower
 from workload.op import STEP
 from workload.overlaps import OVERLAPS
-from workload.passes.exchanges.kernels import SORTS, WITHIN
 from workload.plan import Plan
 from workload.recomputation.parts import FULL, NONE, SELECTIVE
 
@@ -110,7 +110,7 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
         least = {key: min(fused.get(key, 1.0), steps.get(key, 1.0)) for key in (*fused, *steps)}
         passes = (*kernels.behaviour.passes, *least.items())
         kernels = replace(kernels, behaviour=replace(kernels.behaviour, passes=passes))
-    if "exchange_kernels" in stack.own_kernels:
+    if stack.kernel_rates(machine) is not None:
         fused = (*kernels.behaviour.fused, *WITHIN, *SORTS)
         kernels = replace(kernels, behaviour=replace(kernels.behaviour, fused=fused))
     return kernels

@@ -11,14 +11,6 @@ from simulator.costs.attention import Halves
 from simulator.costs.kernels import Kernels
 from simulator.stacks.apart import Apart
 from simulator.stacks.effects import has_effect
-from simulator.stacks.exchange import (
-    exchange_kernels,
-    gathered_copies,
-    gathered_payloads,
-    sends_once,
-    sends_own_rows,
-    share_sent_once,
-)
 from simulator.stacks.held import held_of
 from simulator.stacks.host import host_times, of_gpu, with_hosts
 from simulator.stacks.runs import Runs
@@ -30,16 +22,22 @@ from topologies.hardware.device_library import family_of, gpu_of
 from topologies.machine import Machine
 from topologies.records import record
 from workload.errors import PlanCannotRunError
-from workload.exchange.table import ALL_GATHER, HIERARCHICAL, USUAL, WITHOUT_BOUNDS
-from workload.exchange.table import ONCE as ONCE_PER_NODE
+from workload.exchange.kernels import ExchangeKernels, KernelRates, exchange_kernels
+from workload.exchange.sent_bytes import (
+    gathered_copies,
+    gathered_payloads,
+    on_nodes,
+    share_sent_once,
+)
+from workload.exchange.table import ALL_TO_ALL, DISPATCHERS, OF_STACKS, USUAL, Exchange, exchange_of
 from workload.gpt import GPT
 from workload.grid import AXES
 from workload.op import BACKWARD, FORWARD
-from workload.passes.exchanges.kernels import ExchangeKernels
 from workload.passes.stack import TRAINING, StackBehaviour
 from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, in_axonn_words, text_of
+from workload.plan_fields import PlanFields
 from workload.recipes.table import FP8, NO_RECIPE
 from workload.recomputation.parts import SELECTIVE
 
@@ -137,8 +135,17 @@ class Stack:
         """Those of them that a search tries unless others are asked for. Some have no bounds."""
         tried = self.can.get("searched_dispatchers", ())
         return tuple(
-            each for each in self.dispatchers if each in tried and each not in WITHOUT_BOUNDS
+            each for each in self.dispatchers if each in tried and not DISPATCHERS[each].with_places
         )
+
+    @property
+    def usual_exchange(self) -> Exchange:
+        """How rows get to experts on the stack where a plan does not say it."""
+        return OF_STACKS[self.own_kernels.get("exchange", ALL_TO_ALL.in_stacks)]
+
+    def exchange(self, plan: PlanFields) -> Exchange:
+        """How a plan's rows get to experts on the stack."""
+        return exchange_of(plan, self.usual_exchange)
 
     def library_bytes(self, machine: Machine) -> int:
         """Workspaces that the stack's libraries take of the memory for tensors."""
@@ -191,14 +198,20 @@ class Stack:
         shares = of_gpu(own.get("attention", {}), gpu)
         copies, element_s = dict(own.get("copies", {})), self._times("element_times", gpu)
         payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
-        exchange = str(own.get("exchange", ""))
-        in_a_row = bool(own.get("choices_in_a_row", False))
-        share = share_sent_once(gpt, plan, machine, in_a_row=in_a_row)
-        if sends_once(plan, exchange):
+        exchange = self.exchange(plan)
+        sending: ExchangeKernels | None = None
+        if exchange.once:
+            in_a_row = bool(own.get("choices_in_a_row", False))
+            per_node = machine.segments(plan.grid.ranks).per_node
+            within, nodes = on_nodes(plan.grid, plan.expert_axes, per_node)
+            parts = exchange.copies.parts(plan.ep, nodes)
+            share = share_sent_once(gpt, parts, in_a_row=in_a_row)
             payloads["all_to_all"] = share
+            if exchange.kernels and (rates := self.kernel_rates(machine)) is not None:
+                sending = exchange_kernels(gpt, within, nodes, rates, share)
         if own.get("scores_of_all", False):
-            payloads |= gathered_payloads(gpt, plan)
-            copies |= gathered_copies(plan)
+            payloads |= gathered_payloads(gpt, plan.precision, exchange)
+            copies |= gathered_copies(plan.precision, exchange)
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
             **host_times(own, gpu, experts=bool(gpt.experts)),
@@ -221,8 +234,8 @@ class Stack:
                 launches=tuple(own.get("launches", {}).items()),
                 scatter_gather=DIRECTIONS[own.get("scatter_gather", False)],
                 messages=self.messages,
-                own_rows=sends_own_rows(plan, exchange),
-                exchange_kernels=self._sending(gpt, plan, machine, share),
+                own_rows=exchange.own_rows,
+                exchange_kernels=sending,
                 launches_of_slice=int(own.get("launches_of_slice", 0)),
                 reduce_dtype=self._reduce_dtype(plan),
                 **switches,
@@ -234,24 +247,27 @@ class Stack:
         unfused = plan.attention == "unfused" and "softmax" in own
         return _with_softmax(kernels, own["softmax"], gpt, plan) if unfused else kernels
 
-    def of_exchanges(self, machine: Machine) -> Mapping[str, Any]:
-        """What the stack has of kernels that send experts' rows themselves, on such GPUs."""
-        found = of_gpu(self.own_kernels.get("exchange_kernels", {}), _gpu(machine))
-        return {} if found is None else dict(found)
+    def kernel_rates(self, machine: Machine) -> KernelRates | None:
+        """What the stack's kernels that send experts' rows themselves reach on a machine; None if
+        the stack has no such kernels."""
+        tables = self.own_kernels.get("exchange_kernels")
+        if tables is None:
+            return None
+        found = of_gpu(tables, _gpu(machine)) or {}
+        return KernelRates(
+            there=_by_size(found.get("there", {})),
+            back=_by_size(found.get("back", {})),
+            there_across=_by_size(found.get("there_across", {})),
+            back_across=_by_size(found.get("back_across", {})),
+            back_row_s=quantity(found["back_row"], "s") if "back_row" in found else 0.0,
+            all_probabilities=found.get("all_probabilities", False),
+        )
 
     def _reduce_dtype(self, plan: Plan) -> str:
         """In what gradients are reduced: where the plan sums them in fp32, in what the stack says,
         else in the dtype of training, whatever that of the part that a rank keeps."""
         wide = plan.gradients == "fp32"
         return str(self.own_kernels.get("reduce_dtype", TRAINING)) if wide else TRAINING
-
-    def _sending(
-        self, gpt: GPT, plan: Plan, machine: Machine, share: float
-    ) -> ExchangeKernels | None:
-        own = self.own_kernels
-        if "exchange_kernels" not in own or not sends_once(plan, str(own.get("exchange", ""))):
-            return None
-        return exchange_kernels(gpt, plan, machine, self.of_exchanges(machine), share)
 
     def _halves(self, gpu: tuple[str, ...]) -> Halves | None:
         found = [
@@ -302,7 +318,7 @@ EXECUTOR = Stack(
         "axes": list(AXES),
         "schedules": [*STRAIGHT, *OPPOSED],
         "zero": [0, 1, 2, 3],
-        "dispatchers": [USUAL, HIERARCHICAL, ONCE_PER_NODE, ALL_GATHER, *WITHOUT_BOUNDS],
+        "dispatchers": [name for name in DISPATCHERS if name != ALL_TO_ALL.name],
         "searched_dispatchers": [USUAL],
     },
 )
@@ -314,6 +330,10 @@ def _gpu(machine: Machine) -> tuple[str, ...]:
         return str(gpu_of(machine.device.known_as)["name"]), family_of(machine.device.known_as)
     except MachineError:
         return ()
+
+
+def _by_size(shares: Mapping[str, float]) -> dict[int, float]:
+    return {int(size): share for size, share in shares.items()}
 
 
 def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: Plan) -> Kernels:

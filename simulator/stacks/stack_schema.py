@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 from simulator.costs.graph_scopes import SCOPES
-from simulator.stacks.exchange import EXCHANGES
 from simulator.stacks.logged import COUNTS as COUNTS_OF_LOGS
 from simulator.stacks.runs import SOME_LAYERS
 from simulator.stacks.stack import StackError
@@ -16,6 +15,7 @@ from simulator.stacks.where import NO_KEYS, WHEN, WHERE, is_bound
 from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
+from workload.exchange.table import OF_STACKS
 from workload.gpt import GPT
 from workload.grid import AXES, check_order
 from workload.kinds import COLLECTIVES
@@ -82,7 +82,7 @@ def _is_by_size(value: Any) -> bool:
 
 
 def _is_exchange(value: Any) -> bool:
-    """Whether it is what `exchange_kernels` of simulator/stacks/exchange.py reads."""
+    """Whether it is what `Stack.kernel_rates` reads."""
     return isinstance(value, Mapping) and all(
         key in EXCHANGE_KERNELS and EXCHANGE_KERNELS[key](each) for key, each in value.items()
     )
@@ -180,7 +180,7 @@ MESSAGES: Rule = (
     lambda value: value in FRAMEWORKS,
     f"one of {', '.join(filter(None, FRAMEWORKS))}",
 )
-EXCHANGE: Rule = (lambda value: value in EXCHANGES, f"one of {', '.join(EXCHANGES)}")
+EXCHANGE: Rule = (lambda value: value in OF_STACKS, f"one of {', '.join(OF_STACKS)}")
 GRAPHS: Rule = (
     _list_of(lambda each: each in SCOPES),
     f"a list of some of {', '.join(SCOPES)}",

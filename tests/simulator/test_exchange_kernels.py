@@ -13,12 +13,12 @@ from simulator.engine.engines import ENGINES, using
 from simulator.predict import op_costs, predict
 from simulator.ranks.fabric import MachineFabric
 from simulator.stacks import load_stack
-from simulator.stacks.exchange import most_reached
 from simulator.stacks.job import Job, job_of
 from simulator.stacks.stack import Stack
 from tools import exchange_kernels as table
 from topologies.machine import Machine
 from topologies.machine_files import load_machine
+from workload.exchange.kernels import KernelRates
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import PLACES, Op
@@ -218,10 +218,13 @@ def test_fitted_permutations_are_near_each_kernel_of_the_table() -> None:
 
 
 def test_a_search_bounds_exchanges_by_the_fastest_of_the_kernels() -> None:
-    assert STACK.of_exchanges(load_machine("dgx-b200")) == STACK.of_exchanges(RACK)
-    assert most_reached(STACK.of_exchanges(RACK)) == [ALL_TO_ALL._replace(within=0.743)]
-    assert most_reached(STACK.of_exchanges(HOPPER)) == [ALL_TO_ALL._replace(across=0.874)]
-    assert most_reached({}) == [ALL_TO_ALL]
-    one_way = {"there": {"8": 0.3}, "there_across": {"2": 0.6}, "back_across": {"2": 0.7}}
+    rack, hopper = (STACK.kernel_rates(each) for each in (RACK, HOPPER))
+    assert STACK.kernel_rates(load_machine("dgx-b200")) == rack
+    assert rack is not None
+    assert hopper is not None
+    assert rack.best() == [ALL_TO_ALL._replace(within=0.743)]
+    assert hopper.best() == [ALL_TO_ALL._replace(across=0.874)]
+    assert KernelRates().best() == [ALL_TO_ALL]
+    one_way = KernelRates(there={8: 0.3}, there_across={2: 0.6}, back_across={2: 0.7})
     across = ALL_TO_ALL._replace(across=0.7)
-    assert most_reached(one_way) == [across._replace(within=0.3), across]
+    assert one_way.best() == [across._replace(within=0.3), across]

@@ -9,13 +9,23 @@ from math import comb
 
 import pytest
 
+from simulator.search.bounds.dispatched import least_share_sent_once
 from simulator.stacks import load_stack
-from simulator.stacks.exchange import least_share_sent_once, share_sent_once
-from topologies.machine import Machine
 from topologies.machine_files import load_machine
+from workload.exchange.sent_bytes import on_nodes, share_sent_once
+from workload.exchange.table import DISPATCHERS
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan
+
+PER_NODE = 8
+
+
+def share_of(gpt: GPT, plan: Plan, per_node: int, *, in_a_row: bool = False) -> float:
+    """What a plan sends of a row for each expert where a token goes once to each node."""
+    _, nodes = on_nodes(plan.grid, plan.expert_axes, per_node)
+    parts = DISPATCHERS["once_per_node"].copies.parts(plan.ep, nodes)
+    return share_sent_once(gpt, parts, in_a_row=in_a_row)
 
 
 def _world(groups: int, chosen: int, topk: int) -> GPT:
@@ -36,56 +46,51 @@ def _counted(gpt: GPT, parts: int) -> Fraction:
     return Fraction(sum(reached), len(reached) * gpt.topk)
 
 
-@pytest.fixture(scope="module")
-def node() -> Machine:
-    return load_machine("dgx-h100")
-
-
 @pytest.mark.parametrize("parts", [2, 3, 4, 6])
 @pytest.mark.parametrize(
     ("groups", "chosen", "topk"),
     [(1, 1, 3), (3, 2, 3), (4, 2, 2), (4, 3, 4), (6, 2, 2), (12, 3, 3)],
 )
-def test_copies_are_those_of_all_choices(
-    groups: int, chosen: int, topk: int, parts: int, node: Machine
-) -> None:
+def test_copies_are_those_of_all_choices(groups: int, chosen: int, topk: int, parts: int) -> None:
     gpt = _world(groups, chosen, topk)
     plan = Plan(dp=parts, ep=parts, batch=parts, mbs=1)
     expected = float(_counted(gpt, parts))
-    assert share_sent_once(gpt, plan, node) == pytest.approx(expected, abs=1e-6)
+    assert share_of(gpt, plan, PER_NODE) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("experts", "topk", "ranks_reached"), [(128, 8, 1), (64, 6, 1.5), (160, 6, 1.2), (8, 2, 2)]
 )
 def test_experts_next_to_each_other_are_on_few_ranks(
-    experts: int, topk: int, ranks_reached: float, node: Machine
+    experts: int, topk: int, ranks_reached: float
 ) -> None:
     """By hand on 8 ranks: sixteen experts of a rank are two tokens' choices of 8; of 8 on a rank
     every other six reach into the next one's, of 20 two in ten; of one, all do."""
     gpt = replace(find_model("qwen3-30b-a3b"), experts=experts, topk=topk)
     plan = Plan(dp=8, ep=8, batch=8, mbs=1)
-    share = share_sent_once(gpt, plan, node, in_a_row=True)
+    share = share_of(gpt, plan, PER_NODE, in_a_row=True)
     assert share * topk == pytest.approx(ranks_reached, abs=1e-5)
-    assert least_share_sent_once(gpt, plan, node, in_a_row=True) <= share
-    assert share_sent_once(gpt, plan, node) >= share
+    assert least_share_sent_once(gpt, plan, PER_NODE, in_a_row=True) <= share
+    assert share_of(gpt, plan, PER_NODE) >= share
 
 
-def test_primus_forces_a_balance_of_experts_next_to_each_other(node: Machine) -> None:
+def test_primus_forces_a_balance_of_experts_next_to_each_other() -> None:
     gpt, plan = find_model("qwen3-30b-a3b"), Plan(dp=8, ep=8, batch=8, mbs=1)
     own, usual = (
-        dict(load_stack(name).kernels(gpt, plan, node).behaviour.payloads)["all_to_all"]
+        dict(load_stack(name).kernels(gpt, plan, load_machine("dgx-h100")).behaviour.payloads)[
+            "all_to_all"
+        ]
         for name in ("primus-deepep", "megatron-core-deepep")
     )
     assert (own, round(usual, 2)) == (1 / 8, 0.67)
 
 
-def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> None:
+def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most() -> None:
     """DeepSeek-V3 (2412.19437), section 2.1.2; a group of experts has a node of its own."""
     gpt, plan = find_model("deepseek-v3"), Plan(dp=64, ep=64, batch=64, mbs=1)
-    assert 3.5 < share_sent_once(gpt, plan, node) * gpt.topk < 4
+    assert 3.5 < share_of(gpt, plan, PER_NODE) * gpt.topk < 4
     free = replace(gpt, router_groups=0, router_topk_groups=0)
-    assert share_sent_once(free, plan, node) * gpt.topk > 5
+    assert share_of(free, plan, PER_NODE) * gpt.topk > 5
 
 
 @pytest.mark.parametrize(
@@ -102,9 +107,7 @@ def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most(node: Machine) -> Non
         ("tp=8,ep=2,etp=4,dp=1,sp=true", 0),
     ],
 )
-def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(
-    text: str, nodes: int, node: Machine
-) -> None:
+def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(text: str, nodes: int) -> None:
     """By hand on nodes of 8: ranks that come between those of a group take places in its nodes. A
     group in one node sends to each rank. No order sends less than a search counts on."""
     gpt, plan = (
@@ -113,20 +116,20 @@ def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(
     )
     parts = nodes or plan.ep
     reached = parts * (1 - Fraction(comb(16 - 16 // parts, 2), comb(16, 2)))
-    share = share_sent_once(gpt, plan, node)
+    share = share_of(gpt, plan, PER_NODE)
     assert share == pytest.approx(float(reached) / 2, abs=1e-6)
-    assert least_share_sent_once(gpt, plan, node) <= share
+    assert least_share_sent_once(gpt, plan, PER_NODE) <= share
 
 
 @pytest.mark.parametrize("order", ["tp-dp-pp", "dp-tp-pp", "tp-y-pp-z-dp"])
 @pytest.mark.parametrize("expert", [2, 3, 4, 6, 8, 12, 16, 24, 48])
 @pytest.mark.parametrize("x", [1, 2, 4, 8])
 def test_no_order_sends_less_than_a_search_counts_on_where_tokens_keep_to_groups(
-    x: int, expert: int, order: str, node: Machine
+    x: int, expert: int, order: str
 ) -> None:
     """One of three groups for each token: nodes that groups fill send less than fewer nodes."""
     gpt = replace(
         find_model("qwen3-30b-a3b"), experts=48, topk=8, router_groups=3, router_topk_groups=1
     )
     plan = parse_plan(f"tp={x},z=2,pp=2,ep={expert},dp=48,order={order}", batch=960)
-    assert least_share_sent_once(gpt, plan, node) <= share_sent_once(gpt, plan, node)
+    assert least_share_sent_once(gpt, plan, PER_NODE) <= share_of(gpt, plan, PER_NODE)

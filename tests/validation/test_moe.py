@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from simulator.stacks import load_stack
-from simulator.stacks.exchange import share_sent_once
 from tests.messages import assert_names, names
 from tests.simgpt.face import assert_golden, simgpt
+from tests.simulator.test_sent_once import share_of
 from topologies.files.reading import shipped_text, shipped_toml
 from topologies.machine_files import load_machine
 from validation.moe.rows import LONG, REMARKS, SHIPPED, moe_runs_of, read_moe_runs
@@ -353,15 +353,14 @@ def test_a_rack_is_a_node_with_a_nic_for_each_gpu_and_is_filled_as_predict_fills
 
 def test_a_token_goes_once_to_each_node_or_rank() -> None:
     gpt = replace(find_model("mixtral-8x7b"), experts=4, topk=2)
-    machine = load_machine("dgx-h100")
     alike: dict[str, Any] = {"batch": 64, "mbs": 1}
     # Two nodes of two experts: both of a token's two are on one with 1/6, so 2 (1 - 1/6) / 2.
     across = Plan(tp=4, dp=16, ep=4, **alike)
-    assert share_sent_once(gpt, across, machine) == pytest.approx(5 / 6, abs=1e-6)
+    assert share_of(gpt, across, 8) == pytest.approx(5 / 6, abs=1e-6)
     # A node's four ranks with an expert each: every copy is another rank's.
-    assert share_sent_once(gpt, Plan(dp=16, ep=4, **alike), machine) == 1
+    assert share_of(gpt, Plan(dp=16, ep=4, **alike), 8) == 1
     # Two ranks with two experts each, as two nodes.
-    assert share_sent_once(gpt, Plan(dp=16, ep=2, **alike), machine) == pytest.approx(5 / 6)
+    assert share_of(gpt, Plan(dp=16, ep=2, **alike), 8) == pytest.approx(5 / 6)
 
 
 def test_the_stack_sends_what_is_left() -> None:
@@ -370,7 +369,7 @@ def test_the_stack_sends_what_is_left() -> None:
     payloads = (load_stack(name).kernels(gpt, plan, machine).behaviour.payloads for name in STACKS)
     each, once = (dict(found) for found in payloads)
     assert "all_to_all" not in each
-    assert once["all_to_all"] == share_sent_once(gpt, plan, machine) < 0.26
+    assert once["all_to_all"] == share_of(gpt, plan, 8) < 0.26
 
 
 STACKS = ("nemo", "nemo+deepep")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from workload.exchange.kernels import ExchangeKernels
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.op import (
@@ -19,7 +20,6 @@ from workload.op import (
     WEIGHT_GRAD,
     Op,
 )
-from workload.passes.exchanges.kernels import ExchangeKernels
 from workload.passes.stack import (
     PLAIN_BEHAVIOUR,
     STACK_PASSES,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from validation.memory.golden_flags import argument
-from workload.exchange.table import ALL_GATHER, ONCE
+from workload.exchange.table import ALL_TO_ALL, IN_MEGATRON
 
 Whole = Callable[[str, int], int]  # the number in a column, or the one that stands for none
 COLUMNS = (
@@ -26,14 +26,13 @@ PATTERN = re.compile(r"\(\[0\]\*(\d{1,4})\+\[1\]\*\d+\)")
 REFUSED_FLAGS = {
     ";moe-expert-capacity-factor=": "a capacity of experts",
 }
-DISPATCHERS = {"allgather": ALL_GATHER, "alltoall": "", "flex:deepep": ONCE, "flex:hybridep": ONCE}
 
 
 def refusal(cells: Mapping[str, str]) -> str | None:
     """What of a row with experts no plan stands for, if anything."""
     if lacking := [column for column in COLUMNS if column not in cells]:
         return f"experts without the column {lacking[0]}"
-    if cells["dispatcher"] not in DISPATCHERS:
+    if cells["dispatcher"] not in IN_MEGATRON:
         return f"dispatcher {cells['dispatcher']}"
     return next((said for flag, said in REFUSED_FLAGS.items() if flag in cells["notes"]), None)
 
@@ -59,6 +58,6 @@ def words_of(cells: Mapping[str, str], whole: Whole) -> dict[str, Any]:
     words: dict[str, Any] = {"ep": expert}
     if (within := whole("etp", x)) != x:
         words["etp"] = within
-    if expert > 1 and (name := DISPATCHERS[cells["dispatcher"]]):
-        words["dispatcher"] = name
+    if expert > 1 and (found := IN_MEGATRON[cells["dispatcher"]]) is not ALL_TO_ALL:
+        words["dispatcher"] = found.dispatcher
     return words

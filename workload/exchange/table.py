@@ -1,13 +1,15 @@
-"""Dispatchers: how rows of tokens get to places of their experts, and back.
+"""The exchanges of experts' rows, one row each, below the plan: its checks read them.
 
-All but one send by all-to-alls of the same groups. Some differ in how rows go, by which ranks share
-a node, which a program does not know (`executor/exchanges`), and in whether a row goes once for
-several experts of a token; others in what a rank does to bring rows to padded places, with which a
-model's capacity goes. One gathers the tokens of all ranks in place of sending rows.
+A plan names one as its `dispatcher`; which one is usual is said by the stack (`kernels.exchange` of
+its file). Who emits, prices, bounds, runs, reads or writes an exchange asks for its row: how a
+rank moves rows to places of experts, what it sends of a token, who sends, at which rate, and
+whether kernels of the stack's own may do it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from topologies.records import record
@@ -18,73 +20,177 @@ from workload.recipes.table import NO_RECIPE, RECIPES, recipe_of
 if TYPE_CHECKING:
     from workload.gpt import GPT
 
-USUAL, ALL_TO_ALL, HIERARCHICAL, ONCE, ALL_GATHER, SPARSE, DENSE = (
-    "usual", "all_to_all", "hierarchical", "once_per_node", "all_gather", "sparse", "dense",
-)  # fmt: skip
+USUAL = "usual"
+
+
+class Moves(Enum):
+    """How rows of tokens get to places of experts, and back."""
+
+    BY_NUMBER = "copied by number, and sent with their scores"
+    GATHERED = "tokens of all ranks gathered, of which each takes the rows of its own experts"
+    WEIGHED = "copied by number to padded places, and weighed when they are back"
+    BY_MASKS = "products with masks of tokens x experts x places"
+
+
+class Copies(Enum):
+    """How many rows of a token are sent."""
+
+    OF_EXPERTS = "one for each of its experts"
+    OF_NODES = "one for each node with experts of it or, in a group within a node, for each rank"
+
+    def parts(self, ranks: int, nodes: int) -> int:
+        """To how many parts of a group, of so many ranks on so many nodes, a row goes once each."""
+        return ranks if nodes == 1 else nodes
+
+
+class Sender(Enum):
+    """Which rows a rank sends, where others have the same tokens."""
+
+    EVERY_ROW = "all that it has"
+    OWN_ROWS = "those of its own part of a sequence, where it shares experts with other ranks of x"
+
+
+class Rate(Enum):
+    """Rate class of its all-to-alls (`workload/transport.py`)."""
+
+    LIBRARY = "the library's"
+    IN_STEPS = "inside nodes first, then across them"
 
 
 @record
-class Dispatcher:
-    """One dispatcher; one `with_places` needs a model whose experts have a capacity."""
+class Exchange:
+    """One way for rows to reach the ranks of their experts. Where `kernels` may send its rows, a
+    stack can have rates of its own for it. `in_stacks` is its name in their files, `megatron` has
+    its names in Megatron-Core: the dispatcher's type and, behind a colon, its backend."""
 
     name: str
     words: str
     source: str
-    with_places: bool = False
+    moves: Moves = Moves.BY_NUMBER
+    copies: Copies = Copies.OF_EXPERTS
+    sender: Sender = Sender.EVERY_ROW
+    rate: Rate = Rate.LIBRARY
+    kernels: bool = False
+    in_stacks: str = ""
+    in_plans: bool = True
+    megatron: tuple[str, ...] = ()
+
+    @property
+    def dispatcher(self) -> str:
+        """The dispatcher of a plan that asks for it."""
+        return self.name if self.in_plans else ALL_TO_ALL.name
+
+    @property
+    def with_places(self) -> bool:
+        """Whether it needs a model whose experts have a capacity. A search does not try those."""
+        return self.moves in (Moves.WEIGHED, Moves.BY_MASKS)
+
+    @property
+    def by_number(self) -> bool:
+        """Whether rows are sent by number: those alone can be in 8 bits, and have lower bounds."""
+        return self.moves is Moves.BY_NUMBER
+
+    @property
+    def once(self) -> bool:
+        """Whether a token's row goes once to several of its experts."""
+        return self.copies is not Copies.OF_EXPERTS
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether ranks of x send their own rows alone."""
+        return self.sender is Sender.OWN_ROWS
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether its all-to-alls go inside nodes first."""
+        return self.rate is Rate.IN_STEPS
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What its all-to-alls must know beyond their operands."""
+        return {STEPS: 2} if self.in_steps else {}
 
 
-DISPATCHERS = (
-    Dispatcher(
+ALL_TO_ALL = Exchange(
+    name="all_to_all",
+    words="a row for each expert of a token, straight to its rank",
+    source="Megatron-Core, MoEAlltoAllTokenDispatcher",
+    in_stacks="each",
+    megatron=("alltoall",),
+)
+EXCHANGES = (
+    Exchange(
         name=USUAL,
         words="rows are copied to their places by number, and sent as the stack sends them: a row "
         "for each expert of a token, if it says nothing",
         source="simulator/stacks, kernels.exchange; Megatron-Core, MoEAlltoAllTokenDispatcher",
     ),
-    Dispatcher(
-        name=ALL_TO_ALL,
-        words="a row for each expert of a token, straight to its rank",
-        source="Megatron-Core, MoEAlltoAllTokenDispatcher",
-    ),
-    Dispatcher(
-        name=HIERARCHICAL,
+    ALL_TO_ALL,
+    Exchange(
+        name="hierarchical",
         words="the same rows, first inside each node, then across nodes",
         source="Tutel (2206.03382), 2DH; DeepSpeed-MoE (2201.05596), hierarchical all-to-all",
+        rate=Rate.IN_STEPS,
     ),
-    Dispatcher(
-        name=ONCE,
+    Exchange(
+        name="once_per_node",
         words="a token once to each node with experts of it, and copied there",
         source="DeepSeek-V3 (2412.19437), section 3.2.2; X-MoE (2508.13337)",
+        copies=Copies.OF_NODES,
+        kernels=True,
+        in_stacks="once",
+        megatron=("flex:deepep", "flex:hybridep"),
     ),
-    Dispatcher(
-        name=ALL_GATHER,
+    Exchange(
+        name="own_rows",
+        words="a row for each expert of a token, of the tokens of a rank's own part of a sequence",
+        source="NVIDIA/Megatron-LM core_v0.12.0, megatron/core/transformer/moe/token_dispatcher.py",
+        sender=Sender.OWN_ROWS,
+        in_stacks="own",
+        in_plans=False,
+    ),
+    Exchange(
+        name="all_gather",
         words="tokens of all ranks gathered, of which each takes the rows of its own experts; sums "
         "of outputs scattered back",
         source="Megatron-Core, MoEAllGatherTokenDispatcher",
+        moves=Moves.GATHERED,
+        megatron=("allgather",),
     ),
-    Dispatcher(
-        name=SPARSE,
+    Exchange(
+        name="sparse",
         words="rows are copied to padded places by number, and weighed when they are back",
         source="Tutel (2206.03382), section 4.2; tutel/impls/fast_dispatch.py",
-        with_places=True,
+        moves=Moves.WEIGHED,
     ),
-    Dispatcher(
-        name=DENSE,
+    Exchange(
+        name="dense",
         words="products with masks of tokens x experts x places, which padded rows leave and reach",
         source="GShard (2006.16668), algorithm 2; DeepSpeed-MoE, deepspeed/moe/sharded_moe.py",
-        with_places=True,
+        moves=Moves.BY_MASKS,
     ),
 )
-_BY_NAME = {each.name: each for each in DISPATCHERS}
-DISPATCHER_NAMES = tuple(_BY_NAME)
-WITH_PLACES = tuple(each.name for each in DISPATCHERS if each.with_places)
-WITHOUT_BOUNDS = WITH_PLACES  # whose ops are others than those that a search bounds
+DISPATCHERS = {each.name: each for each in EXCHANGES if each.in_plans}
+OF_STACKS = {each.in_stacks: each for each in EXCHANGES if each.in_stacks}
+IN_MEGATRON = {name: each for each in EXCHANGES for name in each.megatron}
+NO_ROWS = "has no rows to send: with ep=1 every rank has all experts"
+
+
+def exchange_of(plan: PlanFields, usual: Exchange) -> Exchange:
+    """The exchange of a plan on a stack with this usual one. Where its ranks send their own rows,
+    they do so by each dispatcher that sends a row for each expert."""
+    found = usual if plan.dispatcher == USUAL else DISPATCHERS[plan.dispatcher]
+    if found.once and plan.ep == 1:
+        return ALL_TO_ALL
+    if found.once or found.sender is usual.sender:
+        return found
+    return replace(found, sender=usual.sender)
 
 
 def dispatcher_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its dispatcher; "" where it can."""
-    if plan.dispatcher not in (USUAL, *WITH_PLACES) and plan.ep == 1:
-        return "has no rows to send: with ep=1 every rank has all experts"
-    return ""
+    sends = plan.dispatcher != USUAL and not DISPATCHERS[plan.dispatcher].with_places
+    return NO_ROWS if sends and plan.ep == 1 else ""
 
 
 def fp8_refusal(plan: PlanFields) -> str:
@@ -92,11 +198,12 @@ def fp8_refusal(plan: PlanFields) -> str:
     if not plan.fp8_dispatch:
         return ""
     if plan.ep == 1:
-        return "has no rows to send: with ep=1 every rank has all experts"
-    if plan.dispatcher in (ALL_GATHER, *WITH_PLACES):
+        return NO_ROWS
+    if not DISPATCHERS[plan.dispatcher].by_number:
+        *others, last = (each.name for each in DISPATCHERS.values() if each.by_number)
         return (
             f"needs a dispatcher that sends rows by number, not dispatcher={plan.dispatcher}: "
-            f"{USUAL}, {ALL_TO_ALL}, {HIERARCHICAL} or {ONCE}"
+            f"{', '.join(others)} or {last}"
         )
     return recipe_refusal(plan.recipe)
 
@@ -115,7 +222,7 @@ def model_refusal(gpt: GPT, plan: PlanFields) -> str:
         return ""
     if not gpt.experts:
         return f"sends rows to experts, and {gpt.name} has none; leave it out"
-    if plan.dispatcher not in WITH_PLACES:
+    if not DISPATCHERS[plan.dispatcher].with_places:
         return ""
     if not gpt.capacity:
         return (
@@ -125,8 +232,3 @@ def model_refusal(gpt: GPT, plan: PlanFields) -> str:
     if gpt.biases:
         return f"weighs what returns, and knows no biases of experts ({gpt.name} has biases=true)"
     return ""
-
-
-def how_of(plan: PlanFields) -> dict[str, Any]:
-    """What the all-to-alls of a plan's rows must know beyond their operands."""
-    return {STEPS: 2} if plan.dispatcher == HIERARCHICAL else {}

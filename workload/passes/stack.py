@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from topologies.records import record
+from workload.exchange.kernels import ExchangeKernels, by_exchange_kernels
+from workload.exchange.own_rows import of_own_rows
 from workload.held import NOTHING_HELD, Held
 from workload.moving import as_sent
 from workload.op import Buffer, Op
@@ -18,8 +20,6 @@ from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.elements import with_elements
-from workload.passes.exchanges.kernels import ExchangeKernels, by_exchange_kernels
-from workload.passes.exchanges.own_rows import of_own_rows
 from workload.passes.fp8 import multiply_in_fp8
 from workload.passes.kinds_in_steps import in_kernels
 from workload.passes.one_by_one import one_by_one
@@ -53,10 +53,10 @@ class StackBehaviour:
     with `one_by_one` gradients of each parameter in a collective of their own.
     With `context_steps` gathered keys are attended to in the steps of a ring
     (`workload/passes/context_steps.py`). With `own_rows` ranks that split experts send their own
-    rows to these (`workload/passes/exchanges/own_rows.py`). With `early_stop` a recomputed layer
+    rows to these (`workload/exchange/own_rows.py`). With `early_stop` a recomputed layer
     ends with the last value that its backward pass needs. With `fp8_pads` rows of experts are
     copied to padded places around their linears in fp8. `exchange_kernels` are kernels that send
-    experts' rows themselves (`workload/passes/exchanges/kernels.py`), where they do.
+    experts' rows themselves (`workload/exchange/kernels.py`), where they do.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data. `held` is what it holds in memory unlike others.
     `reduce_dtype` says in what gradients of a micro-batch are

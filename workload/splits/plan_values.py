@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workload.errors import PlanError
-from workload.exchange.table import DISPATCHER_NAMES
+from workload.exchange.table import DISPATCHERS
 from workload.grid import AXES, check_order
 from workload.overlaps import EVERY
 from workload.pipeline.schedule import STRAIGHT, TWO_WAY, V_SHAPED
@@ -27,7 +27,7 @@ CHOICES = {
     "matmul_forms": ("plain", "tuned"),
     "precision": ("bf16", "fp32", "fp64"),
     "recipe": RECIPE_NAMES,
-    "dispatcher": DISPATCHER_NAMES,
+    "dispatcher": tuple(DISPATCHERS),
 }
 MOST = 1_000_000_000  # of every count, so that products of two stay within 64 bits
 PRECISIONS = CHOICES["precision"]

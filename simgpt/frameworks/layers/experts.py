@@ -12,16 +12,16 @@ from typing import Any
 
 from simgpt.frameworks.layers import patterns
 from simgpt.frameworks.reading import Reading
-from simulator.stacks import Stack, load_stack
-from simulator.stacks.exchange import ONCE as SENT_ONCE
+from simulator.stacks import load_stack
 from workload.errors import PlanCannotRunError
-from workload.exchange.table import ALL_GATHER, ALL_TO_ALL, ONCE
+from workload.exchange.table import ALL_TO_ALL, IN_MEGATRON, Exchange
 from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 
 TOPK, KIND = 2, "moe-token-dispatcher-type"
 SIZES = ("expert-model-parallel-size", "expert-tensor-parallel-size")
 CORE = "megatron-core"
-FLEX = ("deepep", "hybridep")
+BACKEND = "moe-flex-dispatcher-backend"
+FLEX = "flex:deepep"  # with its default
 AUX = "aux_loss"
 BALANCES = (AUX, "seq_aux_loss", "global_aux_loss", "none")
 OVER = {AUX: "micro_batch", "seq_aux_loss": "sequence"}  # what a loss of uneven use is over
@@ -123,31 +123,34 @@ def _read_split(reading: Reading) -> None:
 
 
 def _read_dispatcher(reading: Reading) -> None:
-    """How tokens get to their experts: by all-to-alls, or once to each node; Megatron's own default
-    counts for files alone that say that there are experts."""
+    """How tokens get to their experts; Megatron's own default counts for files alone that say that
+    there are experts."""
     kind = reading.text(KIND, "allgather" if reading.given("num-experts") else "")
+    split = reading.fields.get("ep", 1) > 1
     if reading.switch("moe-enable-deepep"):
         kind = "flex"
-    if reading.asked_stack and kind and reading.fields.get("ep", 1) > 1:
-        _read_sent_once(reading, load_stack(reading.asked_stack), once=kind == "flex")
-    if kind == "flex":
-        reading.stack = reading.table["sends_once"]
-        if reading.text("moe-flex-dispatcher-backend", FLEX[0]) not in FLEX:
-            reading.differs("moe-flex-dispatcher-backend", "tokens are sent once to each node")
-    elif kind == "allgather" and reading.fields.get("ep", 1) > 1:
-        reading.fields["dispatcher"] = ALL_GATHER
-    elif kind != "alltoall" and reading.fields.get("ep", 1) > 1:
+    flex, _, backend = FLEX.partition(":")
+    if kind == flex:
+        backend = reading.text(BACKEND, backend)
+        known = IN_MEGATRON.get(f"{flex}:{backend}")
+        if known is None:
+            reading.differs(BACKEND, "tokens are sent once to each node")
+    else:
+        known = IN_MEGATRON.get(kind)
         why = "tokens are sent to their experts' ranks alone, by all-to-alls"
-        if kind:
+        if known is None and split and kind:
             reading.differs(KIND, why)
-        else:
+        elif known is None and split:
             reading.differs(SIZES[0], f"{why}, since the files name no dispatcher")
+    found = known or (IN_MEGATRON[FLEX] if kind == flex else ALL_TO_ALL)
+    if _is_usual(found, once := reading.table["sends_once"]):
+        reading.stack = once
+    if kind and split and not _is_usual(found, reading.asked_stack or reading.stack):
+        reading.fields["dispatcher"] = found.dispatcher
 
 
-def _read_sent_once(reading: Reading, stack: Stack, *, once: bool) -> None:
-    """Say how tokens are sent where a stack that is asked for usually does otherwise."""
-    if once != (stack.own_kernels.get("exchange") == SENT_ONCE):
-        reading.fields["dispatcher"] = ONCE if once else ALL_TO_ALL
+def _is_usual(exchange: Exchange, stack: str) -> bool:
+    return exchange.dispatcher == load_stack(stack).usual_exchange.dispatcher
 
 
 def read_shared(reading: Reading) -> list[str]:
@@ -242,10 +245,11 @@ def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
-    kind = "allgather" if fields["dispatcher"] == ALL_GATHER else "alltoall"
-    settings: dict[str, Any] = {KIND: "flex" if fields["sent_once"] else kind}
-    if fields["sent_once"]:
-        settings["moe-flex-dispatcher-backend"] = FLEX[0]
+    name, *_ = fields["exchange"].megatron or ALL_TO_ALL.megatron
+    kind, _, backend = name.partition(":")
+    settings: dict[str, Any] = {KIND: kind}
+    if backend:
+        settings[BACKEND] = backend
         settings["moe-router-dtype"] = "fp32"  # which DeepEP sends alone (moe/token_dispatcher.py)
     if fields["ep"] > 1:
         settings[SIZES[0]] = fields["ep"]

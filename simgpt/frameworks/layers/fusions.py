@@ -179,7 +179,7 @@ def notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
             "written: --cuda-graph-impl full_iteration needs experts' rows in places of a fixed "
             "number (--moe-paged-stash, --moe-expert-rank-capacity-factor), which no plan says"
         )
-    if fields["sent_once"] and "exchange_kernels" in kernels:
+    if fields["exchange"].once and "exchange_kernels" in kernels:
         found.append(
             f"the stack {fields['stack']} has HybridEP's kernels on Blackwell: there "
             "--moe-flex-dispatcher-backend is hybridep"

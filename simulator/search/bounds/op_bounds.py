@@ -29,15 +29,14 @@ from simulator.search.bounds.dispatched import Dispatched
 from simulator.search.bounds.nonmonotonic_latency import may_fall
 from simulator.search.rings.ring_numbers import RingNumbers, key_of
 from simulator.search.space import Space
-from simulator.stacks.exchange import OWN
 from topologies.records import record
 from topologies.routing.rings import Ring
 from workload.errors import PlanCannotRunError
+from workload.exchange.own_rows import COLLECTIVES, TRADES
 from workload.grid import Grid
 from workload.kinds import SEND
 from workload.op import Op
 from workload.op_attributes import Attributes
-from workload.passes.exchanges.own_rows import COLLECTIVES, PLACES
 from workload.sizes.arrays import Bytes, Indices, Parts, Ticks, distinct
 from workload.sizes.vectorized import UNKNOWN, Lanes, first_of, has_lanes, inputs_of, numbers_in
 from workload.transport import PLAIN, Transport
@@ -112,8 +111,7 @@ class OpBounds:
 
     def _bounds_nothing(self, op: Op) -> bool:
         """Whether an op of a plan may have more bytes than here, and take less time."""
-        asked = self.space.problem
-        own = op.label in PLACES and asked.stack.own_kernels.get("exchange") == OWN
+        own = op.label in TRADES and self._dispatched.own_rows
         return own and bool(may_fall(self.fabric.machine, op.kind))
 
     def _computed(
@@ -224,7 +222,7 @@ class OpBounds:
 def asked_of(op: Op) -> tuple[object, ...]:
     """What the time of a program's op depends on: micro-batches repeat each other."""
     if op.communicates:
-        gathered = op.label if op.label in PLACES or op.label in COLLECTIVES else ""
+        gathered = op.label if op.label in TRADES or op.label in COLLECTIVES else ""
         concerns = Dispatched.concerns(op), gathered
         return op.kind, op.axes, concerns, _bare(op.nbytes)
     how = tuple((key, _bare(value)) for key, value in op.attributes.items())

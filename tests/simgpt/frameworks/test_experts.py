@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simgpt.frameworks.exporting import Asked, exchange_of, exported
+from simgpt.frameworks.exporting import Asked, exported
 from simgpt.frameworks.files import BRIDGE, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import imported, question_from
 from simgpt.frameworks.layers.patterns import pattern_of
@@ -166,7 +166,7 @@ def test_a_dispatcher_that_sends_once_is_another_stack(tmp_path: Path) -> None:
 ONCE_STACKS = [
     name
     for name in stack_names()
-    if exchange_of(load_stack(name)) == "once" and 1 in load_stack(name).can["zero"]
+    if load_stack(name).usual_exchange.once and 1 in load_stack(name).can["zero"]
 ]
 
 

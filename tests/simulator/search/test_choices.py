@@ -27,9 +27,9 @@ from tests.simulator.search.test_branch_and_bound import SMALL
 from topologies.errors import MachineError
 from topologies.machine_files import load_machine, with_settings
 from workload.errors import PlanCannotRunError, PlanError
+from workload.exchange.kernels import SORTS, WITHIN
 from workload.gpt import find_model
 from workload.lowering import lower
-from workload.passes.exchanges.kernels import SORTS, WITHIN
 from workload.plan_text import parse_plan
 from workload.transport import ALL_TO_ALL, IN_STEPS
 

@@ -15,10 +15,10 @@ from simulator.search.problem import SearchProblem
 from simulator.search.space import Order, spaces_of
 from simulator.stacks import EXECUTOR, Stack, load_stack
 from topologies.machine_files import load_machine, with_settings
+from workload.exchange.own_rows import COLLECTIVES, TRADES
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.op import Op
-from workload.passes.exchanges.own_rows import COLLECTIVES, PLACES
 from workload.plan import Plan
 
 MACHINE, MEGATRON = load_machine("dgx-h100"), load_stack("megatron-core")
@@ -47,7 +47,7 @@ def bounds(
 
 def gathers(some: BatchedProgram) -> Iterator[Op]:
     own = (op for op in some.program.ops if op.communicates and op.block.micro_batch == 0)
-    return (op for op in own if op.label in PLACES or op.label in COLLECTIVES)
+    return (op for op in own if op.label in TRADES or op.label in COLLECTIVES)
 
 
 def sent(gpt: GPT, plan: Plan, stack: Stack = MEGATRON) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topologies.records import record
-from workload.exchange.table import ALL_GATHER, ONCE, how_of
+from workload.exchange.table import DISPATCHERS, Exchange, Moves
 from workload.expert_loads.histogram import most_rows
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixers.experts import rows
@@ -72,7 +72,8 @@ def _all_to_all(
     arrived = b.tensor(f"{label}.arrived", (count, *own.shape[1:]), own.dtype, rows_of=counted)
     axes = b.expert_axes
     operands = f"{label}.exchange", "all_to_all", [sent], [arrived]
-    once, how = b.plan.dispatcher == ONCE and len(own.shape) > 1, how_of(b.plan)
+    how = exchange(b).attributes
+    once = exchange(b).once and len(own.shape) > 1
     if once:
         how |= {FOR_NODES: THERE if there else BACK, "even": bool(b.gpt.capacity)}
         how["topk"] = b.gpt.topk
@@ -103,9 +104,19 @@ def local_experts(b: Builder) -> int:
     return b.gpt.experts // b.plan.ep
 
 
+def exchange(b: Builder) -> Exchange:
+    """How the plan's rows get to their experts."""
+    return DISPATCHERS[b.plan.dispatcher]
+
+
+def is_gathered(b: Builder) -> bool:
+    """Whether the plan gathers tokens in place of sending rows."""
+    return exchange(b).moves is Moves.GATHERED
+
+
 def is_apart(b: Builder) -> bool:
     """Whether rows are sent to ranks that hold different experts."""
-    return b.plan.ep > 1 and b.plan.dispatcher != ALL_GATHER
+    return b.plan.ep > 1 and not is_gathered(b)
 
 
 def is_ragged(b: Builder) -> bool:

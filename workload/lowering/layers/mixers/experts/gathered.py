@@ -15,18 +15,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from workload.exchange.table import ALL_GATHER
 from workload.expert_loads.histogram import most_rows
 from workload.kinds import OWN_PLACES
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixers.experts.dispatch import Routed, local_experts, width
 from workload.models import moe
 from workload.op import COUNTING, EXPERT_COMBINE, EXPERT_DISPATCH
-
-
-def is_gathered(b: Builder) -> bool:
-    """Whether the plan gathers tokens in place of sending rows."""
-    return b.plan.dispatcher == ALL_GATHER
 
 
 def own_places(b: Builder, chosen: str) -> tuple[str, str]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from workload.exchange.table import DENSE, SPARSE
+from workload.exchange.table import Moves
 from workload.lowering.builder import Builder
 from workload.lowering.layers.mixers.experts import by_masks, by_scores, gathered, rows
 from workload.lowering.layers.mixers.experts.by_masks import Masks
 from workload.lowering.layers.mixers.experts.by_scores import Scored
-from workload.lowering.layers.mixers.experts.dispatch import Routed, moved, slots
+from workload.lowering.layers.mixers.experts.dispatch import (
+    Routed,
+    exchange,
+    is_gathered,
+    moved,
+    slots,
+)
 from workload.lowering.layers.mixers.narrow_rows import narrowed
 from workload.recipes.table import GRADIENT
 
@@ -17,16 +23,16 @@ Kept = Masks | Scored | None  # what weighs rows when they are back; None: they 
 def sent(b: Builder, source: str, scores: str, routed: Routed) -> tuple[str, str, Kept]:
     """Emit the rows for all places; returns these, and their scores or what weighs them when they
     are back."""
-    if b.plan.dispatcher == DENSE:
+    if exchange(b).moves is Moves.BY_MASKS:
         found, masks = by_masks.sent(b, source, scores, routed)
         return found, "", masks
-    if gathered.is_gathered(b):
+    if is_gathered(b):
         return *gathered.sent(b, source, scores, routed), None
     count, order = slots(b, source), routed.order
     tokens = narrowed(b, "dispatch", source)
     shape = count, b.buffers[tokens].shape[1]
     found = moved(b, "dispatch", "take_rows", [tokens, order], shape)
-    if b.plan.dispatcher == SPARSE:
+    if exchange(b).moves is Moves.WEIGHED:
         return found, "", Scored(scores)
     return found, moved(b, "dispatch.scores", "take_scores", [scores, order], (count,)), None
 
@@ -37,7 +43,7 @@ def combined(b: Builder, source: str, returned: str, routed: Routed, kept: Kept)
         return by_masks.combined(b, kept)
     if isinstance(kept, Scored):
         return by_scores.combined(b, kept, source, routed)
-    if gathered.is_gathered(b):
+    if is_gathered(b):
         return gathered.combined(b, source, returned, routed)
     return moved(b, "combine", "sum_rows", [returned, routed.order], b.buffers[source].shape)
 
@@ -50,7 +56,7 @@ def combined_grad(b: Builder, grad: str, routed: Routed, kept: Kept) -> tuple[st
         return by_masks.combined_grad(b, kept, whole, routed)
     if isinstance(kept, Scored):
         return by_scores.combined_grad(b, kept, whole, routed)
-    if gathered.is_gathered(b):
+    if is_gathered(b):
         return gathered.combined_grad(b, whole, routed), ""
     tokens = narrowed(b, "combine.grad", whole, kind=GRADIENT)
     shape = slots(b, whole), b.buffers[tokens].shape[1]
@@ -61,6 +67,6 @@ def sent_grad(b: Builder, source: str, grad: str, routed: Routed, kept: Kept) ->
     """Emit the gradient of the tokens `source` from that of the rows at all places."""
     if isinstance(kept, Masks):
         return by_masks.sent_grad(b, kept, grad)
-    if gathered.is_gathered(b):
+    if is_gathered(b):
         return gathered.sent_grad(b, source, grad, routed)
     return moved(b, "dispatch.grad", "sum_rows", [grad, routed.order], b.buffers[source].shape)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from workload.exchange.table import how_of
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers.mixers.experts import balance, gathered, rows
 from workload.lowering.layers.mixers.experts.dispatch import (
     Routed,
+    exchange,
+    is_gathered,
     is_ragged,
     moved,
     routed_tokens,
@@ -70,7 +71,7 @@ def _chosen(b: Builder, owner: Part, normed: str) -> tuple[Routed, str]:
 def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
     """Emit which row goes to which place, and how many go to and come from each rank."""
     gpt = b.gpt
-    if gathered.is_gathered(b) and not gpt.capacity:
+    if is_gathered(b) and not gpt.capacity:
         order, counts = gathered.own_places(b, chosen)
         return replace(routed, order=order, sent=counts, counts=counts)
     order = b.tensor("dispatch.order", (slots(b, source),), "int64")
@@ -78,12 +79,12 @@ def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
     places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
     with b.within(COUNTING):
         b.op("dispatch.places", "places", [chosen], [order, sent], places=places)
-    if gathered.is_gathered(b):
+    if is_gathered(b):
         order = gathered.own_of_places(b, order, b.buffers[source].shape[0])
     if is_ragged(b):
         counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.expert_axes
-        how = {"purpose": EXPERT_DISPATCH, **how_of(b.plan)}
+        how = {"purpose": EXPERT_DISPATCH, **exchange(b).attributes}
         with b.within(COUNTING):
             b.collective(label, "all_to_all", [sent], [counts], *axes, **how)
     return replace(routed, order=order, sent=sent, counts=counts)
@@ -91,7 +92,7 @@ def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
 
 def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
     """Emit the gradient of all scores from that of the scores sent."""
-    if gathered.is_gathered(b):
+    if is_gathered(b):
         return gathered.scores_grad(b, sent, routed, routed_tokens(b, normed))
     shape = routed_tokens(b, normed), b.gpt.topk
     return moved(b, "dispatch.scores.grad", "put_scores", [sent, routed.order], shape)

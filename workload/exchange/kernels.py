@@ -19,11 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import field
+from itertools import product
 
 from topologies.records import record
+from workload.exchange.own_rows import sends_rows
+from workload.gpt import GPT
+from workload.models import moe
 from workload.op import (
     BACKWARD,
-    EXPERT_COMBINE,
     EXPERT_DISPATCH,
     ITEM_BYTES,
     PLACES,
@@ -32,13 +36,40 @@ from workload.op import (
     Op,
     altered,
 )
-from workload.passes.exchanges.own_rows import COUNTS
 from workload.sizes.rounding import scaled
 from workload.transport import ALL_TO_ALL, Transport
 
 WITHIN = ("take_rows", "sum_rows", "take_scores", "put_scores")  # these kernels
 SORTS = ("sort_rows", "unsort_rows")
-PROBABILITY_BYTES = 4
+PROBABILITY_BYTES, ROW_ITEM_BYTES = 4, 2
+BySize = Mapping[int, float]
+
+
+@record
+class KernelRates:
+    """What a stack's kernels reach: shares of the links in a node by the ranks of a group there
+    (`there` and `back`), and of the NICs by its nodes (`there_across`, `back_across`); for other
+    numbers that of the next lower one.
+
+    `back_row_s` is the least time for each row that a rank of one node sums: so many are on their
+    way at once, however few bytes each has. With `all_probabilities` a row brings those of all
+    experts.
+    """
+
+    there: BySize = field(default_factory=dict)
+    back: BySize = field(default_factory=dict)
+    there_across: BySize = field(default_factory=dict)
+    back_across: BySize = field(default_factory=dict)
+    back_row_s: float = 0.0
+    all_probabilities: bool = False
+
+    def best(self) -> list[Transport]:
+        """How rows travel by them at best, there or back, in a group of any size: where they have a
+        share for one way alone, the other goes by the library, which may be faster."""
+        shares = product(
+            _at_most([self.there, self.back]), _at_most([self.there_across, self.back_across])
+        )
+        return [ALL_TO_ALL._replace(within=inside, across=across) for inside, across in shares]
 
 
 @record
@@ -55,6 +86,41 @@ class ExchangeKernels:
     probabilities: int = 0
 
 
+def exchange_kernels(
+    gpt: GPT, within: int, nodes: int, rates: KernelRates, share: float
+) -> ExchangeKernels:
+    """The kernels that send a share of rows at such rates, in a group that has so many ranks
+    `within` each of so many nodes."""
+    most = math.inf
+    if rates.back_row_s and nodes == 1:
+        most = ROW_ITEM_BYTES * moe.routed_width(gpt) / rates.back_row_s
+    across = (rates.there_across, rates.back_across) if nodes > 1 else ({}, {})
+    there, back = (
+        ALL_TO_ALL._replace(within=_of_size(inside, within), across=_of_size(between, nodes))
+        for inside, between in zip((rates.there, rates.back), across, strict=True)
+    )
+    return ExchangeKernels(
+        share,
+        there,
+        back._replace(payload_bytes_per_s=most),
+        probabilities=gpt.experts // nodes if rates.all_probabilities else 0,
+    )
+
+
+def _at_most(tables: Sequence[BySize]) -> list[float | None]:
+    """The largest share of some tables, and None where one of them has none."""
+    known = [share for table in tables for share in table.values()]
+    return [*([max(known)] if known else []), *([] if all(tables) else [None])]
+
+
+def _of_size(table: BySize, size: int) -> float | None:
+    """The entry of the largest number that is no larger, or of the smallest."""
+    if not table:
+        return None
+    known = sorted(table.items())
+    return next((share for number, share in reversed(known) if number <= size), known[0][1])
+
+
 def by_exchange_kernels(
     ops: Sequence[Op], buffers: Mapping[str, Buffer], own: ExchangeKernels
 ) -> list[Op]:
@@ -65,7 +131,7 @@ def by_exchange_kernels(
             return altered(op, nbytes=0)
         if op.kind in SORTS:
             return _sorted(op, buffers, own.share)
-        return _sent(op, buffers, own) if _is_sent(op) else op
+        return _sent(op, buffers, own) if sends_rows(op) else op
 
     return [changed(op) for op in ops]
 
@@ -79,11 +145,6 @@ def _sorted(op: Op, buffers: Mapping[str, Buffer], share: float) -> Op:
     places = scaled(shape[0], share) * int(op.attributes["local"])
     nbytes = scaled(op.nbytes, round((1 + share) / 2, 6))
     return altered(op, nbytes=nbytes, attributes={**op.attributes, PLACES: places})
-
-
-def _is_sent(op: Op) -> bool:
-    of_rows = op.purpose in (EXPERT_DISPATCH, EXPERT_COMBINE) and op.label != COUNTS
-    return of_rows and op.kind == "all_to_all"
 
 
 def _sent(op: Op, buffers: Mapping[str, Buffer], own: ExchangeKernels) -> Op:

@@ -33,7 +33,7 @@ from workload.op import EXPERT_COMBINE, EXPERT_DISPATCH, Buffer, Identity, Op, a
 GATHER, COUNTS = "experts.rows.gather", "dispatch.counts.exchange"
 # What is gathered or summed over x, by its label, and the exchanges or, of gathered tokens, the
 # collectives of experts' ranks that it trades places with.
-PLACES: Mapping[str, tuple[str, ...]] = {
+TRADES: Mapping[str, tuple[str, ...]] = {
     GATHER: ("dispatch.exchange", "dispatch.tokens.gather"),
     "experts.scores.gather": ("dispatch.scores.gather",),
     "experts.chosen.gather": ("dispatch.chosen.gather",),
@@ -42,7 +42,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "experts.grad.reduce": ("dispatch.grad.exchange", "dispatch.grad.scatter"),
     "dispatch.scores.grad.reduce": ("dispatch.scores.grad.scatter",),
 }
-COLLECTIVES = frozenset(chain.from_iterable(PLACES.values()))
+COLLECTIVES = frozenset(chain.from_iterable(TRADES.values()))
 
 
 def of_own_rows(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
@@ -63,11 +63,16 @@ def of_own_rows(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
     return [traded(op) for op in ops]
 
 
-def _is_of_experts(op: Op) -> bool:
+def sends_rows(op: Op) -> bool:
+    """Whether it is an all-to-all of rows, or of their scores."""
     of_rows = op.purpose in (EXPERT_DISPATCH, EXPERT_COMBINE) and op.label != COUNTS
-    return of_rows and (op.kind == "all_to_all" or op.label in COLLECTIVES)
+    return of_rows and op.kind == "all_to_all"
+
+
+def _is_of_experts(op: Op) -> bool:
+    return op.label in COLLECTIVES or sends_rows(op)
 
 
 def _others(op: Op) -> list[Identity]:
     """The collectives of the same pass that an op may trade places with."""
-    return [(*op.identity[:-1], label) for label in PLACES.get(op.label, ())]
+    return [(*op.identity[:-1], label) for label in TRADES.get(op.label, ())]
