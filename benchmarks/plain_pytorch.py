@@ -44,7 +44,7 @@ class Block(nn.Module):
 
     def __init__(self, gpt: GPT) -> None:
         super().__init__()
-        self.heads = gpt.heads
+        self.heads = gpt.attention.heads
         self.norms = nn.ModuleList(nn.LayerNorm(gpt.hidden) for _ in range(2))
         self.qkv, self.out = (
             nn.Linear(gpt.hidden, 3 * gpt.hidden),

@@ -76,7 +76,7 @@ def _of_scan(layout: Layout, even: torch.Tensor, gpt: GPT) -> torch.Tensor:
     Source: state-spaces/mamba, mamba_ssm/modules/mamba2.py, and torch's for a convolution.
     """
     if layout.starts == TAPS:
-        return (2 * even - 1) / math.sqrt(gpt.ssm_conv)
+        return (2 * even - 1) / math.sqrt(gpt.mamba2.conv)
     if layout.starts == DECAYS:
         return (1 + 15 * even).log()
     steps = (even * math.log(0.1 / 0.001) + math.log(0.001)).exp()

@@ -50,7 +50,7 @@ def _sizes(question: StepQuestion) -> dict[str, int]:
         names.SEQUENCE: gpt.sequence,
         names.LAYERS: gpt.layers,
         names.HIDDEN: gpt.hidden,
-        names.HEADS: gpt.heads,
+        names.HEADS: gpt.attention.heads,
         names.FFN: gpt.ffn,
     }
 

@@ -283,7 +283,7 @@ class Found:
         count, order = len(self.undecided), self._published_order
         assert order.plan_tau is not None
         assert order.plan_regret is not None
-        whose = " of models with experts" if self.problem.gpt.experts else ""
+        whose = " of models with experts" if self.problem.gpt.moe.experts else ""
         error = tables.percent(self.difference.share)
         said = (
             f"{self._told_apart()} are closer than simgpt can tell apart ({error}): benchmark them"
@@ -300,7 +300,7 @@ class Found:
     def _published_order(self) -> Rankings:
         from simulator.uncertainty.difference import published_order
 
-        return published_order(experts=bool(self.problem.gpt.experts))
+        return published_order(experts=bool(self.problem.gpt.moe.experts))
 
     def _told_apart(self) -> str:
         """The undecided plans as the table shows them, which has several plans in a row."""

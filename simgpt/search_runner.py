@@ -63,7 +63,7 @@ class Searches:
         by = self.anchors.memory_of(place)
         if by is None:
             return problem
-        room = room_for(self.machine, problem.stack, experts=bool(problem.gpt.experts))
+        room = room_for(self.machine, problem.stack, experts=bool(problem.gpt.moe.experts))
         return replace(problem, room=by.room(room))
 
     def anchored_state(self, state: Progress) -> Progress:

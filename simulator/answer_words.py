@@ -23,7 +23,7 @@ def of_no_published(recipe: str, *, experts: bool) -> list[str]:
 
 def assumes_balance(gpt: GPT) -> bool:
     """Whether experts of a model are taken to be chosen equally often, as nothing else is known."""
-    return bool(gpt.experts) and not isinstance(gpt, RoutedGPT)
+    return bool(gpt.moe.experts) and not isinstance(gpt, RoutedGPT)
 
 
 def peak_of_mfu(prediction: Mapping[str, Any]) -> str:

@@ -123,7 +123,7 @@ class Prediction:
         if self.anchoring is not None and self.anchoring.used:
             return self.anchoring.range_of(self.step_s)
         how = self.stack, self.device, self.plan
-        experts = bool(self.gpt.experts)
+        experts = bool(self.gpt.moe.experts)
         found = step_range(self.step_s, *how, experts=experts, further=further)
         more = [OF_BALANCED] if self.load is not None else []
         more += of_no_published(self.plan.recipe, experts=experts)
@@ -133,7 +133,7 @@ class Prediction:
     def difference_error(self) -> DifferenceError:
         """By how much the ratio of its step to another plan's may be wrong."""
         run = run_of_plan(self.stack, self.device, self.plan)
-        return difference_error(run, experts=bool(self.gpt.experts))
+        return difference_error(run, experts=bool(self.gpt.moe.experts))
 
     @property
     def plan_text(self) -> str:
@@ -349,7 +349,9 @@ def _prediction(
         model_flops_per_s_per_device=model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
         peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
-        memory=memory_of(step, machine, stack, ranks=plan.grid.ranks, experts=bool(gpt.experts)),
+        memory=memory_of(
+            step, machine, stack, ranks=plan.grid.ranks, experts=bool(gpt.moe.experts)
+        ),
         ops=step.ops,
         comm_bytes=step.comm_bytes,
         cost=cost_of(machine, plan.grid.ranks, step_s=step_s, busy_s=busy_s),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from workload.errors import PlanCannotRunError
 from workload.exchange.table import DISPATCHERS
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
+from workload.model.fields import KEYS
 from workload.plan_text import parse_plan
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -32,14 +33,12 @@ LLAMA = find_model("tiny-llama-1m")
 # What each row of the table in models.md is of, and what each column asks for.
 OF_LAYERS = {
     "latent attention": find_model("tiny-deepseek-2m"),
-    "windows, sinks": replace(LLAMA, window=16, global_every=2, sinks=True),
-    "packed documents": replace(LLAMA, document=32),
+    "windows, sinks": LLAMA.changed(window=16, global_every=2, sinks=True),
+    "packed documents": LLAMA.changed(document=32),
     "experts": find_model("tiny-mixtral-2m"),
-    "experts on latent columns": replace(find_model("tiny-mixtral-2m"), expert_latent=64),
-    "a second token": replace(LLAMA, mtp_layers=1),
-    "hybrids": replace(
-        LLAMA, pattern="M-*-", ssm_heads=8, ssm_width=16, ssm_state=16, ssm_groups=2
-    ),
+    "experts on latent columns": find_model("tiny-mixtral-2m").changed(expert_latent=64),
+    "a second token": LLAMA.changed(mtp_layers=1),
+    "hybrids": LLAMA.changed(pattern="M-*-", ssm_heads=8, ssm_width=16, ssm_state=16, ssm_groups=2),
 }
 IN_PLANS = {
     "`y`": "y=2",
@@ -102,7 +101,7 @@ def test_the_documented_model_has_all_fields_and_is_the_preset_that_it_describes
     found = re.search(r"<!-- model: mine.toml -->\n```toml\n(.*?)```", text, re.DOTALL)
     assert found is not None
     (tmp_path / "mine.toml").write_text(found[1], encoding="utf-8")
-    assert set(tomllib.loads(found[1])) == {field.name for field in fields(GPT)}
+    assert set(tomllib.loads(found[1])) == set(KEYS)
     own = described_model(str(tmp_path / "mine.toml")).gpt
     assert own == replace(find_model("llama-3-8b"), name="mine", source="our next run")
 

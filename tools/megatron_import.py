@@ -130,7 +130,7 @@ def wrong(row: dict[str, str], question: Question) -> list[str]:
         "layers": (gpt.layers, row["layers"]),
         "hidden": (gpt.hidden, row["hidden"]),
         "ffn": (gpt.ffn, row["ffn"]),
-        "heads": (gpt.heads, row["heads"]),
+        "heads": (gpt.attention.heads, row["heads"]),
         "kv_heads": (gpt.key_heads, row["kv_heads"]),
         "kv_channels": (gpt.width, row["kv_channels"]),
         "seq_len": (gpt.sequence, row["seq_len"]),

@@ -10,11 +10,36 @@ long, and programs have thousands.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from operator import attrgetter
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, NamedTuple, TypeVar, dataclass_transform, overload
 
 Record = TypeVar("Record")
+
+
+class Limits(NamedTuple):
+    """The least and the most of a number, or the words of which a field has one."""
+
+    least: float = 0
+    most: float = 0
+    words: tuple[str, ...] = ()
+
+
+def bounded(*, default: Any = MISSING, least: float = 0, most: float) -> Any:
+    """A field with a number from `least` to `most`, which its record's owner checks.
+
+    >>> @record
+    ... class Point:
+    ...     x: int = bounded(default=0, most=9)
+    >>> Point(), limits(Point)["x"].most
+    (Point(x=0), 9)
+    """
+    return field(default=default, metadata={"limits": Limits(least, most)})
+
+
+def one_of(words: tuple[str, ...], *, default: str) -> Any:
+    """A field with one of some words."""
+    return field(default=default, metadata={"limits": Limits(words=words)})
 
 
 @overload
@@ -27,7 +52,7 @@ def record(
 ) -> Callable[[type[Record]], type[Record]]: ...
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+@dataclass_transform(frozen_default=True, field_specifiers=(field, bounded, one_of))
 def record(
     kind: type[Record] | None = None, /, *, slots: bool = True, kw_only: bool = False
 ) -> Any:
@@ -80,3 +105,8 @@ def _values(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda one: tuple(getattr(one, name) for name in names)
+
+
+def limits(kind: Any) -> dict[str, Limits]:
+    """What the fields of a record may be, of those that say it."""
+    return {each.name: each.metadata["limits"] for each in fields(kind) if each.metadata}

@@ -37,7 +37,7 @@ class DeviceCase:
         """A model of two layers of this shape, as GPT-2 or as Llama has them."""
         llama = self.family == "llama"
         width = 128 if self.hidden >= 2048 else 64
-        return GPT(
+        return GPT.of(
             name=f"{self.family}-{self.hidden}-{self.sequence}",
             layers=LAYERS,
             hidden=self.hidden,

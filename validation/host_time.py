@@ -107,7 +107,7 @@ def _with_experts(run: GoldenRun) -> Job:
     cells = run.cells
     sizes = {"experts": "experts", "topk": "topk", "expert_ffn": "moe_ffn"}
     own: dict[str, Any] = {name: int(cells[column]) for name, column in sizes.items()}
-    gpt = replace(run.gpt, biases=False, **own)
+    gpt = run.gpt.changed(biases=False, **own)
     words = run.words | {"ep": int(cells["ep"])}
     if cells["etp"] not in ("", cells["tp"]):
         words["etp"] = int(cells["etp"])
@@ -126,7 +126,7 @@ def kernels_of_latent_attention() -> dict[str, float]:
         if not LATENT_CASE.fullmatch(cells["case"]) or cells["platform_gpu"] not in HOSTS:
             continue
         job = job_of(
-            replace(run.gpt, **LATENT_SIZES),
+            run.gpt.changed(**LATENT_SIZES),
             run.words,
             load_stack(STACK),
             devices=int(DEVICES),

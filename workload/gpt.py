@@ -9,11 +9,12 @@ from typing import Any
 from topologies.files.reading import shipped_toml
 from topologies.records import record
 from workload.errors import ModelError
+from workload.model.fields import KEYS, ModelFields
 from workload.models import counts
 from workload.models.field_checks import wrong_fields
-from workload.models.field_limits import CHOICES, LEAST, MOST
-from workload.models.model_fields import ModelFields
 from workload.models.spelling import nearest, without_ends, words_of
+
+LIMITED = {key: each.limits for key, each in KEYS.items() if each.limits}
 
 
 @record(kw_only=True)
@@ -21,19 +22,20 @@ class GPT(ModelFields):
     """A model whose fields go together (see `ModelFields`); else a ModelError names them."""
 
     def __post_init__(self) -> None:
-        for key, least in LEAST.items():
-            if getattr(self, key) < least:
-                raise self._wrong(f"{key}={getattr(self, key)} must be at least {least}")
-            if getattr(self, key) > MOST[key]:
-                raise self._wrong(f"{key}={getattr(self, key)} must be at most {MOST[key]:,}")
-        for key, allowed in CHOICES.items():
-            if getattr(self, key) not in allowed:
-                raise self._wrong(f"{key}={getattr(self, key)!r} must be {' or '.join(allowed)}")
-        if not self.head_width and self.hidden % self.heads:
-            raise self._wrong(f"heads={self.heads} does not divide hidden={self.hidden}")
-        if self.heads % self.key_heads:
-            raise self._wrong(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
-        for wrong in wrong_fields(self, MOST):
+        for key, allowed in LIMITED.items():
+            value, (least, most, words) = self.value(key), allowed
+            if words and value not in words:
+                raise self._wrong(f"{key}={value!r} must be {' or '.join(words)}")
+            if not words and value < least:
+                raise self._wrong(f"{key}={value} must be at least {least}")
+            if not words and value > most:
+                raise self._wrong(f"{key}={value} must be at most {most:,}")
+        heads = self.attention.heads
+        if not self.attention.head_width and self.hidden % heads:
+            raise self._wrong(f"heads={heads} does not divide hidden={self.hidden}")
+        if heads % self.key_heads:
+            raise self._wrong(f"kv_heads={self.key_heads} does not divide heads={heads}")
+        for wrong in wrong_fields(self):
             raise self._wrong(wrong)
 
     def _wrong(self, what: str) -> ModelError:
@@ -120,4 +122,4 @@ def _preset(name: str, shape: list[int] | dict[str, Any], family: dict[str, Any]
     if isinstance(shape, list):
         shape = dict(zip(("layers", "hidden", "heads", "sequence"), shape, strict=False))
     given = {"ffn": 4 * shape["hidden"], **family["defaults"], **shape}
-    return GPT(name=name, source=family["source"], **given)
+    return GPT.of(name=name, source=family["source"], **given)

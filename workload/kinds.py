@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from topologies.records import record
-from workload.models.model_fields import GATED
+from workload.model.fields import GATED
 
 # Names that emission, passes and networks compare with.
 RING_SHIFT, BROADCAST, SEND, RECV = "ring_shift", "broadcast", "send", "recv"

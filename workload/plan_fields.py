@@ -45,7 +45,7 @@ class PlanFields:
     each matmul runs in the form that is fastest on the machine, on operands transposed for it if
     need be. `precision` is that of all but the layers' linears, which multiply by the `recipe`, if
     there is one (`workload/recipes/table.py`). `overlap` names what runs beside compute;
-    `workload/passes/table.py` says what each does. Copies between host and device always run beside
+    `workload/overlaps.py` says what each does. Copies between host and device always run beside
     the update. `ep` ranks, neighbours on cp and then on dp, hold different experts of a layer each;
     each of its matrices is split over tp and y as others are, unless `etp` says over how many ranks
     beside y: fewer than tp leave ranks of it to hold different experts, or the same, more are
@@ -98,7 +98,7 @@ class PlanFields:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """What overlaps matter by (`workload/passes/table.py`), with no sums over rows of tp."""
+        """What overlaps matter by (`workload/overlaps.py`), with no sums over rows of tp."""
         found = {axis: getattr(self, axis) for axis in AXES}
         shard = self.shard or self.dp
         return {**found, "zero": self.zero, "shard": shard, "ep": self.ep, "sums_rows": 0}

@@ -21,7 +21,7 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         shapes = [(64, 64, 1), (128, 128, 4), (256, 256, 4), (512, 256, 8), (1024, 512, 8)]
     cells = []
     for hidden, sequence, micro_batch in shapes:
-        gpt = GPT(
+        gpt = GPT.of(
             name=f"sample-{hidden}",
             layers=1,
             hidden=hidden,
@@ -31,13 +31,13 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
             vocab=256,
         )
         llama = replace(gpt, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
-        llama = replace(llama, qk_norm=True)
+        llama = llama.changed(qk_norm=True)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
             plan = Plan(y=y, z=z, batch=batch, mbs=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
         plain = replace(plan, y=1, z=1)
-        cells.append((replace(llama, **EXPERTS), plain))
+        cells.append((llama.changed(**EXPERTS), plain))
         cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
@@ -47,7 +47,7 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         gathered = replace(plain, cp=2, context_kind="all_gather", context_latents=True)
         cells.append((_latent(llama), gathered))
         exchanged = replace(plain, dp=2, batch=2 * batch, ep=2)
-        cells.append((replace(llama, **EXPERTS), exchanged))
+        cells.append((llama.changed(**EXPERTS), exchanged))
         cells += _of_routers(llama, plain, exchanged)
         cells += [(each, plain) for each in _of_other_mlps(llama)]
         one = replace(plain, batch=micro_batch)
@@ -58,9 +58,9 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
 
 def _of_routers(gpt: GPT, plain: Plan, exchanged: Plan) -> list[tuple[GPT, Plan]]:
     """Models and plans in which experts are balanced, drop tokens, or are given all rows."""
-    mixture = replace(gpt, **EXPERTS)
-    balanced = replace(mixture, router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
-    dropping = replace(mixture, capacity=1.0)
+    mixture = gpt.changed(**EXPERTS)
+    balanced = mixture.changed(router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
+    dropping = mixture.changed(capacity=1.0)
     return [
         (balanced, plain),
         (mixture, replace(exchanged, dispatcher="all_gather")),
@@ -72,10 +72,9 @@ def _of_routers(gpt: GPT, plain: Plan, exchanged: Plan) -> list[tuple[GPT, Plan]
 def _of_other_mlps(gpt: GPT) -> list[GPT]:
     """The same with gpt-oss' MLPs and experts, with those of older mixtures, with Mamba-2 layers,
     and with the goldfish loss."""
-    plain = replace(gpt, qk_norm=False)
-    clamped = replace(plain, biases=True, sinks=True, activation="clamped_swiglu")
-    mamba = replace(
-        plain,
+    plain = gpt.changed(qk_norm=False)
+    clamped = plain.changed(biases=True, sinks=True, activation="clamped_swiglu")
+    mamba = plain.changed(
         **EXPERTS,
         layers=3,
         pattern="M-E",
@@ -89,8 +88,8 @@ def _of_other_mlps(gpt: GPT) -> list[GPT]:
     )
     return [
         clamped,
-        replace(clamped, **EXPERTS),
-        replace(gpt, **EXPERTS, activation="gelu"),
+        clamped.changed(**EXPERTS),
+        gpt.changed(**EXPERTS, activation="gelu"),
         mamba,
         replace(gpt, goldfish_k=3, goldfish_h=2),
     ]
@@ -100,5 +99,5 @@ def _latent(gpt: GPT) -> GPT:
     """The same with latent attention, whose core has keys and values of one width."""
     rank, positions = gpt.hidden // 2, gpt.hidden // 16
     width = gpt.width + positions
-    latent = replace(gpt, qk_norm=False, q_rank=rank, kv_rank=rank, rope_width=positions)
-    return replace(latent, value_width=width)
+    latent = gpt.changed(qk_norm=False, q_rank=rank, kv_rank=rank, rope_width=positions)
+    return latent.changed(value_width=width)

@@ -45,7 +45,7 @@ Difference = tuple[str, str, str]  # what differs, the checkpoint's value, this 
 def about(job: Job) -> dict[str, Any]:
     """What a manifest says of its run, as JSON has it."""
     words = {
-        "model": asdict(job.gpt),
+        "model": job.gpt.flat(),
         "plan": job.plan.as_dict(),
         "batch": job.plan.batch,
         "optimizer": job.plan.optimizer,

@@ -10,7 +10,7 @@ import torch
 
 from executor.kernels.slices import cut, wide_rows
 from executor.rank_context import RankContext
-from workload.models.moe import SIGMOID
+from workload.model.experts import SIGMOID
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]

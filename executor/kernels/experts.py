@@ -16,7 +16,7 @@ import torch
 
 from executor.kernels.slices import wide_rows
 from executor.rank_context import RankContext
-from workload.models.moe import SIGMOID, SOFTMAX
+from workload.model.experts import SIGMOID, SOFTMAX
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]

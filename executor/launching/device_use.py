@@ -83,7 +83,7 @@ def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
             f"offload={plan.offload} updates on the host's processors, which a run supports only "
             "with --device cpu; or take offload=optimizer, which copies states to the GPU"
         )
-    if plan.offload == "activations" and gpt.experts:
+    if plan.offload == "activations" and gpt.moe.experts:
         raise LaunchError(
             "offload=activations needs tensors of fixed size, and the rows of an expert of "
             f"{gpt.name} vary by step; take offload=none for a run"
@@ -101,7 +101,7 @@ def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int)
         why = f"would drop the same in each step: {gpt.name} has dropout={gpt.dropout:g}"
     elif plan.recipe == "nvfp4":
         why = "would round gradients the same in each step, and the plan has recipe=nvfp4"
-    elif gpt.experts:
+    elif gpt.moe.experts:
         why = f"captures no rows whose number the data decides, and {gpt.name} has experts"
     elif plan.optimizer != "adamw":
         why = f"takes optimizer=adamw alone: {plan.optimizer} has its rate from the host"

@@ -72,14 +72,14 @@ class Job:
 
     def to_json(self) -> str:
         """The job as one JSON object."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self) | {"gpt": self.gpt.flat()})
 
     @staticmethod
     def from_json(text: str) -> Job:
         """The job back from its JSON."""
         raw = json.loads(text)
         plan = parse_plan(raw["plan"])
-        parts = {"gpt": GPT(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
+        parts = {"gpt": GPT.of(**raw["gpt"]), "plan": plan, "adamw": AdamW(**raw["adamw"])}
         parts["schedule"] = Schedule(**raw["schedule"])
         parts["held_out"] = raw["held_out"] and HeldOut(**raw["held_out"])
         parts["saving"] = Saving.from_dict(raw["saving"])
@@ -147,11 +147,11 @@ class Measurement:
 
     def to_json(self) -> str:
         """The measurement as one JSON object."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self) | {"gpt": self.gpt.flat()})
 
     @staticmethod
     def from_json(text: str) -> Measurement:
         """The measurement back from its JSON."""
         raw = json.loads(text)
-        parts = {"gpt": GPT(**raw["gpt"]), "plan": parse_plan(raw["plan"])}
+        parts = {"gpt": GPT.of(**raw["gpt"]), "plan": parse_plan(raw["plan"])}
         return Measurement(**{**raw, **parts})

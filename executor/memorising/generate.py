@@ -41,7 +41,7 @@ class Decoder:
         return self._norm(x, "norm") @ table.T
 
     def _attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        heads, width = self._gpt.heads, self._gpt.width
+        heads, width = self._gpt.attention.heads, self._gpt.width
         parts = self._linear(f"l{layer}.qkv", x).view(*x.shape[:-1], 3, heads, width)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         if layer == len(self._kept):

@@ -60,13 +60,15 @@ class Memorisation:
         batch that does not divide the stream."""
         gpt = self.gpt
         for key, value in KIND.items():
-            if getattr(gpt, key) != value:
+            if gpt.value(key) != value:
                 raise ModelError(
-                    f"{gpt.name} has {key}={getattr(gpt, key)}; generation knows GPT-2's alone, "
+                    f"{gpt.name} has {key}={gpt.value(key)}; generation knows GPT-2's alone, "
                     f"{key}={value}"
                 )
-        if gpt.key_heads != gpt.heads:
-            raise ModelError(f"{gpt.name} has kv_heads={gpt.kv_heads}; generation knows none")
+        if gpt.key_heads != gpt.attention.heads:
+            raise ModelError(
+                f"{gpt.name} has kv_heads={gpt.attention.kv_heads}; generation knows none"
+            )
         if gpt.sequence <= LAST:
             raise ModelError(
                 f"{gpt.name} has sequence={gpt.sequence}, which leaves no prefix before the last "
@@ -81,10 +83,10 @@ class Memorisation:
 
     def to_json(self) -> str:
         """The run as one JSON object."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self) | {"gpt": self.gpt.flat()})
 
     @staticmethod
     def from_json(text: str) -> Memorisation:
         """The run back from its JSON."""
         raw = json.loads(text)
-        return Memorisation(**{**raw, "gpt": GPT(**raw["gpt"])})
+        return Memorisation(**{**raw, "gpt": GPT.of(**raw["gpt"])})

@@ -142,7 +142,7 @@ def _check(tensors: dict[str, Stored], gpt: GPT, origin: str) -> None:
     if gpt.tied and HEAD in tensors:  # equal to the embedding, as is checked when it is read
         wanted[HEAD] = ((gpt.vocab, gpt.hidden), False)
     if unknown := [tensors[name].name for name in tensors if name not in wanted]:
-        of_experts = not gpt.experts and any("expert" in name for name in unknown)
+        of_experts = not gpt.moe.experts and any("expert" in name for name in unknown)
         experts = ": its layers are mixtures of experts" * of_experts
         raise WeightsError(f"{origin} holds {_some(unknown)}, which {gpt.name} has not{experts}")
     if missing := [name for name in wanted if name not in tensors]:

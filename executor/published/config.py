@@ -24,7 +24,8 @@ from topologies.files.reading import UserFile
 from workload.descriptions.described import BEYOND, Described
 from workload.descriptions.hugging_face import is_config, model_from_config
 from workload.gpt import GPT
-from workload.models.moe import SOFTMAX_OF_CHOSEN, has_experts, layers_with_experts
+from workload.model.experts import SOFTMAX_OF_CHOSEN
+from workload.models.moe import has_experts, layers_with_experts
 from workload.models.rope_scaling import NUMBERS, rope_type, scaling_of, spelled_out
 from workload.models.windows import has_windows
 
@@ -120,18 +121,23 @@ def check_config(document: Document, gpt: GPT, folder: Path) -> None:
 
 def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
     """The fields that weights depend on, of both models."""
-    names = ["layers", "hidden", "heads", "key_heads", "width", "vocab", "tied"]
+    names = ["layers", "hidden", "heads", "vocab", "tied"]
     names += ["ffn"] if layers_with_experts(ours) < ours.layers else []
     names += OF_EXPERTS + OF_LATENT
     names += ["norm", "activation", "positions", "biases", "qkv_bias", "qk_norm", "norm_eps"]
     windows = any(has_windows(replace(gpt, sequence=ours.sequence)) for gpt in (theirs, ours))
     names += ["window", "global_every"] if windows else []
     names += ["rope_base"] if ours.positions == "rope" else []
-    words = {"key_heads": "kv_heads", "width": "head_width"}
     for name in names:
-        yield words.get(name, name), getattr(theirs, name), getattr(ours, name)
+        yield name, theirs.value(name), ours.value(name)
+    yield "kv_heads", theirs.key_heads, ours.key_heads
+    yield "head_width", theirs.width, ours.width
     if ours.positions == "rope":
-        yield "rope_scaling", spelled_out(theirs.rope_scaling), spelled_out(ours.rope_scaling)
+        yield (
+            "rope_scaling",
+            spelled_out(theirs.attention.rope_scaling),
+            spelled_out(ours.attention.rope_scaling),
+        )
 
 
 def _check_computed(document: Document, described: Described, origin: str) -> None:
@@ -158,8 +164,8 @@ def config_of(gpt: GPT, precision: str, source: Document | None) -> Document:
     family = family_of(gpt)
     if source is None and has_windows(gpt):
         raise WeightsError(
-            f"{gpt.name}: a config.json of window={gpt.window} is written only for weights that "
-            "came with one"
+            f"{gpt.name}: a config.json of window={gpt.attention.window} is written only for "
+            "weights that came with one"
         )
     own = _gpt2(gpt) if family == GPT2 else _llama(gpt) | _experts(gpt, family)
     if source is None:
@@ -181,7 +187,7 @@ def _gpt2(gpt: GPT) -> Document:
     return {
         "n_layer": gpt.layers,
         "n_embd": gpt.hidden,
-        "n_head": gpt.heads,
+        "n_head": gpt.attention.heads,
         "n_inner": gpt.ffn,
         "n_positions": gpt.sequence,
         "vocab_size": gpt.vocab,
@@ -194,23 +200,27 @@ def _gpt2(gpt: GPT) -> Document:
 
 def _llama(gpt: GPT) -> Document:
     """The config of Llama's family and of those that are like it."""
-    scaling = scaling_of(gpt.rope_scaling)
+    scaling = scaling_of(gpt.attention.rope_scaling)
     return {
         "num_hidden_layers": gpt.layers,
         "hidden_size": gpt.hidden,
-        "num_attention_heads": gpt.heads,
+        "num_attention_heads": gpt.attention.heads,
         "num_key_value_heads": gpt.key_heads,
         "head_dim": gpt.width,
         "intermediate_size": gpt.ffn,
         "max_position_embeddings": gpt.sequence,
         "vocab_size": gpt.vocab,
         "tie_word_embeddings": gpt.tied,
-        "rope_theta": gpt.rope_base,
+        "rope_theta": gpt.attention.rope_base,
         "rope_scaling": None if scaling is None else scaling.as_config(),
         "hidden_act": "silu",
         "rms_norm_eps": gpt.norm_eps,
-        **({} if gpt.qkv_bias or gpt.experts else {"attention_bias": gpt.biases}),
-        **({} if gpt.qkv_bias or gpt.qk_norm or gpt.experts else {"mlp_bias": gpt.biases}),
+        **({} if gpt.attention.qkv_bias or gpt.moe.experts else {"attention_bias": gpt.biases}),
+        **(
+            {}
+            if gpt.attention.qkv_bias or gpt.attention.qk_norm or gpt.moe.experts
+            else {"mlp_bias": gpt.biases}
+        ),
     }
 
 
@@ -218,17 +228,17 @@ def _experts(gpt: GPT, family: Family) -> Document:
     """What the config of a model with experts has more, or otherwise."""
     if family == MIXTRAL:
         return {
-            "intermediate_size": gpt.expert_ffn,
-            "num_local_experts": gpt.experts,
-            "num_experts_per_tok": gpt.topk,
+            "intermediate_size": gpt.moe.expert_ffn,
+            "num_local_experts": gpt.moe.experts,
+            "num_experts_per_tok": gpt.moe.topk,
             "sliding_window": None,
         }
     if family == QWEN3_MOE:
         return {
-            "moe_intermediate_size": gpt.expert_ffn,
-            "num_experts": gpt.experts,
-            "num_experts_per_tok": gpt.topk,
-            "norm_topk_prob": gpt.router == SOFTMAX_OF_CHOSEN,
+            "moe_intermediate_size": gpt.moe.expert_ffn,
+            "num_experts": gpt.moe.experts,
+            "num_experts_per_tok": gpt.moe.topk,
+            "norm_topk_prob": gpt.moe.router == SOFTMAX_OF_CHOSEN,
             "decoder_sparse_step": 1,
             "mlp_only_layers": [n for n in range(gpt.layers) if not has_experts(gpt, n)],
         }
@@ -236,23 +246,23 @@ def _experts(gpt: GPT, family: Family) -> Document:
 
 
 def _deepseek(gpt: GPT, family: Family) -> Document:
-    method = "group_limited_greedy" if gpt.router_groups else "greedy"
+    method = "group_limited_greedy" if gpt.moe.router_groups else "greedy"
     own = {"topk_method": method} if family == DEEPSEEK_V2 else {"rope_interleave": True}
-    plain = gpt.width - gpt.rope_width
+    plain = gpt.width - gpt.latent.rope_width
     return own | {
-        "head_dim": gpt.rope_width,
-        "q_lora_rank": gpt.q_rank or None,
-        "kv_lora_rank": gpt.kv_rank,
+        "head_dim": gpt.latent.rope_width,
+        "q_lora_rank": gpt.latent.q_rank or None,
+        "kv_lora_rank": gpt.latent.kv_rank,
         "qk_nope_head_dim": plain,
-        "qk_rope_head_dim": gpt.rope_width,
-        "v_head_dim": gpt.value_width or plain,
-        "n_routed_experts": gpt.experts,
-        "num_experts_per_tok": gpt.topk,
-        "n_shared_experts": gpt.shared_ffn // gpt.expert_ffn,
-        "moe_intermediate_size": gpt.expert_ffn,
-        "first_k_dense_replace": gpt.dense_layers,
-        "routed_scaling_factor": gpt.router_scale,
+        "qk_rope_head_dim": gpt.latent.rope_width,
+        "v_head_dim": gpt.latent.value_width or plain,
+        "n_routed_experts": gpt.moe.experts,
+        "num_experts_per_tok": gpt.moe.topk,
+        "n_shared_experts": gpt.moe.shared_ffn // gpt.moe.expert_ffn,
+        "moe_intermediate_size": gpt.moe.expert_ffn,
+        "first_k_dense_replace": gpt.moe.dense_layers,
+        "routed_scaling_factor": gpt.moe.router_scale,
         "norm_topk_prob": family == DEEPSEEK_V3,
-        "n_group": gpt.router_groups or 1,
-        "topk_group": gpt.router_topk_groups or 1,
+        "n_group": gpt.moe.router_groups or 1,
+        "topk_group": gpt.moe.router_topk_groups or 1,
     }

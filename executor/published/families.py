@@ -21,7 +21,7 @@ from executor.errors import WeightsError
 from executor.published.latent import NORM_EPS
 from topologies.records import record
 from workload.gpt import GPT
-from workload.models.moe import SIGMOID, SOFTMAX_OF_CHOSEN
+from workload.model.experts import SIGMOID, SOFTMAX_OF_CHOSEN
 
 
 @record
@@ -140,17 +140,17 @@ def family_of(gpt: GPT) -> Family:
         raise WeightsError(
             f"{gpt.name}: published weights of models with a pattern of layers are not known"
         )
-    if gpt.kv_rank:
+    if gpt.latent.kv_rank:
         return _of_latent(gpt)
-    if gpt.experts:
+    if gpt.moe.experts:
         return _of_experts(gpt)
     shape = gpt.norm, gpt.activation, gpt.positions
-    plain = not (gpt.embedding_norm or gpt.sinks or gpt.mtp_layers)
+    plain = not (gpt.embedding_norm or gpt.attention.sinks or gpt.mtp.layers)
     if plain and shape == ("rmsnorm", "swiglu", "rope"):
-        if gpt.qk_norm and not (gpt.biases or gpt.qkv_bias):
+        if gpt.attention.qk_norm and not (gpt.biases or gpt.attention.qkv_bias):
             return QWEN3
-        if not gpt.qk_norm:
-            return QWEN2 if gpt.qkv_bias else LLAMA
+        if not gpt.attention.qk_norm:
+            return QWEN2 if gpt.attention.qkv_bias else LLAMA
     square = gpt.bands == (gpt.hidden,) * 3
     if plain and square and shape == ("layernorm", "gelu", "learned") and gpt.biases:
         return GPT2
@@ -158,10 +158,10 @@ def family_of(gpt: GPT) -> Family:
         f"{gpt.name}: published weights are read and written of GPT-2's, Llama's and Qwen's "
         f"families; this model has {gpt.norm}, {gpt.activation} and {gpt.positions} positions"
         f"{'' if gpt.has_bias('qkv') else ', no biases'}"
-        f"{', norms of queries and keys' if gpt.qk_norm else ''}"
+        f"{', norms of queries and keys' if gpt.attention.qk_norm else ''}"
         f"{' and a norm of the embedding' if gpt.embedding_norm else ''}"
-        f"{' and sinks' if gpt.sinks else ''}"
-        f"{' and a module that predicts a second token' if gpt.mtp_layers else ''}"
+        f"{' and sinks' if gpt.attention.sinks else ''}"
+        f"{' and a module that predicts a second token' if gpt.mtp.layers else ''}"
     )
 
 
@@ -169,15 +169,17 @@ def _of_latent(gpt: GPT) -> Family:
     """The family of a model with latent attention, of which it differs in nothing."""
     usual: dict[str, object] = {"norm": "rmsnorm", "activation": "swiglu", "expert_every": 1}
     usual |= {"embedding_norm": False, "norm_eps": NORM_EPS}
-    others = [key for key, value in (usual | UNPUBLISHED).items() if getattr(gpt, key) != value]
-    others += [] if gpt.experts else ["experts"]
-    others += [] if gpt.shared_ffn and not gpt.shared_ffn % gpt.expert_ffn else ["shared_ffn"]
-    others += ["router"] if gpt.router == SOFTMAX_OF_CHOSEN else []
+    others = [key for key, value in (usual | UNPUBLISHED).items() if gpt.value(key) != value]
+    others += [] if gpt.moe.experts else ["experts"]
+    others += (
+        [] if gpt.moe.shared_ffn and not gpt.moe.shared_ffn % gpt.moe.expert_ffn else ["shared_ffn"]
+    )
+    others += ["router"] if gpt.moe.router == SOFTMAX_OF_CHOSEN else []
     if not others:
-        return DEEPSEEK_V3 if gpt.router == SIGMOID else DEEPSEEK_V2
+        return DEEPSEEK_V3 if gpt.moe.router == SIGMOID else DEEPSEEK_V2
     raise WeightsError(
         f"{gpt.name}: published weights with latent attention are read and written as DeepSeek-V2 "
-        f"and V3 have them; {others[0]}={getattr(gpt, others[0])} has no place in those"
+        f"and V3 have them; {others[0]}={gpt.value(others[0])} has no place in those"
     )
 
 
@@ -186,13 +188,13 @@ def _of_experts(gpt: GPT) -> Family:
     usual: dict[str, object] = {"norm": "rmsnorm", "activation": "swiglu", "positions": "rope"}
     usual |= {"embedding_norm": False, "qkv_bias": False, "shared_ffn": 0, "router_scale": 1.0}
     usual |= {"router_groups": 0, "router_bias": False}
-    if not gpt.qk_norm:  # Mixtral's scores sum to one, and all its layers have experts
+    if not gpt.attention.qk_norm:  # Mixtral's scores sum to one, and all its layers have experts
         usual |= {"router": SOFTMAX_OF_CHOSEN, "dense_layers": 0, "expert_every": 1}
-    others = [key for key, value in (usual | UNPUBLISHED).items() if getattr(gpt, key) != value]
-    if not others and gpt.router != SIGMOID:
-        return QWEN3_MOE if gpt.qk_norm else MIXTRAL
-    key, like = (others or ["router"])[0], "Qwen3-MoE" if gpt.qk_norm else "Mixtral"
+    others = [key for key, value in (usual | UNPUBLISHED).items() if gpt.value(key) != value]
+    if not others and gpt.moe.router != SIGMOID:
+        return QWEN3_MOE if gpt.attention.qk_norm else MIXTRAL
+    key, like = (others or ["router"])[0], "Qwen3-MoE" if gpt.attention.qk_norm else "Mixtral"
     raise WeightsError(
         f"{gpt.name}: published weights of models with experts are read and written as Mixtral and "
-        f"Qwen3-MoE have them; {key}={getattr(gpt, key)} has no place in those of {like}"
+        f"Qwen3-MoE have them; {key}={gpt.value(key)} has no place in those of {like}"
     )

@@ -19,17 +19,31 @@ NORM_EPS = 1e-6  # of the two norms, whatever a config says
 
 def latent(gpt: GPT, ours: str, theirs: str) -> Iterator[tuple[str, Published]]:
     """A layer's linears and norms on the way to the attention's core."""
-    queries, count = gpt.bands[0], gpt.kv_rank + gpt.rope_width
-    if gpt.q_rank:
-        yield _one(f"{ours}q_down", f"{theirs}q_a_proj", gpt.q_rank, gpt.hidden)
-        yield f"{ours}q_norm.w", Published((f"{theirs}q_a_layernorm.weight",), ((gpt.q_rank,),))
-    up = "q_b_proj" if gpt.q_rank else "q_proj"
+    queries, count = gpt.bands[0], gpt.latent.kv_rank + gpt.latent.rope_width
+    if gpt.latent.q_rank:
+        yield _one(f"{ours}q_down", f"{theirs}q_a_proj", gpt.latent.q_rank, gpt.hidden)
+        yield (
+            f"{ours}q_norm.w",
+            Published((f"{theirs}q_a_layernorm.weight",), ((gpt.latent.q_rank,),)),
+        )
+    up = "q_b_proj" if gpt.latent.q_rank else "q_proj"
     order = _queries(gpt)
-    yield _one(f"{ours}q_up", theirs + up, queries, gpt.q_rank or gpt.hidden, order)
+    yield _one(f"{ours}q_up", theirs + up, queries, gpt.latent.q_rank or gpt.hidden, order)
     down = f"{theirs}kv_a_proj_with_mqa"
-    yield _one(f"{ours}kv_down", down, count, gpt.hidden, _turned(gpt.kv_rank, gpt.rope_width))
-    yield f"{ours}kv_norm.w", Published((f"{theirs}kv_a_layernorm.weight",), ((gpt.kv_rank,),))
-    yield _one(f"{ours}kv_up", f"{theirs}kv_b_proj", sum(up_bands(gpt)), gpt.kv_rank, _both(gpt))
+    yield _one(
+        f"{ours}kv_down",
+        down,
+        count,
+        gpt.hidden,
+        _turned(gpt.latent.kv_rank, gpt.latent.rope_width),
+    )
+    yield (
+        f"{ours}kv_norm.w",
+        Published((f"{theirs}kv_a_layernorm.weight",), ((gpt.latent.kv_rank,),)),
+    )
+    yield _one(
+        f"{ours}kv_up", f"{theirs}kv_b_proj", sum(up_bands(gpt)), gpt.latent.kv_rank, _both(gpt)
+    )
 
 
 def _one(
@@ -45,13 +59,13 @@ def _turned(plain: int, width: int) -> tuple[int, ...]:
 
 
 def _queries(gpt: GPT) -> tuple[int, ...]:
-    one = _turned(gpt.width - gpt.rope_width, gpt.rope_width)
-    return tuple(head * gpt.width + each for head in range(gpt.heads) for each in one)
+    one = _turned(gpt.width - gpt.latent.rope_width, gpt.latent.rope_width)
+    return tuple(head * gpt.width + each for head in range(gpt.attention.heads) for each in one)
 
 
 def _both(gpt: GPT) -> tuple[int, ...]:
     """Where all heads' keys, and then all values, are published."""
-    keys, values = (band // gpt.heads for band in up_bands(gpt))
-    starts = range(0, gpt.heads * (keys + values), keys + values)
+    keys, values = (band // gpt.attention.heads for band in up_bands(gpt))
+    starts = range(0, gpt.attention.heads * (keys + values), keys + values)
     own_keys = [start + each for start in starts for each in range(keys)]
     return (*own_keys, *(start + keys + each for start in starts for each in range(values)))

@@ -46,12 +46,12 @@ def _layer(gpt: GPT, family: Family, index: int) -> Iterator[tuple[str, Publishe
         yield from _norm(gpt, ours + key, theirs + name)
     for key, name in family.head_norms.items():
         yield f"{ours}{key}.w", Published((f"{theirs}{name}.weight",), ((gpt.width,),))
-    if gpt.kv_rank:
+    if gpt.latent.kv_rank:
         yield from latent(gpt, ours, f"{theirs}self_attn.")
     routed = family.experts if has_experts(gpt, index) else None
     if routed is not None:
         yield from _experts(gpt, routed, ours, theirs)
-    left_out = (*(OF_MLP if routed else ()), *(OF_CORE if gpt.kv_rank else ()))
+    left_out = (*(OF_MLP if routed else ()), *(OF_CORE if gpt.latent.kv_rank else ()))
     for key, (rows, bands) in _widths(gpt, gpt.ffn).items():
         if key in left_out:
             continue
@@ -69,29 +69,29 @@ def _experts(
     gpt: GPT, routed: ExpertNames, ours: str, theirs: str
 ) -> Iterator[tuple[str, Published]]:
     """A layer's router, and the linears of its experts, which lie as (out, in)."""
-    shape = ((gpt.experts, gpt.hidden),)
+    shape = ((gpt.moe.experts, gpt.hidden),)
     router = f"{theirs}{routed.router}"
-    bias = f"{router}.{routed.bias}", (gpt.experts,)
-    zeros = (bias,) if routed.bias and not gpt.router_bias else ()
-    if gpt.router_bias:
+    bias = f"{router}.{routed.bias}", (gpt.moe.experts,)
+    zeros = (bias,) if routed.bias and not gpt.moe.router_bias else ()
+    if gpt.moe.router_bias:
         yield f"{ours}router.correction", Published(bias[:1], bias[1:])
     yield f"{ours}router.w", Published((f"{router}.weight",), shape, True, zeros=zeros)
-    if gpt.shared_ffn:
+    if gpt.moe.shared_ffn:
         yield from _shared(gpt, routed, ours, theirs)
-    widths = _widths(gpt, gpt.expert_ffn)
+    widths = _widths(gpt, gpt.moe.expert_ffn)
     for key, linears in routed.linears.items():
         rows, bands = widths[key]
-        each = [theirs + routed.expert.format(number) for number in range(gpt.experts)]
+        each = [theirs + routed.expert.format(number) for number in range(gpt.moe.experts)]
         names = tuple(f"{expert}{name}.weight" for expert in each for name in linears)
-        shapes = tuple((n, rows) for n in bands) * gpt.experts
-        yield f"{ours}experts.{key}.w", Published(names, shapes, True, experts=gpt.experts)
+        shapes = tuple((n, rows) for n in bands) * gpt.moe.experts
+        yield f"{ours}experts.{key}.w", Published(names, shapes, True, experts=gpt.moe.experts)
 
 
 def _shared(
     gpt: GPT, routed: ExpertNames, ours: str, theirs: str
 ) -> Iterator[tuple[str, Published]]:
     """The linears of the MLP that all tokens pass."""
-    widths = _widths(gpt, gpt.shared_ffn)
+    widths = _widths(gpt, gpt.moe.shared_ffn)
     for key, linears in routed.linears.items():
         rows, bands = widths[key]
         names = tuple(f"{theirs}{routed.shared}{name}.weight" for name in linears)

@@ -45,7 +45,7 @@ def counter(gpt: GPT, plan: Plan, rank: int) -> ChosenExperts | None:
     """What counts on a rank; None on one whose choices another one counts."""
     at = plan.grid.coordinates(rank)
     is_first = not any(at[axis] for axis in copies_of_choices(plan))
-    return ChosenExperts(gpt.experts, plan.micro_batches) if is_first else None
+    return ChosenExperts(gpt.moe.experts, plan.micro_batches) if is_first else None
 
 
 def summed(ranks: Iterable[Mapping[int, list[int]]]) -> Counts:

@@ -9,7 +9,7 @@ import click
 
 from workload.descriptions.from_table import with_fields
 from workload.gpt import GPT
-from workload.models.field_limits import MOST
+from workload.model.fields import MOST
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,10 @@ def command(
         (
             gpt.name,
             tables.count(gpt.parameters),
-            *(f"{size:,}" for size in (gpt.layers, gpt.hidden, gpt.heads, gpt.sequence, gpt.vocab)),
+            *(
+                f"{size:,}"
+                for size in (gpt.layers, gpt.hidden, gpt.attention.heads, gpt.sequence, gpt.vocab)
+            ),
         )
         for gpt in every
     ]
@@ -55,8 +57,8 @@ def _describe(gpt: GPT) -> str:
         ("parameters", f"{tables.count(gpt.parameters)} ({gpt.parameters:,})"),
         ("layers", f"{gpt.layers:,}"),
         ("hidden", f"{gpt.hidden:,}"),
-        ("heads", f"{gpt.heads:,} of width {gpt.width:,}{_shared(gpt)}"),
-        *([("latent attention", _latent(gpt))] if gpt.kv_rank else []),
+        ("heads", f"{gpt.attention.heads:,} of width {gpt.width:,}{_shared(gpt)}"),
+        *([("latent attention", _latent(gpt))] if gpt.latent.kv_rank else []),
         ("ffn", f"{gpt.ffn:,}"),
         *_hybrid(gpt),
         *_experts(gpt),
@@ -77,67 +79,74 @@ def _hybrid(gpt: GPT) -> list[tuple[str, str]]:
         return []
     names = zip(MIXERS, ("Mamba-2", "attention", "an MLP", "experts"), strict=True)
     each = [f"{layers_with(gpt, key)} of {name}" for key, name in names if key in gpt.pattern]
-    chunk = f"convolution over {gpt.ssm_conv}, chunks of {gpt.ssm_chunk}"
-    groups = f"{gpt.ssm_state} states in {gpt.ssm_groups} groups"
-    sizes = f"{gpt.ssm_heads} heads of {gpt.ssm_width}, {groups}, {chunk}"
+    chunk = f"convolution over {gpt.mamba2.conv}, chunks of {gpt.mamba2.chunk}"
+    groups = f"{gpt.mamba2.state} states in {gpt.mamba2.groups} groups"
+    sizes = f"{gpt.mamba2.heads} heads of {gpt.mamba2.width}, {groups}, {chunk}"
     scans = [("Mamba-2", sizes)] if MAMBA in gpt.pattern else []
     return [("layers in order", gpt.pattern), ("that is", ", ".join(each)), *scans]
 
 
 def _experts(gpt: GPT) -> list[tuple[str, str]]:
     """What to say of the experts, where there are any."""
-    if not gpt.experts:
+    if not gpt.moe.experts:
         return []
     layers = moe.layers_with_experts(gpt)
-    shared = f", shared expert {gpt.shared_ffn:,}" if gpt.shared_ffn else ""
-    limit = f", at most {gpt.capacity:g} of the even share" if gpt.capacity else ""
-    latent = f", on {gpt.expert_latent:,} latent columns" if gpt.expert_latent else ""
-    dense = gpt.dense_layers and not gpt.pattern
-    place = f" after {tables.several(gpt.dense_layers, 'dense layer')}" if dense else ""
+    shared = f", shared expert {gpt.moe.shared_ffn:,}" if gpt.moe.shared_ffn else ""
+    limit = f", at most {gpt.moe.capacity:g} of the even share" if gpt.moe.capacity else ""
+    latent = f", on {gpt.moe.expert_latent:,} latent columns" if gpt.moe.expert_latent else ""
+    dense = gpt.moe.dense_layers and not gpt.pattern
+    place = f" after {tables.several(gpt.moe.dense_layers, 'dense layer')}" if dense else ""
     return [
         ("active parameters", f"{tables.count(gpt.active_parameters)}"),
         ("MoE layers", f"{layers:,}{place}"),
-        ("experts", f"{gpt.experts:,} of width {gpt.expert_ffn:,}{shared}{latent}"),
-        ("experts of a token", f"{gpt.topk:,} by {gpt.router}{_groups(gpt)}{limit}"),
-        *([("experts balanced", _balanced(gpt))] if gpt.router_bias or gpt.balance_loss else []),
+        ("experts", f"{gpt.moe.experts:,} of width {gpt.moe.expert_ffn:,}{shared}{latent}"),
+        ("experts of a token", f"{gpt.moe.topk:,} by {gpt.moe.router}{_groups(gpt)}{limit}"),
+        *(
+            [("experts balanced", _balanced(gpt))]
+            if gpt.moe.router_bias or gpt.moe.balance_loss
+            else []
+        ),
     ]
 
 
 def _groups(gpt: GPT) -> str:
-    if not gpt.router_groups:
+    if not gpt.moe.router_groups:
         return ""
-    return f", of {gpt.router_topk_groups:,} of {gpt.router_groups:,} groups"
+    return f", of {gpt.moe.router_topk_groups:,} of {gpt.moe.router_groups:,} groups"
 
 
 def _balanced(gpt: GPT) -> str:
     """What to say of what keeps experts evenly used."""
-    biases = [f"by biases that move by {gpt.router_bias_rate:g}"] if gpt.router_bias else []
-    over = {"sequence": "each sequence", "micro_batch": "a micro-batch"}[gpt.balance_over]
-    losses = [f"by a loss of {gpt.balance_loss:g} over {over}"] if gpt.balance_loss else []
+    biases = [f"by biases that move by {gpt.moe.router_bias_rate:g}"] if gpt.moe.router_bias else []
+    over = {"sequence": "each sequence", "micro_batch": "a micro-batch"}[gpt.moe.balance_over]
+    losses = [f"by a loss of {gpt.moe.balance_loss:g} over {over}"] if gpt.moe.balance_loss else []
     return ", ".join((*biases, *losses))
 
 
 def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
     """What is worth saying of windows, rotation, norms and targets where it is not the usual."""
-    if gpt.window:
-        every = gpt.global_every
+    if gpt.attention.window:
+        every = gpt.attention.global_every
         full = f"; full attention in every {_ordinal(every)} layer" if every else ""
-        yield "sliding window", f"{gpt.window:,} tokens{full}"
-    if gpt.document or gpt.documents:
-        yield "documents of a sequence", gpt.documents or f"of {gpt.document:,} tokens each"
-    if gpt.mtp_layers:
+        yield "sliding window", f"{gpt.attention.window:,} tokens{full}"
+    if gpt.packing.document or gpt.packing.documents:
+        yield (
+            "documents of a sequence",
+            gpt.packing.documents or f"of {gpt.packing.document:,} tokens each",
+        )
+    if gpt.mtp.layers:
         yield _further(gpt)
-    if gpt.sinks:
+    if gpt.attention.sinks:
         yield "sinks", "a logit of each head"
-    if gpt.rope_scaling != "none":
-        method, *numbers = gpt.rope_scaling.split(":")
+    if gpt.attention.rope_scaling != "none":
+        method, *numbers = gpt.attention.rope_scaling.split(":")
         yield "RoPE scaled", f"{method}, {', '.join(numbers)}"
-    if gpt.qk_norm:
+    if gpt.attention.qk_norm:
         yield "norms of queries and keys", "an RMSNorm of each head"
 
 
 def _biases(gpt: GPT) -> str:
-    if gpt.qkv_bias:
+    if gpt.attention.qkv_bias:
         return "of queries, keys and values"
     return "yes" if gpt.biases else "no"
 
@@ -149,22 +158,22 @@ def _ordinal(number: int) -> str:
 
 def _shared(gpt: GPT) -> str:
     """What to say of the heads of keys and values, where queries share them."""
-    return f", {gpt.key_heads:,} KV heads" if gpt.key_heads < gpt.heads else ""
+    return f", {gpt.key_heads:,} KV heads" if gpt.key_heads < gpt.attention.heads else ""
 
 
 def _latent(gpt: GPT) -> str:
     """What to say of queries, keys and values that are compressed."""
-    queries = f"queries by {gpt.q_rank:,}, " if gpt.q_rank else ""
-    values = gpt.context_width // gpt.heads
+    queries = f"queries by {gpt.latent.q_rank:,}, " if gpt.latent.q_rank else ""
+    values = gpt.context_width // gpt.attention.heads
     return (
-        f"{queries}keys and values by {gpt.kv_rank:,}; of a head {gpt.rope_width} columns with "
-        f"positions, values of {values}"
+        f"{queries}keys and values by {gpt.latent.kv_rank:,}; of a head "
+        f"{gpt.latent.rope_width} columns with positions, values of {values}"
     )
 
 
 def _record(gpt: GPT) -> dict[str, Any]:
     return {
-        **asdict(gpt),
+        **gpt.flat(),
         "parameters": gpt.parameters,
         "active_parameters": gpt.active_parameters,
         "model_flops_per_sequence": gpt.model_flops(1),
@@ -173,9 +182,9 @@ def _record(gpt: GPT) -> dict[str, Any]:
 
 def _further(gpt: GPT) -> tuple[str, str]:
     """What to say of the module that predicts further tokens."""
-    if gpt.mtp_layers == 1 and not gpt.mtp_pattern:
-        return "second token", f"predicted by one more layer, its loss times {gpt.mtp_loss:g}"
-    layers = f", layers {gpt.mtp_pattern}" if gpt.mtp_pattern else ""
-    shared = ", which share their parameters" if gpt.mtp_shared else ""
-    told = f"{gpt.mtp_layers} depths{layers}{shared}, the mean of their losses times"
-    return "further tokens", f"{told} {gpt.mtp_loss:g}"
+    if gpt.mtp.layers == 1 and not gpt.mtp.pattern:
+        return "second token", f"predicted by one more layer, its loss times {gpt.mtp.loss:g}"
+    layers = f", layers {gpt.mtp.pattern}" if gpt.mtp.pattern else ""
+    shared = ", which share their parameters" if gpt.mtp.shared else ""
+    told = f"{gpt.mtp.layers} depths{layers}{shared}, the mean of their losses times"
+    return "further tokens", f"{told} {gpt.mtp.loss:g}"

@@ -243,9 +243,9 @@ def _load_facts(prediction: Prediction) -> list[tuple[str, str]]:
         return [("dropped of a layer's choices", tables.percent(lost))] if lost else []
     over = f"{load.most_over_mean:.2f} in layer {load.layer}, {load.mean_over_mean:.2f} on average"
     even = ("if experts were used evenly", tables.seconds(load.balanced_step_s))
-    what = "choices" if prediction.gpt.capacity else "rows"
+    what = "choices" if prediction.gpt.moe.capacity else "rows"
     found = [even, (f"most {what} of a rank / mean", over)]
-    if prediction.gpt.capacity:
+    if prediction.gpt.moe.capacity:
         most = f"{tables.percent(load.dropped)}, {tables.percent(load.most_dropped)} at most"
         found.append(("dropped of a layer's choices", most))
     return found

@@ -72,7 +72,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     """The same for the job that was asked for."""
     table = table_of(framework)
     _check_axes(job.plan, job.stack, table)
-    if asked.gpt.experts and not table.get("experts", True):
+    if asked.gpt.moe.experts and not table.get("experts", True):
         raise PlanCannotRunError(f"{table['title']} has no layers of experts, {asked.gpt.name} has")
     if asked.gpt.pattern:
         raise PlanCannotRunError(f"{asked.gpt.name} is a hybrid; export cannot write those yet")
@@ -97,8 +97,8 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     devices = job.plan.grid.ranks
     again = _read_again(framework, settings, devices, fields["model"])
     notes = (*_compared(job, asked.gpt, again, table), *_not_asked(asked, job, again))
-    if asked.gpt.experts and "model" in table.get("elsewhere", {}):
-        notes += (f"experts={asked.gpt.experts} are told in {table['elsewhere']['model']}",)
+    if asked.gpt.moe.experts and "model" in table.get("elsewhere", {}):
+        notes += (f"experts={asked.gpt.moe.experts} are told in {table['elsewhere']['model']}",)
     lacking = [each for each in asked.beyond if each not in table.get("beyond", {})]
     if lacking and framework in (MEGATRON, BRIDGE):
         notes += tuple(f"{BEYOND[each]}, which the model has, have no setting" for each in lacking)
@@ -116,7 +116,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
 
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     """The fields of a model and a plan by which writers go."""
-    fields = {**asdict(gpt), **asdict(job.plan), "stack": job.stack.name}
+    fields = {**gpt.flat(), **asdict(job.plan), "stack": job.stack.name}
     fields |= {"family": job.stack.family, "kernels": job.stack.own_kernels}
     fields["exchange"] = job.stack.exchange(job.plan)
     fields |= {"precision": FP8} if job.stack.fp8 else {}

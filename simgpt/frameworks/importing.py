@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -130,7 +130,7 @@ def question_from(
         raise FrameworkError(f"files of {' and '.join(frameworks)} do not make one question")
     devices, counted = _devices(described, devices, room)
     order = sorted(frameworks, key=lambda name: name == DEEPSPEED)
-    given = asdict(described_model(model).gpt) if model else {}
+    given = described_model(model).gpt.flat() if model else {}
     merged = {name: _merged(described, name) for name in order}
     readings, fields = _read(merged, devices, {**given, **changed}, instead.taken_stack)
     if len(frameworks) > 1 and "shard" not in readings[-1].fields:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
 from workload.errors import PlanError
-from workload.models.field_limits import MOST as MOST_OF_MODELS
+from workload.model.fields import MOST as MOST_OF_MODELS
 from workload.pipeline.layout import uneven_stages, written_out
 
 ENDS = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split")

@@ -14,6 +14,7 @@ from workload.descriptions.fields import KINDS
 from workload.descriptions.from_table import model_from_table, with_fields
 from workload.descriptions.read import described_model
 from workload.gpt import GPT, find_model, model_names
+from workload.model.fields import KEYS
 from workload.models.rope_scaling import scaling_of
 from workload.plan import Plan
 from workload.plan_text import REST, plan_value
@@ -201,9 +202,10 @@ def spelled(gpt: GPT) -> tuple[str, dict[str, Any]]:
             continue  # most are, and a model made for another sequence is checked in full
         if _is_like(preset, gpt):
             own = shape_of(preset)
-            return name, {k: getattr(gpt, k) for k in OTHER if own.get(k) != shape.get(k)}
-    usual = {each.name: each.default for each in GPT.__dataclass_fields__.values()}
-    words = [f"{key}={word_of(value)}" for key, value in shape.items() if value != usual[key]]
+            return name, {k: gpt.value(k) for k in OTHER if own.get(k) != shape.get(k)}
+    words = [
+        f"{key}={word_of(value)}" for key, value in shape.items() if value != KEYS[key].default
+    ]
     if gpt.ffn == 4 * gpt.hidden and gpt.mlp_bands == 1:
         words.remove(f"ffn={gpt.ffn}")
     return ",".join(words), {}
@@ -213,25 +215,25 @@ def _is_like(preset: GPT, gpt: GPT) -> bool:
     """Whether a model is a preset but for OTHER."""
     if preset.positions != gpt.positions:  # without rotations none are scaled
         return False
-    others = {key: getattr(gpt, key) for key in OTHER}
-    return shape_of(replace(preset, **others)) == shape_of(gpt)
+    others = {key: gpt.value(key) for key in OTHER}
+    return shape_of(preset.changed(**others)) == shape_of(gpt)
 
 
 def shape_of(gpt: GPT) -> dict[str, Any]:
     """The fields of a model without its labels, and without what no step's time depends on, a base
     that nothing turns by, what a loss of no weight is over, or a width of heads that is the usual
     one."""
-    shape = {name: getattr(gpt, name) for name in GPT.__dataclass_fields__}
-    scaling = scaling_of(gpt.rope_scaling)
+    shape = gpt.flat()
+    scaling = scaling_of(gpt.attention.rope_scaling)
     for key in UNTIMED:
         shape.pop(key)
-    if scaling is not None and scaling.attention_factor != 1 and not gpt.kv_rank:
+    if scaling is not None and scaling.attention_factor != 1 and not gpt.latent.kv_rank:
         shape["rope_scaling"] = str(scaling)  # in kernels of its own (workload/passes)
     if gpt.positions != "rope":
         shape.pop("rope_base")
-    if not gpt.balance_loss:
+    if not gpt.moe.balance_loss:
         shape.pop("balance_over")
-    if (gpt.width - gpt.rope_width) * gpt.heads == gpt.hidden:
+    if (gpt.width - gpt.latent.rope_width) * gpt.attention.heads == gpt.hidden:
         shape["head_width"] = 0
     return shape
 

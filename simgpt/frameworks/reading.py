@@ -28,7 +28,7 @@ from simgpt.frameworks.switches import OFF, switched_off
 from topologies.errors import SimgptError
 from topologies.files.printable import shown
 from topologies.records import record
-from workload.models.field_limits import MOST as MOST_OF_MODELS
+from workload.model.fields import MOST as MOST_OF_MODELS
 from workload.splits.plan_values import MOST as MOST_OF_PLANS
 
 MOST, DIGITS = 10**12, 12

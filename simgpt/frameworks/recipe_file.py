@@ -74,7 +74,7 @@ def _otherwise(preset: str, recipe: Recipe) -> dict[str, Any]:
     return {
         field: value
         for field, value in told.items()
-        if isinstance(value, int) and value != getattr(gpt, field)
+        if isinstance(value, int) and value != gpt.value(field)
     }
 
 

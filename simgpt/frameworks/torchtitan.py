@@ -119,7 +119,7 @@ def _read_experts(reading: Reading) -> None:
     """Ranks that hold different experts: parts of data alone, or of x and data."""
     fields = reading.fields
     name, whole = P + "expert_parallel_degree", P + "expert_tensor_parallel_degree"
-    preset = find_model(fields["model"]).experts if "model" in fields else None
+    preset = find_model(fields["model"]).moe.experts if "model" in fields else None
     experts = reading.model.get("experts", preset)
     if experts == 0:
         reading.without(f"{P}expert_*")

@@ -30,7 +30,7 @@ def check_routing_out(gpt: GPT, how: Mapping[str, Any]) -> bool:
         return False
     for option in ("trace", "log"):
         options.check_apart(path, how[option], f"--{option}", first="--routing-out")
-    if not gpt.experts:
+    if not gpt.moe.experts:
         raise click.UsageError(f"--routing-out counts choices of experts; {gpt.name} has none")
     if how["cuda_graphs"]:
         raise click.UsageError("--routing-out counts step by step; give no --cuda-graphs with it")

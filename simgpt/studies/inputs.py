@@ -51,7 +51,7 @@ def inputs_of(study: Study, anchors: tuple[Anchor, ...] = ()) -> Inputs:
     models = {name: _model(name, study) for name in _names(study, "model")}
     machines = {name: _machine(name, study.folder) for name in _names(study, "machine")}
     _check_settings(study, machines)
-    digests = [(f"model {name}", _digest(asdict(gpt))) for name, gpt in models.items()]
+    digests = [(f"model {name}", _digest(gpt.flat())) for name, gpt in models.items()]
     digests += [(f"machine {name}", _digest(machine_to_dict(m))) for name, m in machines.items()]
     stacks = {n: _stack(n, study.folder) for n in (EXECUTOR.name, *_given(study, "stack"))}
     digests += [(f"stack {name}", _digest(asdict(each))) for name, each in stacks.items()]

@@ -99,7 +99,7 @@ class FewerLayers:
 
 def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
     """The model and plan without so many layers from the first on, which are all of one stretch."""
-    dense = gpt.dense_layers - (fewer if first < gpt.dense_layers else 0)
+    dense = gpt.moe.dense_layers - (fewer if first < gpt.moe.dense_layers else 0)
     word, colon, count = plan.recompute.partition(":")
     if colon and first < int(count):
         plan = replace(plan, recompute=f"{word}:{max(int(count) - fewer, 1)}")
@@ -107,7 +107,7 @@ def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
         plan = replace(plan, stage_layers=(gpt.layers - fewer,))
     pattern = gpt.pattern[:first] + gpt.pattern[first + fewer :]
     gpt = without_layers(gpt, first, fewer)
-    return replace(gpt, layers=gpt.layers - fewer, dense_layers=dense, pattern=pattern), plan
+    return gpt.changed(layers=gpt.layers - fewer, dense_layers=dense, pattern=pattern), plan
 
 
 def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:

@@ -106,7 +106,7 @@ def _matters(prediction: Prediction, other: Stack) -> bool:
 
 
 def _exchanges(prediction: Prediction) -> bool:
-    return bool(prediction.gpt.experts) and prediction.plan.ep > 1
+    return bool(prediction.gpt.moe.experts) and prediction.plan.ep > 1
 
 
 def _graphs(stack: Stack) -> tuple[str, ...]:

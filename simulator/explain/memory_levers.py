@@ -91,7 +91,7 @@ def _of_states(gpt: GPT, plan: Plan) -> Iterator[Lever]:
             *({"vpp": n} for n in range(plan.vpp + 1, most + 1)),
             {"vpp": 1},
         ]
-    yield [{"ep": plan.ep << n} for n in range(1, (gpt.experts // plan.ep).bit_length())]
+    yield [{"ep": plan.ep << n} for n in range(1, (gpt.moe.experts // plan.ep).bit_length())]
     if 0 < plan.etp < plan.tp:
         yield [{"etp": n} for n in _multiples(plan.etp, plan.tp)]
 

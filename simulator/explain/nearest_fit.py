@@ -34,14 +34,14 @@ DOUBTED = 1.15
 
 def does_fit(job: Job, machine: Machine) -> bool:
     """Whether the fullest stage of the job's plan may fit: with P > 0.1."""
-    room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
+    room = room_for(machine, job.stack, experts=bool(job.gpt.moe.experts))
     own = memory_of_stack(job.stack, job.plan)
     return plan_bytes(job.gpt, job.plan, own) <= room.most_bytes(UNLIKELY)
 
 
 def share_of_memory(job: Job, machine: Machine) -> float:
     """The peak of the fullest stage of the job's plan over what a device has for tensors."""
-    room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
+    room = room_for(machine, job.stack, experts=bool(job.gpt.moe.experts))
     own = memory_of_stack(job.stack, job.plan)
     return plan_bytes(job.gpt, job.plan, own) / room.capacity_bytes
 

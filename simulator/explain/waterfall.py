@@ -193,7 +193,7 @@ def _is_like(reference: Side, job: Side) -> bool:
 def _unlabelled(gpt: GPT) -> GPT:
     """The model without its labels, and without what no step's time depends on."""
     labels = replace(gpt, name="", source="", sequence=1, vocab=1)
-    return replace(labels, norm_eps=1e-5, rope_scaling="none", rope_base=10_000)
+    return labels.changed(norm_eps=1e-5, rope_scaling="none", rope_base=10_000)
 
 
 def _changed(

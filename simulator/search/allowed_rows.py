@@ -36,18 +36,13 @@ def that_run(
     del columns["recompute"]  # a number of one of the problem's, of which no rule is
     others = {key: value for key, value in fixed.items() if key not in columns}
     plain = {key: value for key, value in DEFAULTS.items() if key not in IN_ORDER}
-    known = {**vars_of(gpt), **plain, **others, **columns}
+    known = {**gpt.flat(), **plain, **others, **columns}
     keep = np.ones(len(rows), dtype=bool)
     for rule in stack.runs.rules:
         if {*rule.keys} <= {*known}:
             keep &= np.asarray(rule.allows(known.__getitem__), dtype=bool)
     keep &= np.asarray(fills_axes(stack.can, known.__getitem__), dtype=bool)
     return rows[keep]
-
-
-def vars_of(gpt: GPT) -> dict[str, Any]:
-    """The fields of a model."""
-    return {each.name: getattr(gpt, each.name) for each in fields(gpt)}
 
 
 def run(stack: Stack, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Any]:

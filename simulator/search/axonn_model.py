@@ -54,10 +54,10 @@ def _linears(gpt: GPT) -> list[tuple[int, int, bool]]:
 def _into_core(gpt: GPT) -> list[tuple[int, int, bool]]:
     """The linears before the attention core; of latent attention those that lead up, whose weights
     alone x splits."""
-    if not gpt.kv_rank:
+    if not gpt.latent.kv_rank:
         return [(gpt.hidden, sum(gpt.bands), False)]
-    queries = (gpt.q_rank or gpt.hidden, gpt.bands[0], False)
-    return [queries, (gpt.kv_rank, sum(latent_attention.up_bands(gpt)), False)]
+    queries = (gpt.latent.q_rank or gpt.hidden, gpt.bands[0], False)
+    return [queries, (gpt.latent.kv_rank, sum(latent_attention.up_bands(gpt)), False)]
 
 
 def rates_of(fabric: Fabric, grid: Grid) -> dict[str, float]:

@@ -31,11 +31,14 @@ def splits_of(
     gpt, recipe = problem.gpt, problem.fixed.get("recipe", NO_RECIPE)
     sizes = (x, *others)
     tensors = problem.choices(TENSOR, [0, 1] if parallel and x > 1 else [0])
-    whole, shard = divisors(gpt.experts) if gpt.experts else [1], problem.fixed.get("shard", 0)
+    whole, shard = (
+        divisors(gpt.moe.experts) if gpt.moe.experts else [1],
+        problem.fixed.get("shard", 0),
+    )
     for tensor in tensors:
         given = TENSOR in problem.fixed
         apart = tensor not in (0, x)
-        if apart and (not gpt.experts or (x > 1 and not parallel)):
+        if apart and (not gpt.moe.experts or (x > 1 and not parallel)):
             continue
         of_tensor = folded(tensor, *sizes) if apart else (x, 1, 1)
         if not splits_experts(gpt, recipe, "expert_ffn", tensor or x):

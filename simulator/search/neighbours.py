@@ -266,7 +266,7 @@ def _schedules(problem: SearchProblem, plan: Plan) -> Changes:
 
 
 def _experts(problem: SearchProblem, plan: Plan) -> Changes:
-    if not problem.gpt.experts:
+    if not problem.gpt.moe.experts:
         return
     parts = dict.fromkeys((plan.etp, 0, 1, 2, plan.expert_parts * 2, plan.expert_parts // 2))
     for etp in parts:

@@ -79,6 +79,6 @@ def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, 
     sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
     gpt, parts = problem.gpt, columns["tp"] * (columns["sp"] > 0)
     # Linears that are not split (further/copied_linear.py) have gradients to be summed over rows.
-    copied = bool(gpt.kv_rank or gpt.expert_latent or gpt.mtp_layers)
+    copied = bool(gpt.latent.kv_rank or gpt.moe.expert_latent or gpt.mtp.layers)
     sizes["sums_rows"] = (parts > 1) & copied
     return {each.name: each.matters(sizes) for each in ROWS if each.usual}

@@ -37,7 +37,7 @@ def that_tell_apart(
     chunks = fixed.get("pp", 0) * fixed.get("vpp", 1)
     even = nearly_even(gpt.layers, chunks) if 0 < chunks <= gpt.layers else ()
     plain = {**ANYWAY, "batch": batch}
-    if not gpt.experts and fixed.get("dispatcher") in (USUAL, dispatcher):
+    if not gpt.moe.experts and fixed.get("dispatcher") in (USUAL, dispatcher):
         plain["dispatcher"] = fixed["dispatcher"]
     return {
         key: value

@@ -105,16 +105,16 @@ class SearchProblem:
                 check_value(key, self.fixed[key])
         asked = self.fixed.get("dispatcher"), *self.several.get("dispatcher", ())
         for each in filter(None, asked):
-            if not self.gpt.experts:
+            if not self.gpt.moe.experts:
                 name = self.gpt.name
                 raise PlanError(f"dispatcher={each} sends rows to experts; {name} has none")
             self.stack.check_dispatcher(each)
-        if self.fixed.get("fp8_dispatch") and not self.gpt.experts:
+        if self.fixed.get("fp8_dispatch") and not self.gpt.moe.experts:
             raise PlanError(f"fp8_dispatch=true sends rows to experts; {self.gpt.name} has none")
 
     def room_bytes(self, machine: Machine) -> int:
         """The largest peak of a plan that fits into a machine's device: for all plans the same."""
-        room = self.room or room_for(machine, self.stack, experts=bool(self.gpt.experts))
+        room = self.room or room_for(machine, self.stack, experts=bool(self.gpt.moe.experts))
         return room.most_bytes(self.p_fits)
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
@@ -176,7 +176,9 @@ class SearchProblem:
         """Parts with one model each: of a vocabulary padded for tp one for every tp that has plans,
         else one part alone."""
         every = replace(self, fixed=kept(self.stack, self.fixed))
-        sizes = every.choices("tp", [x for x in divisors(self.devices) if self.gpt.heads % x == 0])
+        sizes = every.choices(
+            "tp", [x for x in divisors(self.devices) if self.gpt.attention.heads % x == 0]
+        )
         models = [self.stack.model(self.gpt, x) for x in sizes]
         if all(model == models[0] for model in models):
             return [replace(every, gpt=models[0] if models else self.gpt)]
@@ -200,7 +202,7 @@ class SearchProblem:
             if name in RECIPE_NAMES and name != NO_RECIPE:
                 peak_flops_per_s(machine, recipe_of(name).dtype)
                 check_measured(machine, PLAIN_KERNELS, recipe=name)
-        if "dispatcher" in self.several or "dispatcher" in self.fixed or not self.gpt.experts:
+        if "dispatcher" in self.several or "dispatcher" in self.fixed or not self.gpt.moe.experts:
             return self
         measured = machine.profile is not None and "all_to_all" in machine.profile.collectives
         able = [each for each in self.dispatchers if not (measured and DISPATCHERS[each].in_steps)]
@@ -256,7 +258,7 @@ def _unbounded(problem: SearchProblem) -> Iterator[str]:
         yield f"offload={fixed['offload']}"
     given = fixed.get("dispatcher"), *problem.several.get("dispatcher", ())
     usual = problem.stack.searched_dispatchers or problem.stack.dispatchers
-    for each in filter(None, given) if any(given) else usual[:1] if gpt.experts else ():
+    for each in filter(None, given) if any(given) else usual[:1] if gpt.moe.experts else ():
         if not DISPATCHERS[each].by_number:
             yield f"dispatcher={each}"
     yield from _unbounded_model(gpt)
@@ -265,11 +267,11 @@ def _unbounded(problem: SearchProblem) -> Iterator[str]:
 def _unbounded_model(gpt: GPT) -> Iterator[str]:
     if gpt.pattern:
         yield "layers in a pattern"
-    if gpt.mtp_layers and gpt.expert_every > 1:
-        yield f"mtp_layers={gpt.mtp_layers} with expert_every={gpt.expert_every}"
-    if gpt.mtp_layers and attends_differently(gpt):
-        yield f"mtp_layers={gpt.mtp_layers} with global_every={gpt.global_every}"
-    if isinstance(gpt, RoutedGPT) and not gpt.capacity and len(different_counts(gpt)) > 1:
+    if gpt.mtp.layers and gpt.moe.expert_every > 1:
+        yield f"mtp_layers={gpt.mtp.layers} with expert_every={gpt.moe.expert_every}"
+    if gpt.mtp.layers and attends_differently(gpt):
+        yield f"mtp_layers={gpt.mtp.layers} with global_every={gpt.attention.global_every}"
+    if isinstance(gpt, RoutedGPT) and not gpt.moe.capacity and len(different_counts(gpt)) > 1:
         yield "layers whose experts are chosen differently"
 
 

@@ -207,10 +207,17 @@ def spaces_of(problem: SearchProblem) -> list[Space]:
 def _rows(problem: SearchProblem) -> Iterator[Counts]:
     """The legal shapes in tables, each with a row for a shape and a column for a key of SHAPE."""
     gpt, n, recipe = problem.gpt, problem.devices, problem.fixed.get("recipe", NO_RECIPE)
-    heads = [gpt.heads, gpt.ffn, gpt.shared_ffn, *([gpt.kv_heads] if gpt.kv_heads else [])]
+    heads = [
+        gpt.attention.heads,
+        gpt.ffn,
+        gpt.moe.shared_ffn,
+        *([gpt.attention.kv_heads] if gpt.attention.kv_heads else []),
+    ]
     sizes = divisors(n)
     xs = [x for x in problem.choices("tp", sizes) if all(width % x == 0 for width in heads)]
-    whole = 1 if gpt.kv_rank or gpt.expert_latent else gpt.hidden  # latents are of whole rows
+    whole = (
+        1 if gpt.latent.kv_rank or gpt.moe.expert_latent else gpt.hidden
+    )  # latents are of whole rows
     ys = [y for y in problem.choices("y", sizes) if whole % y == 0]
     ys = [y for y in ys if splits_experts(gpt, recipe, "hidden", y)]
     pipes = [p for p in problem.choices("pp", sizes) if chunks_fit(problem, p)]
@@ -224,7 +231,11 @@ def _rows(problem: SearchProblem) -> Iterator[Counts]:
             continue
         if problem.batch % (z * data):
             continue
-        if context > 1 and by_heads and any(n % (x * context) for n in (gpt.heads, gpt.kv_heads)):
+        if (
+            context > 1
+            and by_heads
+            and any(n % (x * context) for n in (gpt.attention.heads, gpt.attention.kv_heads))
+        ):
             continue
         yield from _of_grid(problem, (x, y, z, context, data, pp))
 

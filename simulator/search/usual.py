@@ -117,7 +117,7 @@ def like(problem: SearchProblem) -> list[tuple[float, PublishedPlan]]:
     found = []
     stack = problem.stack.family or problem.stack.name
     for plan in published_plans():
-        if bool(plan.experts) != bool(problem.gpt.experts):
+        if bool(plan.experts) != bool(problem.gpt.moe.experts):
             continue
         far = abs(math.log2(problem.gpt.parameters / 1e9 / plan.parameters))
         far += DOUBLED * abs(math.log2(problem.devices / plan.devices))
@@ -162,7 +162,7 @@ def _cost(problem: SearchProblem, plan: Plan, room: float) -> tuple[float, int]:
 def _state_bytes(problem: SearchProblem, plan: Plan) -> float:
     """Bytes of weights, gradients and states on a device, about."""
     gpt = problem.gpt
-    of_experts = gpt.experts * expert_weights(gpt) * layers_with_experts(gpt)
+    of_experts = gpt.moe.experts * expert_weights(gpt) * layers_with_experts(gpt)
     split = plan.tp * plan.y * plan.z * plan.pp
     dense = (gpt.parameters - of_experts) / split
     experts = of_experts / (plan.ep * plan.expert_parts * plan.pp)
@@ -266,7 +266,7 @@ def _contexts(sequence: int) -> list[int]:
 
 def _expert_ranks(problem: SearchProblem, machine: Machine) -> list[int]:
     """Over how many ranks experts are split: none, a node's, or several nodes'."""
-    experts = problem.gpt.experts
+    experts = problem.gpt.moe.experts
     if not experts:
         return [1]
     node = machine.devices_per_node

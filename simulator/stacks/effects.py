@@ -55,7 +55,7 @@ def in_effect(plan: Plan, gpt: GPT | None, messages: str = "") -> Iterator[str]:
     virtual ones alone."""
     alone = messages == MEGATRON and plan.vpp == 1 and plan.schedule == "1f1b"
     for each in mattering(plan.overlap, plan.sizes):
-        if each.name == "shared" and gpt is not None and not gpt.shared_ffn:
+        if each.name == "shared" and gpt is not None and not gpt.moe.shared_ffn:
             continue
         if each.name == "pp" and alone:
             continue

@@ -99,9 +99,9 @@ def _read(
 def check_layout(text: str | Mapping[str, Any], gpt: GPT) -> None:
     """Refuse a layout with other modules for further tokens than the model has."""
     for value in (text if isinstance(text, Mapping) else split_plan(text)).values():
-        if is_layout(value) and (further := layout_of(value).further) != gpt.mtp_layers:
+        if is_layout(value) and (further := layout_of(value).further) != gpt.mtp.layers:
             raise PlanCannotRunError(
-                f"the layout has {further} m, and {gpt.name} has mtp_layers={gpt.mtp_layers}"
+                f"the layout has {further} m, and {gpt.name} has mtp_layers={gpt.mtp.layers}"
             )
 
 

@@ -239,7 +239,7 @@ def recompute_refusal(by: str, can: Mapping[str, Any], recompute: str) -> str:
 
 
 def _fields(plan: Plan, gpt: GPT | None) -> Field:
-    return lambda key: getattr(plan if key in KEYS else gpt, key)
+    return lambda key: getattr(plan, key) if gpt is None or key in KEYS else gpt.value(key)
 
 
 def _words(value: Any) -> list[str]:

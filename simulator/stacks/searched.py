@@ -35,7 +35,7 @@ from workload.recomputation.parts import FULL, NONE, SELECTIVE
 KEPT = ("overlap", "attention", "gradients")
 TRAINED = "bf16"
 UNEVEN = ("ends_as_layers", "stage_layers")
-ONE = GPT(name="one", layers=1, hidden=64, heads=2, ffn=64, sequence=64, vocab=64)
+ONE = GPT.of(name="one", layers=1, hidden=64, heads=2, ffn=64, sequence=64, vocab=64)
 COMMUNICATES = ("all_reduce", "reduce_scatter")
 
 

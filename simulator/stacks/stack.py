@@ -214,7 +214,7 @@ class Stack:
             copies |= gathered_copies(plan.precision, exchange)
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
-            **host_times(own, gpu, experts=bool(gpt.experts)),
+            **host_times(own, gpu, experts=bool(gpt.moe.experts)),
             graphs=tuple(own.get("graphs", ())),
             attention=None if shares is None else (shares[0], shares[1]),
             halves=None if shares is None else self._halves(gpu),
@@ -340,7 +340,7 @@ def _with_softmax(kernels: Kernels, softmax: Mapping[str, Any], gpt: GPT, plan: 
     """The kernels with the fused softmax of causal squares, or with one in steps where that does
     not serve: it wants heads in multiples, those of all sequences of a micro-batch together, and
     short sequences."""
-    heads, behaviour = plan.mbs * gpt.heads // plan.tp, kernels.behaviour
+    heads, behaviour = plan.mbs * gpt.attention.heads // plan.tp, kernels.behaviour
     if not heads % softmax["multiple"] and gpt.sequence <= softmax["longest"]:
         passes, launches = softmax["fused"], {}
     else:

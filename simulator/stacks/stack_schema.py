@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from simulator.costs.graph_scopes import SCOPES
@@ -16,9 +15,9 @@ from topologies.errors import SimgptError
 from topologies.files.schema import nearest
 from topologies.files.units import quantity
 from workload.exchange.table import OF_STACKS
-from workload.gpt import GPT
 from workload.grid import AXES, check_order
 from workload.kinds import COLLECTIVES
+from workload.model.fields import KEYS as KEYS_OF_MODELS
 from workload.op import FORWARD
 from workload.overlaps import EVERY
 from workload.passes.stack import SUMS, TRAINING
@@ -29,7 +28,7 @@ from workload.splits.plan_values import CHOICES, MOST
 
 MOST_RATE = 1e6
 MOST_ELEMENTS = 10**12  # a tensor of more is in no device's memory
-KNOWN = {*KEYS, *(each.name for each in fields(GPT))}  # keys of a plan and of a model
+KNOWN = {*KEYS, *KEYS_OF_MODELS}  # keys of a plan and of a model
 TEXTS_OF_SEVERAL = (*AXES, "order", "overlap", "recompute", "schedule", "dispatcher", "zero")
 AGAIN = (*RECOMPUTES, PER_OP, SOME_LAYERS, *(part for part in PARTS if part != CORE))
 Rule = tuple[Callable[[Any], bool], str]  # whether a value holds, and what it must be

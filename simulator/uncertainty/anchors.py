@@ -89,7 +89,7 @@ def place_of(gpt: GPT, plan: Plan, stack: Stack, device: str) -> Place:
         stack=stack.name,
         stack_family=stack.family or stack.name,
         device=gpu_names(device)[0],
-        experts=bool(gpt.experts),
+        experts=bool(gpt.moe.experts),
         devices=plan.grid.ranks,
         parameters=gpt.active_parameters,
         sequence=gpt.sequence,

@@ -103,9 +103,9 @@ def cut(gpt: GPT, plan: Plan) -> tuple[GPT, Plan]:
 
 def of_layers(gpt: GPT, layers: int) -> GPT:
     """A model with so many layers, of whose kinds one of each is left where there is room."""
-    dense = min(gpt.dense_layers, max(layers - 1, 0))
-    letters = "".join(dict.fromkeys(gpt.mtp_pattern + gpt.pattern)) + gpt.pattern
-    return replace(gpt, layers=layers, dense_layers=dense, pattern=letters[:layers])
+    dense = min(gpt.moe.dense_layers, max(layers - 1, 0))
+    letters = "".join(dict.fromkeys(gpt.mtp.pattern + gpt.pattern)) + gpt.pattern
+    return gpt.changed(layers=layers, dense_layers=dense, pattern=letters[:layers])
 
 
 def rank_of(plan: Plan) -> int:
@@ -115,7 +115,7 @@ def rank_of(plan: Plan) -> int:
 
 def structure_of(gpt: GPT, plan: Plan) -> Hashable:
     """Which fields of a model and a plan are set, and which axes have several ranks."""
-    heads = 0 < gpt.kv_heads < gpt.heads, gpt.width % 8 == 0
+    heads = 0 < gpt.attention.kv_heads < gpt.attention.heads, gpt.width % 8 == 0
     model = gpt.tied, gpt.norm, gpt.activation, gpt.positions, gpt.biases, gpt.embedding_norm
     set_too = bool(gpt.dropout), bool(gpt.goldfish_k), bool(plan.stage_layers)
     depth = min(plan.pp, MANY), min(plan.vpp, 2), min(plan.micro_batches, MANY)

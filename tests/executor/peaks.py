@@ -122,13 +122,12 @@ def excess_by_kind(gpt: GPT, plan: Plan) -> dict[str, int]:
 def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
     """The model and plan of a row of the covering set, so large that fixed costs do not count."""
     gpt, plan = case(row)
-    wide = replace(
-        gpt,
+    wide = gpt.changed(
         hidden=gpt.hidden * WIDER,
         ffn=gpt.ffn * WIDER,
-        heads=gpt.heads * MORE_HEADS,
-        kv_heads=gpt.kv_heads * MORE_HEADS,
-        head_width=gpt.head_width * WIDER // MORE_HEADS,
+        heads=gpt.attention.heads * MORE_HEADS,
+        kv_heads=gpt.attention.kv_heads * MORE_HEADS,
+        head_width=gpt.attention.head_width * WIDER // MORE_HEADS,
         sequence=gpt.sequence * longer,
     )
     fuller = replace(plan, batch=FULLER * plan.batch, mbs=FULLER * plan.mbs)
@@ -138,10 +137,10 @@ def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
 def widened(gpt: GPT, plan: Plan) -> Case:
     """A model and a plan of `plans_of_every_kind`, so large that fixed costs do not count: of
     more sequences where several ranks share one."""
-    widths = {name: WIDENED * getattr(gpt, name) for name in WIDTHS}
+    widths = {name: WIDENED * gpt.value(name) for name in WIDTHS}
     sequences = MORE_SEQUENCES * plan.tp * plan.y
     fuller = replace(plan, batch=sequences * plan.batch, mbs=sequences * plan.mbs)
-    return replace(gpt, **widths), fuller
+    return gpt.changed(**widths), fuller
 
 
 class _Marks(HostRecorder):

@@ -98,7 +98,7 @@ def exact(gpt: GPT, sequences: int, head: float = 1.0) -> Exact:
     weights = larger(gpt, head)
     batch = batches(gpt, sequences)[0]
     pair = (batch[:, :-1], batch[:, 1:])
-    model: dict[str, Any] = {"heads": gpt.heads, "family": family(gpt)}
+    model: dict[str, Any] = {"heads": gpt.attention.heads, "family": family(gpt)}
     loss, gradients = loss_and_gradients(weights, pair, **model)
     model |= {"lr": ONE_STEP.lr, "eps": ONE_STEP.eps, "weight_decay": ONE_STEP.weight_decay}
     trained = train(weights, [pair], clip=CLIP, **model)
@@ -173,9 +173,9 @@ def _bands(gpt: GPT, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
     """A tensor, or queries', keys' and values' parts of it: values' gradients dwarf the others."""
     if ".qkv." not in name:
         return [(name, tensor)]
-    kv = gpt.kv_heads or gpt.heads
-    width = tensor.shape[-1] // (gpt.heads + 2 * kv)
-    parts = tensor.split_with_sizes([gpt.heads * width, kv * width, kv * width], -1)
+    kv = gpt.attention.kv_heads or gpt.attention.heads
+    width = tensor.shape[-1] // (gpt.attention.heads + 2 * kv)
+    parts = tensor.split_with_sizes([gpt.attention.heads * width, kv * width, kv * width], -1)
     return [(f"{name} {band}", part) for band, part in zip("QKV", parts, strict=True)]
 
 
@@ -202,7 +202,7 @@ def main(most: int) -> None:
 def plain_in_bf16(gpt: GPT, batch: Tensor) -> list[Nearness]:
     """How near gradients of the plain model wholly in bf16 are to its own in float64."""
     weights, pair = larger(gpt), (batch[:, :-1], batch[:, 1:])
-    model: dict[str, Any] = {"heads": gpt.heads, "family": family(gpt)}
+    model: dict[str, Any] = {"heads": gpt.attention.heads, "family": family(gpt)}
     narrow = {name: w.bfloat16() for name, w in weights.items()}
     expected = loss_and_gradients(weights, pair, **model)[1]
     found = loss_and_gradients(narrow, pair, **model)[1]

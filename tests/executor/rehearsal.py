@@ -24,9 +24,8 @@ from workload.program import Program
 
 CPU = torch.device("cpu")
 # Wide enough heads for every attention kernel of a GPU, and a vocabulary that needs padding.
-SMALL = replace(find_model("tiny-30k"), hidden=64, heads=4, ffn=256, sequence=32, vocab=250)
-LLAMA = replace(
-    SMALL,
+SMALL = find_model("tiny-30k").changed(hidden=64, heads=4, ffn=256, sequence=32, vocab=250)
+LLAMA = SMALL.changed(
     norm="rmsnorm",
     activation="swiglu",
     positions="rope",
@@ -36,16 +35,15 @@ LLAMA = replace(
     qk_norm=True,
 )
 BLOOM = replace(SMALL, positions="alibi", embedding_norm=True)
-MIXTURE = replace(LLAMA, experts=4, topk=2, expert_ffn=32, shared_ffn=32, router="softmax-topk")
-LATENT = replace(
-    LLAMA, qk_norm=False, kv_heads=0, kv_rank=32, q_rank=16, rope_width=8, value_width=24
+MIXTURE = LLAMA.changed(experts=4, topk=2, expert_ffn=32, shared_ffn=32, router="softmax-topk")
+LATENT = LLAMA.changed(
+    qk_norm=False, kv_heads=0, kv_rank=32, q_rank=16, rope_width=8, value_width=24
 )
-OSS = replace(
-    MIXTURE, shared_ffn=0, qk_norm=False, biases=True, sinks=True, activation="clamped_swiglu"
+OSS = MIXTURE.changed(
+    shared_ffn=0, qk_norm=False, biases=True, sinks=True, activation="clamped_swiglu"
 )
-BALANCED = replace(MIXTURE, router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
-HYBRID = replace(
-    MIXTURE,
+BALANCED = MIXTURE.changed(router="sigmoid", router_bias=True, balance_loss=0.1, mtp_layers=1)
+HYBRID = MIXTURE.changed(
     layers=3,
     qk_norm=False,
     pattern="M-E",
@@ -120,15 +118,15 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
         yield SMALL, replace(plain, recipe=recipe), False, 0
     two = replace(plain, dp=2, mbs=1, ep=2)
     yield MIXTURE, two, False, 0
-    yield replace(MIXTURE, activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
+    yield MIXTURE.changed(activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
     yield MIXTURE, replace(two, dispatcher="all_gather"), False, 0
     yield MIXTURE, replace(two, optimizer="muon"), False, 0
     for dispatcher in ("sparse", "dense"):
-        yield replace(MIXTURE, capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
-    yield replace(OSS, window=5, global_every=2), two, False, 0
+        yield MIXTURE.changed(capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
+    yield OSS.changed(window=5, global_every=2), two, False, 0
     yield OSS, replace(two, recipe="mxfp8", fp8_dispatch=True), False, 0
-    yield replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
-    yield replace(BALANCED, router_groups=2, router_topk_groups=1), two, False, 0
+    yield OSS.changed(experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
+    yield BALANCED.changed(router_groups=2, router_topk_groups=1), two, False, 0
     yield replace(SMALL, goldfish_k=3, goldfish_h=2), plain, False, 0
     yield HYBRID, two, False, 0
 

@@ -190,14 +190,14 @@ def test_every_kind_of_op_keeps_to_its_operands(precision: str) -> None:
 
 
 EXPERTS: dict[str, Any] = {
-    name: getattr(MIXTURE, name) for name in ("experts", "topk", "expert_ffn", "shared_ffn")
+    name: MIXTURE.value(name) for name in ("experts", "topk", "expert_ffn", "shared_ffn")
 }
 # Latent attention and bias balancing; sinks and biases of experts; Mamba-2; drops; recipes.
 ROUTED = {
-    "DeepSeek": (replace(LATENT, **EXPERTS, router="sigmoid", router_bias=True), "ep=2"),
-    "gpt-oss": (replace(OSS, window=5, global_every=2), "ep=2,dispatcher=all_gather"),
+    "DeepSeek": (LATENT.changed(**EXPERTS, router="sigmoid", router_bias=True), "ep=2"),
+    "gpt-oss": (OSS.changed(window=5, global_every=2), "ep=2,dispatcher=all_gather"),
     "hybrid": (HYBRID, "ep=2"),
-    "drops": (replace(MIXTURE, capacity=1.0), "ep=2,dispatcher=sparse"),
+    "drops": (MIXTURE.changed(capacity=1.0), "ep=2,dispatcher=sparse"),
     "fp8": (MIXTURE, "ep=2,recipe=fp8-tensorwise"),
 }
 

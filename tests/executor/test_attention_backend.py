@@ -24,12 +24,12 @@ from workload.op import Op
 from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
-SMALL = replace(find_model("tiny-30k"), hidden=64, heads=4)
+SMALL = find_model("tiny-30k").changed(hidden=64, heads=4)
 MODELS = {
     "small": SMALL,
     "alibi": replace(SMALL, positions="alibi"),
     "dropout": replace(SMALL, dropout=0.1),
-    "wide": replace(SMALL, hidden=576, heads=2),
+    "wide": SMALL.changed(hidden=576, heads=2),
 }
 
 
@@ -89,7 +89,7 @@ def test_kernels_that_cannot_are_refused_by_name(
 
 @pytest.mark.parametrize(("backend", "widest"), [("auto", 256), ("flash", 256), ("cudnn", 128)])
 def test_the_widest_heads_that_kernels_take_are_not_refused(backend: str, widest: int) -> None:
-    gpt, plan = replace(SMALL, hidden=2 * widest, heads=2), parse_plan("precision=bf16", batch=1)
+    gpt, plan = SMALL.changed(hidden=2 * widest, heads=2), parse_plan("precision=bf16", batch=1)
     taken = "flash" if backend == "auto" else backend
     assert attention_of(DeviceUse(attention=backend), gpt, plan, "cuda") == taken
 

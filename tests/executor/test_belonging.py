@@ -50,7 +50,7 @@ def schedule(**changed: Any) -> dict[str, Any]:
 
 
 def model(**changed: Any) -> dict[str, Any]:
-    return {"gpt": replace(JOB.gpt, **changed)}
+    return {"gpt": JOB.gpt.changed(**changed)}
 
 
 @pytest.mark.parametrize(

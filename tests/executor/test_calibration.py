@@ -78,7 +78,7 @@ def test_every_kind_of_op_in_a_program_has_a_sample(plan: str, precision: str, q
 
 
 def test_every_kind_of_op_of_latent_attention_has_a_sample() -> None:
-    latent = replace(find_model("tiny-llama-40k"), kv_heads=0, q_rank=8, kv_rank=8, rope_width=2)
+    latent = find_model("tiny-llama-40k").changed(kv_heads=0, q_rank=8, kv_rank=8, rope_width=2)
     program = lower(latent, parse_plan("tp=2,precision=fp32", batch=16))
     wanted = {op.kind for op in program.ops if not op.communicates} - {"fence"}
     assert wanted <= sampled("fp32", quick=True)

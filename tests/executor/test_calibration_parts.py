@@ -115,7 +115,7 @@ def test_any_models_ops_of_experts_can_be_measured_one_by_one(
 ) -> None:
     """Fewer experts, and fewer rows for some, than other tables have parts."""
     monkeypatch.setattr(ProcessGroups, "prepare", lambda *_: None)
-    gpt = replace(find_model("tiny-mixtral-130k"), experts=4, capacity=capacity)
+    gpt = find_model("tiny-mixtral-130k").changed(experts=4, capacity=capacity)
     program = lower(gpt, parse_plan("dp=2,ep=2,precision=fp32", batch=2))
     ops = {op.kind: op for op in program.ops if op.kind in {*COUNTS, *NUMBERED}}
     assert len(ops) == len(COUNTS) + len(NUMBERED)

@@ -74,8 +74,8 @@ def test_every_choice_of_a_run_is_counted_once(model: str, text: str, steps: int
     found = trained(model, plan, steps)["chosen_experts"]
     assert sorted(map(int, found)) == expert_layers(gpt)
     for counts in found.values():
-        assert len(counts) == gpt.experts
-        assert sum(counts) == BATCH * gpt.sequence * gpt.topk * steps
+        assert len(counts) == gpt.moe.experts
+        assert sum(counts) == BATCH * gpt.sequence * gpt.moe.topk * steps
 
 
 @pytest.mark.distributed

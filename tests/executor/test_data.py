@@ -175,6 +175,6 @@ def test_scans_start_evenly_between_the_least_and_the_most(
     """Each of four taps between -1/2 and 1/2, decay rates between 1 and 16, kept as logarithms, and
     steps between 0.001 and 0.1, evenly in logarithms, kept as what softplus makes steps of."""
     layout = Layout((4096,), (4096,), ((),), starts=starts)
-    shares = share_of(initial_value("l0.scan", layout, replace(TINY, ssm_conv=4), 0))
+    shares = share_of(initial_value("l0.scan", layout, TINY.changed(ssm_conv=4), 0))
     quarters = torch.linspace(0, 1, 5)
     assert shares.quantile(quarters).tolist() == pytest.approx(quarters.tolist(), abs=0.03)

@@ -42,7 +42,7 @@ def test_numbers_along_a_direction_are_standard_normal() -> None:
 )
 def test_parts_of_a_direction_make_the_whole_one(text: str) -> None:
     """Queries, keys and values as bands, a padded table, tiles with zeros behind them."""
-    gpt = GPT(
+    gpt = GPT.of(
         name="odd",
         layers=1,
         hidden=24,

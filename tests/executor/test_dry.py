@@ -117,10 +117,10 @@ def test_every_kind_of_plan_agrees_on_its_first_and_its_last_rank(model: str, te
         assert_agrees(text, rank, gpt)
 
 
-ROUTED = replace(find_model("tiny-llama-40k"), experts=4, topk=2, expert_ffn=16)
+ROUTED = find_model("tiny-llama-40k").changed(experts=4, topk=2, expert_ffn=16)
 
 
-@pytest.mark.parametrize("gpt", one_in(2, [ROUTED, replace(ROUTED, capacity=1.25)]))
+@pytest.mark.parametrize("gpt", one_in(2, [ROUTED, ROUTED.changed(capacity=1.25)]))
 def test_experts_are_played_with_even_shares_of_the_rows(gpt: GPT) -> None:
     assert_agrees("dp=4,ep=2", 1, gpt)
 
@@ -142,7 +142,7 @@ EXPERTS = "dp=4,ep=2,mbs=4"
 def test_casts_by_blocks_masks_documents_and_sgd_are_played(
     text: str, more: dict[str, Any]
 ) -> None:
-    assert_agrees(text, 1, replace(ROUTED, layers=1, **more))
+    assert_agrees(text, 1, ROUTED.changed(layers=1, **more))
 
 
 def assert_agrees(text: str, rank: int, gpt: GPT = TINY) -> None:

@@ -34,7 +34,7 @@ def plan_of(**fields: Any) -> Plan:
 @cache
 def reference() -> float:
     """The plain model's mean loss over all batches, without dropout."""
-    model = ReferenceGPT(start(TINY), heads=TINY.heads)
+    model = ReferenceGPT(start(TINY), heads=TINY.attention.heads)
     with torch.no_grad():
         losses = [float(model.loss(batch[:, :-1], batch[:, 1:])) for batch in batches(TINY)]
     return sum(losses) / len(losses)

@@ -181,7 +181,7 @@ def test_a_rank_that_fails_at_its_start_is_named_with_its_last_words(tmp_path: P
 
 
 def test_a_plan_that_no_machine_holds_is_refused_before_it_runs() -> None:
-    gpt = GPT(name="huge", layers=8, hidden=2**17, heads=8, ffn=8, sequence=16, vocab=256)
+    gpt = GPT.of(name="huge", layers=8, hidden=2**17, heads=8, ffn=8, sequence=16, vocab=256)
     job = Job(gpt=gpt, plan=parse_plan("dp=1", batch=1), steps=1, device="cpu")
     with forked(), pytest.raises(PlanCannotRunError, check=names("huge", "TiB", "1 rank")):
         launch("train", job.to_json(), ranks=1, report=ignore, timeout_s=PATIENCE_S)

@@ -28,7 +28,7 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.plan import Plan
 
-SMALL = GPT(name="small", layers=2, hidden=48, heads=4, ffn=192, sequence=64, vocab=256)
+SMALL = GPT.of(name="small", layers=2, hidden=48, heads=4, ffn=192, sequence=64, vocab=256)
 TASK = Memorisation(gpt=SMALL, documents=2, passes=2, batch=4, lr=1e-3)
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_generated_or_split_is_refused() -> None:
     with pytest.raises(ModelError, check=names("norm=rmsnorm")):
         replace(TASK, gpt=find_model("tiny-llama-1m")).check()
     with pytest.raises(ModelError, check=names("kv_heads=2")):
-        replace(TASK, gpt=replace(SMALL, kv_heads=2)).check()
+        replace(TASK, gpt=SMALL.changed(kv_heads=2)).check()
     with pytest.raises(ModelError, check=names("sequence=50")):
         replace(TASK, gpt=replace(SMALL, sequence=50)).check()
     with pytest.raises(PlanCannotRunError, check=names("batch=5", "44")):

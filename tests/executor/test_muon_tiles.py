@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def ops_of(program: Program, weight: str) -> tuple[Op, Op]:
 def test_tiles_of_all_ranks_make_the_matrices_that_they_are_tiles_of(weight: str) -> None:
     """The gathered tiles lie by ranks of y, and for each of these by ranks of x; bands side by side
     are split each by themselves."""
-    gpt = replace(MIXTRAL, kv_heads=2)
+    gpt = MIXTRAL.changed(kv_heads=2)
     plan = parse_plan(PLAN)
     program = lower(gpt, plan)
     merge, take = ops_of(program, weight)

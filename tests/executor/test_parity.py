@@ -55,10 +55,10 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
     widths += ["experts", "expert_ffn", "shared_ffn", "expert_latent"]
     widths += ["q_rank", "kv_rank", "rope_width", "value_width"]
     return initial_weights(
-        pattern=gpt.pattern + gpt.mtp_pattern * mtp.depths_held(gpt),
+        pattern=gpt.pattern + gpt.mtp.pattern * mtp.depths_held(gpt),
         depths=depths(gpt),
         mamba=mamba(gpt),
-        **{key: getattr(gpt, key) for key in (*widths, *SWITCHES)},
+        **{key: gpt.value(key) for key in (*widths, *SWITCHES)},
         gated=gpt.mlp_bands == 2,
         norm_biases=gpt.biases and gpt.norm == "layernorm",
         positions=gpt.positions == "learned",
@@ -70,13 +70,13 @@ def start(gpt: GPT) -> dict[str, torch.Tensor]:
 
 def depths(gpt: GPT) -> Depths:
     """What the plain model has to predict further tokens."""
-    own = gpt.mtp_layers, mtp.layers_each(gpt), gpt.mtp_shared
-    return Depths(*own, weight=gpt.mtp_loss if gpt.mtp_layers else 0.0)
+    own = gpt.mtp.layers, mtp.layers_each(gpt), gpt.mtp.shared
+    return Depths(*own, weight=gpt.mtp.loss if gpt.mtp.layers else 0.0)
 
 
 def mamba(gpt: GPT) -> Sizes:
     """The sizes of the plain model's Mamba-2 layers."""
-    about = gpt.ssm_heads, gpt.ssm_width, gpt.ssm_groups, gpt.ssm_state, gpt.ssm_conv
+    about = gpt.mamba2.heads, gpt.mamba2.width, gpt.mamba2.groups, gpt.mamba2.state, gpt.mamba2.conv
     return Sizes(*about)
 
 
@@ -94,28 +94,28 @@ def scaling(text: str) -> Scaling | None:
 
 def family(gpt: GPT, run: int = 0, cut: tuple[int, int] = (1, 1)) -> Family:
     return Family(
-        **{key: getattr(gpt, key) for key in OF_FAMILY},
+        **{key: gpt.value(key) for key in OF_FAMILY},
         run=run,
         cut=cut,
         rmsnorm=gpt.norm == "rmsnorm",
         eps=gpt.norm_eps,
-        rope_base=gpt.rope_base if gpt.positions == "rope" else None,
-        rope_scaling=scaling(gpt.rope_scaling),
-        router_groups=(gpt.router_groups, gpt.router_topk_groups),
+        rope_base=gpt.attention.rope_base if gpt.positions == "rope" else None,
+        rope_scaling=scaling(gpt.attention.rope_scaling),
+        router_groups=(gpt.moe.router_groups, gpt.moe.router_topk_groups),
         balanced_run=balanced_run(gpt, run),
         clamped=gpt.activation == "clamped_swiglu",
         alibi=gpt.positions == "alibi",
         squared_relu=gpt.activation == "squared_relu",
         mamba=mamba(gpt),
         depths=depths(gpt),
-        documents=documents.lengths(gpt.documents) if gpt.documents else (),
+        documents=documents.lengths(gpt.packing.documents) if gpt.packing.documents else (),
     )
 
 
 def balanced_run(gpt: GPT, run: int) -> int:
     """Of how many tokens experts should be chosen evenly; 0 where there is no such loss."""
-    own = run if gpt.balance_over == "micro_batch" else gpt.sequence
-    return own if gpt.balance_loss else 0
+    own = run if gpt.moe.balance_over == "micro_batch" else gpt.sequence
+    return own if gpt.moe.balance_loss else 0
 
 
 @cache
@@ -126,7 +126,7 @@ def reference(
     no more than their capacity of each `run` of tokens, as sequences are `cut`."""
     pairs = [(batch[:, :-1], batch[:, 1:]) for batch in batches(gpt, sequences)]
     how = family(gpt, run, cut)
-    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=how)
+    trained = train(start(gpt), pairs, heads=gpt.attention.heads, lr=LR, clip=CLIP, family=how)
     assert max(trained.norms) > CLIP
     return trained.losses, trained.weights
 
@@ -194,7 +194,7 @@ def differences(
         assert run.carried == program.comm_bytes
         if not any(buffer.rows_of for buffer in program.buffers.values()):
             assert run.peak_bytes >= program.peak.total_bytes
-        cut = (plan.cp, plan.mbs) if gpt.capacity else (1, 1)
+        cut = (plan.cp, plan.mbs) if gpt.moe.capacity else (1, 1)
         rows = routed_rows(gpt, plan)
         losses, weights = ([], {}) if rank else reference(gpt, plan.batch, rows, cut)
         pairs = zip(run.steps, losses, strict=rank == 0)
@@ -207,9 +207,9 @@ def routed_rows(gpt: GPT, plan: Plan) -> int:
     """How many tokens a rank routes at once, of which experts drop what is beyond their capacity;
     0 where none is dropped."""
     whole = plan.mbs * gpt.sequence
-    if gpt.balance_loss and gpt.balance_over == "micro_batch":
+    if gpt.moe.balance_loss and gpt.moe.balance_over == "micro_batch":
         return whole
-    return whole * plan.expert_parts // (plan.tp * plan.cp) if gpt.capacity else 0
+    return whole * plan.expert_parts // (plan.tp * plan.cp) if gpt.moe.capacity else 0
 
 
 def _weight_error(trainer: Trainer, expected: dict[str, torch.Tensor]) -> float:

@@ -3,8 +3,6 @@ losses, same weights, same choices, float64."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.executor.test_parity import check
@@ -12,18 +10,17 @@ from tests.executor.test_parity_experts import DEEPSEEK, EIGHT, FOUR, MIXTRAL, O
 from workload.gpt import GPT
 
 # Losses and biases are large here, so that an error in either shows.
-V3 = replace(
-    DEEPSEEK,
+V3 = DEEPSEEK.changed(
     router_groups=4,
     router_topk_groups=2,
     router_bias=True,
     router_bias_rate=0.01,
     balance_loss=0.1,
 )
-V2 = replace(
-    MIXTRAL, router="softmax", router_groups=4, router_topk_groups=2, balance_loss=0.3, topk=3
+V2 = MIXTRAL.changed(
+    router="softmax", router_groups=4, router_topk_groups=2, balance_loss=0.3, topk=3
 )
-SWITCH = replace(MIXTRAL, balance_loss=0.3, balance_over="micro_batch")
+SWITCH = MIXTRAL.changed(balance_loss=0.3, balance_over="micro_batch")
 INTERLEAVED = plan_of(pp=2, vpp=2, micro_batches=4, overlap=(), recompute="full")
 
 
@@ -31,7 +28,7 @@ INTERLEAVED = plan_of(pp=2, vpp=2, micro_batches=4, overlap=(), recompute="full"
 def test_every_axis_trains_as_the_plain_model_does() -> None:
     """Where tokens are split over data and experts over x as well, columns over y, and sequences
     over context, whose ranks have one loss together."""
-    gpt = replace(V3, layers=1, dense_layers=0)
+    gpt = V3.changed(layers=1, dense_layers=0)
     check(4, gpt, FOUR[3:4])
     check(2, gpt, [plan_of(y=2), plan_of(cp=2)])
 
@@ -60,10 +57,10 @@ def test_sequences_that_are_split_have_one_loss() -> None:
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_with_a_capacity_choices_count_that_are_dropped() -> None:
-    check(4, replace(V3, capacity=0.75), FOUR[1:5])
+    check(4, V3.changed(capacity=0.75), FOUR[1:5])
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_chunks_without_experts_leave_the_losses_of_others_alone() -> None:
-    check(2, replace(V3, layers=4, dense_layers=2), [INTERLEAVED])
+    check(2, V3.changed(layers=4, dense_layers=2), [INTERLEAVED])

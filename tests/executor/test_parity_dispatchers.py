@@ -30,7 +30,7 @@ from workload.op import Op
 from workload.plan import Plan
 
 BIASED = replace(MIXTRAL, biases=True, activation="clamped_swiglu")
-PLACED = replace(MIXTRAL, capacity=0.75)
+PLACED = MIXTRAL.changed(capacity=0.75)
 MODELS = {"DeepSeek": DEEPSEEK, "Mixtral": MIXTRAL, "biased": BIASED, "placed": PLACED}
 
 

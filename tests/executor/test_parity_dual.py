@@ -43,7 +43,7 @@ def test_two_copies_with_experts_and_passes_in_turns_train_as_the_plain_model_do
 @pytest.mark.parametrize(
     "gpt",
     [
-        replace(V3, layers=4, balance_over="micro_batch"),
+        V3.changed(layers=4, balance_over="micro_batch"),
         replace(V2, layers=4),
         replace(SWITCH, layers=4),
     ],
@@ -55,7 +55,7 @@ def test_experts_are_balanced_by_what_both_copies_chose(gpt: GPT) -> None:
 
 @pytest.mark.distributed
 def test_biases_of_routers_follow_what_both_copies_chose() -> None:
-    check(2, replace(V3, balance_over="micro_batch"), [both_ways(2, pp=2)])
+    check(2, V3.changed(balance_over="micro_batch"), [both_ways(2, pp=2)])
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_passes_in_turns_at_all_to_alls_train_as_the_plain_model_does() -> None:
         both_ways(2, **of_experts, overlap=("a2a", *OVERLAPS), dispatcher="all_gather"),
     ]
     check(4, replace(DEEPSEEK, layers=4), plans)
-    check(4, replace(V3, layers=4, capacity=0.75), plans[1:2])
+    check(4, V3.changed(layers=4, capacity=0.75), plans[1:2])
 
 
 @pytest.mark.distributed

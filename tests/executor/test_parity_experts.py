@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,16 +11,14 @@ from workload.gpt import GPT, find_model
 from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
-MIXTRAL = replace(
-    find_model("tiny-llama-40k"),
+MIXTRAL = find_model("tiny-llama-40k").changed(
     vocab=250,
     experts=8,
     topk=2,
     expert_ffn=48,
     router="softmax-topk",
 )
-DEEPSEEK = replace(
-    MIXTRAL,
+DEEPSEEK = MIXTRAL.changed(
     experts=16,
     topk=3,
     expert_ffn=16,
@@ -31,7 +28,7 @@ DEEPSEEK = replace(
     router_scale=2.5,
 )
 
-SHORT = replace(DEEPSEEK, layers=1, dense_layers=0)
+SHORT = DEEPSEEK.changed(layers=1, dense_layers=0)
 
 
 def plan_of(*, micro_batches: int = 1, **given: Any) -> Plan:
@@ -55,7 +52,7 @@ TWO = [
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     "gpt",
-    [MIXTRAL, DEEPSEEK, replace(DEEPSEEK, router="softmax")],
+    [MIXTRAL, DEEPSEEK, DEEPSEEK.changed(router="softmax")],
     ids=["Mixtral", "DeepSeek", "softmax"],
 )
 def test_without_an_axis_of_experts_every_split_trains_as_the_plain_model_does(gpt: GPT) -> None:
@@ -125,12 +122,12 @@ def test_two_micro_batches_in_turns_do_so_with_all_ranks_holding_other_experts()
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_micro_batches_in_turns_drop_the_same_tokens_as_the_plain_model() -> None:
-    check(4, replace(MIXTRAL, capacity=0.75), TURNS)
+    check(4, MIXTRAL.changed(capacity=0.75), TURNS)
 
 
 @pytest.mark.distributed
 def test_with_places_experts_drop_the_same_tokens_as_the_plain_models() -> None:
-    check(2, replace(MIXTRAL, capacity=0.75, layers=1), [plan_of(dp=2, ep=2, micro_batches=2)])
+    check(2, MIXTRAL.changed(capacity=0.75, layers=1), [plan_of(dp=2, ep=2, micro_batches=2)])
 
 
 OVER_CONTEXT = [
@@ -167,7 +164,7 @@ def test_experts_over_context_train_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
 def test_experts_over_context_under_more_plans(gpt: GPT) -> None:
-    for model in (gpt, replace(gpt, capacity=0.75)):
+    for model in (gpt, gpt.changed(capacity=0.75)):
         check(4, model, [*OVER_CONTEXT, *MORE_OVER_CONTEXT])
         check(8, model, EIGHT_OVER_CONTEXT)
 
@@ -177,5 +174,5 @@ def test_experts_over_context_under_more_plans(gpt: GPT) -> None:
 @pytest.mark.parametrize("capacity", [0.0, 0.5, 1.25])
 @pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
 def test_experts_on_more_ranks_train_as_the_plain_model_does(gpt: GPT, capacity: float) -> None:
-    check(4, replace(gpt, capacity=capacity), FOUR)
-    check(8, replace(gpt, capacity=capacity), EIGHT)
+    check(4, gpt.changed(capacity=capacity), FOUR)
+    check(8, gpt.changed(capacity=capacity), EIGHT)

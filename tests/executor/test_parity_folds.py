@@ -96,7 +96,7 @@ def test_in_shards_of_data_experts_do_so_under_more_plans(gpt: GPT) -> None:
 @pytest.mark.distributed
 def test_with_places_they_drop_the_same_tokens() -> None:
     """Where two ranks of x have more parts of an expert than x has."""
-    check(4, replace(MIXTRAL, capacity=0.75, layers=1), [FOUR[3]])
+    check(4, MIXTRAL.changed(capacity=0.75, layers=1), [FOUR[3]])
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_with_places_they_drop_the_same_tokens() -> None:
 @pytest.mark.parametrize("capacity", [0.0, 0.75])
 @pytest.mark.parametrize("gpt", [MIXTRAL, DEEPSEEK], ids=["Mixtral", "DeepSeek"])
 def test_they_do_so_under_more_plans(gpt: GPT, capacity: float) -> None:
-    model = replace(gpt, capacity=capacity)
+    model = gpt.changed(capacity=capacity)
     check(4, model, [*IN_HALVES, *FOUR])
     check(8, model, EIGHT)
     check(4, model, FOUR_OF_CONTEXT)
@@ -115,6 +115,6 @@ def test_they_do_so_under_more_plans(gpt: GPT, capacity: float) -> None:
 @pytest.mark.distributed
 @pytest.mark.parametrize("dispatcher", ["all_gather", "hierarchical", "dense", "sparse"])
 def test_they_do_so_by_every_dispatcher(dispatcher: str) -> None:
-    check(4, replace(MIXTRAL, capacity=0.75), by(dispatcher))
+    check(4, MIXTRAL.changed(capacity=0.75), by(dispatcher))
     if dispatcher in ("all_gather", "hierarchical"):
         check(4, DEEPSEEK, by(dispatcher))

@@ -22,7 +22,7 @@ from tests.executor.test_parity_recipes import (
 )
 
 # Parts of a rank are whole blocks of 16, of queries and keys too, and of context's chunks.
-NARROW = replace(TINY, layers=2, hidden=64, ffn=128, heads=2, head_width=32, sequence=64)
+NARROW = TINY.changed(layers=2, hidden=64, ffn=128, heads=2, head_width=32, sequence=64)
 NARROW_LLAMA = replace(
     NARROW, norm="rmsnorm", activation="swiglu", positions="rope", biases=False, layers=1
 )
@@ -40,7 +40,7 @@ OF_TWO = {
 @pytest.mark.distributed
 @pytest.mark.parametrize("axis", ["tp"])
 def test_four_bits_train_as_the_plain_model_does(axis: str) -> None:
-    gpt = replace(NARROW_LLAMA, hidden=32, ffn=64, head_width=16, sequence=16)
+    gpt = NARROW_LLAMA.changed(hidden=32, ffn=64, head_width=16, sequence=16)
     check(2, with_recipe(gpt, "nvfp4", replace(OF_TWO[axis], mbs=8)))
 
 
@@ -61,8 +61,8 @@ def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
 
 
 # Experts with rows of whole blocks of columns, which fill their blocks of rows in part.
-FEW_BITS = replace(
-    ROUTED, layers=1, hidden=64, ffn=64, expert_ffn=32, head_width=16, sequence=32, shared_ffn=32
+FEW_BITS = ROUTED.changed(
+    layers=1, hidden=64, ffn=64, expert_ffn=32, head_width=16, sequence=32, shared_ffn=32
 )
 FOUR_BIT_EXPERTS = {
     "ep": replace(FEW, dp=2, ep=2, mbs=2, recompute="moe"),
@@ -81,7 +81,7 @@ FOUR_BIT_EXPERTS = {
 @pytest.mark.parametrize("axis", ["ep"])
 def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:
     plan = replace(FOUR_BIT_EXPERTS[axis], mbs=8)
-    check(2, with_recipe(replace(FEW_BITS, hidden=32, heads=2, sequence=16), "nvfp4", plan))
+    check(2, with_recipe(FEW_BITS.changed(hidden=32, heads=2, sequence=16), "nvfp4", plan))
 
 
 @pytest.mark.distributed
@@ -90,9 +90,9 @@ def test_experts_in_four_bits_train_as_the_plain_model_does(axis: str) -> None:
 def test_experts_in_four_bits_are_right_on_every_axis(axis: str) -> None:
     """Dropless, with places of which some stay empty, and on fewer columns."""
     plan = FOUR_BIT_EXPERTS[axis]
-    models = [FEW_BITS, replace(FEW_BITS, capacity=1.25)]
+    models = [FEW_BITS, FEW_BITS.changed(capacity=1.25)]
     if not plan.y > 1:
-        models += [replace(FEW_BITS, expert_latent=32)]
+        models += [FEW_BITS.changed(expert_latent=32)]
     check(2, [case for gpt in models for case in with_recipe(gpt, "nvfp4", plan)])
 
 
@@ -101,8 +101,8 @@ def test_experts_in_four_bits_are_right_on_every_axis(axis: str) -> None:
 def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(1, with_recipe(FEW_BITS, "nvfp4", FEW, replace(FEW, recompute="layernorm+moe_act")))
     check(4, with_recipe(FEW_BITS, "nvfp4", *folded_splits()))
-    check(4, with_recipe(replace(FEW_BITS, shared_ffn=64), "nvfp4", IN_HALVES))
-    wide = replace(FEW_BITS, shared_ffn=64, expert_ffn=64)
+    check(4, with_recipe(FEW_BITS.changed(shared_ffn=64), "nvfp4", IN_HALVES))
+    wide = FEW_BITS.changed(shared_ffn=64, expert_ffn=64)
     check(4, with_recipe(wide, "nvfp4", *copied_splits()))
     plan = replace(FEW, pp=2, dp=2, ep=2)
     check(4, with_recipe(replace(FEW_BITS, layers=2), "nvfp4", plan))
@@ -110,8 +110,7 @@ def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
 
 # Mamba-2, attention and experts on latent columns, and two depths of a module for further tokens;
 # bands of Mamba-2's first linear are of 16 or 64 columns.
-HYBRID = replace(
-    SUPER,
+HYBRID = SUPER.changed(
     hidden=64,
     heads=4,
     kv_heads=2,
@@ -139,5 +138,5 @@ def test_hybrids_with_further_tokens_are_cast_as_in_the_plain_model(recipe: str)
     check(1, with_recipe(HYBRID, recipe, FEW))
     check(2, with_recipe(HYBRID, recipe, replace(FEW, dp=2, ep=2, zero=1)))
     check(2, with_recipe(HYBRID, recipe, replace(OF_TWO["two-way"], stage_layers=(2, 1))))
-    columns = replace(HYBRID, expert_latent=0)
+    columns = HYBRID.changed(expert_latent=0)
     check(2, with_recipe(columns, recipe, replace(FEW, y=2)))

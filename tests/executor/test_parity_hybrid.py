@@ -16,8 +16,7 @@ from workload.gpt import GPT
 from workload.plan import Plan
 
 # Sequences of 16 tokens in chunks of 4, or in one; heads share the states of a group in pairs.
-NANO = replace(
-    MIXTRAL,
+NANO = MIXTRAL.changed(
     layers=6,
     pattern="MEM*-M",
     activation="squared_relu",
@@ -31,8 +30,7 @@ NANO = replace(
     ssm_groups=4,
     ssm_chunk=4,
 )
-DENSE = replace(
-    NANO,
+DENSE = NANO.changed(
     layers=4,
     pattern="M-*M",
     experts=0,
@@ -47,7 +45,7 @@ DENSE = replace(
     norm="layernorm",
 )
 DENSE_FIELDS: dict[str, Any] = {
-    key: getattr(DENSE, key) for key in ("experts", "topk", "expert_ffn", "shared_ffn", "router")
+    key: DENSE.value(key) for key in ("experts", "topk", "expert_ffn", "shared_ffn", "router")
 }
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
@@ -106,7 +104,7 @@ def test_a_hybrid_on_one_rank_trains_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 def test_heads_and_groups_over_two_ranks_train_as_the_plain_model_does() -> None:
     """With an MLP and attention behind them."""
-    check(2, replace(DENSE, layers=3, pattern="M-*", **COARSE), TWO[:1])
+    check(2, DENSE.changed(layers=3, pattern="M-*", **COARSE), TWO[:1])
 
 
 @pytest.mark.distributed
@@ -116,24 +114,24 @@ def test_hybrids_under_more_plans_train_as_the_plain_model_does(gpt: GPT) -> Non
     check(1, gpt, ONE)
     check(2, gpt, TWO)
     check(4, gpt, FOUR)
-    check(2, replace(gpt, ssm_chunk=4), TWO[:1])
+    check(2, gpt.changed(ssm_chunk=4), TWO[:1])
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_experts_of_hybrids_on_ranks_of_their_own_train_as_the_plain_model_does() -> None:
     check(4, NANO, EXPERTS)
-    check(4, replace(NANO, qk_norm=True, router_bias=True, balance_loss=0.01), EXPERTS)
+    check(4, NANO.changed(qk_norm=True, router_bias=True, balance_loss=0.01), EXPERTS)
 
 
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.parametrize("gpt", [NANO, DEEPSEEK], ids=["hybrid", "transformer"])
 def test_experts_on_latent_columns_train_as_the_plain_model_does(gpt: GPT) -> None:
-    gpt = replace(gpt, expert_latent=24)
+    gpt = gpt.changed(expert_latent=24)
     check(1, gpt, ONE)
     check(4, gpt, LATENT)
-    check(2, replace(gpt, capacity=1.0), LATENT_PLACES)
+    check(2, gpt.changed(capacity=1.0), LATENT_PLACES)
 
 
 @pytest.mark.distributed
@@ -153,6 +151,6 @@ def test_the_allocator_holds_what_the_program_says_of_a_hybrid() -> None:
         "ssm_heads": 16,
         "ssm_width": 32,
     }
-    alone = replace(HYBRID, pattern="M-*", **DENSE_FIELDS, **sizes)
+    alone = HYBRID.changed(pattern="M-*", **DENSE_FIELDS, **sizes)
     plan = Plan(batch=8, mbs=8, precision="fp32")
     assert [abs(peak.excess) < 0.01 for peak in peaks(alone, plan)] == [True]

@@ -14,8 +14,7 @@ from workload.gpt import GPT, find_model
 from workload.splits.plan_values import CHOICES
 
 # Queries and keys 6 wide in each head, 2 of them turned; values are wider, or narrower.
-LITE = replace(
-    find_model("tiny-llama-40k"),
+LITE = find_model("tiny-llama-40k").changed(
     vocab=250,
     heads=8,
     kv_heads=0,
@@ -25,9 +24,9 @@ LITE = replace(
     value_width=8,
 )
 YARN = "yarn:factor=4:original_max_position_embeddings=8:mscale_all_dim=0.7"
-LATENT = replace(LITE, q_rank=12, value_width=0, rope_width=4, head_width=2, rope_scaling=YARN)
-V3 = replace(
-    DEEPSEEK, heads=8, kv_heads=0, head_width=4, q_rank=12, kv_rank=10, rope_width=2, value_width=5
+LATENT = LITE.changed(q_rank=12, value_width=0, rope_width=4, head_width=2, rope_scaling=YARN)
+V3 = DEEPSEEK.changed(
+    heads=8, kv_heads=0, head_width=4, q_rank=12, kv_rank=10, rope_width=2, value_width=5
 )
 
 ONE = [
@@ -134,7 +133,7 @@ def test_gathered_latents_train_as_the_plain_model_does() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_gathered_latents_meet_every_other_axis() -> None:
-    for gpt in (LITE, LATENT, replace(LITE, dropout=0.1), replace(LITE, documents="7+9")):
+    for gpt in (LITE, LATENT, replace(LITE, dropout=0.1), LITE.changed(documents="7+9")):
         check(4, gpt, LATENTS)
     check(4, V3, [plan_of(cp=2, dp=2, ep=4, zero=2, **GATHERED)])
 
@@ -150,4 +149,4 @@ WITH_EXPERTS = [
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_with_experts_it_trains_as_the_plain_model_does() -> None:
-    check(4, replace(V3, capacity=1.25), WITH_EXPERTS)
+    check(4, V3.changed(capacity=1.25), WITH_EXPERTS)

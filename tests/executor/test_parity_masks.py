@@ -14,7 +14,7 @@ from workload.gpt import GPT
 from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
-GELU = replace(MIXTRAL, activation="gelu", capacity=0.75)
+GELU = MIXTRAL.changed(activation="gelu", capacity=0.75)
 TURNS = plan_of(dp=4, ep=4, micro_batches=4, overlap=("a2a", *OVERLAPS), recompute="selective")
 
 
@@ -26,7 +26,7 @@ def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
 def test_masks_drop_the_same_tokens_as_the_plain_model() -> None:
     plan = plan_of(dp=2, ep=2, micro_batches=2)
     plans = [*by("dense", [plan]), *by("sparse", [replace(plan, recompute="full")])]
-    check(2, replace(MIXTRAL, capacity=0.75, layers=1), plans)
+    check(2, MIXTRAL.changed(capacity=0.75, layers=1), plans)
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def test_masks_drop_the_same_tokens_as_the_plain_model() -> None:
 def test_places_on_any_ranks_train_as_the_plain_model_does(
     gpt: GPT, how: str, capacity: float
 ) -> None:
-    gpt = replace(gpt, capacity=capacity)
+    gpt = gpt.changed(capacity=capacity)
     check(1, gpt, by(how, ONE))
     check(2, gpt, by(how, TWO))
     check(4, gpt, by(how, [*FOUR, TURNS]))
@@ -48,4 +48,4 @@ def test_places_on_any_ranks_train_as_the_plain_model_does(
 @pytest.mark.distributed
 @pytest.mark.parametrize("more", [{"attention": "unfused"}, {"matmul_forms": "tuned"}], ids=str)
 def test_masks_go_with_other_kernels(more: dict[str, Any]) -> None:
-    check(4, replace(DEEPSEEK, capacity=0.75), by("dense", [plan_of(dp=4, ep=2, **more)]))
+    check(4, DEEPSEEK.changed(capacity=0.75), by("dense", [plan_of(dp=4, ep=2, **more)]))

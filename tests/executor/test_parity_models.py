@@ -34,26 +34,25 @@ SCALINGS = (  # of 16 tokens, within which the ramps of heads 4 wide begin and e
     "yarn:factor=4:original_max_position_embeddings=64",
 )
 ALONE = {
-    "grouped queries": replace(TINY, heads=16, kv_heads=8),
-    "a head width of its own": replace(TINY, head_width=6),
+    "grouped queries": TINY.changed(heads=16, kv_heads=8),
+    "a head width of its own": TINY.changed(head_width=6),
     "RMSNorm": replace(TINY, norm="rmsnorm"),
     "SwiGLU": replace(TINY, activation="swiglu"),
     "RoPE": replace(TINY, positions="rope"),
     "ALiBi": replace(TINY, positions="alibi"),
     "no biases": replace(TINY, biases=False),
     "a norm behind the embedding": replace(TINY, embedding_norm=True),
-    "biases of queries, keys and values": replace(TINY, biases=False, qkv_bias=True),
-    "norms of queries and keys": replace(TINY, norm="rmsnorm", qk_norm=True),
+    "biases of queries, keys and values": TINY.changed(biases=False, qkv_bias=True),
+    "norms of queries and keys": TINY.changed(norm="rmsnorm", qk_norm=True),
     "another epsilon": replace(TINY, norm_eps=1e-2),
     **{
-        f"RoPE by {text.partition(':')[0]}": replace(TINY, positions="rope", rope_scaling=text)
+        f"RoPE by {text.partition(':')[0]}": TINY.changed(positions="rope", rope_scaling=text)
         for text in SCALINGS
     },
 }
 TOGETHER = {
-    "Llama": replace(find_model("tiny-llama-40k"), vocab=250, rope_base=500),
-    "Qwen": replace(
-        find_model("tiny-llama-40k"),
+    "Llama": find_model("tiny-llama-40k").changed(vocab=250, rope_base=500),
+    "Qwen": find_model("tiny-llama-40k").changed(
         vocab=250,
         rope_base=500,
         rope_scaling=SCALINGS[1],
@@ -64,8 +63,7 @@ TOGETHER = {
     "BLOOM": replace(TINY, positions="alibi", embedding_norm=True),
     "MPT": replace(TINY, positions="alibi", biases=False),
     # 24 heads are no power of two, and three queries share a key.
-    "all at once": replace(
-        find_model("tiny-llama-40k"),
+    "all at once": find_model("tiny-llama-40k").changed(
         vocab=250,
         heads=24,
         positions="alibi",

@@ -15,10 +15,9 @@ from workload.gpt import GPT, find_model
 from workload.lowering import lower
 from workload.splits.plan_values import CHOICES
 
-LLAMA = replace(find_model("tiny-llama-40k"), vocab=250, mtp_layers=1)
-TIED = replace(LLAMA, tied=True, window=5, global_every=3, mtp_loss=0.5)
-DEEPSEEK = replace(
-    V3,
+LLAMA = find_model("tiny-llama-40k").changed(vocab=250, mtp_layers=1)
+TIED = LLAMA.changed(tied=True, window=5, global_every=3, mtp_loss=0.5)
+DEEPSEEK = V3.changed(
     mtp_layers=1,
     heads=8,
     kv_heads=0,
@@ -28,8 +27,7 @@ DEEPSEEK = replace(
     rope_width=2,
     value_width=5,
 )
-SUPER = replace(
-    NANO,
+SUPER = NANO.changed(
     layers=3,
     pattern="M*E",
     mtp_layers=2,
@@ -39,7 +37,7 @@ SUPER = replace(
     balance_loss=0.1,
     expert_latent=8,
 )
-THREE = replace(LLAMA, mtp_layers=3, layers=2)
+THREE = LLAMA.changed(mtp_layers=3, layers=2)
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]
 TWO = [
@@ -59,12 +57,12 @@ MORE = [
 
 @pytest.mark.distributed
 def test_two_depths_behind_a_hybrid_share_their_weights() -> None:
-    check(2, replace(SUPER, **COARSE), [plan_of(pp=2, micro_batches=2, stage_layers=(1, 2))])
+    check(2, SUPER.changed(**COARSE), [plan_of(pp=2, micro_batches=2, stage_layers=(1, 2))])
 
 
 IN_V: dict[str, Any] = {"pp": 2, "vpp": 2, "schedule": "zb-v"}
 TWO_WAY: dict[str, Any] = {"pp": 2, "schedule": "dualpipe"}
-FOUR_LAYERS = replace(THREE, layers=4, mtp_shared=True)
+FOUR_LAYERS = THREE.changed(layers=4, mtp_shared=True)
 
 
 @pytest.mark.distributed
@@ -75,7 +73,7 @@ def test_beside_the_embedding_it_trains_as_the_plain_model_does() -> None:
 @pytest.mark.distributed
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "gpt", [THREE, TIED, replace(SUPER, expert_latent=0)], ids=["own", "tied", "experts"]
+    "gpt", [THREE, TIED, SUPER.changed(expert_latent=0)], ids=["own", "tied", "experts"]
 )
 def test_on_some_columns_of_the_stream_depths_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(2, gpt, [plan_of(y=2, recompute="full", overlap=())])
@@ -91,7 +89,7 @@ def test_on_some_columns_of_the_stream_depths_train_as_the_plain_model_does(gpt:
 @pytest.mark.parametrize("name", ["own", "tied", "experts"])
 def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind: str) -> None:
     """The token so many further is another rank's: of eight depths, of parts with fewer tokens."""
-    eight = replace(THREE, layers=1, mtp_layers=8, sequence=16)
+    eight = THREE.changed(layers=1, mtp_layers=8, sequence=16)
     gpt = {"own": eight, "tied": TIED, "experts": replace(DEEPSEEK, layers=2)}[name]
     how: dict[str, Any] = {"cp": 2, "context_kind": kind}
     plans = [
@@ -100,7 +98,7 @@ def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind:
         plan_of(**how, dp=2, zero=3),
         plan_of(**how, **TWO_WAY, micro_batches=4, stage_layers=(gpt.layers - 1, 1)),
     ]
-    if gpt.experts:
+    if gpt.moe.experts:
         plans += [plan_of(**how, dp=2, ep=4, zero=1), plan_of(**how, z=2, ep=2)]
     check(2, gpt, [plan_of(**how, micro_batches=2)])
     check(2, replace(LLAMA, layers=4), [plan_of(**how)])
@@ -111,7 +109,7 @@ def test_on_parts_of_sequences_depths_train_so_under_more_plans(name: str, kind:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "gpt",
-    [FOUR_LAYERS, replace(TIED, layers=4), replace(SUPER, layers=4, pattern="M**E")],
+    [FOUR_LAYERS, replace(TIED, layers=4), SUPER.changed(layers=4, pattern="M**E")],
     ids=["apart", "tied", "experts"],
 )
 def test_beside_the_embedding_depths_train_so_under_more_plans(gpt: GPT) -> None:
@@ -143,7 +141,7 @@ FOUR_OF_EXPERTS = [
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.parametrize("gpt", [SUPER, replace(SUPER, mtp_shared=False)], ids=["shared", "own"])
+@pytest.mark.parametrize("gpt", [SUPER, SUPER.changed(mtp_shared=False)], ids=["shared", "own"])
 def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     rows = plan_of(tp=2, sp=True, micro_batches=2)
@@ -153,7 +151,7 @@ def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
 
 def test_modules_with_own_weights_are_summed_under_names_of_their_own() -> None:
     """The executor sums what has one name in one arena: of two it would leave one out."""
-    gpt, plan = replace(SUPER, mtp_shared=False), FOUR_OF_EXPERTS[2]
+    gpt, plan = SUPER.changed(mtp_shared=False), FOUR_OF_EXPERTS[2]
     names = [op.name for op in lower(gpt, plan, 1).ops]
     assert sum(name.startswith("head.grads.reduce") for name in names) == 2
     assert len(set(names)) == len(names)
@@ -161,7 +159,7 @@ def test_modules_with_own_weights_are_summed_under_names_of_their_own() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.parametrize("gpt", [THREE, replace(THREE, mtp_shared=True)], ids=["own", "shared"])
+@pytest.mark.parametrize("gpt", [THREE, THREE.changed(mtp_shared=True)], ids=["own", "shared"])
 def test_three_depths_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     check(2, gpt, TWO)

@@ -3,8 +3,6 @@ experts, clamped SwiGLU."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -17,8 +15,7 @@ from tests.reference_llama import clamped_swiglu as plain
 from workload.grid import Grid
 from workload.op import Op
 
-OSS = replace(
-    MIXTRAL,
+OSS = MIXTRAL.changed(
     activation="clamped_swiglu",
     biases=True,
     sinks=True,
@@ -26,13 +23,13 @@ OSS = replace(
     global_every=2,
 )
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
-DENSE = replace(OSS, experts=0, topk=0, expert_ffn=0, router="softmax", dropout=0.1)
+DENSE = OSS.changed(experts=0, topk=0, expert_ffn=0, router="softmax", dropout=0.1)
 
 
 @pytest.mark.distributed
 def test_every_axis_trains_as_the_plain_model_does() -> None:
     """Experts on two ranks, and y, over which biases of experts are summed once."""
-    short = replace(OSS, layers=1, global_every=0)
+    short = OSS.changed(layers=1, global_every=0)
     check(2, short, [plan_of(dp=2, ep=2), plan_of(y=2, recompute="selective")])
 
 
@@ -40,7 +37,7 @@ def test_every_axis_trains_as_the_plain_model_does() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("capacity", [0.0, 0.75])
 def test_under_more_plans_it_trains_as_the_plain_model_does(capacity: float) -> None:
-    gpt = replace(OSS, capacity=capacity)
+    gpt = OSS.changed(capacity=capacity)
     check(1, gpt, ONE)
     check(2, gpt, TWO)
     check(4, gpt, [*FOUR, plan_of(tp=2, y=2, recompute="selective")])
@@ -50,7 +47,7 @@ def test_under_more_plans_it_trains_as_the_plain_model_does(capacity: float) -> 
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_shared_experts_have_biases_too() -> None:
-    gpt = replace(OSS, shared_ffn=32, router="sigmoid", dense_layers=1)
+    gpt = OSS.changed(shared_ffn=32, router="sigmoid", dense_layers=1)
     check(4, gpt, FOUR[2:6])
 
 

@@ -66,7 +66,7 @@ def far(cases: Iterable[Case], found: Iterable[Outcome], precision: str) -> list
     """Whatever is farther from the plain model than the precision's bounds."""
     wrong: list[object] = []
     for (gpt, plan), each in zip(cases, found, strict=True):
-        bounds = OF_HEAD_NORMS if gpt.qk_norm else BOUNDS
+        bounds = OF_HEAD_NORMS if gpt.attention.qk_norm else BOUNDS
         cosine, length, loss, clip = bounds.get(precision, BOUNDS[precision])
         tensors = [t for t in each.near if not (t[1] >= cosine and abs(t[2]) <= length)]
         if tensors and bounds is OF_HEAD_NORMS and precision == "bf16":
@@ -131,7 +131,7 @@ def test_a_vocabulary_on_four_ranks_takes_logits_of_80() -> None:
     gpt = replace(UNTIED, layers=1)
     weights, tokens = larger(gpt, head=49), batches(gpt)[0][:, :-1]
     with torch.no_grad():
-        logits = ReferenceGPT(weights, heads=gpt.heads, family=family(gpt))(tokens)
+        logits = ReferenceGPT(weights, heads=gpt.attention.heads, family=family(gpt))(tokens)
     assert float(logits.min()) < -80 < 80 < float(logits.max())
     cases = [(gpt, plan_of(1, tp=2, y=2))]
     assert far(cases, outcomes(4, cases, "fp32", head=49), "fp32") == []
@@ -142,7 +142,9 @@ def check_repeated(gpt: GPT, plans: list[Plan], share: float) -> None:
     fallen by then; that falls by half in 20 steps."""
     batch = batches(gpt)[0]
     pairs = [(batch[:, :-1], batch[:, 1:])] * REPEATED
-    trained = train(start(gpt), pairs, heads=gpt.heads, lr=LR, clip=CLIP, family=family(gpt))
+    trained = train(
+        start(gpt), pairs, heads=gpt.attention.heads, lr=LR, clip=CLIP, family=family(gpt)
+    )
     expected = torch.tensor(trained.losses)
     fallen = expected[0] - expected
     assert expected[-1] < 0.51 * expected[0]

@@ -38,9 +38,9 @@ from workload.plan import Plan
 
 TENSORS, BLOCKS = ("fp8-tensorwise", "fp8-delayed"), ("fp8-blockwise", "mxfp8")
 # Parts of a rank are whole blocks of 128: of widths over x and y, and of a micro-batch's tokens.
-WIDE = replace(TINY, layers=1, hidden=256, ffn=512, head_width=64, sequence=32)
+WIDE = TINY.changed(layers=1, hidden=256, ffn=512, head_width=64, sequence=32)
 LLAMA = replace(TINY, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
-ROUTED = replace(LLAMA, experts=4, topk=2, expert_ffn=32)
+ROUTED = LLAMA.changed(experts=4, topk=2, expert_ffn=32)
 FEW = Plan(batch=BATCH, mbs=4, precision="fp64")
 # Ranks of x hold a half of each of half of the experts.
 IN_HALVES = replace(FEW, tp=4, ep=2, etp=2, sp=True)
@@ -91,7 +91,7 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     own_rows = plan.sp
     tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts, apart=own_rows)
     rows = plan.mbs * gpt.sequence // plan.cp
-    run = rows * plan.expert_parts // plan.tp if gpt.capacity else 0
+    run = rows * plan.expert_parts // plan.tp if gpt.moe.capacity else 0
     return plain(gpt, plan.recipe, *tokens, run, not plan.sp, plan.fp8_dispatch)
 
 
@@ -112,7 +112,7 @@ def plain(
         recipe=recipe,
         tokens=torch.tensor(tokens),
         of_experts=torch.tensor(of_experts),
-        heads=gpt.heads,
+        heads=gpt.attention.heads,
         lr=LR,
         clip=CLIP,
         family=family(gpt, run),
@@ -132,7 +132,7 @@ def differences(rank: int, cases: list[tuple[GPT, Plan]]) -> list[tuple[float, f
         run = trainer.run(batches(gpt))
         assert [span.op.name for span in run.timeline.spans] == [op.name for op in program.ops]
         assert run.carried == program.comm_bytes
-        if not gpt.experts:
+        if not gpt.moe.experts:
             assert run.peak_bytes >= program.peak.total_bytes
         if rank:
             weight_error(trainer, {})
@@ -206,9 +206,9 @@ def test_experts_are_cast_as_one_tensor_of_all_ranks_that_exchange_rows(recipe: 
 
 # Experts get some 16 rows each: of a block of 32 as of one of 128 they fill a part.
 ROUTED_WIDE = {
-    "mxfp8": replace(ROUTED, hidden=64, ffn=64, expert_ffn=64, head_width=16, layers=1),
-    "fp8-blockwise": replace(
-        ROUTED, layers=1, hidden=256, ffn=512, expert_ffn=256, head_width=64, sequence=32
+    "mxfp8": ROUTED.changed(hidden=64, ffn=64, expert_ffn=64, head_width=16, layers=1),
+    "fp8-blockwise": ROUTED.changed(
+        layers=1, hidden=256, ffn=512, expert_ffn=256, head_width=64, sequence=32
     ),
 }
 
@@ -248,7 +248,7 @@ def test_rows_sent_in_8_bits_train_as_in_the_plain_model(recipe: str) -> None:
     gpt = ROUTED_WIDE[recipe]
     check(2, with_recipe(gpt, recipe, *narrow_splits()[:3]))
     check(4, with_recipe(gpt, recipe, *narrow_splits()[3:]))
-    check(2, with_recipe(replace(gpt, capacity=1.25), recipe, narrow_splits()[0]))
+    check(2, with_recipe(gpt.changed(capacity=1.25), recipe, narrow_splits()[0]))
 
 
 @pytest.mark.slow

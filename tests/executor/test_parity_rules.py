@@ -32,8 +32,7 @@ TOLERANCE, CLIP, BATCH = 1e-9, 0.1, 16
 LR = {"sgd": 0.5, "sgd-momentum": 0.5, "muon": 0.01, "lomo": 0.05}
 LR |= {"mezo": 0.002, "fedkseed-step": 0.002}
 SHORT = replace(TINY, layers=1)
-LLAMA = replace(
-    TINY,
+LLAMA = TINY.changed(
     kv_heads=2,
     norm="rmsnorm",
     activation="swiglu",
@@ -53,7 +52,7 @@ def reference_of(gpt: GPT, plan: Plan) -> Reference:
         return reference(plan.optimizer, gpt, plan.batch)
     cell = torch.arange(plan.batch) // plan.mbs % (plan.z * plan.dp)
     replicas = [torch.where(cell // plan.z == number)[0] for number in range(plan.dp)]
-    how = {"heads": gpt.heads, "lr": LR[plan.optimizer], "family": family(gpt)}
+    how = {"heads": gpt.attention.heads, "lr": LR[plan.optimizer], "family": family(gpt)}
     return fedkseed(start(gpt), pairs_of(gpt, plan.batch), replicas, candidates=CANDIDATES, **how)  # type: ignore[arg-type]
 
 
@@ -65,9 +64,9 @@ def pairs_of(gpt: GPT, sequences: int) -> list[tuple[torch.Tensor, torch.Tensor]
 def reference(rule: str, gpt: GPT, sequences: int) -> Reference:
     pairs = pairs_of(gpt, sequences)
     if rule == "mezo":
-        return mezo(start(gpt), pairs, heads=gpt.heads, lr=LR[rule], family=family(gpt))
+        return mezo(start(gpt), pairs, heads=gpt.attention.heads, lr=LR[rule], family=family(gpt))
     how = {
-        "heads": gpt.heads,
+        "heads": gpt.attention.heads,
         "lr": LR[rule],
         "clip": None if rule == "lomo" else CLIP,
         "family": family(gpt),
@@ -154,12 +153,12 @@ def test_muon_s_tiles_do_so_where_weights_are_split_too() -> None:
     check(3, "muon", ["z=3,mbs=4", "dp=3,zero=3,mbs=4"], batch=24)
 
 
-KIMI = replace(V3, mtp_layers=1)  # experts, latent attention and a module for further tokens
+KIMI = V3.changed(mtp_layers=1)  # experts, latent attention and a module for further tokens
 
 
 @pytest.mark.distributed
 def test_muon_trains_so_on_the_matrices_of_each_expert_and_of_latent_attention() -> None:
-    gpt = replace(KIMI, layers=1, dense_layers=0)
+    gpt = KIMI.changed(layers=1, dense_layers=0)
     check(2, "muon", ["dp=2,ep=2,zero=1"], gpt)
 
 
@@ -176,7 +175,7 @@ def test_muon_does_so_however_experts_are_split() -> None:
     check(2, "muon", ["tp=2", "dp=2,zero=1", "y=2", "z=2,recompute=full", whole], MIXTRAL)
     check(2, "muon", ["tp=2", f"tp=2,{rows}", "dp=2,zero=3"], KIMI)
     check(2, "muon", ["dp=2,ep=2,zero=1"], replace(DEEPSEEK, biases=True))
-    columns = replace(DEEPSEEK, expert_latent=24)
+    columns = DEEPSEEK.changed(expert_latent=24)
     check(2, "muon", ["dp=2,ep=2,zero=1", "tp=2"], columns)
     check(3, "muon", ["z=3,mbs=4", "dp=3,zero=3,mbs=4"], DEEPSEEK, batch=24)
     texts = [
@@ -270,12 +269,12 @@ def peaks(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[str, float]]:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_torch_allocates_what_a_rule_s_program_says_also_where_the_update_is_the_peak() -> None:
-    wide = replace(TINY, hidden=256, heads=8, ffn=2048, layers=2, sequence=16, vocab=64)
+    wide = TINY.changed(hidden=256, heads=8, ffn=2048, layers=2, sequence=16, vocab=64)
     texts = [f"optimizer=muon,precision={word}" for word in ("fp32", "bf16")]
     texts += [f"optimizer={rule},precision=fp32" for rule in ("lomo", "mezo")]
     found = on_ranks(1, peaks, wide, [parse_plan(text, batch=1) for text in texts])
     assert [op.startswith("l0.muon.") for op, _ in found] == [True, True, False, False]
-    experts = replace(find_model("tiny-deepseek-2m"), experts=32, sequence=32)
+    experts = find_model("tiny-deepseek-2m").changed(experts=32, sequence=32)
     found += on_ranks(1, peaks, experts, [parse_plan(texts[0], batch=1)])
     assert found[4][0].startswith("l1.muon.")
     assert all(1 <= share <= 1.02 for _, share in found)

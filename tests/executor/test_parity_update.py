@@ -52,7 +52,7 @@ def texts() -> list[torch.Tensor]:
 @cache
 def reference(kind: str) -> Found:
     """Losses, norms before clipping and last weights of a plain loop with torch's own parts."""
-    model = ReferenceGPT(start(TINY), heads=TINY.heads)
+    model = ReferenceGPT(start(TINY), heads=TINY.attention.heads)
     named = dict(model.named_parameters())
     plain = [p for name, p in named.items() if name.endswith(".b") or "norm" in name]
     decayed = [p for name, p in named.items() if not (name.endswith(".b") or "norm" in name)]

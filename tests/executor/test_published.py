@@ -40,27 +40,26 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 LLAMA = TOGETHER["Llama"]
-ROUTED = replace(MIXTRAL, ffn=MIXTRAL.expert_ffn)
-DEEPSEEK = replace(V3, head_width=0, rope_width=4, norm_eps=1e-6)
+ROUTED = replace(MIXTRAL, ffn=MIXTRAL.moe.expert_ffn)
+DEEPSEEK = V3.changed(head_width=0, rope_width=4, norm_eps=1e-6)
 MODELS = {
     "GPT-2": TINY,
     "untied GPT-2": replace(TINY, tied=False),
     "Llama": LLAMA,
     "tied Llama": replace(LLAMA, tied=True),
-    "Qwen2": replace(LLAMA, qkv_bias=True, norm_eps=1e-6, rope_scaling=SCALINGS[2]),
-    "Qwen3": replace(LLAMA, qk_norm=True, norm_eps=1e-6, rope_scaling=SCALINGS[1]),
+    "Qwen2": LLAMA.changed(qkv_bias=True, norm_eps=1e-6, rope_scaling=SCALINGS[2]),
+    "Qwen3": LLAMA.changed(qk_norm=True, norm_eps=1e-6, rope_scaling=SCALINGS[1]),
     "Mixtral": ROUTED,
-    "Qwen3-MoE": replace(ROUTED, qk_norm=True, router="softmax", dense_layers=1, expert_ffn=16),
-    "DeepSeek-V3": replace(
-        DEEPSEEK,
+    "Qwen3-MoE": ROUTED.changed(qk_norm=True, router="softmax", dense_layers=1, expert_ffn=16),
+    "DeepSeek-V3": DEEPSEEK.changed(
         router_groups=4,
         router_topk_groups=2,
         router_bias=True,
         rope_scaling=f"{SCALINGS[2]}:mscale_all_dim=0.7",
     ),
-    "DeepSeek-V2": replace(DEEPSEEK, q_rank=0, router="softmax", dense_layers=0),
-    "DeepSeek-V2 of groups": replace(
-        DEEPSEEK, router="softmax", router_groups=4, router_topk_groups=2
+    "DeepSeek-V2": DEEPSEEK.changed(q_rank=0, router="softmax", dense_layers=0),
+    "DeepSeek-V2 of groups": DEEPSEEK.changed(
+        router="softmax", router_groups=4, router_topk_groups=2
     ),
 }
 TWO_WAY = "pp=2,schedule=dualpipe,mbs=4"
@@ -92,7 +91,7 @@ def by_hand(gpt: GPT) -> dict[str, torch.Tensor]:
     weights = start(gpt)
     if gpt.activation == "gelu":
         return hugging_face.as_gpt2(weights)
-    return hugging_face.as_llama(weights, gpt.layers, gpt.width, gpt.heads)
+    return hugging_face.as_llama(weights, gpt.layers, gpt.width, gpt.attention.heads)
 
 
 def back(folder: Path, gpt: GPT) -> dict[str, torch.Tensor]:
@@ -101,7 +100,7 @@ def back(folder: Path, gpt: GPT) -> dict[str, torch.Tensor]:
         tensors |= load_file(file)
     if gpt.activation == "gelu":
         return hugging_face.from_gpt2(tensors, gpt.layers)
-    return hugging_face.from_llama(tensors, gpt.layers, gpt.heads)
+    return hugging_face.from_llama(tensors, gpt.layers, gpt.attention.heads)
 
 
 def trained(rank: int, gpt: GPT, plans: list[Plan], source: str, target: str) -> list[list[float]]:
@@ -125,7 +124,9 @@ def check(ranks: int, name: str, texts: tuple[str, ...], folder: Path) -> None:
     source.mkdir()
     target.mkdir()
     save_file(by_hand(gpt), source / FILE)
-    known = [each for each in texts if not (gpt.kv_rank and any(map(each.__contains__, LATENTS)))]
+    known = [
+        each for each in texts if not (gpt.latent.kv_rank and any(map(each.__contains__, LATENTS)))
+    ]
     plans = [parse_plan(f"{text},precision=fp64", batch=BATCH) for text in known]
     found = on_ranks(ranks, trained, gpt, plans, str(source), str(target))
     losses, weights = reference(gpt, BATCH)
@@ -361,7 +362,7 @@ def test_biases_of_a_router_must_be_zero(tmp_path: Path) -> None:
     name = "model.layers.1.mlp.gate.e_score_correction_bias"
     for value, folder in ((0.0, tmp_path / "zeros"), (0.1, tmp_path / "ones")):
         folder.mkdir()
-        saved(folder, DEEPSEEK, _set(name, torch.full((DEEPSEEK.experts,), value)))
+        saved(folder, DEEPSEEK, _set(name, torch.full((DEEPSEEK.moe.experts,), value)))
     program = lower(DEEPSEEK, parse_plan("", batch=1))
     assert dict(published_values(program, tmp_path / "zeros")).keys() == program.layouts.keys()
     with pytest.raises(WeightsError, check=names(name)):
@@ -381,7 +382,7 @@ def test_a_longer_table_of_positions_is_cut(tmp_path: Path) -> None:
 def test_a_written_config_describes_the_model(name: str) -> None:
     gpt = MODELS[name]
     read = model_from_config(config_of(gpt, "bf16", None), "it", name="")
-    same = replace(gpt, rope_scaling=spelled_out(gpt.rope_scaling))
+    same = gpt.changed(rope_scaling=spelled_out(gpt.attention.rope_scaling))
     assert replace(read.gpt, name=gpt.name, source=gpt.source) == same
     assert {note.field for note in read.notes} == {"sequence"}
     assert read.beyond == ()

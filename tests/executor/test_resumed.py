@@ -27,11 +27,11 @@ from workload.plan_text import parse_plan
 
 TINY = find_model("tiny-30k")
 FOUR = replace(TINY, layers=4)
-MIXTRAL = replace(
-    find_model("tiny-mixtral-130k"), experts=4, expert_ffn=32, ffn=32, heads=4, kv_heads=2
+MIXTRAL = find_model("tiny-mixtral-130k").changed(
+    experts=4, expert_ffn=32, ffn=32, heads=4, kv_heads=2
 )
 # Biases by which experts are chosen follow the loads of each step, and are no optimizer's.
-BALANCED = replace(MIXTRAL, router="sigmoid", router_bias=True, router_bias_rate=0.01)
+BALANCED = MIXTRAL.changed(router="sigmoid", router_bias=True, router_bias_rate=0.01)
 
 
 def same_again(job: Job) -> None:

@@ -261,7 +261,7 @@ def test_activations_are_no_less_where_states_are_sharded_further(model: str, te
     changes = [
         *({"zero": zero} for zero in range(plan.zero + 1, 4)),
         *({"z": plan.z * n, "dp": plan.dp // n} for n in (2, 8)),
-        *({"ep": plan.ep * n} for n in (2, 8) if gpt.experts > 8),
+        *({"ep": plan.ep * n} for n in (2, 8) if gpt.moe.experts > 8),
     ]
     peaks = [plan_bytes(gpt, replace(plan, **change)) for change in changes]  # type: ignore[arg-type]
     assert 0 < memory.parts["activations"] <= min(peaks)

@@ -125,7 +125,7 @@ def test_a_stack_without_context_is_told_of_none() -> None:
 
 
 def mixtral(text: str, **fields: int) -> Job:
-    gpt = replace(find_model("mixtral-8x7b"), **fields)  # type: ignore[arg-type]
+    gpt = find_model("mixtral-8x7b").changed(**fields)
     return job_of(gpt, text, load_stack("megatron-core"), devices=128, batch=1024)
 
 

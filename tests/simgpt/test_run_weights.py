@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,8 +100,8 @@ def test_experts_that_are_not_read_are_refused_by_their_family(tmp_path: Path) -
 
 def published_qwen(folder: Path) -> tuple[GPT, dict[str, torch.Tensor]]:
     """Weights of a Qwen3 with their config, in a new folder."""
-    gpt = replace(find_model("tiny-llama-40k"), qk_norm=True, norm_eps=1e-6)
-    weights = hugging_face.as_llama(start(gpt), gpt.layers, gpt.width, gpt.heads)
+    gpt = find_model("tiny-llama-40k").changed(qk_norm=True, norm_eps=1e-6)
+    weights = hugging_face.as_llama(start(gpt), gpt.layers, gpt.width, gpt.attention.heads)
     folder.mkdir()
     save_file(weights, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config_of(gpt, "fp64", None)))

@@ -81,10 +81,10 @@ def drawn(seed: int) -> Question:
     draw = random.Random(seed)
     while True:
         model = draw.choice(sorted(MODELS))
-        gpt = replace(find_model(model), **MODELS[model])  # type: ignore[arg-type]
+        gpt = find_model(model).changed(**MODELS[model])
         words = {key: draw.choice(VALUES[key]) for key in ("tp", "pp", "mbs", "zero")}
         words |= {"vpp": 2} if words["pp"] > 1 and draw.random() < 0.5 else {}
-        words |= {"ep": draw.choice((1, 2))} if gpt.experts else {}
+        words |= {"ep": draw.choice((1, 2))} if gpt.moe.experts else {}
         words |= {"sp": "false"} if words["tp"] > 1 and draw.random() < 0.5 else {}
         question = Question(gpt, draw.choice(STACKS), {**words, "dp": "rest"})
         try:

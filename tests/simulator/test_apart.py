@@ -17,7 +17,7 @@ from workload.gpt import GPT
 from workload.plan_text import parse_plan
 
 TURNS = "ep=8,dp=8,mbs=1,overlap=dp+a2a"
-MIXTURE = GPT(
+MIXTURE = GPT.of(
     name="mixture",
     layers=4,
     hidden=256,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from simulator.explain.assumed import REAL_ROUTING, Granted, granted
@@ -15,9 +13,9 @@ from workload.errors import PlanCannotRunError
 from workload.expert_loads.histogram import Histogram, routed
 from workload.gpt import GPT
 
-DENSE = GPT(name="d", layers=2, hidden=512, heads=8, ffn=1024, sequence=256, vocab=1024)
-EXPERTS = replace(DENSE, experts=8, topk=2, expert_ffn=256)
-LARGE = replace(EXPERTS, hidden=4096, heads=32, ffn=8192, sequence=4096, topk=4, expert_ffn=4096)
+DENSE = GPT.of(name="d", layers=2, hidden=512, heads=8, ffn=1024, sequence=256, vocab=1024)
+EXPERTS = DENSE.changed(experts=8, topk=2, expert_ffn=256)
+LARGE = EXPERTS.changed(hidden=4096, heads=32, ffn=8192, sequence=4096, topk=4, expert_ffn=4096)
 
 
 def step(gpt: GPT, plan: str, stack: str) -> Prediction:

@@ -20,7 +20,7 @@ SIZES: dict[str, Any] = {
     **{"layers": 1, "hidden": 4096, "heads": 32, "ffn": 4096, "sequence": 8192, "vocab": 512},
     **{"experts": 8, "topk": 8, "expert_ffn": 512, "activation": "swiglu", "norm": "rmsnorm"},
 }
-GPT_8 = GPT(name="eight", **SIZES)
+GPT_8 = GPT.of(name="eight", **SIZES)
 PLAN = Plan(dp=8, ep=8, batch=8, mbs=1)
 
 

@@ -115,7 +115,7 @@ WORLDS = {
     "overlap": st.sampled_from(["all", "oar", "ors+oag", "oar+ors+oag", "ors+dp"]),
     "bytes_per_s": st.floats(1e6, 1e11),
 }
-WIDE = replace(TINY, hidden=96, heads=12, ffn=96)
+WIDE = TINY.changed(hidden=96, heads=12, ffn=96)
 
 
 def played(plan: str, overlap: str, fabric: SmallFabric) -> SimulatedOps:

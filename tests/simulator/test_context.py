@@ -21,10 +21,10 @@ from workload.splits.plan_values import CHOICES
 
 KINDS = CHOICES["context_kind"]
 DGX = load_machine("dgx-h100")
-SMALL = GPT(
+SMALL = GPT.of(
     name="small", layers=2, hidden=512, heads=8, ffn=2048, sequence=4096, vocab=1000, kv_heads=2
 )
-MANY = replace(SMALL, kv_heads=0)  # as many heads of keys as Ulysses splits in these tests
+MANY = SMALL.changed(kv_heads=0)  # as many heads of keys as Ulysses splits in these tests
 
 
 def exchanged(context: int, kind: str) -> list[Op]:
@@ -44,8 +44,8 @@ def test_the_ring_moves_keys_and_values_once_less_than_their_gradients(context: 
 
 def test_keys_and_values_of_latent_attention_go_around_in_their_own_widths() -> None:
     """Of 2048 rows 8 heads of keys 64 + 32 wide and of values 48."""
-    gpt = replace(MANY, biases=False, positions="rope", head_width=64)
-    gpt = replace(gpt, kv_rank=96, rope_width=32, value_width=48)
+    gpt = MANY.changed(biases=False, positions="rope", head_width=64)
+    gpt = gpt.changed(kv_rank=96, rope_width=32, value_width=48)
     program = lower(gpt, parse_plan("cp=2"))
     shifts = [op for op in program.ops if op.kind == "ring_shift"]
     assert {op.nbytes for op in shifts} == {2048 * 8 * (96 + 48) * 2}
@@ -79,7 +79,7 @@ def test_neighbours_that_trade_heads_shorten_the_ring() -> None:
 )
 def test_cores_that_cannot_be_shared_so_are_refused(text: str, named: tuple[str, ...]) -> None:
     with pytest.raises((PlanError, PlanCannotRunError), check=names(*named)):
-        lower(replace(MANY, heads=4, head_width=64), parse_plan(text))
+        lower(MANY.changed(heads=4, head_width=64), parse_plan(text))
 
 
 def test_all_keys_and_values_are_gathered_twice_and_their_gradients_scattered_once() -> None:
@@ -204,8 +204,8 @@ def test_the_memory_of_a_million_tokens_is_that_by_hand(how: str) -> None:
         assert set(keys) == {(1 << 20) * 2 * 128 * 2}
 
 
-LATENT = replace(
-    MANY, biases=False, positions="rope", head_width=64, kv_rank=96, rope_width=32, value_width=48
+LATENT = MANY.changed(
+    biases=False, positions="rope", head_width=64, kv_rank=96, rope_width=32, value_width=48
 )
 
 

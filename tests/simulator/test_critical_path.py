@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -117,7 +116,7 @@ def test_the_path_of_a_pipeline_crosses_its_stages_and_fills_the_step(schedule: 
 def test_the_path_fills_the_whole_step_without_a_gap(
     plan: str, overlap: str, bytes_per_s: float
 ) -> None:
-    gpt = replace(TINY, hidden=96, heads=12, ffn=96)
+    gpt = TINY.changed(hidden=96, heads=12, ffn=96)
     program = lowered(gpt, f"{plan},overlap={overlap}")
     fabric = SmallFabric(bytes_per_s=bytes_per_s, compute_share=0.1)
     whole = simulated_step([program], SmallCosts(), fabric)

@@ -27,7 +27,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 
 L, h, s, V, f, E, k, e = 2, 64, 128, 512, 96, 8, 2, 32
-DENSE = GPT(
+DENSE = GPT.of(
     name="dense",
     layers=L,
     hidden=h,
@@ -41,16 +41,16 @@ DENSE = GPT(
     positions="rope",
     tied=False,
 )
-MIXTURE = replace(DENSE, name="mixture", experts=E, topk=k, expert_ffn=e)
-PLACES = replace(MIXTURE, capacity=1.0)
-WINDOW = replace(DENSE, name="window", window=32)
-PACKED = replace(DENSE, name="packed", documents="64+2x32")
-LATENT = replace(
-    DENSE, name="latent", head_width=8, q_rank=16, kv_rank=24, rope_width=8, value_width=8
+MIXTURE = DENSE.changed(name="mixture", experts=E, topk=k, expert_ffn=e)
+PLACES = MIXTURE.changed(capacity=1.0)
+WINDOW = DENSE.changed(name="window", window=32)
+PACKED = DENSE.changed(name="packed", documents="64+2x32")
+LATENT = DENSE.changed(
+    name="latent", head_width=8, q_rank=16, kv_rank=24, rope_width=8, value_width=8
 )
-FURTHER = replace(DENSE, name="further", mtp_layers=1)
+FURTHER = DENSE.changed(name="further", mtp_layers=1)
 DEEP = replace(DENSE, name="deep", layers=4)
-MIXED = replace(MIXTURE, mtp_layers=1)
+MIXED = MIXTURE.changed(mtp_layers=1)
 
 ATTENTION, MLP, EXPERT = 4 * h * h, 3 * h * f, 3 * h * e  # elements of a layer's matrices
 TABLES, NORMS = 2 * V * h, (2 * L + 1) * h

@@ -19,7 +19,7 @@ from workload.lowering import lower
 from workload.plan import Plan
 
 ROWS, WIDTH, HEADS = 256, 1024, 16
-LLAMA = GPT(
+LLAMA = GPT.of(
     name="llama",
     layers=1,
     hidden=WIDTH,

@@ -36,7 +36,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 
 needs_compiled = pytest.mark.skipif(not core.is_built(), reason="built without a C compiler")
-SMALL = replace(TINY, hidden=48, heads=12, ffn=96)
+SMALL = TINY.changed(hidden=48, heads=12, ffn=96)
 PIPELINES = (
     "pp=2,z=2",
     "pp=4,schedule=zb-h1",

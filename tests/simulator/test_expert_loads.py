@@ -19,7 +19,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 
 H100 = load_machine("dgx-h100")
-WIDE = replace(TWO, hidden=512, expert_ffn=1024, sequence=512)
+WIDE = TWO.changed(hidden=512, expert_ffn=1024, sequence=512)
 UNEVEN, OTHER = (4, 3, 2, 2, 2, 1, 1, 1), (1, 2, 3, 1, 4, 2, 1, 2)
 EVEN = (2,) * 8
 PLANS = ("dp=4,ep=4,zero=1", "dp=2,ep=2,pp=2", "tp=2,dp=2,ep=4,etp=1,sp=true")

@@ -28,7 +28,7 @@ from workload.passes.matmul_forms import with_forms
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-SMALL = GPT(name="small", layers=18, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
+SMALL = GPT.of(name="small", layers=18, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
 PLAN = "tp=2,z=4,dp=2,matmul_forms=tuned"
 SLOW_NT = {"device.matmul.forms.NT": "0.1"}
 
@@ -47,7 +47,7 @@ def test_the_forms_of_a_model_are_those_of_all_its_kinds_of_layers() -> None:
     """Widths of the linears of Mamba-2, attention, MLPs and the classifier, whose tied table is
     transposed in its forward pass, of 96 rows."""
     sizes: dict[str, Any] = {"ssm_heads": 4, "ssm_width": 8, "ssm_state": 4}
-    gpt = replace(SMALL, layers=3, pattern="M*-", biases=False, **sizes)
+    gpt = SMALL.changed(layers=3, pattern="M*-", biases=False, **sizes)
     plan = parse_plan("dp=1,mbs=6,matmul_forms=tuned", batch=6)
     chosen = forms_on(gpt, plan, load_machine("perlmutter"))
     forward = {(n, k) for form, m, n, k, _ in chosen if (form, m) == ("NN", 96)}
@@ -171,7 +171,7 @@ def test_stages_and_interleaving_do_not_change_the_choice() -> None:
 def test_a_slow_form_of_large_matmuls_is_tuned_away_on_frontiers_software_of_2024() -> None:
     """AxoNN's 320B on the grid that its row takes: it printed 30.1 s for a batch's compute before
     tuning, and 13.2 s after. Neither figure chose a constant."""
-    gpt = GPT(
+    gpt = GPT.of(
         name="320b", layers=96, hidden=16384, heads=128, ffn=65536, sequence=2048, vocab=50304
     )
     plan = Plan(batch=8192, tp=4, z=64, dp=128, mbs=1, recompute="full")
@@ -189,5 +189,5 @@ def test_a_slow_form_of_large_matmuls_is_tuned_away_on_frontiers_software_of_202
     )
     assert plain_s == pytest.approx(30.1, rel=0.1)
     assert tuned_s == pytest.approx(13.2, rel=0.1)
-    small = replace(gpt, hidden=12288, ffn=49152, heads=96)
+    small = gpt.changed(hidden=12288, ffn=49152, heads=96)
     assert not is_tuned(fastest_forms(small, plan, early))

@@ -3,8 +3,6 @@ of unfused attention: their bytes, and what the host issues."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from simulator.costs.graph_scopes import issued
@@ -27,7 +25,7 @@ ROTATED, ROTATED_GRAD = 4 + 1 + 2 + 3 + 2, 4 + 1 + 2 + 1 + 6
 def kernels(stack: str, rope_scaling: str = YARN) -> dict[str, Op]:
     """The ops by label of a gpt-oss of one layer on one device under a stack."""
     gpt = find_model("gpt-oss-20b")
-    gpt = replace(gpt, layers=1, sequence=ROWS, window=0, global_every=0, rope_scaling=rope_scaling)
+    gpt = gpt.changed(layers=1, sequence=ROWS, window=0, global_every=0, rope_scaling=rope_scaling)
     job = job_of(gpt, "mbs=1", load_stack(stack), devices=1, batch=1)
     behaviour = job.stack.kernels(job.gpt, job.plan, load_machine("dgx-h100")).behaviour
     return {op.label: op for op in lower(job.gpt, job.plan, behaviour=behaviour).ops}
@@ -74,8 +72,8 @@ def test_a_graph_of_attention_does_not_issue_the_clamped_activation() -> None:
 
 def test_transformer_engines_softmax_moves_whole_squares_of_long_sequences() -> None:
     """Two heads' squares of 4,096: read and written, and two read and one written backward."""
-    gpt = replace(find_model("gpt-oss-20b"), layers=1, heads=4, kv_heads=4, sinks=False)
-    gpt = replace(gpt, window=0, global_every=0)
+    gpt = find_model("gpt-oss-20b").changed(layers=1, heads=4, kv_heads=4, sinks=False)
+    gpt = gpt.changed(window=0, global_every=0)
     job = job_of(gpt, "mbs=1,attention=unfused", load_stack("nemo"), devices=1, batch=1)
     behaviour = job.stack.kernels(job.gpt, job.plan, load_machine("gb200-nvl72")).behaviour
     ops = {op.kind: op for op in lower(job.gpt, job.plan, behaviour=behaviour).ops}

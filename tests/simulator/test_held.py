@@ -21,7 +21,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-LAMA = GPT(
+LAMA = GPT.of(
     name="lama",
     layers=4,
     hidden=32,

@@ -17,7 +17,7 @@ from workload.op import WEIGHT_GRAD
 from workload.passes.stack import StackBehaviour
 
 TOKENS = 16
-EXPERTS = replace(LAMA, name="experts", activation="gelu", experts=2, topk=1, expert_ffn=64)
+EXPERTS = LAMA.changed(name="experts", activation="gelu", experts=2, topk=1, expert_ffn=64)
 
 
 def test_a_swiglu_in_two_kernels_keeps_the_silu_of_each_layer() -> None:
@@ -45,7 +45,7 @@ def test_experts_whose_gelu_is_weighed_apart_keep_it() -> None:
         lower(EXPERTS, plan, behaviour=StackBehaviour(held=each)) for each in (Held(), held)
     ]
     less, more = (max(held_in(program, "activations")) for program in programs)
-    assert more - less == EXPERTS.layers * TOKENS * EXPERTS.expert_ffn * 2
+    assert more - less == EXPERTS.layers * TOKENS * EXPERTS.moe.expert_ffn * 2
 
 
 def test_gradients_until_the_end_are_all_there_when_a_backward_pass_ends() -> None:

@@ -20,19 +20,18 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.repetition import IrregularError
 
-DENSE = GPT(
+DENSE = GPT.of(
     name="dense", layers=40, hidden=48, heads=12, ffn=96, sequence=16, vocab=64, positions="rope"
 )
-EXPERTS = replace(DENSE, experts=4, topk=2, expert_ffn=24, shared_ffn=24, dense_layers=3)
+EXPERTS = DENSE.changed(experts=4, topk=2, expert_ffn=24, shared_ffn=24, dense_layers=3)
 MODELS = {
     "experts behind 3 dense": EXPERTS,
-    "experts behind 20 dense": replace(EXPERTS, layers=50, dense_layers=20),
-    "every second": replace(EXPERTS, dense_layers=1, expert_every=2, layers=41),
-    "windows": replace(DENSE, window=5, global_every=2),
-    "five of six": replace(DENSE, window=5, global_every=6, layers=92),
-    "second token": replace(EXPERTS, dense_layers=2, layers=33, mtp_layers=1),
-    "hybrid": replace(
-        EXPERTS,
+    "experts behind 20 dense": EXPERTS.changed(layers=50, dense_layers=20),
+    "every second": EXPERTS.changed(dense_layers=1, expert_every=2, layers=41),
+    "windows": DENSE.changed(window=5, global_every=2),
+    "five of six": DENSE.changed(window=5, global_every=6, layers=92),
+    "second token": EXPERTS.changed(dense_layers=2, layers=33, mtp_layers=1),
+    "hybrid": EXPERTS.changed(
         biases=False,
         norm="rmsnorm",
         dense_layers=0,
@@ -45,7 +44,7 @@ MODELS = {
         ssm_groups=2,
         ssm_chunk=8,
     ),
-    "balanced": replace(EXPERTS, router="sigmoid", router_bias=True, balance_loss=0.1),
+    "balanced": EXPERTS.changed(router="sigmoid", router_bias=True, balance_loss=0.1),
 }
 PLANS = (
     "z=2,dp=2,overlap=all",
@@ -60,7 +59,7 @@ REST = [pytest.param(*case, marks=pytest.mark.slow) for case in EVERY if case no
 
 
 def plan_for(gpt: GPT, number: int, micro_batches: int) -> Plan:
-    experts = ",ep=2" if gpt.experts and "dp=" in PLANS[number] else ""
+    experts = ",ep=2" if gpt.moe.experts and "dp=" in PLANS[number] else ""
     plan = parse_plan(f"{PLANS[number]}{experts},batch=4,mbs=1")
     return plan.with_micro_batches(micro_batches)
 
@@ -108,7 +107,7 @@ def test_a_step_of_layers_of_several_kinds_is_the_whole_one_to_the_tick(
 def test_stages_that_hold_unlike_layers_equal_their_ops(name: str) -> None:
     gpt = MODELS[name]
     stages = f"stage_layers={gpt.layers - 25}+11+14"
-    experts = ",ep=2" if gpt.experts else ""
+    experts = ",ep=2" if gpt.moe.experts else ""
     plan = parse_plan(f"pp=3,dp=2{experts},recompute=full:4,{stages},batch=120,mbs=1,overlap=all")
     assert_slots_equal_ops(gpt, plan, 3e7, compute_share=0.2)
 
@@ -123,7 +122,7 @@ def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None
     both_kinds = fewer_layers(MODELS["experts behind 20 dense"], plan)
     assert both_kinds.runs == (Run(0, 1, 20), Run(20, 1, 30))
     gpt, _ = both_kinds.with_turns((9, 4))
-    assert (gpt.layers, gpt.dense_layers) == (13, 9)
+    assert (gpt.layers, gpt.moe.dense_layers) == (13, 9)
 
 
 def test_a_run_that_no_shorter_model_has_is_refused() -> None:

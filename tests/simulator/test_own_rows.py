@@ -23,7 +23,7 @@ EACH = replace(MEGATRON, own_kernels={**MEGATRON.own_kernels, "exchange": "each"
 
 def ops_of(plan: Plan, stack: Stack = MEGATRON, capacity: float = 0.0) -> dict[str, Op]:
     """The collectives of the one layer by name; of x and of experts' exchanges alone."""
-    gpt = replace(GPT, capacity=capacity)
+    gpt = GPT.changed(capacity=capacity)
     program = lower(gpt, plan, behaviour=stack.kernels(gpt, plan, MACHINE).behaviour)
     own = {op.name: op for op in program.ops if op.is_collective and op.part.is_layer}
     return {name: op for name, op in own.items() if op.axes in (("tp",), ("ep",))}

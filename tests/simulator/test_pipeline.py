@@ -378,8 +378,7 @@ def test_schedules_order_as_theory_says_in_memory() -> None:
 
 # Chunks of two layers, the first two dense: the last slot of the first stage sums its gradients on
 # other streams than its experts' sums, which slots before it left behind.
-SPARSE = replace(
-    find_model("tiny-llama-40k"),
+SPARSE = find_model("tiny-llama-40k").changed(
     layers=8,
     dense_layers=4,
     experts=8,

@@ -81,7 +81,7 @@ def test_messages_that_are_cut_in_one_direction_equal_their_ops(
 
 @pytest.mark.parametrize("dense", [1, 4])
 def test_the_path_goes_on_in_an_earlier_slot_that_left_a_sum_in_flight(dense: int) -> None:
-    gpt = replace(SPARSE, dense_layers=dense)
+    gpt = SPARSE.changed(dense_layers=dense)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=1e6, axes_share=False)
     programs = [lower(gpt, IN_FLIGHT, stage) for stage in range(2)]
     every = ticks_by_cause(simulated_step(programs, costs, fabric).path())

@@ -125,12 +125,12 @@ def test_what_experts_drop_and_their_empty_places_are_no_flops_of_the_model(
     """Shares of experts' rows, of which each token has topk; three matrices, forward and twice
     back. Of 8 choices of four experts each has place for 2 times the capacity: if the first gets 5,
     with one time the even share it drops 3, and the others compute an empty place each."""
-    gpt = replace(find_model("tiny-mixtral-2m"), capacity=capacity)
+    gpt = find_model("tiny-mixtral-2m").changed(capacity=capacity)
     plan = parse_plan("dp=2,ep=2", batch=16)
     asked = routed(gpt, Histogram((counts,) * gpt.layers)) if counts else gpt
     found = predict(asked, plan, load_machine("dgx-h100"))
-    rows = gpt.layers * plan.batch * gpt.sequence * gpt.topk
-    experts = 3 * 2 * 3 * gpt.hidden * gpt.expert_ffn * rows
+    rows = gpt.layers * plan.batch * gpt.sequence * gpt.moe.topk
+    experts = 3 * 2 * 3 * gpt.hidden * gpt.moe.expert_ffn * rows
     rest = gpt.model_flops(plan.batch) - experts
     device_s = found.step_s * plan.grid.ranks
     rates = found.model_flops_per_s_per_device, found.hardware_flops_per_s_per_device
@@ -212,7 +212,7 @@ def test_an_op_of_more_flops_than_63_bits_hold_is_refused() -> None:
 @pytest.mark.parametrize(("layers", "batch"), [(10, 11), (60, 1)])
 def test_a_step_longer_than_ticks_can_count_is_refused(layers: int, batch: int) -> None:
     """That of 60 layers is so only once the layers are put in that a folded step leaves out."""
-    wide = replace(find_model("gpt-80b"), hidden=200_000, heads=10_000, ffn=1_000_000)
+    wide = find_model("gpt-80b").changed(hidden=200_000, heads=10_000, ffn=1_000_000)
     gpt = replace(wide, layers=layers, sequence=10_000_000)
     plan = parse_plan(f"tp=8,mbs={batch}", batch=batch)
     with pytest.raises(PlanCannotRunError, check=names("106 days")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from math import comb
@@ -29,21 +28,21 @@ def share_of(gpt: GPT, plan: Plan, per_node: int, *, in_a_row: bool = False) -> 
 
 
 def _world(groups: int, chosen: int, topk: int) -> GPT:
-    of_twelve = replace(find_model("mixtral-8x7b"), experts=12, topk=topk)
-    return replace(of_twelve, router_groups=groups, router_topk_groups=chosen)
+    of_twelve = find_model("mixtral-8x7b").changed(experts=12, topk=topk)
+    return of_twelve.changed(router_groups=groups, router_topk_groups=chosen)
 
 
 def _counted(gpt: GPT, parts: int) -> Fraction:
     """Copies over rows for each expert, in the mean of all choices that a router has."""
-    size, of_part = gpt.experts // gpt.router_groups, gpt.experts // parts
+    size, of_part = gpt.moe.experts // gpt.moe.router_groups, gpt.moe.experts // parts
     reached = [
         len({expert // of_part for expert in experts})
-        for groups in combinations(range(gpt.router_groups), gpt.router_topk_groups)
+        for groups in combinations(range(gpt.moe.router_groups), gpt.moe.router_topk_groups)
         for experts in combinations(
-            [group * size + at for group in groups for at in range(size)], gpt.topk
+            [group * size + at for group in groups for at in range(size)], gpt.moe.topk
         )
     ]
-    return Fraction(sum(reached), len(reached) * gpt.topk)
+    return Fraction(sum(reached), len(reached) * gpt.moe.topk)
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4, 6])
@@ -66,7 +65,7 @@ def test_experts_next_to_each_other_are_on_few_ranks(
 ) -> None:
     """By hand on 8 ranks: sixteen experts of a rank are two tokens' choices of 8; of 8 on a rank
     every other six reach into the next one's, of 20 two in ten; of one, all do."""
-    gpt = replace(find_model("qwen3-30b-a3b"), experts=experts, topk=topk)
+    gpt = find_model("qwen3-30b-a3b").changed(experts=experts, topk=topk)
     plan = Plan(dp=8, ep=8, batch=8, mbs=1)
     share = share_of(gpt, plan, PER_NODE, in_a_row=True)
     assert share * topk == pytest.approx(ranks_reached, abs=1e-5)
@@ -88,9 +87,9 @@ def test_primus_forces_a_balance_of_experts_next_to_each_other() -> None:
 def test_a_token_of_deepseek_v3_reaches_four_nodes_at_most() -> None:
     """DeepSeek-V3 (2412.19437), section 2.1.2; a group of experts has a node of its own."""
     gpt, plan = find_model("deepseek-v3"), Plan(dp=64, ep=64, batch=64, mbs=1)
-    assert 3.5 < share_of(gpt, plan, PER_NODE) * gpt.topk < 4
-    free = replace(gpt, router_groups=0, router_topk_groups=0)
-    assert share_of(free, plan, PER_NODE) * gpt.topk > 5
+    assert 3.5 < share_of(gpt, plan, PER_NODE) * gpt.moe.topk < 4
+    free = gpt.changed(router_groups=0, router_topk_groups=0)
+    assert share_of(free, plan, PER_NODE) * gpt.moe.topk > 5
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_the_order_of_ranks_says_how_many_nodes_a_token_may_reach(text: str, nod
     """By hand on nodes of 8: ranks that come between those of a group take places in its nodes. A
     group in one node sends to each rank. No order sends less than a search counts on."""
     gpt, plan = (
-        replace(find_model("qwen3-30b-a3b"), experts=16, topk=2),
+        find_model("qwen3-30b-a3b").changed(experts=16, topk=2),
         parse_plan(text, batch=512),
     )
     parts = nodes or plan.ep
@@ -128,8 +127,8 @@ def test_no_order_sends_less_than_a_search_counts_on_where_tokens_keep_to_groups
     x: int, expert: int, order: str
 ) -> None:
     """One of three groups for each token: nodes that groups fill send less than fewer nodes."""
-    gpt = replace(
-        find_model("qwen3-30b-a3b"), experts=48, topk=8, router_groups=3, router_topk_groups=1
+    gpt = find_model("qwen3-30b-a3b").changed(
+        experts=48, topk=8, router_groups=3, router_topk_groups=1
     )
     plan = parse_plan(f"tp={x},z=2,pp=2,ep={expert},dp=48,order={order}", batch=960)
     assert least_share_sent_once(gpt, plan, PER_NODE) <= share_of(gpt, plan, PER_NODE)

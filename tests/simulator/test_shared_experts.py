@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from simulator.engine.simulate import simulate_timeline
@@ -16,7 +14,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.timeline import Timeline
 
-SHARED = replace(TWO, layers=3, dense_layers=1, shared_ffn=32)
+SHARED = TWO.changed(layers=3, dense_layers=1, shared_ffn=32)
 PLAN = "dp=2,ep=2,mbs=2"
 MOVED = (EXPERT_DISPATCH, EXPERT_COMBINE)
 
@@ -36,7 +34,7 @@ def test_all_to_alls_of_rows_have_a_stream_of_their_own_where_there_is_a_shared_
     assert {op.purpose for op in moved} == set(MOVED)
     assert len(moved) == 2 * 6  # in each of two layers: rows and scores there, rows back; and back
     assert not {op.label for op in moved} & {"dispatch.counts.exchange"}
-    without = program_of(replace(SHARED, shared_ffn=0), "overlap=shared")
+    without = program_of(SHARED.changed(shared_ffn=0), "overlap=shared")
     assert {op.stream for op in without.ops} == {COMPUTE}
 
 

@@ -126,7 +126,7 @@ def test_oar_hides_the_smaller_of_all_reduce_and_weight_gradient(bytes_per_s: fl
 @pytest.mark.parametrize("plan", ["tp=2,y=2", "tp=3,dp=4", "tp=2,z=3,dp=2", "y=3,z=2", "z=6,dp=3"])
 @pytest.mark.parametrize("overlap", ["none", "all"])
 def test_rank_classes_have_the_timing_of_every_rank_on_its_own(plan: str, overlap: str) -> None:
-    gpt = replace(TINY, hidden=96, heads=12, ffn=96)
+    gpt = TINY.changed(hidden=96, heads=12, ffn=96)
     program = lowered(gpt, f"{plan},overlap={overlap}", 2)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=3e8)
     folded = simulate_unfolded(program, costs, fabric)

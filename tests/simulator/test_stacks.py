@@ -199,7 +199,7 @@ def test_torchtitans_selective_recomputes_all_but_what_chosen_ops_give() -> None
 
 
 SMALL = replace(
-    GPT(name="small", layers=2, hidden=512, heads=8, ffn=2048, sequence=256, vocab=1024),
+    GPT.of(name="small", layers=2, hidden=512, heads=8, ffn=2048, sequence=256, vocab=1024),
     positions="rope",
     norm="rmsnorm",
     biases=False,

@@ -13,7 +13,7 @@ from workload.grid import USUAL
 
 # A layer costs 4 h^2 + 3 h f = 67.1M, the classifier h V = 268.4M, that is four layers: 20 layers'
 # cost on 8 stages are 2.5 each, so that stages end with the 3rd, 6th, 8th, 11th, 13th and 16th.
-GPT_1B = GPT(name="1B", sequence=4096, layers=16, hidden=2048, heads=32, ffn=8192, vocab=131072)
+GPT_1B = GPT.of(name="1B", sequence=4096, layers=16, hidden=2048, heads=32, ffn=8192, vocab=131072)
 NANOTRON = load_stack("nanotron")
 
 

@@ -27,7 +27,7 @@ EXPERTS: dict[str, Any] = {
 
 
 def job(**model: Any) -> Job:
-    gpt = GPT(name="small", **SIZES, **model)
+    gpt = GPT.of(name="small", **SIZES, **model)
     words = "dp=4,mbs=1,ep=4" if model else "dp=4,mbs=1"
     return job_of(gpt, words, load_stack("torchtitan"), batch=4)
 
@@ -47,7 +47,7 @@ def test_gradients_of_rows_taken_by_number_wait_for_sums_and_products_in_fp32() 
     """On a B200 196,608 rows of 2,048 columns take 1.6 ms besides a copy, products of 16 x 4,096
     tokens for 8 experts 6 to 9 ms (`simulator/stacks/torchtitan.toml`)."""
     sizes = SIZES | {"hidden": 2048, "heads": 16, "sequence": 4096}
-    gpt = GPT(name="rows", **sizes, **EXPERTS | {"topk": 8, "experts": 64})
+    gpt = GPT.of(name="rows", **sizes, **EXPERTS | {"topk": 8, "experts": 64})
     asked = job_of(gpt, "dp=8,mbs=2,ep=8", load_stack("torchtitan"), batch=16)
     machine = load_machine("dgx-b200")
     kernels = asked.stack.kernels(gpt, asked.plan, machine)

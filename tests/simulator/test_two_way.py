@@ -36,7 +36,7 @@ def test_two_directions_equal_their_ops(stages: int, every: int) -> None:
 
 
 def test_modules_for_further_tokens_beside_the_embedding_equal_their_ops() -> None:
-    gpt = replace(TINY, layers=4, positions="rope", mtp_layers=2)
+    gpt = TINY.changed(layers=4, positions="rope", mtp_layers=2)
     assert_slots_equal_ops(gpt, both_ways(3, pp=2, tp=2))
     v = Plan(pp=2, vpp=2, schedule="zb-v", batch=6, mbs=1)
     assert_slots_equal_ops(replace(gpt, tied=False), v)

@@ -36,7 +36,7 @@ from workload.op import ROLES, Op
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
+SMALL = GPT.of(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
 OVERLAPS = ("none", "all", "oar", "ors", "oag", "dp", "oar+ors+oag", "ors+dp", "ors+oag+dp")
 GRIDS = (
     "tp=2,y=2,z=2,dp=2",
@@ -272,7 +272,7 @@ def test_ranks_that_meet_in_the_end_alone_are_put_off_by_as_much_as_each_takes()
 
 
 def test_a_module_that_predicts_a_second_token_is_in_the_step() -> None:
-    gpt = replace(SMALL, layers=5, positions="rope", mtp_layers=1)
+    gpt = SMALL.changed(layers=5, positions="rope", mtp_layers=1)
     costs, fabric = SmallCosts(), SmallFabric(bytes_per_s=1e7)
     rest = "dp=2,batch=12,mbs=1", "cp=2,dp=2,batch=12,mbs=1"
     for text in ("tp=2,z=2,batch=8,mbs=2", *rest):

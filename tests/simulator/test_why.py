@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -118,7 +117,7 @@ def test_a_step_depends_on_the_peak_of_its_own_precision_and_on_no_fact_without_
 
 def test_neighbours_are_plans_that_the_model_can_have() -> None:
     """Four heads: no x of 8, from whichever axis its factor of two would come."""
-    gpt = replace(TINY, heads=4, kv_heads=0)
+    gpt = TINY.changed(heads=4, kv_heads=0)
     plan = parse_plan("tp=4,z=2,dp=2,zero=1,mbs=4", batch=16)
     found = dict(neighbours(gpt, plan))
     for other in found.values():

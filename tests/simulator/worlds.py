@@ -19,7 +19,7 @@ from workload.program import Program
 from workload.sizes.arrays import Indices
 from workload.transport import Transport
 
-TINY = GPT(name="tiny", layers=2, hidden=32, heads=8, ffn=64, sequence=16, vocab=64)
+TINY = GPT.of(name="tiny", layers=2, hidden=32, heads=8, ffn=64, sequence=16, vocab=64)
 
 
 @dataclass(frozen=True)

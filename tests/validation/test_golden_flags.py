@@ -139,7 +139,7 @@ def test_graphs_are_refused() -> None:
 
 def test_modules_for_further_tokens_are_the_models() -> None:
     assert (
-        changed(notes=";mtp-num-layers=1;hidden-dropout=0.0", position="rope").job.gpt.mtp_layers
+        changed(notes=";mtp-num-layers=1;hidden-dropout=0.0", position="rope").job.gpt.mtp.layers
         == 1
     )
 

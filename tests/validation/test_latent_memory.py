@@ -28,7 +28,7 @@ LATENT: dict[str, Any] = {
 def test_the_peak_of_latent_attention_is_megatrons(row: str) -> None:
     measured = next(run for run in golden_runs() if run.id == row)
     run = GoldenRun({**measured.cells, "mla": ""})
-    gpt = replace(run.job.gpt, positions="rope", biases=False, **LATENT)
+    gpt = run.job.gpt.changed(positions="rope", biases=False, **LATENT)
     job = replace(run.job, gpt=gpt)
     found = answer(Asked(job, run.machine, job.plan.pp - 1))
     assert found.peak_bytes + run.library_bytes == pytest.approx(run.measured_bytes, rel=0.015)

@@ -35,7 +35,7 @@ def published() -> list[Run]:
 
 def gpt_of(run: Run) -> GPT:
     hidden = int(run["hidden"])
-    return GPT(
+    return GPT.of(
         name=run["model"],
         layers=int(run["layers"]),
         hidden=hidden,

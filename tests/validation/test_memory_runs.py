@@ -49,14 +49,19 @@ def test_a_row_is_the_plan_that_its_flags_say() -> None:
     job = BY_ID["mcore-008"].job
     assert str(job.plan) == ("pp=4,vpp=8,dp=2,mbs=1,zero=1,overlap=oar+dp+pp")
     gpt = job.gpt
-    assert (gpt.layers, gpt.hidden, gpt.kv_heads, gpt.vocab) == (32, 4096, 8, 131200)
+    assert (gpt.layers, gpt.hidden, gpt.attention.kv_heads, gpt.vocab) == (32, 4096, 8, 131200)
     assert (gpt.tied, gpt.biases, gpt.dropout, gpt.positions) == (False, True, 0.1, "learned")
 
 
 def test_a_row_with_experts_is_the_model_and_plan_that_its_flags_say() -> None:
     """Two ranks of x have halves of half of the experts, and two the halves of the rest."""
     job = BY_ID["mcore-702"].job
-    assert (job.gpt.experts, job.gpt.topk, job.gpt.expert_ffn, job.gpt.shared_ffn) == (
+    assert (
+        job.gpt.moe.experts,
+        job.gpt.moe.topk,
+        job.gpt.moe.expert_ffn,
+        job.gpt.moe.shared_ffn,
+    ) == (
         8,
         2,
         1024,
@@ -66,10 +71,10 @@ def test_a_row_with_experts_is_the_model_and_plan_that_its_flags_say() -> None:
     assert job.plan.expert_axes == ("outer_tp",)
     gathers = BY_ID["mcore-617"].job
     assert (gathers.plan.dispatcher, gathers.plan.etp) == ("all_gather", 1)
-    assert gathers.gpt.expert_ffn == gathers.gpt.ffn == 2048
+    assert gathers.gpt.moe.expert_ffn == gathers.gpt.ffn == 2048
     assert BY_ID["mcore-615"].job.plan.etp == 0
     few = {**BY_ID["mcore-702"].cells, "notes": ";moe-layer-freq=([0]*4+[1]*8);tp=1"}
-    assert GoldenRun(few).job.gpt.dense_layers == 4
+    assert GoldenRun(few).job.gpt.moe.dense_layers == 4
 
 
 def test_fp16_is_summed_in_16_bits_and_local_attention_is_unfused() -> None:
@@ -108,8 +113,13 @@ def test_what_no_plan_stands_for_is_refused_by_name(
 def test_muon_and_latent_attention_are_read() -> None:
     assert BY_ID["mcore-690"].job.plan.optimizer == "muon"
     gpt = BY_ID["mcore-319"].job.gpt
-    assert (gpt.q_rank, gpt.kv_rank, gpt.head_width) == (192, 64, 16)
-    assert (gpt.rope_width, gpt.value_width, gpt.biases, gpt.positions) == (8, 16, False, "rope")
+    assert (gpt.latent.q_rank, gpt.latent.kv_rank, gpt.attention.head_width) == (192, 64, 16)
+    assert (gpt.latent.rope_width, gpt.latent.value_width, gpt.biases, gpt.positions) == (
+        8,
+        16,
+        False,
+        "rope",
+    )
 
 
 def test_a_row_with_experts_names_the_column_that_it_lacks_or_that_is_no_number() -> None:
@@ -153,7 +163,7 @@ def test_the_allocator_sees_twice_as_many_micro_batches_as_stages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of 8 micro-batches of 2 sequences on 2 ranks of data it sees 4: 16 sequences."""
-    gpt = GPT(name="small", layers=2, hidden=64, heads=2, ffn=256, sequence=64, vocab=512)
+    gpt = GPT.of(name="small", layers=2, hidden=64, heads=2, ffn=256, sequence=64, vocab=512)
     job = job_of(gpt, "pp=2,dp=2,mbs=2", EXECUTOR, devices=4, batch=32)
     seen: list[Plan] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -82,8 +81,8 @@ def test_a_rows_columns_give_the_model_and_the_plans_words() -> None:
     layers = {"moe_layers": "3", "dense_ffn": "2048", "attention": "gqa head 128"}
     case = case_of(run(shared_experts="2", **layers))
     gpt = case.asked
-    assert (gpt.experts, gpt.topk, gpt.expert_ffn, gpt.ffn) == (8, 2, 1024, 2048)
-    assert (gpt.shared_ffn, gpt.dense_layers, gpt.width) == (2048, 1, 128)
+    assert (gpt.moe.experts, gpt.moe.topk, gpt.moe.expert_ffn, gpt.ffn) == (8, 2, 1024, 2048)
+    assert (gpt.moe.shared_ffn, gpt.moe.dense_layers, gpt.width) == (2048, 1, 128)
     assert (gpt.activation, gpt.norm, gpt.biases) == ("swiglu", "rmsnorm", False)
     plan = case.job.plan
     assert (plan.ep, plan.dp, plan.etp, plan.zero) == (8, 8, 0, 1)
@@ -91,7 +90,7 @@ def test_a_rows_columns_give_the_model_and_the_plans_words() -> None:
 
 def test_latent_attention_has_rope_and_no_biases_whatever_the_framework() -> None:
     gpt = case_of(run(attention="mla", kv_heads="", framework="something new")).asked
-    assert (gpt.kv_rank, gpt.positions, gpt.biases) == (512, "rope", False)
+    assert (gpt.latent.kv_rank, gpt.positions, gpt.biases) == (512, "rope", False)
 
 
 def test_a_row_that_does_not_say_how_experts_are_split_has_no_case() -> None:
@@ -126,7 +125,7 @@ def test_a_dispatcher_that_gathers_tokens_is_the_plans() -> None:
 
 def test_every_other_layer_has_experts_in_llama_4() -> None:
     gpt = case_of(run(model="Llama-4 Maverick 400B", moe_layers="2")).asked
-    assert (gpt.expert_every, gpt.dense_layers) == (2, 0)
+    assert (gpt.moe.expert_every, gpt.moe.dense_layers) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def test_hybrids_of_the_recipes_have_two_depths_that_share_a_module(
     empty = {"layers": "", "hidden": "", "heads": "", "kv_heads": "", "vocab": "", "experts": ""}
     empty |= {"topk": "", "moe_ffn": "", "dense_ffn": "", "moe_layers": "", "shared_experts": ""}
     gpt = case_of(run(**cells, **empty, seq_len="8192")).asked
-    assert (gpt.mtp_layers, gpt.mtp_pattern, gpt.mtp_shared) == (2, "*E", True)
+    assert (gpt.mtp.layers, gpt.mtp.pattern, gpt.mtp.shared) == (2, "*E", True)
     assert gpt.parameters == like.parameters
 
 
@@ -204,7 +203,7 @@ def test_other_systems_of_x_moes_figure_have_padded_places(
     sizes = {"experts": "64" if split[1] == 64 else "256", "gpu": "MI250X GCD-64GB"}
     case = case_of(run(**unsaid, **about, **sizes, machine="Frontier", global_batch_seqs="1024"))
     plan = case.job.plan
-    assert (case.asked.capacity, plan.dispatcher) == (1.25, dispatcher)
+    assert (case.asked.moe.capacity, plan.dispatcher) == (1.25, dispatcher)
     assert (plan.tp, plan.ep, plan.expert_parts) == (*split, plan.tp)
 
 
@@ -225,9 +224,14 @@ def test_rows_in_nvfp4_have_its_recipe_and_what_stays_in_16_bits_is_said() -> No
 
 def test_gpt_oss_has_windows_sinks_biases_and_its_clamped_activation() -> None:
     gpt = case_of(run(model="GPT OSS 120B")).asked
-    assert (gpt.window, gpt.global_every, gpt.sinks, gpt.biases) == (128, 2, True, True)
+    assert (gpt.attention.window, gpt.attention.global_every, gpt.attention.sinks, gpt.biases) == (
+        128,
+        2,
+        True,
+        True,
+    )
     assert (gpt.activation, gpt.norm) == ("clamped_swiglu", "rmsnorm")
-    assert gpt.rope_scaling.startswith("yarn:factor=32:")
+    assert gpt.attention.rope_scaling.startswith("yarn:factor=32:")
 
 
 @pytest.mark.parametrize(("gpu", "flash"), [("GB200", "no"), ("H100", "")])
@@ -250,7 +254,7 @@ def test_a_second_token_and_dropped_ones_are_those_of_the_recipe(
     cells: dict[str, str], mtp: int, capacity: float
 ) -> None:
     gpt = case_of(run(**cells)).asked
-    assert (gpt.mtp_layers, gpt.capacity) == (mtp, capacity)
+    assert (gpt.mtp.layers, gpt.moe.capacity) == (mtp, capacity)
 
 
 def test_the_last_chunk_of_a_recipe_has_what_is_left() -> None:
@@ -310,7 +314,7 @@ def test_measured_runs_of_qwen3_have_what_the_notes_around_them_say(
     job = case_of(run(**cells)).job
     assert job.stack.name == stack
     assert ("a2a" in job.plan.overlap) == overlaps
-    assert job.gpt.balance_loss == 1e-3
+    assert job.gpt.moe.balance_loss == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -318,7 +322,7 @@ def test_measured_runs_of_qwen3_have_what_the_notes_around_them_say(
 )
 def test_experts_are_balanced_by_the_losses_of_the_recipes(model: str, loss: float) -> None:
     cells = {"source": BRIDGE, "framework": "Megatron-Bridge", "model": model}
-    assert case_of(run(**cells)).asked.balance_loss == loss
+    assert case_of(run(**cells)).asked.moe.balance_loss == loss
 
 
 def test_gradients_are_summed_as_the_recipes_say() -> None:
@@ -339,7 +343,7 @@ def test_a_row_of_deepseek_chooses_from_groups() -> None:
     v3 = {"hidden": "7168", "experts": "256", "topk": "8", "kv_heads": ""}
     for size, groups in ((v3, (8, 4)), (v3 | {"experts": "384"}, (0, 0))):  # Kimi K2 has 384
         gpt = case_of(run(attention="mla", moe_ffn="2048", **size)).job.gpt
-        assert (gpt.router_groups, gpt.router_topk_groups) == groups
+        assert (gpt.moe.router_groups, gpt.moe.router_topk_groups) == groups
 
 
 def test_a_rack_is_a_node_with_a_nic_for_each_gpu_and_is_filled_as_predict_fills_it() -> None:
@@ -352,7 +356,7 @@ def test_a_rack_is_a_node_with_a_nic_for_each_gpu_and_is_filled_as_predict_fills
 
 
 def test_a_token_goes_once_to_each_node_or_rank() -> None:
-    gpt = replace(find_model("mixtral-8x7b"), experts=4, topk=2)
+    gpt = find_model("mixtral-8x7b").changed(experts=4, topk=2)
     alike: dict[str, Any] = {"batch": 64, "mbs": 1}
     # Two nodes of two experts: both of a token's two are on one with 1/6, so 2 (1 - 1/6) / 2.
     across = Plan(tp=4, dp=16, ep=4, **alike)
@@ -467,8 +471,22 @@ def test_a_models_columns_are_its_presets() -> None:
 
 
 def shape(gpt: GPT) -> tuple[int, ...]:
-    sizes = (gpt.layers, gpt.hidden, gpt.heads, gpt.key_heads, gpt.width, gpt.experts, gpt.topk)
-    return (*sizes, gpt.expert_ffn, gpt.shared_ffn, gpt.dense_layers, gpt.expert_every)
+    sizes = (
+        gpt.layers,
+        gpt.hidden,
+        gpt.attention.heads,
+        gpt.key_heads,
+        gpt.width,
+        gpt.moe.experts,
+        gpt.moe.topk,
+    )
+    return (
+        *sizes,
+        gpt.moe.expert_ffn,
+        gpt.moe.shared_ffn,
+        gpt.moe.dense_layers,
+        gpt.moe.expert_every,
+    )
 
 
 @pytest.mark.parametrize(

@@ -146,9 +146,9 @@ def test_a_precision_may_be_a_recipe_of_narrow_formats(recipe: str) -> None:
 def test_a_heads_width_is_read_from_its_column_or_from_the_notes() -> None:
     """Heads would have 64, a sixteenth of the hidden size."""
     widths = [
-        case(head_width="128").asked.head_width,
-        case(notes="head_dim 128").asked.head_width,
-        case(head_width="128", notes="head_dim 96").asked.head_width,
+        case(head_width="128").asked.attention.head_width,
+        case(notes="head_dim 128").asked.attention.head_width,
+        case(head_width="128", notes="head_dim 96").asked.attention.head_width,
     ]
     assert widths == [128, 128, 128]
 

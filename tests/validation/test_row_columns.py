@@ -24,7 +24,7 @@ from workload.plan import Plan
 Changes = Mapping[str, Any]
 # 8 GPUs as 2 * 2 * 2, of a framework of which nothing is known; 50,257 words up to 197 * 128 * 2.
 DENSE = {"framework": "something new", "micro_batch": "1", "fabric": "infiniband"}
-GPT_2 = GPT(
+GPT_2 = GPT.of(
     name="GPT", layers=4, hidden=1024, heads=16, ffn=4096, sequence=1024, vocab=50432, tied=True,
     source="A. Author (arXiv 1)",
 )  # fmt: skip
@@ -114,17 +114,17 @@ DENSE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
 def test_a_column_of_a_dense_row_changes_its_part_of_the_question(name: str) -> None:
     cells, of_plan, of_model = DENSE_ROWS[name]
     found = case_as_read(dense_run(**{**DENSE, **cells}))
-    assert _changed(found.job.plan, PLAN) == {**of_plan}
-    assert _changed(found.job.gpt, GPT_2) == {**of_model}
+    assert _changed(asdict(found.job.plan), asdict(PLAN)) == {**of_plan}
+    assert _changed(found.job.gpt.flat(), GPT_2.flat()) == {**of_model}
     assert (found.job.stack.name, found.job.stack.fp8, found.scale) == ("other", False, 1.0)
 
 
-def _changed(found: Any, usual: Any) -> dict[str, Any]:
-    return {key: each for key, each in asdict(found).items() if each != getattr(usual, key)}
+def _changed(found: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    return {key: each for key, each in found.items() if each != usual[key]}
 
 
 # Of rows of experts: 8 experts, two of which each token meets, over the 8 GPUs of Megatron's data.
-MOE_GPT = GPT(
+MOE_GPT = GPT.of(
     name="Small", layers=4, hidden=512, heads=8, ffn=1024, sequence=1024, vocab=32000, tied=False,
     kv_heads=4, experts=8, topk=2, expert_ffn=1024, source="A. Author (arXiv 1)", **LLAMA,
 )  # fmt: skip
@@ -172,8 +172,8 @@ MOE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
 def test_a_column_of_a_row_of_experts_changes_its_part_of_the_question(name: str) -> None:
     cells, of_plan, of_model = MOE_ROWS[name]
     found = case_as_read(moe_run(**cells))
-    assert _changed(found.job.plan, MOE_PLAN) == {**of_plan}
-    assert _changed(found.job.gpt, MOE_GPT) == {**of_model}
+    assert _changed(asdict(found.job.plan), asdict(MOE_PLAN)) == {**of_plan}
+    assert _changed(found.job.gpt.flat(), MOE_GPT.flat()) == {**of_model}
     assert (found.job.stack.name, found.scale) == ("megatron-core", 1.0)
 
 

@@ -125,7 +125,7 @@ def test_tflops_of_the_modelzoo_count_half_of_attentions_square() -> None:
     cells = {"framework": "Megatron-Core (ModelZoo)", "step_s": "9.9", "tflops_per_gpu": "100"}
     found = moe_run(**cells, notes="[plan:partial] attention counted in full")
     gpt = case_of(found).asked
-    square = 12 * gpt.layers * gpt.sequence * gpt.heads * gpt.width
+    square = 12 * gpt.layers * gpt.sequence * gpt.attention.heads * gpt.width
     flops = gpt.model_flops(16) - 16 * gpt.sequence * square / 2
     assert measured_s(found, gpt, machine_of(found)) == pytest.approx(flops / 8e14)
     assert unscored(found)
@@ -136,7 +136,7 @@ def test_tflops_of_the_modelzoo_count_half_of_attentions_square() -> None:
 )
 def test_queries_and_keys_of_qwen3_have_norms(model: str, normed: bool, eps: float) -> None:
     gpt = case(activation="swiglu", model=model).asked
-    assert (gpt.qk_norm, gpt.norm_eps) == (normed, eps)
+    assert (gpt.attention.qk_norm, gpt.norm_eps) == (normed, eps)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any, Unpack
 
 import pytest
@@ -23,7 +22,7 @@ from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
 AT = RankContext(grid=Grid(), rank=0, device=torch.device("cpu"), adamw=AdamW())
-BOTH = replace(TWO, router="sigmoid", router_bias=True, balance_loss=0.01)
+BOTH = TWO.changed(router="sigmoid", router_bias=True, balance_loss=0.01)
 
 
 def chosen(
@@ -73,7 +72,7 @@ def test_counts_are_summed_over_all_tokens_and_biases_are_no_trained_parameters(
     assert summed.axes == ("tp", "dp")
     assert summed.nbytes == 2 * 8 * 4
     name = "l1.router.correction"
-    assert BOTH.parameters - replace(BOTH, router_bias=False).parameters == 2 * 8
+    assert BOTH.parameters - BOTH.changed(router_bias=False).parameters == 2 * 8
     assert program.buffers[name].role == "parameters"
     assert name in program.layouts
     assert f"{name}.grad" not in program.buffers
@@ -86,7 +85,7 @@ def test_in_a_v_the_first_loss_of_a_stage_begins_its_sum_and_every_layers_is_add
 ) -> None:
     """Of eight layers, two of them dense. Each stage of two has layers of both halves of the model,
     or of each half of either copy."""
-    gpt = replace(BOTH, layers=8, dense_layers=2)
+    gpt = BOTH.changed(layers=8, dense_layers=2)
     plan = parse_plan(f"pp=2,mbs=1,schedule={schedule}", batch=8)
     of_layers, counted = Counter[int](), Counter[int]()
     for stage in range(2):
@@ -108,7 +107,7 @@ def test_in_a_v_the_first_loss_of_a_stage_begins_its_sum_and_every_layers_is_add
 
 def test_an_evaluation_goes_without_it() -> None:
     plan = parse_plan("mbs=2,batch=4")
-    without = lower_forward(replace(BOTH, balance_loss=0.0), plan)
+    without = lower_forward(BOTH.changed(balance_loss=0.0), plan)
     assert lower_forward(BOTH, plan).ops == without.ops
 
 
@@ -139,4 +138,4 @@ def test_fields_that_do_not_go_together_are_refused(
     fields: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(TWO, **fields)
+        TWO.changed(**fields)

@@ -25,7 +25,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 
 TINY = replace(find_model("tiny-30k"), vocab=250)  # hidden 32, sequences of 16
-FURTHER = replace(TINY, mtp_layers=1, positions="rope")
+FURTHER = TINY.changed(mtp_layers=1, positions="rope")
 LLAMA = replace(find_model("llama-3-8b"), layers=1)
 ROWS, VOCAB = 4 * 8192, 128_256
 

@@ -13,7 +13,7 @@ from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 from workload.program import Program
 
-TINY = GPT(
+TINY = GPT.of(
     name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128, tied=False
 )  # fmt: skip
 AT_ONCE = StackBehaviour(coalesced=True)

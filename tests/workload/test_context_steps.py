@@ -92,7 +92,7 @@ def test_gradients_of_keys_go_around_in_fp32_and_come_home() -> None:
 )
 def test_windows_documents_and_rings_stay_as_they_are(words: str, limits: dict[str, Any]) -> None:
     """PyTorch's steps know the usual mask alone."""
-    plain, found = programs(words, replace(GPT_8B, **limits))
+    plain, found = programs(words, GPT_8B.changed(**limits))
     assert plain.ops == found.ops
     assert plain.buffers == found.buffers
 

@@ -12,7 +12,7 @@ from workload.plan import Plan
 from workload.program import Program
 
 ROWS, WIDTH, LAYERS = 64, 128, 2
-GPT_OF_TWO = GPT(
+GPT_OF_TWO = GPT.of(
     name="two", layers=LAYERS, hidden=WIDTH, heads=4, ffn=4 * WIDTH, sequence=32, vocab=128,
     tied=False,
 )  # fmt: skip

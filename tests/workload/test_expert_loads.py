@@ -30,9 +30,9 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.stages import like_stages
 
-FOUR = replace(TWO, experts=4)
+FOUR = TWO.changed(experts=4)
 UNEVEN = (4, 2, 1, 1)
-SENT = ROWS * FOUR.topk  # rows that a rank dispatches
+SENT = ROWS * FOUR.moe.topk  # rows that a rank dispatches
 
 
 def with_counts(*layers: tuple[int, ...], gpt: GPT = FOUR) -> RoutedGPT:
@@ -109,7 +109,7 @@ def _peak(program: Program, sizes: Sequence[int]) -> int:
 def test_what_goes_to_no_rank_of_its_own_is_as_large_as_ever() -> None:
     """Without `expert` every rank has all experts; with a capacity each has its places."""
     gpt = with_counts(UNEVEN, UNEVEN)
-    for text, own in (("dp=2", FOUR), ("dp=2,ep=2", replace(FOUR, capacity=1.0))):
+    for text, own in (("dp=2", FOUR), ("dp=2,ep=2", FOUR.changed(capacity=1.0))):
         uneven = program_of(with_counts(UNEVEN, UNEVEN, gpt=own), text)
         even = program_of(own, text)
         assert [op.nbytes for op in uneven.ops] == [op.nbytes for op in even.ops]
@@ -129,17 +129,17 @@ def test_equal_counts_are_the_program_without_them(rest: str) -> None:
 def test_a_capacity_of_one_drops_what_is_above_the_even_share() -> None:
     """Of 8 choices the first expert has 4, and places for 2: a quarter is dropped; twice the places
     hold them all."""
-    gpt = with_counts(UNEVEN, (1, 1, 1, 1), gpt=replace(FOUR, capacity=1.0))
+    gpt = with_counts(UNEVEN, (1, 1, 1, 1), gpt=FOUR.changed(capacity=1.0))
     assert dropped(gpt, 0, tokens=32) == 0.25
     assert dropped(gpt, 1, tokens=32) == 0.0
-    assert dropped(replace(gpt, capacity=1.5), 0, tokens=32) == 0.125
-    assert dropped(replace(gpt, capacity=2.0), 0, tokens=32) == 0.0
-    assert dropped(replace(gpt, capacity=0.0), 0, tokens=32) == 0.0
+    assert dropped(gpt.changed(capacity=1.5), 0, tokens=32) == 0.125
+    assert dropped(gpt.changed(capacity=2.0), 0, tokens=32) == 0.0
+    assert dropped(gpt.changed(capacity=0.0), 0, tokens=32) == 0.0
 
 
 @pytest.mark.parametrize(("capacity", "lost"), [(0.0, 0.0), (0.75, 0.25), (1.0, 0.0), (4.0, 0.0)])
 def test_a_capacity_below_one_drops_of_even_choices_too(capacity: float, lost: float) -> None:
-    gpt, plan = replace(FOUR, capacity=capacity), parse_plan("dp=2,ep=2,batch=2")
+    gpt, plan = FOUR.changed(capacity=capacity), parse_plan("dp=2,ep=2,batch=2")
     assert dropped(gpt, 0, tokens=32) == lost
     assert mean_dropped(gpt, plan) == lost
 
@@ -181,7 +181,7 @@ def test_stages_are_alike_where_their_experts_are_chosen_as_often() -> None:
 
 
 def test_a_file_has_a_list_for_all_layers_or_one_for_each(tmp_path: Path) -> None:
-    gpt = replace(FOUR, layers=3, dense_layers=1)
+    gpt = FOUR.changed(layers=3, dense_layers=1)
     one, each = tmp_path / "one.toml", tmp_path / "each.json"
     one.write_text('source = "by hand"\ntokens = [4, 2, 1, 1]\n', encoding="utf-8")
     assert read_routed(gpt, one).histogram == Histogram(((), UNEVEN, UNEVEN))
@@ -189,7 +189,7 @@ def test_a_file_has_a_list_for_all_layers_or_one_for_each(tmp_path: Path) -> Non
     assert list(document["layers"]) == ["1", "2"]
     each.write_text(json.dumps(document), encoding="utf-8")
     assert read_routed(gpt, each).histogram == Histogram(((), UNEVEN, (1, 1, 1, 1)))
-    more = replace(gpt, mtp_layers=1)
+    more = gpt.changed(mtp_layers=1)
     assert expert_layers(more) == [1, 2, 3]
     assert histogram_of({"tokens": [*UNEVEN]}, more, "it").layers[3] == UNEVEN
 
@@ -219,12 +219,12 @@ def test_what_is_no_histogram_of_the_model_is_refused(
     document: Any, named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError) as error:
-        histogram_of(document, replace(FOUR, layers=3, dense_layers=1), "it")
+        histogram_of(document, FOUR.changed(layers=3, dense_layers=1), "it")
     assert_names(str(error.value), *named)
 
 
 def test_a_model_without_experts_has_no_histogram() -> None:
-    dense = replace(FOUR, experts=0, topk=0, expert_ffn=0)
+    dense = FOUR.changed(experts=0, topk=0, expert_ffn=0)
     with pytest.raises(ModelError, check=names("experts", "two")):
         histogram_of({"tokens": [1]}, dense, "it")
 

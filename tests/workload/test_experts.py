@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.stages import like_stages
 
-TWO = GPT(
+TWO = GPT.of(
     name="two",
     layers=2,
     hidden=32,
@@ -65,20 +64,20 @@ def test_a_layers_weights_are_those_of_all_experts_and_its_flops_those_of_the_ch
     assert TWO.parameters == 2 * layer + 64 * 32 + 32
     per_token = 2 * (attention + router + 2 * expert) + 4 * 16 * 32
     assert TWO.model_flops(1) == 3 * 16 * (2 * per_token + 2 * 32 * 64)
-    assert replace(TWO, shared_ffn=16).parameters - TWO.parameters == 2 * 3 * 32 * 16
+    assert TWO.changed(shared_ffn=16).parameters - TWO.parameters == 2 * 3 * 32 * 16
 
 
 def test_layers_with_experts_stand_behind_dense_ones_or_between_them() -> None:
-    assert [moe.has_experts(replace(TWO, layers=4, dense_layers=1), n) for n in range(4)] == [
+    assert [moe.has_experts(TWO.changed(layers=4, dense_layers=1), n) for n in range(4)] == [
         False,
         True,
         True,
         True,
     ]
-    every_other = replace(TWO, layers=4, expert_every=2)
+    every_other = TWO.changed(layers=4, expert_every=2)
     assert [moe.has_experts(every_other, n) for n in range(4)] == [False, True, False, True]
     assert moe.layers_with_experts(every_other) == 2
-    stages = like_stages(replace(TWO, layers=4, dense_layers=1), parse_plan("pp=4,batch=4"))
+    stages = like_stages(TWO.changed(layers=4, dense_layers=1), parse_plan("pp=4,batch=4"))
     assert stages == [0, 1, 1, 3]
 
 
@@ -110,7 +109,7 @@ def test_a_rank_sends_each_token_to_its_experts_and_gets_as_many_back() -> None:
 
 
 def test_only_the_matrices_that_end_in_the_stream_begin_smaller_by_its_depth() -> None:
-    layouts = program_of("dp=2", replace(TWO, shared_ffn=16)).layouts
+    layouts = program_of("dp=2", TWO.changed(shared_ffn=16)).layouts
     ends = ("out", "experts.down", "shared.down")
     starts = {name: RESIDUAL if name in ends else NORMAL
               for name in ("qkv", "experts.up", "shared.up", *ends)}  # fmt: skip
@@ -119,7 +118,7 @@ def test_only_the_matrices_that_end_in_the_stream_begin_smaller_by_its_depth() -
 
 def test_with_a_capacity_every_expert_has_as_many_places() -> None:
     """ceil(0.7 x 32 tokens x 2 / 8 experts) = 6 places for each of 8 experts."""
-    program = program_of("dp=4,ep=4", replace(TWO, capacity=0.7))
+    program = program_of("dp=4,ep=4", TWO.changed(capacity=0.7))
     assert of_layer(program, "dispatch.exchange").nbytes == 8 * 6 * 32 * 2
     assert "dispatch.counts.exchange" not in {op.label for op in program.ops}
     assert "dispatch.counts.exchange" in {op.label for op in program_of("dp=4,ep=4").ops}
@@ -169,7 +168,7 @@ def test_a_model_with_impossible_experts_is_refused(
     fields: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(TWO, **fields)
+        TWO.changed(**fields)
 
 
 def test_a_model_without_experts_takes_no_axis_of_them() -> None:

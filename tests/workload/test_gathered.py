@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.messages import names
@@ -44,7 +42,7 @@ def test_own_rows_are_kept_for_the_backward_pass_and_gathered_tokens_are_not() -
 
 
 def test_with_a_capacity_the_places_of_all_ranks_are_gathered() -> None:
-    program = program_of(PLAN, replace(TWO, capacity=0.7))
+    program = program_of(PLAN, TWO.changed(capacity=0.7))
     assert of_layer(program, "dispatch.filled.gather").nbytes == 4 * 8 * PLACES * 8
     own = program.buffers["m0.l1.dispatch.take_rows"]
     assert (own.shape, own.rows_of) == ((8 * PLACES, 32), "")

@@ -13,11 +13,11 @@ from workload.descriptions.from_table import read_model
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
 from workload.lowering import lower
+from workload.model.fields import KEYS
 from workload.plan import Plan
 
-TWO_LAYERS = GPT(name="two", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)
-SMALL_LLAMA = replace(
-    TWO_LAYERS,
+TWO_LAYERS = GPT.of(name="two", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)
+SMALL_LLAMA = TWO_LAYERS.changed(
     heads=4,
     kv_heads=2,
     head_width=3,
@@ -88,7 +88,7 @@ def test_parameters_of_a_small_llama_by_hand() -> None:
 
 def test_parameters_of_biases_and_norms_of_queries_and_keys_by_hand() -> None:
     # Per layer more: biases of 12 + 6 + 6 columns, two gains of a head's width 3.
-    qwen = replace(SMALL_LLAMA, qkv_bias=True, qk_norm=True)
+    qwen = SMALL_LLAMA.changed(qkv_bias=True, qk_norm=True)
     assert qwen.parameters == SMALL_LLAMA.parameters + 2 * (24 + 6)
     assert lower(qwen, Plan(tp=2, batch=2, mbs=1)).parameters == qwen.parameters
 
@@ -116,8 +116,8 @@ def smallest_of_each_kind() -> set[str]:
     kinds: dict[tuple[object, ...], str] = {}
     for name in sorted(model_names(), key=lambda name: find_model(name).layers):
         gpt = find_model(name)
-        own = (getattr(gpt, each) for each in GPT.__dataclass_fields__ if each not in SIZES)
-        kinds.setdefault((gpt.kv_heads > 0, gpt.experts > 0, *own), name)
+        own = (gpt.value(each) for each in KEYS if each not in SIZES)
+        kinds.setdefault((gpt.attention.kv_heads > 0, gpt.moe.experts > 0, *own), name)
     return set(kinds.values())
 
 
@@ -167,7 +167,7 @@ def test_an_unknown_model_is_answered_with_its_neighbours() -> None:
 
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ModelError, check=names("heads=3", "hidden=8")):
-        replace(TWO_LAYERS, heads=3)
+        TWO_LAYERS.changed(heads=3)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +200,11 @@ def test_heads_must_divide_the_width() -> None:
 )
 def test_a_model_that_cannot_be_is_refused(changed: dict[str, Any], named: tuple[str, ...]) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(TWO_LAYERS, **changed)
+        TWO_LAYERS.changed(**changed)
 
 
 def test_a_head_width_of_its_own_need_not_divide_the_hidden_width() -> None:
-    assert replace(TWO_LAYERS, heads=3, head_width=4).bands == (12, 12, 12)
+    assert TWO_LAYERS.changed(heads=3, head_width=4).bands == (12, 12, 12)
 
 
 def test_a_llama_file_is_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from workload.gpt import find_model
 
 # 16 heads of queries and 8 of keys, each 4 wide; sequences of 16 tokens, 4 in a micro-batch.
 LLAMA = replace(find_model("tiny-llama-40k"), layers=1)
-QWEN = replace(LLAMA, qk_norm=True)
+QWEN = LLAMA.changed(qk_norm=True)
 ROWS, ITEM = 4 * 16, 2
 
 

@@ -60,13 +60,12 @@ class EachForItself(LayerCopies):
 
 def drawn_model(chance: random.Random) -> GPT:
     gpt = find_model(chance.choice(MODELS))
-    return replace(
-        gpt,
+    return gpt.changed(
         layers=LAYERS,
         pattern=gpt.pattern[:LAYERS],
-        dense_layers=min(gpt.dense_layers, 3),
+        dense_layers=min(gpt.moe.dense_layers, 3),
         sequence=2048,
-        balance_loss=chance.choice((0.0, 0.1)) if gpt.experts else 0.0,
+        balance_loss=chance.choice((0.0, 0.1)) if gpt.moe.experts else 0.0,
         dropout=chance.choice((0.0, 0.0, 0.1)),
     )
 

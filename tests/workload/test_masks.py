@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.messages import names
@@ -14,7 +12,7 @@ from workload.lowering import lower
 from workload.op import BY_MASKS
 from workload.plan_text import parse_plan
 
-PLACED = replace(TWO, capacity=1.25)
+PLACED = TWO.changed(capacity=1.25)
 PLACES = 8 * 10  # 8 experts, ceil(1.25 x 32 tokens x 2 / 8) places each
 PLAN = "dp=4,ep=4,dispatcher=dense"
 
@@ -75,7 +73,7 @@ def test_a_model_without_places_takes_no_masks(
     fields: dict[str, object], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(PlanCannotRunError, check=names("dispatcher=dense", *named)):
-        program_of(PLAN, replace(TWO, **fields))  # type: ignore[arg-type]
+        program_of(PLAN, TWO.changed(**fields))
 
 
 def test_a_model_without_experts_takes_no_dispatcher() -> None:

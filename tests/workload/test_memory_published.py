@@ -29,7 +29,7 @@ STATISTICS = 2 * 2 * 4
 
 def kept_bytes(a: int, h: int, b: int, **options: Any) -> int:
     """What one more layer keeps at the end of the forward pass."""
-    gpt = GPT(
+    gpt = GPT.of(
         name="published",
         layers=1,
         hidden=h,

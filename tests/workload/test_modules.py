@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from workload.gpt import find_model
@@ -11,7 +9,7 @@ from workload.lowering.lower import lower
 from workload.op import AROUND_DEPTH, COUNTING, FEED_FORWARD, MIXER, ROUTING
 from workload.plan_text import parse_plan
 
-MIXTRAL = replace(find_model("tiny-mixtral-130k"), shared_ffn=64)
+MIXTRAL = find_model("tiny-mixtral-130k").changed(shared_ffn=64)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full", "moe"])
@@ -35,7 +33,7 @@ def test_ops_of_a_layer_with_experts_are_of_its_mixer_router_counts_or_experts(
 
 
 def test_what_surrounds_the_layer_of_a_further_token_is_none_of_its_modules() -> None:
-    gpt = replace(find_model("tiny-llama-40k"), mtp_layers=1)
+    gpt = find_model("tiny-llama-40k").changed(mtp_layers=1)
     ops = [op for op in lower(gpt, parse_plan("dp=1", batch=1)).ops if op.part.is_layer]
     labels = {"mtp.join", "eh_proj.matmul", "enorm.grad", "head.matmul", "mtp.embed.grad.weight"}
     around = {op.label for op in ops if op.module == AROUND_DEPTH}

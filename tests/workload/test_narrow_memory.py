@@ -17,7 +17,7 @@ from workload.op import ROLES
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-LAMA = GPT(
+LAMA = GPT.of(
     name="lama",
     layers=2,
     hidden=32,
@@ -30,8 +30,8 @@ LAMA = GPT(
     activation="swiglu",
     biases=False,
 )
-MIXED = replace(
-    LAMA, name="mixed", experts=4, topk=2, expert_ffn=128, dense_layers=1, shared_ffn=128
+MIXED = LAMA.changed(
+    name="mixed", experts=4, topk=2, expert_ffn=128, dense_layers=1, shared_ffn=128
 )
 RESTS = ("optimizer=sgd", "optimizer=muon", "precision=fp32")
 DEEPSEEK = (

@@ -16,7 +16,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-GIVEN = GPT(
+GIVEN = GPT.of(
     name="given",
     layers=6,
     hidden=32,

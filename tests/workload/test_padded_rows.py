@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 
-TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 
 
 def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
     """In front of the first linear of each pass and behind its last one, each element read and
     written in 16 bits: of 32 tokens two rows each, as wide as the stream outside of both linears.
     Not where every expert has as many places as the others."""
-    gpt = replace(TINY, experts=4, topk=2, expert_ffn=96, positions="rope", biases=False)
+    gpt = TINY.changed(experts=4, topk=2, expert_ffn=96, positions="rope", biases=False)
     plan = Plan(dp=2, ep=2, batch=2, mbs=1)
     behaviour = StackBehaviour(fp8=True, fp8_pads=True)
     found = lower(gpt, plan, behaviour=behaviour)
@@ -28,5 +26,5 @@ def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
         assert (order.index(op.label) > order.index(linear)) == behind
         assert op.reads == op.writes
         assert op.nbytes == (2 + 2) * (32 * 2) * 64
-    even = lower(replace(gpt, capacity=1.0), plan, behaviour=behaviour)
+    even = lower(gpt.changed(capacity=1.0), plan, behaviour=behaviour)
     assert not [op for op in even.ops if op.kind == "pad_rows"]

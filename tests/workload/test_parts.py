@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.gpt import GPT
 from workload.program import Program
 
-MIXED = replace(TWO, layers=4, dense_layers=2, shared_ffn=16)
-LATENT = replace(TWO, kv_rank=10, q_rank=12, rope_width=2, head_width=6)
+MIXED = TWO.changed(layers=4, dense_layers=2, shared_ffn=16)
+LATENT = TWO.changed(kv_rank=10, q_rank=12, rope_width=2, head_width=6)
 PLAN = "dp=4,ep=4"
 
 
@@ -57,8 +56,8 @@ def test_experts_that_are_weighed_at_home_run_again_until_their_rows_are_back(
     dispatcher: str, summed: str
 ) -> None:
     """Where experts are narrower than the stream, it is their sum that is widened again."""
-    placed, more = replace(MIXED, capacity=2.0), f",dispatcher={dispatcher}"
-    for gpt, last in ((placed, "combine.exchange"), (replace(placed, expert_latent=8), summed)):
+    placed, more = MIXED.changed(capacity=2.0), f",dispatcher={dispatcher}"
+    for gpt, last in ((placed, "combine.exchange"), (placed.changed(expert_latent=8), summed)):
         assert again(recomputing("moe", gpt, more), 3)[-1] == last
 
 
@@ -74,7 +73,7 @@ def test_what_leads_up_runs_again_and_queries_keys_and_values_are_not_kept() -> 
 @pytest.mark.parametrize("of", ["layernorm", "mlp", "moe_act", "shared_experts", "moe"])
 def test_what_runs_again_is_not_kept(of: str) -> None:
     """Of the first of two stages, which holds two micro-batches at its peak."""
-    gpt = replace(MIXED, dense_layers=2 if of in ("layernorm", "mlp") else 0)
+    gpt = MIXED.changed(dense_layers=2 if of in ("layernorm", "mlp") else 0)
     kept, none = (recomputing(word, gpt, ",pp=2,batch=16") for word in (of, "none"))
     assert kept.peak.total_bytes < none.peak.total_bytes
 
@@ -116,4 +115,4 @@ def test_what_is_no_part_is_refused(
 )
 def test_a_part_that_a_model_has_not_is_refused(of: str, fields: dict[str, Any]) -> None:
     with pytest.raises(PlanCannotRunError, check=names(f"recompute={of}", of)):
-        program_of(f"dp=4,recompute={of}", replace(TWO, **fields))
+        program_of(f"dp=4,recompute={of}", TWO.changed(**fields))

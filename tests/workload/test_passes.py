@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -20,7 +19,7 @@ from workload.passes.table import SLOT_PASSES, STEP_PASSES, overlap_slot
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-TINY = GPT(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+TINY = GPT.of(name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 GRIDS = [(2, 2, 2, 1), (1, 2, 2, 2), (2, 1, 2, 2), (1, 1, 1, 2), (1, 1, 4, 1)]
 WITHIN = [each.name for each in ROWS if each.scope == SLOT]
 SOME = st.sets(st.sampled_from(WITHIN), min_size=1)
@@ -103,7 +102,7 @@ def test_the_overlap_of_a_collective_is_the_one_that_gave_it_a_stream(plan: Plan
 @pytest.mark.parametrize("words", ["dp=2,zero=2", "z=2"])
 def test_no_more_than_four_scatters_of_gradients_are_not_awaited(words: str) -> None:
     """Those of a layer's four matrices: what multiplies meanwhile has that many in flight."""
-    gpt = GPT(name="four", layers=4, hidden=64, heads=4, ffn=96, sequence=32, vocab=128)
+    gpt = GPT.of(name="four", layers=4, hidden=64, heads=4, ffn=96, sequence=32, vocab=128)
     plan = parse_plan(f"{words},mbs=1,overlap=ors", batch=4)
     waiting, found = 0, set[int]()
     for op in lower(gpt, plan).ops:
@@ -146,7 +145,7 @@ def test_gradients_of_tied_weights_are_added_head_first_and_then_summed_over_dat
 ) -> None:
     """The first addition overwrites. Those to experts that no other rank has are summed over no
     data, and come last of all."""
-    gpt = replace(TINY, layers=layers, tied=True, experts=4, topk=2, expert_ffn=32)
+    gpt = TINY.changed(layers=layers, tied=True, experts=4, topk=2, expert_ffn=32)
     program = lower(gpt, Plan(z=2, dp=2, ep=2, batch=8, mbs=2))
     whole = [op for op in program.ops if "embed.w.grad" in op.writes][:3]
     names = ["m0.head.grad.accumulate", "m0.embed.grad.accumulate", "embed.grads.reduce"]

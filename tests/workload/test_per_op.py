@@ -15,7 +15,7 @@ from workload.passes.stack import StackBehaviour
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-LAMA = GPT(
+LAMA = GPT.of(
     name="lama",
     layers=2,
     hidden=32,
@@ -29,8 +29,8 @@ LAMA = GPT(
     activation="swiglu",
     biases=False,
 )
-MIXED = replace(LAMA, name="mixed", experts=4, topk=2, expert_ffn=48)
-LATENT = replace(LAMA, kv_heads=0, q_rank=24, kv_rank=16, rope_width=8, head_width=8)
+MIXED = LAMA.changed(name="mixed", experts=4, topk=2, expert_ffn=48)
+LATENT = LAMA.changed(kv_heads=0, q_rank=24, kv_rank=16, rope_width=8, head_width=8)
 TOKENS = 16
 
 

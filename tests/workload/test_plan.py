@@ -177,7 +177,7 @@ def test_a_plan_that_does_not_divide_the_model_says_what_would(
 
 def test_x_must_divide_the_inner_width_of_the_mlp() -> None:
     """Llama's 11008 would leave three ranks 3669 columns each, and one column to nobody."""
-    gpt = replace(find_model("tiny-1m"), heads=12, hidden=96, ffn=11008)
+    gpt = find_model("tiny-1m").changed(heads=12, hidden=96, ffn=11008)
     with pytest.raises(PlanCannotRunError, check=names("tp=3", "ffn=11008", "2", "4")):
         lower(gpt, parse_plan("tp=3"))
     lower(replace(gpt, ffn=11007), parse_plan("tp=3"))

@@ -21,8 +21,8 @@ from workload.program import Program
 from workload.recomputation.parts import RECOMPUTES
 
 GOLDEN = Path(__file__).parent / "golden"
-ONE_LAYER = GPT(name="one", layers=1, hidden=32, heads=8, ffn=128, sequence=16, vocab=256)
-FURTHER = GPT(
+ONE_LAYER = GPT.of(name="one", layers=1, hidden=32, heads=8, ffn=128, sequence=16, vocab=256)
+FURTHER = GPT.of(
     name="further", layers=8, hidden=128, heads=2, ffn=256, sequence=64, vocab=1000,
     kv_heads=2, positions="rope", activation="swiglu", biases=False, tied=True, mtp_layers=2,
     experts=4, topk=2, expert_ffn=256, shared_ffn=128, dense_layers=1,

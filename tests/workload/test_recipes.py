@@ -22,11 +22,11 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.recipes.table import RECIPES, check_runs
 
-TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 PLAN = Plan(batch=2, mbs=1)
 NAMES = [each.name for each in RECIPES]
-FURTHER = replace(TINY, mtp_layers=1, positions="rope", biases=False)
-ROUTED = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
+FURTHER = TINY.changed(mtp_layers=1, positions="rope", biases=False)
+ROUTED = TINY.changed(experts=4, topk=2, expert_ffn=64, biases=False)
 
 
 def program(recipe: str, **how: object) -> Program:
@@ -115,7 +115,7 @@ def test_experts_rows_have_one_scale_on_all_ranks_with_parts_of_the_same_sequenc
     base = Plan(tp=4, dp=2, batch=4, mbs=1, sp=True)
     for tensor, experts in ((1, 2), (1, 8), (2, 2), (8, 1)):
         plan = replace(base, etp=tensor, ep=experts, recipe="fp8-tensorwise")
-        found = lower(replace(ROUTED, experts=8), plan)
+        found = lower(ROUTED.changed(experts=8), plan)
         reduced = [op for op in found.ops if op.attributes.get("reduction") == "max"]
         first = next(op for op in reduced if op.label.startswith("experts.up.matmul"))
         assert plan.grid.dimensions("tp") <= plan.grid.dimensions(*first.axes), plan
@@ -189,14 +189,14 @@ def test_what_a_recipe_does_not_go_with_is_refused(
 
 def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
     """64 rows to a rank with 2 of 4 experts: up to 32 more of each, in values and in scales."""
-    routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
+    routed = TINY.changed(experts=4, topk=2, expert_ffn=64, biases=False)
     found = lower(routed, replace(PLAN, recipe="mxfp8", dp=2, ep=2, mbs=1))
     values = found.buffers["m0.l0.dispatch.sort.sort_rows.mxfp8.columns"]
     scales = found.buffers[f"{values.name}.scale"]
     assert (values.shape, scales.shape) == ((64 // 32 + 2, 32, 64), (64 // 32 + 2, 64))
     weight = found.buffers["l0.experts.up.w.mxfp8.rows.scale"]
     assert weight.nbytes == 2 * 64 * 64 // 32
-    even = lower(replace(routed, capacity=1.25), replace(PLAN, recipe="mxfp8"))
+    even = lower(routed.changed(capacity=1.25), replace(PLAN, recipe="mxfp8"))
     # 4 x 20 places, of which each expert's are filled up to 32.
     assert even.buffers["m0.l0.dispatch.take_rows.mxfp8.columns"].shape == (80 // 32 + 4, 32, 64)
     with pytest.raises(PlanCannotRunError, match="tp=4 leaves 16 of expert_ffn=64"):
@@ -204,7 +204,7 @@ def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
 
 
 def test_experts_multiply_in_the_recipes_format() -> None:
-    routed = replace(TINY, experts=4, topk=2, expert_ffn=64, biases=False)
+    routed = TINY.changed(experts=4, topk=2, expert_ffn=64, biases=False)
     found = lower(routed, replace(PLAN, recipe="fp8-tensorwise", dp=2, ep=2))
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 
@@ -275,9 +275,9 @@ def test_four_bits_run_in_whole_blocks() -> None:
     # Rows of experts are filled up, their columns are not.
     check_four_bits_of(replace(ROUTED, sequence=48), four)
     with pytest.raises(PlanCannotRunError, match="has 24 columns"):
-        check_four_bits_of(replace(ROUTED, expert_ffn=24), four)
+        check_four_bits_of(ROUTED.changed(expert_ffn=24), four)
     with pytest.raises(PlanCannotRunError, check=names("recipe=nvfp4", "16", "8")):
-        check_four_bits_of(replace(TINY, head_width=8), replace(four, tp=4))
+        check_four_bits_of(TINY.changed(head_width=8), replace(four, tp=4))
     with pytest.raises(PlanCannotRunError, check=names("recipe=nvfp4", "16", "24")):
         check_four_bits_of(replace(TINY, sequence=24), four)
 
@@ -301,7 +301,7 @@ def test_scales_with_a_history_are_not_saved() -> None:
 def narrow(recipe: str = "fp8-blockwise", **how: object) -> Program:
     """A program of experts on two ranks that send rows in 8 bits."""
     plan: dict[str, Any] = {"dp": 2, "ep": 2, "batch": 4, "mbs": 1, "recipe": recipe}
-    gpt = replace(ROUTED, layers=1, capacity=1.0)
+    gpt = ROUTED.changed(layers=1, capacity=1.0)
     return lower(gpt, Plan(**{**plan, "fp8_dispatch": True, **how}))
 
 

@@ -18,7 +18,7 @@ from workload.plan_text import parse_plan
 from workload.program import Program
 from workload.rules.table import NAMES, RULES
 
-GPT_OF_TWO = GPT(name="two", layers=2, hidden=32, heads=4, ffn=128, sequence=16, vocab=64)
+GPT_OF_TWO = GPT.of(name="two", layers=2, hidden=32, heads=4, ffn=128, sequence=16, vocab=64)
 MATRICES = 2 * (32 * 96 + 32 * 32 + 2 * 32 * 128)  # weights of both layers' linears
 TABLES = 64 * 32
 SMALL = 16 * 32 + 2 * (4 * 32 + 96 + 32 + 128 + 32) + 2 * 32  # positions, norms, biases
@@ -110,7 +110,7 @@ def test_muon_gathers_each_matrix_once_over_every_axis_that_splits_it() -> None:
 
 
 def test_queries_keys_and_values_and_gate_and_up_are_matrices_of_their_own() -> None:
-    gpt = replace(GPT_OF_TWO, kv_heads=2, activation="swiglu", biases=False)
+    gpt = GPT_OF_TWO.changed(kv_heads=2, activation="swiglu", biases=False)
     merged = closing(program_of("batch=2,optimizer=muon", gpt), "merge_tiles")
     program = program_of("batch=2,optimizer=muon", gpt)
     shapes = [[program.buffers[name].shape for name in op.writes] for op in merged[:4]]
@@ -122,8 +122,8 @@ def test_queries_keys_and_values_and_gate_and_up_are_matrices_of_their_own() -> 
     ]
 
 
-OF_EXPERTS = replace(
-    GPT_OF_TWO, biases=False, activation="swiglu", experts=4, topk=2, expert_ffn=16, dense_layers=1
+OF_EXPERTS = GPT_OF_TWO.changed(
+    biases=False, activation="swiglu", experts=4, topk=2, expert_ffn=16, dense_layers=1
 )
 
 
@@ -166,7 +166,7 @@ def test_muon_gathers_experts_over_the_ranks_that_have_parts_of_them_alone() -> 
 
 def test_muon_gathers_no_weight_over_ranks_that_hold_all_of_it() -> None:
     """Experts with etp=1, and what latent attention compresses: each rank of x has it."""
-    latent = replace(OF_EXPERTS, kv_rank=8, rope_width=4, positions="rope")
+    latent = OF_EXPERTS.changed(kv_rank=8, rope_width=4, positions="rope")
     text = "tp=2,dp=2,ep=4,etp=1,sp=true,batch=8,optimizer=muon"
     gathers = closing(program_of(text, latent), "all_gather")
     weights = [name for op in gathers for name in op.reads if "tp" in op.axes]

@@ -31,7 +31,7 @@ from workload.plan import Plan
 from workload.program import Program
 from workload.sizes.rounding import scaled
 
-TINY = GPT(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
+TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 PLAN = Plan(tp=2, dp=2, batch=4, mbs=1)
 PIPELINE = Plan(tp=2, pp=2, batch=2, mbs=1)
 STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
@@ -94,7 +94,7 @@ def test_fp8_keeps_a_linears_input_in_a_byte_an_element_alone() -> None:
 
 
 def test_fp8_multiplies_experts_too_but_no_router() -> None:
-    gpt = replace(TINY, experts=4, topk=2, expert_ffn=128, biases=False)
+    gpt = TINY.changed(experts=4, topk=2, expert_ffn=128, biases=False)
     plan = replace(PLAN, tp=1, ep=2)
     found = lower(gpt, plan, behaviour=StackBehaviour(fp8=True))
     grouped = [op for op in found.ops if op.kind == "grouped_matmul"]
@@ -108,7 +108,7 @@ def test_fp8_multiplies_experts_too_but_no_router() -> None:
 
 def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it_gathers() -> None:
     """All else of the module is a layer's: its projection's input is cast, the classifier's not."""
-    gpt = replace(TINY, positions="rope", tied=False, mtp_layers=1)
+    gpt = TINY.changed(positions="rope", tied=False, mtp_layers=1)
     plan = replace(PLAN, sp=True)
     found, before = (
         lower(gpt, plan, behaviour=each) for each in (StackBehaviour(fp8=True), PLAIN_BEHAVIOUR)
@@ -285,7 +285,7 @@ def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> 
 
 
 def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
-    gpt = replace(TINY, experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
+    gpt = TINY.changed(experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
     plan = Plan(dp=2, ep=2, batch=2, mbs=1)
     found = lower(gpt, plan, behaviour=StackBehaviour(fp8=True, fp8_casts=(6, 4)))
     casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]

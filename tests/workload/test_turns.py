@@ -22,7 +22,7 @@ from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
 
-SHARED = replace(TWO, layers=3, dense_layers=1, shared_ffn=32)
+SHARED = TWO.changed(layers=3, dense_layers=1, shared_ffn=32)
 
 
 def plan_of(overlap: str, micro_batches: int = 3, rest: str = "dp=2,ep=2") -> Plan:

@@ -175,7 +175,7 @@ def test_each_stage_has_a_part_of_either_copy_and_messages_pass_within_a_copy() 
         {layer_part(1)},
         {layer_part(0), EMBED},
     ]
-    further = replace(FOUR, positions="rope", mtp_layers=2)
+    further = FOUR.changed(positions="rope", mtp_layers=2)
     assert turned_parts(further, plan, 0) == {layer_part(n) for n in (3, 4, 5)} | {HEAD}
     assert turned_parts(FOUR, parse_plan("pp=4,batch=8,mbs=1"), 3) == frozenset()
 

@@ -10,7 +10,7 @@ from workload.op import BUCKET_SCATTER, PARAMETER_GATHER, Op
 from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
 
-TINY = GPT(
+TINY = GPT.of(
     name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128, tied=False
 )  # fmt: skip
 PLAN = Plan(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))

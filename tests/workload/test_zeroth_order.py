@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -150,7 +149,7 @@ def test_a_loss_that_leaves_something_out_is_refused(
     rule: str, more: dict[str, float], word: str
 ) -> None:
     with pytest.raises(PlanCannotRunError, check=names(f"optimizer={rule}", word)):
-        program_of("dp=1", rule, replace(GPT_OF_TWO, **more))  # type: ignore[arg-type]
+        program_of("dp=1", rule, GPT_OF_TWO.changed(**more))
 
 
 def test_no_bounds_are_known_of_steps_without_backward_passes() -> None:
@@ -172,7 +171,7 @@ def test_an_80_gb_device_trains_what_the_authors_of_mezo_say(
     """30 billion parameters by MeZO, 2.7 billion with a backward pass, on one A100 (2305.17333,
     abstract). Sizes: Zhang et al. (OPT, 2205.01068), table 1; a sequence of its longest."""
     layers, hidden, heads = size
-    gpt = GPT(
+    gpt = GPT.of(
         name="opt",
         layers=layers,
         hidden=hidden,

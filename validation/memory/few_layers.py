@@ -37,7 +37,7 @@ def least_bytes(job: Job) -> int:
 
 def _is_even(gpt: GPT) -> bool:
     """Whether all layers are alike."""
-    return not (gpt.experts or gpt.mtp_layers or gpt.pattern or gpt.global_every)
+    return not (gpt.moe.experts or gpt.mtp.layers or gpt.pattern or gpt.attention.global_every)
 
 
 def _fewest(gpt: GPT, plan: Plan) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -94,9 +93,9 @@ class GoldenRun:
             raise NotExpressibleError(refused)
         gpt, words = self.gpt, self.words
         if self._has("mla"):
-            gpt = replace(gpt, **golden_latent.fields_of(self.cells))
+            gpt = gpt.changed(**golden_latent.fields_of(self.cells))
         if self.has_experts:
-            gpt = replace(gpt, **golden_experts.fields_of(self.cells, self._whole))
+            gpt = gpt.changed(**golden_experts.fields_of(self.cells, self._whole))
             words |= golden_experts.words_of(self.cells, self._whole)
         return job_of(
             gpt, words, self._stack, devices=self._devices, batch=self._whole("global_batch")
@@ -152,7 +151,7 @@ class GoldenRun:
         """The model, as if it had no experts; that of the job has them."""
         heads, hidden = self._whole("heads"), self._whole("hidden")
         width, kv_heads = self._whole("kv_channels"), self._whole("kv_heads")
-        return GPT(
+        return GPT.of(
             name=self.id,
             layers=self._whole("layers"),
             hidden=hidden,

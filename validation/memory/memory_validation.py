@@ -174,7 +174,7 @@ def validate_memory(
                     predicted_bytes=found.of(run.measure, run.more_bytes),
                     measured_bytes=run.measured_bytes,
                     unused=found.unused,
-                    kind=kind_of(asked.job.stack, experts=bool(asked.job.gpt.experts)),
+                    kind=kind_of(asked.job.stack, experts=bool(asked.job.gpt.moe.experts)),
                     need=found.need(run.measure, run.measured_bytes, run.more_bytes),
                 )
             )

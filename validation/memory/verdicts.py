@@ -199,7 +199,7 @@ def _verdict(row: Happened, peak_bytes: int) -> VerdictRow:
 
 def _room(job: Job, machine: Machine, source: str) -> Room:
     """What there is for a job's tensors, as far as other sources tell."""
-    experts = bool(job.gpt.experts)
+    experts = bool(job.gpt.moe.experts)
     errors = _errors(kind_of(job.stack, experts=experts), source)
     return replace(room_for(machine, job.stack, experts=experts), errors=errors)
 
@@ -229,7 +229,7 @@ def _peaks(rows: Sequence[Happened], progress: Callable[[str], None]) -> dict[st
 def _peak(task: Task) -> int:
     """The peak of a task, or a bound on it that is far too large."""
     job, machine = task.job, task.machine
-    room = room_for(machine, job.stack, experts=bool(job.gpt.experts))
+    room = room_for(machine, job.stack, experts=bool(job.gpt.moe.experts))
     least = least_bytes(job)
     return least if least > room.most_bytes(FAR) else job_bytes(job)
 

@@ -43,7 +43,7 @@ def own_fields(run: PublishedRun) -> dict[str, Any]:
     if not run.text(LAYERS_OF):
         return given
     hybrid = find_model(run.text(LAYERS_OF))
-    return {key: getattr(hybrid, key) for key in OF_HYBRIDS} | given
+    return {key: hybrid.value(key) for key in OF_HYBRIDS} | given
 
 
 def expert_words(run: PublishedRun, x: int) -> dict[str, Any]:

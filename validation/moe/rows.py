@@ -75,7 +75,7 @@ def _read(reading: Mapping[str, Any], cells: Cells) -> None:
 
 
 def _of_preset(gpt: GPT) -> Cells:
-    return {column: str(getattr(gpt, name)) for column, name in FROM_PRESET.items()}
+    return {column: str(gpt.value(name)) for column, name in FROM_PRESET.items()}
 
 
 def _count_experts(cells: Cells) -> None:

@@ -144,7 +144,7 @@ def _gpt(run: PublishedRun, dialect: Dialect, remarks: list[str]) -> GPT:
     own = own_fields(run)
     if width and width * heads != hidden:
         own["head_width"] = width
-    return GPT(
+    return GPT.of(
         name=run.text("model") or run.id,
         layers=layers,
         hidden=hidden,
@@ -186,7 +186,7 @@ def _plan_words(
 ) -> tuple[dict[str, Any], float]:
     """The words of the row's plan, and its batch over theirs."""
     degrees = _degrees(run)
-    if gpt.experts:
+    if gpt.moe.experts:
         _needed(run, "ep")
     batch, micro = _needed(run, "global_batch_seqs"), _needed(run, "micro_batch")
     pp, cp, dp = degrees["pp"], degrees["cp"], degrees["dp"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 from topologies.errors import SimgptError
 from topologies.parts_text import parts_text
@@ -12,6 +11,7 @@ from validation.published.case import Case, case_of
 from validation.published.run_machine import environment_of, parts_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
+from workload.model.fields import KEYS, is_given
 from workload.plan import text_of
 
 LABELS = ("name", "source")  # of a model, which change no prediction
@@ -48,16 +48,10 @@ def commands(runs: Sequence[PublishedRun]) -> Iterator[str]:
 
 def model_text(gpt: GPT) -> str:
     """The model as a command line gives it: each field that is not at its default."""
-    own = [field for field in fields(GPT) if field.name not in LABELS]
-    given = [(each.name, getattr(gpt, each.name)) for each in own if _differs(gpt, each.name)]
+    given = [(key, gpt.value(key)) for key in KEYS if key not in LABELS and is_given(gpt, key)]
     return ",".join(f"{name}={text_of(value)}" for name, value in given)
 
 
 def plan_text(case: Case) -> str:
     """The plan in the words that its case was made of."""
     return ",".join(f"{key}={text_of(value)}" for key, value in case.words.items())
-
-
-def _differs(gpt: GPT, name: str) -> bool:
-    default = next(field.default for field in fields(GPT) if field.name == name)
-    return bool(getattr(gpt, name) != default)

@@ -37,7 +37,7 @@ def published_flops(notes: str, gpt: GPT, batch: int) -> float:
     if "[flops:hardware" in notes:
         return gpt.hardware_flops(batch)
     if "[flops:model-causal" in notes:
-        square = 12 * gpt.layers * gpt.sequence * gpt.heads * gpt.width
+        square = 12 * gpt.layers * gpt.sequence * gpt.attention.heads * gpt.width
         return gpt.model_flops(batch) - batch * gpt.sequence * square / 2
     return gpt.model_flops(batch)
 

@@ -50,7 +50,7 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
         run.source,
         job.stack.family or job.stack.name,
         float(f"{gpt.parameters / BILLION:.3g}"),
-        gpt.experts,
+        gpt.moe.experts,
         gpt.sequence,
         plan.grid.ranks,
         beside="+".join(switch for switch in plan.overlap if switch not in OVERLAPS),

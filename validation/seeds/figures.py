@@ -96,7 +96,7 @@ def of_one(kind: str, run: Candidates) -> Range:
 def range_of_software(found: Prediction) -> StepRange | None:
     """The range of a predicted step from published runs of the same software alone, by its stack's
     family; None where there are fewer than `FEW` of them."""
-    table = published_residuals(table_of(experts=found.gpt.experts > 0))
+    table = published_residuals(table_of(experts=found.gpt.moe.experts > 0))
     run = run_of_plan(found.stack, found.device, found.plan)
     rows = [row for row in table.rows if row[1].stack_family == run.stack_family]
     if len(rows) < FEW:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import fields
 from typing import Any
 
 from topologies.files.printable import shown
 from workload.descriptions.from_table import model_from_table
 from workload.errors import ModelError
 from workload.gpt import GPT
+from workload.model.fields import KEYS
 from workload.models.packing.documents import text_of_lengths
 from workload.plan_text import split_words
 from workload.words.foreign_words import MODEL_WORDS, plain
 
-KINDS = {field.name: str(field.type) for field in fields(GPT)}
+KINDS = {key: each.kind for key, each in KEYS.items()}
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _SWITCH = {"true": True, "false": False}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from topologies.files.printable import path_shown, printable, shown
 from topologies.files.reading import UserFile
 from workload.errors import ModelError
 from workload.gpt import GPT
-from workload.models.model_fields import GATED
+from workload.model.fields import GATED, KEYS
 from workload.models.packing.documents import text_of_lengths
 
 MODEL_BYTES = 8 * 2**20  # a config.json may name each linear that is not quantised
@@ -40,7 +39,7 @@ def model_from_table(table: Any, origin: str, *, name: str) -> GPT:
         raise ModelError(f"{origin}: {', '.join(missing)} missing")
     words = {key: printable(value) for key, value in table.items() if isinstance(value, str)}
     words["name"] = shown(table.get("name", name))
-    return GPT(**{"ffn": 4 * table["hidden"], **table, **words})
+    return GPT.of(**{"ffn": 4 * table["hidden"], **table, **words})
 
 
 def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:
@@ -53,7 +52,7 @@ def with_fields(gpt: GPT, given: Mapping[str, Any]) -> GPT:
     given = _as_texts(given)
     _check_kinds(given, gpt.name)
     wide = "hidden" in given and "ffn" not in given and gpt.ffn == 4 * gpt.hidden
-    return replace(gpt, **given, **({"ffn": 4 * given["hidden"]} if wide else {}))
+    return gpt.changed(**given, **({"ffn": 4 * given["hidden"]} if wide else {}))
 
 
 def _as_texts(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def _as_texts(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_kinds(table: Mapping[str, Any], origin: str) -> None:
-    kinds = {field.name: str(field.type) for field in fields(GPT)}
+    kinds = {key: each.kind for key, each in KEYS.items()}
     for key, value in table.items():
         if key not in kinds:
             raise ModelError(f"{origin}: unknown key {key!r}; known: {', '.join(kinds)}")

@@ -32,7 +32,7 @@ from workload.descriptions.described import Described, Note
 from workload.descriptions.fields import KINDS
 from workload.errors import ModelError
 from workload.gpt import GPT
-from workload.models.field_limits import MOST
+from workload.model.fields import MOST
 from workload.models.hybrids.pattern import EXPERTS
 from workload.models.rope_scaling import is_carried, text_of_config
 
@@ -82,7 +82,7 @@ def model_from_config(document: Mapping[str, Any], origin: str, *, name: str) ->
     _check(config, tables)
     biases = _biases(config)
     try:
-        gpt = GPT(
+        gpt = GPT.of(
             name=shown(printable(name) or family),
             source=f"a config.json of Hugging Face, family {family}",
             **_fields(config, tables, biases),
@@ -199,7 +199,7 @@ def _check(config: Config, tables: Mapping[str, Any]) -> None:
 def _check_equal(config: Config, gpt: GPT) -> None:
     """Refuse a key that must equal a field and does not."""
     for key, field in config.row["equal"].items():
-        if (value := config.get(key)) is not None and value != getattr(gpt, field):
+        if (value := config.get(key)) is not None and value != gpt.value(field):
             config.wrong(key, value, f"is not modelled; it must equal {config.key_of(field)}")
 
 

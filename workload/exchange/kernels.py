@@ -103,7 +103,7 @@ def exchange_kernels(
         share,
         there,
         back._replace(payload_bytes_per_s=most),
-        probabilities=gpt.experts // nodes if rates.all_probabilities else 0,
+        probabilities=gpt.moe.experts // nodes if rates.all_probabilities else 0,
     )
 
 

@@ -32,7 +32,7 @@ def gathered_payloads(gpt: GPT, precision: str, exchange: Exchange) -> dict[str,
     """
     if exchange.moves is not Moves.GATHERED:
         return {}
-    every = gpt.experts / gpt.topk
+    every = gpt.moe.experts / gpt.moe.topk
     wide = ITEM_BYTES["fp32"] / ITEM_BYTES[precision]
     shares = {
         "dispatch.scores.gather": every,
@@ -72,23 +72,23 @@ def share_sent_once(gpt: GPT, parts: int, *, in_a_row: bool = False) -> float:
     >>> round(share_sent_once(gpt, parts=8), 3), round(share_sent_once(gpt, parts=2), 3)
     (1.0, 0.786)
     """
-    if not gpt.experts:
+    if not gpt.moe.experts:
         return 1.0
     if in_a_row:
-        starts = range(0, math.lcm(gpt.experts, gpt.topk), gpt.topk)
-        rows = ([(start + at) % gpt.experts for at in range(gpt.topk)] for start in starts)
-        found = [len({each * parts // gpt.experts for each in row}) for row in rows]
-        return round(sum(found) / len(found) / gpt.topk, 6)
+        starts = range(0, math.lcm(gpt.moe.experts, gpt.moe.topk), gpt.moe.topk)
+        rows = ([(start + at) % gpt.moe.experts for at in range(gpt.moe.topk)] for start in starts)
+        found = [len({each * parts // gpt.moe.experts for each in row}) for row in rows]
+        return round(sum(found) / len(found) / gpt.moe.topk, 6)
     reached = sum(1 - _has_none(gpt, part, parts) for part in range(parts))
-    return round(min(reached / gpt.topk, 1.0), 6)
+    return round(min(reached / gpt.moe.topk, 1.0), 6)
 
 
 def _has_none(gpt: GPT, part: int, parts: int) -> float:
     """How likely it is that a part has no expert of a token, whose groups are equally likely."""
-    groups = gpt.router_groups or 1
-    chosen = gpt.router_topk_groups or 1
-    size = gpt.experts // groups
-    begin, end = (at * gpt.experts // parts for at in (part, part + 1))
+    groups = gpt.moe.router_groups or 1
+    chosen = gpt.moe.router_topk_groups or 1
+    size = gpt.moe.experts // groups
+    begin, end = (at * gpt.moe.experts // parts for at in (part, part + 1))
     shares = Counter(
         min(end, (group + 1) * size) - max(begin, group * size)
         for group in range(begin // size, -(-end // size))
@@ -103,8 +103,8 @@ def _has_none(gpt: GPT, part: int, parts: int) -> float:
     return sum(
         way
         * math.comb(others, chosen - number)
-        * math.comb(chosen * size - experts, gpt.topk)
-        / (math.comb(groups, chosen) * math.comb(chosen * size, gpt.topk))
+        * math.comb(chosen * size - experts, gpt.moe.topk)
+        / (math.comb(groups, chosen) * math.comb(chosen * size, gpt.moe.topk))
         for (number, experts), way in ways.items()
         if number <= chosen
     )

@@ -220,11 +220,11 @@ def model_refusal(gpt: GPT, plan: PlanFields) -> str:
     """Why a plan's dispatcher cannot be that of a model; "" where it can."""
     if plan.dispatcher == USUAL:
         return ""
-    if not gpt.experts:
+    if not gpt.moe.experts:
         return f"sends rows to experts, and {gpt.name} has none; leave it out"
     if not DISPATCHERS[plan.dispatcher].with_places:
         return ""
-    if not gpt.capacity:
+    if not gpt.moe.capacity:
         return (
             f"has so many places for each expert, and {gpt.name} drops no token (capacity=0); "
             "give the model a capacity, or leave it out"

@@ -144,7 +144,7 @@ def dispatched_tokens(gpt: GPT, plan: PlanFields) -> int:
 
 def dispatched_rows(gpt: GPT, plan: PlanFields) -> int:
     """The rows that it sends, without a capacity."""
-    return dispatched_tokens(gpt, plan) * gpt.topk
+    return dispatched_tokens(gpt, plan) * gpt.moe.topk
 
 
 def expert_layers(gpt: GPT) -> list[int]:

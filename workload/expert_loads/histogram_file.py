@@ -79,9 +79,9 @@ def _words(layers: list[int]) -> str:
 
 def _counts(given: Any, gpt: GPT, what: str) -> Counts:
     """The counts of a layer, which `what` names."""
-    if not isinstance(given, list) or len(given) != gpt.experts:
+    if not isinstance(given, list) or len(given) != gpt.moe.experts:
         count = f"{len(given)} numbers" if isinstance(given, list) else "no list"
-        raise ModelError(f"{what} has {count}, but {gpt.name} has {gpt.experts} experts")
+        raise ModelError(f"{what} has {count}, but {gpt.name} has {gpt.moe.experts} experts")
     for number, each in enumerate(given):
         if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= MOST:
             raise ModelError(
@@ -90,10 +90,10 @@ def _counts(given: Any, gpt: GPT, what: str) -> Counts:
             )
     if not (total := sum(given)):
         raise ModelError(f"{what} has no tokens at all: some expert must have been chosen")
-    if max(given) * gpt.topk > total:
+    if max(given) * gpt.moe.topk > total:
         raise ModelError(
             f"{what}: expert {given.index(max(given))} has {max(given):,} of {total:,} choices, "
-            f"but a token of {gpt.name} chooses {gpt.topk} different experts, so that none has "
-            f"more than one choice in {gpt.topk}"
+            f"but a token of {gpt.name} chooses {gpt.moe.topk} different experts, so that none has "
+            f"more than one choice in {gpt.moe.topk}"
         )
     return tuple(given)

@@ -141,7 +141,7 @@ class Chunks:
             b.block = Block(m, HEAD, FORWARD)
             vocabulary.inputs(b, "targets")
             self._heads[place] = vocabulary.head(b, source), kept
-            if b.gpt.mtp_layers:
+            if b.gpt.mtp.layers:
                 self._further[place] = mtp.forward(b, source)
         return source
 
@@ -176,7 +176,7 @@ class Chunks:
             b.block = Block(m, HEAD, BACKWARD)
             head, gathered = self._heads.pop(place)
             grad = vocabulary.head_backward(b, head, gathered=gathered)
-            if b.gpt.mtp_layers:
+            if b.gpt.mtp.layers:
                 again = recomputed(b.plan, len(self._range(chunk)))
                 more = mtp.backward(b, self._further.pop(place), again)
                 with b.within(AROUND_DEPTH):

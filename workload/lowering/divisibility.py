@@ -22,16 +22,20 @@ def check(gpt: GPT, plan: Plan) -> None:
     """Refuse a plan that does not divide the model, naming what would, or cannot have its loss."""
     x, y = plan.tp, plan.y
     chunk_layers(gpt, plan)
-    groups = {"kv_heads": gpt.kv_heads} if gpt.kv_heads else {}
-    states = {"ssm_heads": gpt.ssm_heads, "ssm_groups": gpt.ssm_groups} if gpt.ssm_heads else {}
-    _divides("tp", x, {"heads": gpt.heads, **groups, "ffn": gpt.ffn, **states})
+    groups = {"kv_heads": gpt.attention.kv_heads} if gpt.attention.kv_heads else {}
+    states = (
+        {"ssm_heads": gpt.mamba2.heads, "ssm_groups": gpt.mamba2.groups} if gpt.mamba2.heads else {}
+    )
+    _divides("tp", x, {"heads": gpt.attention.heads, **groups, "ffn": gpt.ffn, **states})
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.cp > 1:
         _divides("cp", plan.cp, {"sequence": gpt.sequence}, times=("2", 2))
     if plan.context_heads > 1:
-        _divides("context_heads", plan.context_heads, {"heads": gpt.heads, **groups}, ("tp", x))
+        _divides(
+            "context_heads", plan.context_heads, {"heads": gpt.attention.heads, **groups}, ("tp", x)
+        )
     if plan.cp > 1 and plan.context_kind == "ulysses":
-        _divides("cp", plan.cp, {"heads": gpt.heads, **groups}, times=("tp", x))
+        _divides("cp", plan.cp, {"heads": gpt.attention.heads, **groups}, times=("tp", x))
     if plan.sp:
         rows = plan.mbs * gpt.sequence // plan.cp
         _divides("tp", x, {"the rows of a micro-batch": rows})
@@ -66,10 +70,10 @@ def _check_loss(gpt: GPT, plan: Plan) -> None:
         rows = plan.mbs * gpt.sequence // plan.cp
         _divides("loss_chunks", plan.loss_chunks, {"the rows of a micro-batch": rows})
     said = f"loss_chunks={plan.loss_chunks}" if plan.loss_chunks > 1 else f"loss={plan.loss}"
-    if gpt.mtp_layers and said != "loss=plain":
+    if gpt.mtp.layers and said != "loss=plain":
         raise PlanCannotRunError(
             f"{said} does not support multi-token prediction, and {gpt.name} has mtp_layers="
-            f"{gpt.mtp_layers}; leave {said} out"
+            f"{gpt.mtp.layers}; leave {said} out"
         )
     if plan.loss == "fused" and plan.tp * plan.y > 1:
         raise PlanCannotRunError(
@@ -89,23 +93,23 @@ def _check_swiglu(gpt: GPT, plan: Plan) -> None:
 def _check_experts(gpt: GPT, plan: Plan) -> None:
     if why := model_refusal(gpt, plan):
         raise PlanCannotRunError(f"dispatcher={plan.dispatcher} {why}")
-    if not gpt.experts:
+    if not gpt.moe.experts:
         if plan.ep > 1 or plan.etp:
             raise PlanCannotRunError(
                 f"ep={plan.ep} splits experts, and {gpt.name} has none; leave it out"
             )
         return
     _check_blocks_of_experts(gpt, plan)
-    if gpt.expert_latent:
+    if gpt.moe.expert_latent:
         _check_latent_columns(gpt, plan)
-    _divides("ep", plan.ep, {"experts": gpt.experts})
-    _divides(_axis_of_parts(plan), plan.expert_parts, {"expert_ffn": gpt.expert_ffn})
-    if gpt.shared_ffn:
-        _divides("tp", plan.tp, {"shared_ffn": gpt.shared_ffn})
+    _divides("ep", plan.ep, {"experts": gpt.moe.experts})
+    _divides(_axis_of_parts(plan), plan.expert_parts, {"expert_ffn": gpt.moe.expert_ffn})
+    if gpt.moe.shared_ffn:
+        _divides("tp", plan.tp, {"shared_ffn": gpt.moe.shared_ffn})
     if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
-            f"experts={gpt.experts}); take adamw or sgd"
+            f"experts={gpt.moe.experts}); take adamw or sgd"
         )
 
 
@@ -121,7 +125,7 @@ def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
     recipe = recipe_of(plan.recipe)
     over_x = _axis_of_parts(plan), plan.expert_parts, "expert_ffn"
     for axis, parts, name in (over_x, ("y", plan.y, "hidden")):
-        whole = getattr(gpt, name)
+        whole = gpt.value(name)
         if cuts_blocks(plan.recipe, whole, parts):
             raise PlanCannotRunError(
                 f"recipe={plan.recipe} has a scale for each {recipe.length} values of experts' "
@@ -140,29 +144,29 @@ def cuts_blocks(recipe: str, whole: int, parts: int) -> bool:
 def splits_experts(gpt: GPT, recipe: str, name: str, parts: int) -> bool:
     """Whether a width of a model's experts, if it has any, comes in so many parts of whole blocks
     of a recipe."""
-    whole = getattr(gpt, name)
-    return not gpt.experts or (whole % parts == 0 and not cuts_blocks(recipe, whole, parts))
+    whole = gpt.value(name)
+    return not gpt.moe.experts or (whole % parts == 0 and not cuts_blocks(recipe, whole, parts))
 
 
 def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
     """The linears of latent columns read and write whole rows of the stream."""
-    has = f"{gpt.name}'s expert_latent={gpt.expert_latent}"
+    has = f"{gpt.name}'s expert_latent={gpt.moe.expert_latent}"
     if plan.y > 1:
         raise PlanCannotRunError(f"y={plan.y} does not support {has}; use y=1")
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:
-    if plan.context_latents and not gpt.kv_rank:
+    if plan.context_latents and not gpt.latent.kv_rank:
         raise PlanCannotRunError(
             f"context_latents=true gathers what latent attention compresses, and {gpt.name} has "
             "kv_rank=0; leave it out"
         )
-    if not gpt.kv_rank:
+    if not gpt.latent.kv_rank:
         return
     if plan.y > 1:
         raise PlanCannotRunError(
             f"y={plan.y} splits the width of the residual stream, which latent attention "
-            f"({gpt.name}'s kv_rank={gpt.kv_rank}) reads whole; use y=1"
+            f"({gpt.name}'s kv_rank={gpt.latent.kv_rank}) reads whole; use y=1"
         )
     if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
@@ -172,8 +176,11 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_windows(gpt: GPT, plan: Plan) -> None:
-    told = {"sinks=true": gpt.sinks, f"window={gpt.window}": windows.has_windows(gpt)}
-    told |= {f"{key}={getattr(gpt, key)}": getattr(gpt, key) for key in ("document", "documents")}
+    told = {
+        "sinks=true": gpt.attention.sinks,
+        f"window={gpt.attention.window}": windows.has_windows(gpt),
+    }
+    told |= {f"{key}={gpt.value(key)}": gpt.value(key) for key in ("document", "documents")}
     those = [words for words, is_so in told.items() if is_so]
     if plan.attention == "unfused" and those:
         raise PlanCannotRunError(
@@ -183,12 +190,12 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_mtp(gpt: GPT, plan: Plan) -> None:
-    if not gpt.mtp_layers:
+    if not gpt.mtp.layers:
         return
     if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
         raise PlanCannotRunError(
             f"optimizer={plan.optimizer} does not know weights of mtp_layers ({gpt.name}'s "
-            f"mtp_layers={gpt.mtp_layers}), which ranks of x hold in copies"
+            f"mtp_layers={gpt.mtp.layers}), which ranks of x hold in copies"
         )
 
 

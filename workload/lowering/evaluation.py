@@ -7,8 +7,6 @@ order in which it does in training, and every kernel is one of training.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from workload.dataflow import needed_for
 from workload.gpt import GPT
 from workload.lowering import optimizer
@@ -32,7 +30,7 @@ def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN)
 
     Its persistent buffers are buffers of `lower`'s program, of the same names and shapes.
     """
-    alone = replace(mtp.without(gpt), dropout=0.0, goldfish_k=0, balance_loss=0.0)
+    alone = mtp.without(gpt).changed(dropout=0.0, goldfish_k=0, balance_loss=0.0)
     b = Builder(alone, plan, stage)
     every = slots(plan.schedule, stage, plan.pp, plan.micro_batches, plan.vpp)
     order = [slot for slot in every if slot.work == FORWARD]

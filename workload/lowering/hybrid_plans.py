@@ -23,4 +23,4 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
         if part in parts_of(plan.recompute) and mixer not in gpt.pattern:
             yield f"recompute={plan.recompute} names {PARTS[part]}, of which {has} has no layer"
     if MAMBA in gpt.pattern and gpt.sequence % hybrid_counts.chunk_of(gpt):
-        yield f"ssm_chunk={gpt.ssm_chunk} does not divide sequence={gpt.sequence}"
+        yield f"ssm_chunk={gpt.mamba2.chunk} does not divide sequence={gpt.sequence}"

@@ -129,5 +129,5 @@ def declare(b: Builder, chunks: Chunks) -> None:
     goldfish.declare(b)
     balance.declare_total(b)
     chunks.declare()
-    if chunks.has_head and b.gpt.mtp_layers:
+    if chunks.has_head and b.gpt.mtp.layers:
         mtp.declare(b)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from workload.model.fields import ModelFields
 from workload.models import hybrid_counts as of_hybrids
 from workload.models import latent_attention, moe, mtp, windows
-from workload.models.model_fields import ModelFields
 
 NORMS_OF_MTP = 3  # of a depth: of the embedding, of the stream, before the classifier
 
@@ -20,11 +20,11 @@ def parameters(gpt: ModelFields) -> int:
     """
     h = gpt.hidden
     norm = h * (2 if gpt.norm_has_bias else 1)
-    norms = gpt.layers * (2 * norm + 2 * gpt.width * gpt.qk_norm)
+    norms = gpt.layers * (2 * norm + 2 * gpt.width * gpt.attention.qk_norm)
     norms = of_hybrids.small_parameters(gpt, norm) if gpt.pattern else norms
-    found = weights(gpt, gpt.experts) + moe.biases(gpt, gpt.experts) + norms
-    found += gpt.layers * gpt.heads * gpt.sinks
-    found += moe.layers_with_experts(gpt) * gpt.experts * gpt.router_bias
+    found = weights(gpt, gpt.moe.experts) + moe.biases(gpt, gpt.moe.experts) + norms
+    found += gpt.layers * gpt.attention.heads * gpt.attention.sinks
+    found += moe.layers_with_experts(gpt) * gpt.moe.experts * gpt.moe.router_bias
     found += gpt.layers * latent_attention.norm_width(gpt)
     tables = gpt.vocab * (1 if gpt.tied else 2)
     tables += gpt.sequence if gpt.positions == "learned" else 0
@@ -35,7 +35,7 @@ def parameters(gpt: ModelFields) -> int:
 def active_parameters(gpt: ModelFields) -> int:
     """The parameters that one token passes: of the experts `topk`, and of what predicts further
     tokens none."""
-    each = (weights(gpt, n) + moe.biases(gpt, n) for n in (gpt.topk, gpt.experts))
+    each = (weights(gpt, n) + moe.biases(gpt, n) for n in (gpt.moe.topk, gpt.moe.experts))
     passed, every = each
     return parameters(gpt) + passed - every - parameters_of_mtp(gpt)
 
@@ -44,7 +44,7 @@ def weights(gpt: ModelFields, experts_each: int) -> int:
     """Elements of all layers' weight matrices, with that many experts where there are any."""
     if gpt.pattern:
         return of_hybrids.weights(gpt, experts_each)
-    into = latent_attention.weights(gpt) if gpt.kv_rank else gpt.hidden * sum(gpt.bands)
+    into = latent_attention.weights(gpt) if gpt.latent.kv_rank else gpt.hidden * sum(gpt.bands)
     attention = into + gpt.hidden * gpt.context_width
     dense = gpt.hidden * (sum(gpt.up_bands) + gpt.ffn)
     with_experts = moe.layers_with_experts(gpt)
@@ -70,7 +70,7 @@ def hardware_flops(gpt: ModelFields, batch: int) -> int:
     numerator of every "% of peak" that AxoNN publishes.
     """
     again = int(batch * gpt.sequence * _of_layers(gpt))
-    again += _of_further_layers(gpt, batch) // 3 if gpt.mtp_layers else 0
+    again += _of_further_layers(gpt, batch) // 3 if gpt.mtp.layers else 0
     return model_flops(gpt, batch) + again
 
 
@@ -87,9 +87,9 @@ def parameters_of_mtp(gpt: ModelFields) -> int:
 
 def model_flops_of_mtp(gpt: ModelFields, batch: int) -> int:
     """The FLOPs of a step of modules for further tokens, without recomputation."""
-    if not gpt.mtp_layers:
+    if not gpt.mtp.layers:
         return 0
-    linears = gpt.mtp_layers * 2 * gpt.hidden * (2 * gpt.hidden + gpt.vocab)
+    linears = gpt.mtp.layers * 2 * gpt.hidden * (2 * gpt.hidden + gpt.vocab)
     return _of_further_layers(gpt, batch) + 3 * batch * gpt.sequence * linears
 
 
@@ -98,17 +98,17 @@ def masked_flops(gpt: ModelFields, batch: int) -> int:
     mask leaves out: near half of its attention. NVIDIA/Megatron-LM, megatron/training/training.py,
     `num_floating_point_operations`, counts as many less.
     """
-    whole = mtp.with_own_layers(gpt, gpt.mtp_layers) if gpt.mtp_layers else gpt
+    whole = mtp.with_own_layers(gpt, gpt.mtp.layers) if gpt.mtp.layers else gpt
     keys = windows.masked_keys_of_layers(whole)
     return int(3 * 2 * batch * gpt.sequence * keys * (gpt.bands[0] + gpt.context_width))
 
 
 def _of_further_layers(gpt: ModelFields, batch: int) -> int:
-    whole = mtp.with_own_layers(gpt, gpt.mtp_layers)
+    whole = mtp.with_own_layers(gpt, gpt.mtp.layers)
     return model_flops(whole, batch) - model_flops(mtp.without(gpt), batch)
 
 
 def _of_layers(gpt: ModelFields) -> int | Fraction:
     """FLOPs of all layers for a token."""
     attention = 2 * windows.keys_of_layers(gpt) * (gpt.bands[0] + gpt.context_width)
-    return 2 * weights(gpt, gpt.topk) + attention + of_hybrids.flops_of_scans(gpt)
+    return 2 * weights(gpt, gpt.moe.topk) + attention + of_hybrids.flops_of_scans(gpt)

@@ -10,22 +10,22 @@ parameters, as in Megatron-Core, megatron/core/ssm/mamba_mixer.py.
 
 from __future__ import annotations
 
+from workload.model.fields import ModelFields
 from workload.models import moe
 from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP, layers_with
-from workload.models.model_fields import ModelFields
 
 OF_HEADS = 3  # numbers of a head: the logarithm of its decay, its skip, its step's bias
 
 
 def inner(gpt: ModelFields) -> int:
     """Columns of the scan: H P, `expand` times the hidden width in the paper's terms."""
-    return gpt.ssm_heads * gpt.ssm_width
+    return gpt.mamba2.heads * gpt.mamba2.width
 
 
 def bands(gpt: ModelFields) -> tuple[int, int, int, int, int]:
     """Widths of z, x, B, C and dt, side by side in the first linear."""
-    states = gpt.ssm_groups * gpt.ssm_state
-    return inner(gpt), inner(gpt), states, states, gpt.ssm_heads
+    states = gpt.mamba2.groups * gpt.mamba2.state
+    return inner(gpt), inner(gpt), states, states, gpt.mamba2.heads
 
 
 def conv_bands(gpt: ModelFields) -> tuple[int, int, int]:
@@ -46,15 +46,15 @@ def weights(gpt: ModelFields, experts_each: int) -> int:
 
 def small_parameters(gpt: ModelFields, norm: int) -> int:
     """All other parameters of the layers, of which a norm of the stream has so many."""
-    heads = 2 * gpt.width * gpt.qk_norm * layers_with(gpt, ATTENTION)
-    convolution = (gpt.ssm_conv + 1) * sum(conv_bands(gpt))
-    mamba = convolution + OF_HEADS * gpt.ssm_heads + inner(gpt)
+    heads = 2 * gpt.width * gpt.attention.qk_norm * layers_with(gpt, ATTENTION)
+    convolution = (gpt.mamba2.conv + 1) * sum(conv_bands(gpt))
+    mamba = convolution + OF_HEADS * gpt.mamba2.heads + inner(gpt)
     return gpt.layers * norm + heads + layers_with(gpt, MAMBA) * mamba
 
 
 def chunk_of(gpt: ModelFields) -> int:
     """Tokens of a chunk of the scan."""
-    return min(gpt.ssm_chunk, gpt.sequence)
+    return min(gpt.mamba2.chunk, gpt.sequence)
 
 
 def scan_flops(gpt: ModelFields) -> int:
@@ -65,8 +65,8 @@ def scan_flops(gpt: ModelFields) -> int:
     (2 Q P for each head), states and outputs of them (2 N P each). Not counted: the recurrence over
     chunks, the convolution and what else works element by element.
     """
-    heads, width, state = gpt.ssm_heads, gpt.ssm_width, gpt.ssm_state
-    within = 2 * chunk_of(gpt) * (gpt.ssm_groups * state + heads * width)
+    heads, width, state = gpt.mamba2.heads, gpt.mamba2.width, gpt.mamba2.state
+    within = 2 * chunk_of(gpt) * (gpt.mamba2.groups * state + heads * width)
     return within + 4 * heads * width * state
 
 

@@ -10,9 +10,7 @@ for the two norms. Not modelled: the keys and values that inference keeps, and w
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from workload.models.model_fields import ModelFields
+from workload.model.fields import ModelFields, is_given
 
 ONLY_WITH_RANK = ("q_rank", "rope_width", "value_width")
 
@@ -20,38 +18,44 @@ ONLY_WITH_RANK = ("q_rank", "rope_width", "value_width")
 def weights(gpt: ModelFields) -> int:
     """Elements of a layer's matrices around the core, that of its output left out."""
     h, queries = gpt.hidden, gpt.bands[0]
-    of_queries = gpt.q_rank * (h + queries) if gpt.q_rank else h * queries
-    return of_queries + h * (gpt.kv_rank + gpt.rope_width) + gpt.kv_rank * sum(up_bands(gpt))
+    of_queries = gpt.latent.q_rank * (h + queries) if gpt.latent.q_rank else h * queries
+    return (
+        of_queries
+        + h * (gpt.latent.kv_rank + gpt.latent.rope_width)
+        + gpt.latent.kv_rank * sum(up_bands(gpt))
+    )
 
 
 def up_bands(gpt: ModelFields) -> tuple[int, int]:
     """What the compressed numbers are made into: the keys of all heads without their positions, and
     the values."""
-    return gpt.heads * (gpt.width - gpt.rope_width), gpt.context_width
+    return gpt.attention.heads * (gpt.width - gpt.latent.rope_width), gpt.context_width
 
 
 def norm_width(gpt: ModelFields) -> int:
     """Elements that the two norms have a gain for."""
-    return gpt.q_rank + gpt.kv_rank
+    return gpt.latent.q_rank + gpt.latent.kv_rank
 
 
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's latent attention, in words that follow the model's name."""
-    if not gpt.kv_rank:
-        usual = {field.name: field.default for field in fields(gpt)}
-        given = [key for key in ONLY_WITH_RANK if getattr(gpt, key) != usual[key]]
-        return [f"{key}={getattr(gpt, key)} needs kv_rank" for key in given]
+    if not gpt.latent.kv_rank:
+        given = [key for key in ONLY_WITH_RANK if is_given(gpt, key)]
+        return [f"{key}={gpt.value(key)} needs kv_rank" for key in given]
     found = []
     if gpt.positions != "rope":
-        found.append(f"kv_rank={gpt.kv_rank} needs positions=rope, not {gpt.positions}")
-    if not gpt.rope_width or gpt.rope_width % 2:
-        found.append(f"kv_rank={gpt.kv_rank} needs an even rope_width, not {gpt.rope_width}")
-    if gpt.kv_heads not in (0, gpt.heads):
+        found.append(f"kv_rank={gpt.latent.kv_rank} needs positions=rope, not {gpt.positions}")
+    if not gpt.latent.rope_width or gpt.latent.rope_width % 2:
         found.append(
-            f"kv_heads={gpt.kv_heads} cannot be combined with kv_rank: each head has its own keys"
+            f"kv_rank={gpt.latent.kv_rank} needs an even rope_width, not {gpt.latent.rope_width}"
+        )
+    if gpt.attention.kv_heads not in (0, gpt.attention.heads):
+        found.append(
+            f"kv_heads={gpt.attention.kv_heads} cannot be combined with kv_rank: each head has "
+            "its own keys"
         )
     for key in ("qkv_bias", "qk_norm"):
-        if getattr(gpt, key):
+        if gpt.value(key):
             found.append(
                 f"{key}=true cannot be combined with kv_rank: there is no linear of all three"
             )

@@ -10,13 +10,11 @@ shared experts; DeepSeek-AI (2412.19437), section 2.1.2, for sigmoid scores and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
+from workload.model.experts import SIGMOID
+from workload.model.fields import ModelFields, is_given
 from workload.models.hybrids.pattern import EXPERTS, mixer_of
-from workload.models.model_fields import ModelFields
 
-SOFTMAX, SOFTMAX_OF_CHOSEN, SIGMOID = ROUTERS = "softmax", "softmax-topk", "sigmoid"
-SEQUENCE, MICRO_BATCH = BALANCED = "sequence", "micro_batch"
 NEEDED = ("topk", "expert_ffn")
 ONLY_WITH_EXPERTS = (
     *NEEDED,
@@ -45,16 +43,16 @@ def has_experts(gpt: ModelFields, layer: int) -> bool:
     """
     if gpt.pattern:
         return mixer_of(gpt, layer) == EXPERTS
-    if not gpt.experts or layer < gpt.dense_layers:
+    if not gpt.moe.experts or layer < gpt.moe.dense_layers:
         return False
-    return (layer - gpt.dense_layers + 1) % gpt.expert_every == 0
+    return (layer - gpt.moe.dense_layers + 1) % gpt.moe.expert_every == 0
 
 
 def layers_with_experts(gpt: ModelFields) -> int:
     """How many layers have experts."""
     if gpt.pattern:
         return gpt.pattern.count(EXPERTS)
-    return (gpt.layers - gpt.dense_layers) // gpt.expert_every if gpt.experts else 0
+    return (gpt.layers - gpt.moe.dense_layers) // gpt.moe.expert_every if gpt.moe.experts else 0
 
 
 def routed_width(gpt: ModelFields) -> int:
@@ -63,19 +61,21 @@ def routed_width(gpt: ModelFields) -> int:
     Source: NVIDIA, Nemotron 3 Super (2604.12374), LatentMoE; Megatron-Core, transformer/moe,
     moe_layer.py, `moe_latent_size`.
     """
-    return gpt.expert_latent or gpt.hidden
+    return gpt.moe.expert_latent or gpt.hidden
 
 
 def expert_weights(gpt: ModelFields) -> int:
     """Elements of one expert's weight matrices."""
-    return routed_width(gpt) * gpt.expert_ffn * (gpt.mlp_bands + 1)
+    return routed_width(gpt) * gpt.moe.expert_ffn * (gpt.mlp_bands + 1)
 
 
 def weights(gpt: ModelFields, experts: int) -> int:
     """Elements of a layer's MLP with that many of its experts: with the router and shared ones, and
     the linears to latent columns and back."""
-    shared = 2 * gpt.hidden * gpt.expert_latent + gpt.hidden * gpt.shared_ffn * (gpt.mlp_bands + 1)
-    return gpt.hidden * gpt.experts + shared + experts * expert_weights(gpt)
+    shared = 2 * gpt.hidden * gpt.moe.expert_latent + gpt.hidden * gpt.moe.shared_ffn * (
+        gpt.mlp_bands + 1
+    )
+    return gpt.hidden * gpt.moe.experts + shared + experts * expert_weights(gpt)
 
 
 def biases(gpt: ModelFields, experts: int) -> int:
@@ -83,9 +83,9 @@ def biases(gpt: ModelFields, experts: int) -> int:
     into = gpt.layers * (sum(gpt.bands) if gpt.has_bias("qkv") else 0)
     if not gpt.biases:
         return into
-    shared = gpt.mlp_bands * gpt.shared_ffn + gpt.hidden if gpt.shared_ffn else 0
-    each = gpt.mlp_bands * gpt.expert_ffn + gpt.hidden
-    routed, dense = gpt.experts + shared + experts * each, sum(gpt.up_bands) + gpt.hidden
+    shared = gpt.mlp_bands * gpt.moe.shared_ffn + gpt.hidden if gpt.moe.shared_ffn else 0
+    each = gpt.mlp_bands * gpt.moe.expert_ffn + gpt.hidden
+    routed, dense = gpt.moe.experts + shared + experts * each, sum(gpt.up_bands) + gpt.hidden
     count = layers_with_experts(gpt)
     return into + gpt.layers * gpt.hidden + count * routed + (gpt.layers - count) * dense
 
@@ -97,62 +97,63 @@ def slots(gpt: ModelFields, rows: int) -> int:
     Source: Fedus et al. (2101.03961), eq. 3: capacity = tokens / experts x capacity factor, here
     times topk (Lepikhin et al., 2006.16668, section 2.2).
     """
-    return gpt.experts * places(gpt, rows) if gpt.capacity else rows * gpt.topk
+    return gpt.moe.experts * places(gpt, rows) if gpt.moe.capacity else rows * gpt.moe.topk
 
 
 def places(gpt: ModelFields, rows: int) -> int:
     """Places for the tokens of one rank that one expert has."""
-    if not gpt.capacity:
-        return -(-rows * gpt.topk // gpt.experts)
-    per_mille = round(1000 * gpt.capacity)
-    return -(-rows * gpt.topk * per_mille // (1000 * gpt.experts))
+    if not gpt.moe.capacity:
+        return -(-rows * gpt.moe.topk // gpt.moe.experts)
+    per_mille = round(1000 * gpt.moe.capacity)
+    return -(-rows * gpt.moe.topk * per_mille // (1000 * gpt.moe.experts))
 
 
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's experts, each in words that follow the model's name."""
-    if not gpt.experts:
-        usual = {field.name: field.default for field in fields(gpt)}
-        given = [key for key in ONLY_WITH_EXPERTS if getattr(gpt, key) != usual[key]]
-        return [f"{key}={getattr(gpt, key)} needs experts" for key in given]
-    found = [f"experts={gpt.experts} needs {key}" for key in NEEDED if not getattr(gpt, key)]
-    if gpt.topk > gpt.experts:
-        found.append(f"topk={gpt.topk} must be at most experts={gpt.experts}")
-    if gpt.dense_layers > gpt.layers:
-        found.append(f"dense_layers={gpt.dense_layers} must be at most layers={gpt.layers}")
-    if gpt.expert_every < 1:
-        found.append(f"expert_every={gpt.expert_every} must be at least 1")
-    if not 0 <= gpt.capacity <= gpt.experts:
-        found.append(f"capacity={gpt.capacity} must be 0 (no token is dropped) to {gpt.experts}")
-    found += _wrong_routing(gpt)
-    if gpt.expert_latent and gpt.biases:
+    if not gpt.moe.experts:
+        given = [key for key in ONLY_WITH_EXPERTS if is_given(gpt, key)]
+        return [f"{key}={gpt.value(key)} needs experts" for key in given]
+    found = [f"experts={gpt.moe.experts} needs {key}" for key in NEEDED if not gpt.value(key)]
+    if gpt.moe.topk > gpt.moe.experts:
+        found.append(f"topk={gpt.moe.topk} must be at most experts={gpt.moe.experts}")
+    if gpt.moe.dense_layers > gpt.layers:
+        found.append(f"dense_layers={gpt.moe.dense_layers} must be at most layers={gpt.layers}")
+    if not 0 <= gpt.moe.capacity <= gpt.moe.experts:
         found.append(
-            f"expert_latent={gpt.expert_latent} does not support biases; give biases=false"
+            f"capacity={gpt.moe.capacity} must be 0 (no token is dropped) to {gpt.moe.experts}"
         )
-    if gpt.router_scale <= 0:
-        found.append(f"router_scale={gpt.router_scale} must be above 0")
+    found += _wrong_routing(gpt)
+    if gpt.moe.expert_latent and gpt.biases:
+        found.append(
+            f"expert_latent={gpt.moe.expert_latent} does not support biases; give biases=false"
+        )
+    if gpt.moe.router_scale <= 0:
+        found.append(f"router_scale={gpt.moe.router_scale} must be above 0")
     return found
 
 
 def _wrong_routing(gpt: ModelFields) -> list[str]:
     """What is wrong with groups, biases and the balancing loss."""
-    found, groups = [], gpt.router_groups
-    if groups and (gpt.experts % groups or not 1 <= gpt.router_topk_groups <= groups):
+    found, groups = [], gpt.moe.router_groups
+    if groups and (gpt.moe.experts % groups or not 1 <= gpt.moe.router_topk_groups <= groups):
         found.append(
-            f"router_groups={groups} must divide experts={gpt.experts}, and have 1 to {groups} "
-            f"router_topk_groups, not {gpt.router_topk_groups}"
+            f"router_groups={groups} must divide experts={gpt.moe.experts}, and have 1 to {groups} "
+            f"router_topk_groups, not {gpt.moe.router_topk_groups}"
         )
-    elif groups and gpt.topk > gpt.experts // groups * gpt.router_topk_groups:
-        chosen = gpt.experts // groups * gpt.router_topk_groups
-        found.append(f"topk={gpt.topk} must be at most the {chosen} experts of the chosen groups")
-    if gpt.router_topk_groups and not groups:
-        found.append(f"router_topk_groups={gpt.router_topk_groups} needs router_groups")
-    if gpt.router_bias and gpt.router != SIGMOID:
-        found.append(f"router_bias=true needs router=sigmoid, not {gpt.router}")
-    if gpt.router_bias_rate <= 0:
-        found.append(f"router_bias_rate={gpt.router_bias_rate} must be above 0")
-    if gpt.balance_loss < 0:
-        found.append(f"balance_loss={gpt.balance_loss} must be at least 0")
-    if gpt.balance_loss and gpt.goldfish_k:
+    elif groups and gpt.moe.topk > gpt.moe.experts // groups * gpt.moe.router_topk_groups:
+        chosen = gpt.moe.experts // groups * gpt.moe.router_topk_groups
+        found.append(
+            f"topk={gpt.moe.topk} must be at most the {chosen} experts of the chosen groups"
+        )
+    if gpt.moe.router_topk_groups and not groups:
+        found.append(f"router_topk_groups={gpt.moe.router_topk_groups} needs router_groups")
+    if gpt.moe.router_bias and gpt.moe.router != SIGMOID:
+        found.append(f"router_bias=true needs router=sigmoid, not {gpt.moe.router}")
+    if gpt.moe.router_bias_rate <= 0:
+        found.append(f"router_bias_rate={gpt.moe.router_bias_rate} must be above 0")
+    if gpt.moe.balance_loss < 0:
+        found.append(f"balance_loss={gpt.moe.balance_loss} must be at least 0")
+    if gpt.moe.balance_loss and gpt.goldfish_k:
         found.append(
             "balance_loss is a mean over all tokens and cannot be combined with goldfish_k"
         )

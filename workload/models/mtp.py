@@ -18,20 +18,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from workload.models.model_fields import ModelFields
+from workload.model.fields import ModelFields
+from workload.model.mtp import MOST_DEPTHS
 
 Fields = TypeVar("Fields", bound=ModelFields)
-MOST_DEPTHS = 8  # published models have 1 to 3
 
 
 def without(gpt: Fields) -> Fields:
     """The model without the module."""
-    return replace(gpt, mtp_layers=0, mtp_pattern="", mtp_shared=False)
+    return replace(gpt, mtp=replace(gpt.mtp, layers=0, pattern="", shared=False))
 
 
 def layers_each(gpt: ModelFields) -> int:
     """How many layers a depth has."""
-    return len(gpt.mtp_pattern) or 1
+    return len(gpt.mtp.pattern) or 1
 
 
 def every_layer(gpt: ModelFields) -> range:
@@ -41,7 +41,7 @@ def every_layer(gpt: ModelFields) -> range:
     >>> len(every_layer(find_model("nemotron-3-super")))
     92
     """
-    return range(gpt.layers + gpt.mtp_layers * layers_each(gpt))
+    return range(gpt.layers + gpt.mtp.layers * layers_each(gpt))
 
 
 def numbers(gpt: ModelFields, depth: int) -> range:
@@ -52,36 +52,36 @@ def numbers(gpt: ModelFields, depth: int) -> range:
 
 def depths_held(gpt: ModelFields) -> int:
     """How many depths have parameters of their own."""
-    return min(gpt.mtp_layers, 1) if gpt.mtp_shared else gpt.mtp_layers
+    return min(gpt.mtp.layers, 1) if gpt.mtp.shared else gpt.mtp.layers
 
 
 def with_own_layers(gpt: Fields, depths: int) -> Fields:
     """The model with the layers of so many depths of the module as its own, and no module."""
-    more, letters = depths * layers_each(gpt), gpt.pattern + depths * gpt.mtp_pattern
+    more, letters = depths * layers_each(gpt), gpt.pattern + depths * gpt.mtp.pattern
     return replace(without(gpt), layers=gpt.layers + more, pattern=letters)
 
 
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's module, in words that follow the model's name."""
-    if not gpt.mtp_layers:
-        given = [key for key in ("mtp_pattern", "mtp_shared") if getattr(gpt, key)]
-        return [f"{key}={str(getattr(gpt, key)).lower()} needs mtp_layers" for key in given]
-    found, has = [], f"mtp_layers={gpt.mtp_layers}"
-    if gpt.mtp_layers > MOST_DEPTHS or gpt.mtp_layers >= gpt.sequence:
+    if not gpt.mtp.layers:
+        given = [key for key in ("mtp_pattern", "mtp_shared") if gpt.value(key)]
+        return [f"{key}={str(gpt.value(key)).lower()} needs mtp_layers" for key in given]
+    found, has = [], f"mtp_layers={gpt.mtp.layers}"
+    if gpt.mtp.layers > MOST_DEPTHS or gpt.mtp.layers >= gpt.sequence:
         most = min(MOST_DEPTHS, gpt.sequence - 1)
         found.append(f"{has} must be 0 to {most}: so many further tokens are predicted")
-    if not gpt.mtp_loss > 0:
-        found.append(f"mtp_loss={gpt.mtp_loss} must be above 0")
+    if not gpt.mtp.loss > 0:
+        found.append(f"mtp_loss={gpt.mtp.loss} must be above 0")
     if gpt.positions == "learned":
         found.append(f"{has} needs positions of the layers, not positions=learned")
     for key in ("embedding_norm", "dropout", "goldfish_k"):
-        if getattr(gpt, key):
+        if gpt.value(key):
             found.append(f"{has} cannot be combined with {key}")
-    if gpt.pattern and not gpt.mtp_pattern:
+    if gpt.pattern and not gpt.mtp.pattern:
         found.append(f"{has} behind a pattern needs mtp_pattern, the letters of a depth's layers")
-    if gpt.mtp_pattern and not gpt.pattern:
-        found.append(f"mtp_pattern={gpt.mtp_pattern} needs pattern")
+    if gpt.mtp.pattern and not gpt.pattern:
+        found.append(f"mtp_pattern={gpt.mtp.pattern} needs pattern")
     for key in ("expert_every", "global_every"):
-        if gpt.mtp_shared and getattr(gpt, key) > 1:
+        if gpt.mtp.shared and gpt.value(key) > 1:
             found.append(f"mtp_shared=true needs equal depths, not {key}")
     return found

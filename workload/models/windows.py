@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from workload.model.fields import ModelFields
 from workload.models import moe
 from workload.models.hybrids.pattern import ATTENTION, layers_with, mixer_of
-from workload.models.model_fields import ModelFields
 from workload.models.packing import documents
 
 
@@ -29,22 +29,30 @@ def window_of(gpt: ModelFields, layer: int) -> int:
     """
     if not has_windows(gpt):
         return 0
-    return 0 if gpt.global_every and (layer + 1) % gpt.global_every == 0 else gpt.window
+    return (
+        0
+        if gpt.attention.global_every and (layer + 1) % gpt.attention.global_every == 0
+        else gpt.attention.window
+    )
 
 
 def has_windows(gpt: ModelFields) -> bool:
     """Whether a token of some layer attends to fewer than all tokens before it."""
-    return bool(gpt.window) and gpt.window < span(gpt) and gpt.global_every != 1
+    return (
+        bool(gpt.attention.window)
+        and gpt.attention.window < span(gpt)
+        and gpt.attention.global_every != 1
+    )
 
 
 def document_of(gpt: ModelFields) -> int:
     """The tokens of each document, where all are as long; else 0."""
-    return gpt.document or documents.one_length(gpt.documents)
+    return gpt.packing.document or documents.one_length(gpt.packing.documents)
 
 
 def packing_of(gpt: ModelFields) -> str:
     """The lengths of documents, as `documents` has them, where there are several; else nothing."""
-    return "" if document_of(gpt) else gpt.documents
+    return "" if document_of(gpt) else gpt.packing.documents
 
 
 def span(gpt: ModelFields) -> int:
@@ -60,8 +68,8 @@ def keys_of_layers(gpt: ModelFields) -> int | Fraction:
     every = layers_with(gpt, ATTENTION)
     if not has_windows(gpt):
         return every * _keys(gpt, 0)
-    whole = gpt.layers // gpt.global_every if gpt.global_every else 0
-    return whole * _keys(gpt, 0) + (gpt.layers - whole) * _keys(gpt, gpt.window)
+    whole = gpt.layers // gpt.attention.global_every if gpt.attention.global_every else 0
+    return whole * _keys(gpt, 0) + (gpt.layers - whole) * _keys(gpt, gpt.attention.window)
 
 
 def masked_keys_of_layers(gpt: ModelFields) -> Fraction:
@@ -70,8 +78,10 @@ def masked_keys_of_layers(gpt: ModelFields) -> Fraction:
     every = layers_with(gpt, ATTENTION)
     if not has_windows(gpt):
         return every * _masked_keys(gpt, 0)
-    whole = gpt.layers // gpt.global_every if gpt.global_every else 0
-    return whole * _masked_keys(gpt, 0) + (gpt.layers - whole) * _masked_keys(gpt, gpt.window)
+    whole = gpt.layers // gpt.attention.global_every if gpt.attention.global_every else 0
+    return whole * _masked_keys(gpt, 0) + (gpt.layers - whole) * _masked_keys(
+        gpt, gpt.attention.window
+    )
 
 
 def _masked_keys(gpt: ModelFields, window: int) -> Fraction:
@@ -96,14 +106,14 @@ def kind_of(gpt: ModelFields, layer: int) -> tuple[bool, int, str]:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's windows, sinks and documents, in words that follow the model's
     name."""
-    found = list(documents.refusals(gpt)) if gpt.documents else []
-    if gpt.document and gpt.sequence % gpt.document:
-        found.append(f"document={gpt.document} does not divide sequence={gpt.sequence}")
-    if gpt.document and gpt.dropout:
-        found.append(f"document={gpt.document} needs dropout=0, not {gpt.dropout:g}")
-    if gpt.global_every and not gpt.window:
-        found.append(f"global_every={gpt.global_every} needs window")
+    found = list(documents.refusals(gpt)) if gpt.packing.documents else []
+    if gpt.packing.document and gpt.sequence % gpt.packing.document:
+        found.append(f"document={gpt.packing.document} does not divide sequence={gpt.sequence}")
+    if gpt.packing.document and gpt.dropout:
+        found.append(f"document={gpt.packing.document} needs dropout=0, not {gpt.dropout:g}")
+    if gpt.attention.global_every and not gpt.attention.window:
+        found.append(f"global_every={gpt.attention.global_every} needs window")
     for key in ("window", "sinks"):
-        if getattr(gpt, key) and gpt.kv_rank:
-            found.append(f"{key}={str(getattr(gpt, key)).lower()} cannot be combined with kv_rank")
+        if gpt.value(key) and gpt.latent.kv_rank:
+            found.append(f"{key}={str(gpt.value(key)).lower()} cannot be combined with kv_rank")
     return found

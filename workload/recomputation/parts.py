@@ -67,11 +67,11 @@ def model_refusal(gpt: GPT, dense_layers: int, recompute: str) -> str:
     experts."""
     parts = parts_of(recompute)
     has = {
-        UP: bool(gpt.kv_rank),
+        UP: bool(gpt.latent.kv_rank),
         MLP: dense_layers > 0,
-        EXPERTS: gpt.experts > 0,
-        ACTIVATION: gpt.experts > 0,
-        SHARED: gpt.shared_ffn > 0,
+        EXPERTS: gpt.moe.experts > 0,
+        ACTIVATION: gpt.moe.experts > 0,
+        SHARED: gpt.moe.shared_ffn > 0,
     }
     missing = [part for part in PARTS if part in parts and not has.get(part, True)]
     if missing:

@@ -138,7 +138,7 @@ def _models(names: tuple[str, ...]) -> list[GPT]:
     if names:
         return [model_of(name) for name in names]
     return [
-        GPT(
+        GPT.of(
             name=name,
             layers=layers,
             hidden=hidden,

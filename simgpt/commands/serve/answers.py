@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import click
@@ -27,6 +26,7 @@ from topologies.shipped import machine_names
 from workload.descriptions.read import described_model, model_from_json
 from workload.errors import ModelError, PlanCannotRunError, PlanError
 from workload.gpt import GPT, model_names
+from workload.model.fields import KEYS
 from workload.plan_text import ALIASES
 
 QUESTION = UserFile("question", SimgptError)
@@ -186,11 +186,10 @@ def _fields_of(error: Exception, question: Any) -> list[str]:
 
 def _as_words(gpt: GPT) -> str:
     """The fields of a model that are not the usual ones, as `layers=80,hidden=8192,…`."""
-    given = {field.name: getattr(gpt, field.name) for field in fields(GPT)}
-    usual = {field.name: field.default for field in fields(GPT)}
+    given = gpt.flat()
     given["name"] = re.sub(r"[^\w.+-]+", "-", gpt.name) or "model"
     return ",".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in given.items()
-        if key != "source" and value != usual[key]
+        if key != "source" and value != KEYS[key].default
     )

@@ -15,7 +15,7 @@ from simgpt.frameworks.reading import Reading
 from simulator.stacks import load_stack
 from workload.errors import PlanCannotRunError
 from workload.exchange.table import ALL_TO_ALL, IN_MEGATRON, Exchange
-from workload.models.moe import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
+from workload.model.experts import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN
 
 TOPK, KIND = 2, "moe-token-dispatcher-type"
 SIZES = ("expert-model-parallel-size", "expert-tensor-parallel-size")

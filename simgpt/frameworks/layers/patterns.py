@@ -8,7 +8,7 @@ from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
 from topologies.files.printable import shown
-from workload.models.field_limits import MOST as MOST_OF_MODELS
+from workload.model.fields import MOST as MOST_OF_MODELS
 from workload.models.moe import layers_of
 
 MOST = MOST_OF_MODELS["layers"]  # of any part of a list

@@ -187,7 +187,7 @@ def facts_of(name: str) -> dict[str, Any]:
         gpt = find_model(name)
     except SimgptError:
         return {}
-    return {"num_moe_experts": gpt.experts or None}
+    return {"num_moe_experts": gpt.moe.experts or None}
 
 
 def _leaves(

@@ -136,7 +136,7 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
         columns.append(np.minimum(space.columns["pp"][rows], 2))
     if _has_steps(space.problem):
         columns.append(space.columns["cp"][rows])
-    if experts := space.problem.gpt.experts:
+    if experts := space.problem.gpt.moe.experts:
         columns.append(np.minimum(experts // space.columns["ep"][rows], 2))
         own = {key: space.columns[key][rows] for key in (*FOLDED, "ep", "etp")}
         columns += [np.minimum(part, 2) for fold in folds_of(own).values() for part in fold]
@@ -155,7 +155,7 @@ def kinds(space: Space, rows: Indices, *, together: bool = False) -> list[Indice
 def _has_steps(problem: SearchProblem) -> bool:
     """Whether programs of plans have as many steps as ranks of context, or pieces of documents."""
     ring = problem.fixed.get("context_kind", "ring") == "ring"
-    return ring or problem.behaviour.context_steps or bool(problem.gpt.documents)
+    return ring or problem.behaviour.context_steps or bool(problem.gpt.packing.documents)
 
 
 def sized(
@@ -245,7 +245,7 @@ def differs_apart(op: Op, some: BatchedProgram) -> bool:
     embedding's table: the first addition to its gradient overwrites that; and what is sent of the
     head's parameters and gradients is sent with the table, and more may be faster than less."""
     gpt = some.program.gpt
-    if gpt.mtp_layers and op.purpose in OF_TABLES:
+    if gpt.mtp.layers and op.purpose in OF_TABLES:
         return kind_of(op.part, gpt) == HEAD.kind
-    shared = gpt.tied or gpt.mtp_layers > 0
+    shared = gpt.tied or gpt.mtp.layers > 0
     return shared and op.kind == "accumulate" and op.block.part == EMBED

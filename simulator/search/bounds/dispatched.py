@@ -124,7 +124,7 @@ def least_share_sent_once(
     on any number of nodes. More nodes need fewer copies where groups of experts fill them. Of
     experts `in_a_row` one part may have all of a token's."""
     if in_a_row:
-        return 1 / gpt.topk
+        return 1 / gpt.moe.topk
     apart = plan.tp * plan.y * plan.z * plan.cp * plan.pp * plan.expert_parts > 1
     return _least_share(gpt, copies, plan.ep, per_node, apart)
 
@@ -134,7 +134,7 @@ def _least_share(gpt: GPT, copies: Copies, ranks: int, per_node: int, apart: boo
     nodes = [-(-ranks // per_node)]
     if apart:
         fewest = max(*nodes, 2)
-        most = ranks if (gpt.router_groups or 1) > 1 else fewest
+        most = ranks if (gpt.moe.router_groups or 1) > 1 else fewest
         nodes += range(fewest, most + 1)
     return min(share_sent_once(gpt, copies.parts(ranks, count)) for count in nodes)
 

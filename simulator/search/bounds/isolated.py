@@ -216,7 +216,7 @@ class IsolatedBlocks:
     @property
     def _on_both_ends(self) -> bool:
         gpt = self.some.program.gpt
-        return gpt.tied or gpt.mtp_layers > 0
+        return gpt.tied or gpt.mtp.layers > 0
 
     @property
     def _last(self) -> int:

@@ -6,7 +6,6 @@ Bounds come from the program of a model with one layer of each kind, its base.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 from workload.errors import ModelError
@@ -39,7 +38,7 @@ def has_dense_and_experts(gpt: GPT) -> bool:
 
 def attends_differently(gpt: GPT) -> bool:
     """Whether some of a model's layers attend to all tokens, and some to those of a window."""
-    return windows.has_windows(gpt) and 0 < gpt.global_every <= gpt.layers
+    return windows.has_windows(gpt) and 0 < gpt.attention.global_every <= gpt.layers
 
 
 def base_of(gpt: GPT) -> GPT:
@@ -55,11 +54,13 @@ def base_of(gpt: GPT) -> GPT:
 
 def _models(gpt: GPT, layers: int) -> Iterator[GPT]:
     """Models of so many layers, with experts behind the first ones, by where all is attended to."""
-    own = replace(gpt, layers=layers, dense_layers=0, expert_every=1)
+    own = gpt.changed(layers=layers, dense_layers=0, expert_every=1)
     count = range(layers + 1)
-    for dense, every in product(count if gpt.experts else [0], count if gpt.window else [0]):
+    for dense, every in product(
+        count if gpt.moe.experts else [0], count if gpt.attention.window else [0]
+    ):
         try:
-            yield replace(own, dense_layers=dense, global_every=every)
+            yield own.changed(dense_layers=dense, global_every=every)
         except ModelError:  # no model has these together
             continue
 
@@ -71,8 +72,8 @@ def _has_each_once(gpt: GPT, wanted: set[Kind]) -> bool:
 
 def of_one_kind(gpt: GPT, layers: int) -> GPT:
     """So many layers of the one kind that a model has."""
-    unused = gpt.experts and not moe.layers_with_experts(gpt)
-    return replace(gpt, layers=layers, dense_layers=layers if unused else 0)
+    unused = gpt.moe.experts and not moe.layers_with_experts(gpt)
+    return gpt.changed(layers=layers, dense_layers=layers if unused else 0)
 
 
 def names_of(gpt: GPT) -> tuple[str, ...]:

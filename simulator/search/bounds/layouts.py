@@ -98,8 +98,8 @@ class ChunkLayers:
         layers = self.skip + len(self.bases)
         if not has_kinds(gpt):
             return of_one_kind(gpt, layers)
-        own = replace(gpt, layers=layers, dense_layers=self.dense)
-        return replace(own, expert_every=self.expert_every, global_every=self.global_every)
+        own = gpt.changed(layers=layers, dense_layers=self.dense)
+        return own.changed(expert_every=self.expert_every, global_every=self.global_every)
 
 
 def plain_layers(count: int) -> ChunkLayers:
@@ -109,10 +109,10 @@ def plain_layers(count: int) -> ChunkLayers:
 
 def chunk_layers(gpt: GPT, part: range) -> ChunkLayers:
     """Some neighbouring layers of a model with several kinds."""
-    names, dense = names_of(gpt), gpt.dense_layers
+    names, dense = names_of(gpt), gpt.moe.dense_layers
     bases = tuple(names.index(name_of(gpt, layer)) for layer in part)
-    in_windows = gpt.global_every if attends_differently(gpt) else 1
-    of_experts = gpt.expert_every if has_dense_and_experts(gpt) else 1
+    in_windows = gpt.attention.global_every if attends_differently(gpt) else 1
+    of_experts = gpt.moe.expert_every if has_dense_and_experts(gpt) else 1
     # Its model begins where windows do, and where layers with experts do or ahead of these.
     begin = max(
         first
@@ -121,9 +121,9 @@ def chunk_layers(gpt: GPT, part: range) -> ChunkLayers:
     )
     having = any(moe.has_experts(gpt, layer) for layer in part)
     prefix = max(dense - part.start, 0) if having else 0
-    without = max(dense - begin, 0) if having else part.stop - begin if gpt.experts else 0
+    without = max(dense - begin, 0) if having else part.stop - begin if gpt.moe.experts else 0
     period = lcm(in_windows, of_experts if having else 1)
-    turns = gpt.expert_every, gpt.global_every
+    turns = gpt.moe.expert_every, gpt.attention.global_every
     return ChunkLayers(bases, without, part.start - begin, prefix, period, *turns)
 
 

@@ -111,7 +111,7 @@ def _meetings(space: Space, some: BatchedProgram) -> Iterator[Meeting]:
             ranks = stages * _ranks(space, some.rows, across.get(purpose, ()))
             yield "all_reduce", np.where(apart, ranks, 1)
         yield "send", np.where(apart, 2, 1)
-        if some.program.gpt.tied or some.program.gpt.mtp_layers:
+        if some.program.gpt.tied or some.program.gpt.mtp.layers:
             yield "all_reduce", np.where(apart, 2, 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -108,7 +107,7 @@ def test_torchtitans_models_with_experts_come_back(
 
 
 def test_what_mixtral_is_told_by(tmp_path: Path) -> None:
-    mixtral = replace(find_model("mixtral-8x7b"), capacity=1.25)
+    mixtral = find_model("mixtral-8x7b").changed(capacity=1.25)
     found = exported(Asked(mixtral, PLANS["folded"], None, 64), "megatron").settings
     assert {key: value for key, value in found.items() if "moe" in key or "expert" in key} == {
         "num-experts": 8,
@@ -262,7 +261,7 @@ def test_deepspeeds_file_says_that_experts_stand_elsewhere() -> None:
 def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, value: Any) -> None:
     question = asked(**settings)
     assert question.gpt is not None
-    assert getattr(question.gpt, field) == value
+    assert question.gpt.value(field) == value
 
 
 @pytest.mark.parametrize(
@@ -316,7 +315,7 @@ def test_megatrons_own_expert_test_is_a_question() -> None:
     question = imported([FILES / "experts.yaml"], devices=8)
     assert question.refused == ()
     assert question.gpt is not None
-    assert (question.gpt.experts, question.gpt.topk, question.plan["ep"]) == (8, 2, 2)
+    assert (question.gpt.moe.experts, question.gpt.moe.topk, question.plan["ep"]) == (8, 2, 2)
     assert question.gpt.biases
     assert set(changed(question)) == {
         "--moe-grouped-gemm",
@@ -391,5 +390,5 @@ def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
 
 def test_a_model_without_a_loss_of_uneven_use_is_the_preset_whatever_that_would_be_over() -> None:
     mixtral = find_model("mixtral-8x7b")
-    assert spelled(replace(mixtral, balance_over="micro_batch")) == ("mixtral-8x7b", {})
-    assert spelled(replace(mixtral, balance_loss=0.001))[0].endswith("balance_loss=0.001")
+    assert spelled(mixtral.changed(balance_over="micro_batch")) == ("mixtral-8x7b", {})
+    assert spelled(mixtral.changed(balance_loss=0.001))[0].endswith("balance_loss=0.001")

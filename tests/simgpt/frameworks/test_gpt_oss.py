@@ -28,8 +28,8 @@ OSS = find_model("gpt-oss-120b")
 NUMBERS = "yarn:factor=32:original_max_position_embeddings=4096"
 SCALING = f"{NUMBERS}:attention_factor=1.34657359028"
 OTHER = f"{NUMBERS}:beta_fast=16:beta_slow=2:attention_factor=1.2"
-YARN = replace(OSS, sequence=131072, rope_scaling=f"{SCALING}:truncate=0")
-DENSE = replace(YARN, experts=0, topk=0, expert_ffn=0, router="softmax")
+YARN = OSS.changed(sequence=131072, rope_scaling=f"{SCALING}:truncate=0")
+DENSE = YARN.changed(experts=0, topk=0, expert_ffn=0, router="softmax")
 SPREAD = USUAL | {"tp": 2, "sp": True, "ep": 8, "etp": 1}
 SPLIT = SPREAD | {"cp": 2, "context_kind": "ulysses"}
 GATE = {"quick_geglu": True, "swiglu": None}
@@ -68,8 +68,8 @@ def of_words(text: str, **further: Any) -> Question:
     [
         (OSS, SPREAD),
         (YARN, SPLIT),
-        (replace(YARN, rope_scaling=OTHER), SPLIT),
-        (replace(OSS, dense_layers=4), SPREAD),
+        (YARN.changed(rope_scaling=OTHER), SPLIT),
+        (OSS.changed(dense_layers=4), SPREAD),
         (DENSE, USUAL),
         (replace(find_model("mixtral-8x7b"), biases=True, activation="gelu"), USUAL),
     ],
@@ -80,7 +80,7 @@ def test_it_comes_back(gpt: GPT, plan: dict[str, Any], framework: str, tmp_path:
     assert_same(question, again)
     assert again.gpt is not None
     fields = ("activation", "sinks", "biases", "window", "global_every", "rope_scaling")
-    assert [getattr(again.gpt, name) for name in fields] == [getattr(gpt, name) for name in fields]
+    assert [again.gpt.value(name) for name in fields] == [gpt.value(name) for name in fields]
 
 
 def test_an_export_has_the_arguments_that_megatron_reads() -> None:
@@ -113,7 +113,7 @@ def test_sinks_are_in_fused_attention_whatever_the_stack() -> None:
     """Transformer Engine's flash attention has none."""
     question = Asked(OSS, SPREAD, None, 64)
     assert exported(question, MEGATRON, "simgpt").settings["attention-backend"] == "fused"
-    plain = replace(question, gpt=replace(OSS, sinks=False))
+    plain = replace(question, gpt=OSS.changed(sinks=False))
     assert exported(plain, MEGATRON, "simgpt").settings["attention-backend"] == "flash"
 
 
@@ -136,7 +136,7 @@ def test_yarn_is_said_beside_the_preset() -> None:
     assert found.model_set == {"rope_scaling": f"{SCALING}:truncate=0"}
     other = of_words(PUBLISHED, **words, mscale=0.5, yarn_beta_fast=16).gpt
     assert other is not None
-    assert other.rope_scaling == f"{NUMBERS}:beta_fast=16:attention_factor=1.17328679514"
+    assert other.attention.rope_scaling == f"{NUMBERS}:beta_fast=16:attention_factor=1.17328679514"
     even = of_words(PUBLISHED, **words, mscale_all_dim=1.0)
     assert (even.model, even.model_set) == ("gpt-oss-120b", {})  # 1 takes no kernels of its own
 
@@ -159,7 +159,7 @@ def test_a_gate_counts_as_swiglu(settings: dict[str, Any]) -> None:
     found, usual = asked(**settings), asked()
     assert found.gpt is not None
     assert usual.gpt is not None
-    same = replace(found.gpt, ffn=usual.gpt.ffn, expert_ffn=usual.gpt.expert_ffn)
+    same = found.gpt.changed(ffn=usual.gpt.ffn, expert_ffn=usual.gpt.moe.expert_ffn)
     assert shape_of(same) == shape_of(usual.gpt)
     for why in changed(found).values():
         assert_names(why, "SwiGLU")
@@ -184,7 +184,7 @@ def test_other_numbers_than_gpt_oss_are_said(
 ) -> None:
     found = asked(**CLAMPED | settings)
     assert found.gpt is not None
-    assert (found.gpt.activation, found.gpt.sinks) == ("clamped_swiglu", False)
+    assert (found.gpt.activation, found.gpt.attention.sinks) == ("clamped_swiglu", False)
     why = changed(found)
     assert why.keys() == said.keys()
     for name, number in said.items():
@@ -213,7 +213,7 @@ def test_a_scaling_that_no_argument_tells_is_refused() -> None:
     """Of a factor of 1 YaRN multiplies queries and keys by 1 alone; torchtitan has no YaRN."""
     odd = "yarn:factor=1:original_max_position_embeddings=4096:attention_factor=1.5"
     with pytest.raises(PlanCannotRunError, check=names(f"rope_scaling={odd}")):
-        exported(Asked(replace(OSS, rope_scaling=odd), SPREAD, None, 64), MEGATRON)
-    llama = replace(find_model("llama-3.1-8b"), rope_scaling=f"{SCALING}:truncate=0")
+        exported(Asked(OSS.changed(rope_scaling=odd), SPREAD, None, 64), MEGATRON)
+    llama = find_model("llama-3.1-8b").changed(rope_scaling=f"{SCALING}:truncate=0")
     with pytest.raises(PlanCannotRunError, check=names("torchtitan", "rope_scaling")):
         exported(Asked(llama, {"dp": 8}, None, 8), TORCHTITAN)

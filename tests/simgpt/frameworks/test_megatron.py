@@ -62,7 +62,7 @@ def test_a_tests_yaml_is_read_with_its_environment() -> None:
     question = imported([FILES / "dense.yaml"], devices=16)
     gpt = question.gpt
     assert gpt is not None
-    assert (gpt.ffn, gpt.kv_heads, gpt.dropout, gpt.tied) == (2048, 2, 0.1, True)
+    assert (gpt.ffn, gpt.attention.kv_heads, gpt.dropout, gpt.tied) == (2048, 2, 0.1, True)
     assert gpt.vocab == 8192  # 4 times 2 * 1,024
     assert question.plan["recompute"] == "full:3"
     assert (question.plan["precision"], question.plan["cp"]) == ("fp8", 2)
@@ -253,7 +253,7 @@ def test_megatron_deepspeed_is_another_stack() -> None:
 def test_arguments_become_a_models_fields(settings: dict[str, Any], field: str, value: int) -> None:
     gpt = asked(**settings).gpt
     assert gpt is not None
-    assert getattr(gpt, field) == value
+    assert gpt.value(field) == value
 
 
 def test_what_says_nothing_is_neither_refused_nor_said_to_change_anything() -> None:

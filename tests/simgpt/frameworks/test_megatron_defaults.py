@@ -180,7 +180,7 @@ def test_an_argument_that_is_left_out_is_megatrons_default_in_the_model(
 ) -> None:
     gpt = asked(settings).gpt
     assert gpt is not None
-    assert {field: getattr(gpt, field) for field in expected} == expected
+    assert {field: gpt.value(field) for field in expected} == expected
 
 
 @pytest.mark.parametrize(

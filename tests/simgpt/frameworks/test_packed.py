@@ -54,12 +54,12 @@ def test_a_recipe_that_packs_says_no_lengths(size: str, told: list[str], tmp_pat
     assert [each.name for each in found.changes] == told
     packed = imported([path], devices=8, model="llama-3.1-8b", changed={"documents": "4096+2x2048"})
     assert packed.gpt is not None
-    assert packed.gpt.documents == "4096+2x2048"
+    assert packed.gpt.packing.documents == "4096+2x2048"
 
 
 @pytest.mark.parametrize("fields", [{"document": 4096}, {"documents": "4096+2x2048"}])
 def test_a_recipe_is_told_that_sequences_are_packed(fields: dict[str, Any]) -> None:
-    packed = replace(LLAMA, **fields)
+    packed = LLAMA.changed(**fields)
     answer = exported(question(packed), BRIDGE)
     assert answer.settings[SIZE] == 8192
     key, value = next(iter(fields.items()))

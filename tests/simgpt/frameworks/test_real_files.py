@@ -57,7 +57,7 @@ def test_a_public_script_is_the_step_that_its_framework_runs(name: str, tmp_path
     assert question.stack == case.get("stack", question.stack)
     assert question.gpt is not None
     model = case.get("model", {})
-    assert {field: getattr(question.gpt, field) for field in model} == model
+    assert {field: question.gpt.value(field) for field in model} == model
     if "batch" in case:
         job = job_of(
             question.gpt,

@@ -19,8 +19,8 @@ from workload.gpt import GPT, find_model
 __all__ = ["session"]  # the fixture
 
 MIXTRAL, LITE = find_model("mixtral-8x7b"), find_model("deepseek-v2-lite")
-WINDOW = replace(MIXTRAL, window=4096, sequence=32768)
-FURTHER = replace(MIXTRAL, mtp_layers=2)
+WINDOW = MIXTRAL.changed(window=4096, sequence=32768)
+FURTHER = MIXTRAL.changed(mtp_layers=2)
 OSS = find_model("gpt-oss-20b")
 SPREAD = USUAL | {"ep": 8}
 DELAYED, SCALES = {"recipe": "fp8-delayed"}, "recipe=fp8-delayed"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from simgpt.frameworks.exporting import Asked, exported
 from workload.gpt import find_model
 
@@ -13,7 +11,7 @@ def test_yarn_of_latent_attention_and_the_routers_dtype_are_written() -> None:
     probabilities in fp32."""
     scaling = "yarn:factor=40:original_max_position_embeddings=4096:attention_factor=1"
     model = find_model("deepseek-v2-lite")
-    gpt = replace(model, rope_scaling=f"{scaling}:mscale_all_dim=0.707")
+    gpt = model.changed(rope_scaling=f"{scaling}:mscale_all_dim=0.707")
     asked = Asked(gpt, "ep=8,dp=rest,mbs=1", 8, 64)
     found = exported(asked, "megatron", "megatron-core-deepep").settings
     assert found["rope-type"] == "yarn"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ LAYOUT = "pipeline-model-parallel-layout"
     ("gpt", "plan"),
     [
         (MISTRAL, USUAL),
-        (replace(MISTRAL, global_every=4), USUAL),
+        (MISTRAL.changed(global_every=4), USUAL),
         (find_model("deepseek-v3-mtp"), EXPERTS),
         (find_model("deepseek-v3-mtp"), STAGES),
         (find_model("deepseek-v2-lite"), EXPERTS | {"overlap": "oar+dp+shared"}),
@@ -40,7 +39,7 @@ def test_they_come_back(gpt: GPT, plan: dict[str, Any], framework: str, tmp_path
     assert_same(question, again)
     assert again.gpt is not None
     fields = ("window", "global_every", "mtp_layers", "mtp_loss")
-    assert [getattr(again.gpt, name) for name in fields] == [getattr(gpt, name) for name in fields]
+    assert [again.gpt.value(name) for name in fields] == [gpt.value(name) for name in fields]
     assert again.plan.get("overlap", "").endswith("+shared") == (
         "shared" in plan.get("overlap", "")
     )
@@ -51,12 +50,12 @@ def test_a_window_has_the_token_itself_and_so_many_before_it() -> None:
     all; a list says it of each layer, which simgpt does not read."""
     found = asked(window_size="127,0", window_attn_skip_freq=2)
     assert found.gpt is not None
-    assert (found.gpt.window, found.gpt.global_every) == (128, 2)
+    assert (found.gpt.attention.window, found.gpt.attention.global_every) == (128, 2)
     assert asked(window_size="-1,0").gpt == asked().gpt
     for settings in ({"window_size": "127,127"}, {"window_attn_skip_freq": "[1,0]*2"}):
         refused = asked(**{"window_size": "127,0", **settings})
         assert "--window-size" in changed(refused)
-    written = exported(Asked(replace(MISTRAL, window=128), USUAL, None, 64), MEGATRON).settings
+    written = exported(Asked(MISTRAL.changed(window=128), USUAL, None, 64), MEGATRON).settings
     assert written["window-size"] == "127,0"
 
 

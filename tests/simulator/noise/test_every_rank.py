@@ -36,7 +36,7 @@ from workload.gpt import GPT
 from workload.op import ROLES, Op
 
 PLAIN = Draw(0, (0,))
-SMALL = GPT(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
+SMALL = GPT.of(name="small", layers=2, hidden=48, heads=12, ffn=96, sequence=16, vocab=64)
 
 
 def step_of(drawn: DrawnStep, fabric: SmallFabric) -> tuple[AllRanks, int]:

@@ -38,7 +38,7 @@ FIELDS: dict[str, list[Any]] = {
 }
 
 
-MIXTURE = GPT(
+MIXTURE = GPT.of(
     name="mixture",
     layers=6,
     hidden=512,
@@ -62,7 +62,7 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
     """Models of all kinds, none of them large."""
     heads = draw(st.sampled_from([2, 4, 6, 8]))
     norm, biases = draw(st.sampled_from(["layernorm", "rmsnorm"])), draw(st.booleans())
-    gpt = GPT(
+    gpt = GPT.of(
         name="drawn",
         layers=draw(st.sampled_from(layers)),
         hidden=heads * draw(st.sampled_from([16, 64, 128, 512])),
@@ -80,10 +80,10 @@ def models(draw: st.DrawFn, layers: tuple[int, ...] = (2, 4, 12, 24, 36)) -> GPT
         kv_heads=draw(st.sampled_from([0, 2])),
         dropout=draw(st.sampled_from([0.0, 0.1])),
     )
-    plain = replace(gpt, kv_heads=0, biases=False, positions="rope", qkv_bias=False, qk_norm=False)
-    latent = replace(plain, kv_rank=96, q_rank=64, rope_width=32)
+    plain = gpt.changed(kv_heads=0, biases=False, positions="rope", qkv_bias=False, qk_norm=False)
+    latent = plain.changed(kv_rank=96, q_rank=64, rope_width=32)
     depths, shared = draw(st.sampled_from([1, 2])), draw(st.booleans())
-    further = replace(gpt, positions="rope", dropout=0.0, mtp_layers=depths, mtp_shared=shared)
+    further = gpt.changed(positions="rope", dropout=0.0, mtp_layers=depths, mtp_shared=shared)
     return draw(st.sampled_from([gpt, gpt, gpt, latent, further]))
 
 
@@ -92,8 +92,7 @@ def mixtures(draw: st.DrawFn, layers: tuple[int, ...] = (2, 3, 5, 7, 12, 13, 27,
     """Models some or all of whose layers have experts."""
     gpt = draw(models(layers=layers))
     few, every = draw(st.sampled_from([0, 1, 1, 3])), draw(st.sampled_from([1, 1, 2, 3]))
-    return replace(
-        gpt,
+    return gpt.changed(
         biases=False,
         activation="swiglu",
         experts=draw(st.sampled_from([4, 8])),
@@ -101,7 +100,7 @@ def mixtures(draw: st.DrawFn, layers: tuple[int, ...] = (2, 3, 5, 7, 12, 13, 27,
         expert_ffn=draw(st.sampled_from([128, 1024])),
         shared_ffn=draw(st.sampled_from([0, 512])),
         dense_layers=min(few, gpt.layers - 1),
-        expert_every=1 if gpt.mtp_layers else every,
+        expert_every=1 if gpt.mtp.layers else every,
         capacity=draw(st.sampled_from([0.0, 1.25])),
     )
 

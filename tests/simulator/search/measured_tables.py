@@ -13,7 +13,7 @@ from workload.kinds import KINDS, Costs
 
 BYTES = ("ranks", "bytes", "seconds")
 PRECISIONS = ("bf16", "fp32")
-TINY = GPT(
+TINY = GPT.of(
     name="tiny",
     layers=2,
     hidden=256,

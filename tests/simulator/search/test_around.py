@@ -28,7 +28,7 @@ from workload.gpt import GPT, find_model
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 
-SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+SMALL = GPT.of(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 MACHINE = MACHINES["dgx-a100"]
 FIXED: dict[str, Any] = {"y": 1, "z": 1, "order": "tp-dp-pp"}
 
@@ -99,7 +99,7 @@ def test_a_search_is_never_worse_than_what_is_proved(problem: SearchProblem, nam
 
 def test_a_search_finds_plans_beyond_the_core_space() -> None:
     """Of eight stages with eight micro-batches each, DualPipeV waits less than 1F1B."""
-    wide = replace(SMALL, layers=16, hidden=4096, heads=32, ffn=16384)
+    wide = SMALL.changed(layers=16, hidden=4096, heads=32, ffn=16384)
     fixed = {"tp": 1, "y": 1, "z": 1, "pp": 4, "mbs": 1, "zero": 0, "recompute": "none"}
     problem = SearchProblem(wide, 4, 8, fixed)
     machine = MACHINES["dgx-h100"]

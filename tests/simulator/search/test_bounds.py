@@ -47,7 +47,7 @@ from workload.pipeline.schedule import OPPOSED, STRAIGHT, V_SHAPED
 from workload.plan_text import parse_plan
 
 HUGE = 10**18
-GPT_12 = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
+GPT_12 = GPT.of(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
 
 ROPE: dict[str, Any] = {"positions": "rope"}
 
@@ -153,8 +153,8 @@ def test_without_anything_that_overlaps_the_bound_is_the_step() -> None:
     """One device, and two of the same replica: nothing shares a link with anything. Also with
     modules for further tokens behind layers of one kind and of two."""
     one: dict[str, object] = {"dp": 1}
-    further = replace(GPT_12, layers=2, positions="rope", mtp_layers=2)
-    routed = replace(further, biases=False, experts=4, topk=2, expert_ffn=128, dense_layers=1)
+    further = GPT_12.changed(layers=2, positions="rope", mtp_layers=2)
+    routed = further.changed(biases=False, experts=4, topk=2, expert_ffn=128, dense_layers=1)
     pairs = [(GPT_12, one), (GPT_12, {"dp": 2, "overlap": ()}), (further, one), (routed, one)]
     for gpt, fixed in pairs:
         space = _space_of_one(gpt, fixed)
@@ -186,7 +186,7 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
     gpt = replace(GPT_12, layers=2, hidden=64, ffn=128, sequence=8192, vocab=3500, tied=False)
     shape = {"tp": 1, "y": 1, "z": 1, "dp": 16, "pp": 2, "mbs": 2, "vpp": 1}
     order = {"schedule": schedule, "overlap": (), "recompute": "none", "zero": 0, "order": USUAL}
-    problem = SearchProblem(replace(gpt, **more), 32, 64, {**shape, **order, "sp": False})
+    problem = SearchProblem(gpt.changed(**more), 32, 64, {**shape, **order, "sp": False})
     bound, step = _of_pipeline(problem, "kestrel", Order(schedule, 1, (), USUAL))
     assert 0.7 * step < bound <= step
 
@@ -194,8 +194,8 @@ def test_a_stage_may_sum_more_gradients_in_less_time_than_another_its_fewer(
 def test_what_is_summed_for_a_module_of_the_last_stage_takes_no_time_on_others() -> None:
     """With sequence parallelism the gradients of the matrix before a module for further tokens are
     summed over x: 0.8 ms on the last stage, whereas the first one ends last."""
-    gpt = replace(GPT_12, hidden=256, heads=4, sequence=256, vocab=50260, norm="rmsnorm")
-    gpt = replace(gpt, activation="swiglu", positions="rope", mtp_layers=1)
+    gpt = GPT_12.changed(hidden=256, heads=4, sequence=256, vocab=50260, norm="rmsnorm")
+    gpt = gpt.changed(activation="swiglu", positions="rope", mtp_layers=1)
     ranks = "pp-y-z-dp-tp"
     shape = {"tp": 4, "y": 1, "z": 1, "dp": 1, "pp": 4, "mbs": 16, "vpp": 1}
     order = {"schedule": "1f1b", "overlap": (), "recompute": "selective", "order": ranks}

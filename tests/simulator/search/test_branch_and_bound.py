@@ -32,7 +32,7 @@ from workload.gpt import GPT, find_model
 from workload.grid import AXES
 from workload.plan_text import parse_plan
 
-SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+SMALL = GPT.of(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 
 
 @few_and_many(
@@ -238,7 +238,7 @@ def test_every_plan_of_a_space_is_as_many_as_it_says() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MACHINES)[:2])
 def test_a_search_finds_the_best_with_experts_beside_a_shared_mlp(name: str) -> None:
-    gpt = replace(SMALL, experts=4, topk=2, expert_ffn=512, shared_ffn=512, biases=False)
+    gpt = SMALL.changed(experts=4, topk=2, expert_ffn=512, shared_ffn=512, biases=False)
     fixed = {"order": "tp-dp-pp", "recompute": "none", "sp": False}
     alone = {"tp": 1, "y": 1, "z": 1, "pp": 1, "mbs": 1}
     same_answer(SearchProblem(gpt, 2, 4, {**fixed, **alone}), name)

@@ -80,7 +80,7 @@ def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
 def test_gathered_tokens_are_tried_around_what_is_proved() -> None:
     """A long sequence's tokens of eight choices are sent eight times, or gathered by each of four
     ranks: half the bytes. No bounds are known of what gathers."""
-    long = replace(TINY, experts=8, topk=8, router_groups=0, router_topk_groups=0, sequence=16384)
+    long = TINY.changed(experts=8, topk=8, router_groups=0, router_topk_groups=0, sequence=16384)
     several = {"dispatcher": ("usual", "all_gather")}
     problem = SearchProblem(long, 4, 4, FEW | {"tp": 1, "ep": 4}, several=several)
     answer = last(search(problem, MACHINES["dgx-h100"]))
@@ -139,7 +139,7 @@ def test_of_several_precisions_the_fastest_is_found() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
     fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"tp": 1, "overlap": ()}
     several = {"precision": ("bf16", "fp8-tensorwise", "mxfp8")}
-    wide = replace(SMALL, hidden=4096, heads=32, ffn=16384, layers=2)
+    wide = SMALL.changed(hidden=4096, heads=32, ffn=16384, layers=2)
     problem = SearchProblem(wide, 2, 4, fixed, several=several)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     assert {plan.recipe for plan in plans} == {"none", "fp8-tensorwise", "mxfp8"}
@@ -202,7 +202,7 @@ def test_what_cannot_be_chosen_is_refused_by_name() -> None:
 @pytest.mark.slow
 def test_places_of_experts_by_blocks_are_searched() -> None:
     machine = with_settings(MACHINES["perlmutter"], NARROW)
-    places = replace(TINY, capacity=1.25)
+    places = TINY.changed(capacity=1.25)
     problem = SearchProblem(
         places, 8, 16, FEW | {"tp": 1}, several={"precision": ("bf16", "mxfp8")}
     )
@@ -231,7 +231,7 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
     fabric = MachineFabric(machine, ranks)
     plan = parse_plan("dp=8,ep=8,mbs=1,zero=1", batch=16)
     (ring, *_), _ = fabric.rings([plan.grid.groups("ep")], [True])[0]
-    gpt = replace(TINY, experts=8, topk=2, router_groups=0, router_topk_groups=0)
+    gpt = TINY.changed(experts=8, topk=2, router_groups=0, router_topk_groups=0)
     found = {}
     for several in (("usual",), ("hierarchical",), ("once_per_node",), ("usual", "hierarchical")):
         fixed = FEW | {"tp": 1, "ep": 8}
@@ -254,7 +254,7 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
 def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -> None:
     """Ranks of context wait for the busiest one, in the bounds too."""
     fixed = {key: FEW[key] for key in FEW if key != "zero"} | {"tp": 1, "overlap": ()}
-    packed = replace(SMALL, documents="256+70+6x31")
+    packed = SMALL.changed(documents="256+70+6x31")
     for cp, kind in ((2, "ring"), (4, "all_gather"), (4, "ulysses")):
         same_answer(
             SearchProblem(packed, 4, 2, fixed | {"cp": cp, "context_kind": kind}), "perlmutter"
@@ -264,6 +264,6 @@ def test_documents_of_several_lengths_are_searched_with_each_kind_of_context() -
 def test_ranks_that_trade_rows_for_heads_are_searched_over_several_sizes_of_x() -> None:
     """Of one sort are those whose bands of heads differ in width alone."""
     fixed = FEW | {"cp": 2, "context_kind": "ulysses", "sp": True}
-    problem = SearchProblem(replace(SMALL, heads=8), 16, 16, fixed)
+    problem = SearchProblem(SMALL.changed(heads=8), 16, 16, fixed)
     assert {2, 4} <= {plan.tp for plan in every_plan(space_of(problem))}
     same_answer(problem, "perlmutter")

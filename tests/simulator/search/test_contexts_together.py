@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def test_a_program_of_several_contexts_has_the_ops_of_each(
     kind: str, recipe: str, more: dict[str, Any]
 ) -> None:
     fixed = {"context_kind": kind, "recipe": recipe, "tp": 1, "y": 1, "pp": 1, "zero": 1}
-    gpt = replace(MIXTURE, sequence=32768, **more)
+    gpt = MIXTURE.changed(sequence=32768, **more)
     space = space_of(SearchProblem(gpt, 16, 16, fixed))
     parts = kinds(space, np.flatnonzero(space.micro_batches > 1), together=True)
     rows = max(parts, key=lambda rows: len(np.unique(space.columns["cp"][rows])))

@@ -102,7 +102,7 @@ def test_no_plan_gathers_fewer_bytes(stack: Stack, topk: int) -> None:
         "head_width": 0,
         "sequence": 512,
     }
-    gpt = replace(MIXTRAL, **small, ffn=512, expert_ffn=512, topk=topk)
+    gpt = MIXTRAL.changed(**small, ffn=512, expert_ffn=512, topk=topk)
     known: dict[Plan, dict[str, int]] = {}
     equal = set[str]()
     for plan, op, least in bounds(gpt, stack):

@@ -92,11 +92,11 @@ def can_be(splits: tuple[int, ...], tensor: int) -> bool:
         )
     except (PlanCannotRunError, PlanError):
         return False
-    return TINY.experts % expert == 0
+    return TINY.moe.experts % expert == 0
 
 
 def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
-    problem = SearchProblem(replace(TINY_LONG, experts=8), 32, 32, {"etp": 2, "pp": 1})
+    problem = SearchProblem(TINY_LONG.changed(experts=8), 32, 32, {"etp": 2, "pp": 1})
     space = space_of(problem)
     (table, which), seen = space.grids, set()
     for at in range(0, len(space), 47):

@@ -23,7 +23,7 @@ from workload.gpt import GPT, find_model
 from workload.models import moe, windows
 
 OSS, V3 = find_model("gpt-oss-20b"), find_model("deepseek-v3")
-TINY = GPT(
+TINY = GPT.of(
     name="tiny",
     layers=6,
     hidden=256,
@@ -37,8 +37,8 @@ TINY = GPT(
     window=256,
     global_every=3,
 )
-MIXED = replace(TINY, experts=4, topk=2, expert_ffn=256, dense_layers=1, global_every=2)
-MIX = replace(MIXED, dense_layers=2, expert_every=2)
+MIXED = TINY.changed(experts=4, topk=2, expert_ffn=256, dense_layers=1, global_every=2)
+MIX = MIXED.changed(dense_layers=2, expert_every=2)
 FEW: dict[str, Any] = {
     "y": 1,
     "z": 1,
@@ -56,8 +56,8 @@ def in_windows(draw: st.DrawFn) -> GPT:
     layers = draw(st.sampled_from([(2, 4, 12), (3, 5, 7, 13, 27)]))
     gpt = draw(st.one_of(models(layers=layers), mixtures(layers=layers)))
     every = draw(st.sampled_from([2, 2, 3, 4, 6]))
-    alike = gpt.kv_rank or gpt.mtp_layers
-    return gpt if alike else replace(gpt, window=64, global_every=every)
+    alike = gpt.latent.kv_rank or gpt.mtp.layers
+    return gpt if alike else gpt.changed(window=64, global_every=every)
 
 
 @few_and_many(
@@ -86,20 +86,20 @@ def test_a_search_over_windows_finds_what_trying_all_plans_finds() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["dgx-h100", "frontier"])
-@pytest.mark.parametrize("gpt", [TINY, MIXED, replace(MIXED, expert_every=2), MIX])
+@pytest.mark.parametrize("gpt", [TINY, MIXED, MIXED.changed(expert_every=2), MIX])
 def test_a_search_over_windows_and_experts_finds_what_trying_all_plans_finds(
     gpt: GPT, name: str
 ) -> None:
-    fixed = {**FEW, "dispatcher": "usual"} if gpt.experts else FEW
+    fixed = {**FEW, "dispatcher": "usual"} if gpt.moe.experts else FEW
     same_answer(SearchProblem(gpt, 8, 16, fixed), name)
 
 
 def test_gradients_of_the_head_do_not_wait_beside_a_layer_that_others_lie_behind() -> None:
     """Two dense layers lie behind the last one with experts, though none in the model with one
     layer of each kind: with the head's gradients what bounds memory is above the peak."""
-    gpt = replace(MIXED, window=0, global_every=0, layers=27, heads=2, sequence=256, expert_every=3)
-    gpt = replace(gpt, tied=False, expert_ffn=128, shared_ffn=512, capacity=1.25)
-    gpt = replace(gpt, q_rank=64, kv_rank=96, rope_width=32)
+    gpt = MIXED.changed(window=0, global_every=0, layers=27, heads=2, sequence=256, expert_every=3)
+    gpt = gpt.changed(tied=False, expert_ffn=128, shared_ffn=512, capacity=1.25)
+    gpt = gpt.changed(q_rank=64, kv_rank=96, rope_width=32)
     shape = {"tp": 2, "y": 1, "z": 1, "cp": 2, "dp": 2, "pp": 1, "mbs": 12}
     split = {"ep": 2, "etp": 4, "zero": 3, "shard": 2, "sp": True}
     how = {
@@ -122,13 +122,13 @@ DENSE, DENSE_WHOLE, EXPERTS, WHOLE = KINDS
     ("gpt", "names", "shape"),
     [
         (OSS, (EXPERTS, WHOLE), (0, 2)),
-        (replace(OSS, window=0, global_every=0), ("layer",), (0, 0)),
+        (OSS.changed(window=0, global_every=0), ("layer",), (0, 0)),
         (V3, (DENSE, EXPERTS), (1, 0)),
         (TINY, (DENSE, DENSE_WHOLE), (0, 2)),
-        (replace(MIXED, global_every=6), (DENSE, WHOLE, EXPERTS), (1, 2)),
+        (MIXED.changed(global_every=6), (DENSE, WHOLE, EXPERTS), (1, 2)),
         (MIXED, (DENSE, WHOLE, EXPERTS), (1, 2)),
         (
-            replace(MIXED, dense_layers=2),
+            MIXED.changed(dense_layers=2),
             (DENSE, DENSE_WHOLE, EXPERTS, WHOLE),
             (2, 2),
         ),
@@ -139,7 +139,7 @@ def test_the_base_has_a_layer_of_each_kind(
 ) -> None:
     """So many layers have no experts, and every so many-th attends to all tokens."""
     base = base_of(gpt)
-    assert (base.dense_layers, base.global_every) == shape
+    assert (base.moe.dense_layers, base.attention.global_every) == shape
     assert names_of(gpt) == names
     assert [name_of(base, layer) for layer in range(base.layers)] == list(names)
 
@@ -158,7 +158,7 @@ def test_a_chunk_is_that_of_a_model_whose_layers_are_of_the_same_kinds(
     dense: int, every: int, whole: int
 ) -> None:
     """Whichever layers it has, and however many of its units stand for all."""
-    gpt = replace(MIXED, layers=60, dense_layers=dense, expert_every=every, global_every=whole)
+    gpt = MIXED.changed(layers=60, dense_layers=dense, expert_every=every, global_every=whole)
     base = base_of(gpt)
     for start, stop in ((0, 60), (0, 2), (1, 4), (3, 59), (17, 60)):
         chunk = chunk_layers(gpt, range(start, stop))

@@ -61,7 +61,7 @@ def test_interleaves_with_the_same_largest_chunk_count_once() -> None:
 def test_of_many_units_eight_stand_for_all() -> None:
     """Every second layer has experts, from the fourth on: a chunk of layers 3 to 42 has twenty
     units of two layers; the model that it is lowered from has layers with experts where it has."""
-    gpt = replace(V3, layers=60, dense_layers=2, expert_every=2)
+    gpt = V3.changed(layers=60, dense_layers=2, expert_every=2)
     whole = chunk_layers(gpt, range(3, 43))
     few, more = whole.shortened()
     assert (whole.skip, whole.units, few.units, more) == (1, 20, 8, 12)
@@ -97,7 +97,7 @@ def test_a_search_over_dense_and_expert_layers_finds_what_trying_all_plans_finds
 
 
 def test_stages_of_layers_of_one_kind_divide() -> None:
-    every = replace(TINY, dense_layers=0)
+    every = TINY.changed(dense_layers=0)
     assert set(space_of(SearchProblem(every, 8, 16)).columns["pp"].tolist()) == {1}
 
 
@@ -106,17 +106,17 @@ def test_a_plan_names_the_layers_of_its_chunks_where_they_do_not_divide() -> Non
     assert {plan.stage_layers for plan in every_plan(space_of(problem))} == {(3, 2)}
 
 
-FURTHER = replace(TINY, mtp_layers=2)
-FURTHER_SMALL = replace(SMALL, positions="rope", mtp_layers=2)
+FURTHER = TINY.changed(mtp_layers=2)
+FURTHER_SMALL = SMALL.changed(positions="rope", mtp_layers=2)
 
 
 def test_modules_for_further_tokens_are_of_the_head() -> None:
     base = base_of(FURTHER)
     kinds = [kind_of(layer_part(number), base) for number in range(4)]
     assert kinds == ["dense", "experts", "head", "head"]
-    machine, windows = MACHINES["perlmutter"], replace(FURTHER_SMALL, window=64, global_every=2)
+    machine, windows = MACHINES["perlmutter"], FURTHER_SMALL.changed(window=64, global_every=2)
     assert "global_every=2" in unproved(SearchProblem(windows, 4, 8), machine)
-    every_second = SearchProblem(replace(FURTHER, expert_every=2), 8, 16)
+    every_second = SearchProblem(FURTHER.changed(expert_every=2), 8, 16)
     assert "expert_every=2" in unproved(every_second, machine)
 
 
@@ -129,6 +129,6 @@ def test_a_search_with_further_tokens_finds_what_trying_all_plans_finds(
 ) -> None:
     few = {key: value for key, value in tiny_problem().fixed.items() if key != "dispatcher"}
     same_answer(SearchProblem(gpt, 4, 16, few), name)
-    if not gpt.kv_rank:
+    if not gpt.latent.kv_rank:
         over_y = {**few, "y": 2, "vpp": 1}
         same_answer(SearchProblem(gpt, 4, 16, over_y), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from workload.gpt import GPT
 from workload.sizes.arrays import Bytes, Counts
 
 HELD = {"layer": 5, "dense": 5, "experts": 7, "embed": 20, "head": 30}
-TWO_LAYERS = GPT(
+TWO_LAYERS = GPT.of(
     name="two",
     layers=2,
     hidden=64,
@@ -38,7 +37,7 @@ TWO_LAYERS = GPT(
     biases=False,
 )
 EXPERTS: dict[str, Any] = {"experts": 4, "topk": 2, "expert_ffn": 32, "activation": "swiglu"}
-FEW_EXPERTS = replace(TWO_LAYERS, layers=16, dense_layers=3, **EXPERTS)
+FEW_EXPERTS = TWO_LAYERS.changed(layers=16, dense_layers=3, **EXPERTS)
 
 
 def counts(*numbers: int) -> Counts:

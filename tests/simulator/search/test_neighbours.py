@@ -19,7 +19,7 @@ from workload.gpt import GPT, find_model
 from workload.lowering import check
 from workload.plan import Plan
 
-DENSE = GPT(name="dense", layers=8, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
+DENSE = GPT.of(name="dense", layers=8, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
 
 
 def around(problem: SearchProblem, plan: Plan, kind: str) -> set[Plan]:

@@ -22,7 +22,7 @@ from workload.expert_loads.histogram import Histogram, routed
 
 USUAL_ORDER: dict[str, Any] = {"order": "tp-dp-pp", "overlap": (), "recompute": "none"}
 ONE: dict[str, Any] = USUAL_ORDER | {"y": 1, "z": 1, "pp": 1, "zero": 0}
-EXPERTS = replace(TINY, sequence=1024, activation="swiglu", experts=16, topk=4, expert_ffn=1024)
+EXPERTS = TINY.changed(sequence=1024, activation="swiglu", experts=16, topk=4, expert_ffn=1024)
 
 
 def test_later_micro_batches_add_their_loss_in_less_time_than_the_first_writes_it() -> None:
@@ -45,7 +45,7 @@ def test_later_micro_batches_add_to_gradients_with_less_energy_than_the_first_wr
 def of_own_rows() -> SearchProblem:
     """Megatron's gathers have more bytes than those of the program that bounds come from."""
     counts = (9, 9) + (1,) * 14
-    gpt = routed(replace(EXPERTS, hidden=1024, expert_ffn=16384), Histogram((counts, counts)))
+    gpt = routed(EXPERTS.changed(hidden=1024, expert_ffn=16384), Histogram((counts, counts)))
     fixed = ONE | {"tp": 2, "mbs": 1, "dispatcher": "usual", "sp": True}
     return SearchProblem(gpt, 8, 16, fixed, stack=load_stack("megatron-core"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from topologies.machine_files import load_machine
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 
-DENSE = GPT(
+DENSE = GPT.of(
     name="dense",
     layers=2,
     hidden=512,
@@ -67,7 +66,7 @@ def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_p
 )
 def test_all_to_alls_in_steps_that_were_not_measured_are_passed_over(asked: dict[str, Any]) -> None:
     """Inside a node there are no steps, and those plans have times."""
-    experts = replace(DENSE, experts=8, topk=2, expert_ffn=1024)
+    experts = DENSE.changed(experts=8, topk=2, expert_ffn=1024)
     fixed = FIXED | {"pp": 1, "overlap": (), "zero": 0, "recompute": "none", "y": 1, "z": 1}
     own = {**asked, "fixed": fixed | asked.get("fixed", {})}
     problem = SearchProblem(experts, 8, 16, **own)
@@ -92,7 +91,7 @@ def test_plans_of_too_many_slots_to_simulate_are_passed_over(
     monkeypatch.setattr(limits, "MOST_SLOTS", 20)
     fixed = {key: FIXED[key] for key in ("pp", "tp", "order")} | {"schedule": "gpipe"}
     fixed |= {"recompute": "none", "overlap": (), "zero": 0, "vpp": 1}
-    gpt = replace(DENSE, hidden=4096, heads=64, ffn=16384, sequence=4096)
+    gpt = DENSE.changed(hidden=4096, heads=64, ffn=16384, sequence=4096)
     tree = proved(SearchProblem(gpt, 8, 64, fixed), NODE)
     assert tree.tally.unpredicted
     assert_names(tree.tally.reason, "2", "20")
@@ -119,7 +118,7 @@ def test_a_value_that_no_plan_of_a_stack_has_is_refused_before_the_search(
 def test_where_running_layers_again_needs_more_memory_the_other_plans_say_what_is_enough() -> None:
     """One wide layer: on four devices it fits without recomputation alone."""
     sizes: dict[str, Any] = {"hidden": 29696, "heads": 64, "ffn": 4 * 29696}
-    wide = GPT(name="wide", layers=1, sequence=512, vocab=1000, **sizes)
+    wide = GPT.of(name="wide", layers=1, sequence=512, vocab=1000, **sizes)
     fixed = {"tp": 1, "y": 1, "z": 1, "pp": 1}
     machine = load_machine("frontier")
     assert enough_devices(SearchProblem(wide, 2, 8, fixed), machine) == 4

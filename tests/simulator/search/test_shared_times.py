@@ -25,7 +25,7 @@ from topologies.session import Session
 from workload.gpt import GPT
 from workload.op import COMPUTE, FORWARD
 
-GPT_12 = GPT(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
+GPT_12 = GPT.of(name="one", layers=12, hidden=512, heads=8, ffn=2048, sequence=512, vocab=1000)
 DRAWN_SPACES = spaces(gpts=st.one_of(models(), mixtures()))
 
 

@@ -4,7 +4,6 @@ of a whole step may hold by what its ends leave out, though one of its slots doe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +41,7 @@ from workload.passes.stack import PLAIN_BEHAVIOUR
 from workload.plan import Plan
 from workload.stages import shape_of
 
-LATENT = GPT(
+LATENT = GPT.of(
     name="latent",
     layers=24,
     hidden=2048,
@@ -114,7 +113,7 @@ def _bounds(
                 "alps",
             ),
             (
-                replace(LATENT, hidden=1024, heads=8, q_rank=0, norm="rmsnorm", tied=False),
+                LATENT.changed(hidden=1024, heads=8, q_rank=0, norm="rmsnorm", tied=False),
                 {
                     "z": 1,
                     "dp": 1,
@@ -146,10 +145,9 @@ def test_a_chunk_without_the_embedding_has_no_bucket_behind_it(
     assert any(bound == own for bound, own in found)
 
 
-FURTHER = replace(LATENT, layers=4, experts=4, topk=2, expert_ffn=128, tied=False, mtp_layers=1)
+FURTHER = LATENT.changed(layers=4, experts=4, topk=2, expert_ffn=128, tied=False, mtp_layers=1)
 
-BOTH = replace(
-    FURTHER,
+BOTH = FURTHER.changed(
     hidden=128,
     heads=2,
     ffn=1024,
@@ -177,7 +175,7 @@ def test_additions_to_a_table_that_the_other_stage_has_too_wait_as_on_their_own_
     """The classifiers of two modules for further tokens add to the embedding's table. Where the
     embedding is on the same stage its addition is the last, and others wait for it; the bound of a
     slot of a stage without it had them wait too, and was above the slot."""
-    gpt = replace(BOTH, mtp_layers=2)
+    gpt = BOTH.changed(mtp_layers=2)
     shape = {"tp": 2, "y": 1, "z": 2, "dp": 2, "pp": 2, "ep": 2, "vpp": 1}
     how = {"mbs": 1, "recompute": recompute, "zero": 2, "schedule": "1f1b"}
     fixed = {**shape, **how, "order": "tp-dp-pp", "sp": True}
@@ -188,8 +186,7 @@ def test_additions_to_a_table_that_the_other_stage_has_too_wait_as_on_their_own_
     assert any(bound == own for bound, own in found)
 
 
-MIXED = replace(
-    LATENT,
+MIXED = LATENT.changed(
     layers=4,
     hidden=512,
     heads=8,
@@ -220,7 +217,7 @@ def test_what_keeps_experts_evenly_used_takes_no_time_on_stages_without_any(
     how = {"schedule": schedule, "recompute": "none", "zero": 0, "order": "tp-dp-pp"}
     order = Order(schedule, 1, (), "tp-dp-pp")
     ends = []
-    for gpt in (MIXED, replace(MIXED, **more)):
+    for gpt in (MIXED, MIXED.changed(**more)):
         problem = SearchProblem(gpt, 128, 256, {**shape, **how, "overlap": (), "ep": 1})
         (space,) = spaces_of(problem)
         fabric = MachineFabric(MACHINES["frontier"], 128)

@@ -16,7 +16,7 @@ from tests.simulator.search.drawn import MACHINES, MIXTURE
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 
-DENSE = GPT(
+DENSE = GPT.of(
     name="dense",
     layers=4,
     hidden=1024,
@@ -32,8 +32,8 @@ DENSE = GPT(
 MODELS = {
     "dense": DENSE,
     "long": replace(DENSE, sequence=8192),
-    "experts": replace(MIXTURE, layers=3, experts=4),
-    "long experts": replace(MIXTURE, layers=2, experts=4, sequence=8192, dense_layers=0),
+    "experts": MIXTURE.changed(layers=3, experts=4),
+    "long experts": MIXTURE.changed(layers=2, experts=4, sequence=8192, dense_layers=0),
 }
 STACKS = ("simgpt", "megatron-core", "nemo", "torchtitan", "fsdp")
 VALUES: dict[str, list[Any]] = {

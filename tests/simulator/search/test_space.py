@@ -22,7 +22,7 @@ from workload.pipeline.schedule import STRAIGHT
 from workload.plan import Plan
 from workload.recomputation.parts import RECOMPUTES
 
-GPT_4 = GPT(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, vocab=100)
+GPT_4 = GPT.of(name="four", layers=4, hidden=64, heads=4, ffn=256, sequence=64, vocab=100)
 
 
 def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
@@ -61,7 +61,7 @@ def is_text_of_another(plan: Plan) -> bool:
 
 
 def test_latent_attention_has_every_legal_plan_but_those_over_y() -> None:
-    latent = replace(GPT_4, positions="rope", biases=False, kv_rank=8, rope_width=4)
+    latent = GPT_4.changed(positions="rope", biases=False, kv_rank=8, rope_width=4)
     space = space_of(SearchProblem(latent, 4, 4, {"overlap": OVERLAPS, "order": USUAL}))
     plans = {plan for plan in all_texts(latent, 4, 4) if not is_text_of_another(plan)}
     assert set(every_plan(space)) == plans
@@ -176,7 +176,7 @@ def test_ranks_of_x_leave_each_neighbour_on_context_whole_heads(
     heads: int, kv_heads: int, xs: set[int], context: dict[str, Any]
 ) -> None:
     """Two neighbours trade heads, so that x splits half of the heads, and of keys' heads."""
-    gpt = replace(GPT_4, heads=heads, kv_heads=kv_heads)
+    gpt = GPT_4.changed(heads=heads, kv_heads=kv_heads)
     fixed = {**context, "y": 1, "z": 1, "pp": 1, "zero": 0, "recompute": "none", "mbs": 1}
     space = space_of(SearchProblem(gpt, 16, 16, fixed))
     assert set(space.columns["tp"].tolist()) == xs

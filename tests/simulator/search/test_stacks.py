@@ -42,7 +42,7 @@ from workload.plan import Plan
 
 UNEVEN = "megatron-lm-zero-bubble"
 NAMES = [name for name in stack_names() if name != UNEVEN]
-GPT_4 = GPT(name="four", layers=4, hidden=512, heads=8, ffn=2048, sequence=256, vocab=50257)
+GPT_4 = GPT.of(name="four", layers=4, hidden=512, heads=8, ffn=2048, sequence=256, vocab=50257)
 NARROW = {"mbs": 1, "order": "tp-dp-pp", "recompute": "none"}
 
 
@@ -122,7 +122,7 @@ def test_no_plan_whose_host_is_slow_takes_less_than_its_bounds(
     holds_for_a_plan_of(name, gpt, machine, data)
 
 
-EXPERTS_4 = replace(GPT_4, activation="swiglu", biases=False, experts=8, topk=2, expert_ffn=512)
+EXPERTS_4 = GPT_4.changed(activation="swiglu", biases=False, experts=8, topk=2, expert_ffn=512)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from workload.op import Op
 from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 
-LATENT = GPT(
+LATENT = GPT.of(
     name="latent",
     layers=2,
     hidden=128,
@@ -34,7 +34,7 @@ LATENT = GPT(
     positions="rope",
     biases=False,
 )
-FURTHER = replace(LATENT, kv_rank=0, rope_width=0, mtp_layers=1)
+FURTHER = LATENT.changed(kv_rank=0, rope_width=0, mtp_layers=1)
 
 
 def ops_of(gpt: GPT, plan: Plan) -> list[list[Op]]:
@@ -76,7 +76,7 @@ def test_sums_over_rows_of_x_may_be_done_apart_on_one_rank_of_data(gpt: GPT) -> 
 
 
 def test_shards_over_context_alone_are_gathered_beside_compute_or_not() -> None:
-    gpt = replace(LATENT, kv_rank=0, rope_width=0)
+    gpt = LATENT.changed(kv_rank=0, rope_width=0)
     fixed = {"cp": 2, "dp": 1, "zero": 3, "mbs": 1, "order": USUAL}
     problem = SearchProblem(gpt, 2, 4, fixed | {"recompute": "none"})
     space = space_of(problem)
@@ -88,7 +88,7 @@ def test_shards_over_context_alone_are_gathered_beside_compute_or_not() -> None:
 
 
 def test_scores_move_beside_experts_of_models_without_a_shared_mlp() -> None:
-    gpt = replace(LATENT, kv_rank=0, rope_width=0, experts=4, topk=2, expert_ffn=128)
+    gpt = LATENT.changed(kv_rank=0, rope_width=0, experts=4, topk=2, expert_ffn=128)
     fixed = {"dp": 4, "ep": 4, "zero": 0, "mbs": 1, "order": USUAL}
     space = space_of(SearchProblem(gpt, 4, 8, fixed | {"recompute": "none"}))
     searched = overlaps(space.problem, space.shape(0))

@@ -9,7 +9,7 @@ from tests.simulator.search.answers import proved
 from tests.simulator.search.drawn import MACHINES
 from workload.gpt import GPT
 
-SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+SMALL = GPT.of(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 ORDERS = SearchProblem(
     SMALL, 8, 8, {"tp": 2, "y": 2, "z": 2, "mbs": 1, "recompute": "none", "overlap": ()}
 )

@@ -32,7 +32,7 @@ from workload.expert_loads.histogram import (
 from workload.gpt import GPT
 from workload.models.mtp import every_layer
 
-FOUR = GPT(
+FOUR = GPT.of(
     name="four",
     layers=2,
     hidden=512,
@@ -66,7 +66,9 @@ def with_counts(*layers: tuple[int, ...], gpt: GPT = FOUR) -> RoutedGPT:
 def uneven_mixtures(draw: st.DrawFn) -> GPT:
     """Models with experts, chosen alike in all layers or differently in each."""
     gpt = draw(mixtures(layers=(2, 3, 5, 12)))
-    counts = st.lists(st.integers(1, 40), min_size=gpt.experts, max_size=gpt.experts).map(tuple)
+    counts = st.lists(st.integers(1, 40), min_size=gpt.moe.experts, max_size=gpt.moe.experts).map(
+        tuple
+    )
     alike = draw(st.booleans())
     own = draw(counts) if alike else ()
     if not (having := expert_layers(gpt)):
@@ -103,7 +105,7 @@ def test_of_layers_whose_experts_are_chosen_differently_no_bounds_are_known() ->
     differing = SearchProblem(with_counts(SKEWED, OTHER), 4, 16, fixed)
     machine = MACHINES["dgx-h100"]
     assert_names(unproved(differing, machine), "chosen differently")
-    for gpt in (with_counts(SKEWED, SKEWED), FOUR, replace(differing.gpt, capacity=1.0)):
+    for gpt in (with_counts(SKEWED, SKEWED), FOUR, differing.gpt.changed(capacity=1.0)):
         assert not unproved(replace(differing, gpt=gpt), machine)
     answer = last(search(differing, machine))
     assert (answer.is_optimal, bool(answer.found), bool(answer.unproved)) == (False, True, True)
@@ -113,7 +115,7 @@ def test_of_layers_whose_experts_are_chosen_differently_no_bounds_are_known() ->
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["perlmutter", "frontier"])
 def test_a_search_of_more_plans_finds_what_trying_them_finds(name: str) -> None:
-    gpt = replace(with_counts(SKEWED, SKEWED), topk=2)
+    gpt = with_counts(SKEWED, SKEWED).changed(topk=2)
     problem = SearchProblem(gpt, 8, 16, {**FEW, "dispatcher": "usual"})
     same_answer(problem, name)
 
@@ -123,7 +125,7 @@ def test_experts_that_are_chosen_unevenly_enough_are_split_over_fewer_ranks() ->
     """On four devices eight whole experts are split over four ranks. Where three of four rows go to
     one of these, two ranks wait less; each step is that of its own prediction. With each expert
     split over ranks, as a search finds where it may, none would wait."""
-    gpt = replace(FOUR, layers=4, hidden=2048, heads=16, experts=8, expert_ffn=4096)
+    gpt = FOUR.changed(layers=4, hidden=2048, heads=16, experts=8, expert_ffn=4096)
     fixed = {**FEW, "mbs": 1, "pp": 1, "tp": 1, "etp": 0}
     skewed = routed(gpt, Histogram(((6, 6, 0, 0, 1, 1, 1, 1),) * 4))
     machine = load_machine("dgx-h100")
@@ -146,7 +148,7 @@ def test_a_bound_counts_all_layers_as_the_least_uneven_for_each_number_of_ranks(
 def test_plans_that_split_experts_over_other_numbers_of_ranks_are_lowered_apart() -> None:
     """Two and four ranks of eight that have others beside them run the same ops, but the busiest
     has another share of the rows."""
-    gpt = replace(FOUR, experts=8)
+    gpt = FOUR.changed(experts=8)
     problem = SearchProblem(gpt, 8, 16, {**FEW, "tp": 1, "pp": 1, "mbs": 1})
     skewed = replace(problem, gpt=routed(gpt, Histogram(((1,) * 8,) * 2)))
     apart = [_numbers_of_ranks(space_of(each)) for each in (problem, skewed)]

@@ -20,7 +20,7 @@ from workload.gpt import GPT
 from workload.grid import USUAL
 from workload.plan import Plan
 
-SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+SMALL = GPT.of(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 FEW: dict[str, Any] = {"recompute": "none", "overlap": (), "mbs": 2, "schedule": "1f1b"}
 NO_EIGHT = ("all_reduce", "8", "2", "4")  # no group of 8 was measured, only those of 2 and 4
 

@@ -24,7 +24,7 @@ from tests.simulator.search.drawn import DRAWN, MACHINES, few_plans
 from workload.gpt import GPT, find_model
 from workload.plan import Plan
 
-SMALL = GPT(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
+SMALL = GPT.of(name="small", layers=4, hidden=512, heads=4, ffn=2048, sequence=512, vocab=1000)
 NARROW = {"tp": 4, "overlap": (), "order": "tp-dp-pp", "mbs": 1}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ STACKS = ("torchtitan", "nanotron", "fsdp", "megatron-core", "nemo")
 
 def of_sizes(layers: int, hidden: int, heads: int, ffn: int, sequence: int, vocab: int) -> GPT:
     sizes: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn}
-    return GPT(name="small", sequence=sequence, vocab=vocab, **sizes)
+    return GPT.of(name="small", sequence=sequence, vocab=vocab, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_a_hundred_small_questions_of_pipelines_under_stacks_are_answered_rightl
 def test_exchanges_of_heads_and_of_experts_with_as_many_bytes_take_times_of_their_own() -> None:
     """Three experts of a token get what its queries, keys and values are; a dispatcher sends that
     once to each node."""
-    gpt = GPT(
+    gpt = GPT.of(
         name="ulysses",
         layers=8,
         hidden=2048,
@@ -101,7 +100,7 @@ def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -
     at = "software.all_to_all.stall."
     stall = {f"{at}chunk_from": "64 KiB", f"{at}chunk_below": "512 KiB", f"{at}hop": "2719 us"}
     machine = with_settings(load_machine("frontier"), stall)
-    gpt = replace(of_sizes(2, 512, 8, 1024, 1024, 1024), experts=64, topk=8, expert_ffn=64)
+    gpt = of_sizes(2, 512, 8, 1024, 1024, 1024).changed(experts=64, topk=8, expert_ffn=64)
     fixed: dict[str, Any] = {"tp": 8, "y": 1, "z": 1, "pp": 1, "cp": 1, "zero": 0}
     fixed |= {"recompute": "none", "order": "tp-dp-pp", "dispatcher": "once_per_node"}
     fixed |= {"overlap": OVERLAPS, "etp": 0, "sp": False, "ep": 8}
@@ -115,8 +114,7 @@ def test_rows_that_are_sent_once_have_no_bound_where_more_may_take_less_time() -
 
 def test_more_nodes_may_need_fewer_copies_where_groups_of_experts_fill_them() -> None:
     """Three groups on three nodes: a token whose experts are in one of them needs one copy."""
-    gpt = replace(
-        of_sizes(4, 1024, 8, 1024, 2048, 1000),
+    gpt = of_sizes(4, 1024, 8, 1024, 2048, 1000).changed(
         positions="rope",
         activation="swiglu",
         biases=False,
@@ -140,8 +138,7 @@ def test_where_kernels_send_one_way_alone_the_library_may_be_faster_the_other(
         'base = "nemo+deepep"\ntitle = "one way"\nsource = "made up"\n'
         "[kernels.exchange_kernels.h100]\nthere = {8 = 0.3}\n"
     )
-    gpt = replace(
-        of_sizes(4, 1024, 8, 1024, 2048, 1024),
+    gpt = of_sizes(4, 1024, 8, 1024, 2048, 1024).changed(
         positions="rope",
         activation="swiglu",
         biases=False,
@@ -170,7 +167,7 @@ def test_an_order_may_name_context_where_there_is_none() -> None:
 @pytest.mark.slow
 def test_kinds_of_layers_that_no_model_has_together_are_passed_over() -> None:
     """A module for further tokens shared by both depths wants windows in all layers or in none."""
-    gpt = GPT(
+    gpt = GPT.of(
         name="window",
         layers=4,
         hidden=256,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from workload.op import BUSIEST, Op
 from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 
-LENGTHS = GPT(
+LENGTHS = GPT.of(
     name="packed",
     layers=2,
     hidden=32,
@@ -44,7 +44,7 @@ KINDS = ("ring", "all_gather", "ulysses")
 
 def test_attention_counts_the_squares_of_documents() -> None:
     """8 x 8 and twice 4 x 4 pairs are 96 of 256; of both products of 32 columns, 2 FLOPs each."""
-    whole = replace(LENGTHS, documents="")
+    whole = LENGTHS.changed(documents="")
     assert whole.model_flops(3) - LENGTHS.model_flops(3) == 3 * 3 * 2 * 4 * 32 * (256 - 96)
     assert windows.keys_of_layers(LENGTHS) == 2 * 6
     for text in ("tp=2", "cp=2", *(f"cp=2,context_kind={kind}" for kind in KINDS)):
@@ -54,9 +54,9 @@ def test_attention_counts_the_squares_of_documents() -> None:
 
 def test_a_window_counts_no_more_keys_than_a_document_has() -> None:
     """Of a window of 5 tokens documents of 8 count 8 x 5 pairs, those of 4 all of theirs."""
-    narrow = replace(LENGTHS, window=5)
+    narrow = LENGTHS.changed(window=5)
     assert windows.keys_of_layers(narrow) == 2 * (8 * 5 + 2 * 16) / 16
-    assert not windows.has_windows(replace(LENGTHS, window=8))
+    assert not windows.has_windows(LENGTHS.changed(window=8))
     program = lower(narrow, parse_plan("batch=1,overlap=none"))
     assert program.model_flops == narrow.model_flops(1)
 
@@ -64,8 +64,8 @@ def test_a_window_counts_no_more_keys_than_a_document_has() -> None:
 @pytest.mark.parametrize(("text", "each"), [("4x4", 4), ("2x4+4+4", 4), ("8+8", 8), ("16", 16)])
 def test_documents_of_one_length_are_what_document_says(text: str, each: int) -> None:
     """Programs and predictions are the same, whichever of both fields says it."""
-    one = replace(LENGTHS, documents="", document=each)
-    packed, machine = replace(LENGTHS, documents=text), load_machine("dgx-h100")
+    one = LENGTHS.changed(documents="", document=each)
+    packed, machine = LENGTHS.changed(documents=text), load_machine("dgx-h100")
     for plan in map(parse_plan, ("tp=2,batch=2", *(f"cp=2,context_kind={k}" for k in KINDS))):
         assert lower(packed, plan).ops == lower(one, plan).ops
         assert packed.model_flops(1) == one.model_flops(1)
@@ -78,7 +78,7 @@ def test_the_work_of_ranks_is_that_of_their_chunks() -> None:
     assert documents.of_ranks("6+2", 0, 2) == [6, 18]
     assert documents.in_ring("6+2", 0, 2) == [[6, 10], [0, 8]]
     assert documents.busiest([6, 18]) == 1.5
-    packed = replace(LENGTHS, sequence=8, documents="6+2")
+    packed = LENGTHS.changed(sequence=8, documents="6+2")
     cores = {}
     for kind in KINDS:
         text = f"cp=2,context_kind={kind},batch=1,overlap=none"
@@ -97,12 +97,12 @@ def test_keys_in_a_ring_come_from_the_rank_before() -> None:
 def test_a_ring_leaves_out_steps_of_which_no_query_sees_a_key() -> None:
     """Chunks of 2 tokens: documents of 1, 2 and 5 end within them; only that of 5 and that of 2
     have tokens of several ranks."""
-    packed = replace(LENGTHS, documents="1+2+5+8")
+    packed = LENGTHS.changed(documents="1+2+5+8")
     program = lower(packed, parse_plan("cp=4,batch=1,overlap=none"))
     cores = [op for op in program.ops if op.kind == "attention" and op.part.layer == 0]
     pairs = [sum(step) for step in documents.in_ring("1+2+5+8", 0, 4)]
     assert [op.attributes["step"] for op in cores] == [n for n, each in enumerate(pairs) if each]
-    few = lower(replace(LENGTHS, documents="2x2+4x1+4x2"), parse_plan("cp=4,batch=1"))
+    few = lower(LENGTHS.changed(documents="2x2+4x1+4x2"), parse_plan("cp=4,batch=1"))
     assert {op.attributes["step"] for op in few.ops if op.kind == "attention"} == {0}
 
 
@@ -128,7 +128,7 @@ def test_a_rank_with_longer_documents_is_waited_for() -> None:
     """Documents that leave most pairs to some ranks: the step saves less than its FLOPs say, but
     takes less time than whole sequences."""
     gpt = replace(find_model("llama-3.1-8b"), sequence=65536)
-    packed = [replace(gpt, documents=text) for text in ("32768+4x8192", "32x1024+32768")]
+    packed = [gpt.changed(documents=text) for text in ("32768+4x8192", "32x1024+32768")]
     machine, plan = load_machine("8x8xH100,8xNDR"), parse_plan("tp=8,cp=4,mbs=1")
     whole_s = predict(gpt, plan, machine).step_s
     for each in packed:
@@ -165,9 +165,9 @@ def test_lengths_are_a_list_in_files_and_a_text_elsewhere(tmp_path: Path) -> Non
     assert documents.lengths("8+2x4") == (8, 4, 4)
     assert documents.text_of_lengths([8, 4, 4]) == "8+2x4"
     assert field_value("documents", [8, 4, 4]) == field_value("documents", "8+2x4") == "8+2x4"
-    assert with_fields(replace(LENGTHS, documents=""), {"documents": [8, 4, 4]}) == LENGTHS
+    assert with_fields(LENGTHS.changed(documents=""), {"documents": [8, 4, 4]}) == LENGTHS
     file = tmp_path / "own.toml"
-    fields = {**asdict(LENGTHS), "documents": "LIST"}
+    fields = {**LENGTHS.flat(), "documents": "LIST"}
     words = (
         f"{k} = {str(v).lower() if isinstance(v, bool) else repr(v)}" for k, v in fields.items()
     )
@@ -190,11 +190,11 @@ def test_lengths_that_cannot_be_are_refused(
     changed: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(LENGTHS, **changed)
+        LENGTHS.changed(**changed)
 
 
 def test_single_steps_and_hybrids_refuse_documents() -> None:
     with pytest.raises(PlanCannotRunError, check=names("attention=unfused", "documents=8")):
         lower(LENGTHS, parse_plan("attention=unfused"))
     with pytest.raises(ModelError, check=names("pattern", "Mamba-2")):
-        replace(find_model("nemotron-3-nano"), documents="4096+2x2048")
+        find_model("nemotron-3-nano").changed(documents="4096+2x2048")

@@ -36,7 +36,7 @@ def described(name: str, changes: Mapping[str, Any] | None = None) -> Described:
 
 def notes(found: Described, **given: Any) -> list[str]:
     return [
-        text.removeprefix("own: ") for text in found.notes_on(replace(found.gpt, **given), given)
+        text.removeprefix("own: ") for text in found.notes_on(found.gpt.changed(**given), given)
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_config_is_the_preset_but_for_its_longest_sequence(
 ) -> None:
     found = described(name).gpt
     source = f"a config.json of Hugging Face, family {released(name)['model_type']}"
-    assert found == replace(find_model(preset), name="own", source=source, **own)
+    assert found == find_model(preset).changed(name="own", source=source, **own)
 
 
 ABSENT = {  # the signatures of transformers' classes
@@ -97,7 +97,15 @@ def test_an_empty_config_is_what_transformers_takes_it_for_and_says_so(family: s
     found = model_from_config({"model_type": family}, "c.json", name="own")
     gpt = found.gpt
     assert ABSENT[family] == (
-        *(gpt.activation, gpt.positions, gpt.biases, gpt.tied, gpt.layers, gpt.hidden, gpt.heads),
+        *(
+            gpt.activation,
+            gpt.positions,
+            gpt.biases,
+            gpt.tied,
+            gpt.layers,
+            gpt.hidden,
+            gpt.attention.heads,
+        ),
         *(gpt.key_heads, gpt.width, gpt.ffn, gpt.sequence, gpt.vocab, gpt.dropout),
     )
     first, *_ = notes(found)
@@ -122,8 +130,8 @@ def test_layers_with_experts_are_counted_as_a_model_has_them(
 ) -> None:
     changes = {"decoder_sparse_step": step, "mlp_only_layers": dense, "norm_topk_prob": False}
     gpt = described("qwen3-30b-a3b", changes).gpt
-    assert (gpt.dense_layers, gpt.expert_every) == those
-    assert gpt.router == "softmax"
+    assert (gpt.moe.dense_layers, gpt.moe.expert_every) == those
+    assert gpt.moe.router == "softmax"
     with_them = [n for n in range(48) if (n + 1) % step == 0 and n not in (dense or [])]
     assert [n for n in range(48) if has_experts(gpt, n)] == with_them
 
@@ -134,8 +142,8 @@ def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_ou
     config = {"model_type": "deepseek_v3", "rope_scaling": yarn, "num_nextn_predict_layers": 1}
     found = model_from_config(config, "c.json", name="own")
     scaling = "yarn:factor=40:original_max_position_embeddings=4096:attention_factor=1"
-    preset = replace(
-        find_model("deepseek-v3"), balance_loss=0.0, rope_scaling=f"{scaling}:mscale_all_dim=1"
+    preset = find_model("deepseek-v3").changed(
+        balance_loss=0.0, rope_scaling=f"{scaling}:mscale_all_dim=1"
     )
     assert found.gpt == replace(preset, name="own", source=found.gpt.source)
     (said,) = notes(found)[2:]
@@ -143,12 +151,17 @@ def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_ou
     assert "--model-set mtp_layers=1" in said
     lite = {"model_type": "deepseek_v2", "q_lora_rank": None, "num_experts_per_tok": 6}
     gpt = model_from_config(lite, "c.json", name="own").gpt
-    assert (gpt.q_rank, gpt.shared_ffn, gpt.dense_layers, gpt.router) == (0, 2814, 0, "softmax")
+    assert (gpt.latent.q_rank, gpt.moe.shared_ffn, gpt.moe.dense_layers, gpt.moe.router) == (
+        0,
+        2814,
+        0,
+        "softmax",
+    )
     groups = lite | {"n_group": 8, "topk_group": 3}  # which "greedy" does not ask
-    assert model_from_config(groups, "c.json", name="own").gpt.router_groups == 0
+    assert model_from_config(groups, "c.json", name="own").gpt.moe.router_groups == 0
     groups |= {"topk_method": "group_limited_greedy"}
     gpt = model_from_config(groups, "c.json", name="own").gpt
-    assert (gpt.router_groups, gpt.router_topk_groups) == (8, 3)
+    assert (gpt.moe.router_groups, gpt.moe.router_topk_groups) == (8, 3)
     for key, value in {"moe_layer_freq": 2, "n_shared_experts": "x", "kv_lora_rank": 0}.items():
         with pytest.raises(ModelError, match=key):
             model_from_config(lite | {key: value}, "c.json", name="own")
@@ -157,12 +170,12 @@ def test_an_empty_config_of_deepseek_v3_is_the_preset_and_says_what_it_leaves_ou
 @pytest.mark.parametrize("logits", [False, True])
 def test_a_loss_of_uneven_use_is_read_and_said(logits: bool) -> None:
     given = described("qwen3-30b-a3b", {"output_router_logits": logits})
-    assert (given.gpt.balance_loss, given.gpt.balance_over) == (0.001, "micro_batch")
+    assert (given.gpt.moe.balance_loss, given.gpt.moe.balance_over) == (0.001, "micro_batch")
     assert_names(notes(given)[-1], "router_aux_loss_coef", "0.001")
     assert not any("router_aux" in text for text in given.notes_on(given.gpt, {"balance_loss"}))
     for none in (0, 0.0, None):
         without = described("qwen3-30b-a3b", {"router_aux_loss_coef": none})
-        assert without.gpt.balance_loss == 0
+        assert without.gpt.moe.balance_loss == 0
         assert not any("router_aux" in text for text in notes(without))
 
 
@@ -180,7 +193,7 @@ def test_deepseeks_loss_of_uneven_use_is_over_what_its_config_says(
 ) -> None:
     config = {"model_type": family, "num_experts_per_tok": 6} | keys
     found = model_from_config(config, "c.json", name="own")
-    assert {key: getattr(found.gpt, key) for key in fields} == fields
+    assert {key: found.gpt.value(key) for key in fields} == fields
     others = [note.text for note in found.notes if note.field != "balance_loss"]
     assert not any(key in text for key in keys for text in others)
 
@@ -227,13 +240,13 @@ def test_the_sequence_is_the_longest_until_it_is_given() -> None:
 
 
 def test_a_sliding_window_of_all_layers_is_read_and_one_of_some_is_said() -> None:
-    assert described("mistral-7b-v0.1").gpt.window == 4096
-    assert described("mistral-7b-v0.1", {"sliding_window": None}).gpt.window == 0
+    assert described("mistral-7b-v0.1").gpt.attention.window == 4096
+    assert described("mistral-7b-v0.1", {"sliding_window": None}).gpt.attention.window == 0
     off = described("qwen3-8b", {"use_sliding_window": False, "sliding_window": 512})
-    assert off.gpt.window == 0
+    assert off.gpt.attention.window == 0
     assert not any("sliding_window" in text for text in notes(off))
     switched = described("qwen3-8b", {"use_sliding_window": True, "sliding_window": 512})
-    assert switched.gpt.window == 0  # which layers are within it, the config does not say
+    assert switched.gpt.attention.window == 0  # which layers are within it, the config does not say
     (said,) = notes(switched, sequence=513)
     assert said in notes(switched)
     assert_names(said, "sliding_window", "512", "--model-set", "window", "global_every")
@@ -289,7 +302,7 @@ def test_rope_theta_is_found_where_transformers_5_puts_it() -> None:
     del config["rope_theta"]
     within = {"rope_theta": 5000.0, "rope_type": "default"}
     found = model_from_config(config | {"rope_parameters": within}, "c.json", name="own")
-    assert found.gpt.rope_base == 5000
+    assert found.gpt.attention.rope_base == 5000
     assert not any("rope_theta" in text for text in notes(found))
 
 
@@ -322,10 +335,10 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 def test_scaled_rope_is_carried_over_and_back(table: dict[str, Any], text: str) -> None:
     for key in ("rope_scaling", "rope_parameters"):
         changes = {"rope_scaling": None, key: table}
-        assert described("llama-3.1-8b", changes).gpt.rope_scaling == text
+        assert described("llama-3.1-8b", changes).gpt.attention.rope_scaling == text
     if scaling := scaling_of(text):
         again = {"rope_scaling": scaling.as_config()}
-        assert described("llama-3.1-8b", again).gpt.rope_scaling == text
+        assert described("llama-3.1-8b", again).gpt.attention.rope_scaling == text
 
 
 def test_the_norms_epsilon_is_carried_over() -> None:
@@ -411,7 +424,7 @@ def test_a_scaling_that_cannot_be_computed_is_said_and_rejects_no_file(
 ) -> None:
     """As of Kimi K2, whose beta_fast and beta_slow are the same."""
     found = described("llama-3.1-8b", {"rope_scaling": table})
-    assert found.gpt.rope_scaling == "none"
+    assert found.gpt.attention.rope_scaling == "none"
     (said,) = notes(found, sequence=1)
     assert_names(said, "RoPE", *named)
     assert "rope" in found.beyond
@@ -419,7 +432,7 @@ def test_a_scaling_that_cannot_be_computed_is_said_and_rejects_no_file(
 
 def test_a_base_that_is_no_whole_number_is_rounded_and_said() -> None:
     found = described("llama-3.1-8b", {"rope_theta": 10000.6})
-    assert found.gpt.rope_base == 10_001
+    assert found.gpt.attention.rope_base == 10_001
     assert notes(found, sequence=1) == ["rope_theta = 10000.6: rounded"]
 
 

@@ -4,7 +4,6 @@ that are named where a family is not read."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,14 @@ def test_a_config_whose_top_says_nothing_of_a_family_is_one(tmp_path: Path) -> N
 def test_a_language_model_without_a_family_has_that_of_the_whole(tmp_path: Path) -> None:
     text = {"num_hidden_layers": 2, "hidden_size": 256, "head_dim": 64, "vocab_size": 512}
     config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {}}
-    assert described(config, tmp_path).gpt.qk_norm
+    assert described(config, tmp_path).gpt.attention.qk_norm
 
 
 def test_fields_at_the_top_beside_a_vision_model_are_read(tmp_path: Path) -> None:
     """As in the first files of Qwen2-VL."""
     own = {key: value for key, value in LANGUAGE.items() if key not in ("model_type", "head_dim")}
     found = described({"model_type": "qwen2_vl", **own, "vision_config": {"depth": 32}}, tmp_path)
-    assert found.gpt.qkv_bias
+    assert found.gpt.attention.qkv_bias
     assert_names(found.notes[0].text, "vision_config")
 
 
@@ -95,7 +94,7 @@ def test_the_preset_of_a_family_that_is_not_read_is_named(
     family: str, preset: str, keys: tuple[str, ...], tmp_path: Path
 ) -> None:
     gpt = find_model(preset)
-    sizes = zip(keys, (gpt.layers, gpt.hidden, gpt.experts), strict=True)
+    sizes = zip(keys, (gpt.layers, gpt.hidden, gpt.moe.experts), strict=True)
     config = {"model_type": family, "vocab_size": gpt.vocab}
     config |= {key: size for key, size in sizes if key}
     with pytest.raises(ModelError, check=names(preset)):
@@ -141,7 +140,7 @@ def test_gpt_oss_is_the_preset(types: list[str] | None, tmp_path: Path) -> None:
     assert gpt.parameters == preset.parameters == 20_914_757_184
     keys = ["window", "global_every", "sinks", "activation", "biases", "topk", "router"]
     keys += ["balance_loss"]
-    assert [getattr(gpt, key) for key in keys] == [getattr(preset, key) for key in keys]
+    assert [gpt.value(key) for key in keys] == [preset.value(key) for key in keys]
 
 
 def test_layers_of_gpt_oss_at_no_equal_distance_are_refused(tmp_path: Path) -> None:
@@ -150,9 +149,9 @@ def test_layers_of_gpt_oss_at_no_equal_distance_are_refused(tmp_path: Path) -> N
     with pytest.raises(ModelError, match="layer_types"):
         described(config, tmp_path)
     whole = described({**config, "layer_types": ["full_attention"] * 24}, tmp_path).gpt
-    assert (whole.window, whole.global_every) == (0, 0)
+    assert (whole.attention.window, whole.attention.global_every) == (0, 0)
     none = described({**config, "layer_types": ["sliding_attention"] * 24}, tmp_path).gpt
-    assert (none.window, none.global_every) == (128, 0)
+    assert (none.attention.window, none.attention.global_every) == (128, 0)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_windows_that_begin_elsewhere_are_as_many_and_that_is_said(
     words = {"f": "full_attention", "s": "sliding_attention"}
     config = {"model_type": "cwm", "num_hidden_layers": len(types), "sliding_window": 64}
     found = described({**config, "layer_types": [words[each] for each in types]}, tmp_path)
-    assert (found.gpt.window, found.gpt.global_every) == (64, every)
+    assert (found.gpt.attention.window, found.gpt.attention.global_every) == (64, every)
     assert len(types) // every == types.count("f")
     said = any("layer_types" in note.text for note in found.notes)
     assert said == types.startswith("f")
@@ -248,32 +247,32 @@ def test_layers_of_a_hybrid_may_be_given_by_their_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "nemotron-3-super"])
 def test_a_hybrid_with_experts_is_the_preset(name: str, tmp_path: Path) -> None:
-    preset = replace(find_model(name), mtp_layers=0, mtp_pattern="", mtp_shared=False)
+    preset = find_model(name).changed(mtp_layers=0, mtp_pattern="", mtp_shared=False)
     config = {
         "model_type": "nemotron_h",
         "hybrid_override_pattern": preset.pattern,
         "num_hidden_layers": preset.layers,
         "hidden_size": preset.hidden,
         "intermediate_size": preset.ffn,
-        "num_attention_heads": preset.heads,
+        "num_attention_heads": preset.attention.heads,
         "num_key_value_heads": preset.key_heads,
         "head_dim": preset.width,
         "vocab_size": preset.vocab,
-        "mamba_num_heads": preset.ssm_heads,
-        "mamba_head_dim": preset.ssm_width,
-        "ssm_state_size": preset.ssm_state,
-        "n_groups": preset.ssm_groups,
-        "n_routed_experts": preset.experts,
-        "num_experts_per_tok": preset.topk,
-        "moe_intermediate_size": preset.expert_ffn,
-        "moe_shared_expert_intermediate_size": preset.shared_ffn,
-        "moe_latent_size": preset.expert_latent or None,
-        "routed_scaling_factor": preset.router_scale,
+        "mamba_num_heads": preset.mamba2.heads,
+        "mamba_head_dim": preset.mamba2.width,
+        "ssm_state_size": preset.mamba2.state,
+        "n_groups": preset.mamba2.groups,
+        "n_routed_experts": preset.moe.experts,
+        "num_experts_per_tok": preset.moe.topk,
+        "moe_intermediate_size": preset.moe.expert_ffn,
+        "moe_shared_expert_intermediate_size": preset.moe.shared_ffn,
+        "moe_latent_size": preset.moe.expert_latent or None,
+        "routed_scaling_factor": preset.moe.router_scale,
         "max_position_embeddings": preset.sequence,
     }
     found = described(config, tmp_path)
     own: dict[str, Any] = {"name": "x", "source": "x", "head_width": preset.width}
-    assert replace(found.gpt, **own) == replace(preset, **own, balance_loss=0.0)
+    assert found.gpt.changed(**own) == preset.changed(**own, balance_loss=0.0)
     assumed, sequence = found.notes  # and of nothing that is in the file
     assert_names(assumed.text, "tie_word_embeddings", "conv_kernel", "chunk_size")
     assert_names(sequence.text, "max_position_embeddings")

@@ -35,7 +35,7 @@ def test_gemma_2_is_read_with_notes_of_what_is_not_modelled() -> None:
     )
     assert found.gpt.parameters == 9_241_404_928
     assert found.missing == 2 * 42 * 3584
-    assert (found.gpt.window, found.gpt.global_every) == (4096, 2)
+    assert (found.gpt.attention.window, found.gpt.attention.global_every) == (4096, 2)
     assert (found.gpt.activation, found.gpt.tied) == ("swiglu", True)
     assert_names(" ".join(texts(found)), "301,056")
     assert_names(" ".join(texts(found)), "hidden_activation", "gelu_pytorch_tanh", "SiLU")
@@ -91,7 +91,7 @@ def test_a_list_with_one_number_for_all_layers_is_that_number() -> None:
 )
 def test_places_of_experts_are_given_in_any_of_the_usual_ways(places: dict[str, Any]) -> None:
     found = described("glm4_moe", num_hidden_layers=4, head_dim=128, **places)
-    assert (found.gpt.dense_layers, found.gpt.expert_every) == (2, 1)
+    assert (found.gpt.moe.dense_layers, found.gpt.moe.expert_every) == (2, 1)
     assert not any(key in text for key in places for text in texts(found))
 
 

@@ -20,7 +20,7 @@ from workload.plan_text import parse_plan
 from workload.stages import like_stages
 
 # Mamba-2 of 4 heads, 8 wide, in 2 groups of 6 states; heads of attention are 8 wide.
-FOUR = GPT(
+FOUR = GPT.of(
     name="four",
     layers=4,
     hidden=32,
@@ -86,7 +86,7 @@ def test_nemotron_3_super_has_the_parameters_of_its_checkpoint() -> None:
 
 def test_rows_for_latent_experts_travel_with_their_columns_alone() -> None:
     """32 rows go to two experts each with 8 columns in place of 32, the shared MLP keeps 32."""
-    gpt = replace(FOUR, expert_latent=8)
+    gpt = FOUR.changed(expert_latent=8)
     assert gpt.parameters == FOUR.parameters - 4 * 2 * 24 * 16 + 2 * 32 * 8
     program = lower(gpt, parse_plan("mbs=2,batch=4,dp=2,ep=2,overlap=none"))
     sent = [op for op in program.ops if op.label in ("dispatch.exchange", "combine.exchange")]
@@ -102,9 +102,9 @@ def test_rows_for_latent_experts_travel_with_their_columns_alone() -> None:
 
 def test_plans_that_do_not_know_latent_columns_are_refused() -> None:
     with pytest.raises(PlanCannotRunError, check=names("y=2", "four", "expert_latent=8")):
-        lower(replace(FOUR, expert_latent=8), parse_plan(f"{PLAIN},y=2"))
+        lower(FOUR.changed(expert_latent=8), parse_plan(f"{PLAIN},y=2"))
     with pytest.raises(ModelError, check=names("expert_latent=8", "biases")):
-        GPT(**USUAL, biases=True, experts=4, topk=2, expert_ffn=16, expert_latent=8)
+        GPT.of(**USUAL, biases=True, experts=4, topk=2, expert_ffn=16, expert_latent=8)
 
 
 def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
@@ -122,7 +122,7 @@ def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
 def test_what_is_kept_of_a_layer_is_what_the_fused_kernels_keep() -> None:
     """Its input normed; z, x, B, C and dt; the scan before its gate, behind it, and normed; and the
     stream behind the layer."""
-    gpt = replace(FOUR, layers=1, pattern="M", experts=0, topk=0, expert_ffn=0, shared_ffn=0)
+    gpt = FOUR.changed(layers=1, pattern="M", experts=0, topk=0, expert_ffn=0, shared_ffn=0)
     program = lower(gpt, parse_plan(f"{PLAIN},precision=bf16"))
     used = {name for op in program.ops if op.block.phase == "backward" for name in op.reads}
     made = {name for op in program.ops if op.block.phase == "forward" for name in op.writes}
@@ -208,4 +208,4 @@ def test_fields_that_do_not_go_together_are_refused(
     fields: dict[str, object], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(FOUR, **fields)  # type: ignore[arg-type]
+        FOUR.changed(**fields)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from workload.plan import Plan
 from workload.program import Program
 
 # Heads of 3 + 2 columns, values of 4.
-SMALL = GPT(
+SMALL = GPT.of(
     name="small",
     layers=1,
     hidden=8,
@@ -75,7 +74,7 @@ def test_parameters_and_flops_of_a_small_model_by_hand() -> None:
     # Scores have 2 heads of 5 columns, the context 2 of 4.
     square, head = 2 * 4 * (10 + 8), 2 * 8 * 10
     assert SMALL.model_flops(3) == 3 * (3 * 4) * (2 * weights + square + head)
-    without = replace(SMALL, q_rank=0)
+    without = SMALL.changed(q_rank=0)
     assert without.parameters == SMALL.parameters - 108 - 6 + 8 * 10
 
 
@@ -90,7 +89,7 @@ def test_parameters_and_flops_of_a_small_model_by_hand() -> None:
     ],
 )
 def test_a_program_does_the_models_flops(name: str, plan: dict[str, Any]) -> None:
-    gpt = replace(find_model(name), layers=2, dense_layers=1)
+    gpt = find_model(name).changed(layers=2, dense_layers=1)
     program = program_of(gpt, **plan)
     ranks = program.plan.grid.ranks
     done = sum(op.flops / op.replicas for op in program.ops if not op.is_beyond_model)
@@ -173,7 +172,7 @@ def test_what_does_not_go_together_is_refused(
     given: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(SMALL, **given)
+        SMALL.changed(**given)
 
 
 @pytest.mark.parametrize(

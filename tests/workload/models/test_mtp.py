@@ -23,10 +23,10 @@ from workload.lowering.evaluation import lower_forward
 from workload.op import Op
 from workload.plan_text import parse_plan
 
-BOTH = replace(TWO, mtp_layers=1)
+BOTH = TWO.changed(mtp_layers=1)
 APART = replace(BOTH, tied=False)
-SUPER = replace(FOUR, mtp_layers=2, mtp_pattern="*E", mtp_shared=True)
-OWN = replace(SUPER, mtp_shared=False)
+SUPER = FOUR.changed(mtp_layers=2, mtp_pattern="*E", mtp_shared=True)
+OWN = SUPER.changed(mtp_shared=False)
 
 
 def test_the_module_has_one_more_layer_a_linear_of_two_streams_and_three_norms() -> None:
@@ -77,7 +77,7 @@ def test_two_depths_count_twice_in_flops_and_once_in_parameters_where_they_share
 
 
 def test_losses_of_all_depths_together_have_the_weight_of_the_module() -> None:
-    program = lower(replace(SUPER, mtp_loss=0.5), parse_plan("batch=1,overlap=none"))
+    program = lower(SUPER.changed(mtp_loss=0.5), parse_plan("batch=1,overlap=none"))
     for kind in ("loss_mean", "loss_grad"):
         ops = [op for op in program.ops if op.kind == kind]
         assert [op.attributes.get("weight", 1.0) for op in ops] == [1.0, 0.25, 0.25]
@@ -129,7 +129,7 @@ def test_in_a_v_the_embedding_is_at_hand_and_the_last_micro_batch_ends_on_the_fi
 
 def test_experts_of_the_module_are_balanced_on_the_stage_with_the_head() -> None:
     """Layers 3 of 4 and 4, the module's, choose experts; both are on the first stage."""
-    gpt = replace(BOTH, layers=4, dense_layers=3, router="sigmoid", router_bias=True)
+    gpt = BOTH.changed(layers=4, dense_layers=3, router="sigmoid", router_bias=True)
     programs = [lower(gpt, parse_plan(IN_V), stage) for stage in (0, 1)]
     moved = [[str(op.part) for op in p.ops if op.label == "router.bias.move"] for p in programs]
     assert moved == [["l3", "l4"], []]
@@ -169,12 +169,12 @@ def test_fields_that_do_not_go_together_are_refused(
     fields: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
-        replace(BOTH, **fields)
+        BOTH.changed(**fields)
 
 
 @pytest.mark.parametrize("rule", ["lomo", "mezo"])
 def test_rules_without_gradients_at_the_end_of_a_step_are_refused(rule: str) -> None:
-    dense = replace(find_model("tiny-llama-40k"), mtp_layers=1)
+    dense = find_model("tiny-llama-40k").changed(mtp_layers=1)
     with pytest.raises(PlanCannotRunError, check=names("mtp_layers")):
         lower(dense, parse_plan(f"batch=4,mbs=4,optimizer={rule}"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from workload.errors import ModelError
 from workload.gpt import GPT, find_model
 
 SHAPE = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 4, "vocab": 10}
-SMALL = GPT(name="small", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)
+SMALL = GPT.of(name="small", layers=2, hidden=8, heads=2, ffn=32, sequence=4, vocab=10)
 TEXT = ",".join(f"{key}={value}" for key, value in SHAPE.items())
 
 
@@ -32,8 +31,7 @@ def test_a_file_in_toml_or_json_and_a_text_of_the_same_fields_are_one_model(tmp_
 
 def test_a_text_has_any_field_in_its_kind() -> None:
     llama = "kv_heads=1,norm=rmsnorm,activation=swiglu,ffn=20,positions=rope,tied=False,dropout=0.1"
-    assert model_from_text(f"{TEXT} {llama}") == replace(
-        SMALL,
+    assert model_from_text(f"{TEXT} {llama}") == SMALL.changed(
         name=f"{TEXT} {llama}"[:40] + "…" + f"{TEXT} {llama}"[-39:],
         kv_heads=1,
         norm="rmsnorm",

@@ -20,7 +20,7 @@ from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan
 from workload.stages import like_stages
 
-GEMMA = GPT(
+GEMMA = GPT.of(
     name="six",
     layers=6,
     hidden=32,
@@ -40,8 +40,8 @@ FORWARD = Op("a", "attention", (), (), flops=16, attributes={"sequence": 16, "wi
 def test_every_so_many_th_layer_sees_all_tokens_and_the_others_a_window() -> None:
     assert [windows.window_of(GEMMA, layer) for layer in range(6)] == [5, 5, 0, 5, 5, 0]
     assert windows.keys_of_layers(GEMMA) == 4 * 5 + 2 * 16
-    assert windows.keys_of_layers(replace(GEMMA, window=16)) == 6 * 16
-    assert windows.keys_of_layers(replace(GEMMA, global_every=0)) == 6 * 5
+    assert windows.keys_of_layers(GEMMA.changed(window=16)) == 6 * 16
+    assert windows.keys_of_layers(GEMMA.changed(global_every=0)) == 6 * 5
     oss = find_model("gpt-oss-20b")
     assert [windows.window_of(oss, layer) for layer in range(4)] == [128, 0, 128, 0]
 
@@ -51,7 +51,7 @@ def test_every_so_many_th_layer_sees_all_tokens_and_the_others_a_window() -> Non
 def test_what_the_causal_mask_takes_from_queries_is_counted_pair_by_pair(
     lengths: tuple[int, ...], depths: int
 ) -> None:
-    gpt = replace(GEMMA, mtp_layers=depths, documents="+".join(map(str, lengths)))
+    gpt = GEMMA.changed(mtp_layers=depths, documents="+".join(map(str, lengths)))
     taken, counted = 0, 0
     for layer in every_layer(gpt):
         for length in lengths:
@@ -66,7 +66,7 @@ def test_what_the_causal_mask_takes_from_queries_is_counted_pair_by_pair(
 def test_a_window_counts_as_many_keys_for_each_query() -> None:
     """Scores and contexts are 2 x 32 columns x 2 FLOPs for each key, three times with gradients."""
     saved = 4 * (16 - 5)  # keys of each query, in four layers
-    whole = replace(GEMMA, window=0, global_every=0)
+    whole = GEMMA.changed(window=0, global_every=0)
     assert whole.model_flops(2) - GEMMA.model_flops(2) == 3 * 2 * 16 * 4 * 32 * saved
     plan = parse_plan("mbs=2,batch=2,overlap=none,tp=2")
     program = lower(GEMMA, plan)
@@ -81,11 +81,11 @@ def test_a_window_counts_as_many_keys_for_each_query() -> None:
 def test_packed_documents_attend_within_themselves() -> None:
     """Of 16 tokens in documents of 8 a query counts 8 keys in place of 16; of 4 fewer than its
     window of 5."""
-    whole = replace(GEMMA, window=0, global_every=0)
-    packed = replace(whole, document=8)
+    whole = GEMMA.changed(window=0, global_every=0)
+    packed = whole.changed(document=8)
     assert whole.model_flops(2) - packed.model_flops(2) == 3 * 2 * 16 * 4 * 32 * (6 * 8)
-    assert windows.keys_of_layers(replace(GEMMA, document=8)) == 4 * 5 + 2 * 8
-    assert windows.keys_of_layers(replace(GEMMA, document=4)) == 6 * 4
+    assert windows.keys_of_layers(GEMMA.changed(document=8)) == 4 * 5 + 2 * 8
+    assert windows.keys_of_layers(GEMMA.changed(document=4)) == 6 * 4
     for text in ("tp=2", "cp=2,context_kind=all_gather", "cp=2,context_kind=ulysses"):
         program = lower(packed, parse_plan(f"mbs=2,batch=2,overlap=none,{text}"))
         assert program.model_flops == packed.model_flops(2)
@@ -97,9 +97,9 @@ def test_packed_documents_attend_within_themselves() -> None:
 @pytest.mark.parametrize("document", [5, 32])
 def test_documents_that_do_not_fill_a_sequence_are_refused(document: int) -> None:
     with pytest.raises(ModelError, check=names(f"document={document}", "sequence=16")):
-        replace(GEMMA, document=document)
+        GEMMA.changed(document=document)
     with pytest.raises(ModelError, check=names("document=8", "dropout")):
-        replace(GEMMA, document=8, dropout=0.1)
+        GEMMA.changed(document=8, dropout=0.1)
 
 
 def test_a_ring_leaves_out_steps_that_no_window_or_document_reaches() -> None:
@@ -107,10 +107,10 @@ def test_a_ring_leaves_out_steps_that_no_window_or_document_reaches() -> None:
     the last step of four; documents of 4 stay with their ranks. All FLOPs are there."""
     long = replace(GEMMA, sequence=32)
     for gpt, steps in (
-        (replace(long, global_every=0), [0, 1, 3]),
-        (replace(long, global_every=0, window=6), [0, 1, 2, 3]),
-        (replace(long, window=0, global_every=0, document=4), [0]),
-        (replace(long, window=0, global_every=0, document=8), [0, 1, 3]),
+        (long.changed(global_every=0), [0, 1, 3]),
+        (long.changed(global_every=0, window=6), [0, 1, 2, 3]),
+        (long.changed(window=0, global_every=0, document=4), [0]),
+        (long.changed(window=0, global_every=0, document=8), [0, 1, 3]),
     ):
         program = lower(gpt, parse_plan("cp=4,batch=1,overlap=none"))
         cores = [op for op in program.ops if op.kind == "attention" and op.part.layer == 0]
@@ -121,7 +121,7 @@ def test_a_ring_leaves_out_steps_that_no_window_or_document_reaches() -> None:
 
 
 def test_single_steps_refuse_documents() -> None:
-    packed = replace(GEMMA, window=0, global_every=0, document=8)
+    packed = GEMMA.changed(window=0, global_every=0, document=8)
     with pytest.raises(PlanCannotRunError, check=names("attention=unfused", "document=8")):
         lower(packed, parse_plan("attention=unfused"))
 
@@ -160,12 +160,12 @@ def test_attention_in_a_window_of_a_sixteenth_takes_a_fraction_of_the_time() -> 
 def test_plans_that_compute_whole_squares_are_refused(plan: str, named: tuple[str, ...]) -> None:
     with pytest.raises(PlanCannotRunError, check=names(*named)):
         lower(GEMMA, parse_plan(f"batch=4,mbs=1,{plan}"))
-    lower(replace(GEMMA, window=16), parse_plan(f"batch=4,mbs=1,{plan}"))
+    lower(GEMMA.changed(window=16), parse_plan(f"batch=4,mbs=1,{plan}"))
 
 
 def test_sinks_are_a_number_for_each_head_and_keep_the_core_fused() -> None:
-    sunk = replace(GEMMA, window=0, global_every=0, sinks=True)
-    assert sunk.parameters - replace(sunk, sinks=False).parameters == 6 * 4
+    sunk = GEMMA.changed(window=0, global_every=0, sinks=True)
+    assert sunk.parameters - sunk.changed(sinks=False).parameters == 6 * 4
     program = lower(sunk, parse_plan("mbs=2,batch=2,overlap=none,tp=2"))
     assert program.buffers["l0.sinks.w"].shape == (2,)
     with pytest.raises(PlanCannotRunError, check=names("sinks=true")):
@@ -173,7 +173,7 @@ def test_sinks_are_a_number_for_each_head_and_keep_the_core_fused() -> None:
 
 
 def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> None:
-    gpt = replace(GEMMA, biases=True, ffn=64, experts=8, topk=2, expert_ffn=48)
+    gpt = GEMMA.changed(biases=True, ffn=64, experts=8, topk=2, expert_ffn=48)
     each, attention = 48 + 32, 3 * 32 + 32  # gelu: one band
     plain = replace(gpt, biases=False)
     assert gpt.parameters - plain.parameters == 6 * (8 * each + 8 + attention)
@@ -187,4 +187,4 @@ def test_biases_of_experts_are_one_for_each_and_cut_as_their_weights_are() -> No
 
 def test_fields_that_say_nothing_are_refused() -> None:
     with pytest.raises(ModelError, check=names("global_every=3")):
-        replace(GEMMA, window=0)
+        GEMMA.changed(window=0)

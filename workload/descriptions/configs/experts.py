@@ -8,14 +8,8 @@ from typing import Any
 from topologies.files.printable import shown
 from workload.descriptions.configs.config import Config, as_json
 from workload.errors import ModelError
-from workload.models.moe import (
-    MICRO_BATCH,
-    ONLY_WITH_EXPERTS,
-    SEQUENCE,
-    SOFTMAX,
-    SOFTMAX_OF_CHOSEN,
-    layers_of,
-)
+from workload.model.experts import MICRO_BATCH, SEQUENCE, SOFTMAX, SOFTMAX_OF_CHOSEN
+from workload.models.moe import ONLY_WITH_EXPERTS, layers_of
 
 OF_EXPERTS = ("experts", *ONLY_WITH_EXPERTS)
 TYPES, SPARSE = "mlp_layer_types", "sparse"  # a word for each layer, in whichever family

@@ -169,7 +169,7 @@ def _preset(document: Mapping[str, Any], family: str) -> str:
 
 
 def _has(gpt: GPT, sizes: Mapping[str, int]) -> bool:
-    return all(getattr(gpt, field) == size for field, size in sizes.items())
+    return all(gpt.value(field) == size for field, size in sizes.items())
 
 
 def _letters(name: str) -> str:

@@ -29,7 +29,7 @@ def bias_elements(gpt: GPT, which: str) -> int:
         return gpt.vocab
     if which == "mlp":
         return gpt.layers * (sum(gpt.up_bands) + gpt.hidden)
-    into = 0 if which == "o" or gpt.qkv_bias else sum(gpt.bands)
+    into = 0 if which == "o" or gpt.attention.qkv_bias else sum(gpt.bands)
     return gpt.layers * (into + gpt.hidden * (which != "qkv"))
 
 
@@ -37,7 +37,7 @@ def biases_lacking(gpt: GPT, words: list[str]) -> dict[str, int]:
     """The groups of biases that `GPT` cannot describe, with their elements."""
     if gpt.biases:
         words = [word for word in words if word == "head"]
-    return {w: bias_elements(gpt, w) for w in words if not (w == "qkv" and gpt.qkv_bias)}
+    return {w: bias_elements(gpt, w) for w in words if not (w == "qkv" and gpt.attention.qkv_bias)}
 
 
 def elements(gpt: GPT, lack: Mapping[str, Any]) -> int:
@@ -53,7 +53,7 @@ def elements(gpt: GPT, lack: Mapping[str, Any]) -> int:
 
 def _sizes(gpt: GPT) -> dict[str, int]:
     queries, keys, _ = gpt.bands
-    plain = {"hidden": gpt.hidden, "ffn": gpt.ffn, "vocab": gpt.vocab, "experts": gpt.experts}
+    plain = {"hidden": gpt.hidden, "ffn": gpt.ffn, "vocab": gpt.vocab, "experts": gpt.moe.experts}
     return {**plain, "queries": queries, "keys": keys, "head": gpt.width, "one": 1}
 
 

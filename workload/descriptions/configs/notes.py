@@ -27,7 +27,7 @@ def notes_of(
     config: Config, gpt: GPT, biases: list[str], tables: Mapping[str, Any]
 ) -> Iterator[Note]:
     """All notes on a config."""
-    fields = [f for f in config.row["keys"] if gpt.experts or f not in OF_EXPERTS]
+    fields = [f for f in config.row["keys"] if gpt.moe.experts or f not in OF_EXPERTS]
     if absent := [_filled(config, field) for field in fields if _is_absent(config, field)]:
         assumed = f"assumed, not in the config: {', '.join(dict.fromkeys(absent))}"
         yield Note(f"{assumed} (defaults of transformers for {config.family})")
@@ -75,11 +75,11 @@ def _lacking(
 
 
 def _windows(config: Config, gpt: GPT) -> Iterator[Note]:
-    if are_elsewhere(config, gpt.global_every):
+    if are_elsewhere(config, gpt.attention.global_every):
         yield Note(
-            f"layer_types: one of every {gpt.global_every} layers attends to all tokens; simgpt "
-            "takes the last one of each, the config another",
-            above=gpt.window,
+            f"layer_types: one of every {gpt.attention.global_every} layers attends to all tokens; "
+            "simgpt takes the last one of each, the config another",
+            above=gpt.attention.window,
         )
     if (window := window_of(config)) and switch_of(config):
         words = f"sliding_window = {window} of some layers is not read: all layers attend to all"
@@ -95,9 +95,11 @@ def _said(config: Config, gpt: GPT) -> Iterator[Note]:
             continue
         above = value if about.get("above") and type(value) is int else 0
         yield Note(f"{each} = {as_json(value)}: {about['text']}", above=above)
-    if gpt.balance_loss:
-        key, over = balance_keys(config)[0], gpt.balance_over.replace("_", "-")
-        words = f"{key} = {gpt.balance_loss:g}: load-balancing loss per {over}, as in Megatron-Core"
+    if gpt.moe.balance_loss:
+        key, over = balance_keys(config)[0], gpt.moe.balance_over.replace("_", "-")
+        words = (
+            f"{key} = {gpt.moe.balance_loss:g}: load-balancing loss per {over}, as in Megatron-Core"
+        )
         words += " (transformers adds it only with output_router_logits)"
         yield Note(f"{words}; without it: --model-set balance_loss=0", "balance_loss")
 

@@ -147,7 +147,7 @@ def loss(b: Builder, logits: str, told: Told, further: int, chunk: int | None = 
     (targets, kept), end = told, "" if chunk is None else f".{chunk}"
     if b.plan.loss == FUSED:
         return _fused(b, logits, told, chunk or 0)
-    weight = b.gpt.mtp_loss / b.gpt.mtp_layers if further else 1.0
+    weight = b.gpt.mtp.loss / b.gpt.mtp.layers if further else 1.0
     how: dict[str, Any] = {"masked": True, "weight": weight} if further else {}
     vocab: dict[str, Any] = {"vocab": b.gpt.vocab}
     count = b.buffers[logits].shape[0]

@@ -35,7 +35,7 @@ class Saved:
 def declare(b: Builder, owner: Part) -> None:
     """Declare the gains, if the model has such norms."""
     shape = (b.gpt.width,)
-    for name in (QUERIES, KEYS) if b.gpt.qk_norm else ():
+    for name in (QUERIES, KEYS) if b.gpt.attention.qk_norm else ():
         layout = Layout(shape, shape, ((),), starts=ONES)
         gain = b.parameter(f"{owner}.{name}.w", owner, layout, sharded=False)
         b.parameters[gain] = replace(b.parameters[gain], terms=b.shards_of("heads"))
@@ -44,7 +44,7 @@ def declare(b: Builder, owner: Part) -> None:
 def forward(b: Builder, owner: Part, qkv: str) -> tuple[Saved, ...]:
     """Emit the norms of queries and of keys, if the model has them; returns what they keep."""
     saved = []
-    for name in (QUERIES, KEYS) if b.gpt.qk_norm else ():
+    for name in (QUERIES, KEYS) if b.gpt.attention.qk_norm else ():
         how = _shape(b, name)
         heads, width = how["count"], how["width"]
         source = b.tensor(f"{name}.i", (b.rows, heads * width))
@@ -78,6 +78,8 @@ def backward(b: Builder, saved: tuple[Saved, ...], grad: str) -> None:
 def _shape(b: Builder, name: str) -> dict[str, Any]:
     """Which of one rank's heads, side by side in the fused tensor, are normalised: the first one's
     number, how many; and the width of each."""
-    queries, keys = (count // b.grid.parts_of("heads") for count in (b.gpt.heads, b.gpt.key_heads))
+    queries, keys = (
+        count // b.grid.parts_of("heads") for count in (b.gpt.attention.heads, b.gpt.key_heads)
+    )
     start, count = (0, queries) if name == QUERIES else (queries, keys)
     return {"first_head": start, "count": count, "width": b.gpt.width}

@@ -56,7 +56,7 @@ def declare(b: Builder) -> None:
 def forward(b: Builder, source: str) -> list[Saved]:
     """Emit all depths on the stream behind the last layer, up to their losses' gradients."""
     found, tokens = list[Saved](), b.input_name("targets")
-    for depth in range(b.gpt.mtp_layers):
+    for depth in range(b.gpt.mtp.layers):
         source, saved = _forward(b, depth, source, tokens)
         tokens = saved.head.targets
         found.append(saved)
@@ -106,8 +106,8 @@ def backward(b: Builder, saved: Sequence[Saved], again: str) -> str:
     """Emit the gradients of all depths, the last one first; returns that of the stream behind the
     last layer. `again` says what of their layers is recomputed."""
     more = ""
-    for depth in reversed(range(b.gpt.mtp_layers)):
-        b.adds = b.gpt.mtp_shared and depth < b.gpt.mtp_layers - 1
+    for depth in reversed(range(b.gpt.mtp.layers)):
+        b.adds = b.gpt.mtp.shared and depth < b.gpt.mtp.layers - 1
         more = _backward(b, depth, saved[depth], more, again)
     b.adds = False
     return more
@@ -171,7 +171,7 @@ def _parts(b: Builder, depth: int) -> list[Part]:
 
 def _owners(b: Builder, depth: int) -> list[Part]:
     """The layers whose parameters a depth has."""
-    return _parts(b, 0 if b.gpt.mtp_shared else depth)
+    return _parts(b, 0 if b.gpt.mtp.shared else depth)
 
 
 def _linear(b: Builder) -> Linear:

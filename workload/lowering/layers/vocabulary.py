@@ -69,7 +69,7 @@ def declare_shared_embedding(b: Builder) -> None:
 
 def head_has_embedding(b: Builder) -> bool:
     """Whether the stage of the classifier works with the embedding's table too."""
-    return b.gpt.tied or b.gpt.mtp_layers > 0
+    return b.gpt.tied or b.gpt.mtp.layers > 0
 
 
 def _table(b: Builder) -> str:
@@ -217,7 +217,7 @@ def _behind(b: Builder) -> list[str]:
     """
     if b.plan.cp == 1:
         return []
-    shape = (b.plan.mbs, goldfish.CHUNKS, b.gpt.mtp_layers)
+    shape = (b.plan.mbs, goldfish.CHUNKS, b.gpt.mtp.layers)
     return [b.inputs(BEHIND, shape, b.grid.parts_of("vocabulary"))]
 
 

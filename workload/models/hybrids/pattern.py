@@ -8,9 +8,7 @@ the letters are those of Megatron-Core's hybrid layer pattern.
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from workload.models.model_fields import ModelFields
+from workload.model.fields import KEYS, ModelFields, is_given
 
 MAMBA, ATTENTION, MLP, EXPERTS = MIXERS = "M", "*", "-", "E"
 OF_MAMBA = ("ssm_heads", "ssm_width", "ssm_state", "ssm_groups", "ssm_conv", "ssm_chunk")
@@ -19,7 +17,6 @@ WITHOUT = (  # fields whose parts only layers of attention and MLP together have
     *("biases", "qkv_bias", "dropout", "kv_rank", "window", "sinks"),
     *SAID_BY_LETTERS,
 )
-MOST_CONV = 64  # taps; kernels have 2 to 4
 
 
 def mixer_of(gpt: ModelFields, layer: int) -> str:
@@ -30,8 +27,8 @@ def mixer_of(gpt: ModelFields, layer: int) -> str:
     >>> [mixer_of(find_model("nemotron-3-nano"), layer) for layer in range(6)]
     ['M', 'E', 'M', 'E', 'M', '*']
     """
-    if gpt.mtp_pattern and layer >= gpt.layers:
-        return gpt.mtp_pattern[(layer - gpt.layers) % len(gpt.mtp_pattern)]
+    if gpt.mtp.pattern and layer >= gpt.layers:
+        return gpt.mtp.pattern[(layer - gpt.layers) % len(gpt.mtp.pattern)]
     return gpt.pattern[layer] if gpt.pattern else ""
 
 
@@ -44,25 +41,24 @@ def layers_with(gpt: ModelFields, mixer: str) -> int:
 
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's pattern, in words that follow the model's name."""
-    usual = {field.name: field.default for field in fields(gpt)}
     if not gpt.pattern:
-        given = [key for key in OF_MAMBA if getattr(gpt, key) != usual[key]]
-        return [f"{key}={getattr(gpt, key)} needs pattern" for key in given]
+        given = [key for key in OF_MAMBA if is_given(gpt, key)]
+        return [f"{key}={gpt.value(key)} needs pattern" for key in given]
     unknown = sorted(set(gpt.pattern) - set(MIXERS))
     if unknown:
         return [f"pattern has {unknown[0]!r}, and the letters of layers are {' '.join(MIXERS)}"]
-    if further := sorted(set(gpt.mtp_pattern) - set(gpt.pattern)):
+    if further := sorted(set(gpt.mtp.pattern) - set(gpt.pattern)):
         return [f"mtp_pattern has {further[0]!r}, of which pattern has no layer"]
     found = []
     if len(gpt.pattern) != gpt.layers:
         found.append(f"pattern has {len(gpt.pattern)} letters for layers={gpt.layers}")
     for key in WITHOUT:
-        value, none = getattr(gpt, key), False if key == "biases" else usual[key]
+        value, none = gpt.value(key), False if key == "biases" else KEYS[key].default
         if value != none:
             said, instead = (str(each).lower() for each in (value, none))
             found.append(f"{key}={said} cannot be combined with pattern; give {key}={instead}")
-    if (EXPERTS in gpt.pattern) != bool(gpt.experts):
-        found.append(f"experts={gpt.experts} needs layers E in pattern")
+    if (EXPERTS in gpt.pattern) != bool(gpt.moe.experts):
+        found.append(f"experts={gpt.moe.experts} needs layers E in pattern")
     return found + (_wrong_sizes(gpt) if MAMBA in gpt.pattern else [])
 
 
@@ -70,8 +66,8 @@ def _wrong_sizes(gpt: ModelFields) -> list[str]:
     found = [
         f"pattern has layers M, which need {key}"
         for key in ("ssm_heads", "ssm_width", "ssm_state")
-        if not getattr(gpt, key)
+        if not gpt.value(key)
     ]
-    if gpt.ssm_heads % gpt.ssm_groups:
-        found.append(f"ssm_groups={gpt.ssm_groups} does not divide ssm_heads={gpt.ssm_heads}")
+    if gpt.mamba2.heads % gpt.mamba2.groups:
+        found.append(f"ssm_groups={gpt.mamba2.groups} does not divide ssm_heads={gpt.mamba2.heads}")
     return found

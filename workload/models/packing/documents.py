@@ -18,7 +18,7 @@ from itertools import accumulate, groupby
 
 from topologies.files.printable import shown
 from workload.errors import ModelError
-from workload.models.model_fields import ModelFields
+from workload.model.fields import ModelFields
 
 MOST = 100_000  # documents of a sequence
 _RUN = re.compile(r"(?:([1-9]\d{0,6})x)?([1-9]\d{0,8})", re.ASCII)
@@ -150,16 +150,16 @@ def _at_least(queries: range, keys: range, distance: int) -> int:
 
 def refusals(gpt: ModelFields) -> Iterator[str]:
     """What is wrong with a model's documents, in words that follow the model's name."""
-    said = f"documents={gpt.documents}"
+    said = f"documents={gpt.packing.documents}"
     try:
-        every = lengths(gpt.documents)
+        every = lengths(gpt.packing.documents)
     except ModelError as error:
         yield str(error)
         return
     if sum(every) != gpt.sequence:
         yield f"{said} are {sum(every):,} tokens, and sequence={gpt.sequence}; they must be as many"
-    if gpt.document:
-        yield f"{said} says the lengths that document={gpt.document} says; give one of them"
+    if gpt.packing.document:
+        yield f"{said} says the lengths that document={gpt.packing.document} says; give one of them"
     if gpt.dropout:
         yield f"{said} needs dropout=0, not {gpt.dropout:g}"
     if gpt.pattern and len(every) > 1:

@@ -62,8 +62,8 @@ def declare_sinks(b: Builder, owner: Part) -> None:
     """Declare the sinks, if the model has them: a logit for each head, in the sum under its
     probabilities. Source: Xiao et al. (2309.17453), section 3.3; gpt-oss (2508.10925), section 2.2.
     """
-    if b.gpt.sinks:
-        shape = (b.gpt.heads,)
+    if b.gpt.attention.sinks:
+        shape = (b.gpt.attention.heads,)
         layout = Layout(shape, shape, (b.shards_of("heads"),), starts=NORMAL)
         b.parameter(f"{owner}.sinks.w", owner, layout, sharded=False)
 
@@ -93,7 +93,7 @@ def into_core(b: Builder, owner: Part, qkv: str) -> Core:
     """Emit the core, behind norms and rotation, if any."""
     norms = head_norm.forward(b, owner, qkv)
     _rotate(b, "rope", "rope", qkv)
-    sinks = f"{owner}.sinks.w" if b.gpt.sinks else ""
+    sinks = f"{owner}.sinks.w" if b.gpt.attention.sinks else ""
     return replace(_core(b, f"{owner}.attention", qkv, sinks), norms=norms)
 
 
@@ -153,11 +153,11 @@ def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
 def _rotate(b: Builder, name: str, kind: str, qkv: str) -> None:
     """Emit the rotation of queries and keys in place; values are neither read nor written. Latent
     attention has rotated them already."""
-    if b.gpt.positions == "rope" and not b.gpt.kv_rank:
+    if b.gpt.positions == "rope" and not b.gpt.latent.kv_rank:
         shape = shape_of(b)
         turned = b.rows * (shape["heads"] + shape["kv_heads"]) * shape["width"]
         nbytes = 2 * turned * b.item_bytes()
-        how = {"base": b.gpt.rope_base, "scaling": b.gpt.rope_scaling, **shape}
+        how = {"base": b.gpt.attention.rope_base, "scaling": b.gpt.attention.rope_scaling, **shape}
         b.op(name, kind, [qkv], [qkv], nbytes=nbytes, **how)
 
 
@@ -169,12 +169,12 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
     """
     gpt, x = b.gpt, b.grid.tp
     shape: dict[str, Any] = {
-        "heads": gpt.heads // x,
+        "heads": gpt.attention.heads // x,
         "kv_heads": gpt.key_heads // x,
         "width": gpt.width,
     }
-    if gpt.kv_rank:
-        shape["value_width"] = gpt.context_width // gpt.heads
+    if gpt.latent.kv_rank:
+        shape["value_width"] = gpt.context_width // gpt.attention.heads
     shape |= {"sequence": gpt.sequence, "alibi": gpt.positions == "alibi"}
     if place and (window := windows.window_of(gpt, b.block.part.layer)):
         shape["window"] = window
@@ -182,7 +182,7 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
         shape |= {"sequence": document, "document": document}
     if place and (packing := windows.packing_of(gpt)):
         shape["documents"] = packing
-    if place and gpt.sinks:
+    if place and gpt.attention.sinks:
         shape["sinks"] = True
     drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
     return {**shape, **drops}

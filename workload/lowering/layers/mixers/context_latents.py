@@ -86,7 +86,7 @@ def _led_down(b: Builder, owner: Part, latents: str, weight: str, grad: str) -> 
     own, parameter = latent.linears(b)["kv_up"], f"{owner}.kv_up.w"
     count, n = b.buffers[grad].shape[0], own.n // b.grid.tp
     up = b.tensor("kv_up.do", (count, n))
-    positions = b.tensor("kv.positions.all.grad", (count, b.gpt.rope_width))
+    positions = b.tensor("kv.positions.all.grad", (count, b.gpt.latent.rope_width))
     b.op("latent.keys.grad", "latent_keys_grad", [grad], [up, positions], **latent.how(b))
     out = b.tensor("kv_up.di", (count, own.k))
     _matmul(b, "kv_up.grad.input", [up, weight], out, "NT", (count, own.k, n), INPUT_GRAD)

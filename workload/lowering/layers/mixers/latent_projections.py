@@ -38,18 +38,20 @@ class Saved:
 def linears(b: Builder) -> dict[str, Linear]:
     """The linears on the way to the core: those down in copies, those up split over x."""
     gpt = b.gpt
-    down = {"q_down": Linear("q_down", gpt.hidden, (gpt.q_rank,))} if gpt.q_rank else {}
+    down = (
+        {"q_down": Linear("q_down", gpt.hidden, (gpt.latent.q_rank,))} if gpt.latent.q_rank else {}
+    )
     return {
         **down,
-        "q_up": Linear("q_up", gpt.q_rank or gpt.hidden, gpt.bands[:1]),
-        "kv_down": Linear("kv_down", gpt.hidden, (gpt.kv_rank + gpt.rope_width,)),
-        "kv_up": Linear("kv_up", gpt.kv_rank, latent_attention.up_bands(gpt)),
+        "q_up": Linear("q_up", gpt.latent.q_rank or gpt.hidden, gpt.bands[:1]),
+        "kv_down": Linear("kv_down", gpt.hidden, (gpt.latent.kv_rank + gpt.latent.rope_width,)),
+        "kv_up": Linear("kv_up", gpt.latent.kv_rank, latent_attention.up_bands(gpt)),
     }
 
 
 def declare(b: Builder, owner: Part) -> None:
     """Declare the parameters in the order in which they are used."""
-    widths = {"q_down": b.gpt.q_rank, "kv_down": b.gpt.kv_rank}
+    widths = {"q_down": b.gpt.latent.q_rank, "kv_down": b.gpt.latent.kv_rank}
     for name, each in linears(b).items():
         if name not in widths:
             linear.declare(b, each, owner)
@@ -62,14 +64,14 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     """Emit everything from the rows `source` to the core's queries, keys and values."""
     every, weights = linears(b), dict[str, str]()
     of_queries = ("", source, "")
-    if b.gpt.q_rank:
+    if b.gpt.latent.q_rank:
         down, weights["q_down"] = copied_linear.forward(b, every["q_down"], owner, source)
         of_queries = _normed(b, owner, "q_norm", down)
     queries, weights["q_up"] = linear.forward(b, every["q_up"], owner, of_queries[1])
     down, weights["kv_down"] = copied_linear.forward(b, every["kv_down"], owner, source)
     count = b.buffers[down].shape[0]
-    compressed = b.tensor("kv.compressed", (count, b.gpt.kv_rank))
-    positions = b.tensor("kv.positions", (count, b.gpt.rope_width))
+    compressed = b.tensor("kv.compressed", (count, b.gpt.latent.kv_rank))
+    positions = b.tensor("kv.positions", (count, b.gpt.latent.rope_width))
     b.op("kv.split", "split_columns", [down], [compressed, positions])
     of_keys = _normed(b, owner, "kv_norm", compressed)
     if b.plan.context_latents:
@@ -89,7 +91,7 @@ def again(b: Builder, owner: Part, saved: Saved) -> tuple[str, Saved]:
     Source: NVIDIA/Megatron-LM, megatron/core/models/gpt/gpt_layer_specs.py (linear_q_up_proj).
     """
     every, of_queries = linears(b), saved.queries
-    if b.gpt.q_rank:
+    if b.gpt.latent.q_rank:
         of_queries = _normed(b, owner, "q_norm", of_queries[0])
     queries, _ = linear.forward(b, every["q_up"], owner, of_queries[1])
     of_keys = _normed(b, owner, "kv_norm", saved.keys[0])
@@ -110,7 +112,7 @@ def behind(saved: Saved, normed: str) -> Saved:
 
 def _joined(b: Builder, queries: str, up: str, positions: str) -> str:
     shape = attention.shape_of(b)
-    columns = shape["heads"] * (2 * shape["width"] + b.gpt.context_width // b.gpt.heads)
+    columns = shape["heads"] * (2 * shape["width"] + b.gpt.context_width // b.gpt.attention.heads)
     qkv = b.tensor("latent.qkv", (b.rows, columns))
     b.op("latent.qkv", "latent_qkv", [queries, up, positions], [qkv], **how(b))
     return qkv
@@ -125,7 +127,7 @@ def backward(b: Builder, owner: Part, saved: Saved, source: str, grad: str, *, h
     every = linears(b)
     weights = saved.weights if held else dict.fromkeys(saved.weights, "")
     up = [b.tensor(f"{n}.do", (b.rows, every[n].n // b.grid.tp)) for n in ("q_up", "kv_up")]
-    positions = b.tensor("kv.positions.grad", (b.rows, b.gpt.rope_width))
+    positions = b.tensor("kv.positions.grad", (b.rows, b.gpt.latent.rope_width))
     b.op("latent.qkv.grad", "latent_qkv_grad", [grad], [*up, positions], **how(b))
     positions = rows.reduce(b, "kv.positions.grad.reduce", positions, *b.shards_of("heads"))
     d = _up_grad(b, "kv", owner, saved.keys, weights["kv_up"], up[1])
@@ -140,12 +142,12 @@ def into_source(
     are held are there."""
     every, weights = linears(b), saved.weights
     queries, d, positions = grads
-    width = b.gpt.kv_rank + b.gpt.rope_width
+    width = b.gpt.latent.kv_rank + b.gpt.latent.rope_width
     joined = b.tensor("kv_down.do", (b.buffers[d].shape[0], width))
     b.op("kv.join", "join_columns", [d, positions], [joined])
     total = copied_linear.backward(b, every["kv_down"], owner, source, weights["kv_down"], joined)
     d = _up_grad(b, "q", owner, saved.queries, weights["q_up"], queries)
-    if b.gpt.q_rank:
+    if b.gpt.latent.q_rank:
         d = copied_linear.backward(b, every["q_down"], owner, source, weights["q_down"], d)
     b.op("latent.add", "add", [total, d], [total])
     return total
@@ -169,5 +171,5 @@ def _norm(down: str) -> str:
 
 def how(b: Builder) -> dict[str, Any]:
     """What kernels between the linears and the core know: heads, widths, how positions turn."""
-    turned = {"base": b.gpt.rope_base, "scaling": b.gpt.rope_scaling}
-    return {**attention.shape_of(b), "rope_width": b.gpt.rope_width, **turned}
+    turned = {"base": b.gpt.attention.rope_base, "scaling": b.gpt.attention.rope_scaling}
+    return {**attention.shape_of(b), "rope_width": b.gpt.latent.rope_width, **turned}

@@ -56,11 +56,11 @@ def declare(b: Builder, owner: Part) -> None:
     """Declare the parameters, in the order in which they are used."""
     linear.declare(b, linears(b)["in_proj"], owner)
     bands = hybrid_counts.conv_bands(b.gpt)
-    for name, shape in zip(OF_TAPS, ((b.gpt.ssm_conv, sum(bands)), (sum(bands),)), strict=True):
+    for name, shape in zip(OF_TAPS, ((b.gpt.mamba2.conv, sum(bands)), (sum(bands),)), strict=True):
         split: tuple[Axes, ...] = (*((),) * (len(shape) - 1), b.shards_of("heads"))
         _parameter(b, f"{owner}.{name}", owner, Layout(shape, shape, split, bands, starts=TAPS))
     for name, starts in OF_HEADS.items():
-        _parameter(b, f"{owner}.{name}.w", owner, _split((b.gpt.ssm_heads,), b, starts))
+        _parameter(b, f"{owner}.{name}.w", owner, _split((b.gpt.mamba2.heads,), b, starts))
     _parameter(b, f"{owner}.{NORM}.w", owner, _split((hybrid_counts.inner(b.gpt),), b, ONES))
     linear.declare(b, linears(b)["out_proj"], owner)
 
@@ -127,8 +127,16 @@ def shape_of(b: Builder) -> dict[str, Any]:
     """One rank's heads and groups, the width of a head, its states, the tokens of a chunk and of a
     sequence, and the rows."""
     gpt, x = b.gpt, b.grid.tp
-    shape = {"heads": gpt.ssm_heads // x, "groups": gpt.ssm_groups // x, "width": gpt.ssm_width}
-    chunk = {"state": gpt.ssm_state, "chunk": hybrid_counts.chunk_of(gpt), "sequence": gpt.sequence}
+    shape = {
+        "heads": gpt.mamba2.heads // x,
+        "groups": gpt.mamba2.groups // x,
+        "width": gpt.mamba2.width,
+    }
+    chunk = {
+        "state": gpt.mamba2.state,
+        "chunk": hybrid_counts.chunk_of(gpt),
+        "sequence": gpt.sequence,
+    }
     return {**shape, **chunk, "rows": b.rows}
 
 
@@ -146,7 +154,7 @@ def _scan_bytes(b: Builder, reads: list[str], scanned: str, times: int = 1) -> i
     linear's output z and dt alone, and its own output. With `times` 2 the gradient's: dt and z are
     read, and their gradients written."""
     convolved, _, *heads = reads
-    steps = b.rows * b.gpt.ssm_heads // b.grid.tp * b.item_bytes()
+    steps = b.rows * b.gpt.mamba2.heads // b.grid.tp * b.item_bytes()
     own = b.nbytes(convolved) + b.nbytes(scanned) + sum(map(b.nbytes, heads))
     return own + times * (steps + b.nbytes(scanned))
 
@@ -163,7 +171,7 @@ def _norm_grad(b: Builder, owner: Part, saved: Saved, grad: str) -> None:
 
 
 def _stats(b: Builder) -> str:
-    return b.tensor(f"{NORM}.stats", (1, b.rows * b.gpt.ssm_groups // b.grid.tp), b.wide)
+    return b.tensor(f"{NORM}.stats", (1, b.rows * b.gpt.mamba2.groups // b.grid.tp), b.wide)
 
 
 def _products(b: Builder) -> dict[str, Linear]:

@@ -21,7 +21,7 @@ def mixers_of(gpt: GPT, layer: int) -> tuple[Mixer, ...]:
     """The mixers of a layer's sublayers, in their order."""
     if letter := mixer_of(gpt, layer):
         return (BY_LETTER[letter],)
-    first = latent_attention.MIXER if gpt.kv_rank else attention.MIXER
+    first = latent_attention.MIXER if gpt.latent.kv_rank else attention.MIXER
     return first, mixture.MIXER if moe.has_experts(gpt, layer) else mlp.MIXER
 
 

@@ -22,6 +22,7 @@ from workload.grid import OPPOSITE
 from workload.layout import ZEROS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import sequence_parallel as rows
+from workload.model.experts import SEQUENCE
 from workload.models import moe, mtp
 from workload.op import NONE, Buffer, Part, layer_part
 from workload.stages import chunk_layers, places_of
@@ -31,9 +32,9 @@ TOTAL = "balance"
 
 def declare(b: Builder, owner: Part) -> None:
     """Declare a layer's biases of selection and the counts of a step, if the model has them."""
-    if not b.gpt.router_bias:
+    if not b.gpt.moe.router_bias:
         return
-    name, shape = bias_of(owner), (b.gpt.experts,)
+    name, shape = bias_of(owner), (b.gpt.moe.experts,)
     b.layouts[name] = Layout(shape, shape, ((),), starts=ZEROS)
     copies = b.grid.ranks // b.grid.pp * b.copies
     held = Buffer(name, shape, b.wide, "parameters", True, copies, name, owner)
@@ -43,7 +44,7 @@ def declare(b: Builder, owner: Part) -> None:
 
 def declare_total(b: Builder) -> None:
     """Declare what the losses of the stage's layers are summed in."""
-    if b.gpt.balance_loss and _own_layers(b):
+    if b.gpt.moe.balance_loss and _own_layers(b):
         b.add(Buffer(TOTAL, (1,), b.wide, "workspace", True, b.grid.ranks))
 
 
@@ -56,12 +57,12 @@ def forward(b: Builder, owner: Part, logits: str, chosen: str) -> str:
     """Emit the counts, and the layer's loss; returns the name of what its gradient needs. What runs
     again neither counts nor adds to the loss."""
     own, again = b.gpt, b.block.is_recomputed
-    if own.router_bias and not again:
+    if own.moe.router_bias and not again:
         name, first = _counts(owner), b.block.micro_batch == 0 and b.block.part == owner
         b.op("router.count", "count_choices", [chosen, *_old(name, first)], [name], first=first)
-    if not own.balance_loss:
+    if not own.moe.balance_loss:
         return ""
-    sums = b.tensor("balance.sums", (2, _runs(b), own.experts), b.wide)
+    sums = b.tensor("balance.sums", (2, _runs(b), own.moe.experts), b.wide)
     b.op("balance.sums", "balance_sums", [logits, chosen], [sums], **_how(b))
     over_x = b.shards_of("rows") if rows.parts(b) > 1 else ()
     b.all_reduce("balance.sums.reduce", sums, *over_x, *b.shards_of("positions"))
@@ -80,7 +81,7 @@ def backward(b: Builder, sums: str, logits: str, grad: str) -> None:
 
 def first_layer(b: Builder) -> int:
     """The layer of the stage whose loss is the first of a micro-batch; NONE if none has one."""
-    return next(iter(_own_layers(b)), NONE) if b.gpt.balance_loss else NONE
+    return next(iter(_own_layers(b)), NONE) if b.gpt.moe.balance_loss else NONE
 
 
 def add_loss(b: Builder, total: str) -> None:
@@ -91,7 +92,7 @@ def add_loss(b: Builder, total: str) -> None:
 
 def move_biases(b: Builder) -> None:
     """Emit the sums of counts over all ranks' tokens, and the biases' move."""
-    owners = [layer_part(layer) for layer in _own_layers(b)] if b.gpt.router_bias else []
+    owners = [layer_part(layer) for layer in _own_layers(b)] if b.gpt.moe.router_bias else []
     if not owners:
         return
     counts = [_counts(owner) for owner in owners]
@@ -102,7 +103,7 @@ def move_biases(b: Builder) -> None:
         b.collective("router.counts.copies.reduce", "all_reduce", counts, counts, OPPOSITE)
     for owner, name in zip(owners, counts, strict=True):
         bias = bias_of(owner)
-        how: dict[str, Any] = {"rate": b.gpt.router_bias_rate, "part": owner}
+        how: dict[str, Any] = {"rate": b.gpt.moe.router_bias_rate, "part": owner}
         b.op("router.bias.move", "balance_bias", [name, bias], [bias], **how)
 
 
@@ -125,18 +126,18 @@ def _old(name: str, first: bool) -> list[str]:
 
 def _runs(b: Builder) -> int:
     """How many runs of tokens a micro-batch of a rank has."""
-    return b.plan.mbs if b.gpt.balance_over == moe.SEQUENCE else 1
+    return b.plan.mbs if b.gpt.moe.balance_over == SEQUENCE else 1
 
 
 def _how(b: Builder) -> dict[str, Any]:
     """The numbers of a loss; on each of `parts` ranks that share runs stands one part of it."""
     gpt, rank = b.gpt, b.plan.mbs * b.gpt.sequence
     return {
-        "router": gpt.router,
+        "router": gpt.moe.router,
         "runs": _runs(b),
         "rows": b.rows,
-        "coefficient": gpt.balance_loss,
-        "topk": gpt.topk,
+        "coefficient": gpt.moe.balance_loss,
+        "topk": gpt.moe.topk,
         "run": rank // _runs(b),
         "tokens": b.plan.batch * gpt.sequence,
         "parts": b.grid.parts_of("positions"),

@@ -25,7 +25,7 @@ def declare(b: Builder, own: Linear, owner: Part, axes: Split) -> None:
     """Declare a linear's biases, if the model has them."""
     if not b.gpt.biases:
         return
-    whole = (b.gpt.experts, own.n)
+    whole = (b.gpt.moe.experts, own.n)
     layout = Layout(whole, whole, (b.expert_axes, axes[1]), own.bands, starts=ZEROS)
     b.parameter(f"{owner}.{own.name}.b", owner, layout, sharded=True, of_experts=True)
 
@@ -82,5 +82,5 @@ def _tile(b: Builder, own: Linear, axes: Split) -> tuple[int, int]:
 
 
 def _how(b: Builder, axes: Split) -> dict[str, Any]:
-    even, parts = bool(b.gpt.capacity), b.grid.size(*axes[0])
+    even, parts = bool(b.gpt.moe.capacity), b.grid.size(*axes[0])
     return {"count": local_experts(b), "even": even, "parts": parts}

@@ -40,7 +40,7 @@ class Masks:
 def sent(b: Builder, source: str, scores: str, routed: Routed) -> tuple[str, Masks]:
     """Emit the masks and the rows for all places; returns these and what is saved."""
     (tokens, width), places = b.buffers[source].shape, slots(b, source)
-    shape, topk = (tokens, places), b.gpt.topk
+    shape, topk = (tokens, places), b.gpt.moe.topk
     found = b.tensor("dispatch.one_hot", shape, "int64", "workspace")
     b.op("dispatch.one_hot", "one_hot_places", [routed.order], [found], topk=topk)
     ones = _cast(b, "dispatch.ones", found, b.wide)
@@ -73,9 +73,9 @@ def combined_grad(b: Builder, masks: Masks, grad: str, routed: Routed) -> tuple[
     d = b.tensor("combine.weights.grad", (tokens, places))
     _multiply(b, "combine.grad.weights", [grad, masks.returned], d, "NT", width)
     d = _cast(b, "combine.weights.grad.cast", d, b.wide)
-    scores = b.tensor("dispatch.scores.grad", (tokens, b.gpt.topk), b.wide)
+    scores = b.tensor("dispatch.scores.grad", (tokens, b.gpt.moe.topk), b.wide)
     reads = [d, masks.ones, routed.order]
-    b.op("combine.scores.grad", "scores_of_places", reads, [scores], topk=b.gpt.topk)
+    b.op("combine.scores.grad", "scores_of_places", reads, [scores], topk=b.gpt.moe.topk)
     b.all_reduce("combine.scores.grad.reduce", scores, *b.shards_of("width"))
     return rows, scores
 

@@ -35,6 +35,6 @@ def combined_grad(b: Builder, kept: Scored, grad: str, routed: Routed) -> tuple[
     rows = moved(b, "combine.grad", "take_weighted_rows", reads, shape)
     scores = b.tensor("dispatch.scores.grad", b.buffers[kept.scores].shape, b.wide)
     reads = [grad, kept.returned, routed.order]
-    b.op("combine.scores.grad", "score_rows", reads, [scores], topk=b.gpt.topk)
+    b.op("combine.scores.grad", "score_rows", reads, [scores], topk=b.gpt.moe.topk)
     b.all_reduce("combine.scores.grad.reduce", scores, *b.shards_of("width"))
     return rows, scores

@@ -75,8 +75,8 @@ def _all_to_all(
     how = exchange(b).attributes
     once = exchange(b).once and len(own.shape) > 1
     if once:
-        how |= {FOR_NODES: THERE if there else BACK, "even": bool(b.gpt.capacity)}
-        how["topk"] = b.gpt.topk
+        how |= {FOR_NODES: THERE if there else BACK, "even": bool(b.gpt.moe.capacity)}
+        how["topk"] = b.gpt.moe.topk
     b.collective(*operands, *axes, purpose=purpose, **how)
     if is_ragged(b) or once:
         counts = (routed.sent, routed.counts)[:: 1 if there else -1]
@@ -95,13 +95,13 @@ def moved(
     source = b.buffers[reads[0]]
     counted = source.rows_of if kind in SORTS else ""
     out = b.tensor(f"{label}.{kind}", shape, source.dtype, rows_of=counted)
-    b.op(f"{label}.{kind}", kind, reads, [out], topk=b.gpt.topk, **how)
+    b.op(f"{label}.{kind}", kind, reads, [out], topk=b.gpt.moe.topk, **how)
     return out
 
 
 def local_experts(b: Builder) -> int:
     """How many experts of a layer a rank holds."""
-    return b.gpt.experts // b.plan.ep
+    return b.gpt.moe.experts // b.plan.ep
 
 
 def exchange(b: Builder) -> Exchange:
@@ -121,7 +121,7 @@ def is_apart(b: Builder) -> bool:
 
 def is_ragged(b: Builder) -> bool:
     """Whether ranks get as many rows from each other as the routing says."""
-    return is_apart(b) and not b.gpt.capacity
+    return is_apart(b) and not b.gpt.moe.capacity
 
 
 def width(b: Builder) -> int:

@@ -31,7 +31,7 @@ def own_places(b: Builder, chosen: str) -> tuple[str, str]:
     how = _how(b)
     with b.within(COUNTING):
         b.op("dispatch.counts", "count_own", [every], [counts], **how)
-    sent = b.buffers[chosen].shape[0] * b.gpt.topk
+    sent = b.buffers[chosen].shape[0] * b.gpt.moe.topk
     expected = most_rows(b.gpt, b.block.part.layer, sent, b.plan.ep)
     order = b.tensor("dispatch.order", (expected,), "int64", rows_of=counts)
     with b.within(COUNTING):
@@ -44,7 +44,7 @@ def own_of_places(b: Builder, filled: str, tokens: int) -> str:
     then by rank; returns which choice of all tokens each has."""
     every = _gather(b, "dispatch.filled", filled)
     order = b.tensor("dispatch.order.own", b.buffers[filled].shape, "int64")
-    how = _how(b) | {"places": moe.places(b.gpt, tokens), "choices": tokens * b.gpt.topk}
+    how = _how(b) | {"places": moe.places(b.gpt, tokens), "choices": tokens * b.gpt.moe.topk}
     with b.within(COUNTING):
         b.op("dispatch.places.own", OWN_PLACES, [every], [order], **how)
     return order
@@ -78,7 +78,7 @@ def sent_grad(b: Builder, source: str, rows: str, routed: Routed) -> str:
 
 def scores_grad(b: Builder, scores: str, routed: Routed, tokens: int) -> str:
     """Emit the gradient of all scores from those of own experts' rows."""
-    label, shape = "dispatch.scores.grad", (tokens, b.gpt.topk)
+    label, shape = "dispatch.scores.grad", (tokens, b.gpt.moe.topk)
     return _summed(b, label, "put_scores", scores, routed, shape, EXPERT_DISPATCH)
 
 
@@ -87,7 +87,7 @@ def _taken(b: Builder, label: str, kind: str, source: str, routed: Routed, *colu
     own = b.buffers[routed.order]
     shape, dtype = (*own.shape, *columns), b.buffers[source].dtype
     out = b.tensor(f"{label}.{kind}", shape, dtype, rows_of=own.rows_of)
-    b.op(f"{label}.{kind}", kind, [source, routed.order], [out], topk=b.gpt.topk)
+    b.op(f"{label}.{kind}", kind, [source, routed.order], [out], topk=b.gpt.moe.topk)
     return out
 
 
@@ -105,7 +105,7 @@ def _summed(
     dtype, (tokens, *columns) = b.buffers[rows].dtype, shape
     name, every = f"{label}.{kind}", (tokens * b.plan.ep, *columns)
     total = b.tensor(name, every, dtype, role="gathered")
-    b.op(name, kind, [rows, routed.order], [total], topk=b.gpt.topk)
+    b.op(name, kind, [rows, routed.order], [total], topk=b.gpt.moe.topk)
     part = b.tensor(f"{label}.o", shape, dtype)
     axes = b.expert_axes
     b.collective(f"{label}.scatter", "reduce_scatter", [total], [part], *axes, purpose=purpose)

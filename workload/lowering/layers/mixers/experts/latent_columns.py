@@ -19,7 +19,7 @@ TO_LATENT, FROM_LATENT = NAMES = "fc1_latent_proj", "fc2_latent_proj"
 
 def linears(b: Builder) -> dict[str, Linear]:
     """The two linears, if the model has them."""
-    hidden, latent = b.gpt.hidden, b.gpt.expert_latent
+    hidden, latent = b.gpt.hidden, b.gpt.moe.expert_latent
     if not latent:
         return {}
     return {
@@ -38,7 +38,7 @@ def to_latent(b: Builder, owner: Part, normed: str, weights: dict[str, str]) -> 
     """Emit the columns that experts work on, if they are others than the stream's; returns the rows
     that have them, (rows, expert_latent) of `normed` (rows, hidden), and notes the gathered weight
     in `weights`."""
-    if not b.gpt.expert_latent:
+    if not b.gpt.moe.expert_latent:
         return normed
     with b.within(MIXER):
         out, weights[TO_LATENT] = copied_linear.forward(b, linears(b)[TO_LATENT], owner, normed)
@@ -56,7 +56,7 @@ def from_latent(b: Builder, owner: Part, combined: str, weights: dict[str, str])
 
 def to_latent_grad(b: Builder, owner: Part, normed: str, weights: dict[str, str], grad: str) -> str:
     """Emit the gradients of what makes the columns; returns that of the rows `normed`."""
-    if not b.gpt.expert_latent:
+    if not b.gpt.moe.expert_latent:
         return grad
     own, weight = linears(b)[TO_LATENT], weights[TO_LATENT]
     with b.within(MIXER):
@@ -67,7 +67,7 @@ def from_latent_grad(
     b: Builder, owner: Part, combined: str, weights: dict[str, str], grad: str
 ) -> str:
     """Emit the gradients of the way back to the stream; returns that of what was combined."""
-    if not b.gpt.expert_latent:
+    if not b.gpt.moe.expert_latent:
         return grad
     own, weight = linears(b)[FROM_LATENT], weights[FROM_LATENT]
     with b.within(MIXER):

@@ -82,13 +82,15 @@ def linears(b: Builder) -> dict[str, Linear]:
     """The linears of all experts, and of the MLP that all tokens pass."""
     gpt, width = b.gpt, moe.routed_width(b.gpt)
     found = {
-        "up": Linear("experts.up", width, (gpt.expert_ffn,) * gpt.mlp_bands),
-        "down": Linear("experts.down", gpt.expert_ffn, (width,), transposed=True),
+        "up": Linear("experts.up", width, (gpt.moe.expert_ffn,) * gpt.mlp_bands),
+        "down": Linear("experts.down", gpt.moe.expert_ffn, (width,), transposed=True),
     }
-    if gpt.shared_ffn:
+    if gpt.moe.shared_ffn:
         found |= {
-            "shared.up": Linear("shared.up", gpt.hidden, (gpt.shared_ffn,) * gpt.mlp_bands),
-            "shared.down": Linear("shared.down", gpt.shared_ffn, (gpt.hidden,), transposed=True),
+            "shared.up": Linear("shared.up", gpt.hidden, (gpt.moe.shared_ffn,) * gpt.mlp_bands),
+            "shared.down": Linear(
+                "shared.down", gpt.moe.shared_ffn, (gpt.hidden,), transposed=True
+            ),
         }
     return found
 
@@ -101,7 +103,7 @@ def declare(b: Builder, owner: Part) -> None:
         if name.startswith("shared"):
             linear.declare(b, each, owner)
             continue
-        whole = (b.gpt.experts, each.k, each.n)
+        whole = (b.gpt.moe.experts, each.k, each.n)
         split = (b.expert_axes, *_axes(b, each))
         starts = RESIDUAL if each.transposed else NORMAL
         layout = Layout(whole, whole, split, each.bands, starts=starts)
@@ -121,7 +123,7 @@ def forward(
     sent, weighing, kept = moves.sent(b, source, scores, routed)
     arrived = to_ranks(b, "dispatch", sent, routed)
     arrived_scores = to_ranks(b, "dispatch.scores", weighing, routed)
-    shared = _shared_up(b, owner, normed, weights) if b.gpt.shared_ffn else ("", "")
+    shared = _shared_up(b, owner, normed, weights) if b.gpt.moe.shared_ffn else ("", "")
     rows_in = widened(b, "dispatch", by_expert(b, "dispatch", arrived, routed), width(b))
     scores_in = by_expert(b, "dispatch.scores", arrived_scores, routed)
     up, weights["up"] = _forward(b, every["up"], owner, rows_in, routed)
@@ -129,7 +131,7 @@ def forward(
     biases.add(b, every["up"], owner, up, routed, _axes(b, every["up"]))
     activation = mlp.activate(b, up, scores_in)
     saved = Saved(source, routed, rows_in, scores_in, mlp.kept(b, up), activation, shared)
-    latent = b.gpt.expert_latent > 0
+    latent = b.gpt.moe.expert_latent > 0
     if not whole and kept is None and not latent:
         return "", saved
     out, weights["down"] = _forward(b, every["down"], owner, activation, routed)
@@ -140,7 +142,7 @@ def forward(
         saved = replace(saved, kept=kept)
         if not whole and not latent:
             return "", saved
-    if b.gpt.shared_ffn and whole:
+    if b.gpt.moe.shared_ffn and whole:
         with b.within(ROUTING):
             down = every["shared.down"]
             also, weights["shared.down"] = linear.forward(b, down, owner, shared[1])
@@ -180,7 +182,7 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     d = latent_columns.from_latent_grad(b, owner, saved.combined, weight, grad)
     d, placed = moves.combined_grad(b, d, routed, saved.kept)
     d = to_ranks(b, "combine.grad", d, routed, EXPERT_COMBINE)
-    also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.shared_ffn else ""
+    also = _shared_down_grad(b, owner, saved, grad, weight) if b.gpt.moe.shared_ffn else ""
     d = by_expert(b, "combine.grad", d, routed)
     d = widened(b, "combine.grad", d, width(b), kind=GRADIENT)
     split = _axes(b, every["down"])
@@ -284,7 +286,7 @@ def _grouped(
     (m, n, k), count = shape, local_experts(b)
     rows_of_one = {"m": -(-m // count), "k": k} if form != "TN" else {"m": m, "k": -(-k // count)}
     how: dict[str, Any] = {"form": form, "n": n, "count": count, **rows_of_one}
-    how["even"] = bool(b.gpt.capacity)
+    how["even"] = bool(b.gpt.moe.capacity)
     b.op(label, GROUPED, reads, [write], flops=2 * m * n * k, purpose=purpose, **how)
 
 

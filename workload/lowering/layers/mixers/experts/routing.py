@@ -25,7 +25,7 @@ from workload.op import COUNTING, EXPERT_DISPATCH, INPUT_GRAD, ROUTING, WEIGHT_G
 
 def declare_router(b: Builder, owner: Part) -> None:
     """Declare the matrix that makes a token's logits, and their bias, if any."""
-    shape = (b.gpt.hidden, b.gpt.experts)
+    shape = (b.gpt.hidden, b.gpt.moe.experts)
     layout = Layout(shape, shape, (b.shards_of("width"), ()))
     b.parameter(f"{owner}.router.w", owner, layout, sharded=False)
     if b.gpt.biases:
@@ -50,19 +50,19 @@ def route(b: Builder, owner: Part, normed: str, taken: str) -> tuple[str, str, R
 def _chosen(b: Builder, owner: Part, normed: str) -> tuple[Routed, str]:
     """Emit the router and the choice; returns what is known of it so far, and the scores."""
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    logits = b.tensor("router.o", (tokens, gpt.experts))
-    shape = tokens, gpt.experts, width
+    logits = b.tensor("router.o", (tokens, gpt.moe.experts))
+    shape = tokens, gpt.moe.experts, width
     reads, replicas = [normed, f"{owner}.router.w"], _copies(b)
     linear.matmul(b, "router.matmul", reads, logits, "NN", shape, replicas=replicas)
     b.all_reduce("router.reduce", logits, *b.shards_of("width"))
     if gpt.biases:
         b.op("router.bias", "bias", [logits, f"{owner}.router.b"], [logits])
-    scores = b.tensor("route.scores", (tokens, gpt.topk), b.wide)
-    chosen = b.tensor("route.chosen", (tokens, gpt.topk), "int64")
-    biases = [balance.bias_of(owner)] if gpt.router_bias else []
+    scores = b.tensor("route.scores", (tokens, gpt.moe.topk), b.wide)
+    chosen = b.tensor("route.chosen", (tokens, gpt.moe.topk), "int64")
+    biases = [balance.bias_of(owner)] if gpt.moe.router_bias else []
     how = _how(b)
-    if gpt.router_groups:
-        how |= {"groups": gpt.router_groups, "topk_groups": gpt.router_topk_groups}
+    if gpt.moe.router_groups:
+        how |= {"groups": gpt.moe.router_groups, "topk_groups": gpt.moe.router_topk_groups}
     b.op("route", "route", [logits, *biases], [scores, chosen], **how)
     sums = balance.forward(b, owner, logits, chosen)
     return Routed(logits, chosen, sums=sums), scores
@@ -71,18 +71,18 @@ def _chosen(b: Builder, owner: Part, normed: str) -> tuple[Routed, str]:
 def _placed(b: Builder, source: str, chosen: str, routed: Routed) -> Routed:
     """Emit which row goes to which place, and how many go to and come from each rank."""
     gpt = b.gpt
-    if is_gathered(b) and not gpt.capacity:
+    if is_gathered(b) and not gpt.moe.capacity:
         order, counts = gathered.own_places(b, chosen)
         return replace(routed, order=order, sent=counts, counts=counts)
     order = b.tensor("dispatch.order", (slots(b, source),), "int64")
-    sent = counts = b.tensor("dispatch.counts", (gpt.experts,), "int64")
-    places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.capacity else 0
+    sent = counts = b.tensor("dispatch.counts", (gpt.moe.experts,), "int64")
+    places = moe.places(gpt, b.buffers[source].shape[0]) if gpt.moe.capacity else 0
     with b.within(COUNTING):
         b.op("dispatch.places", "places", [chosen], [order, sent], places=places)
     if is_gathered(b):
         order = gathered.own_of_places(b, order, b.buffers[source].shape[0])
     if is_ragged(b):
-        counts = b.tensor("dispatch.counts.arrived", (gpt.experts,), "int64")
+        counts = b.tensor("dispatch.counts.arrived", (gpt.moe.experts,), "int64")
         label, axes = "dispatch.counts.exchange", b.expert_axes
         how = {"purpose": EXPERT_DISPATCH, **exchange(b).attributes}
         with b.within(COUNTING):
@@ -94,7 +94,7 @@ def scores_grad(b: Builder, normed: str, routed: Routed, sent: str) -> str:
     """Emit the gradient of all scores from that of the scores sent."""
     if is_gathered(b):
         return gathered.scores_grad(b, sent, routed, routed_tokens(b, normed))
-    shape = routed_tokens(b, normed), b.gpt.topk
+    shape = routed_tokens(b, normed), b.gpt.moe.topk
     return moved(b, "dispatch.scores.grad", "put_scores", [sent, routed.order], shape)
 
 
@@ -107,7 +107,7 @@ def route_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str
 
 def _choice_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: str) -> str:
     gpt, (tokens, width) = b.gpt, b.buffers[normed].shape
-    d_logits = b.tensor("route.dlogits", (tokens, gpt.experts))
+    d_logits = b.tensor("route.dlogits", (tokens, gpt.moe.experts))
     reads = [placed, routed.logits, routed.chosen]
     b.op("route.grad", "route_grad", reads, [d_logits], **_how(b))
     balance.backward(b, routed.sums, routed.logits, d_logits)
@@ -116,11 +116,11 @@ def _choice_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: s
         reads, writes = b.grad_writes(f"{owner}.router.b", m)
         b.op("router.bias.grad", "column_sum", [d_logits, *reads], writes, first=b.starts)
     d = b.tensor("router.di", (tokens, width))
-    shape = tokens, width, gpt.experts
+    shape = tokens, width, gpt.moe.experts
     reads, copies = [d_logits, weight], _copies(b)
     linear.matmul(b, "router.grad.input", reads, d, "NT", shape, INPUT_GRAD, copies)
-    part = b.tensor("router.dw", (width, gpt.experts), role="workspace")
-    shape = width, gpt.experts, tokens
+    part = b.tensor("router.dw", (width, gpt.moe.experts), role="workspace")
+    shape = width, gpt.moe.experts, tokens
     reads = [normed, d_logits]
     linear.matmul(b, "router.grad.weight", reads, part, "TN", shape, WEIGHT_GRAD, copies)
     reads, writes = b.grad_writes(weight, m)
@@ -129,7 +129,7 @@ def _choice_grad(b: Builder, owner: Part, normed: str, routed: Routed, placed: s
 
 
 def _how(b: Builder) -> dict[str, Any]:
-    return {"topk": b.gpt.topk, "router": b.gpt.router, "factor": b.gpt.router_scale}
+    return {"topk": b.gpt.moe.topk, "router": b.gpt.moe.router, "factor": b.gpt.moe.router_scale}
 
 
 def _copies(b: Builder) -> int:

@@ -1,0 +1,30 @@
+"""The fields of attention."""
+
+from __future__ import annotations
+
+from topologies.records import bounded, record
+
+
+@record(kw_only=True)
+class Attention:
+    """Attention of `heads` queries over the tokens before, in each layer or in those of a pattern.
+
+    `kv_heads` heads of keys and values serve all `heads` queries in equal groups (0: each has its
+    own); `head_width` is the width of one head (0: hidden / heads). `qkv_bias` gives queries, keys
+    and values a bias where a model's linears have none. `qk_norm` puts an RMSNorm behind each head
+    of queries and of keys. `rope_base` and `rope_scaling` (`workload/models/rope_scaling.py`) are
+    of positions=rope. With `window` a token attends to so many tokens, its own the last of them,
+    but in every `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit
+    of each head in the sum under its probabilities.
+    """
+
+    heads: int = bounded(least=1, most=10_000)
+    kv_heads: int = bounded(default=0, most=10_000)
+    head_width: int = bounded(default=0, most=10_000)
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    rope_base: int = bounded(default=10_000, least=2, most=1_000_000_000_000)
+    rope_scaling: str = "none"
+    window: int = bounded(default=0, most=16_777_216)
+    global_every: int = bounded(default=0, most=10_000)
+    sinks: bool = False
