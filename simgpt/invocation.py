@@ -11,22 +11,22 @@ from simgpt.api.collected import collecting
 
 if TYPE_CHECKING:
     from simgpt.studies.study import Study
-    from simulator.stacks import Stack
 
 HELP = ["-h", "--help"]  # what asks any command for its help
 
 
 def asked(
-    model: str, machine: str, how: Mapping[str, Any], stack: Stack | None = None, **places: Any
+    model: str, machine: str, how: Mapping[str, Any], recipe: str | None = None, **places: Any
 ) -> dict[str, Any]:
     """What a step was asked of: the command line, the model and machine that it names, digests of
     files among them, what was set of both, and where ranks land, of which `places` says more."""
     from simgpt.arguments.model import fields_of
     from simgpt.options import settings_of
+    from workload.recipes.table import FP8
 
     given: dict[str, Any] = {"command": command_line(), "model": model, "machine": machine}
     given |= {"compute": how.get("compute", "machine"), "stack": how.get("stack", "simgpt")}
-    given |= {"fp8": stack.fp8} if stack is not None else {}
+    given |= {"fp8": recipe == FP8} if recipe is not None else {}
     given |= {"routing": how["routing"]} if how.get("routing") else {}
     return {
         "asked": {**given, "files": files_of((model, machine, *_others(given)))},

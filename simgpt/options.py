@@ -290,7 +290,7 @@ def _plan_of_answer(document: Any) -> Any:
         answer = answer["plans"][0]
     if not isinstance(answer, dict) or not isinstance(answer.get("plan"), dict):
         return answer
-    return {**answer["plan"], **({"precision": FP8} if answer.get("fp8") is True else {})}
+    return {**answer["plan"], **({"recipe": FP8} if answer.get("fp8") is True else {})}
 
 
 def fixed_of(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from simulator.uncertainty.step_range import published_runs, table_of
 from workload.expert_loads.histogram import RoutedGPT
 from workload.gpt import GPT
-from workload.recipes.table import NO_RECIPE
+from workload.recipes.table import FP8, NO_RECIPE
 
 BALANCED = "balanced"  # in JSON, what is assumed of the routing
 EVENLY = "experts are assumed to be used evenly; --routing FILE gives a measured histogram"
@@ -17,7 +17,7 @@ OF_BALANCED = "published runs are predicted with balanced routing"
 
 def of_no_published(recipe: str, *, experts: bool) -> list[str]:
     """What is said of a range where no published run that it may come from has a plan's recipe."""
-    known = {NO_RECIPE, *(row.recipe for row in published_runs(table_of(experts=experts)))}
+    known = {NO_RECIPE, FP8, *(row.recipe for row in published_runs(table_of(experts=experts)))}
     return [] if recipe in known else [f"none of any published run with recipe={recipe}"]
 
 

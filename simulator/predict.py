@@ -40,6 +40,7 @@ from workload.lowering import lower
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
+from workload.recipes.table import FP8
 from workload.timeline import Timeline
 
 MUCH_MASKED = 0.8  # of the MFU is left without the masked half of attention, where that is said
@@ -199,7 +200,7 @@ class Prediction:
             "memory": self.memory.as_dict(),
             "breakdown_s": dict(self.breakdown_s),
             "cost": self.cost.as_dict(),
-            "plan": self.plan.as_dict(),
+            "plan": self.plan.in_answer(),
             "plan_string": self.plan_text,
             "machine": self.machine,
             "device": self.device,
@@ -211,7 +212,7 @@ class Prediction:
             **({"routing": self.load.as_dict()} if self.load is not None else {}),
             **({"routing_assumed": BALANCED} if assumes_balance(self.gpt) else {}),
             **({"dropped": dropped} if dropped else {}),
-            **({"fp8": True} if self.stack.fp8 else {}),
+            **({"fp8": True} if self.plan.recipe == FP8 else {}),
             **({"anchor": self.anchoring.as_dict()} if self.anchoring is not None else {}),
         }
 

@@ -12,7 +12,7 @@ from workload.exchange.table import dispatcher_refusal, fp8_refusal
 from workload.grid import AXES, Grid
 from workload.pipeline.schedule import TURNS_LATE, TWO_WAY, V_SHAPED, ways
 from workload.plan_fields import PlanFields
-from workload.recipes.table import params_refusal, recipe_refusal
+from workload.recipes.table import FP8, NO_RECIPE, params_refusal, recipe_refusal
 from workload.rules.table import rule_of
 from workload.splits import context as contexts
 from workload.splits import experts, states
@@ -184,10 +184,11 @@ class Plan(PlanFields):
             value = getattr(self, key)
             if key == "mbs" and self.micro_batches > 1:
                 words.append(f"mbs={value}")
-            elif key == "context_kind" and self.cp == 1:
+            elif (key == "context_kind" and self.cp == 1) or (key, value) == ("recipe", FP8):
                 continue
             elif key != "mbs" and (value != default or self._is_said(key)):
                 words.append(f"{key}={text_of(value)}")
+        words += [f"precision={FP8}"] if self.recipe == FP8 else []
         text = ",".join(words if self.grid.ranks > 1 else ["dp=1", *words])
         return in_axonn_words(text) if as_axonn or self.is_3d else text
 
@@ -201,6 +202,11 @@ class Plan(PlanFields):
         """The plan's keys and values, as they stand in TOML and JSON."""
         lists = {"overlap": list(self.overlap), "stage_layers": list(self.stage_layers)}
         return {**asdict(self), **lists}
+
+    def in_answer(self) -> dict[str, Any]:
+        """These keys and values as an answer in JSON has them, in which `fp8` stands beside the
+        plan where it is the stack's own."""
+        return self.as_dict() | ({"recipe": NO_RECIPE} if self.recipe == FP8 else {})
 
 
 WITHOUT_EFFECT = {"tp": "sp", "pp": "schedule"}  # an axis, and a key that matters above size 1

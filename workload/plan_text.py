@@ -16,7 +16,7 @@ from workload.overlaps import EVERY, OVERLAPS
 from workload.pipeline.layout import is_layout, layout_of
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, in_axonn_words, text_of
-from workload.recipes.table import check_fp8, recipe_words
+from workload.recipes.table import recipe_words
 from workload.splits.plan_values import MOST
 from workload.words.foreign_words import MODEL_WORDS, plain, plan_word
 from workload.words.former_words import FORMER_WORDS, key_now
@@ -42,7 +42,6 @@ def parse_plan(
     its whole share at once.
     """
     given = plan_words(text)
-    check_fp8(given)
     values = {key: plan_value(key, value) for key, value in given.items()}
     _fill_rest(values, devices)
     if batch is not None and values.setdefault("batch", batch) != batch:

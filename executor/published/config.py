@@ -74,7 +74,7 @@ CLASSES = {
 READ_AS_LLAMA = ("mistral",)  # and never written
 OF_EXPERTS = ["experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every"]
 OF_EXPERTS += ["router", "router_scale", "router_groups", "router_topk_groups"]
-OF_LATENT = ["q_rank", "kv_rank", "rope_width", "context_width"]
+OF_LATENT = ["q_rank", "kv_rank", "rope_width"]
 DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
 _DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16"}
 
@@ -132,6 +132,7 @@ def _fields(theirs: GPT, ours: GPT) -> Iterator[tuple[str, Any, Any]]:
         yield name, theirs.value(name), ours.value(name)
     yield "kv_heads", theirs.key_heads, ours.key_heads
     yield "head_width", theirs.width, ours.width
+    yield "context_width", theirs.context_width, ours.context_width
     if ours.positions == "rope":
         yield (
             "rope_scaling",

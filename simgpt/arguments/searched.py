@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simgpt.options import plan_table
 from workload.errors import PlanError
 from workload.plan_text import REST, parse_fields, split_plan
-from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES
+from workload.recipes.table import NO_RECIPE, RECIPE_NAMES
 from workload.splits.plan_values import CHOICES
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def searched_of(text: str, stack: Stack | None = None) -> tuple[dict[str, Any], 
 
 def _checked(key: str, given: tuple[str, ...]) -> tuple[str, ...]:
     for word in given:
-        if word not in ANY[key] and (key, word) != ("precision", FP8):  # which a search refuses
+        if word not in ANY[key]:
             known = ", ".join(ANY[key])
             raise PlanError(f"{key}={word} is not supported in a list; use some of {known}")
     if len({*given}) < len(given):

@@ -15,6 +15,7 @@ from simulator.uncertainty.fitting import words_of
 from topologies.files.units import J_PER_MWH, format_energy, format_quantity
 from workload.expert_loads.capacity import mean_dropped
 from workload.pipeline.schedule import ways
+from workload.recipes.table import NO_RECIPE
 from workload.splits.states import PARAMETERS, UPDATE
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
     printed = "as in the log" if log is not None and log.counts == HARDWARE else ""
     shown[HARDWARE] = f"HFU ({printed or 'recomputation counted'})"
     of = f" of the peak of {prediction.plan.precision}"
-    narrow = of if prediction.stack.linears(prediction.plan) else ""
+    narrow = of if prediction.plan.recipe != NO_RECIPE else ""
     for counts, label in shown.items():
         rate = tables.rate(log.flops_per_s) if log is not None and log.counts == counts else ""
         yield label, f"{tables.percent(shares[counts])}{narrow}{rate and f', {rate}'}"
@@ -311,8 +312,9 @@ def headline(prediction: Prediction, job: Job | None, answer: str = "") -> str:
 
 def precision_words(prediction: Prediction) -> str:
     """The precision, and that of the layers' linears where it is another."""
-    linears = prediction.stack.linears(prediction.plan)
-    return f"{prediction.plan.precision}{f', linears in {linears}' if linears else ''}"
+    plan = prediction.plan
+    linears = f", linears in {plan.recipe}" if plan.recipe != NO_RECIPE else ""
+    return plan.precision + linears
 
 
 def plan_line(prediction: Prediction) -> str:

@@ -192,7 +192,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         problem, built, state, how["objective"], how["gap"], fronts, remarks, faster, next_words
     )
     racks = segments_record(built, how["devices"])
-    record = found.as_record() | asked(model, machine, how, problem.stack, **racks)
+    record = found.as_record() | asked(model, machine, how, problem.recipe, **racks)
     options.answer(found.describe(), record, as_json=as_json, output=output)
     if state.found:
         return

@@ -81,12 +81,12 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         raise PlanCannotRunError(why)
     job.stack.check(job.plan, job.gpt)
     check(job.gpt, job.plan)
-    if job.plan.recipe != NO_RECIPE and framework != MEGATRON:
+    if job.plan.recipe not in (NO_RECIPE, FP8) and framework != MEGATRON:
         raise PlanCannotRunError(
             f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
             "that of its stack; take --to megatron"
         )
-    if job.stack.fp8 and framework not in IN_FP8:
+    if job.plan.recipe == FP8 and framework not in IN_FP8:
         raise PlanCannotRunError(f"{table['title']} has no setting for precision=fp8")
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     fields["order"] = _order_of(job.plan, own)
@@ -119,7 +119,6 @@ def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     fields = {**gpt.flat(), **asdict(job.plan), "stack": job.stack.name}
     fields |= {"family": job.stack.family, "kernels": job.stack.own_kernels}
     fields["exchange"] = job.stack.exchange(job.plan)
-    fields |= {"precision": FP8} if job.stack.fp8 else {}
     return fields | {"model": spelled(gpt)[0]}
 
 
@@ -224,8 +223,8 @@ def _differences(job: Job, gpt: GPT, read: Job, other: GPT) -> dict[str, tuple[A
     """Where two jobs differ, by the plan's or the model's keys."""
     one = told(job.plan, gpt, job.stack)
     two = told(read.plan, other, read.stack)
-    one |= shape_of(gpt) | {"fp8": job.stack.fp8}
-    two |= shape_of(other) | {"fp8": read.stack.fp8}
+    one |= shape_of(gpt)
+    two |= shape_of(other)
     return {key: (one[key], two.get(key)) for key in one if one[key] != two.get(key)}
 
 

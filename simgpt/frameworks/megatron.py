@@ -275,8 +275,6 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     settings |= megatron_stages.written(fields)
     if fields["precision"] != "fp32":
         settings["bf16"] = True
-    if fields["precision"] == "fp8":
-        settings["fp8-format"] = "hybrid"
     settings |= quantised.written(fields) | fusions.written(fields)
     if fields["gradients"] == "bf16":
         settings["grad-reduce-in-bf16"] = True

@@ -18,7 +18,7 @@ from workload.model.fields import KEYS
 from workload.models.rope_scaling import scaling_of
 from workload.plan import Plan
 from workload.plan_text import REST, plan_value
-from workload.recipes.table import FP8
+from workload.recipes.table import recipe_words
 from workload.splits.plan_values import check_value
 
 PLAN = ("tp", "y", "z", "pp", "vpp", "cp", "dp", "shard", "mbs")
@@ -272,8 +272,8 @@ def checked(question: Question) -> Question:
     if question.refused:
         return question
     try:
-        for key, value in question.plan.items():
-            if value not in (REST, FP8):  # which are of no plan by itself
+        for key, value in recipe_words(dict(question.plan)).items():
+            if value != REST:  # which is of no plan by itself
                 check_value(key, plan_value(key, value))
         if question.gpt is None or question.devices is None:
             return question

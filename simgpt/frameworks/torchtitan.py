@@ -12,6 +12,7 @@ from typing import Any
 from simgpt.frameworks.reading import Reading
 from workload.errors import PlanCannotRunError
 from workload.gpt import find_model
+from workload.recipes.table import FP8
 from workload.recomputation.parts import PER_OP, RECOMPUTES, SELECTIVE
 
 STRAIGHT = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe"}
@@ -247,7 +248,7 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     table = fields["table"]
     names = {preset: name for name, preset in table["models"].items()}
     name, _, flavor = names.get(fields["model"], ".").partition(".")
-    fp8 = fields["precision"] == "fp8"
+    fp8 = fields["recipe"] == FP8
     settings: dict[str, Any] = {"model.name": name, "model.flavor": flavor}
     settings |= {"model.converters": ["float8"]} if fp8 else {}
     settings |= _written_data(fields) | _written_experts(fields) | _written_pipeline(fields)

@@ -34,12 +34,14 @@ def dry_run(model: str, *, as_json: bool, output: Path | None, how: dict[str, An
     from executor.launching.launch import require_torch
     from workload.lowering import check, lower
     from workload.lowering.four_bits import check_four_bits_of
+    from workload.recipes.table import check_runs
 
     refuse_others(UNDERSTOOD, "with --dry, which computes no values on no device")
     require_torch()
     gpt = with_goldfish(model_of(model, how["model_fields"]), how["goldfish_k"], how["goldfish_h"])
     devices = how["ranks"] or (None if how["plan"] else 1)
     plan = options.plan_of(how["plan"] or "dp=rest", devices=devices, batch=how["batch"])
+    check_runs(plan)
     check(gpt, plan)
     check_four_bits_of(gpt, plan)
     rank = _rank(how["rank"], plan)

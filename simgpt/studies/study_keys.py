@@ -21,7 +21,7 @@ from workload.descriptions.fields import KINDS, field_value
 from workload.errors import ModelError
 from workload.plan import text_of
 from workload.plan_text import ALIASES, KEYS, REALS, REST, plan_value, plan_words
-from workload.recipes.table import FP8, recipe_words
+from workload.recipes.table import recipe_words
 from workload.splits.plan_values import MOST, check_value
 from workload.words.foreign_words import MODEL_WORDS, PLAN_WORDS, plain
 
@@ -144,7 +144,7 @@ def _plan_value(key: str, given: Any) -> Any:
         raise StudyError(f"plan.{key} = {given} is not a plan's value")
     for word, named in recipe_words({key: given}).items():
         parsed = plan_value(word, named)
-        if parsed != REST and (word, parsed) != ("precision", FP8):
+        if parsed != REST:
             check_value(word, parsed)
     parsed = plan_value(key, given)
     return text_of(parsed) if isinstance(parsed, tuple) else parsed

@@ -13,6 +13,7 @@ from workload.lowering import lower
 from workload.op import FORMS, STEP, Buffer, Op
 from workload.passes.matmul_forms import Forms, Matmul, matmul_of, with_forms
 from workload.plan import Plan
+from workload.recipes.table import NO_RECIPE
 
 
 @record
@@ -57,6 +58,7 @@ def fastest_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> dict[Matmul, str
     stages together those of one stage alone. Those of the update stay as they are.
     """
     alone = replace(plan, pp=1, vpp=1, schedule="1f1b", stage_layers=(), ends_as_layers=False)
+    alone = replace(alone, recipe=NO_RECIPE, fp8_params=False)  # forms come before casts
     program = lower(gpt, alone.with_micro_batches(1))
     own = (op for op in reversed(program.ops) if op.kind == "matmul" and op.block != STEP)
     matmuls = {matmul_of(op): op for op in own}

@@ -47,12 +47,12 @@ def share_of_memory(job: Job, machine: Machine) -> float:
 
 
 def memory_of_stack(stack: Stack, plan: Plan) -> StackBehaviour:
-    """What of a stack's behaviour changes memory: fp8, the order of messages, what
-    pipelines hold whole for all micro-batches, and what the stack holds unlike others."""
+    """What of a stack's behaviour changes memory: the order of messages, what pipelines hold whole
+    for all micro-batches, and what the stack holds unlike others."""
     once = plan.pp > 1 and bool(stack.own_kernels.get("once_a_step", False))
     messages = stack.messages if plan.pp > 1 else ""
     held = held_of(stack.memory)
-    return StackBehaviour(fp8=stack.fp8, messages=messages, once_a_step=once, held=held)
+    return StackBehaviour(messages=messages, once_a_step=once, held=held)
 
 
 def nearest_changes(job: Job) -> Iterator[tuple[Change, ...]]:

@@ -32,7 +32,6 @@ from workload.plan import Plan, text_of
 MACHINE, MODEL, SEQUENCE, STACK, DEVICES, BATCH = (
     *("machine", "model", "sequence", "stack", "devices", "batch"),
 )
-FP8 = "fp8"  # of a stack, which multiplies the layers' linears so
 OF_PLAN = tuple(each.name for each in fields(Plan))
 GPT_ = "gpt"  # the model with its sequence
 WITHIN = ("tp", "y", "z", "cp", "pp")  # whose product, times data, are the devices
@@ -46,7 +45,7 @@ TOGETHER: Sequence[tuple[str, ...]] = (
 )
 LATER: Sequence[tuple[str, ...]] = (
     ("zero", "shard", "reshard"),
-    (FP8, "precision", "recipe", "fp8_swiglu_input"),
+    ("precision", "recipe", "fp8_swiglu_input"),
     ("recompute",),
     ("overlap",),
 )
@@ -171,8 +170,7 @@ def _values(side: Side) -> dict[str, Any]:
         MACHINE: (side.machine_name, side.machine),
         MODEL: side.gpt,
         SEQUENCE: side.gpt.sequence,
-        STACK: replace(side.stack, fp8=False),
-        FP8: side.stack.fp8,
+        STACK: side.stack,
         DEVICES: side.plan.grid.ranks,
         GPT_: side.gpt,
     }
@@ -218,7 +216,7 @@ def _side(values: Mapping[str, Any]) -> Side:
     data, rest = divmod(values[DEVICES], prod(values[name] for name in WITHIN))
     if rest or not data:
         raise SimgptError(f"{values[DEVICES]} devices are not split evenly")
-    plan, stack = Plan(**known, dp=data), replace(values[STACK], fp8=values[FP8])
+    plan, stack = Plan(**known, dp=data), values[STACK]
     gpt = stack.model(values[GPT_], plan.tp)
     stack.check(plan, gpt)
     check(gpt, plan)

@@ -30,9 +30,14 @@ PLAIN = {"context_heads": 1, "shard": 0, "reshard": True, "fp8_dispatch": False}
 
 def core_spaces(problem: SearchProblem, machine: Machine) -> list[Space]:
     """The core space in its parts; a PlanCannotRunError where no plan is legal."""
-    kernels = fastest_kernels(problem.stack, problem.gpt, problem.fixed, machine)
-    # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
-    return spaces_of(replace(problem, behaviour=replace(kernels.behaviour, own_rows=False)))
+    found = []
+    for space in spaces_of(problem):
+        fixed = {**problem.fixed, "recipe": space.problem.recipe}
+        kernels = fastest_kernels(problem.stack, problem.gpt, fixed, machine)
+        # Which rows are sent is a matter of each plan: bounds/dispatched.py has the fewest.
+        behaviour = replace(kernels.behaviour, own_rows=False)
+        found.append(replace(space, problem=replace(space.problem, behaviour=behaviour)))
+    return found
 
 
 def tree_of(

@@ -21,7 +21,6 @@ from simulator.search import allowed_rows
 from simulator.search.bounds.layer_kinds import attends_differently, has_kinds
 from simulator.search.bounds.layouts import interleaves
 from simulator.search.pasted import that_tell_apart
-from simulator.stacks.job import in_fp8
 from simulator.stacks.searched import allowed, kept, unbounded
 from simulator.stacks.stack import EXECUTOR, Stack
 from simulator.step_memory import Room, room_for
@@ -40,7 +39,7 @@ from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.pipeline.schedule import STRAIGHT
 from workload.plan import text_of
 from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of, recipe_words
-from workload.recomputation.parts import FULL, NONE, RECOMPUTES, SELECTIVE
+from workload.recomputation.parts import FULL, NONE, PER_OP, RECOMPUTES, SELECTIVE
 from workload.rules.table import rule_of
 from workload.splits.context import LONG
 from workload.splits.plan_values import ALONE, CHOICES, check_value
@@ -52,10 +51,6 @@ SEARCHED = (*SHAPE, "vpp", "schedule", "overlap", "order", "dispatcher")
 SEVERAL = ("precision", "context_kind", "dispatcher")  # of which any may be asked for
 LONGER = 32768  # tokens of a sequence, from which on it may be split over more ranks
 FEW, MANY = 4, 16  # ranks over which shorter and longer sequences are split at most
-NOT_IN_FP8 = (
-    "a search cannot try precision=fp8 beside others, since it is another stack: search with "
-    "precision=fp8 alone, or with a recipe, as precision=bf16+fp8-tensorwise"
-)
 
 
 @record(slots=False)
@@ -89,17 +84,14 @@ class SearchProblem:
                 f"plans cannot be asked to fit with a probability of {self.p_fits:g}; take "
                 f"{LEAST:g} to {MOST:g}"
             )
-        if FP8 in self.several.get("precision", ()):
-            raise PlanError(NOT_IN_FP8)
         if self.fixed.get("batch", self.batch) != self.batch:
             raise PlanError("a search cannot keep batch; it asks for one batch")
-        fixed, stack = in_fp8(self.fixed, self.stack)
-        dispatcher = stack.plan.get("dispatcher", "usual")
+        dispatcher = self.stack.plan.get("dispatcher", "usual")
+        fixed = recipe_words(dict(self.fixed))
         told = that_tell_apart(fixed, self.gpt, self.batch, dispatcher)
         if told.get("loss") == FUSED:
             told = {"tp": 1, "y": 1, **told}  # of a whole vocabulary alone
         object.__setattr__(self, "fixed", told)
-        object.__setattr__(self, "stack", replace(stack, fp8=stack.fp8 or self.stack.fp8))
         for key in ALONE:
             if key in self.fixed:
                 check_value(key, self.fixed[key])
@@ -148,6 +140,11 @@ class SearchProblem:
     def _allowed(self) -> Mapping[str, tuple[Any, ...]]:
         return {} if self.stack == EXECUTOR else allowed(self.stack)
 
+    @property
+    def recipe(self) -> str:
+        """The recipe of all plans, if they have one."""
+        return str(self.fixed.get("recipe", NO_RECIPE))
+
     def parts(self) -> list[SearchProblem]:
         """The core space in parts: one for each of several precisions and kinds of context, each
         with the model that plans have under the stack."""
@@ -156,10 +153,16 @@ class SearchProblem:
     def _variants(self) -> Iterator[SearchProblem]:
         """The problem for each precision, and each way in which parts of sequences meet."""
         ways = self._context_ways
-        for precision, way in product(self.several.get("precision", ("",)), ways):
-            chosen = recipe_words({"precision": precision}) if precision else {}
+        for chosen, way in product(self.precisions, ways):
             least = 2 if way != ways[0] else self.least_context
             yield replace(self, fixed={**self.fixed, **chosen, **way}, least_context=least)
+
+    @property
+    def precisions(self) -> list[dict[str, Any]]:
+        """The words of each precision of which plans may have one; one row without any if all have
+        the same."""
+        given = self.several.get("precision", ())
+        return [recipe_words({"precision": precision}) for precision in given] or [{}]
 
     @property
     def _context_ways(self) -> list[dict[str, Any]]:
@@ -197,7 +200,7 @@ class SearchProblem:
     def on(self, machine: Machine) -> SearchProblem:
         """The same on a machine: without dispatchers that nobody asked for, of which it has no
         times; a MachineError where it cannot multiply by a recipe that is asked for."""
-        given = self.several.get("precision", (self.fixed.get("recipe", NO_RECIPE),))
+        given = self.several.get("precision", (self.recipe,))
         for name in given:
             if name in RECIPE_NAMES and name != NO_RECIPE:
                 peak_flops_per_s(machine, recipe_of(name).dtype)
@@ -229,8 +232,11 @@ ASKED: Mapping[str, Any] = {
 
 def unproved(problem: SearchProblem, machine: Machine) -> str:
     """Why no lower bounds are known of the plans that a problem asks for; "" where they are."""
-    how = problem.stack, problem.gpt, problem.fixed
-    return next(_unbounded(problem), "") or unbounded(*how, machine)
+    of_stack = (
+        unbounded(problem.stack, problem.gpt, {**problem.fixed, **chosen}, machine)
+        for chosen in problem.precisions
+    )
+    return next(_unbounded(problem), "") or next(filter(None, of_stack), "")
 
 
 def _unbounded(problem: SearchProblem) -> Iterator[str]:
@@ -238,8 +244,8 @@ def _unbounded(problem: SearchProblem) -> Iterator[str]:
     for key, plain in ASKED.items():
         if fixed.get(key, plain) != plain:
             yield f"{key}={text_of(fixed[key])}"
-    if problem.stack.fp8:
-        yield "precision=fp8, of which the overlap decides what is gathered in 8 bits"
+    if _gathers_by_overlap(problem):
+        yield f"precision=fp8 with recompute={PER_OP}, whose overlap decides what is sent in 8 bits"
     if fixed.get("loss") == FUSED and fixed.get("loss_chunks", 1) == 1:
         yield "loss=fused without loss_chunks, whose number of chunks depends on the plan"
     schedule = fixed.get("schedule", STRAIGHT[0])
@@ -262,6 +268,14 @@ def _unbounded(problem: SearchProblem) -> Iterator[str]:
         if not DISPATCHERS[each].by_number:
             yield f"dispatcher={each}"
     yield from _unbounded_model(gpt)
+
+
+def _gathers_by_overlap(problem: SearchProblem) -> bool:
+    """Whether rows that run again per op may be gathered in 16 bits beside a matmul, and in fp8
+    where that overlap is off."""
+    recipes = [chosen.get("recipe", problem.recipe) for chosen in problem.precisions]
+    splits = "tp" in problem.stack.can["axes"] and problem.fixed.get("tp") != 1
+    return FP8 in recipes and PER_OP in problem.recomputations and splits
 
 
 def _unbounded_model(gpt: GPT) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from workload.lowering import check
 from workload.pipeline.layout import is_layout, layout_of
 from workload.plan import Plan, text_of
 from workload.plan_text import parse_plan, plan_words, split_plan
-from workload.recipes.table import FP8, NO_RECIPE, RECIPE_NAMES, recipe_of
+from workload.recipes.table import NO_RECIPE, RECIPE_NAMES, recipe_of
 from workload.splits.plan_values import CHOICES, MOST
 
 # Of what is assumed, in order; after it what else the stack gives, where that is not the default.
@@ -49,13 +48,12 @@ def job_of(
 ) -> Job:
     """The job of a plan's text or table, whose keys may be those of other frameworks.
 
-    `precision=fp8` multiplies the layers' linears in fp8 as the stack does, and has all else in
-    bf16; a `recipe` is the same under all stacks. What the plan does not say, the stack does.
+    `precision=fp8` is the recipe of the stack's own; any other is the same under all stacks. What
+    the plan does not say, the stack does.
     """
     words = plan_words(text)
     check_layout(text, gpt)
     _check_precision(words.get("precision", TRAINED))
-    words, asked = in_fp8(words, stack)
     layers = max(gpt.layers // _size(words, "pp") // _size(words, "vpp"), 1)
     defaults = stack.plan_defaults(layers, words)
     if str(words.get("precision", TRAINED)) != TRAINED:
@@ -71,11 +69,6 @@ def job_of(
     optional = given_where(stack.plan, words).keys() - words.keys()
     given = _where_it_can(given, {key: stack.plan.get(key) for key in sorted(optional)}, refusal)
     plan = _plan_of(given, read, refusal)
-    if plan.fp8_params and not asked.fp8 and plan.recipe == NO_RECIPE:
-        raise PlanError(
-            "fp8_params=true needs linears that multiply in 8 bits: give precision=fp8 or an "
-            "8-bit recipe"
-        )
     if beside is not None:
         plan = of_plan(plan, gpt, stack.runs)
     said = {*words, "batch"} if batch is not None else {*words}
@@ -84,9 +77,9 @@ def job_of(
     assumed = tuple(
         (key, text_of(getattr(plan, key))) for key in (*SAID, *further) if key not in said
     )
-    mine = asked.model(gpt, plan.tp)
+    mine = stack.model(gpt, plan.tp)
     remarks = [] if beside is None else [remark(beside, plan)]
-    return Job(mine, plan, asked, (*_remarks(gpt, mine, asked, plan), *remarks), assumed)
+    return Job(mine, plan, stack, (*_remarks(gpt, mine, plan), *remarks), assumed)
 
 
 def _read(
@@ -103,15 +96,6 @@ def check_layout(text: str | Mapping[str, Any], gpt: GPT) -> None:
             raise PlanCannotRunError(
                 f"the layout has {further} m, and {gpt.name} has mtp_layers={gpt.mtp.layers}"
             )
-
-
-def in_fp8(words: Mapping[str, Any], stack: Stack) -> tuple[dict[str, Any], Stack]:
-    """A plan's words without `precision=fp8`, and the stack, which has fp8 where they say so."""
-    fp8 = words.get("precision") == FP8
-    if fp8 and words.get("recipe", NO_RECIPE) != NO_RECIPE:
-        raise PlanError(f"precision=fp8 and recipe={words['recipe']} are two: give one of them")
-    rest = {key: value for key, value in words.items() if not (fp8 and key == "precision")}
-    return rest, replace(stack, fp8=fp8)
 
 
 def _where_it_can(
@@ -157,18 +141,15 @@ def _is_of_another(why: SimgptError | None, key: str) -> bool:
 
 
 def _check_precision(precision: Any) -> None:
-    own = (*CHOICES["precision"], FP8)
-    if precision not in own:  # a recipe's name is read as one before
-        known = ", ".join((*own, *RECIPE_NAMES[1:]))
+    if precision not in CHOICES["precision"]:  # a recipe's name is read as one before
+        known = ", ".join((*CHOICES["precision"], *RECIPE_NAMES[1:]))
         raise PlanError(f"precision={precision} is not supported; use one of {known}")
 
 
-def _remarks(gpt: GPT, mine: GPT, stack: Stack, plan: Plan) -> Iterator[str]:
+def _remarks(gpt: GPT, mine: GPT, plan: Plan) -> Iterator[str]:
     """What was taken for what, of the model as it was asked for and as a device has it."""
-    if stack.fp8:
-        yield "fp8: the layers' linears at the device's fp8 rate, operands cast before"
     if plan.recipe != NO_RECIPE:
-        yield f"{plan.recipe}: the layers' linears by {recipe_of(plan.recipe).words}"
+        yield f"{plan.recipe}: the layers' linears {recipe_of(plan.recipe).words}"
     if mine.vocab != gpt.vocab:
         how = "padded" if mine.vocab > gpt.vocab else "cut"
         yield f"vocabulary {how} to {mine.vocab:,}"

@@ -30,6 +30,7 @@ from workload.lowering import lower
 from workload.op import STEP
 from workload.overlaps import OVERLAPS
 from workload.plan import Plan
+from workload.recipes.table import FP8, NO_RECIPE
 from workload.recomputation.parts import FULL, NONE, SELECTIVE
 
 KEPT = ("overlap", "attention", "gradients")
@@ -97,11 +98,12 @@ def allowed(stack: Stack) -> dict[str, tuple[Any, ...]]:
 
 def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: Machine) -> Kernels:
     """Kernels no slower than those of the stack for any plan with these fields."""
-    if stack == EXECUTOR:
+    recipe = str(fixed.get("recipe", NO_RECIPE))
+    if stack == EXECUTOR and recipe != FP8:
         return PLAIN_KERNELS
     defaults = stack.plan_defaults(1, fixed)
     gradients = fixed.get("gradients", defaults.get("gradients", "fp32"))
-    plan = Plan(batch=1, mbs=1, gradients=gradients)
+    plan = Plan(batch=1, mbs=1, gradients=gradients, recipe=recipe)
     kernels = stack.kernels(gpt, plan, machine)
     softmax = stack.own_kernels.get("softmax")
     attention = fixed.get("attention", defaults.get("attention"))

@@ -38,7 +38,8 @@ from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, in_axonn_words, text_of
 from workload.plan_fields import PlanFields
-from workload.recipes.table import FP8, NO_RECIPE
+from workload.recipes.stack_casts import INSIDE, CastKernels
+from workload.recipes.table import FP8
 from workload.recomputation.parts import SELECTIVE
 
 
@@ -51,8 +52,7 @@ class Stack:
     """What a software stack makes of a model and a plan (keys: `simulator/stacks/usual.toml`).
 
     Stacks of a `family` err alike (`simulator/uncertainty`). `options` are what may stand behind
-    its name, and what each is. `fp8` says that the linears of the layers multiply in fp8, `tabled`
-    that matmuls are interpolated in published tables.
+    its name, and what each is. `tabled` says that matmuls are interpolated in published tables.
     """
 
     name: str
@@ -67,7 +67,6 @@ class Stack:
     log: Mapping[str, str] = field(default_factory=dict)
     otherwise: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    fp8: bool = False
     tabled: bool = False
 
     def plan_defaults(self, layers: int, said: Said = NOTHING) -> dict[str, Any]:
@@ -95,19 +94,14 @@ class Stack:
                 said.pop(key, None)
             elif key not in said and not same and has_effect(key, plan):
                 said[key] = text_of(value)
-        words = ",".join(f"{key}={value}" for key, value in said.items())
-        return f"{words},precision={FP8}" if self.fp8 else words
+        if plan.recipe == FP8:  # which stands last
+            said["precision"] = said.pop("precision")
+        return ",".join(f"{key}={value}" for key, value in said.items())
 
     def in_words(self, plan: Plan, text: str) -> str:
         """A text about a plan with axes as the stack's users call them: tp is x for AxoNN's, and
         for all stacks where tensor parallelism has further axes."""
         return in_axonn_words(text) if plan.is_3d or self.family == AXONN else text
-
-    def linears(self, plan: Plan) -> str:
-        """In what the layers' linears multiply, where that is not the plan's precision: fp8 as the
-        stack has it, or a recipe; "" where it is."""
-        recipe = "" if plan.recipe == NO_RECIPE else plan.recipe
-        return FP8 if self.fp8 else recipe
 
     def recompute(self, asked: str) -> str:
         """What the stack recomputes where it is asked for this."""
@@ -197,7 +191,8 @@ class Stack:
         gpu, own = _gpu(machine), self.own_kernels
         shares = of_gpu(own.get("attention", {}), gpu)
         copies, element_s = dict(own.get("copies", {})), self._times("element_times", gpu)
-        payloads = dict(own.get("fp8_payloads" if self.fp8 else "payloads", {}))
+        in_fp8 = plan.recipe == FP8
+        payloads = dict(own.get("fp8_payloads" if in_fp8 else "payloads", {}))
         exchange = self.exchange(plan)
         sending: ExchangeKernels | None = None
         if exchange.once:
@@ -226,9 +221,7 @@ class Stack:
             tabled=self.tabled,
             behaviour=StackBehaviour(
                 fused=tuple(own.get("fused", ())),
-                fp8=self.fp8,
-                fp8_transposes=self.fp8 and any(each in TRANSPOSING for each in gpu),
-                fp8_casts=self._fp8_casts(gpu),
+                casts=self._casts(gpu) if in_fp8 else INSIDE,
                 passes=tuple(own.get("passes", {}).items()),
                 payloads=tuple(payloads.items()),
                 launches=tuple(own.get("launches", {}).items()),
@@ -292,9 +285,12 @@ class Stack:
         """The stack with hosts that take so many times as long."""
         return replace(self, own_kernels=with_hosts(self.own_kernels, factor))
 
-    def _fp8_casts(self, gpu: tuple[str, ...]) -> tuple[int, int]:
-        found = of_gpu(self.own_kernels.get("fp8_casts", {}), gpu) if self.fp8 else None
-        return (0, 0) if found is None else (found[0], found[1])
+    def _casts(self, gpu: tuple[str, ...]) -> CastKernels:
+        """The kernels that cast for linears in fp8 on such GPUs."""
+        nbytes, kernels = of_gpu(self.own_kernels.get("fp8_casts", {}), gpu) or (0, 0)
+        transposes = any(each in TRANSPOSING for each in gpu)
+        pads = bool(self.own_kernels.get("fp8_pads", False))
+        return CastKernels(transposes, nbytes, kernels, pads)
 
 
 AXONN = "axonn"  # the family of its stacks
@@ -305,7 +301,6 @@ SWITCHES = (
     "one_by_one",
     "whole_owners",
     "context_steps",
-    "fp8_pads",
     "once_a_step",
 )
 TRANSPOSING = ("h100",)  # families of devices whose fp8 matmuls take one layout alone

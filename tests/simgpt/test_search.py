@@ -416,7 +416,6 @@ def test_a_search_under_a_stack_finds_what_predict_under_it_predicts() -> None:
 @pytest.mark.parametrize(
     ("model", "words", "why"),
     [
-        ("tiny-1m", "--stack nemo --plan pp=1,tp=1,precision=fp8", "precision=fp8"),
         ("tiny-1m", "--plan pp=2,tp=1,y=1,z=1,recompute=full:1", "recompute=full:1"),
         ("tiny-1m", "--plan pp=2,y=1,z=1,schedule=zb-v", "schedule=zb-v"),
         ("tiny-1m", "--plan tp=1,y=1,z=1,pp=1,optimizer=lomo,zero=0", "optimizer=lomo"),
@@ -447,11 +446,18 @@ def test_what_has_no_bounds_is_searched_around_the_usual_plans(
         assert json.loads(told.out)["step_s"] == plan["step_s"]
 
 
-def test_the_fp8_of_a_stack_is_not_tried_beside_other_precisions() -> None:
-    plan = ("--plan", "pp=1,precision=bf16+fp8", "--batch", "16", "--stack", "nemo")
-    said = simgpt("search", "tiny-1m", "-m", "dgx-h100", "-n", "8", *plan)
-    assert said.status == 2
-    assert_names(said.sentence, "precision=fp8", "fp8-tensorwise")
+@pytest.mark.parametrize("precision", ["fp8", "bf16+fp8"])
+def test_the_fp8_of_a_stack_is_searched_alone_and_beside_other_precisions(precision: str) -> None:
+    asked = ("tiny-1m", "-m", "dgx-h100", "-n", "8", "--batch", "16", "--stack", "nemo")
+    plan = ("--plan", f"pp=1,precision={precision}", "--workers", "1")
+    found = json.loads(simgpt("search", *asked, *plan, "--json").out)
+    assert (found["unproved"], found["optimal"]) == (None, True)
+    assert found["asked"]["fp8"] is (precision == "fp8")
+    for plan in found["plans"]:
+        assert plan.get("fp8", False) is plan["plan_string"].endswith(",precision=fp8")
+        told = simgpt("predict", *asked, "--plan", plan["plan_string"], "--json")
+        assert json.loads(told.out)["step_s"] == plan["step_s"]
+    assert precision != "fp8" or all(plan["fp8"] for plan in found["plans"])
 
 
 def test_where_the_range_of_the_best_plan_comes_from_stands_below_the_table() -> None:

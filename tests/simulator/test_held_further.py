@@ -15,6 +15,7 @@ from workload.held import Held
 from workload.lowering import lower
 from workload.op import WEIGHT_GRAD
 from workload.passes.stack import StackBehaviour
+from workload.recipes.stack_casts import CastKernels
 
 TOKENS = 16
 EXPERTS = LAMA.changed(name="experts", activation="gelu", experts=2, topk=1, expert_ffn=64)
@@ -85,14 +86,14 @@ def test_buckets_have_all_gradients_in_the_precision_of_training() -> None:
 def test_weights_have_copies_in_fp8_and_transposed_ones_on_hopper(
     transposes: bool, count: int
 ) -> None:
-    plan, gpt = plan_of("zero=0"), replace(LAMA, biases=True)  # biases have none
+    plan, gpt = plan_of("zero=0,precision=fp8"), replace(LAMA, biases=True)  # biases have none
     less, more = (
         held_in(
             lower(
                 gpt,
                 plan,
                 behaviour=StackBehaviour(
-                    held=Held(fp8_weights=each), fp8=True, fp8_transposes=transposes
+                    held=Held(fp8_weights=each), casts=CastKernels(transposes)
                 ),
             ),
             "parameters",

@@ -17,6 +17,7 @@ from topologies.machine_files import load_machine
 from workload.op import BACKWARD, FORWARD, STEP, Block, Buffer, Op, layer_part
 from workload.op_attributes import Attributes
 from workload.passes.stack import StackBehaviour, with_behaviour
+from workload.recipes.stack_casts import cast_by_stack
 
 SHAPE: Attributes = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
 IN_LAYER = Block(0, layer_part(3), FORWARD)
@@ -38,7 +39,7 @@ def test_fp8_runs_a_layers_linear_at_its_rate_and_casts_its_input_but_not_the_cl
     machine = load_machine("dgx-h100")
     device, costs = machine.device, AnalyticCosts(machine)
     source = Buffer("a", (4096, 4096), "bf16", "activations")
-    (cast, fp8), _ = with_behaviour([LINEAR], {"a": source}, StackBehaviour(fp8=True))
+    (cast, fp8), _ = cast_by_stack([LINEAR], {"a": source})
     cast_s = 3 * 4096 * 4096 / (device.memory_efficiency * device.memory_bytes_per_s)
     assert costs.seconds(cast) == pytest.approx(cast_s)
     deep = 4096 / (4096 + 101)  # the share of a deep one's gain

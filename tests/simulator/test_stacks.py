@@ -181,15 +181,15 @@ def test_cp_is_the_axis_context_and_each_stack_has_its_own_kind() -> None:
 
 def test_fp8_is_of_the_linears_alone() -> None:
     found = job("dp=rest,mbs=1,precision=fp8")
-    assert (found.plan.precision, found.stack.fp8) == ("bf16", True)
-    assert found.stack.kernels(found.gpt, found.plan, load_machine("dgx-h100")).behaviour.fp8
+    assert (found.plan.precision, found.plan.recipe) == ("bf16", "fp8")
+    assert found.stack.text(found.plan).endswith(",precision=fp8")
 
 
 @pytest.mark.parametrize(("machine", "transposes"), [("dgx-h100", True), ("dgx-b200", False)])
 def test_operands_in_fp8_are_transposed_on_hopper_alone(machine: str, transposes: bool) -> None:
     found = job("dp=rest,mbs=1,precision=fp8")
     behaviour = found.stack.kernels(found.gpt, found.plan, load_machine(machine)).behaviour
-    assert (behaviour.fp8, behaviour.fp8_transposes) == (True, transposes)
+    assert behaviour.casts.transposes == transposes
 
 
 def test_torchtitans_selective_recomputes_all_but_what_chosen_ops_give() -> None:

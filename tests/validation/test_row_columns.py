@@ -116,7 +116,7 @@ def test_a_column_of_a_dense_row_changes_its_part_of_the_question(name: str) -> 
     found = case_as_read(dense_run(**{**DENSE, **cells}))
     assert _changed(asdict(found.job.plan), asdict(PLAN)) == {**of_plan}
     assert _changed(found.job.gpt.flat(), GPT_2.flat()) == {**of_model}
-    assert (found.job.stack.name, found.job.stack.fp8, found.scale) == ("other", False, 1.0)
+    assert (found.job.stack.name, found.scale) == ("other", 1.0)
 
 
 def _changed(found: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_a_column_of_a_row_of_experts_changes_its_part_of_the_question(name: str
 
 def test_fp8_is_the_stacks() -> None:
     job = case_as_read(dense_run(**{**DENSE, "precision": "fp8"})).job
-    assert (job.stack.fp8, job.plan.precision) == (True, "bf16")
+    assert (job.plan.recipe, job.plan.precision) == ("fp8", "bf16")
 
 
 @pytest.mark.parametrize(("batch", "read", "scale"), [("24", 32, 0.75), ("3", 8, 0.375)])

@@ -22,14 +22,15 @@ from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
+from workload.recipes.stack_casts import CastKernels
 
 LAYERS = 2
 LLAMA = replace(find_model("llama-3.1-8b"), sequence=512, layers=LAYERS)
 LINEARS = LAYERS * 218_103_808  # parameters of the linears of layers
 SMALL = (2 * LAYERS + 1) * 4096  # of norms
 OTHERS = 2 * 128_256 * 4096 + SMALL  # two tables, and norms
-HOPPER = StackBehaviour(fp8=True, fp8_transposes=True)
-BLACKWELL = StackBehaviour(fp8=True)
+HOPPER = StackBehaviour(casts=CastKernels(transposes=True))
+BLACKWELL = PLAIN_BEHAVIOUR
 
 
 def plan_of(words: str, *, narrow: bool = True) -> Plan:
@@ -54,8 +55,8 @@ def gathered(program: Program, purpose: str) -> int:
 @pytest.mark.parametrize(
     ("words", "behaviour", "copies"),
     [
-        ("zero=1", BLACKWELL, 1),
-        ("zero=2", HOPPER, 2),
+        ("zero=1,precision=fp8", BLACKWELL, 1),
+        ("zero=2,precision=fp8", HOPPER, 2),
         ("zero=1,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR, 1),
         ("zero=1,recipe=fp8-delayed", PLAIN_BEHAVIOUR, 1),
         ("zero=0,recipe=fp8-blockwise", PLAIN_BEHAVIOUR, 1),
@@ -80,7 +81,7 @@ def test_a_recipe_leaves_out_the_copy_of_16_bits(recipe: str) -> None:
 @pytest.mark.parametrize(
     ("words", "behaviour", "item"),
     [
-        ("zero=1", HOPPER, 1),
+        ("zero=1,precision=fp8", HOPPER, 1),
         ("zero=1,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR, 1),
         ("zero=2,recipe=fp8-blockwise", PLAIN_BEHAVIOUR, 1),
         ("zero=1,recipe=mxfp8", PLAIN_BEHAVIOUR, 2),  # both its copies
@@ -96,7 +97,11 @@ def test_updated_weights_are_gathered_in_8_bits(
 
 @pytest.mark.parametrize(
     ("words", "behaviour"),
-    [("zero=3", BLACKWELL), ("zero=3", HOPPER), ("zero=3,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR)],
+    [
+        ("zero=3,precision=fp8", BLACKWELL),
+        ("zero=3,precision=fp8", HOPPER),
+        ("zero=3,recipe=fp8-tensorwise", PLAIN_BEHAVIOUR),
+    ],
 )
 def test_parts_are_held_and_gathered_in_8_bits(words: str, behaviour: StackBehaviour) -> None:
     program = lower(LLAMA, plan_of(words), behaviour=behaviour)
@@ -109,8 +114,8 @@ def test_parts_are_held_and_gathered_in_8_bits(words: str, behaviour: StackBehav
 @pytest.mark.parametrize(
     ("words", "behaviour", "item"),
     [
-        ("zero=1", BLACKWELL, 1),
-        ("zero=0", HOPPER, 1),
+        ("zero=1,precision=fp8", BLACKWELL, 1),
+        ("zero=0,precision=fp8", HOPPER, 1),
         ("zero=1,recipe=mxfp8", PLAIN_BEHAVIOUR, 2),
         ("zero=2,recipe=fp8-blockwise", PLAIN_BEHAVIOUR, 1),
     ],

@@ -6,6 +6,7 @@ from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
+from workload.recipes.stack_casts import CastKernels
 
 TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 
@@ -15,8 +16,8 @@ def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
     written in 16 bits: of 32 tokens two rows each, as wide as the stream outside of both linears.
     Not where every expert has as many places as the others."""
     gpt = TINY.changed(experts=4, topk=2, expert_ffn=96, positions="rope", biases=False)
-    plan = Plan(dp=2, ep=2, batch=2, mbs=1)
-    behaviour = StackBehaviour(fp8=True, fp8_pads=True)
+    plan = Plan(dp=2, ep=2, batch=2, mbs=1, recipe="fp8")
+    behaviour = StackBehaviour(casts=CastKernels(pads=True))
     found = lower(gpt, plan, behaviour=behaviour)
     order = [op.label for op in found.ops if op.micro_batch == 0 and op.part.layer == 1]
     copies = [op for op in found.ops if op.kind in ("pad_rows", "unpad_rows")]

@@ -15,6 +15,7 @@ from workload.op import (
     FORWARD,
     GRAD_SCATTER,
     INPUT_GRAD,
+    PARAMETER_GATHER,
     ROLES,
     WEIGHT_GATHER,
     WEIGHT_GRAD,
@@ -29,10 +30,12 @@ from workload.passes.stack import (
 )
 from workload.plan import Plan
 from workload.program import Program
+from workload.recipes.stack_casts import CastKernels
 from workload.sizes.rounding import scaled
 
 TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 PLAN = Plan(tp=2, dp=2, batch=4, mbs=1)
+IN_FP8 = replace(PLAN, recipe="fp8")
 PIPELINE = Plan(tp=2, pp=2, batch=2, mbs=1)
 STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
 BOTH = (FORWARD, BACKWARD)
@@ -67,7 +70,7 @@ def linears(found: Program, purpose: str) -> list[Op]:
 
 
 def test_fp8_casts_inputs_and_gradients_of_a_layers_linears_into_a_byte_an_element() -> None:
-    found = program(StackBehaviour(fp8=True))
+    found = program(PLAIN_BEHAVIOUR, IN_FP8)
     casts = {op.writes[0]: op for op in found.ops if op.kind == "cast" and op.part.is_layer}
     forward, backward = linears(found, ""), linears(found, INPUT_GRAD)
     assert len(forward) == len(backward) == 2 * 2 * 4  # micro-batches, layers, linears
@@ -84,19 +87,16 @@ def test_fp8_casts_inputs_and_gradients_of_a_layers_linears_into_a_byte_an_eleme
 
 def test_fp8_keeps_a_linears_input_in_a_byte_an_element_alone() -> None:
     """For the gradient of its weight a linear has the copy that its forward pass multiplied."""
-    found = program(StackBehaviour(fp8=True))
+    found = program(PLAIN_BEHAVIOUR, IN_FP8)
     kept = {op.reads[0] for op in linears(found, "")}
     assert {op.reads[0] for op in linears(found, WEIGHT_GRAD)} == kept
-    whole, small = (
-        program(behaviour).peak for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(fp8=True))
-    )
+    whole, small = (program(PLAIN_BEHAVIOUR, plan).peak for plan in (PLAN, IN_FP8))
     assert small.parts["activations"] < whole.parts["activations"]
 
 
 def test_fp8_multiplies_experts_too_but_no_router() -> None:
     gpt = TINY.changed(experts=4, topk=2, expert_ffn=128, biases=False)
-    plan = replace(PLAN, tp=1, ep=2)
-    found = lower(gpt, plan, behaviour=StackBehaviour(fp8=True))
+    found = lower(gpt, replace(IN_FP8, tp=1, ep=2))
     grouped = [op for op in found.ops if op.kind == "grouped_matmul"]
     routers = [op for op in found.ops if op.label.startswith("router.") and op.kind == "matmul"]
     assert len(grouped) == 3 * 2 * 2 * 2  # passes, linears, micro-batches, layers
@@ -109,10 +109,7 @@ def test_fp8_multiplies_experts_too_but_no_router() -> None:
 def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it_gathers() -> None:
     """All else of the module is a layer's: its projection's input is cast, the classifier's not."""
     gpt = TINY.changed(positions="rope", tied=False, mtp_layers=1)
-    plan = replace(PLAN, sp=True)
-    found, before = (
-        lower(gpt, plan, behaviour=each) for each in (StackBehaviour(fp8=True), PLAIN_BEHAVIOUR)
-    )
+    found, before = (lower(gpt, replace(each, sp=True)) for each in (IN_FP8, PLAN))
     of_heads = [
         (at, op)
         for at, op in enumerate(found.ops)
@@ -130,10 +127,7 @@ def test_fp8_leaves_the_classifier_of_further_tokens_in_16_bits_with_the_rows_it
 
 
 def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() -> None:
-    plan = replace(PLAN, sp=True)
-    before, after = (
-        program(behaviour, plan) for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(fp8=True))
-    )
+    before, after = (program(PLAIN_BEHAVIOUR, replace(each, sp=True)) for each in (PLAN, IN_FP8))
     halved = [
         (old.nbytes, new.nbytes)
         for old in before.ops
@@ -152,14 +146,14 @@ def test_fp8_gathers_rows_that_tensor_parallelism_splits_in_a_byte_an_element() 
 def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_in_fp8() -> None:
     """A cast reads two bytes and writes one, twice; a transpose reads and writes one. Of the four
     linears two have gathered inputs, and two gathered gradients."""
-    whole = program(StackBehaviour(fp8=True, fp8_transposes=True))
+    hopper = StackBehaviour(casts=CastKernels(transposes=True))
+    whole = program(hopper, IN_FP8)
     casts = [op for op in whole.ops if op.kind == "cast" and op.part.is_layer]
     assert casts
     assert {op.nbytes / whole.buffers[op.writes[0]].nbytes for op in casts} == {4}
     assert not [op for op in whole.ops if op.kind == "transpose"]
 
-    plan = replace(PLAN, sp=True)
-    found = program(StackBehaviour(fp8=True, fp8_transposes=True), plan)
+    found = program(hopper, replace(IN_FP8, sp=True))
     copies = {op.writes[0]: op for op in found.ops if op.kind == "transpose"}
     multiplied = [name for op in linears(found, WEIGHT_GRAD) for name in op.reads if name in copies]
     assert len(copies) == len(multiplied) == 2 * 2 * 4  # micro-batches, layers, linears
@@ -212,15 +206,15 @@ def test_what_a_stack_sends_is_in_the_programs_volume() -> None:
 
 
 def test_rows_that_fp8_gathers_are_not_halved_again_as_a_payload() -> None:
-    rows = replace(PLAN, sp=True)
+    rows = replace(IN_FP8, sp=True)
 
     def gathered(behaviour: StackBehaviour) -> dict[str, int]:
         ops = program(behaviour, rows).ops
         return {op.name: op.nbytes for op in ops if op.is_collective and op.dtype == "fp8"}
 
-    alone = gathered(StackBehaviour(fp8=True))
+    alone = gathered(PLAIN_BEHAVIOUR)
     assert alone
-    assert gathered(StackBehaviour(fp8=True, payloads=(("all_gather", 0.5),))) == alone
+    assert gathered(StackBehaviour(payloads=(("all_gather", 0.5),))) == alone
 
 
 def test_ranks_of_x_send_a_part_of_a_message_each_and_gather_it_where_it_arrives() -> None:
@@ -286,8 +280,9 @@ def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> 
 
 def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
     gpt = TINY.changed(experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
-    plan = Plan(dp=2, ep=2, batch=2, mbs=1)
-    found = lower(gpt, plan, behaviour=StackBehaviour(fp8=True, fp8_casts=(6, 4)))
+    plan = Plan(dp=2, ep=2, batch=2, mbs=1, recipe="fp8")
+    own = CastKernels(expert_bytes=6, expert_kernels=4)
+    found = lower(gpt, plan, behaviour=StackBehaviour(casts=own))
     casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]
     of_experts = [op for op in casts if op.label.startswith("experts.")]
     assert len(of_experts) == 2 * 2 * 2  # layers, linears, input and gradient
@@ -302,9 +297,6 @@ EVERY = StackBehaviour(
     reduce_dtype=SUMS,
     once_a_step=True,
     fused=("gelu", "accumulate"),
-    fp8=True,
-    fp8_transposes=True,
-    fp8_casts=(4, 1),
     gathers_ahead=True,
     coalesced=True,
     one_by_one=True,
@@ -319,7 +311,6 @@ EVERY = StackBehaviour(
     early_stop=True,
     own_rows=True,
     context_steps=True,
-    fp8_pads=True,
     exchange_kernels=ExchangeKernels(0.5),
     counted=("sum_rows", "add"),
 )
@@ -358,12 +349,16 @@ def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int)
     assert added.nbytes == 64 * 256 // 2 * (4 + 4 + 4)
 
 
-@pytest.mark.parametrize("keys", [{"z": 2}, {"zero": 3}])
+@pytest.mark.parametrize("keys", [{"z": 2}, {"zero": 3}, {"zero": 1}])
 def test_a_stack_in_fp8_gathers_weights_in_16_bits(keys: dict[str, Any]) -> None:
     plan = Plan(**{**ZERO, "batch": 8}, **keys)
     gathers = [
-        [(op.name, op.nbytes, op.dtype) for op in found.ops if op.purpose == WEIGHT_GATHER]
-        for found in (program(PLAIN_BEHAVIOUR, plan), program(StackBehaviour(fp8=True), plan))
+        [
+            (op.name, op.nbytes, op.dtype)
+            for op in program(PLAIN_BEHAVIOUR, replace(plan, recipe=recipe)).ops
+            if op.purpose in (WEIGHT_GATHER, PARAMETER_GATHER)
+        ]
+        for recipe in ("none", "fp8")
     ]
     assert gathers[0] == gathers[1] != []
 

@@ -156,7 +156,7 @@ def answer(asked: Asked) -> Answer:
     stages = range(job.plan.pp) if asked.stage is None else (asked.stage,)
     behaviour = job.stack.kernels(job.gpt, job.plan, machine).behaviour
     own = memory_of_stack(job.stack, job.plan)
-    own = replace(own, fp8_transposes=behaviour.fp8_transposes)  # which depends on the device
+    own = replace(own, casts=behaviour.casts)  # which depend on the device
     peak_bytes, stage = max(
         (stage_bytes(job.gpt, job.plan, own, stage), -stage) for stage in stages
     )

@@ -13,6 +13,7 @@ from topologies.records import record
 from validation.published.case import Case
 from validation.published.outcome import Ideal, Outcome
 from validation.published.runs import PublishedRun
+from workload.recipes.table import FP8
 
 FP8_OVER_BF16 = 2.0  # peaks of Hopper's tensor cores, the only ones here that know fp8
 
@@ -36,7 +37,8 @@ def ideal_of(run: PublishedRun, case: Case, machine: Machine) -> Ideal | None:
     batch, gpus = run.whole("global_batch_seqs"), run.whole("gpus_total")
     if not batch or not gpus:
         return None
-    plan, gpt, fp8 = case.job.plan, case.asked, case.job.stack.fp8
+    plan, gpt = case.job.plan, case.asked
+    fp8 = plan.recipe == FP8
     full = plan.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
     bubble = (plan.pp - 1) / (plan.vpp * plan.micro_batches)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from simulator.explain.nearest_fit import (
@@ -88,8 +87,7 @@ def _case_searched(run: PublishedRun, find_plan: FindPlan, why: str) -> Case:
     fixed = _fixed(run, dialect, gpt)
     gpt = dialect.stack.model(gpt, run.whole("tp") or 1)
     plan = find_plan(gpt, machine_of(run), devices, batch, fixed)
-    stack = replace(dialect.stack, fp8=run.text("precision") == "fp8")
-    return Case(gpt, {}, Job(gpt, plan, stack), 1.0, tuple(remarks), searched=True)
+    return Case(gpt, {}, Job(gpt, plan, dialect.stack), 1.0, tuple(remarks), searched=True)
 
 
 def _fixed(run: PublishedRun, dialect: Dialect, gpt: GPT) -> dict[str, Any]:
@@ -233,8 +231,6 @@ def _plan_keys(run: PublishedRun, dialect: Dialect, gpt: GPT, tp: int) -> dict[s
         keys["shard"] = 0 if shard == (run.whole("dp") or 0) else shard
     if run.text("precision") == "fp32":
         keys |= {"precision": "fp32", "gradients": "fp32"}
-    if run.text("precision") == "fp8":
-        keys["precision"] = "fp8"
     if run.text("precision") in NARROW:
         keys["recipe"] = run.text("precision")
     return keys | recipe_words(run)

@@ -34,7 +34,7 @@ MOST = 1e12
 OF_NONE = ("zero_stage", "nics_per_node", "nic_gbps", "shared_experts", "moe_layers", "experts")
 UNSUPPORTED = "unsupported"  # a column that says why a row cannot be predicted
 WORDS = {
-    "precision": ("bf16", "fp16", "fp8", "fp32", *NARROW),
+    "precision": ("bf16", "fp16", "fp32", *NARROW),
     "recompute": RECOMPUTES,
     "flash_attention": ("yes", "no"),
     "sequence_parallel": ("yes", "no"),

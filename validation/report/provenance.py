@@ -27,8 +27,8 @@ class Asked:
     """Model and machine by name or file, and what was changed of them.
 
     `fields` are the model's that were set, `settings` keys of the machine that were set. `files`
-    has the digest of each file among them as it was when the answer was made. `fp8` is the stack's
-    (`simulator/stacks/stack.py`).
+    has the digest of each file among them as it was when the answer was made. With `fp8` the plan,
+    whose text is without it, has precision=fp8.
     """
 
     model: str
@@ -56,9 +56,13 @@ class Asked:
         how |= {"precision": "fp8"} if self.fp8 else {}
         return {**self.settings, **how}
 
+    def with_precision(self, plan: str) -> str:
+        """A plan's text with the precision that it is without."""
+        return plan + ",precision=fp8" * self.fp8
+
     def words(self, devices: int, plan: str, batch: int, tokens: float | None) -> str:
         """The `simgpt predict` of one step, ready for a shell."""
-        plan += ",precision=fp8" * self.fp8
+        plan = self.with_precision(plan)
         words = ["simgpt", "predict", self.model, "-m", self.machine, "-n", str(devices)]
         words += ["--plan", plan, "--batch", str(batch)]
         for key, usual in USUAL.items():
@@ -88,7 +92,7 @@ def asked_of(document: Mapping[str, Any], origin: str) -> Asked:
         str(given.get("compute") or USUAL["compute"]),
         {str(path): str(digest) for path, digest in _table(given, "files").items()},
         str(given.get("stack") or USUAL["stack"]),
-        given.get("fp8", document.get("fp8")) is True,
+        True in (given.get("fp8"), document.get("fp8")),
         str(given.get("routing") or USUAL["routing"]),
     )
 

@@ -77,11 +77,11 @@ def lower_slots(
     # What is reduced behind the last backward pass of a stage has nothing to run beside.
     beside = tuple(each for each in alone(plan) if each != "dp" or not once)
     every = overlap_step([*ops, *chunks.kept(b.ops)], beside, b.buffers, slot_of)
-    every = in_recipe(b, every)
-    every, casts = with_behaviour(every, b.buffers, behaviour)
-    b.buffers |= casts
-    every = with_kept(b, with_buckets(b, every), transposes=behaviour.fp8_transposes)
-    every = with_narrow_weights(b, every, transposes=behaviour.fp8_transposes)
+    every = in_recipe(b, every, behaviour.casts)
+    every, added = with_behaviour(every, b.buffers, behaviour)
+    b.buffers |= added
+    every = with_kept(b, with_buckets(b, every), transposes=behaviour.casts.transposes)
+    every = with_narrow_weights(b, every, transposes=behaviour.casts.transposes)
     every = with_copies_of_logits(b, every)
     if plan.offload == ACTIVATIONS:
         every, copies = on_host(every, b.buffers)

@@ -20,11 +20,11 @@ from workload.passes.coalesced import coalesced
 from workload.passes.context_steps import in_context_steps
 from workload.passes.copies import Rates, copied_around, forward_gathers_ahead
 from workload.passes.elements import with_elements
-from workload.passes.fp8 import multiply_in_fp8
 from workload.passes.kinds_in_steps import in_kernels
 from workload.passes.one_by_one import one_by_one
 from workload.passes.reduce_scatters import in_dtype_of_sums
 from workload.passes.whole_owners import by_whole_owners
+from workload.recipes.stack_casts import INSIDE, CastKernels
 
 SUMS, TRAINING = "gradients", "training"  # dtypes in which gradients are reduced
 Shares = tuple[tuple[str, float], ...]
@@ -36,10 +36,8 @@ Rewritten = tuple[list[Op], Buffers]
 class StackBehaviour:
     """What a stack does unlike one kernel for every op of the program.
 
-    `fused` names kinds or labels of ops that run inside a neighbour's kernel. With `fp8` the
-    linears of the layers multiply in fp8; with `fp8_transposes` as Hopper does, whose operands must
-    be transposed for the gradients of weights; `fp8_casts` are, of casts for experts' linears in
-    kernels of their own, bytes for an element and kernels for each expert, or zeros. `passes` has,
+    `fused` names kinds or labels of ops that run inside a neighbour's kernel. `casts` are the
+    kernels that cast for a plan whose recipe is the stack's own fp8. `passes` has,
     for a kind of op made of several kernels, how often as many bytes go through memory as through
     one kernel, `launches` how many kernels the host issues. `payloads` has, for a kind of
     collective, how many bytes the stack sends for each of the program's: another data type, or sent
@@ -54,8 +52,7 @@ class StackBehaviour:
     With `context_steps` gathered keys are attended to in the steps of a ring
     (`workload/passes/context_steps.py`). With `own_rows` ranks that split experts send their own
     rows to these (`workload/exchange/own_rows.py`). With `early_stop` a recomputed layer
-    ends with the last value that its backward pass needs. With `fp8_pads` rows of experts are
-    copied to padded places around their linears in fp8. `exchange_kernels` are kernels that send
+    ends with the last value that its backward pass needs. `exchange_kernels` are kernels that send
     experts' rows themselves (`workload/exchange/kernels.py`), where they do.
     `launches_of_slice` is how many kernels a stack launches behind a step for each slice of a
     weight, one for each rank of data. `held` is what it holds in memory unlike others.
@@ -68,9 +65,7 @@ class StackBehaviour:
     """
 
     fused: tuple[str, ...] = ()
-    fp8: bool = False
-    fp8_transposes: bool = False
-    fp8_casts: tuple[int, int] = (0, 0)
+    casts: CastKernels = INSIDE
     passes: Shares = ()
     payloads: Shares = ()
     launches: tuple[tuple[str, int], ...] = ()
@@ -85,7 +80,6 @@ class StackBehaviour:
     copies: tuple[tuple[str, Rates], ...] = ()
     context_steps: bool = False
     own_rows: bool = False
-    fp8_pads: bool = False
     exchange_kernels: ExchangeKernels | None = None
     held: Held = NOTHING_HELD
     reduce_dtype: str = TRAINING
@@ -112,14 +106,6 @@ def of_lowering(behaviour: StackBehaviour) -> StackBehaviour:
 def fuse(ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour) -> Rewritten:
     """Ops inside a neighbour's kernel."""
     return inside_neighbours(ops, buffers, behaviour.fused), {}
-
-
-def in_fp8(
-    ops: Sequence[Op], buffers: Mapping[str, Buffer], behaviour: StackBehaviour
-) -> Rewritten:
-    """Linears of layers in fp8."""
-    how = {"transposes": behaviour.fp8_transposes, "pads": behaviour.fp8_pads}
-    return multiply_in_fp8(ops, buffers, own_casts=behaviour.fp8_casts, **how)
 
 
 def with_copies(
@@ -223,14 +209,6 @@ STACK_PASSES = (
         scope="ops",
         matters=lambda behaviour: bool(behaviour.fused),
         rewrites=fuse,
-    ),
-    StackPass(
-        name="fp8",
-        words="linears of layers in fp8, their first operands cast before",
-        source="NVIDIA Transformer Engine, user guide, FP8 primer",
-        scope="ops",
-        matters=lambda behaviour: behaviour.fp8,
-        rewrites=in_fp8,
     ),
     StackPass(
         name="steps",

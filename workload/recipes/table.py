@@ -17,15 +17,15 @@ from workload.plan_fields import PlanFields
 from workload.rules.table import rule_of
 
 NO_RECIPE = "none"
-FP8 = "fp8"  # a precision that is a software stack's, and of no plan
+FP8 = "fp8"  # the recipe that each software stack has its own way of, printed as precision=fp8
 E4M3, E5M2, E2M1 = "e4m3", "e5m2", "e2m1"
 LARGEST: Mapping[str, float] = MappingProxyType({E4M3: 448.0, E5M2: 57344.0, E2M1: 6.0})
 INPUT, WEIGHT, GRADIENT = "input", "weight", "gradient"  # what an operand is
 Block = tuple[int, int]  # rows and columns that share a scale
 WHOLE: Block = (0, 0)  # all of the tensor
 
-DELAYED, CURRENT, BLOCKS, POWERS, TWO_LEVELS = (
-    "delayed", "current", "blocks", "powers", "two_levels",
+DELAYED, CURRENT, BLOCKS, POWERS, TWO_LEVELS, OF_STACK = (
+    "delayed", "current", "blocks", "powers", "two_levels", "stack",
 )  # fmt: skip
 HISTORY = 16  # steps whose largest values a delayed scale looks back on
 
@@ -38,8 +38,9 @@ class Recipe:
     in `forward`, gradients in `backward`. How scales are made says `scaling`: `delayed`, from the
     largest values of the last steps; `current`, from the tensor's own largest value; `blocks`, in
     fp32 from a block's largest value; `powers`, powers of two in 8 bits likewise; `two_levels`, in
-    8 bits, with one of the tensor. A block is `length` values along the sum; of weights a square
-    if `square`. Rows of an expert are filled up to a multiple of `align`.
+    8 bits, with one of the tensor; `stack`, as the software does it, inside the kernels before
+    (`workload/recipes/stack_casts.py`). A block is `length` values along the sum; of weights a
+    square if `square`. Rows of an expert are filled up to a multiple of `align`.
     """
 
     name: str
@@ -66,9 +67,14 @@ class Recipe:
         return (1, self.length) if axis else (self.length, 1)
 
     @property
+    def is_of_stack(self) -> bool:
+        """Whether it is a stack that knows how values are scaled, and no program says it."""
+        return self.scaling == OF_STACK
+
+    @property
     def of_tensors(self) -> bool:
         """Whether one scale is of a whole tensor, so that its parts can be gathered in 8 bits."""
-        return self.scaling in (DELAYED, CURRENT)
+        return self.scaling in (DELAYED, CURRENT, OF_STACK)
 
     @property
     def sends_rows(self) -> bool:
@@ -93,7 +99,7 @@ class Recipe:
 RECIPES = (
     Recipe(
         name="fp8-delayed",
-        words="one scale for each tensor, from the largest values of the last 16 steps",
+        words="by one scale for each tensor, from the largest values of the last 16 steps",
         source="NVIDIA Transformer Engine, DelayedScaling: hybrid, algorithm max, and the history "
         "of its examples; scales follow once in a step, not in each micro-batch",
         dtype="fp8",
@@ -102,7 +108,7 @@ RECIPES = (
     ),
     Recipe(
         name="fp8-tensorwise",
-        words="one scale for each tensor, from its own largest value",
+        words="by one scale for each tensor, from its own largest value",
         source="NVIDIA Transformer Engine, Float8CurrentScaling: hybrid; pytorch/ao, float8, "
         "tensorwise, whose weights are gathered in fp8",
         dtype="fp8",
@@ -111,7 +117,7 @@ RECIPES = (
     ),
     Recipe(
         name="fp8-blockwise",
-        words="a scale for each 128 values along the sum, of weights for each 128 x 128",
+        words="by a scale for each 128 values along the sum, of weights for each 128 x 128",
         source="DeepSeek-V3 (2412.19437), section 3.3; NVIDIA Transformer Engine, "
         "Float8BlockScaling",
         dtype="fp8",
@@ -121,7 +127,7 @@ RECIPES = (
     ),
     Recipe(
         name="mxfp8",
-        words="a power of two for each 32 values along the sum",
+        words="by a power of two for each 32 values along the sum",
         source="OCP Microscaling Formats (MX) v1.0, sections 5.3.1 and 6.3; NVIDIA Transformer "
         "Engine, MXFP8BlockScaling: E4M3 for gradients too",
         dtype="mxfp8",
@@ -131,8 +137,8 @@ RECIPES = (
     ),
     Recipe(
         name="nvfp4",
-        words="a scale in E4M3 for each 16 values along the sum, of weights for each 16 x 16, and "
-        "one for the tensor",
+        words="by a scale in E4M3 for each 16 values along the sum, of weights for each 16 x 16, "
+        "and one for the tensor",
         source="NVIDIA, Pretraining Large Language Models with NVFP4 (2509.25149)",
         dtype="nvfp4",
         scaling=TWO_LEVELS,
@@ -141,6 +147,14 @@ RECIPES = (
         length=16,
         square=True,
         align=128,
+    ),
+    Recipe(
+        name=FP8,
+        words="at the device's fp8 rate, operands cast before",
+        source="NVIDIA Transformer Engine, user guide, FP8 primer; each stack's own",
+        dtype="fp8",
+        scaling=OF_STACK,
+        backward=E5M2,
     ),
 )
 _BY_NAME = {each.name: each for each in RECIPES}
@@ -158,7 +172,8 @@ def recipe_of(name: str) -> Recipe:
 
 def recipe_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its recipe; "" where it can."""
-    if plan.recipe == NO_RECIPE:
+    recipe = _BY_NAME.get(plan.recipe)
+    if recipe is None or recipe.is_of_stack:
         return ""
     if plan.matmul_forms == "tuned":
         return "has operands in the layouts of plain forms; leave matmul_forms=tuned out"
@@ -182,6 +197,8 @@ def params_refusal(plan: PlanFields) -> str:
             f"gathers parts of weights in 8 bits, and the scales of recipe={recipe.name} are of "
             "blocks of whole ones: take zero=1 or 2 and z=1"
         )
+    if recipe is None:
+        return "needs linears that multiply in 8 bits: give precision=fp8 or an 8-bit recipe"
     return ""
 
 
@@ -193,28 +210,23 @@ def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
     """
     if words.get("precision") not in _BY_NAME:
         return words
-    if words.get("recipe", words["precision"]) != words["precision"]:
+    if words.get("recipe", NO_RECIPE) not in (NO_RECIPE, words["precision"]):
         both = f"precision={words['precision']} and recipe={words['recipe']}"
         raise PlanError(f"{both} name two recipes: give one of them")
     return {**words, "precision": "bf16", "recipe": words["precision"]}
 
 
-def check_fp8(words: Mapping[str, Any]) -> None:
-    """Refuse fp8 without a recipe where a plan stands for itself: it is what a stack makes of it,
-    and no program says how its values are cast."""
-    if words.get("precision") == FP8:
-        known = ", ".join(name for name in _BY_NAME if name.startswith("fp8"))
+def check_runs(plan: PlanFields, *, saves: bool = False) -> None:
+    """Refuse a recipe that no program says in full, and to save what checkpoints do not keep."""
+    if plan.recipe == NO_RECIPE:
+        return
+    recipe = recipe_of(plan.recipe)
+    if recipe.is_of_stack:
+        known = ", ".join(name for name in _BY_NAME if name.startswith(f"{FP8}-"))
         raise PlanError(
             "precision=fp8 is that of a software stack, which is predicted alone; a plan that runs "
             f"names its recipe: one of {known}"
         )
-
-
-def check_runs(plan: PlanFields, *, saves: bool = False) -> None:
-    """Refuse to save what checkpoints do not keep."""
-    if plan.recipe == NO_RECIPE:
-        return
-    recipe = recipe_of(plan.recipe)
     if saves and recipe.scaling == DELAYED:
         raise PlanCannotRunError(
             f"recipe={recipe.name} has scales of earlier steps, which checkpoints do not keep; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workload.errors import PlanCannotRunError, PlanError
 from workload.plan_fields import PlanFields
-from workload.recipes.table import NO_RECIPE
+from workload.recipes.table import FP8, NO_RECIPE
 from workload.splits import experts
 
 LONG = (
@@ -62,5 +62,5 @@ def _check_latents(plan: PlanFields) -> None:
             f"{said} leads up once more in the backward pass by itself, and can be combined with "
             f"recompute=none or full, not {plan.recompute}"
         )
-    if plan.recipe != NO_RECIPE:
+    if plan.recipe not in (NO_RECIPE, FP8):
         raise PlanCannotRunError(f"{said} cannot be combined with recipe={plan.recipe}")

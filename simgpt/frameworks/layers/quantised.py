@@ -79,8 +79,10 @@ def written(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a plan's recipe, if it has one."""
     of_weights = dict.fromkeys(GATHERS[:1], True) if fields["fp8_params"] else {}
     if fields["recipe"] == NO_RECIPE:
-        _check(fields)
         return of_weights
+    if fields["recipe"] == FP8:
+        _check(fields)
+        return {FORMAT: "hybrid", **of_weights}
     if fields["recipe"] not in OF_EIGHT:
         return {FOUR_BITS: "e2m1", OF_FOUR: "nvfp4"}
     word, form = OF_EIGHT[fields["recipe"]]
@@ -97,7 +99,7 @@ def _check(fields: Mapping[str, Any]) -> None:
     """
     again = parts_of(fields["recompute"]) & {NORMS, ACTIVATION}
     delayed = fields["table"]["fp8_recipe"] == OF_EIGHT["fp8-delayed"][0]
-    if again and delayed and fields["precision"] == "fp8":
+    if again and delayed:
         raise PlanCannotRunError(
             f"Megatron-LM's scales of precision=fp8 are delayed, and it does not run recompute="
             f"{min(again)} with these; give recipe=fp8-tensorwise, or leave {min(again)} out"

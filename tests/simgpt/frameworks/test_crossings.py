@@ -84,7 +84,8 @@ def job_asked(asked: Asked, stack: str) -> Job:
 def fields_of(job: Job) -> dict[str, Any]:
     """What of a plan says something."""
     fields = {key: value for key, value in asdict(job.plan).items() if key not in INERT}
-    fields["precision"] = "fp8" if job.stack.fp8 else fields["precision"]
+    if fields["recipe"] == "fp8":
+        fields |= {"precision": "fp8", "recipe": "none"}
     if fields["etp"] == fields["tp"]:
         fields["etp"] = 0
     if fields["cp"] == 1:

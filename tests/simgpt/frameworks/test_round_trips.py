@@ -60,7 +60,6 @@ def assert_same(asked: Asked, question: Question, *without: str) -> None:
     assert shape_of(one.gpt) == shape_of(two.gpt)
     keys = told(one.plan, one.gpt), told(two.plan, two.gpt)
     assert {**keys[0], **dict.fromkeys(without)} == {**keys[1], **dict.fromkeys(without)}
-    assert one.stack.fp8 == two.stack.fp8
 
 
 MODELS = st.builds(

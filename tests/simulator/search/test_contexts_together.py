@@ -13,7 +13,7 @@ from simulator.search.space import space_of
 from tests.simulator.search.drawn import MIXTURE
 
 MODELS: tuple[dict[str, Any], ...] = ({}, {"document": 256}, {"window": 256, "global_every": 2})
-RECIPES = ("none", "fp8-tensorwise", "fp8-blockwise")
+RECIPES = ("none", "fp8", "fp8-tensorwise", "fp8-blockwise")
 
 
 @pytest.mark.parametrize(

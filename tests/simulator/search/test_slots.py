@@ -56,7 +56,7 @@ LATENT = GPT.of(
     kv_rank=96,
     rope_width=32,
 )
-RECIPES = ["fp8-delayed", "fp8-tensorwise", "fp8-blockwise"]
+RECIPES = ["fp8", "fp8-delayed", "fp8-tensorwise", "fp8-blockwise"]
 ROWS = {"sp": True, "tp": 2, "y": 1, "vpp": 1}
 
 

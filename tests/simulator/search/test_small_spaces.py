@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.search.problem import SearchProblem
+from simulator.search.baselines import every_plan
+from simulator.search.problem import SearchProblem, unproved
 from simulator.search.space import spaces_of
 from simulator.stacks import load_stack
 from tests.simulator.search.answers import finds_the_best
@@ -82,3 +83,42 @@ def drawn(seed: int) -> tuple[SearchProblem, str]:
 def test_branch_and_bound_finds_the_best_of_a_small_space(seed: int) -> None:
     problem, name = drawn(seed)
     finds_the_best(problem, MACHINES[name])
+
+
+FEW: dict[str, Any] = {"mbs": 1, "zero": 1, "order": "tp-dp-pp", "schedule": "1f1b"}
+IN_FP8 = [
+    ("simgpt", "dense", 8, {"y": 1, "z": 1, "pp": 1, "recompute": "none"}),
+    ("nemo", "experts", 8, {"pp": 1}),
+    ("megatron-core", "dense", 8, {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("stack", "model", "devices", "more"),
+    [IN_FP8[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in IN_FP8[1:])],
+)
+def test_branch_and_bound_finds_the_best_in_the_fp8_of_a_stack(
+    stack: str, model: str, devices: int, more: dict[str, Any]
+) -> None:
+    """On Hopper, whose operands are transposed, with casts for experts in kernels of their own."""
+    fixed = FEW | more | {"precision": "fp8"}
+    problem = SearchProblem(MODELS[model], devices, 8, fixed, stack=load_stack(stack))
+    assert not unproved(problem, MACHINES["dgx-h100"])
+    finds_the_best(problem, MACHINES["dgx-h100"])
+
+
+@pytest.mark.slow
+def test_the_fp8_of_a_stack_is_found_beside_other_precisions() -> None:
+    fixed = FEW | {"y": 1, "z": 1, "recompute": "full", "sp": True}
+    several = {"precision": ("bf16", "fp8")}
+    problem = SearchProblem(DENSE, 4, 8, fixed, several=several)
+    plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
+    assert {plan.recipe for plan in plans} == {"none", "fp8"}
+    finds_the_best(problem, MACHINES["dgx-h100"])
+
+
+def test_no_bounds_are_known_where_the_overlap_decides_what_is_gathered_in_fp8() -> None:
+    problem = SearchProblem(DENSE, 4, 8, {"precision": "fp8"}, stack=load_stack("torchtitan"))
+    assert "recompute=per_op" in unproved(problem, MACHINES["dgx-h100"])
+    for fixed in ({"precision": "fp8", "tp": 1}, {"precision": "fp8", "recompute": "full"}, {}):
+        assert not unproved(replace(problem, fixed=fixed), MACHINES["dgx-h100"])

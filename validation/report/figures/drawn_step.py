@@ -205,7 +205,7 @@ def staged(answer: Answer) -> Scene:
         raise ReportError("ops were measured one by one, and are not measured again for a page")
     stack, machine = _stack(asked), _machine(asked)
     asked_gpt, sizes = _model(asked), {"devices": answer.devices, "batch": answer.batch}
-    plan = job_of(asked_gpt, answer.plan, stack, **sizes).plan
+    plan = job_of(asked_gpt, asked.with_precision(answer.plan), stack, **sizes).plan
     machine = with_room(machine, plan.grid.ranks)
     placement = parse_placement(asked.placement, machine, plan.grid.ranks)
     gpt = stack.model(_model(asked), plan.tp)
@@ -241,7 +241,7 @@ def _model(asked: Asked) -> GPT:
 def _stack(asked: Asked) -> Stack:
     check_file(asked.stack, asked.files)
     tabled = asked.compute == "profile"
-    return replace(load_stack(asked.stack), tabled=tabled, fp8=asked.fp8)
+    return replace(load_stack(asked.stack), tabled=tabled)
 
 
 def _machine(asked: Asked) -> Machine:

@@ -17,8 +17,9 @@ not keep to, weights and rows are gathered as they are, and cast behind it.
 Delayed scales of a part of the model lie side by side, three for each linear; what was largest is
 noted in each cast, and scales follow at the step's end from the maximum over all ranks.
 
-Not modelled: casts inside the kernels before; transposed copies that Hopper needs; layers that a
-recipe leaves in 16 bits; Hadamard transforms and random rounding of nvfp4 are inside its casts.
+Not modelled but of the recipe that is a stack's own (`stack_casts.py`): casts inside the kernels
+before; transposed copies that Hopper needs; linears that stay in 16 bits. Hadamard transforms and
+random rounding of nvfp4 are inside its casts.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from workload.lowering.recipes.weights import behind_update
 from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.op_attributes import Attributes
-from workload.passes.fp8 import GROUPED, is_linear
+from workload.recipes.stack_casts import GROUPED, INSIDE, CastKernels, cast_by_stack, is_linear
 from workload.recipes.table import (
     GRADIENT,
     INPUT,
@@ -50,12 +51,20 @@ from workload.recipes.table import (
 KINDS = {"": (INPUT, WEIGHT), INPUT_GRAD: (GRADIENT, WEIGHT), WEIGHT_GRAD: (INPUT, GRADIENT)}
 
 
-def in_recipe(b: Builder, ops: Sequence[Op], *, trains: bool = True) -> list[Op]:
+def in_recipe(
+    b: Builder, ops: Sequence[Op], kernels: CastKernels = INSIDE, *, trains: bool = True
+) -> list[Op]:
     """The ops with linears by the plan's recipe; what they need besides is among the builder's
-    buffers. Without `trains` there is no update, and nothing that follows from it."""
+    buffers. `kernels` cast for a recipe that is the stack's own. Without `trains` there is no
+    update, and nothing that follows from it."""
     if b.plan.recipe == NO_RECIPE:
         return list(ops)
-    copies = Copies(b, recipe_of(b.plan.recipe), trains=trains)
+    recipe = recipe_of(b.plan.recipe)
+    if recipe.is_of_stack:
+        every, added = cast_by_stack(ops, b.buffers, kernels)
+        b.buffers |= added
+        return every
+    copies = Copies(b, recipe, trains=trains)
     return [*_Casts(ops, copies).rewritten(), *(behind_update(copies) if trains else ())]
 
 

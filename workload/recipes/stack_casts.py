@@ -1,4 +1,4 @@
-"""Linears of layers in fp8, as a pass over the ops of a program.
+"""The recipe `fp8`: linears of layers in fp8 as a software stack has it.
 
 Source: NVIDIA Transformer Engine, user guide, FP8 primer, and transformer_engine/pytorch/module:
 activations and gradients are cast as they come, mostly inside the kernel before, so that a cast
@@ -14,7 +14,8 @@ low-precision training, performance considerations, "Handling transposes". Black
 
 What linears of experts multiply may be cast in kernels of their own, which read it once, or twice
 where its largest value must be known before, and write one or two copies: a stack says how many
-bytes that is for an element, and how many kernels one call then issues for each expert.
+bytes that is for an element, and how many kernels one call then issues for each expert. It is the
+stack that is read for all this, so that no program says how values are scaled, and none runs.
 
 Tensor cores want a multiple of 16 rows, or 32 with scales of blocks, so that rows of experts that
 have as many as the routing says are copied to places that are padded in front of their linears, and
@@ -27,12 +28,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from topologies.records import record
 from workload.naming import op_name
 from workload.op import (
     BACKWARD,
     BY_MASKS,
     COMPUTE,
     KERNELS,
+    PARAMETER_GATHER,
     STEP,
     WEIGHT_GATHER,
     WEIGHT_GRAD,
@@ -42,7 +45,6 @@ from workload.op import (
 )
 
 Buffers = dict[str, Buffer]
-OwnCasts = tuple[int, int]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
 BOTH_BYTES = 4  # and written once more, transposed
 TRANSPOSE_BYTES = 2
@@ -59,19 +61,28 @@ ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
 CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
 
 
-def multiply_in_fp8(
-    ops: Sequence[Op],
-    buffers: Mapping[str, Buffer],
-    *,
-    transposes: bool,
-    own_casts: OwnCasts = (0, 0),
-    pads: bool = False,
+@record
+class CastKernels:
+    """How a stack casts on a device. `transposes`: matmuls take one layout alone, as Hopper's.
+    Casts for experts' linears in kernels of their own move `expert_bytes` for an element (0: they
+    run inside the kernel before) and are `expert_kernels` for each expert. With `pads` rows of
+    experts are copied to padded places around their linears."""
+
+    transposes: bool = False
+    expert_bytes: int = 0
+    expert_kernels: int = 0
+    pads: bool = False
+
+
+INSIDE = CastKernels()
+
+
+def cast_by_stack(
+    ops: Sequence[Op], buffers: Mapping[str, Buffer], kernels: CastKernels = INSIDE
 ) -> tuple[list[Op], Buffers]:
-    """The ops with linears in fp8, and the buffers that casts write or that are smaller; with the
-    transposes that Hopper needs, or without, and with casts for experts in kernels of their own,
-    `own_casts`: bytes for an element (0: inside the kernel before) and kernels for an expert."""
-    given = _padded(ops, buffers) if pads else ops
-    return _Casts(given, buffers, transposes=transposes, own_casts=own_casts).rewritten()
+    """The ops with linears in fp8, and the buffers that casts write or that are smaller."""
+    given = _padded(ops, buffers) if kernels.pads else ops
+    return _Casts(given, buffers, kernels).rewritten()
 
 
 def _padded(ops: Sequence[Op], buffers: Mapping[str, Buffer]) -> list[Op]:
@@ -100,17 +111,11 @@ class _Casts:
     bytes."""
 
     def __init__(
-        self,
-        ops: Sequence[Op],
-        buffers: Mapping[str, Buffer],
-        *,
-        transposes: bool,
-        own_casts: OwnCasts,
+        self, ops: Sequence[Op], buffers: Mapping[str, Buffer], kernels: CastKernels
     ) -> None:
         self._ops = ops
-        self._own_casts = own_casts
+        self._kernels = kernels
         self._buffers = buffers
-        self._transposes = transposes
         self._wholes: set[str] = set()
         self._operands = {name for op in ops if is_linear(op) for name in op.reads}
         self._copies: dict[str, str] = {}
@@ -129,22 +134,22 @@ class _Casts:
         return result, self.added
 
     def _gathers_rows(self, op: Op) -> bool:
-        """Whether an op gathers rows for a linear of a layer, and not a weight."""
-        gathers = op.kind == "all_gather" and op.purpose != WEIGHT_GATHER
+        """Whether an op gathers rows for a linear of a layer, and not a weight or parts of one."""
+        gathers = op.kind == "all_gather" and op.purpose not in (WEIGHT_GATHER, PARAMETER_GATHER)
         return gathers and op.writes[0] in self._operands
 
     def _multiplied(self, op: Op) -> list[Op]:
         op = altered(op, reads=tuple(self._copies.get(name, name) for name in op.reads))
         source, before = op.reads[0], list[Op]()
-        if self._transposes and op.purpose == WEIGHT_GRAD:
+        if self._kernels.transposes and op.purpose == WEIGHT_GRAD:
             before, op = self._transposed(op)
         if self._is_cast(source):
             return [*before, altered(op, dtype="fp8")]
-        nbytes = BOTH_BYTES if self._transposes else CAST_BYTES
-        apart, kernels = self._own_casts if op.kind == GROUPED else (0, 0)
+        nbytes = BOTH_BYTES if self._kernels.transposes else CAST_BYTES
+        apart = self._kernels.expert_bytes if op.kind == GROUPED else 0
         cast = self._cast(op, source, kept=not op.purpose, nbytes=apart or nbytes)
         if apart:
-            count = kernels * int(op.attributes["count"])
+            count = self._kernels.expert_kernels * int(op.attributes["count"])
             cast = altered(cast, launches=1, attributes={KERNELS: count})
         return [*before, cast, altered(op, reads=(cast.writes[0], *op.reads[1:]), dtype="fp8")]
 
