@@ -209,3 +209,15 @@ def test_fields_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(ModelError, check=names(*named)):
         FOUR.changed(**fields)
+
+
+def test_every_linear_of_a_hybrid_multiplies_in_the_fp8_of_its_stack_and_no_scan_does() -> None:
+    """Mamba's two, the MLP's, attention's and the shared expert's: three products each; the routed
+    experts' two likewise. The classifier and the router stay in 16 bits."""
+    program = lower(FOUR, parse_plan(f"{PLAIN},recipe=fp8"))
+    products = [op for op in program.ops if op.kind == "matmul" and op.dtype == "fp8"]
+    assert len(products) == 3 * (2 + 2 + 2 + 2)
+    assert sum(op.kind == "grouped_matmul" and op.dtype == "fp8" for op in program.ops) == 3 * 2
+    others = {op.label for op in program.ops if op.kind == "matmul" and op.dtype != "fp8"}
+    assert {label.partition(".")[0] for label in others} == {"head", "router"}
+    assert {op.dtype for op in program.ops if op.kind in ("ssd", "ssd_grad")} == {"bf16"}
