@@ -14,7 +14,7 @@ from typing import Final
 from topologies.hardware.attention import Pass, Shape
 from topologies.hardware.device import Device
 from topologies.records import record
-from workload.models.packing.documents import counted_pairs, lengths
+from workload.models.documents import counted_pairs, lengths
 from workload.op import BUSIEST, LONGEST, QUERIES, Op
 from workload.op import CAUSAL as MASKED
 

@@ -24,9 +24,8 @@ from tests.reference_hybrid import Sizes
 from tests.reference_llama import Scaling
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.models import mtp
+from workload.models import documents, mtp
 from workload.models.moe import has_experts
-from workload.models.packing import documents
 from workload.overlaps import OVERLAPS
 from workload.plan import Plan
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from validation.published.runs import PublishedRun
 from workload.gpt import find_model
-from workload.models.hybrids.pattern import OF_MAMBA
+from workload.models.pattern import OF_MAMBA
 from workload.overlaps import EVERY
 
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every")

@@ -10,7 +10,7 @@ from workload.descriptions.from_table import model_from_table
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.model.fields import KEYS
-from workload.models.packing.documents import text_of_lengths
+from workload.models.documents import text_of_lengths
 from workload.plan_text import split_words
 from workload.words.foreign_words import MODEL_WORDS, plain
 

@@ -11,7 +11,7 @@ from topologies.files.reading import UserFile
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.model.fields import GATED, KEYS
-from workload.models.packing.documents import text_of_lengths
+from workload.models.documents import text_of_lengths
 
 MODEL_BYTES = 8 * 2**20  # a config.json may name each linear that is not quantised
 MODEL_FILE = UserFile("model", ModelError, MODEL_BYTES, constants=True)

@@ -33,7 +33,7 @@ from workload.descriptions.fields import KINDS
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.model.fields import MOST
-from workload.models.hybrids.pattern import EXPERTS
+from workload.models.pattern import EXPERTS
 from workload.models.rope_scaling import is_carried, text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")

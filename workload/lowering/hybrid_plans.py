@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from workload.gpt import GPT
 from workload.models import hybrid_counts
-from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP
+from workload.models.pattern import ATTENTION, MAMBA, MLP
 from workload.plan import Plan
 from workload.recomputation.parts import CORE, PARTS, parts_of
 from workload.recomputation.parts import MLP as OF_MLP

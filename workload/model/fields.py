@@ -32,7 +32,7 @@ class ModelFields:
     probabilities and of what is added to the residual stream. With `goldfish_k` the loss leaves out
     one token in so many (Goldfish loss; 0: none), chosen by a hash of the `goldfish_h` tokens
     before it. With `pattern` each layer has the one mixer of its letter
-    (`workload/models/hybrids/`). The other fields are those of parts, each a record of its own;
+    (`workload/models/pattern.py`). The other fields are those of parts, each a record of its own;
     a text has all of them flat, by the names of `KEYS`.
     """
 

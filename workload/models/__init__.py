@@ -1,1 +1,1 @@
-"""The fields of a model: their limits, and the counts that follow from them."""
+"""What follows from the fields of a model: what may be together, the kinds of layers, counts."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from workload.errors import ModelError
 from workload.model.fields import ModelFields
-from workload.models import latent_attention, moe, mtp, windows
-from workload.models.hybrids import pattern
+from workload.models import latent_attention, moe, mtp, pattern, windows
 from workload.models.rope_scaling import PLAIN, scaling_of
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from workload.model.fields import ModelFields
 from workload.models import moe
-from workload.models.hybrids.pattern import ATTENTION, MAMBA, MLP, layers_with
+from workload.models.pattern import ATTENTION, MAMBA, MLP, layers_with
 
 OF_HEADS = 3  # numbers of a head: the logarithm of its decay, its skip, its step's bias
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from workload.model.experts import SIGMOID
 from workload.model.fields import ModelFields, is_given
-from workload.models.hybrids.pattern import EXPERTS, mixer_of
+from workload.models.pattern import EXPERTS, mixer_of
 
 NEEDED = ("topk", "expert_ffn")
 ONLY_WITH_EXPERTS = (

@@ -2,7 +2,7 @@
 
 Letters: s is the sequence, or the document of a sequence that is packed of several, w the window in
 tokens, the token's own among them. Of the layers every `global_every`-th attends to all tokens,
-with 0 none does. Documents are all as long, or as `documents` says (packing/documents.py);
+with 0 none does. Documents are all as long, or as `documents` says (documents.py);
 positions count on over a sequence, and the loss has the first token of a document behind the last
 one of the one before, as any other.
 Source: Beltagy et al. (Longformer, 2004.05150), section 3.1; Jiang et al. (Mistral 7B, 2310.06825),
@@ -15,9 +15,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from workload.model.fields import ModelFields
-from workload.models import moe
-from workload.models.hybrids.pattern import ATTENTION, layers_with, mixer_of
-from workload.models.packing import documents
+from workload.models import documents, moe
+from workload.models.pattern import ATTENTION, layers_with, mixer_of
 
 
 def window_of(gpt: ModelFields, layer: int) -> int:

@@ -25,7 +25,7 @@ from executor.kernels.context.positions import positions
 from executor.kernels.slices import head_slices, row_slices, wide_dtype
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
-from workload.models.packing.documents import lengths
+from workload.models.documents import lengths
 from workload.op import Op
 from workload.op_attributes import Attributes
 

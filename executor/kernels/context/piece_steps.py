@@ -13,7 +13,7 @@ from executor.kernels.dropout import kept_places, scale_of
 from executor.kernels.slices import HeadSlice, row_slices, wide_dtype
 from executor.rank_context import RankContext
 from topologies.records import record
-from workload.models.packing.documents import ends
+from workload.models.documents import ends
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]

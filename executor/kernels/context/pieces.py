@@ -28,7 +28,7 @@ from executor.kernels.slices import HeadSlice, head_slices, row_slices, wide_dty
 from executor.launching.device_use import CUDNN
 from executor.rank_context import RankContext
 from topologies.records import record
-from workload.models.packing.documents import document_at
+from workload.models.documents import document_at
 from workload.op import Op
 
 Tensors = Sequence[torch.Tensor]

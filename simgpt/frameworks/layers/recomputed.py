@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Reading
-from workload.models.hybrids.pattern import MLP as DENSE
+from workload.models.pattern import MLP as DENSE
 from workload.recomputation.parts import (
     ACTIVATION,
     CORE,

@@ -20,8 +20,7 @@ from workload.descriptions.from_table import read_model, with_fields
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.models import windows
-from workload.models.packing import documents
+from workload.models import documents, windows
 from workload.op import BUSIEST, Op
 from workload.op_attributes import Attributes
 from workload.plan_text import parse_plan

@@ -12,7 +12,7 @@ from topologies.files.printable import shown
 from workload.descriptions.configs.families import row_of
 from workload.errors import ModelError
 from workload.gpt import GPT, find_model, model_names
-from workload.models.hybrids.pattern import EXPERTS
+from workload.models.pattern import EXPERTS
 
 LANGUAGE = (  # of models that see or hear, too; deeper ones below the others
     *("text_config", "llm_config", "language_config", "language_model_config"),

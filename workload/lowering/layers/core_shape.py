@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workload.models.packing.documents import counted_pairs
+from workload.models.documents import counted_pairs
 
 Shape = dict[str, Any]
 

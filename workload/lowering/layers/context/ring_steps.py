@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from workload.models.packing import documents
+from workload.models import documents
 from workload.op import BUSIEST, LONGEST
 
 Shape = dict[str, Any]

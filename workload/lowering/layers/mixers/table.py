@@ -7,7 +7,7 @@ from workload.lowering.layers.mixer import Mixer
 from workload.lowering.layers.mixers import attention, latent_attention, mamba2, mlp
 from workload.lowering.layers.mixers.experts import mixture
 from workload.models import moe
-from workload.models.hybrids.pattern import ATTENTION, EXPERTS, MAMBA, MLP, mixer_of
+from workload.models.pattern import ATTENTION, EXPERTS, MAMBA, MLP, mixer_of
 
 BY_LETTER = {
     MAMBA: mamba2.MIXER,

@@ -1,1 +1,0 @@
-"""Models whose layers have one mixer each: Mamba-2, attention, an MLP or experts."""

@@ -1,1 +1,0 @@
-"""Documents of several lengths in one sequence."""
