@@ -11,7 +11,7 @@ from validation.published.case import Case, case_of
 from validation.published.run_machine import environment_of, parts_of
 from validation.published.runs import PublishedRun
 from workload.gpt import GPT
-from workload.model.fields import KEYS, is_given
+from workload.model.fields import KEYS
 from workload.plan import text_of
 
 LABELS = ("name", "source")  # of a model, which change no prediction
@@ -48,7 +48,7 @@ def commands(runs: Sequence[PublishedRun]) -> Iterator[str]:
 
 def model_text(gpt: GPT) -> str:
     """The model as a command line gives it: each field that is not at its default."""
-    given = [(key, gpt.value(key)) for key in KEYS if key not in LABELS and is_given(gpt, key)]
+    given = [(key, gpt.value(key)) for key in KEYS if key not in LABELS and gpt.is_given(key)]
     return ",".join(f"{name}={text_of(value)}" for name, value in given)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
-from typing import Any, NamedTuple, Self
-
-from topologies.records import Limits, bounded, limits, one_of, record
+from topologies.records import bounded, one_of, record
+from workload.flat_keys import Flat, keys_of
 from workload.model.attention import Attention
 from workload.model.experts import Experts
 from workload.model.latent import Latent
@@ -21,7 +18,7 @@ POSITIONS = ("learned", "rope", "alibi", "none")
 
 
 @record(kw_only=True)
-class ModelFields:
+class ModelFields(Flat):
     """A decoder-only transformer of pre-norm layers; what is not given is as GPT-2 has it.
 
     Widths are in elements, `sequence` in tokens. With `tied` the classifier shares the embedding's
@@ -60,35 +57,6 @@ class ModelFields:
     pattern: str = ""
     mamba2: Mamba2 = Mamba2()
     source: str = "given by the user"
-
-    @classmethod
-    def of(cls, **flat: Any) -> Self:
-        """A model from flat fields, by the names of `KEYS`.
-
-        >>> ModelFields.of(
-        ...     name="x", layers=2, hidden=64, heads=4, ffn=256, sequence=8, vocab=9, ssm_conv=2
-        ... ).mamba2.conv
-        2
-        """
-        nested = _nested(flat)
-        parts = {name: kind(**nested.get(name, {})) for name, kind in PARTS.items()}
-        return cls(**parts, **nested.get("", {}))
-
-    def changed(self, **flat: Any) -> Self:
-        """The model with other values of some flat fields."""
-        nested = _nested(flat)
-        own = nested.pop("", {})
-        parts = {name: replace(getattr(self, name), **keys) for name, keys in nested.items()}
-        return replace(self, **own, **parts)
-
-    def value(self, key: str) -> Any:
-        """The value of a flat field, by its name in `KEYS`."""
-        found = KEYS[key]
-        return getattr(getattr(self, found.part) if found.part else self, found.name)
-
-    def flat(self) -> dict[str, Any]:
-        """Every flat field with its value."""
-        return {key: self.value(key) for key in KEYS}
 
     @property
     def key_heads(self) -> int:
@@ -134,18 +102,7 @@ class ModelFields:
         return self.biases and self.norm == "layernorm"
 
 
-class Key(NamedTuple):
-    """A flat field: where it stands ("" of the model itself), its kind, its default (MISSING where
-    it must be given) and what it may be."""
-
-    part: str
-    name: str
-    kind: str
-    default: Any
-    limits: Limits | None
-
-
-PARTS: Mapping[str, type[Any]] = {
+ModelFields.PARTS = {
     "attention": Attention,
     "moe": Experts,
     "latent": Latent,
@@ -153,36 +110,5 @@ PARTS: Mapping[str, type[Any]] = {
     "mtp": Mtp,
     "mamba2": Mamba2,
 }
-
-
-def _keys(part: str, kind: type[Any]) -> dict[str, Key]:
-    own, prefix = limits(kind), getattr(kind, "PREFIX", "")
-    found: dict[str, Key] = {}
-    for each in fields(kind):
-        if not part and each.name in PARTS:
-            found |= _keys(each.name, PARTS[each.name])
-            continue
-        about = str(each.type), each.default, own.get(each.name)
-        found[prefix + each.name] = Key(part, each.name, *about)
-    return found
-
-
-_FOUND = _keys("", ModelFields)
-# Those that must be given first.
-KEYS = dict(sorted(_FOUND.items(), key=lambda item: item[1].default is not MISSING))
+ModelFields.KEYS = KEYS = keys_of(ModelFields, ModelFields.PARTS)
 MOST = {key: int(each.limits.most) for key, each in KEYS.items() if each.limits}
-
-
-def is_given(gpt: ModelFields, key: str) -> bool:
-    """Whether a flat field has another value than its default."""
-    return bool(gpt.value(key) != KEYS[key].default)
-
-
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat fields by their parts; those that no part has are the model's own."""
-    found: dict[str, Any] = {}
-    for name, value in flat.items():
-        key = KEYS.get(name)
-        part, own = (key.part, key.name) if key else ("", name)
-        found.setdefault(part, {})[own] = value
-    return found

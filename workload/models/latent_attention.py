@@ -10,7 +10,7 @@ for the two norms. Not modelled: the keys and values that inference keeps, and w
 
 from __future__ import annotations
 
-from workload.model.fields import ModelFields, is_given
+from workload.model.fields import ModelFields
 
 ONLY_WITH_RANK = ("q_rank", "rope_width", "value_width")
 
@@ -40,7 +40,7 @@ def norm_width(gpt: ModelFields) -> int:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's latent attention, in words that follow the model's name."""
     if not gpt.latent.kv_rank:
-        given = [key for key in ONLY_WITH_RANK if is_given(gpt, key)]
+        given = [key for key in ONLY_WITH_RANK if gpt.is_given(key)]
         return [f"{key}={gpt.value(key)} needs kv_rank" for key in given]
     found = []
     if gpt.positions != "rope":

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workload.model.experts import SIGMOID
-from workload.model.fields import ModelFields, is_given
+from workload.model.fields import ModelFields
 from workload.models.pattern import EXPERTS, mixer_of
 
 NEEDED = ("topk", "expert_ffn")
@@ -111,7 +111,7 @@ def places(gpt: ModelFields, rows: int) -> int:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's experts, each in words that follow the model's name."""
     if not gpt.moe.experts:
-        given = [key for key in ONLY_WITH_EXPERTS if is_given(gpt, key)]
+        given = [key for key in ONLY_WITH_EXPERTS if gpt.is_given(key)]
         return [f"{key}={gpt.value(key)} needs experts" for key in given]
     found = [f"experts={gpt.moe.experts} needs {key}" for key in NEEDED if not gpt.value(key)]
     if gpt.moe.topk > gpt.moe.experts:

@@ -8,7 +8,7 @@ the letters are those of Megatron-Core's hybrid layer pattern.
 
 from __future__ import annotations
 
-from workload.model.fields import KEYS, ModelFields, is_given
+from workload.model.fields import KEYS, ModelFields
 
 MAMBA, ATTENTION, MLP, EXPERTS = MIXERS = "M", "*", "-", "E"
 OF_MAMBA = ("ssm_heads", "ssm_width", "ssm_state", "ssm_groups", "ssm_conv", "ssm_chunk")
@@ -42,7 +42,7 @@ def layers_with(gpt: ModelFields, mixer: str) -> int:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's pattern, in words that follow the model's name."""
     if not gpt.pattern:
-        given = [key for key in OF_MAMBA if is_given(gpt, key)]
+        given = [key for key in OF_MAMBA if gpt.is_given(key)]
         return [f"{key}={gpt.value(key)} needs pattern" for key in given]
     unknown = sorted(set(gpt.pattern) - set(MIXERS))
     if unknown:
