@@ -134,7 +134,7 @@ def compared(
     """Both in turns: their median step times, and the ratio of each turn's; with graphs those of
     the executor's captured steps too."""
     gpt = find_model(name)
-    plan = Plan(batch=batch, mbs=batch, precision=precision)
+    plan = Plan.of(batch=batch, mbs=batch, precision=precision)
     data = [torch.randint(gpt.vocab, (batch, gpt.sequence + 1)) for _ in range(STEPS)]
     batches = [*data[:1] * WARM_UP_STEPS, *data]
     loop = Loop(gpt, plan, device)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import MISSING, fields
 from typing import Any
 from unittest import mock
 
@@ -85,8 +84,7 @@ def splits_alike(published: usual.PublishedPlan, plan: Plan) -> bool:
 
 def trained(plan: Plan) -> dict[str, Any]:
     """What of a plan says what is trained, where it is not as usual."""
-    usual = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
-    return {key: getattr(plan, key) for key in TRAINED if getattr(plan, key) != usual[key]}
+    return {key: plan.value(key) for key in TRAINED if plan.is_given(key)}
 
 
 if __name__ == "__main__":

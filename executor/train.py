@@ -133,7 +133,7 @@ class Trainer:
             grad_norm=self.grad_norm,
             numbers=self._numbers,
             attention=attention,
-            ways=ways(program.plan.schedule),
+            ways=ways(program.plan.pipeline.schedule),
             turned=turned_parts(program.gpt, program.plan, program.stage),
         )
         groups.prepare(program)

@@ -88,7 +88,7 @@ def load(
     table: BufferTable, program: Program, rank: int, values: Iterable[tuple[str, torch.Tensor]]
 ) -> None:
     """Put whole parameters into a rank's buffers: its part, the master copy, empty states."""
-    grid, rule = program.plan.grid, rule_of(program.plan.optimizer)
+    grid, rule = program.plan.grid, rule_of(program.plan.training.optimizer)
     states = dict.fromkeys((*rule.matrices.states, *rule.others.states))
     for name, whole in values:
         part = cut(whole, program.layouts[name], grid, rank)
@@ -101,7 +101,7 @@ def load(
 
 def initial_values(program: Program, seed: int) -> Iterable[tuple[str, torch.Tensor]]:
     """Every parameter's initial value, one at a time."""
-    dtype = DTYPES[program.plan.precision]
+    dtype = DTYPES[program.plan.training.precision]
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     for name, layout in program.layouts.items():
         yield name, initial_value(name, layout, program.gpt, seed).to(wide)

@@ -45,7 +45,7 @@ def what_fits(prediction: Prediction, machine: Machine, predicted: Predicted | N
 
     gpt, plan = prediction.gpt, prediction.plan
     predicted = predicted and cache(predicted)
-    plain = {} if plan.matmul_forms == "plain" else {"matmul_forms": "plain"}
+    plain = {} if plan.training.matmul_forms == "plain" else {"matmul_forms": "plain"}
     every = [_recomputes(plan), *levers(gpt, plan, prediction.stack)]
     runs = ([change | plain for change in lever if _runs(prediction, change)] for lever in every)
     can = [lever for lever in runs if lever]
@@ -167,7 +167,7 @@ def starved(plan: Plan) -> str:
 
 def _recomputes(plan: Plan) -> list[Change]:
     """The strongest recomputation, if there is a stronger one than the plan's."""
-    return [{"recompute": "full"}] if plan.recompute != "full" else []
+    return [{"recompute": "full"}] if plan.training.recompute != "full" else []
 
 
 def _may_be_enough(prediction: Prediction, change: Change) -> bool:

@@ -58,7 +58,7 @@ class Searches:
         from workload.plan import Plan
 
         kept = {key: problem.fixed[key] for key in ("precision", "recipe") if key in problem.fixed}
-        plan = Plan(dp=problem.devices, batch=problem.devices, mbs=1, **kept)
+        plan = Plan.of(dp=problem.devices, batch=problem.devices, mbs=1, **kept)
         place = place_of(problem.gpt, plan, problem.stack, self.machine.device.known_as)
         by = self.anchors.memory_of(place)
         if by is None:

@@ -24,14 +24,16 @@ MOST_SPANS = 1_000_000  # some 300 MB of trace, which Perfetto still opens
 
 def check_slots(plan: Plan) -> None:
     """Refuse more micro-batches than there is memory for where the schedule does not repeat."""
-    slots = plan.pp * plan.vpp * ways(plan.schedule) * plan.micro_batches * plan.passes
+    slots = plan.pp * plan.vpp * ways(plan.pipeline.schedule) * plan.micro_batches * plan.passes
     whole, other = "never repeats itself", "a smaller batch or schedule=1f1b"
-    what = f"schedule={plan.schedule}"
-    if plan.schedule in OPPOSED or plan.in_pairs:
+    what = f"schedule={plan.pipeline.schedule}"
+    if plan.pipeline.schedule in OPPOSED or plan.in_pairs:
         whole = "is simulated without its steady state"
     if plan.passes > 1:
-        what, other = f"a step of optimizer={plan.optimizer}", "or a smaller batch"
-    repeats = plan.schedule not in ("gpipe", *OPPOSED) and plan.passes == 1 and not plan.in_pairs
+        what, other = f"a step of optimizer={plan.training.optimizer}", "or a smaller batch"
+    repeats = (
+        plan.pipeline.schedule not in ("gpipe", *OPPOSED) and plan.passes == 1 and not plan.in_pairs
+    )
     if not repeats and plan.pp > 1 and slots > MOST_SLOTS:
         raise PlanCannotRunError(
             f"{what} {whole}, so that each of {plan.micro_batches:,} "

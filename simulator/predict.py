@@ -127,7 +127,7 @@ class Prediction:
         experts = bool(self.gpt.moe.experts)
         found = step_range(self.step_s, *how, experts=experts, further=further)
         more = [OF_BALANCED] if self.load is not None else []
-        more += of_no_published(self.plan.recipe, experts=experts)
+        more += of_no_published(self.plan.training.recipe, experts=experts)
         return replace(found, words="; ".join([found.words, *more])) if more else found
 
     @property
@@ -212,7 +212,7 @@ class Prediction:
             **({"routing": self.load.as_dict()} if self.load is not None else {}),
             **({"routing_assumed": BALANCED} if assumes_balance(self.gpt) else {}),
             **({"dropped": dropped} if dropped else {}),
-            **({"fp8": True} if self.plan.recipe == FP8 else {}),
+            **({"fp8": True} if self.plan.training.recipe == FP8 else {}),
             **({"anchor": self.anchoring.as_dict()} if self.anchoring is not None else {}),
         }
 
@@ -285,12 +285,12 @@ def op_costs(
     kernels: Kernels,
 ) -> ComputeCosts:
     """The costs of a plan's compute ops, as `predict` is told of them."""
-    check_measured(machine, kernels, op_seconds, plan.recipe)
+    check_measured(machine, kernels, op_seconds, plan.training.recipe)
     if op_seconds is None and kernels.tabled:
         return PublishedCosts(machine, plan.grid.ranks, kernels)
     if op_seconds is None:
         return compute_costs(machine, ranks_per_node, plan.grid.ranks, kernels)
-    if plan.matmul_forms == "tuned":
+    if plan.training.matmul_forms == "tuned":
         raise PlanCannotRunError(
             "matmul_forms=tuned compares forms, and measured costs know the plan's own only; "
             "use the times of a calibrated machine file"
@@ -306,7 +306,7 @@ def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:
 
 def plan_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> Forms:
     """The same with these costs."""
-    return fastest_forms(gpt, plan, costs) if plan.matmul_forms == "tuned" else PLAIN
+    return fastest_forms(gpt, plan, costs) if plan.training.matmul_forms == "tuned" else PLAIN
 
 
 def _tuning(forms: Forms, plain: StepResult, tuned: StepResult) -> Tuning:
@@ -349,7 +349,7 @@ def _prediction(
         step_s=step_s,
         model_flops_per_s_per_device=model_flops / device_s,
         hardware_flops_per_s_per_device=step.hardware_flops / device_s,
-        peak_flops_per_s=peak_flops_per_s(machine, plan.precision),
+        peak_flops_per_s=peak_flops_per_s(machine, plan.training.precision),
         memory=memory_of(
             step, machine, stack, ranks=plan.grid.ranks, experts=bool(gpt.moe.experts)
         ),

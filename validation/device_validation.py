@@ -55,7 +55,7 @@ class DeviceCase:
     @property
     def plan(self) -> Plan:
         """One rank, two micro-batches."""
-        return Plan(
+        return Plan.of(
             batch=MICRO_BATCHES * self.micro_batch,
             mbs=self.micro_batch,
             recompute=self.recompute,

@@ -79,5 +79,5 @@ def _step_s(name: str) -> float:
     run = next(run for run in _runs() if run["id"] == name)
     plan = parse_plan("dp=1,mbs=1,recompute=full", batch=1)
     flops = lower(find_model(run["model"]), plan).hardware_flops * run["batch"]
-    peak = peak_flops_per_s(load_machine(run["machine"]), plan.precision)
+    peak = peak_flops_per_s(load_machine(run["machine"]), plan.training.precision)
     return float(flops / (run["devices"] * peak * run["hfu"]))

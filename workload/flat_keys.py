@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
 from topologies.records import Limits, limits
@@ -13,13 +14,14 @@ Parts = Mapping[str, type[Any]]
 
 class Key(NamedTuple):
     """A flat key: where it stands ("" of the record itself), its kind, its default (MISSING where
-    it must be given) and what it may be."""
+    it must be given), what it may be, and what gets its value."""
 
     part: str
     name: str
     kind: str
     default: Any
     limits: Limits | None
+    get: Callable[[Any], Any]
 
 
 class Flat:
@@ -48,8 +50,7 @@ class Flat:
 
     def value(self, key: str) -> Any:
         """The value of a flat key."""
-        found = self.KEYS[key]
-        return getattr(getattr(self, found.part) if found.part else self, found.name)
+        return self.KEYS[key].get(self)
 
     def flat(self) -> dict[str, Any]:
         """Every flat key with its value."""
@@ -71,9 +72,8 @@ class Flat:
 
 
 def keys_of(kind: type[Any], parts: Parts) -> dict[str, Key]:
-    """The flat keys of a record with parts, those first that must be given."""
-    found = _keys("", kind, parts)
-    return dict(sorted(found.items(), key=lambda item: item[1].default is not MISSING))
+    """The flat keys of a record with parts, in the order of its fields."""
+    return _keys("", kind, parts)
 
 
 def _keys(part: str, kind: type[Any], parts: Parts) -> dict[str, Key]:
@@ -84,5 +84,6 @@ def _keys(part: str, kind: type[Any], parts: Parts) -> dict[str, Key]:
             found |= _keys(each.name, parts[each.name], {})
             continue
         about = str(each.type), each.default, own.get(each.name)
-        found[prefix + each.name] = Key(part, each.name, *about)
+        get = attrgetter(f"{part}.{each.name}" if part else each.name)
+        found[prefix + each.name] = Key(part, each.name, *about, get)
     return found

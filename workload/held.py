@@ -62,7 +62,7 @@ class Held:
         """Whether a rank may hold more parameters than the update takes at a time, so that the
         update of many layers is not that of a few, repeated; or whether the host updates some of
         them alone."""
-        if plan.offload_share < 1:
+        if plan.training.offload_share < 1:
             return True
         if not (self.step_copies and self.sub_group and plan.zero == 3):
             return False

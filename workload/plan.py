@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 from topologies.records import record
@@ -11,12 +11,14 @@ from workload.errors import PlanCannotRunError, PlanError
 from workload.exchange.table import dispatcher_refusal, fp8_refusal
 from workload.grid import AXES, Grid
 from workload.pipeline.schedule import TURNS_LATE, TWO_WAY, V_SHAPED, ways
-from workload.plan_fields import PlanFields
+from workload.plan_fields import KEYS, PlanFields
 from workload.recipes.table import FP8, NO_RECIPE, params_refusal, recipe_refusal
 from workload.rules.table import rule_of
 from workload.splits import context as contexts
 from workload.splits import experts, states
 from workload.splits.plan_values import ALONE, check_value
+
+_ALONE = [(key, KEYS[key].get) for key in ALONE]
 
 
 @record(kw_only=True)
@@ -24,21 +26,21 @@ class Plan(PlanFields):
     """A plan whose fields go together (see `PlanFields`); an error names those that do not."""
 
     def __post_init__(self) -> None:
-        for key in ALONE:
-            check_value(key, getattr(self, key))
+        for key, get in _ALONE:
+            check_value(key, get(self))
         self._check_sharding()
         contexts.check(self)
         experts.check(self)
         self._check_pipeline()
         self._check_batch()
-        if why := rule_of(self.optimizer).refusal(self):
-            raise PlanCannotRunError(f"optimizer={self.optimizer} {why}")
+        if why := rule_of(self.training.optimizer).refusal(self):
+            raise PlanCannotRunError(f"optimizer={self.training.optimizer} {why}")
         if why := recipe_refusal(self):
-            raise PlanCannotRunError(f"recipe={self.recipe} {why}")
-        if self.fp8_params and (why := params_refusal(self)):
+            raise PlanCannotRunError(f"recipe={self.training.recipe} {why}")
+        if self.training.fp8_params and (why := params_refusal(self)):
             raise PlanError(f"fp8_params=true {why}")
         if why := dispatcher_refusal(self):
-            raise PlanCannotRunError(f"dispatcher={self.dispatcher} {why}")
+            raise PlanCannotRunError(f"dispatcher={self.experts.dispatcher} {why}")
         if why := fp8_refusal(self):
             raise PlanError(f"fp8_dispatch=true {why}")
 
@@ -47,10 +49,10 @@ class Plan(PlanFields):
             raise PlanError(f"shard={self.shard} needs zero=1, 2 or 3")
         if self.shard and self.dp % self.shard:
             raise PlanCannotRunError(f"shard={self.shard} does not divide dp={self.dp}")
-        if self.gradients == "bf16" and self.precision != "bf16":
-            raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.precision}")
+        if self.training.gradients == "bf16" and self.training.precision != "bf16":
+            raise PlanError(f"gradients=bf16 needs precision=bf16, not {self.training.precision}")
         states.check(self)
-        if self.offload == "activations" and (why := self._keeps_activations()):
+        if self.training.offload == "activations" and (why := self._keeps_activations()):
             raise PlanError(f"offload=activations {why}")
         if self.sp and self.y > 1:
             raise PlanError(
@@ -62,10 +64,10 @@ class Plan(PlanFields):
         """Why activations do not go to the host and back; "" if they may."""
         if self.pp > 1:
             return f"copies them between a micro-batch's passes on one stage, not on pp={self.pp}"
-        if {"a2a", "wgrad"} & {*self.overlap}:
+        if {"a2a", "wgrad"} & {*self.training.overlap}:
             return "has each layer's passes as a whole, which overlap=a2a and wgrad cut"
         if self.passes > 1:
-            return f"needs backward passes, and optimizer={self.optimizer} has none"
+            return f"needs backward passes, and optimizer={self.training.optimizer} has none"
         return ""
 
     @property
@@ -89,26 +91,29 @@ class Plan(PlanFields):
         return experts.axes_of_copies(self)
 
     def _check_pipeline(self) -> None:
-        if self.schedule in TWO_WAY:
+        if self.pipeline.schedule in TWO_WAY:
             self._check_two_ways()
-        in_v = self.schedule in V_SHAPED
+        in_v = self.pipeline.schedule in V_SHAPED
         if in_v and (self.pp == 1 or self.vpp != 2):
             raise PlanError(
-                f"schedule={self.schedule} needs pp > 1 and vpp=2: each stage holds two "
+                f"schedule={self.pipeline.schedule} needs pp > 1 and vpp=2: each stage holds two "
                 "chunks, of which the second ones stand in the opposite order"
             )
-        if self.vpp > 1 and not in_v and (self.pp == 1 or self.schedule != "1f1b"):
+        if self.vpp > 1 and not in_v and (self.pp == 1 or self.pipeline.schedule != "1f1b"):
             raise PlanError(f"vpp={self.vpp} needs pp > 1 and schedule=1f1b")
-        if self.stage_layers and len(self.stage_layers) != self.pp * self.vpp:
+        if self.pipeline.stage_layers and len(self.pipeline.stage_layers) != self.pp * self.vpp:
             raise PlanError(
-                f"stage_layers names {len(self.stage_layers)} chunks, but pp={self.pp} times "
+                f"stage_layers names {len(self.pipeline.stage_layers)} chunks, but pp={self.pp} "
+                "times "
                 f"vpp={self.vpp} makes {self.pp * self.vpp}"
             )
-        if self.stage_layers and (self.ends_as_layers or min(self.stage_layers) < 0):
+        if self.pipeline.stage_layers and (
+            self.pipeline.ends_as_layers or min(self.pipeline.stage_layers) < 0
+        ):
             raise PlanError("stage_layers must be numbers of 0 or more, without ends_as_layers")
 
     def _check_two_ways(self) -> None:
-        what = f"schedule={self.schedule}"
+        what = f"schedule={self.pipeline.schedule}"
         if self.pp % 2 or self.vpp != 1:
             raise PlanError(
                 f"{what} needs an even pp and vpp=1, not pp={self.pp} and vpp={self.vpp}: each "
@@ -116,13 +121,13 @@ class Plan(PlanFields):
             )
         if self.passes > 1:
             raise PlanError(
-                f"{what} needs backward passes, and optimizer={self.optimizer} has none"
+                f"{what} needs backward passes, and optimizer={self.training.optimizer} has none"
             )
 
     def _check_batch(self) -> None:
         per_rank, left = divmod(self.batch, self.cells)
         over = f"z*dp={self.z * self.dp}" if self.z > 1 else f"dp={self.dp}"
-        both = ", in each of two directions" if self.schedule in TWO_WAY else ""
+        both = ", in each of two directions" if self.pipeline.schedule in TWO_WAY else ""
         if left or not per_rank:
             raise PlanCannotRunError(
                 f"batch={self.batch} is not divisible by {over} ranks{both}; "
@@ -134,14 +139,15 @@ class Plan(PlanFields):
                 f"(batch={self.batch} over {over}{both}); "
                 f"try {_divisors_text(per_rank)}"
             )
-        every = self.micro_batches * ways(self.schedule)
-        if self.schedule in TURNS_LATE and every < 2 * self.pp:
+        every = self.micro_batches * ways(self.pipeline.schedule)
+        if self.pipeline.schedule in TURNS_LATE and every < 2 * self.pp:
             fewer = "zb-h1" if both else "zb-v"
             raise PlanCannotRunError(
-                f"schedule={self.schedule} needs at least 2*pp={2 * self.pp} micro-batches, "
+                f"schedule={self.pipeline.schedule} needs at least 2*pp={2 * self.pp} "
+                "micro-batches, "
                 f"not {every}; schedule={fewer} runs fewer"
             )
-        in_v = self.schedule in V_SHAPED
+        in_v = self.pipeline.schedule in V_SHAPED
         if self.vpp > 1 and not in_v and self.micro_batches < self.pp:
             enough = per_rank // self.pp
             smaller = f"; try mbs={_largest_divisor(per_rank, enough)}" if enough else ""
@@ -167,7 +173,7 @@ class Plan(PlanFields):
     def passes(self) -> int:
         """How many forward passes over the batch a step makes; micro-batches of a second one are
         numbered on from those of the first."""
-        return rule_of(self.optimizer).passes
+        return rule_of(self.training.optimizer).passes
 
     def with_micro_batches(self, count: int) -> Plan:
         """The same plan for a step of `count` micro-batches."""
@@ -181,14 +187,14 @@ class Plan(PlanFields):
         """The plan in the one grammar; tp is called x in AxoNN's words, which 3D plans have too."""
         words = []
         for key, default in _DEFAULTS.items():
-            value = getattr(self, key)
+            value = self.value(key)
             if key == "mbs" and self.micro_batches > 1:
                 words.append(f"mbs={value}")
             elif (key == "context_kind" and self.cp == 1) or (key, value) == ("recipe", FP8):
                 continue
             elif key != "mbs" and (value != default or self._is_said(key)):
                 words.append(f"{key}={text_of(value)}")
-        words += [f"precision={FP8}"] if self.recipe == FP8 else []
+        words += [f"precision={FP8}"] if self.training.recipe == FP8 else []
         text = ",".join(words if self.grid.ranks > 1 else ["dp=1", *words])
         return in_axonn_words(text) if as_axonn or self.is_3d else text
 
@@ -196,21 +202,24 @@ class Plan(PlanFields):
         """Whether an axis is printed although its size is 1: with a key that only matters above 1,
         since that key without the axis would be read as asking for sizes above 1."""
         other = WITHOUT_EFFECT.get(axis, "")
-        return bool(other) and getattr(self, other) != _DEFAULTS[other]
+        return bool(other) and self.is_given(other)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan's keys and values, as they stand in TOML and JSON."""
-        lists = {"overlap": list(self.overlap), "stage_layers": list(self.stage_layers)}
-        return {**asdict(self), **lists}
+        lists = {
+            "overlap": list(self.training.overlap),
+            "stage_layers": list(self.pipeline.stage_layers),
+        }
+        return {**self.flat(), **lists}
 
     def in_answer(self) -> dict[str, Any]:
         """These keys and values as an answer in JSON has them, in which `fp8` stands beside the
         plan where it is the stack's own."""
-        return self.as_dict() | ({"recipe": NO_RECIPE} if self.recipe == FP8 else {})
+        return self.as_dict() | ({"recipe": NO_RECIPE} if self.training.recipe == FP8 else {})
 
 
+_DEFAULTS = {key: each.default for key, each in KEYS.items() if key != "batch"}
 WITHOUT_EFFECT = {"tp": "sp", "pp": "schedule"}  # an axis, and a key that matters above size 1
-_DEFAULTS = {field.name: field.default for field in fields(Plan) if field.name != "batch"}
 
 
 def text_of(value: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from math import prod
 from typing import Any
 
@@ -16,6 +15,7 @@ from workload.overlaps import EVERY, OVERLAPS
 from workload.pipeline.layout import is_layout, layout_of
 from workload.pipeline.schedule import ways
 from workload.plan import Plan, in_axonn_words, text_of
+from workload.plan_fields import KEYS as KEYS_OF_PLANS
 from workload.recipes.table import recipe_words
 from workload.splits.plan_values import MOST
 from workload.words.foreign_words import MODEL_WORDS, plain, plan_word
@@ -23,12 +23,12 @@ from workload.words.former_words import FORMER_WORDS, key_now
 
 REST = "rest"
 _LISTS = {"overlap": "oar+ors", "stage_layers": "6+6+5"}
-KEYS = tuple(field.name for field in fields(Plan))
+KEYS = tuple(KEYS_OF_PLANS)
 ALIASES = {**FORMER_WORDS, "gbs": "batch", "layout": "stage_layers"}
 SHARDED = ("fsdp", "hsdp")
 _REAL = re.compile(r"[0-9]{0,3}\.?[0-9]{1,20}(e-[0-9]{1,2})?")
 WHOLE = 3  # the stage of ZeRO in which parameters are sharded, too
-_TYPES = {field.name: str(field.type) for field in fields(Plan)}
+_TYPES = {key: each.kind for key, each in KEYS_OF_PLANS.items()}
 REALS = tuple(key for key, kind in _TYPES.items() if kind == "float")
 
 
@@ -54,7 +54,7 @@ def parse_plan(
         values["mbs"] = max(values["batch"] // max(cells, 1), 1)
     ranks = prod(values.get(axis, 1) for axis in AXES)
     try:
-        plan = Plan(**values)
+        plan = Plan.of(**values)
     except PlanCannotRunError:
         _check_ranks(ranks, devices)  # what else is wrong may follow from too few
         raise

@@ -36,7 +36,7 @@ def kind_of(gpt: GPT, layer: int) -> Kind:
 
 def places_of(plan: Plan) -> ChunkPlaces:
     """On which stages the chunks of a plan are."""
-    schedule, chunks = plan.schedule, plan.vpp * ways(plan.schedule)
+    schedule, chunks = plan.pipeline.schedule, plan.vpp * ways(plan.pipeline.schedule)
     return ChunkPlaces(plan.pp, chunks, schedule in OPPOSED, two_way=schedule in TWO_WAY)
 
 
@@ -45,7 +45,7 @@ def chunk_layers(gpt: GPT, plan: Plan) -> list[range]:
 
     A PlanCannotRunError says how layers that do not divide could be split.
     """
-    counts = list(plan.stage_layers) or _even(gpt, plan)
+    counts = list(plan.pipeline.stage_layers) or _even(gpt, plan)
     if sum(counts) != gpt.layers:
         raise PlanCannotRunError(
             f"stage_layers={'+'.join(map(str, counts))} adds up to {sum(counts)} layers, "
@@ -101,7 +101,9 @@ class Shape(NamedTuple):
 def shape_of(plan: Plan) -> Shape:
     """What a plan's orders follow from."""
     passes = plan.passes
-    return Shape(plan.schedule, plan.pp, plan.vpp, plan.micro_batches, passes, plan.in_pairs)
+    return Shape(
+        plan.pipeline.schedule, plan.pp, plan.vpp, plan.micro_batches, passes, plan.in_pairs
+    )
 
 
 def stage_slots(plan: Plan, stage: int) -> Order:
@@ -141,7 +143,7 @@ def samples(plan: Plan) -> list[int]:
 
 def _even(gpt: GPT, plan: Plan) -> list[int]:
     chunks = plan.pp * plan.vpp
-    ends = 2 if plan.ends_as_layers and chunks > 1 else 0
+    ends = 2 if plan.pipeline.ends_as_layers and chunks > 1 else 0
     each, left = divmod(gpt.layers + ends, chunks)
     if left or each < 1:
         raise PlanCannotRunError(
@@ -180,7 +182,7 @@ def order_of_messages(framework: str, plan: Plan) -> str:
     Megatron's schedules are those of 1F1B; without virtual stages none of its messages overlap, nor
     do they where passes are paired, as then nothing of the pair is left beside them.
     """
-    overlapped = "pp" in plan.overlap and not (plan.in_pairs and framework == MEGATRON)
+    overlapped = "pp" in plan.training.overlap and not (plan.in_pairs and framework == MEGATRON)
     if plan.in_pairs and framework == DEEPSPEED:
         raise PlanCannotRunError(
             "overlap=a2a with pp > 1 runs a forward and a backward pass at a time, which "
@@ -192,7 +194,7 @@ def order_of_messages(framework: str, plan: Plan) -> str:
             f"not {plan.micro_batches}; only Megatron-Core's schedule without overlap=a2a runs "
             "other numbers"
         )
-    if framework == MEGATRON and plan.schedule == "1f1b" and plan.passes == 1:
+    if framework == MEGATRON and plan.pipeline.schedule == "1f1b" and plan.passes == 1:
         if plan.vpp == 1:
             return MEGATRON
         return OVERLAPPED if overlapped else INTERLEAVED

@@ -34,25 +34,25 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         llama = llama.changed(qk_norm=True)
         for y, z in ((1, 1), (2, 2)):
             batch = 2 * z * micro_batch
-            plan = Plan(y=y, z=z, batch=batch, mbs=micro_batch, precision=precision)
+            plan = Plan.of(y=y, z=z, batch=batch, mbs=micro_batch, precision=precision)
             cells += [(gpt, plan), (llama, plan)]
         plain = replace(plan, y=1, z=1)
         cells.append((llama.changed(**EXPERTS), plain))
-        cells.append((replace(gpt, dropout=0.1), replace(plain, attention="unfused")))
+        cells.append((replace(gpt, dropout=0.1), plain.changed(attention="unfused")))
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
-        cells.append((gpt, replace(plain, pp=2, stage_layers=(0, 1))))
+        cells.append((gpt, plain.changed(pp=2, stage_layers=(0, 1))))
         kinds = ("ring", "all_gather", "ulysses")
-        cells += [(gpt, replace(plain, cp=2, context_kind=kind)) for kind in kinds]
-        gathered = replace(plain, cp=2, context_kind="all_gather", context_latents=True)
+        cells += [(gpt, plain.changed(cp=2, context_kind=kind)) for kind in kinds]
+        gathered = plain.changed(cp=2, context_kind="all_gather", context_latents=True)
         cells.append((_latent(llama), gathered))
         exchanged = replace(plain, dp=2, batch=2 * batch, ep=2)
         cells.append((llama.changed(**EXPERTS), exchanged))
         cells += _of_routers(llama, plain, exchanged)
         cells += [(each, plain) for each in _of_other_mlps(llama)]
         one = replace(plain, batch=micro_batch)
-        cells += [(llama, replace(one, loss_chunks=2)), (llama, replace(one, loss="fused"))]
-        cells += [(gpt, replace(one, optimizer=name)) for name in NAMES]
+        cells += [(llama, one.changed(loss_chunks=2)), (llama, one.changed(loss="fused"))]
+        cells += [(gpt, one.changed(optimizer=name)) for name in NAMES]
     return cells
 
 
@@ -63,9 +63,9 @@ def _of_routers(gpt: GPT, plain: Plan, exchanged: Plan) -> list[tuple[GPT, Plan]
     dropping = mixture.changed(capacity=1.0)
     return [
         (balanced, plain),
-        (mixture, replace(exchanged, dispatcher="all_gather")),
-        (dropping, replace(exchanged, dispatcher="sparse")),
-        (dropping, replace(exchanged, dispatcher="dense")),
+        (mixture, exchanged.changed(dispatcher="all_gather")),
+        (dropping, exchanged.changed(dispatcher="sparse")),
+        (dropping, exchanged.changed(dispatcher="dense")),
     ]
 
 

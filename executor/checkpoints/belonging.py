@@ -48,7 +48,7 @@ def about(job: Job) -> dict[str, Any]:
         "model": job.gpt.flat(),
         "plan": job.plan.as_dict(),
         "batch": job.plan.batch,
-        "optimizer": job.plan.optimizer,
+        "optimizer": job.plan.training.optimizer,
         "seed": job.seed,
         "text": job.text,
         "tokenizer": job.tokenizer,
@@ -167,7 +167,9 @@ def _listed(pairs: list[tuple[str, str]]) -> str:
 
 def same_tensors(manifest: Manifest, job: Job) -> bool:
     """Whether a checkpoint is of the model and the optimizer, and so of the tensors, of a run."""
-    return manifest.optimizer == job.plan.optimizer and manifest.model == about(job)["model"]
+    return (
+        manifest.optimizer == job.plan.training.optimizer and manifest.model == about(job)["model"]
+    )
 
 
 def _misfit(manifest: Manifest, job: Job) -> str:

@@ -82,7 +82,7 @@ def writer(layout: Layout, grid: Grid, rank: int) -> int:
 def written_by(program: Program, rank: int) -> list[Kept]:
     """What this rank writes; of two copies of the model that of the first half of the stages."""
     grid = program.plan.grid
-    if ways(program.plan.schedule) > 1 and program.stage >= grid.pp // 2:
+    if ways(program.plan.pipeline.schedule) > 1 and program.stage >= grid.pp // 2:
         return []
     return [kept for kept in kept_of(program) if writer(kept.layout, grid, rank) == rank]
 

@@ -32,7 +32,7 @@ class DeviceUse:
 def attention_of(use: DeviceUse, gpt: GPT, plan: Plan, device: str) -> str:
     """What computes the attention core on a device, `cpu` or `cuda`; a LaunchError where the
     kernels that were asked for cannot."""
-    if plan.attention == UNFUSED:
+    if plan.training.attention == UNFUSED:
         if use.attention != AUTO:
             raise LaunchError(
                 f"--attention-backend {use.attention} has no effect with attention=unfused, which "
@@ -58,8 +58,8 @@ def _refusal(backend: str, gpt: GPT, plan: Plan, device: str) -> str:
         return f"takes no bias, and {gpt.name} has positions=alibi"
     if device == "cpu":
         return "needs --device cuda" if backend == CUDNN else ""
-    if plan.precision in ("fp32", "fp64"):
-        return f"takes 16 bits on a GPU, and the plan has precision={plan.precision}"
+    if plan.training.precision in ("fp32", "fp64"):
+        return f"takes 16 bits on a GPU, and the plan has precision={plan.training.precision}"
     if gpt.width > WIDEST[backend]:
         return f"takes heads of width {WIDEST[backend]} at most, and {gpt.name} has {gpt.width}"
     return ""
@@ -69,21 +69,22 @@ def check_host_use(gpt: GPT, plan: Plan, device: str) -> None:
     """Refuse states that no kernel updates, an update on the host of a run on GPUs, whose kernels
     are the devices', and activations on the host of which data decides how many there are."""
     for key, able in (("moments", ("fp32", "bf16")), ("master", ("fp32",))):
-        if (value := getattr(plan, key)) not in able:
+        if (value := plan.value(key)) not in able:
             raise LaunchError(
                 f"{key}={value} has no kernel of an update; a run has {key}={' or '.join(able)}"
             )
-    if plan.fp8_params:
+    if plan.training.fp8_params:
         raise LaunchError(
             "fp8_params=true: a run has no kernel that casts master copies into 8-bit weights; "
             "take fp8_params=false"
         )
-    if plan.offload in (UPDATE, PARAMETERS) and device != "cpu":
+    if plan.training.offload in (UPDATE, PARAMETERS) and device != "cpu":
         raise LaunchError(
-            f"offload={plan.offload} updates on the host's processors, which a run supports only "
+            f"offload={plan.training.offload} updates on the host's processors, which a run "
+            "supports only "
             "with --device cpu; or take offload=optimizer, which copies states to the GPU"
         )
-    if plan.offload == "activations" and gpt.moe.experts:
+    if plan.training.offload == "activations" and gpt.moe.experts:
         raise LaunchError(
             "offload=activations needs tensors of fixed size, and the rows of an expert of "
             f"{gpt.name} vary by step; take offload=none for a run"
@@ -99,14 +100,14 @@ def check_graphs(gpt: GPT, plan: Plan, device: str, *, traced: bool, steps: int)
         why = f"captures no messages between stages, and the plan has pp={plan.pp}"
     elif gpt.dropout:
         why = f"would drop the same in each step: {gpt.name} has dropout={gpt.dropout:g}"
-    elif plan.recipe == "nvfp4":
+    elif plan.training.recipe == "nvfp4":
         why = "would round gradients the same in each step, and the plan has recipe=nvfp4"
     elif gpt.moe.experts:
         why = f"captures no rows whose number the data decides, and {gpt.name} has experts"
-    elif plan.optimizer != "adamw":
-        why = f"takes optimizer=adamw alone: {plan.optimizer} has its rate from the host"
-    elif plan.offload != "none":
-        why = f"keeps all of a step on the GPU, and the plan has offload={plan.offload}"
+    elif plan.training.optimizer != "adamw":
+        why = f"takes optimizer=adamw alone: {plan.training.optimizer} has its rate from the host"
+    elif plan.training.offload != "none":
+        why = f"keeps all of a step on the GPU, and the plan has offload={plan.training.offload}"
     elif traced:
         why = "leaves no times of single ops, which --trace writes"
     elif steps <= EAGER_STEPS:

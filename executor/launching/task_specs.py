@@ -72,7 +72,7 @@ class Job:
 
     def to_json(self) -> str:
         """The job as one JSON object."""
-        return json.dumps(asdict(self) | {"gpt": self.gpt.flat()})
+        return json.dumps(asdict(self) | {"gpt": self.gpt.flat(), "plan": self.plan.flat()})
 
     @staticmethod
     def from_json(text: str) -> Job:
@@ -147,7 +147,7 @@ class Measurement:
 
     def to_json(self) -> str:
         """The measurement as one JSON object."""
-        return json.dumps(asdict(self) | {"gpt": self.gpt.flat()})
+        return json.dumps(asdict(self) | {"gpt": self.gpt.flat(), "plan": self.plan.flat()})
 
     @staticmethod
     def from_json(text: str) -> Measurement:

@@ -43,7 +43,7 @@ class Memorisation:
     def plan(self) -> Plan:
         """Data parallelism over the ranks, in fp32."""
         share = max(self.batch // self.ranks, 1)
-        return Plan(dp=self.ranks, batch=self.batch, mbs=share, precision="fp32")
+        return Plan.of(dp=self.ranks, batch=self.batch, mbs=share, precision="fp32")
 
     @property
     def steps(self) -> int:

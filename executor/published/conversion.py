@@ -36,7 +36,7 @@ def convert(
 
     At most the tensors of one file, twice, are in memory. The config comes last.
     """
-    program = lower(gpt, Plan(batch=1, mbs=1, precision=precision))
+    program = lower(gpt, Plan.of(batch=1, mbs=1, precision=precision))
     order = {held.name: held for held in held_by(program, 0)}
     where = published(gpt)
     values = published_values(program, source)

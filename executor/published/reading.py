@@ -20,7 +20,7 @@ from workload.program import Program
 def published_values(program: Program, path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter of a program, whole, from a checkpoint of its model, one at a time."""
     checkpoint = checkpoint_of(path, program.gpt)
-    wide = torch.float64 if program.plan.precision == "fp64" else torch.float32
+    wide = torch.float64 if program.plan.training.precision == "fp64" else torch.float32
     where = published(program.gpt)
     with ExitStack() as stack:
         read = _Reader(stack)

@@ -67,7 +67,7 @@ def export(
         if rank == 0:
             write_whole(folder / file, save(tensors, metadata={"format": "pt"}))
     if not rank:
-        close(folder, gpt, plan.precision, source, files=files, order=order)
+        close(folder, gpt, plan.training.precision, source, files=files, order=order)
 
 
 def close(

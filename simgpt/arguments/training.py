@@ -122,7 +122,10 @@ def check_update(plan: Plan) -> None:
     from workload.rules import adamw
     from workload.rules.table import rule_of
 
-    rule, source = rule_of(plan.optimizer), click.get_current_context().get_parameter_source
+    rule, source = (
+        rule_of(plan.training.optimizer),
+        click.get_current_context().get_parameter_source,
+    )
     unused = [] if rule.sums_gradients else ["clip"]
     if adamw.UPDATE not in (rule.matrices, rule.others):
         unused += ["beta1", "beta2", "eps"]

@@ -122,7 +122,10 @@ def answered(
     record = _record(prediction, remedy, {"software": built.variant, "engine": engine_name()}, runs)
     record |= granted.as_dict()
     noise = noise_options.answered(how, prediction, built, placed, costs)
-    record |= asked(model, machine, how, prediction.plan.recipe, axes=reach, **racks) | noise.record
+    record |= (
+        asked(model, machine, how, prediction.plan.training.recipe, axes=reach, **racks)
+        | noise.record
+    )
     further = noise.text
     if how["tokens"] is not None:
         run = prediction.cost.training(how["tokens"], prediction.tokens_per_step)

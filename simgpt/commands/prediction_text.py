@@ -88,7 +88,7 @@ def describe(
 
 
 def _is_on_host(prediction: Prediction) -> bool:
-    return prediction.plan.offload in (UPDATE, PARAMETERS)
+    return prediction.plan.training.offload in (UPDATE, PARAMETERS)
 
 
 def anchoring(prediction: Prediction) -> list[str]:
@@ -229,8 +229,8 @@ def _utilisation(prediction: Prediction) -> Iterator[tuple[str, str]]:
         shown = {FULL: "MFU (full, as in the log)", CAUSAL: "MFU (causal attention)"}
     printed = "as in the log" if log is not None and log.counts == HARDWARE else ""
     shown[HARDWARE] = f"HFU ({printed or 'recomputation counted'})"
-    of = f" of the peak of {prediction.plan.precision}"
-    narrow = of if prediction.plan.recipe != NO_RECIPE else ""
+    of = f" of the peak of {prediction.plan.training.precision}"
+    narrow = of if prediction.plan.training.recipe != NO_RECIPE else ""
     for counts, label in shown.items():
         rate = tables.rate(log.flops_per_s) if log is not None and log.counts == counts else ""
         yield label, f"{tables.percent(shares[counts])}{narrow}{rate and f', {rate}'}"
@@ -296,7 +296,7 @@ def headline(prediction: Prediction, job: Job | None, answer: str = "") -> str:
     gpt, plan = prediction.gpt, prediction.plan
     batch = f"batch of {tables.several(plan.batch, 'sequence')} of {gpt.sequence:,} tokens"
     each = f"mbs={plan.mbs}, {tables.several(plan.micro_batches, 'micro-batch')} per rank"
-    each += " in each of two directions" * (ways(plan.schedule) > 1)
+    each += " in each of two directions" * (ways(plan.pipeline.schedule) > 1)
     return "\n".join(
         [
             f"{gpt.name} on {tables.several(prediction.devices, 'device')} of {prediction.machine}"
@@ -313,8 +313,8 @@ def headline(prediction: Prediction, job: Job | None, answer: str = "") -> str:
 def precision_words(prediction: Prediction) -> str:
     """The precision, and that of the layers' linears where it is another."""
     plan = prediction.plan
-    linears = f", linears in {plan.recipe}" if plan.recipe != NO_RECIPE else ""
-    return plan.precision + linears
+    linears = f", linears in {plan.training.recipe}" if plan.training.recipe != NO_RECIPE else ""
+    return plan.training.precision + linears
 
 
 def plan_line(prediction: Prediction) -> str:

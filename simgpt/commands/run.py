@@ -163,7 +163,7 @@ def _checked_job(model: str, text: str | None, info: RankInfo | None, how: dict[
 
     require_torch()
     job = _job(model, text, info, how)
-    parts.check_runs(job.plan.recompute)
+    parts.check_runs(job.plan.training.recompute)
     check_runs(job.plan, saves=job.saving is not None)
     check_four_bits_of(job.gpt, job.plan)
     check_device_use(job, traced=how["trace"] is not None)

@@ -89,7 +89,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "remedy": remedy or None,
         "software": question.machine.variant or None,
         "run_to_run": runs and runs.as_dict(prediction.step_s),
-        **asked(model, machine, how, question.job.plan.recipe),
+        **asked(model, machine, how, question.job.plan.training.recipe),
         "why": found.as_dict() | fields,
         **drawn.record,
     }

@@ -7,7 +7,6 @@ whatever a framework cannot be told comes back as something else, and is refused
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
 from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
@@ -81,12 +80,13 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
         raise PlanCannotRunError(why)
     job.stack.check(job.plan, job.gpt)
     check(job.gpt, job.plan)
-    if job.plan.recipe not in (NO_RECIPE, FP8) and framework != MEGATRON:
+    if job.plan.training.recipe not in (NO_RECIPE, FP8) and framework != MEGATRON:
         raise PlanCannotRunError(
-            f"recipe={job.plan.recipe} is not told in settings of {framework}; precision=fp8 is "
+            f"recipe={job.plan.training.recipe} is not told in settings of {framework}; "
+            "precision=fp8 is "
             "that of its stack; take --to megatron"
         )
-    if job.plan.recipe == FP8 and framework not in IN_FP8:
+    if job.plan.training.recipe == FP8 and framework not in IN_FP8:
         raise PlanCannotRunError(f"{table['title']} has no setting for precision=fp8")
     fields = {**fields_of(asked.gpt, job), "beyond": asked.beyond}
     fields["order"] = _order_of(job.plan, own)
@@ -116,7 +116,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
 
 def fields_of(gpt: GPT, job: Job) -> dict[str, Any]:
     """The fields of a model and a plan by which writers go."""
-    fields = {**gpt.flat(), **asdict(job.plan), "stack": job.stack.name}
+    fields = {**gpt.flat(), **job.plan.flat(), "stack": job.stack.name}
     fields |= {"family": job.stack.family, "kernels": job.stack.own_kernels}
     fields["exchange"] = job.stack.exchange(job.plan)
     return fields | {"model": spelled(gpt)[0]}
@@ -126,14 +126,14 @@ def _refusal(title: str, own: Stack, job: Job) -> str:
     """Why the framework's own stack does not run a plan, but for overlaps that nobody asked for."""
     plan = job.plan
     if "overlap" in dict(job.assumed):
-        overlap = own.plan_defaults(1, plan).get("overlap", plan.overlap)
-        plan = replace(plan, overlap=tuple(overlap))
+        overlap = own.plan_defaults(1, plan).get("overlap", plan.training.overlap)
+        plan = plan.changed(overlap=tuple(overlap))
     return Runs(title, own.can, own.messages).refusal(plan, job.gpt)
 
 
 def _order_of(plan: Plan, own: Stack) -> str:
     """The order of the plan's ranks as the framework's stack names it."""
-    wide = [axis for axis in AXES if getattr(plan, axis) > 1]
+    wide = [axis for axis in AXES if plan.value(axis) > 1]
     known = own.can.get("order", ())
     return next((each for each in known if same_order(each, plan.order, wide)), plan.order)
 
@@ -159,10 +159,10 @@ def _simple(table: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, An
 def _check_axes(plan: Plan, stack: Stack, table: Mapping[str, Any]) -> None:
     """Refuse axes that the framework's settings do not know, whatever its stacks do."""
     known = table.get("axes", stack.can["axes"])
-    lacking = [axis for axis in AXES if getattr(plan, axis) > 1 and axis not in known]
+    lacking = [axis for axis in AXES if plan.value(axis) > 1 and axis not in known]
     if lacking:
         raise PlanCannotRunError(
-            f"{table['title']} has no setting for {lacking[0]}={getattr(plan, lacking[0])}; "
+            f"{table['title']} has no setting for {lacking[0]}={plan.value(lacking[0])}; "
             f"of the axes it has {', '.join(known)}"
         )
 
@@ -239,16 +239,16 @@ def told(plan: Plan, gpt: GPT, stack: Stack = EXECUTOR) -> dict[str, Any]:
     keys["shard"] = plan.shard if sharded and plan.shard != plan.dp else 0
     keys["sp"] = plan.sp and plan.tp > 1
     keys["reshard"] = plan.reshard or not (plan.z > 1 or keys["zero"] == 3)
-    keys["schedule"] = plan.schedule if plan.pp > 1 else "1f1b"
-    keys["order"] = [axis for axis in axes_of(plan.order) if getattr(plan, axis) > 1]
+    keys["schedule"] = plan.pipeline.schedule if plan.pp > 1 else "1f1b"
+    keys["order"] = [axis for axis in axes_of(plan.order) if plan.value(axis) > 1]
     keys["etp"] = 0 if plan.etp == plan.tp else plan.etp
     keys["dispatcher"] = stack.exchange(plan).dispatcher
-    keys["context_kind"] = plan.context_kind if plan.cp > 1 else ""
-    if plan.precision != "bf16":
+    keys["context_kind"] = plan.context.kind if plan.cp > 1 else ""
+    if plan.training.precision != "bf16":
         keys["gradients"] = "fp32"
-    word, _, count = plan.recompute.partition(":")
+    word, _, count = plan.training.recompute.partition(":")
     if count and int(count) >= max(chunks):
         keys["recompute"] = word
-    if parts := parts_of(plan.recompute):
+    if parts := parts_of(plan.training.recompute):
         keys["recompute"] = "+".join(sorted(parts))
     return keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from typing import Any
 
 from simgpt.frameworks.reading import FrameworkError, Remark
@@ -16,7 +16,7 @@ from workload.descriptions.read import described_model
 from workload.gpt import GPT, find_model, model_names
 from workload.model.fields import KEYS
 from workload.models.rope_scaling import scaling_of
-from workload.plan import Plan
+from workload.plan_fields import PlanFields
 from workload.plan_text import REST, plan_value
 from workload.recipes.table import recipe_words
 from workload.splits.plan_values import check_value
@@ -31,7 +31,7 @@ NEEDED = ("layers", "hidden", "heads", "sequence", "vocab")
 BATCHES = ("train_batch_size",)  # settings that a batch of the user's stands in place of
 # For what the files do not say.
 MODEL, MACHINE, DEVICES, BATCH = "MODEL", "MACHINE", "DEVICES", "BATCH"
-_PLAN_DEFAULTS = {each.name: each.default for each in fields(Plan)}
+_PLAN_DEFAULTS = {key: each.default for key, each in PlanFields.KEYS.items()}
 
 
 @record(kw_only=True)

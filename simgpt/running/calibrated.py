@@ -28,7 +28,7 @@ def machine_for(
     To choose matmul forms every rank must know it, to predict only the first, which measures the
     node while those that a launcher started wait for it.
     """
-    tunes = job.plan.matmul_forms == "tuned"
+    tunes = job.plan.training.matmul_forms == "tuned"
     if not tunes and not (predicts and (info is None or not info.rank)):
         return None
     if machine is not None:
@@ -46,10 +46,12 @@ def machine_for(
 
 def _not_measured(info: RankInfo | None, plan: Plan) -> str:
     """Why rank 0 cannot measure what a prediction needs; empty if it can."""
-    if plan.recipe != NO_RECIPE:
-        return f"matmuls of recipe={plan.recipe} are emulated here, at no rate of a device's"
-    if plan.ep > 1 and DISPATCHERS[plan.dispatcher].once:
-        return f"exchanges of dispatcher={plan.dispatcher} are measured nowhere here"
+    if plan.training.recipe != NO_RECIPE:
+        return (
+            f"matmuls of recipe={plan.training.recipe} are emulated here, at no rate of a device's"
+        )
+    if plan.ep > 1 and DISPATCHERS[plan.experts.dispatcher].once:
+        return f"exchanges of dispatcher={plan.experts.dispatcher} are measured nowhere here"
     if info is None:
         return ""
     if info.local_ranks < info.ranks:
@@ -65,7 +67,7 @@ def _calibrated(job: Job, *, again: bool) -> Machine:
 
     ranks = job.plan.grid.ranks
     task = Calibration(
-        precisions=(job.plan.precision,),
+        precisions=(job.plan.training.precision,),
         quick=True,
         threads=job.threads,
         device=device_for(job.device, ranks, lambda _: None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from simulator.costs.analytic import ComputeCosts
@@ -57,8 +56,8 @@ def fastest_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> dict[Matmul, str
     Nothing is transposed where that saves nothing. Micro-batches have the same matmuls, and all
     stages together those of one stage alone. Those of the update stay as they are.
     """
-    alone = replace(plan, pp=1, vpp=1, schedule="1f1b", stage_layers=(), ends_as_layers=False)
-    alone = replace(alone, recipe=NO_RECIPE, fp8_params=False)  # forms come before casts
+    alone = plan.changed(pp=1, vpp=1, schedule="1f1b", stage_layers=(), ends_as_layers=False)
+    alone = alone.changed(recipe=NO_RECIPE, fp8_params=False)  # forms come before casts
     program = lower(gpt, alone.with_micro_batches(1))
     own = (op for op in reversed(program.ops) if op.kind == "matmul" and op.block != STEP)
     matmuls = {matmul_of(op): op for op in own}

@@ -11,7 +11,6 @@ kept as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from topologies.records import record
@@ -53,7 +52,7 @@ class FewerLayers:
     def lengths(self, enough: int = 0) -> Iterator[tuple[int, ...]]:
         """Numbers of turns to keep of each run, from `enough` on if that is known; each further one
         is for programs that do not repeat with fewer."""
-        in_flight = bool(self.crossing) or self.plan.offload not in WITH_THE_UPDATE
+        in_flight = bool(self.crossing) or self.plan.training.offload not in WITH_THE_UPDATE
         for turns in LENGTHS:
             if turns >= (enough or LENGTHS[in_flight]) and self._is_worth(
                 (turns,) * len(self.runs)
@@ -100,11 +99,11 @@ class FewerLayers:
 def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
     """The model and plan without so many layers from the first on, which are all of one stretch."""
     dense = gpt.moe.dense_layers - (fewer if first < gpt.moe.dense_layers else 0)
-    word, colon, count = plan.recompute.partition(":")
+    word, colon, count = plan.training.recompute.partition(":")
     if colon and first < int(count):
-        plan = replace(plan, recompute=f"{word}:{max(int(count) - fewer, 1)}")
-    if plan.stage_layers:
-        plan = replace(plan, stage_layers=(gpt.layers - fewer,))
+        plan = plan.changed(recompute=f"{word}:{max(int(count) - fewer, 1)}")
+    if plan.pipeline.stage_layers:
+        plan = plan.changed(stage_layers=(gpt.layers - fewer,))
     pattern = gpt.pattern[:first] + gpt.pattern[first + fewer :]
     gpt = without_layers(gpt, first, fewer)
     return gpt.changed(layers=gpt.layers - fewer, dense_layers=dense, pattern=pattern), plan
@@ -112,8 +111,10 @@ def _without(gpt: GPT, plan: Plan, first: int, fewer: int) -> tuple[GPT, Plan]:
 
 def fewer_layers(gpt: GPT, plan: Plan) -> FewerLayers:
     """The runs of a model's layers under a plan of one stage."""
-    crossing = tuple(each.name for each in mattering(plan.overlap, plan.sizes) if each.across)
-    whole = plan.stage_layers in ((), (gpt.layers,))
+    crossing = tuple(
+        each.name for each in mattering(plan.training.overlap, plan.sizes) if each.across
+    )
+    whole = plan.pipeline.stage_layers in ((), (gpt.layers,))
     runs = _runs(kinds_of(gpt, plan)[: gpt.layers]) if whole else []
     return FewerLayers(gpt, plan, tuple(runs), crossing)
 

@@ -77,8 +77,8 @@ def whole_program(
     two micro-batches take turns, since one goes up while the other goes down."""
     fewer, enough = fewer_layers(gpt, plan), current_session().the(EnoughTurns)
     split = plan.zero, plan.z > 1, plan.dp > 1
-    in_flight = behaviour, plan.recompute, plan.offload, split, fewer.crossing
-    turns = "a2a" in plan.overlap and plan.ep > 1 and plan.pp == 1 < plan.micro_batches
+    in_flight = behaviour, plan.training.recompute, plan.training.offload, split, fewer.crossing
+    turns = "a2a" in plan.training.overlap and plan.ep > 1 and plan.pp == 1 < plan.micro_batches
     for kept in fewer.lengths(enough.get(in_flight, 0)) if fold and not turns else ():
         try:
             found = _repeated(lowered, fewer, kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from simulator.explain.nearest_fit import memory_of_stack
@@ -20,7 +19,7 @@ Change = dict[str, Any]
 def changed(prediction: Prediction, change: Change) -> Plan:
     """The plan with a change, and with what its stack then gives (`simulator/stacks/where.py`)."""
     before = prediction.plan
-    return replace(before, **following(prediction.stack.plan, before, change))
+    return before.changed(**following(prediction.stack.plan, before, change))
 
 
 def can_run(prediction: Prediction, change: Change) -> bool:

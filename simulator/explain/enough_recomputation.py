@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 
 from simulator.explain.changed_plan import Change, can_run, fits, peak_bytes
@@ -47,7 +46,7 @@ class EnoughRecomputation:
     @cached_property
     def _every(self) -> tuple[Recomputation, ...]:
         asked = self.prediction
-        plan = replace(asked.plan, matmul_forms="plain")
+        plan = asked.plan.changed(matmul_forms="plain")
         return recomputations(asked.gpt, plan, asked.stack, self.machine)
 
     def _likely(self, *, of_layers: bool) -> list[Recomputation]:
@@ -79,7 +78,7 @@ class EnoughRecomputation:
     def _fits(self, change: Change) -> bool:
         if self.predicted is None or not can_run(self.prediction, change):
             return fits(self.prediction, change)
-        return self.predicted(replace(self.prediction.plan, **change)).memory.is_sure
+        return self.predicted(self.prediction.plan.changed(**change)).memory.is_sure
 
     def _change(self, what: Recomputation) -> Change:
         return self.whole | {"recompute": what.words}

@@ -50,11 +50,11 @@ def least_bytes(memory: Any, plan: Plan, change: Change) -> int:
     if "offload" in change:
         return int(memory.peak_bytes - parts.get("optimizer", 0))
     for degree in DEGREES:
-        if change.get(degree, 0) > getattr(plan, degree):
-            return int(memory.peak_bytes * getattr(plan, degree) // change[degree])
+        if change.get(degree, 0) > plan.value(degree):
+            return int(memory.peak_bytes * plan.value(degree) // change[degree])
     if not OF_ACTIVATIONS.isdisjoint(change) and "z" not in change:
         return int(memory.resident_bytes)
-    if not {"ep", "etp"}.isdisjoint(change) and plan.recipe != NO_RECIPE:
+    if not {"ep", "etp"}.isdisjoint(change) and plan.training.recipe != NO_RECIPE:
         return 0
     return int(parts["activations"])
 
@@ -63,17 +63,17 @@ def _of_switches(plan: Plan, stack: Stack) -> Iterator[Lever]:
     """Of what is one or the other."""
     if plan.tp > 1 and plan.y == 1 and not plan.sp:
         yield [{"sp": True}]
-    if plan.attention == "unfused" and stack.plan.get("attention") != "unfused":
+    if plan.training.attention == "unfused" and stack.plan.get("attention") != "unfused":
         yield [{"attention": "flash"}]
-    if plan.loss == "plain" and plan.loss_chunks == 1:
+    if plan.training.loss == "plain" and plan.training.loss_chunks == 1:
         yield [{"loss_chunks": count} for count in CHUNKS]
-    if plan.schedule != "1f1b" and plan.pp > 1:
+    if plan.pipeline.schedule != "1f1b" and plan.pp > 1:
         yield [{"schedule": "1f1b"}]
     if not plan.reshard:
         yield [{"reshard": True}]
-    if plan.gradients == "fp32" and plan.precision == "bf16":
+    if plan.training.gradients == "fp32" and plan.training.precision == "bf16":
         yield [{"gradients": "bf16"}]
-    if plan.offload == "none":
+    if plan.training.offload == "none":
         yield [{"offload": "optimizer"}]
 
 
@@ -101,7 +101,7 @@ def _of_ranks(gpt: GPT, plan: Plan) -> Iterator[Lever]:
     factors = [n for n in range(2, plan.dp + 1) if plan.dp % n == 0]
     as_it_is = _micro_batch(plan)
     for degree in (*DEGREES, *(["cp"] if gpt.sequence >= LONG else [])):
-        size = getattr(plan, degree)
+        size = plan.value(degree)
         yield [{degree: size * n, "dp": plan.dp // n, **as_it_is} for n in factors]
     fewer = [n for n in range(2, plan.pp + 1) if plan.pp % n == 0]
     yield from ([{"pp": plan.pp // n, "dp": plan.dp * n, **as_it_is}] for n in fewer)
@@ -111,7 +111,7 @@ def _of_ranks(gpt: GPT, plan: Plan) -> Iterator[Lever]:
 
 def _micro_batch(plan: Plan) -> Change:
     """The plan's micro-batch, where it is all that a rank has: else unsaid, it would grow."""
-    ranks = prod(getattr(plan, axis) for axis in SHARDS["sequences"]) * ways(plan.schedule)
+    ranks = prod(plan.value(axis) for axis in SHARDS["sequences"]) * ways(plan.pipeline.schedule)
     return {"mbs": plan.mbs} if plan.batch == plan.mbs * ranks else {}
 
 

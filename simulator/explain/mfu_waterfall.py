@@ -285,13 +285,13 @@ def _tries(key: str, plan: Plan, machine: Machine) -> dict[str, Change]:
     axes = key.split("+")
     if key == MATMULS:
         twice: Change = {"mbs": 2 * plan.mbs}
-        fp8 = "fp8" in machine.device.peak_flops_per_s and plan.recipe == NO_RECIPE
+        fp8 = "fp8" in machine.device.peak_flops_per_s and plan.training.recipe == NO_RECIPE
         return {
             _words(twice): twice,
             **({"fp8": {"recipe": "fp8-tensorwise"}} if fp8 else {}),
         }
     changes: dict[str, list[Change]] = {
-        ATTENTION: [{"attention": "flash"}] if plan.attention != "flash" else [],
+        ATTENTION: [{"attention": "flash"}] if plan.training.attention != "flash" else [],
         ELEMENTWISE: [{"sp": True}] if plan.tp > 1 and not plan.sp else [],
         OPTIMIZER: [{"zero": 1}] if plan.dp > 1 and not plan.zero else [],
         PIPE: [{"vpp": 2}] if plan.vpp == 1 else [],
@@ -299,8 +299,10 @@ def _tries(key: str, plan: Plan, machine: Machine) -> dict[str, Change]:
     if key in changes:
         return {_words(change): change for change in changes[key]}
     hidden = {"ep": "a2a", "dp": "dp"}
-    names = [name for axis, name in hidden.items() if axis in axes and name not in plan.overlap]
-    return {f"add {name} to overlap": {"overlap": (*plan.overlap, name)} for name in names}
+    names = [
+        name for axis, name in hidden.items() if axis in axes and name not in plan.training.overlap
+    ]
+    return {f"add {name} to overlap": {"overlap": (*plan.training.overlap, name)} for name in names}
 
 
 def _words(change: Change) -> str:

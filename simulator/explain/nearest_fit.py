@@ -69,12 +69,12 @@ def _recomputed_more(job: Job) -> list[tuple[Change, ...]]:
     """What may be recomputed besides: selectively, or the first layers of each chunk whole."""
     plan = job.plan
     layers = max(job.gpt.layers // (plan.pp * plan.vpp), 1)
-    if plan.recompute == "full":
+    if plan.training.recompute == "full":
         return []
-    again = int(plan.recompute.split(":")[1]) if ":" in plan.recompute else 0
+    again = int(plan.training.recompute.split(":")[1]) if ":" in plan.training.recompute else 0
     whole = [f"full:{count}" for count in range(again + 1, layers)]
     rows: list[tuple[Change, ...]] = [tuple({"recompute": word} for word in [*whole, "full"])]
-    if plan.recompute == "none":
+    if plan.training.recompute == "none":
         rows.insert(0, ({"recompute": job.stack.recompute("selective")},))
     return rows
 
@@ -82,7 +82,7 @@ def _recomputed_more(job: Job) -> list[tuple[Change, ...]]:
 def changed_job(job: Job, change: Change) -> Job | None:
     """The job with a change of its plan, or None where its stack does not run it."""
     try:
-        plan = replace(job.plan, **change)
+        plan = job.plan.changed(**change)
         job.stack.check(plan, job.gpt)
     except SimgptError:
         return None

@@ -104,7 +104,7 @@ def plan_importance(
     it has more plans than are simulated, they are drawn, each as likely, with a fixed seed.
     """
     _check(plan, stack)
-    fixed = {key: getattr(plan, key) for key in KEPT} | {"schedule": "1f1b", "vpp": 1}
+    fixed = {key: plan.value(key) for key in KEPT} | {"schedule": "1f1b", "vpp": 1}
     fixed |= {"cp": 1} if plan.cp == 1 else {}
     several = {"context_kind": CHOICES["context_kind"]} if plan.cp > 1 else {}
     problem = SearchProblem(
@@ -117,7 +117,7 @@ def plan_importance(
             f"{len(found)} of {tried} plans drawn fit into a device's memory; the importance of "
             f"their fields needs {FEWEST}"
         )
-    rows = [tuple(getattr(each.plan, field) for field in FIELDS) for each in found]
+    rows = [tuple(each.plan.value(field) for field in FIELDS) for each in found]
     logs = [math.log(each.step_s) for each in found]
     shares = shapley_shares(FIELDS, rows, logs, drawn=tried / len(plans))
     fastest = min(found, key=lambda each: each.step_s)
@@ -157,7 +157,7 @@ def _simulated(
 
 
 def _check(plan: Plan, stack: Stack) -> None:
-    uneven = plan.stage_layers or plan.ends_as_layers
+    uneven = plan.pipeline.stage_layers or plan.pipeline.ends_as_layers
     for name, used in (("stage_layers", uneven), ("shard", plan.shard)):
         if used:
             raise PlanCannotRunError(f"the importance of a plan's fields is not known with {name}")

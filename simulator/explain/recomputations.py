@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -73,10 +72,10 @@ def recomputations(
 ) -> tuple[Recomputation, ...]:
     """All that a plan may recompute beside what it does, the least costly first; nothing where
     layers run again whole already, or where none is known to save anything."""
-    if plan.recompute.partition(":")[0] == FULL:
+    if plan.training.recompute.partition(":")[0] == FULL:
         return ()
     asked = _Asked(gpt, plan, stack, machine)
-    own, whole = asked.layer(plan.recompute), asked.layer(FULL)
+    own, whole = asked.layer(plan.training.recompute), asked.layer(FULL)
     if own is None or whole is None:
         return ()
     parts = [Recomputation(words, False, *each) for words, each in _sets(asked, own)]
@@ -117,8 +116,8 @@ def estimated_bytes(
 def _layers(gpt: GPT, plan: Plan, every: Counts) -> Iterator[tuple[str, Counts]]:
     """The first layers of each chunk, if nothing of any runs again yet, and all of them."""
     chunks = plan.pp * plan.vpp
-    layers = max(plan.stage_layers, default=-(-gpt.layers // chunks))
-    for count in range(1, layers) if plan.recompute == NONE else ():
+    layers = max(plan.pipeline.stage_layers, default=-(-gpt.layers // chunks))
+    for count in range(1, layers) if plan.training.recompute == NONE else ():
         share = {kind: n * count / layers for kind, n in every.items()}
         first = Counter(name_of(gpt, layer) for layer in range(count))
         yield f"{FULL}:{count}", share if chunks > 1 else first
@@ -128,7 +127,7 @@ def _layers(gpt: GPT, plan: Plan, every: Counts) -> Iterator[tuple[str, Counts]]
 def _sets(asked: _Asked, own: _Layer) -> Iterator[tuple[str, tuple[float, float]]]:
     """Sets of parts that the model has, those that run again already among them, each with the
     seconds that it costs and the bytes that it saves."""
-    before = parts_of(asked.plan.recompute)
+    before = parts_of(asked.plan.training.recompute)
     if asked.stack.recompute(SELECTIVE) != SELECTIVE:
         return
     those = [part for part in PARTS if part not in before and not asked.refusal({*before, part})]
@@ -172,7 +171,7 @@ class _Asked:
         one |= {"stage_layers": (), "ends_as_layers": False, "recompute": recompute}
         cells = self.plan.z * self.plan.dp
         try:
-            plan = replace(self.plan, **one, batch=cells * self.plan.mbs)
+            plan = self.plan.changed(**one, batch=cells * self.plan.mbs)
             program = lower(self._base, plan, behaviour=self._behaviour)
             seconds = self._seconds(program)
         except SimgptError:

@@ -16,7 +16,7 @@ Not modelled: whether the intermediate plans fit into memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -32,7 +32,7 @@ from workload.plan import Plan, text_of
 MACHINE, MODEL, SEQUENCE, STACK, DEVICES, BATCH = (
     *("machine", "model", "sequence", "stack", "devices", "batch"),
 )
-OF_PLAN = tuple(each.name for each in fields(Plan))
+OF_PLAN = tuple(Plan.KEYS)
 GPT_ = "gpt"  # the model with its sequence
 WITHIN = ("tp", "y", "z", "cp", "pp")  # whose product, times data, are the devices
 # Causes of the plan, by the fields that change together; after them all other fields one by one.
@@ -164,7 +164,7 @@ def _predicted(
 
 def _values(side: Side) -> dict[str, Any]:
     """All that a job is made of, by name: fields of its plan without data, and the rest."""
-    plan = {name: getattr(side.plan, name) for name in OF_PLAN if name != "dp"}
+    plan = {name: side.plan.value(name) for name in OF_PLAN if name != "dp"}
     return {
         **plan,
         MACHINE: (side.machine_name, side.machine),
@@ -216,7 +216,7 @@ def _side(values: Mapping[str, Any]) -> Side:
     data, rest = divmod(values[DEVICES], prod(values[name] for name in WITHIN))
     if rest or not data:
         raise SimgptError(f"{values[DEVICES]} devices are not split evenly")
-    plan, stack = Plan(**known, dp=data), values[STACK]
+    plan, stack = Plan.of(**known, dp=data), values[STACK]
     gpt = stack.model(values[GPT_], plan.tp)
     stack.check(plan, gpt)
     check(gpt, plan)

@@ -117,12 +117,12 @@ def neighbours(gpt: GPT, plan: Plan, stack: Stack = EXECUTOR) -> list[tuple[str,
 
 
 def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
-    axes = WITHIN_STAGE if plan.stage_layers or plan.vpp > 1 else (*WITHIN_STAGE, "pp")
+    axes = WITHIN_STAGE if plan.pipeline.stage_layers or plan.vpp > 1 else (*WITHIN_STAGE, "pp")
     if plan.cp == 1:  # as in a search, sequences are split for who asks for it
         axes = tuple(axis for axis in axes if axis != "cp")
     for less, more in permutations(axes, 2):
-        if getattr(plan, less) % 2 == 0:
-            yield {less: getattr(plan, less) // 2, more: getattr(plan, more) * 2}
+        if plan.value(less) % 2 == 0:
+            yield {less: plan.value(less) // 2, more: plan.value(more) * 2}
     yield {"mbs": plan.mbs * 2}
     if plan.mbs % 2 == 0:
         yield {"mbs": plan.mbs // 2}
@@ -134,7 +134,7 @@ def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
     for dispatcher in stack.dispatchers if plan.ep > 1 else ():
         yield {"dispatcher": dispatcher}
     if plan.ep > 1:
-        yield {"fp8_dispatch": not plan.fp8_dispatch}
+        yield {"fp8_dispatch": not plan.experts.fp8_dispatch}
     for recompute in RECOMPUTES:
         yield {"recompute": recompute}
     for overlap in (OVERLAPS, WITHIN_SLOTS):
@@ -142,13 +142,13 @@ def _changes(plan: Plan, stack: Stack) -> Iterator[dict[str, Any]]:
     if plan.tp > 1:
         yield {"sp": not plan.sp}
     if plan.pp > 1 and plan.vpp == 1:
-        yield {"schedule": "zb-h1" if plan.schedule == "1f1b" else "1f1b"}
+        yield {"schedule": "zb-h1" if plan.pipeline.schedule == "1f1b" else "1f1b"}
 
 
 def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
     """The plan with these changes; its micro-batch shrinks if a rank has fewer sequences."""
-    cells = prod(changes.get(axis, getattr(plan, axis)) for axis in SHARDS["sequences"])
-    cells *= ways(changes.get("schedule", plan.schedule))
+    cells = prod(changes.get(axis, plan.value(axis)) for axis in SHARDS["sequences"])
+    cells *= ways(changes.get("schedule", plan.pipeline.schedule))
     per_rank = plan.batch // cells
     wanted = changes.get("mbs", plan.mbs)
     if "mbs" not in changes:
@@ -156,7 +156,7 @@ def _with(plan: Plan, changes: dict[str, Any]) -> Plan:
     changes = {**changes, "mbs": wanted}
     if changes.get("zero", plan.zero) == 0 or (plan.shard and "dp" in changes):
         changes["shard"] = 0
-    return replace(plan, **changes)
+    return plan.changed(**changes)
 
 
 def _difference(plan: Plan, other: Plan) -> str:

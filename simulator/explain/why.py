@@ -312,4 +312,6 @@ def _op_record(piece: PathPiece, factor: float) -> dict[str, Any]:
 
 def _precisions(plan: Plan) -> tuple[str, ...]:
     """Those in which matrices are multiplied."""
-    return plan.precision, *((recipe_of(plan.recipe).dtype,) if plan.recipe != NO_RECIPE else ())
+    return plan.training.precision, *(
+        (recipe_of(plan.training.recipe).dtype,) if plan.training.recipe != NO_RECIPE else ()
+    )

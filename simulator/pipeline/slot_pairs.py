@@ -33,7 +33,7 @@ def parts_in_pairs(alone: Sequence[Parts], orders: Sequence[Order], plan: Plan) 
     found = []
     for stage, (parts, order) in enumerate(zip(alone, orders, strict=True)):
         own = parts.each
-        for pair in pairs_of(order.slots, stage, plan.pp, in_v=plan.schedule in OPPOSED):
+        for pair in pairs_of(order.slots, stage, plan.pp, in_v=plan.pipeline.schedule in OPPOSED):
             slots = tuple(own[place] for place in pair)
             if slots not in known:
                 nothing = replace(slots[0], places=())

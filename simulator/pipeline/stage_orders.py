@@ -132,7 +132,7 @@ class StageOrders:
     def network(self, fabric: Fabric, contended: Sequence[InFlight]) -> RankClasses:
         """The network as the stages use it."""
         programs = [kind.program for kind in self.kinds]
-        closed = self.plan.vpp > 1 and self.plan.schedule not in V_SHAPED
+        closed = self.plan.vpp > 1 and self.plan.pipeline.schedule not in V_SHAPED
         links = [(f"link{stage}",) for stage in range(self.plan.pp - (not closed))]
         return classes_of(programs, fabric, contended=contended, also=links)
 

@@ -148,7 +148,7 @@ class Search:
         yield from self._walked(tasks, in_order=True)
         walked = self._best
         # What recomputes has neighbours that do less of it, of which no bounds are known.
-        if walked is not None and walked.plan.recompute != NONE:
+        if walked is not None and walked.plan.training.recompute != NONE:
             self._walk_on(walked)
             walked = self._best
             yield self._state()
@@ -157,7 +157,9 @@ class Search:
         if tree.best is not None:
             self._take(tree.best)
         yield self._state()
-        if self._best is not None and (self._best != walked or walked.plan.recompute == NONE):
+        if self._best is not None and (
+            self._best != walked or walked.plan.training.recompute == NONE
+        ):
             self._walk_on(self._best, skip=partial(is_in_core, self._judge.problem))
 
     def _walked_from_the_best(self) -> Iterator[Progress]:

@@ -4,7 +4,6 @@ have: by the same table as a prediction refuses a plan (`simulator/stacks/runs.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,11 @@ from simulator.stacks.stack import Stack
 from workload.errors import PlanCannotRunError
 from workload.gpt import GPT
 from workload.grid import AXES
-from workload.plan import Plan
+from workload.plan_fields import DEFAULTS
 from workload.sizes.arrays import Counts
 
 ROW = ("zero", "recompute", "sp", "ep", "etp")
 IN_ORDER = ("schedule", "vpp", "overlap", "order", "dispatcher", "recompute")  # of a row
-DEFAULTS = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
 
 
 def that_run(

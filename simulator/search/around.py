@@ -192,7 +192,7 @@ class Walk:
         for change, other in savers(judge.problem, plan):
             if least_bytes(known.memory, plan, dict(change)) > judge.room_bytes:
                 continue
-            if dear and plan.recompute == NONE and change.get("recompute") == FULL:
+            if dear and plan.training.recompute == NONE and change.get("recompute") == FULL:
                 continue
             if self._takes([other]):
                 return True

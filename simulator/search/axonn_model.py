@@ -25,7 +25,7 @@ def communication_s(gpt: GPT, plan: Plan, rates: Mapping[str, float]) -> float:
     Weights are gathered and gradients scattered in every micro-batch; with recomputation forward
     passes count twice.
     """
-    again = 2 if plan.recompute == "full" else 1
+    again = 2 if plan.training.recompute == "full" else 1
     rows = plan.batch // plan.dp * gpt.sequence
     total = 0.0
     for k, n, transposed in _linears(gpt):
@@ -38,7 +38,7 @@ def communication_s(gpt: GPT, plan: Plan, rates: Mapping[str, float]) -> float:
         total += again * 2 * (y - 1) / y * rows * n / (z * x) / rate_y
         total += 2 * (x - 1) / x * rows * k / (z * y) / rate_x
         total += 2 * (replicas - 1) / replicas * weight / (x * y * z) / rates["dp"]
-    return gpt.layers * total * ITEM_BYTES[plan.precision]
+    return gpt.layers * total * ITEM_BYTES[plan.training.precision]
 
 
 def _linears(gpt: GPT) -> list[tuple[int, int, bool]]:

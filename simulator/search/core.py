@@ -64,16 +64,16 @@ def is_in_core(problem: SearchProblem, plan: Plan) -> bool:
     kinds = (fixed["context_kind"],) if "context_kind" in fixed else CHOICES["context_kind"][:1]
     kinds = problem.several.get("context_kind", kinds)
     return (
-        all(getattr(plan, key) == fixed.get(key, value) for key, value in PLAIN.items())
-        and plan.schedule in STRAIGHT
+        all(plan.value(key) == fixed.get(key, value) for key, value in PLAIN.items())
+        and plan.pipeline.schedule in STRAIGHT
         and _is_overlapped(problem, plan)
-        and plan.recompute in problem.recomputations
+        and plan.training.recompute in problem.recomputations
         and plan.cp <= fixed.get("cp", problem.most_context)
-        and (plan.cp == 1 or plan.context_kind in kinds)
-        and (plan.ep == 1 or plan.dispatcher in problem.dispatchers)
+        and (plan.cp == 1 or plan.context.kind in kinds)
+        and (plan.ep == 1 or plan.experts.dispatcher in problem.dispatchers)
         and ("etp" in fixed or plan.etp == 0 or (plan.etp == 1 and plan.ep % plan.tp == 0))
         and all(
-            getattr(plan, key) == value
+            plan.value(key) == value
             for key, value in layers_on_stages(problem, plan.pp, plan.vpp).items()
         )
     )
@@ -83,6 +83,6 @@ def _is_overlapped(problem: SearchProblem, plan: Plan) -> bool:
     """Whether a plan overlaps what plans of the core space do: those of a stack what it always
     does, if no others are fixed."""
     if problem.stack == EXECUTOR and "overlap" not in problem.fixed:
-        return {*plan.overlap} <= {*OVERLAPS}
-    kept = problem.stack.plan_defaults(1, plan).get("overlap", plan.overlap)
-    return {*plan.overlap} == {*problem.fixed.get("overlap", kept)}
+        return {*plan.training.overlap} <= {*OVERLAPS}
+    kept = problem.stack.plan_defaults(1, plan).get("overlap", plan.training.overlap)
+    return {*plan.training.overlap} == {*problem.fixed.get("overlap", kept)}

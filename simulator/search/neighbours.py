@@ -12,7 +12,6 @@ Which plans a stack and a model can run is asked of these: nothing here knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import combinations, permutations
 from math import gcd, prod
 from typing import Any
@@ -72,7 +71,11 @@ def savers(problem: SearchProblem, plan: Plan) -> Iterator[tuple[Change, Plan]]:
     layers again as can run so, since a walk finds from there which of them are needed; smaller
     micro-batches; more of the states split; and whole layers again."""
     parts = [part for part in _most_parts(problem.gpt) if part != CORE]
-    more = [] if _whole_layers(problem.gpt, plan) else [_text({*parts, *parts_of(plan.recompute)})]
+    more = (
+        []
+        if _whole_layers(problem.gpt, plan)
+        else [_text({*parts, *parts_of(plan.training.recompute)})]
+    )
     changes: list[Change] = [{"recompute": each} for each in more]
     changes += [{"mbs": plan.mbs // factor} for factor in _factors(plan.mbs)[:1]]
     changes += [{"zero": zero} for zero in range(plan.zero + 1, 4)]
@@ -117,8 +120,8 @@ def _with_experts(plan: Plan, change: Change) -> Iterator[Change]:
 
 def _keeps(plan: Plan, key: str, value: Any) -> bool:
     if key == "order":
-        return same_order(plan.order, value, [axis for axis in AXES if getattr(plan, axis) > 1])
-    return bool(getattr(plan, key) == value)
+        return same_order(plan.order, value, [axis for axis in AXES if plan.value(axis) > 1])
+    return bool(plan.value(key) == value)
 
 
 def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
@@ -127,7 +130,7 @@ def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
     found = {**following(stack.plan, plan, change), **change}
 
     def of(key: str) -> Any:
-        return found.get(key, getattr(plan, key))
+        return found.get(key, plan.value(key))
 
     found["recompute"] = stack.recompute(of("recompute"))
     if of("tp") == 1 or of("y") > 1:
@@ -159,15 +162,17 @@ def _followed(problem: SearchProblem, plan: Plan, change: Change) -> Plan:
         able = vpps(gpt, of("pp")) if in_turns else [1]
         found["vpp"] = max((each for each in able if each <= of("vpp")), default=1)
     if {*UNEVEN}.isdisjoint({*change, *problem.fixed}):
-        found |= layers_on_stages(problem, of("pp"), of("vpp"), ends_as_layers=plan.ends_as_layers)
+        found |= layers_on_stages(
+            problem, of("pp"), of("vpp"), ends_as_layers=plan.pipeline.ends_as_layers
+        )
         found |= _as_uneven(gpt, plan, of("pp") * of("vpp"))
-    return replace(plan, **found)
+    return plan.changed(**found)
 
 
 def _as_uneven(gpt: GPT, plan: Plan, chunks: int) -> dict[str, Any]:
     """The layers of so many chunks, split as a plan splits them if that is not as even as can
     be."""
-    own, before = plan.stage_layers, plan.pp * plan.vpp
+    own, before = plan.pipeline.stage_layers, plan.pp * plan.vpp
     if not own or own == nearly_even(gpt.layers, before):
         return {}
     if chunks == before:
@@ -226,12 +231,12 @@ def _axes(problem: SearchProblem, plan: Plan) -> Changes:
     with `pp` also the chunks of as many layers as before."""
     able = [axis for axis in AXES if axis in problem.stack.can["axes"]]
     for less, more in permutations(able, 2):
-        size = getattr(plan, less)
+        size = plan.value(less)
         if size == 1 or (more == "cp" and plan.cp == 1 and problem.gpt.sequence < LONG):
             continue
         factors = _factors(size) + ([size] if size <= WHOLE else [])
         for factor in dict.fromkeys(factors):
-            change = {less: size // factor, more: getattr(plan, more) * factor}
+            change = {less: size // factor, more: plan.value(more) * factor}
             if change.get("pp", 1) > problem.gpt.layers + ENDS:
                 continue
             yield change
@@ -258,9 +263,9 @@ def _schedules(problem: SearchProblem, plan: Plan) -> Changes:
     for vpp in dict.fromkeys([*more[:1], *less[-1:], *more[-1:], *less[:1]]):
         yield {"schedule": "1f1b", "vpp": vpp}
     for schedule in problem.stack.can["schedules"]:
-        if schedule != plan.schedule and schedule not in TWO_WAY:
+        if schedule != plan.pipeline.schedule and schedule not in TWO_WAY:
             yield {"schedule": schedule}
-    yield {"ends_as_layers": not plan.ends_as_layers, "stage_layers": ()}
+    yield {"ends_as_layers": not plan.pipeline.ends_as_layers, "stage_layers": ()}
     if fewer := fewer_last(problem.gpt.layers, plan.pp * plan.vpp):
         yield {"ends_as_layers": False, "stage_layers": fewer}
 
@@ -286,8 +291,8 @@ def _contexts(problem: SearchProblem, plan: Plan) -> Changes:
         return
     for kind in problem.several.get("context_kind", CHOICES["context_kind"]):
         yield {"context_kind": kind, "context_heads": 1}
-    if plan.context_kind == "ring":
-        yield from ({"context_heads": heads} for heads in HEADS if heads != plan.context_heads)
+    if plan.context.kind == "ring":
+        yield from ({"context_heads": heads} for heads in HEADS if heads != plan.context.heads)
 
 
 def _overlaps(problem: SearchProblem, plan: Plan) -> Changes:
@@ -297,7 +302,7 @@ def _overlaps(problem: SearchProblem, plan: Plan) -> Changes:
     for switch in EVERY:
         if problem.stack != EXECUTOR and switch in OVERLAPS and switch != "shared":
             continue
-        taken = tuple(each for each in EVERY if (each in plan.overlap) != (each == switch))
+        taken = tuple(each for each in EVERY if (each in plan.training.overlap) != (each == switch))
         alone = tuple(each for each in taken if each != "shared")
         if _differs(problem, plan, taken):
             yield {"overlap": taken}
@@ -309,7 +314,7 @@ def _differs(problem: SearchProblem, plan: Plan, overlap: tuple[str, ...]) -> bo
     """Whether other overlaps have another effect."""
     how = problem.gpt, problem.stack.messages
     try:
-        other = replace(plan, overlap=overlap)
+        other = plan.changed(overlap=overlap)
     except SimgptError:
         return False
     return [*in_effect(other, *how)] != [*in_effect(plan, *how)]
@@ -317,7 +322,7 @@ def _differs(problem: SearchProblem, plan: Plan, overlap: tuple[str, ...]) -> bo
 
 def _orders(problem: SearchProblem, plan: Plan) -> Changes:
     axes = axes_of(plan.order)
-    wide = [axis for axis in axes if getattr(plan, axis) > 1]
+    wide = [axis for axis in axes if plan.value(axis) > 1]
     if able := problem.stack.can.get("order"):
         orders = (each for each in able if not same_order(each, plan.order, wide))
         return ({"order": each} for each in orders)
@@ -327,26 +332,26 @@ def _orders(problem: SearchProblem, plan: Plan) -> Changes:
 
 def _recomputed_less(gpt: GPT, plan: Plan) -> list[str]:
     """What runs again in plans that recompute a step less than one."""
-    own, count = parts_of(plan.recompute), _whole_layers(gpt, plan)
+    own, count = parts_of(plan.training.recompute), _whole_layers(gpt, plan)
     if count:
         fewer = [n for n in dict.fromkeys((count // 2, count - max(count // 8, 1))) if n]
         parts = [*_most_parts(gpt)]
         alone = [part for part in parts if part != CORE]
         every = [_text(alone), _text(parts), NONE, SELECTIVE, *alone]
         return list(dict.fromkeys([*every, *(f"{FULL}:{n}" for n in fewer)]))
-    if plan.recompute not in WORDS or own:
+    if plan.training.recompute not in WORDS or own:
         return list(dict.fromkeys([NONE, *(_text({*own} - {part}) for part in own)]))
-    return [] if plan.recompute == NONE else [NONE, SELECTIVE]
+    return [] if plan.training.recompute == NONE else [NONE, SELECTIVE]
 
 
 def _whole_layers(gpt: GPT, plan: Plan) -> int:
     """How many layers of a chunk run again whole."""
-    word, _, count = plan.recompute.partition(":")
+    word, _, count = plan.training.recompute.partition(":")
     return 0 if word != FULL else int(count) if count else _chunk(gpt, plan)
 
 
 def _chunk(gpt: GPT, plan: Plan) -> int:
-    return max(plan.stage_layers, default=max(gpt.layers // (plan.pp * plan.vpp), 1))
+    return max(plan.pipeline.stage_layers, default=max(gpt.layers // (plan.pp * plan.vpp), 1))
 
 
 def _parts(gpt: GPT) -> list[str]:

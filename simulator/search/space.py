@@ -95,7 +95,7 @@ class Space:
         unlike = split and SPLIT in self.problem.stack.plan  # even splits must be said
         if self.problem.gpt.layers % chunks or unlike:
             fields["stage_layers"] = nearly_even(self.problem.gpt.layers, chunks)
-        return Plan(
+        return Plan.of(
             **fields,
             batch=self.problem.batch,
             schedule=order.schedule,

@@ -203,7 +203,7 @@ def _plan_of(problem: SearchProblem, words: Words) -> Plan | None:
     except SimgptError:
         return None
     own = {key: value for key, value in problem.fixed.items() if key != "order"}
-    return plan if all(getattr(plan, key) == value for key, value in own.items()) else None
+    return plan if all(plan.value(key) == value for key, value in own.items()) else None
 
 
 def _published(problem: SearchProblem) -> Iterator[Words]:

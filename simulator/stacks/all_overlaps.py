@@ -4,7 +4,6 @@ have together, beside those that are named."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from simulator.stacks.effects import in_effect
@@ -32,8 +31,8 @@ def of_plan(plan: Plan, gpt: GPT, runs: Runs) -> Plan:
     """The plan with all overlaps beside its own that have something to overlap and that can be
     run."""
     for switch in OVERLAPS:
-        taken = tuple(each for each in EVERY if each in (*plan.overlap, switch))
-        trial = replace(plan, overlap=taken)
+        taken = tuple(each for each in EVERY if each in (*plan.training.overlap, switch))
+        trial = plan.changed(overlap=taken)
         if switch in in_effect(trial, gpt, runs.messages) and not runs.refusal(trial, gpt):
             plan = trial
     return plan
@@ -58,4 +57,6 @@ def kept_of_search(
 def remark(named: list[str], plan: Plan) -> str:
     """What was taken for what."""
     asked = "+".join([ALL, *named])
-    return f"overlap={asked} is overlap={text_of(plan.overlap)}: what this plan can overlap"
+    return (
+        f"overlap={asked} is overlap={text_of(plan.training.overlap)}: what this plan can overlap"
+    )

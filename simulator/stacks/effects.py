@@ -53,8 +53,8 @@ def in_effect(plan: Plan, gpt: GPT | None, messages: str = "") -> Iterator[str]:
     """The overlaps of a plan that have something to overlap: none is about sums over rows of x,
     nor, without an MLP for all tokens, about that. Megatron hides messages between stages under
     virtual ones alone."""
-    alone = messages == MEGATRON and plan.vpp == 1 and plan.schedule == "1f1b"
-    for each in mattering(plan.overlap, plan.sizes):
+    alone = messages == MEGATRON and plan.vpp == 1 and plan.pipeline.schedule == "1f1b"
+    for each in mattering(plan.training.overlap, plan.sizes):
         if each.name == "shared" and gpt is not None and not gpt.moe.shared_ffn:
             continue
         if each.name == "pp" and alone:
@@ -65,4 +65,4 @@ def in_effect(plan: Plan, gpt: GPT | None, messages: str = "") -> Iterator[str]:
 def has_effect(key: str, plan: Plan) -> bool:
     """Whether a plan's step depends on a key at all."""
     when = EFFECTIVE.get(key, {})
-    return all(meets(other, wanted, getattr(plan, other)) for other, wanted in when.items())
+    return all(meets(other, wanted, plan.value(other)) for other, wanted in when.items())

@@ -74,9 +74,7 @@ def job_of(
     said = {*words, "batch"} if batch is not None else {*words}
     shown = split_plan(stack.text(plan))
     further = (key for key in defaults if key not in SAID and key in shown)
-    assumed = tuple(
-        (key, text_of(getattr(plan, key))) for key in (*SAID, *further) if key not in said
-    )
+    assumed = tuple((key, text_of(plan.value(key))) for key in (*SAID, *further) if key not in said)
     mine = stack.model(gpt, plan.tp)
     remarks = [] if beside is None else [remark(beside, plan)]
     return Job(mine, plan, stack, (*_remarks(gpt, mine, plan), *remarks), assumed)
@@ -148,8 +146,8 @@ def _check_precision(precision: Any) -> None:
 
 def _remarks(gpt: GPT, mine: GPT, plan: Plan) -> Iterator[str]:
     """What was taken for what, of the model as it was asked for and as a device has it."""
-    if plan.recipe != NO_RECIPE:
-        yield f"{plan.recipe}: the layers' linears {recipe_of(plan.recipe).words}"
+    if plan.training.recipe != NO_RECIPE:
+        yield f"{plan.training.recipe}: the layers' linears {recipe_of(plan.training.recipe).words}"
     if mine.vocab != gpt.vocab:
         how = "padded" if mine.vocab > gpt.vocab else "cut"
         yield f"vocabulary {how} to {mine.vocab:,}"

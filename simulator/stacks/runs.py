@@ -13,7 +13,7 @@ what a prediction refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 from simulator.stacks.apart import not_run, together
@@ -126,7 +126,7 @@ class Runs:
         of = _fields(plan, gpt)
         can, by = self.can, self.by
         for axis in AXES:
-            if getattr(plan, axis) > 1 and axis not in can["axes"]:
+            if plan.value(axis) > 1 and axis not in can["axes"]:
                 return f"{by} has no axis {axis}; it has {', '.join(can['axes'])}"
         for rule in self.rules:
             known = gpt is not None or all(key in KEYS for key in rule.keys)
@@ -135,9 +135,9 @@ class Runs:
         if both := together(can.get("apart", ()), of):
             return not_run(by, both)
         return (
-            self.order_refusal(plan.order, [axis for axis in AXES if getattr(plan, axis) > 1])
+            self.order_refusal(plan.order, [axis for axis in AXES if plan.value(axis) > 1])
             or self._layers_refusal(plan)
-            or recompute_refusal(by, can, plan.recompute)
+            or recompute_refusal(by, can, plan.training.recompute)
             or self._overlap_refusal(plan, gpt)
             or self._experts_refusal(plan)
             or self._blocking_refusal(plan)
@@ -155,12 +155,12 @@ class Runs:
     def _blocking_refusal(self, plan: Plan) -> str:
         if self.messages != DEEPSPEED or plan.pp == 1:
             return ""
-        if plan.vpp > 1 or plan.schedule != "1f1b":
+        if plan.vpp > 1 or plan.pipeline.schedule != "1f1b":
             return (
                 f"the messages of {self.by} block, as those of 1F1B with one chunk a stage can; "
                 "use schedule=1f1b and vpp=1"
             )
-        if "pp" in plan.overlap:
+        if "pp" in plan.training.overlap:
             return (
                 f"the messages of {self.by} block, so nothing hides them; leave pp out of overlap"
             )
@@ -177,33 +177,34 @@ class Runs:
         return any(same_order(each, order, wide) for each in self.can.get("order", [order]))
 
     def _overlap_refusal(self, plan: Plan, gpt: GPT | None) -> str:
-        able = self.can.get("overlap", plan.overlap)
+        able = self.can.get("overlap", plan.training.overlap)
         used = in_effect(plan, gpt, self.messages)
         lacking = [switch for switch in used if switch not in able]
         if lacking:
             return self._no_overlap(lacking[0])
         always = able if self.can.get("overlaps_always") else ()
-        every = in_effect(replace(plan, overlap=tuple(always)), gpt, self.messages)
-        left_out = [switch for switch in every if switch not in plan.overlap]
+        every = in_effect(plan.changed(overlap=tuple(always)), gpt, self.messages)
+        left_out = [switch for switch in every if switch not in plan.training.overlap]
         if not left_out:
             return ""
-        has = text_of([*plan.overlap])
+        has = text_of([*plan.training.overlap])
         return f"{self.by} always runs overlap={left_out[0]}, so not overlap={has} alone"
 
     def _no_overlap(self, switch: str) -> str:
         return f"{self.by} has no overlap={switch}; it has {', '.join(self.can['overlap'])}"
 
     def _layers_refusal(self, plan: Plan) -> str:
-        if not self.can.get("even_layers") or len({*plan.stage_layers}) <= 1:
+        if not self.can.get("even_layers") or len({*plan.pipeline.stage_layers}) <= 1:
             return ""
         return (
-            f"{self.by} has no stage_layers={text_of(plan.stage_layers)}; its chunks have as many "
+            f"{self.by} has no stage_layers={text_of(plan.pipeline.stage_layers)}; its chunks "
+            "have as many "
             "layers each, or with ends_as_layers=true one less at both ends"
         )
 
     def _experts_refusal(self, plan: Plan) -> str:
-        split = plan.ep > 1 or plan.dispatcher != USUAL
-        if split and (why := self.dispatcher_refusal(plan.dispatcher)):
+        split = plan.ep > 1 or plan.experts.dispatcher != USUAL
+        if split and (why := self.dispatcher_refusal(plan.experts.dispatcher)):
             return why
         if not fills_axes(self.can, _fields(plan, None)):
             return (
@@ -239,7 +240,7 @@ def recompute_refusal(by: str, can: Mapping[str, Any], recompute: str) -> str:
 
 
 def _fields(plan: Plan, gpt: GPT | None) -> Field:
-    return lambda key: getattr(plan, key) if gpt is None or key in KEYS else gpt.value(key)
+    return lambda key: plan.value(key) if gpt is None or key in KEYS else gpt.value(key)
 
 
 def _words(value: Any) -> list[str]:

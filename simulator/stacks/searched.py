@@ -54,7 +54,7 @@ def kept(stack: Stack, fixed: Mapping[str, Any]) -> dict[str, Any]:
     for axis in lacking:
         if fixed.get(axis, 1) != 1:
             sizes: dict[str, Any] = {axis: 2}
-            stack.check(replace(Plan(batch=2, mbs=1), **sizes))
+            stack.check(Plan.of(batch=2, mbs=1, **sizes))
     for key, value in fixed.items():
         if all(fixed.get(axis, 2) != 1 for axis in EFFECTIVE.get(key, {})):
             stack.check_value(key, value)
@@ -103,7 +103,7 @@ def fastest_kernels(stack: Stack, gpt: GPT, fixed: Mapping[str, Any], machine: M
         return PLAIN_KERNELS
     defaults = stack.plan_defaults(1, fixed)
     gradients = fixed.get("gradients", defaults.get("gradients", "fp32"))
-    plan = Plan(batch=1, mbs=1, gradients=gradients, recipe=recipe)
+    plan = Plan.of(batch=1, mbs=1, gradients=gradients, recipe=recipe)
     kernels = stack.kernels(gpt, plan, machine)
     softmax = stack.own_kernels.get("softmax")
     attention = fixed.get("attention", defaults.get("attention"))
@@ -136,7 +136,7 @@ def _of_step(zeros: tuple[int, ...]) -> set[str]:
     """Kinds and labels of the ops that follow all slots, with any of these stages of ZeRO."""
     found = set(COMMUNICATES)
     for zero in zeros:
-        plan = Plan(dp=2, zero=zero, batch=2, mbs=1, overlap=())
+        plan = Plan.of(dp=2, zero=zero, batch=2, mbs=1, overlap=())
         for op in lower(ONE, plan).ops:
             if op.block == STEP:
                 found |= {op.kind, op.label}

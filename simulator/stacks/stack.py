@@ -88,13 +88,13 @@ class Stack:
         text = self.in_words(plan, plan.text())
         said = dict(word.split("=") for word in text.split(","))
         for key, default in self.plan_defaults(1, plan).items():
-            value = getattr(plan, key)
+            value = plan.value(key)
             same = value == default or (key == "overlap" and set(value) == set(default))
             if key == "overlap" and same:
                 said.pop(key, None)
             elif key not in said and not same and has_effect(key, plan):
                 said[key] = text_of(value)
-        if plan.recipe == FP8:  # which stands last
+        if plan.training.recipe == FP8:  # which stands last
             said["precision"] = said.pop("precision")
         return ",".join(f"{key}={value}" for key, value in said.items())
 
@@ -191,7 +191,7 @@ class Stack:
         gpu, own = _gpu(machine), self.own_kernels
         shares = of_gpu(own.get("attention", {}), gpu)
         copies, element_s = dict(own.get("copies", {})), self._times("element_times", gpu)
-        in_fp8 = plan.recipe == FP8
+        in_fp8 = plan.training.recipe == FP8
         payloads = dict(own.get("fp8_payloads" if in_fp8 else "payloads", {}))
         exchange = self.exchange(plan)
         sending: ExchangeKernels | None = None
@@ -205,8 +205,8 @@ class Stack:
             if exchange.kernels and (rates := self.kernel_rates(machine)) is not None:
                 sending = exchange_kernels(gpt, within, nodes, rates, share)
         if own.get("scores_of_all", False):
-            payloads |= gathered_payloads(gpt, plan.precision, exchange)
-            copies |= gathered_copies(plan.precision, exchange)
+            payloads |= gathered_payloads(gpt, plan.training.precision, exchange)
+            copies |= gathered_copies(plan.training.precision, exchange)
         switches: dict[str, Any] = {key: bool(own.get(key, False)) for key in SWITCHES}
         kernels = Kernels(
             **host_times(own, gpu, experts=bool(gpt.moe.experts)),
@@ -237,7 +237,7 @@ class Stack:
                 counted=tuple(name for name, _ in element_s),
             ),
         )
-        unfused = plan.attention == "unfused" and "softmax" in own
+        unfused = plan.training.attention == "unfused" and "softmax" in own
         return _with_softmax(kernels, own["softmax"], gpt, plan) if unfused else kernels
 
     def kernel_rates(self, machine: Machine) -> KernelRates | None:
@@ -259,7 +259,7 @@ class Stack:
     def _reduce_dtype(self, plan: Plan) -> str:
         """In what gradients are reduced: where the plan sums them in fp32, in what the stack says,
         else in the dtype of training, whatever that of the part that a rank keeps."""
-        wide = plan.gradients == "fp32"
+        wide = plan.training.gradients == "fp32"
         return str(self.own_kernels.get("reduce_dtype", TRAINING)) if wide else TRAINING
 
     def _halves(self, gpu: tuple[str, ...]) -> Halves | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import replace
 from itertools import accumulate
 
 from workload.gpt import GPT
@@ -20,7 +19,7 @@ def spread(plan: Plan, gpt: GPT, split: str, said: Container[str]) -> Plan:
         return plan
     if plan.pp == 1 or plan.vpp > 1:
         return plan
-    return replace(plan, stage_layers=layers_by_cost(gpt, plan.pp))
+    return plan.changed(stage_layers=layers_by_cost(gpt, plan.pp))
 
 
 def layers_by_cost(gpt: GPT, stages: int) -> tuple[int, ...]:

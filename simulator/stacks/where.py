@@ -8,13 +8,13 @@ come before earlier ones, and all of them before the keys of `plan` itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any
 
 from workload.errors import PlanError
 from workload.overlaps import EVERY
 from workload.plan import Plan
+from workload.plan_fields import DEFAULTS
 from workload.plan_text import plan_value
 
 WHERE, WHEN = "where", "when"
@@ -22,7 +22,6 @@ NO_KEYS = (WHERE, "selective", "split")  # of a stack's `plan`, which are no key
 Given = Mapping[str, Any]  # a rule, or what a plan says
 Said = Given | Plan
 NOTHING: Given = MappingProxyType({})
-_OF_PLANS = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
 
 
 def defaults_of(plan: Given, said: Said) -> dict[str, Any]:
@@ -40,7 +39,7 @@ def given_where(plan: Given, said: Said) -> dict[str, Any]:
     ({'sp': True}, {})
     """
     found: dict[str, Any] = {}
-    known = {**_OF_PLANS, **plan, **(said if isinstance(said, Mapping) else _words(said))}
+    known = {**DEFAULTS, **plan, **(said if isinstance(said, Mapping) else _words(said))}
     for rule in plan.get(WHERE, ()):
         if all(_is(key, wanted, known.get(key)) for key, wanted in rule[WHEN].items()):
             found |= {key: value for key, value in rule.items() if key != WHEN}
@@ -52,8 +51,8 @@ def following(plan: Given, before: Plan, change: Given) -> dict[str, Any]:
     found = dict(change)
     old, new = defaults_of(plan, before), defaults_of(plan, {**_words(before), **change})
     for key in {*given_where(plan, before), *given_where(plan, {**_words(before), **change})}:
-        was, has = (each.get(key, _OF_PLANS[key]) for each in (old, new))
-        if key not in change and _same(getattr(before, key), was):
+        was, has = (each.get(key, DEFAULTS[key]) for each in (old, new))
+        if key not in change and _same(before.value(key), was):
             found[key] = tuple(each for each in EVERY if each in has) if key == "overlap" else has
     return found
 
@@ -81,7 +80,7 @@ def words_of_rule(rule: Given) -> tuple[str, str]:
 
 
 def _words(plan: Plan) -> dict[str, Any]:
-    return {each.name: getattr(plan, each.name) for each in fields(plan)}
+    return plan.flat()
 
 
 def _same(one: Any, other: Any) -> bool:

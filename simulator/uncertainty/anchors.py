@@ -93,9 +93,9 @@ def place_of(gpt: GPT, plan: Plan, stack: Stack, device: str) -> Place:
         devices=plan.grid.ranks,
         parameters=gpt.active_parameters,
         sequence=gpt.sequence,
-        precision=f"{plan.precision} {plan.recipe}",
-        degrees=tuple(math.prod(getattr(plan, key) for key in keys) for keys in DEGREES.values()),
-        words=tuple(text_of(getattr(plan, word)) for word in WORDS),
+        precision=f"{plan.training.precision} {plan.training.recipe}",
+        degrees=tuple(math.prod(plan.value(key) for key in keys) for keys in DEGREES.values()),
+        words=tuple(text_of(plan.value(word)) for word in WORDS),
     )
 
 

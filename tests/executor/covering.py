@@ -72,7 +72,7 @@ def case(row: Row) -> Case:
     cells = row["z"] * row["dp"] * row["micro_batches"]
     layers, counts = _layers(row["split"], chunks)
     batch = lcm(BATCH, cells)
-    plan = Plan(
+    plan = Plan.of(
         **{name: row[name] for name in PLAIN},
         stage_layers=counts,
         ends_as_layers=row["split"] == "ends",

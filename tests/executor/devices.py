@@ -54,7 +54,7 @@ def plan_of(micro_batches: int = 2, **keys: Any) -> Plan:
     """A plan for the batches of the parity tests."""
     cells = keys.get("z", 1) * keys.get("dp", 1)
     keys = {"precision": "fp32", **keys}
-    return Plan(batch=BATCH, mbs=BATCH // (cells * micro_batches), **keys)
+    return Plan.of(batch=BATCH, mbs=BATCH // (cells * micro_batches), **keys)
 
 
 def eight_plans() -> list[Case]:

@@ -12,7 +12,6 @@ is odd: links take turns in pairs, and differ at the ends alone.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
 from functools import cache
 from unittest.mock import patch
 from zlib import crc32
@@ -46,7 +45,7 @@ def published() -> list[Case]:
                 job = case_of(run).job
         except SimgptError:
             continue
-        if job.plan.recompute != PER_OP:  # which is predicted alone
+        if job.plan.training.recompute != PER_OP:  # which is predicted alone
             found.append((run.id, *cut(job.gpt, job.plan)))
     for name in model_names():
         for text in PRESET_PLANS:
@@ -72,31 +71,30 @@ def pipelines() -> list[Case]:
 
 def _of_few_stages() -> Iterator[Case]:
     for name, gpt, plan in published():
-        if 1 < plan.pp <= STAGES or plan.stage_layers:
+        if 1 < plan.pp <= STAGES or plan.pipeline.stage_layers:
             yield name, gpt, plan
         elif plan.pp > STAGES:
             pp = STAGES - plan.pp % 2
             sequences = plan.batch // plan.micro_batches
             batch = sequences * min(plan.micro_batches, ROUNDS * pp)
             layers = LAYERS * pp * plan.vpp
-            fewer = replace(plan, pp=pp, batch=batch, ends_as_layers=False)
+            fewer = plan.changed(pp=pp, batch=batch, ends_as_layers=False)
             yield name, of_layers(gpt, layers), fewer
 
 
 def cut(gpt: GPT, plan: Plan) -> tuple[GPT, Plan]:
     """A model and its plan with few layers and few micro-batches."""
-    word, some, _ = plan.recompute.partition(":")
+    word, some, _ = plan.training.recompute.partition(":")
     sequences = plan.batch // plan.micro_batches
-    fewer = replace(
-        plan,
+    fewer = plan.changed(
         recompute=f"{word}:1" if some else word,
         batch=sequences * min(plan.micro_batches, ROUNDS * plan.pp),
     )
-    if plan.stage_layers:
-        counts = tuple(min(count, LAYERS) for count in plan.stage_layers)
-        return of_layers(gpt, sum(counts)), replace(fewer, stage_layers=counts)
+    if plan.pipeline.stage_layers:
+        counts = tuple(min(count, LAYERS) for count in plan.pipeline.stage_layers)
+        return of_layers(gpt, sum(counts)), fewer.changed(stage_layers=counts)
     chunks = plan.pp * plan.vpp
-    ends = 2 if plan.ends_as_layers and chunks > 1 else 0
+    ends = 2 if plan.pipeline.ends_as_layers and chunks > 1 else 0
     each = min((gpt.layers + ends) // chunks, LAYERS)
     return of_layers(gpt, each * chunks - ends), fewer
 
@@ -117,19 +115,19 @@ def structure_of(gpt: GPT, plan: Plan) -> Hashable:
     """Which fields of a model and a plan are set, and which axes have several ranks."""
     heads = 0 < gpt.attention.kv_heads < gpt.attention.heads, gpt.width % 8 == 0
     model = gpt.tied, gpt.norm, gpt.activation, gpt.positions, gpt.biases, gpt.embedding_norm
-    set_too = bool(gpt.dropout), bool(gpt.goldfish_k), bool(plan.stage_layers)
+    set_too = bool(gpt.dropout), bool(gpt.goldfish_k), bool(plan.pipeline.stage_layers)
     depth = min(plan.pp, MANY), min(plan.vpp, 2), min(plan.micro_batches, MANY)
     return model, heads, set_too, depth, _axes(plan), _choices(plan)
 
 
 def order_of(gpt: GPT, plan: Plan) -> Hashable:
     """What the order of the stages' calls follows from."""
-    chunks = plan.pp, plan.vpp, plan.stage_layers, plan.micro_batches
+    chunks = plan.pp, plan.vpp, plan.pipeline.stage_layers, plan.micro_batches
     return chunks, _axes(plan), _choices(plan), gpt.layers, gpt.tied
 
 
 def _axes(plan: Plan) -> tuple[int, ...]:
-    return tuple(min(getattr(plan, axis), 2) for axis in SIZES)
+    return tuple(min(plan.value(axis), 2) for axis in SIZES)
 
 
 def _choices(plan: Plan) -> str:

@@ -131,7 +131,7 @@ def wide_case(row: Row, precision: str = "fp32", longer: int = LONGER) -> Case:
         sequence=gpt.sequence * longer,
     )
     fuller = replace(plan, batch=FULLER * plan.batch, mbs=FULLER * plan.mbs)
-    return wide, replace(fuller, precision=precision)
+    return wide, fuller.changed(precision=precision)
 
 
 def widened(gpt: GPT, plan: Plan) -> Case:

@@ -181,7 +181,7 @@ def _bands(gpt: GPT, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
 
 def outcomes(ranks: int, cases: Sequence[Case], precision: str, head: float = 1.0) -> list[Outcome]:
     """What one step of each case gives in a precision on so many real ranks."""
-    cases = [(gpt, replace(plan, precision=precision)) for gpt, plan in cases]
+    cases = [(gpt, plan.changed(precision=precision)) for gpt, plan in cases]
     return [Outcome(**each) for each in on_ranks_in_turn(ranks, played, cases, head)]
 
 

@@ -90,41 +90,41 @@ def cases_once(precision: str) -> Mapping[str, Case]:
 def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]:
     """Models and plans in whose programs every kind of op is; whether matmuls take other forms, and
     a stage."""
-    plain = Plan(batch=4, mbs=2, precision=precision)
+    plain = Plan.of(batch=4, mbs=2, precision=precision)
     yield SMALL, plain, False, 0
-    yield LLAMA, replace(plain, recompute="full"), False, 0
-    yield BLOOM, replace(plain, offload="optimizer"), False, 0
-    yield BLOOM, replace(plain, offload="update"), False, 0
-    sharded = replace(plain, dp=2, zero=3, mbs=1, overlap=())
-    yield BLOOM, replace(sharded, offload="parameters"), False, 0
-    yield DROPPING, replace(plain, attention="unfused"), False, 0
-    yield SMALL, replace(plain, matmul_forms="tuned"), True, 0
+    yield LLAMA, plain.changed(recompute="full"), False, 0
+    yield BLOOM, plain.changed(offload="optimizer"), False, 0
+    yield BLOOM, plain.changed(offload="update"), False, 0
+    sharded = plain.changed(dp=2, zero=3, mbs=1, overlap=())
+    yield BLOOM, sharded.changed(offload="parameters"), False, 0
+    yield DROPPING, plain.changed(attention="unfused"), False, 0
+    yield SMALL, plain.changed(matmul_forms="tuned"), True, 0
     yield SMALL, replace(plain, tp=2, y=2, z=2, mbs=1), False, 0
     yield LLAMA, replace(plain, y=2, dp=2, zero=2, mbs=1), False, 0
     yield LLAMA, replace(plain, tp=2, sp=True), False, 0
     yield SMALL, replace(plain, tp=2, sp=True), False, 0
     yield SMALL, replace(plain, pp=2), False, 0
-    yield SMALL, replace(plain, loss="fused"), False, 0
-    yield SMALL, replace(plain, tp=2, dp=2, mbs=1, optimizer="muon"), False, 0
-    yield SMALL, replace(plain, dp=2, mbs=1, optimizer="fedkseed-step"), False, 0
+    yield SMALL, plain.changed(loss="fused"), False, 0
+    yield SMALL, plain.changed(tp=2, dp=2, mbs=1, optimizer="muon"), False, 0
+    yield SMALL, plain.changed(dp=2, mbs=1, optimizer="fedkseed-step"), False, 0
     for rule, sequences in (("sgd", 2), ("sgd-momentum", 2), ("lomo", 4)):
-        yield SMALL, replace(plain, optimizer=rule, mbs=sequences), False, 0
+        yield SMALL, plain.changed(optimizer=rule, mbs=sequences), False, 0
     for kind in CONTEXT_KINDS:
-        yield LLAMA, replace(plain, cp=2, context_kind=kind), False, 0
+        yield LLAMA, plain.changed(cp=2, context_kind=kind), False, 0
     yield LATENT, plain, False, 0
-    gathered = replace(plain, cp=2, context_kind="all_gather", context_latents=True)
+    gathered = plain.changed(cp=2, context_kind="all_gather", context_latents=True)
     yield LATENT, gathered, False, 0
     for recipe in ("fp8-delayed", "fp8-tensorwise"):
-        yield SMALL, replace(plain, recipe=recipe), False, 0
+        yield SMALL, plain.changed(recipe=recipe), False, 0
     two = replace(plain, dp=2, mbs=1, ep=2)
     yield MIXTURE, two, False, 0
     yield MIXTURE.changed(activation="gelu", capacity=0.5, router="sigmoid"), two, False, 0
-    yield MIXTURE, replace(two, dispatcher="all_gather"), False, 0
-    yield MIXTURE, replace(two, optimizer="muon"), False, 0
+    yield MIXTURE, two.changed(dispatcher="all_gather"), False, 0
+    yield MIXTURE, two.changed(optimizer="muon"), False, 0
     for dispatcher in ("sparse", "dense"):
-        yield MIXTURE.changed(capacity=1.0), replace(two, dispatcher=dispatcher), False, 0
+        yield MIXTURE.changed(capacity=1.0), two.changed(dispatcher=dispatcher), False, 0
     yield OSS.changed(window=5, global_every=2), two, False, 0
-    yield OSS, replace(two, recipe="mxfp8", fp8_dispatch=True), False, 0
+    yield OSS, two.changed(recipe="mxfp8", fp8_dispatch=True), False, 0
     yield OSS.changed(experts=0, topk=0, expert_ffn=0, router="softmax"), plain, False, 0
     yield BALANCED.changed(router_groups=2, router_topk_groups=1), two, False, 0
     yield replace(SMALL, goldfish_k=3, goldfish_h=2), plain, False, 0

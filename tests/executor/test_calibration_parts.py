@@ -132,4 +132,4 @@ def test_any_models_ops_of_experts_can_be_measured_one_by_one(
 def test_a_run_whose_exchanges_are_not_measured_says_so_and_is_not_predicted() -> None:
     once = parse_plan("dp=2,ep=2,dispatcher=once_per_node", batch=4)
     assert_names(_not_measured(None, once), "dispatcher=once_per_node")
-    assert _not_measured(None, replace(once, dispatcher="all_gather")) == ""
+    assert _not_measured(None, once.changed(dispatcher="all_gather")) == ""

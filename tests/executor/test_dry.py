@@ -291,9 +291,9 @@ def pipelines() -> Iterator[Plan]:
 def test_what_repeats_is_cut_and_what_does_not_is_left() -> None:
     gpt = replace(TINY, layers=24)
     kept, fewer = cut(gpt, parse_plan("pp=4,vpp=2,recompute=full:3,mbs=1", batch=128))
-    assert (kept.layers, fewer.recompute, fewer.micro_batches) == (16, "full:1", 8)
+    assert (kept.layers, fewer.training.recompute, fewer.micro_batches) == (16, "full:1", 8)
     kept, fewer = cut(replace(TINY, layers=7), parse_plan("pp=3,stage_layers=4+2+1,mbs=1", batch=3))
-    assert (kept.layers, fewer.stage_layers, fewer.micro_batches) == (5, (2, 2, 1), 3)
+    assert (kept.layers, fewer.pipeline.stage_layers, fewer.micro_batches) == (5, (2, 2, 1), 3)
 
 
 @pytest.mark.slow

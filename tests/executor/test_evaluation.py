@@ -28,7 +28,7 @@ DROPPING = replace(TINY, dropout=0.5)
 
 
 def plan_of(**fields: Any) -> Plan:
-    return Plan(**{"batch": BATCH, "mbs": 4, "precision": "fp64", **fields})
+    return Plan.of(**{"batch": BATCH, "mbs": 4, "precision": "fp64", **fields})
 
 
 @cache

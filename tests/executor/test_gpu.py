@@ -78,7 +78,7 @@ def test_bf16_training_on_one_batch_lowers_its_loss() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_torch_holds_as_much_memory_in_a_step_as_the_program_says(recompute: str) -> None:
-    plan = Plan(batch=16, mbs=8, recompute=recompute, precision="bf16")
+    plan = Plan.of(batch=16, mbs=8, recompute=recompute, precision="bf16")
     held, said = on_devices(1, peaks, find_model("tiny-25m"), plan)
     assert said > 4 * CUBLAS_BYTES
     assert 0.98 * said <= held <= 1.05 * said + CUBLAS_BYTES

@@ -80,7 +80,7 @@ def test_what_cannot_be_generated_or_split_is_refused() -> None:
 
 
 def weights_of(gpt: GPT) -> dict[str, torch.Tensor]:
-    layouts = lower(gpt, Plan(batch=1, mbs=1, precision="fp32")).layouts
+    layouts = lower(gpt, Plan.of(batch=1, mbs=1, precision="fp32")).layouts
     return {name: 3 * initial_value(name, each, gpt, 0) for name, each in layouts.items()}
 
 
@@ -112,7 +112,7 @@ def test_ranks_generate_every_other_document_and_join_them_in_order() -> None:
 def losses(rank: int, data: int) -> list[tuple[float, float]]:
     """The executor's loss of a batch beside that of generation's forward pass on its weights, both
     before the step that the weights are of."""
-    program = lower(SMALL, Plan(dp=data, batch=4, mbs=2, precision="fp64"))
+    program = lower(SMALL, Plan.of(dp=data, batch=4, mbs=2, precision="fp64"))
     device, groups, adamw = torch.device("cpu"), ProcessGroups(rank, TIMEOUT_S), AdamW(lr=1e-2)
     trainer = Trainer(program, groups, rank=rank, device=device, adamw=adamw)
     trainer.start_afresh(0)

@@ -38,7 +38,7 @@ DEEP = replace(TINY, layers=6)
 def plan_of(pp: int, *, overlap: tuple[str, ...] = OVERLAPS, **keys: object) -> Plan:
     """Four micro-batches, or as many as interleaving wants."""
     sizes = {"batch": BATCH, "mbs": BATCH // 4, "precision": "fp64", **keys}
-    return Plan(pp=pp, overlap=overlap, **sizes)  # type: ignore[arg-type]
+    return Plan.of(pp=pp, overlap=overlap, **sizes)
 
 
 def messages_of(plan: Plan) -> list[tuple[int, Op]]:
@@ -257,7 +257,7 @@ def test_plans_of_one_grid_whose_messages_go_further_have_groups_of_their_own() 
 @pytest.mark.distributed
 def test_a_stage_that_had_no_layers_in_another_plan_has_groups_for_those_it_has_now() -> None:
     cases = [
-        (replace(TINY, layers=sum(layers)), replace(plan_of(3), tp=2, stage_layers=layers))
+        (replace(TINY, layers=sum(layers)), plan_of(3).changed(tp=2, stage_layers=layers))
         for layers in ((1, 0, 1), (1, 1, 1))
     ]
     pairs = on_ranks(6, members_after, cases)

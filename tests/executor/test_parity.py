@@ -137,7 +137,7 @@ def grids(ranks: int) -> list[tuple[int, ...]]:
 
 def plan_of(grid: tuple[int, ...], overlap: bool, recompute: str, micro_batches: int) -> Plan:
     x, y, z, data = grid
-    return Plan(
+    return Plan.of(
         tp=x,
         y=y,
         z=z,
@@ -230,7 +230,7 @@ def judge(ranks: int, plans: list[Plan], found: list[tuple[float, float]]) -> No
     """Fail where a plan's losses or weights are not the plain model's."""
     parity_cases.note(ranks, plans, found)
     wrong = [
-        (str(plan), plan.overlap, errors)
+        (str(plan), plan.training.overlap, errors)
         for plan, errors in zip(plans, found, strict=True)
         if max(errors) > TOLERANCE
     ]

@@ -64,7 +64,7 @@ def both(rows: tuple[dict[str, Any], ...], first: int) -> list[Case]:
     plain = [{k: v for k, v in row.items() if k != "context_heads"} for row in rows]
     found = zip(cases(tuple(plain), "ring", first), rows, strict=True)
     return [
-        (gpt.changed(kv_heads=0), replace(plan, context_heads=row["context_heads"]))
+        (gpt.changed(kv_heads=0), plan.changed(context_heads=row["context_heads"]))
         for (gpt, plan), row in found
     ]
 

@@ -35,7 +35,7 @@ MODELS = {"DeepSeek": DEEPSEEK, "Mixtral": MIXTRAL, "biased": BIASED, "placed": 
 
 
 def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
-    return [replace(plan, dispatcher=dispatcher) for plan in plans]
+    return [plan.changed(dispatcher=dispatcher) for plan in plans]
 
 
 def test_experts_that_no_token_chose_add_nothing_to_any() -> None:

@@ -24,7 +24,7 @@ def both_ways(micro_batches: int, **keys: Any) -> Plan:
     cells = 2 * keys.get("z", 1) * keys.get("dp", 1)
     usual = {"overlap": OVERLAPS, "precision": "fp64", "schedule": "dualpipe"}
     size = BATCH // (cells * micro_batches)
-    return Plan(**{"batch": BATCH, "mbs": size, **usual, **keys})
+    return Plan.of(**{"batch": BATCH, "mbs": size, **usual, **keys})
 
 
 @pytest.mark.distributed
@@ -95,7 +95,7 @@ def test_passes_in_turns_at_all_to_alls_train_as_the_plain_model_does() -> None:
 def test_casts_are_the_plain_models_with_scales_of_what_both_copies_saw(
     recipe: str, gpt: GPT
 ) -> None:
-    plan = replace(recipes.FEW, pp=2, schedule="dualpipe")
+    plan = recipes.FEW.changed(pp=2, schedule="dualpipe")
     recipes.check(2, recipes.with_recipe(replace(gpt, layers=2), recipe, plan))
 
 

@@ -35,7 +35,7 @@ def plan_of(*, micro_batches: int = 1, **given: Any) -> Plan:
     """A plan of the batch in so many micro-batches, in float64."""
     cells = given.get("z", 1) * given.get("dp", 1)
     usual = {"mbs": BATCH // (cells * micro_batches), "overlap": OVERLAPS}
-    return Plan(**{"batch": BATCH, "precision": "fp64", **usual, **given})
+    return Plan.of(**{"batch": BATCH, "precision": "fp64", **usual, **given})
 
 
 ONE = [plan_of(), plan_of(micro_batches=2, recompute="full", overlap=())]

@@ -3,7 +3,6 @@ weights, same choices, float64."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,7 +73,7 @@ EIGHT_IN_SHARDS = [
 
 
 def by(dispatcher: str) -> list[Plan]:
-    return [replace(plan, dispatcher=dispatcher) for plan in IN_HALVES[:2]]
+    return [plan.changed(dispatcher=dispatcher) for plan in IN_HALVES[:2]]
 
 
 @pytest.mark.distributed

@@ -12,7 +12,7 @@ from workload.plan import Plan
 
 
 def tuned(plans: list[Plan]) -> list[Plan]:
-    return [replace(plan, matmul_forms="tuned") for plan in plans]
+    return [plan.changed(matmul_forms="tuned") for plan in plans]
 
 
 @pytest.mark.slow
@@ -26,8 +26,8 @@ def test_a_forced_form_trains_as_the_plain_model_does(swap: dict[str, str]) -> N
     check(4, TINY, tuned(sample(4)), **swap)
 
 
-PIPE = Plan(pp=2, schedule="zb-h1", batch=BATCH, mbs=4, precision="fp64")
-DATA = Plan(dp=2, zero=3, batch=BATCH, mbs=4, precision="fp64")
+PIPE = Plan.of(pp=2, schedule="zb-h1", batch=BATCH, mbs=4, precision="fp64")
+DATA = Plan.of(dp=2, zero=3, batch=BATCH, mbs=4, precision="fp64")
 
 
 @pytest.mark.distributed
@@ -42,12 +42,12 @@ def test_weights_sharded_over_data_may_be_transposed() -> None:
 
 @pytest.mark.distributed
 def test_those_of_each_mixer_of_a_hybrid_may_be_transposed() -> None:
-    check(2, HYBRID, tuned([replace(PIPE, pp=1, schedule="1f1b", tp=2)]), TN="NN", NT="NN")
+    check(2, HYBRID, tuned([PIPE.changed(pp=1, schedule="1f1b", tp=2)]), TN="NN", NT="NN")
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_they_may_be_so_on_two_axes() -> None:
     plan = replace(DATA, z=2, mbs=2)
-    plans = [plan, replace(plan, reshard=False, zero=2), replace(plan, z=1, tp=2, recompute="full")]
+    plans = [plan, replace(plan, reshard=False, zero=2), plan.changed(z=1, tp=2, recompute="full")]
     check(4, TINY, tuned([*plans, replace(PIPE, z=2, mbs=2)]), TN="NN", NT="NN")

@@ -30,10 +30,10 @@ OF_TWO = {
     "dp": replace(FEW, dp=2, zero=1),
     "z": replace(FEW, z=2),
     "tp": replace(FEW, tp=2, sp=True),
-    "y": replace(FEW, y=2, recompute="full"),
+    "y": FEW.changed(y=2, recompute="full"),
     "cp": replace(FEW, cp=2),
     "pp": replace(FEW, pp=2, mbs=8),
-    "two-way": replace(FEW, pp=2, schedule="dualpipe"),
+    "two-way": FEW.changed(pp=2, schedule="dualpipe"),
 }
 
 
@@ -56,7 +56,7 @@ def test_four_bits_are_right_on_every_axis(axis: str) -> None:
 @pytest.mark.slow
 def test_four_bits_are_right_on_one_rank_and_on_four() -> None:
     check(1, with_recipe(NARROW, "nvfp4", FEW))
-    four = replace(FEW, tp=2, z=2, recompute="full"), replace(FEW, tp=2, dp=2, zero=3)
+    four = FEW.changed(tp=2, z=2, recompute="full"), replace(FEW, tp=2, dp=2, zero=3)
     check(4, with_recipe(NARROW_LLAMA, "nvfp4", *four))
 
 
@@ -65,13 +65,13 @@ FEW_BITS = ROUTED.changed(
     layers=1, hidden=64, ffn=64, expert_ffn=32, head_width=16, sequence=32, shared_ffn=32
 )
 FOUR_BIT_EXPERTS = {
-    "ep": replace(FEW, dp=2, ep=2, mbs=2, recompute="moe"),
+    "ep": FEW.changed(dp=2, ep=2, mbs=2, recompute="moe"),
     "tp": replace(FEW, tp=2),
     "y": replace(FEW, y=2),
     "z": replace(FEW, z=2),
     "cp": replace(FEW, cp=2),
-    "dp": replace(FEW, dp=2, ep=2, zero=3, recompute="full"),
-    "gathered": replace(FEW, dp=2, ep=2, dispatcher="all_gather"),
+    "dp": FEW.changed(dp=2, ep=2, zero=3, recompute="full"),
+    "gathered": FEW.changed(dp=2, ep=2, dispatcher="all_gather"),
     "over-x": replace(FEW, tp=2, ep=2, etp=1, sp=True),
 }
 
@@ -99,7 +99,7 @@ def test_experts_in_four_bits_are_right_on_every_axis(axis: str) -> None:
 @pytest.mark.distributed
 @pytest.mark.slow
 def test_experts_in_four_bits_are_right_on_one_rank_and_on_four() -> None:
-    check(1, with_recipe(FEW_BITS, "nvfp4", FEW, replace(FEW, recompute="layernorm+moe_act")))
+    check(1, with_recipe(FEW_BITS, "nvfp4", FEW, FEW.changed(recompute="layernorm+moe_act")))
     check(4, with_recipe(FEW_BITS, "nvfp4", *folded_splits()))
     check(4, with_recipe(FEW_BITS.changed(shared_ffn=64), "nvfp4", IN_HALVES))
     wide = FEW_BITS.changed(shared_ffn=64, expert_ffn=64)
@@ -137,6 +137,6 @@ HYBRID = SUPER.changed(
 def test_hybrids_with_further_tokens_are_cast_as_in_the_plain_model(recipe: str) -> None:
     check(1, with_recipe(HYBRID, recipe, FEW))
     check(2, with_recipe(HYBRID, recipe, replace(FEW, dp=2, ep=2, zero=1)))
-    check(2, with_recipe(HYBRID, recipe, replace(OF_TWO["two-way"], stage_layers=(2, 1))))
+    check(2, with_recipe(HYBRID, recipe, OF_TWO["two-way"].changed(stage_layers=(2, 1))))
     columns = HYBRID.changed(expert_latent=0)
     check(2, with_recipe(columns, recipe, replace(FEW, y=2)))

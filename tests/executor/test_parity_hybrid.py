@@ -72,7 +72,7 @@ EXPERTS = [
 LATENT = [
     plan_of(tp=2, dp=2, ep=2, sp=True, recompute="full"),
     plan_of(tp=2, z=2, micro_batches=2),
-    *(replace(plan, overlap=()) for plan in EXPERTS[1:2]),
+    *(plan.changed(overlap=()) for plan in EXPERTS[1:2]),
     plan_of(dp=4, ep=2, zero=3, recompute="moe"),
     plan_of(dp=4, ep=4, dispatcher="all_gather", recompute="full"),
     EXPERTS[2],
@@ -152,5 +152,5 @@ def test_the_allocator_holds_what_the_program_says_of_a_hybrid() -> None:
         "ssm_width": 32,
     }
     alone = HYBRID.changed(pattern="M-*", **DENSE_FIELDS, **sizes)
-    plan = Plan(batch=8, mbs=8, precision="fp32")
+    plan = Plan.of(batch=8, mbs=8, precision="fp32")
     assert [abs(peak.excess) < 0.01 for peak in peaks(alone, plan)] == [True]

@@ -62,7 +62,7 @@ def case(grid: tuple[int, ...], row: Row) -> Case:
     """The model and the plan of a row; where y splits the stream, its rows stay whole."""
     plan = plan_of(grid, row["overlap"], row["recompute"], row["micro_batches"])
     rows = row["sp"] and plan.y == 1
-    plan = replace(plan, attention=row["attention"], sp=rows)
+    plan = plan.changed(attention=row["attention"], sp=rows)
     return replace(MODELS[row["model"]], dropout=row["dropout"]), plan
 
 

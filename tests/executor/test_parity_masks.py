@@ -3,7 +3,6 @@ and choices."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,13 +18,13 @@ TURNS = plan_of(dp=4, ep=4, micro_batches=4, overlap=("a2a", *OVERLAPS), recompu
 
 
 def by(dispatcher: str, plans: list[Plan]) -> list[Plan]:
-    return [replace(plan, dispatcher=dispatcher) for plan in plans]
+    return [plan.changed(dispatcher=dispatcher) for plan in plans]
 
 
 @pytest.mark.distributed
 def test_masks_drop_the_same_tokens_as_the_plain_model() -> None:
     plan = plan_of(dp=2, ep=2, micro_batches=2)
-    plans = [*by("dense", [plan]), *by("sparse", [replace(plan, recompute="full")])]
+    plans = [*by("dense", [plan]), *by("sparse", [plan.changed(recompute="full")])]
     check(2, MIXTRAL.changed(capacity=0.75, layers=1), plans)
 
 

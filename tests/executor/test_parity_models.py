@@ -83,10 +83,10 @@ def test_llama_on_grids_trains_as_the_plain_model_does() -> None:
 
 ROWS: dict[str, Any] = {"tp": 2, "sp": True, "batch": BATCH, "precision": "fp64"}
 OF_ROWS = [
-    Plan(**ROWS, dp=2, mbs=4, recompute="selective", zero=3),
-    Plan(**ROWS, pp=2, mbs=4, schedule="zb-h1"),
-    Plan(**ROWS, pp=2, mbs=4, recompute="full", attention="unfused"),
-    Plan(tp=2, y=2, batch=BATCH, mbs=8, recompute="selective", precision="fp64"),
+    Plan.of(**ROWS, dp=2, mbs=4, recompute="selective", zero=3),
+    Plan.of(**ROWS, pp=2, mbs=4, schedule="zb-h1"),
+    Plan.of(**ROWS, pp=2, mbs=4, recompute="full", attention="unfused"),
+    Plan.of(tp=2, y=2, batch=BATCH, mbs=8, recompute="selective", precision="fp64"),
 ]
 
 

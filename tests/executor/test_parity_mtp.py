@@ -145,7 +145,7 @@ FOUR_OF_EXPERTS = [
 def test_depths_behind_a_hybrid_train_as_the_plain_model_does(gpt: GPT) -> None:
     check(1, gpt, ONE)
     rows = plan_of(tp=2, sp=True, micro_batches=2)
-    check(2, gpt, [rows, TWO[0], *TWO[2:4], replace(TWO[1], recompute="moe"), *EXPERTS])
+    check(2, gpt, [rows, TWO[0], *TWO[2:4], TWO[1].changed(recompute="moe"), *EXPERTS])
     check(4, gpt, FOUR_OF_EXPERTS)
 
 

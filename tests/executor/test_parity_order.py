@@ -30,7 +30,7 @@ def test_a_plan_trains_the_same_in_any_rank_order() -> None:
 
 
 def sharded_in(order: str, zero: int) -> Plan:
-    return Plan(
+    return Plan.of(
         z=2, dp=4, shard=2, zero=zero, order=order, batch=BATCH, mbs=1, precision="fp64",
     )  # fmt: skip
 

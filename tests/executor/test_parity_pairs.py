@@ -34,7 +34,7 @@ def test_with_gradients_of_weights_put_off_they_do_so_too() -> None:
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_they_do_so_recomputed_and_with_places_for_tokens() -> None:
-    again = [replace(plan, recompute="full") for plan in PAIRS]
+    again = [plan.changed(recompute="full") for plan in PAIRS]
     v = [plan_of(**IN_V, micro_batches=4, overlap=("a2a",), zero=2)]
     check(4, MIXTRAL.changed(layers=4, capacity=0.75), [*again, *v])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def test_parts_go_with_every_axis(of: str) -> None:
 def test_parts_go_with_every_dispatcher(dispatcher: str) -> None:
     gpt = MIXTRAL.changed(capacity=0.75)
     for of in ("layernorm+moe", "moe_act"):
-        check(4, gpt, [replace(plan, dispatcher=dispatcher) for plan in plans(of)])
+        check(4, gpt, [plan.changed(dispatcher=dispatcher) for plan in plans(of)])
 
 
 @pytest.mark.slow
@@ -65,7 +64,7 @@ def test_what_leads_up_in_latent_attention_runs_once_more(gpt: GPT) -> None:
 @pytest.mark.distributed
 def test_what_swiglu_reads_is_rounded_for_gradients_alone() -> None:
     split = plan_of(dp=2, ep=2, recompute="moe_act")
-    plans = [split, replace(split, fp8_swiglu_input=True)]
+    plans = [split, split.changed(fp8_swiglu_input=True)]
     whole, kept = on_ranks(2, losses_of, DEEPSEEK, plans, batches(DEEPSEEK))
     assert whole[0] == kept[0]
     assert kept[1:] != whole[1:]

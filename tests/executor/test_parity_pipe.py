@@ -19,11 +19,11 @@ DEEP = replace(TINY, layers=8)
 
 def plan_of(micro_batches: int = 4, *, overlap: tuple[str, ...] = OVERLAPS, **keys: object) -> Plan:
     cells = int(str(keys.get("z", 1))) * int(str(keys.get("dp", 1)))
-    return Plan(
+    return Plan.of(
         batch=BATCH,
         mbs=BATCH // (cells * micro_batches),
         overlap=overlap,
-        **{"precision": "fp64", **keys},  # type: ignore[arg-type]
+        **{"precision": "fp64", **keys},
     )
 
 

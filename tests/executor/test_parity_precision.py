@@ -120,8 +120,8 @@ def test_gradients_summed_in_bf16_are_clipped_to_the_clip_all_the_same() -> None
 @pytest.mark.distributed
 def test_they_are_so_with_states_or_parameters_on_the_host() -> None:
     plan = plan_of(2, dp=2, gradients="bf16", precision="bf16")
-    there = replace(plan, zero=3, offload="parameters")
-    check(2, [(LLAMA, replace(plan, offload="optimizer")), (TINY, there)], "bf16")
+    there = plan.changed(zero=3, offload="parameters")
+    check(2, [(LLAMA, plan.changed(offload="optimizer")), (TINY, there)], "bf16")
 
 
 @pytest.mark.slow
@@ -179,4 +179,4 @@ def test_every_family_learns_one_batch_as_the_plain_model_does(
     gpt: GPT, precision: str, share: float
 ) -> None:
     plans = [plan_of(2, tp=2), plan_of(2, y=2, recompute="full"), plan_of(2, dp=2, zero=3)]
-    check_repeated(gpt, [replace(plan, precision=precision) for plan in plans], share)
+    check_repeated(gpt, [plan.changed(precision=precision) for plan in plans], share)

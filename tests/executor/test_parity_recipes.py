@@ -41,7 +41,7 @@ TENSORS, BLOCKS = ("fp8-tensorwise", "fp8-delayed"), ("fp8-blockwise", "mxfp8")
 WIDE = TINY.changed(layers=1, hidden=256, ffn=512, head_width=64, sequence=32)
 LLAMA = replace(TINY, norm="rmsnorm", activation="swiglu", positions="rope", biases=False)
 ROUTED = LLAMA.changed(experts=4, topk=2, expert_ffn=32)
-FEW = Plan(batch=BATCH, mbs=4, precision="fp64")
+FEW = Plan.of(batch=BATCH, mbs=4, precision="fp64")
 # Ranks of x hold a half of each of half of the experts.
 IN_HALVES = replace(FEW, tp=4, ep=2, etp=2, sp=True)
 
@@ -55,7 +55,7 @@ def tokens_of(gpt: GPT, plan: Plan, *axes: str, apart: bool = False) -> Tokens:
     i-th one from the end. Ranks of y have parts of the same rows, and so have those of x, unless
     these have rows `apart`; where there are two directions (`ways`), those of each are tensors of
     their own."""
-    ways, parts = 2 if plan.schedule == "dualpipe" else 1, 2 * plan.cp
+    ways, parts = 2 if plan.pipeline.schedule == "dualpipe" else 1, 2 * plan.cp
     cells = plan.z * plan.dp * ways
     of_x = plan.tp if apart else 1
     found: list[tuple[int, ...]] = []
@@ -83,16 +83,16 @@ def plain_of(gpt: GPT, plan: Plan) -> Trained:
     """A tensor of one scale, or of two levels of them, has the rows of all ranks of context, and no
     block those of two ranks. Experts have the rows of all ranks that exchange them, of one scale
     those of all ranks of context besides."""
-    axes = ("cp",) if plan.recipe in (*TENSORS, "nvfp4") else ()
+    axes = ("cp",) if plan.training.recipe in (*TENSORS, "nvfp4") else ()
     of_experts = *plan.expert_tensor_axes, *plan.expert_axes
-    if plan.recipe in TENSORS:
+    if plan.training.recipe in TENSORS:
         of_experts = *axes, "tp", *of_experts
     of_experts = tuple(plan.grid.dimensions(*of_experts))
     own_rows = plan.sp
     tokens = tokens_of(gpt, plan, *axes), tokens_of(gpt, plan, *of_experts, apart=own_rows)
     rows = plan.mbs * gpt.sequence // plan.cp
     run = rows * plan.expert_parts // plan.tp if gpt.moe.capacity else 0
-    return plain(gpt, plan.recipe, *tokens, run, not plan.sp, plan.fp8_dispatch)
+    return plain(gpt, plan.training.recipe, *tokens, run, not plan.sp, plan.experts.fp8_dispatch)
 
 
 @cache
@@ -151,17 +151,17 @@ def check(ranks: int, cases: list[tuple[GPT, Plan]]) -> None:
 
 
 def with_recipe(gpt: GPT, recipe: str, *plans: Plan) -> list[tuple[GPT, Plan]]:
-    return [(gpt, replace(plan, recipe=recipe)) for plan in plans]
+    return [(gpt, plan.changed(recipe=recipe)) for plan in plans]
 
 
 def splits() -> list[Plan]:
     """Plans on 4 ranks, with what besides grids matters to a recipe."""
     return [
-        replace(FEW, tp=2, z=2, recompute="full"),
+        FEW.changed(tp=2, z=2, recompute="full"),
         replace(FEW, y=2, dp=2, zero=1),
         replace(FEW, tp=2, dp=2, zero=3, sp=True),
         replace(FEW, z=2, pp=2),
-        replace(FEW, tp=2, y=2, overlap=()),
+        FEW.changed(tp=2, y=2, overlap=()),
         replace(FEW, dp=2, cp=2),
     ]
 
@@ -176,7 +176,7 @@ def test_one_scale_for_a_tensor_trains_as_the_plain_model_does() -> None:
 @pytest.mark.parametrize("recipe", TENSORS)
 def test_one_scale_for_a_tensor_is_right_on_every_split(recipe: str) -> None:
     check(4, with_recipe(TINY, recipe, *splits()))
-    parts = [replace(FEW, recompute=each) for each in ("mlp", "layernorm", "core_attn")]
+    parts = [FEW.changed(recompute=each) for each in ("mlp", "layernorm", "core_attn")]
     check(1, with_recipe(LLAMA, recipe, *parts))
 
 
@@ -227,7 +227,7 @@ def test_blocks_of_experts_have_rows_of_one_expert(recipe: str, half: int) -> No
 @pytest.mark.parametrize("recipe", BLOCKS)
 def test_blocks_of_experts_on_one_rank_and_on_two_stages(recipe: str) -> None:
     gpt = ROUTED_WIDE[recipe]
-    check(1, with_recipe(gpt, recipe, FEW, replace(FEW, recompute="layernorm+moe_act")))
+    check(1, with_recipe(gpt, recipe, FEW, FEW.changed(recompute="layernorm+moe_act")))
     check(2, with_recipe(replace(gpt, layers=2), recipe, replace(FEW, pp=2)))
 
 
@@ -259,15 +259,15 @@ def test_rows_sent_in_8_bits_on_two_ranks() -> None:
 
 def narrow_splits() -> list[Plan]:
     """Plans of experts on 2 ranks, three of them, and on 4."""
-    narrow = replace(FEW, dp=2, ep=2, recipe=BLOCKS[0], fp8_dispatch=True)
+    narrow = FEW.changed(dp=2, ep=2, recipe=BLOCKS[0], fp8_dispatch=True)
     return [
         narrow,
-        replace(narrow, recompute="full", zero=3),
-        replace(narrow, dispatcher="hierarchical", recompute="moe"),
-        replace(narrow, dp=4, dispatcher="once_per_node"),
+        narrow.changed(recompute="full", zero=3),
+        narrow.changed(dispatcher="hierarchical", recompute="moe"),
+        narrow.changed(dp=4, dispatcher="once_per_node"),
         replace(narrow, cp=2, ep=4),
         replace(narrow, tp=2),
-        replace(narrow, z=2, overlap=(*FEW.overlap, "a2a")),
+        narrow.changed(z=2, overlap=(*FEW.training.overlap, "a2a")),
         replace(narrow, tp=2, ep=4, etp=1, sp=True),
     ]
 
@@ -281,8 +281,8 @@ def test_experts_with_copies_on_x_and_parts_on_data_are_cast_as_in_the_plain_mod
     gpt, plans = ROUTED_WIDE.get(recipe, ROUTED_WIDE["mxfp8"]), copied_splits()
     if recipe in BLOCKS:
         plans = [plan for plan in plans if plan.etp < 4]  # four parts cut blocks
-        sends = [replace(plan, recipe=recipe) for plan in plans if plan.ep > 1]
-        plans += [replace(plan, fp8_dispatch=True) for plan in sends]
+        sends = [plan.changed(recipe=recipe) for plan in plans if plan.ep > 1]
+        plans += [plan.changed(fp8_dispatch=True) for plan in sends]
     check(4, with_recipe(gpt, recipe, *plans))
 
 
@@ -295,21 +295,21 @@ def copied_splits() -> list[Plan]:
         replace(FEW, dp=4, ep=2, etp=2, zero=1),
         replace(FEW, dp=2, cp=2, ep=2, etp=2),
         replace(beside, dp=2, etp=4),
-        replace(FEW, dp=2, z=2, etp=2, recompute="full"),
+        FEW.changed(dp=2, z=2, etp=2, recompute="full"),
     ]
 
 
 def block_splits() -> list[Plan]:
     """Plans on 2 ranks that keep to blocks of 128."""
     return [
-        replace(FEW, dp=2, ep=2, mbs=2, recompute="moe"),
+        FEW.changed(dp=2, ep=2, mbs=2, recompute="moe"),
         replace(FEW, tp=2),
         replace(FEW, y=2),
         replace(FEW, z=2),
         replace(FEW, cp=2),
         replace(FEW, dp=2, ep=2, zero=3),
-        replace(FEW, dp=2, ep=2, recompute="full"),
-        replace(FEW, dp=2, ep=2, dispatcher="all_gather"),
+        FEW.changed(dp=2, ep=2, recompute="full"),
+        FEW.changed(dp=2, ep=2, dispatcher="all_gather"),
         replace(FEW, tp=2, ep=2, etp=1, sp=True),
     ]
 
@@ -319,7 +319,7 @@ def folded_splits() -> list[Plan]:
         replace(FEW, z=2, dp=2, ep=2),
         replace(FEW, y=2, dp=2, ep=2),
         replace(FEW, dp=4, ep=2, zero=3),
-        replace(FEW, tp=2, dp=2, ep=2, recompute="full"),
+        FEW.changed(tp=2, dp=2, ep=2, recompute="full"),
         replace(FEW, tp=2, dp=2, ep=4, etp=1, sp=True),
         replace(FEW, dp=2, cp=2, ep=2),
         replace(FEW, dp=2, cp=2, ep=4),
@@ -330,7 +330,7 @@ def expert_splits() -> list[Plan]:
     return [
         replace(FEW, dp=4, ep=2),
         replace(FEW, dp=4, ep=4, zero=3),
-        replace(FEW, tp=2, dp=2, ep=2, recompute="full"),
+        FEW.changed(tp=2, dp=2, ep=2, recompute="full"),
         replace(FEW, pp=2, dp=2, ep=2),
         IN_HALVES,
     ]

@@ -48,11 +48,11 @@ Reference = tuple[list[float], dict[str, torch.Tensor]]
 def reference_of(gpt: GPT, plan: Plan) -> Reference:
     """What a plan must come to; replicas with directions of their own have sequences of their own
     as well."""
-    if plan.optimizer != "fedkseed-step":
-        return reference(plan.optimizer, gpt, plan.batch)
+    if plan.training.optimizer != "fedkseed-step":
+        return reference(plan.training.optimizer, gpt, plan.batch)
     cell = torch.arange(plan.batch) // plan.mbs % (plan.z * plan.dp)
     replicas = [torch.where(cell // plan.z == number)[0] for number in range(plan.dp)]
-    how = {"heads": gpt.attention.heads, "lr": LR[plan.optimizer], "family": family(gpt)}
+    how = {"heads": gpt.attention.heads, "lr": LR[plan.training.optimizer], "family": family(gpt)}
     return fedkseed(start(gpt), pairs_of(gpt, plan.batch), replicas, candidates=CANDIDATES, **how)  # type: ignore[arg-type]
 
 
@@ -79,7 +79,7 @@ def differences(rank: int, gpt: GPT, plans: list[Plan]) -> list[tuple[float, flo
     groups, found = ProcessGroups(rank, TIMEOUT_S), []
     for plan in plans:
         program = lower(gpt, plan, plan.grid.coordinates(rank)["pp"])
-        adamw = AdamW(lr=LR[plan.optimizer], clip=CLIP)
+        adamw = AdamW(lr=LR[plan.training.optimizer], clip=CLIP)
         cpu = torch.device("cpu")
         trainer = Trainer(program, groups, rank=rank, device=cpu, adamw=adamw)
         whole = start(gpt)

@@ -33,7 +33,7 @@ Found = tuple[list[float], list[float], dict[str, torch.Tensor]]
 
 
 def plan_of(**fields: object) -> Plan:
-    return Plan(**{"batch": BATCH, "mbs": 4, "precision": "fp64", **fields})  # type: ignore[arg-type]
+    return Plan.of(**{"batch": BATCH, "mbs": 4, "precision": "fp64", **fields})
 
 
 PLANS = {

@@ -24,10 +24,10 @@ def zero_plan(
     """A plan of 16 sequences, or of 24 where three micro-batches are to be run."""
     overlap, recompute, micro_batches = options
     if micro_batches != 3:
-        return replace(plan_of(grid, overlap, recompute, micro_batches), zero=zero, **more)
+        return plan_of(grid, overlap, recompute, micro_batches).changed(zero=zero, **more)
     plan = plan_of(grid, overlap, recompute, 1)
     micro_batch = 24 // (3 * plan.z * plan.dp)
-    return replace(plan, zero=zero, batch=24, mbs=micro_batch, **more)
+    return plan.changed(zero=zero, batch=24, mbs=micro_batch, **more)
 
 
 def shards(data: int) -> list[int]:
@@ -58,7 +58,7 @@ def pairs_of(plans: list[Plan]) -> set[frozenset[tuple[str, object]]]:
     found: set[frozenset[tuple[str, object]]] = set()
     for plan in plans:
         values: list[tuple[str, object]] = [("grid", (plan.tp, plan.y, plan.z, plan.dp))]
-        values += [(name, getattr(plan, name)) for name in VARIED]
+        values += [(name, plan.value(name)) for name in VARIED]
         found |= set(map(frozenset, itertools.combinations(values, 2)))
     return found
 

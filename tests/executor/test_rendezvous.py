@@ -34,7 +34,7 @@ def end(*after: int) -> Call:
 def plan_of(pp: int, micro_batches: int = 4, **keys: object) -> Plan:
     cells = int(str(keys.get("z", 1))) * int(str(keys.get("dp", 1)))
     keys = {"batch": micro_batches * cells, "mbs": 1, "precision": "fp32", **keys}
-    return Plan(pp=pp, **keys)  # type: ignore[arg-type]
+    return Plan.of(pp=pp, **keys)
 
 
 @cache

@@ -16,7 +16,7 @@ from executor.memorising.spec import Memorisation
 from workload.gpt import find_model
 from workload.plan import Plan
 
-TINY, ALONE = find_model("tiny-30k"), Plan(batch=1, mbs=1, precision="fp32")
+TINY, ALONE = find_model("tiny-30k"), Plan.of(batch=1, mbs=1, precision="fp32")
 CALIBRATION = Calibration(precisions=("fp32",))
 MODEL: dict[str, Any] = {"gpt": TINY, "plan": ALONE}
 TEXT: dict[str, Any] = {"gpt": TINY, "documents": 1, "passes": 1, "batch": 11, "lr": 1e-3}

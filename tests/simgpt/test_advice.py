@@ -77,7 +77,7 @@ def test_what_is_named_is_enough_and_the_mildest_of_its_kind(text: str, changes:
     for words in changes:
         changed = {key: value for key, _, value in (w.partition("=") for w in words.split(","))}
         fields = parse_fields(changed)
-        plan = replace(prediction.plan, **fields)
+        plan = prediction.plan.changed(**fields)
         fitting = predict(prediction.gpt, plan, load_machine("perlmutter"))
         assert fitting.memory.fits
         assert fitting.memory.peak_bytes == plan_bytes(prediction.gpt, plan)
@@ -222,7 +222,7 @@ def test_what_fits_is_judged_with_what_the_stack_has_in_memory(stack: str, text:
     machine = load_machine("dgx-h100")
     found = predict(job.gpt, job.plan, machine, stack=job.stack).memory.peak_bytes
     assert plan_bytes(job.gpt, job.plan, memory_of_stack(job.stack, job.plan)) == found
-    assert plan_bytes(job.gpt, replace(job.plan, recipe="none")) > found
+    assert plan_bytes(job.gpt, job.plan.changed(recipe="none")) > found
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_what_is_there_all_the_time_is_less_than_any_change_of_activations_leave
     gpt, plan = find_model(model), parse_plan(text, devices=1024, batch=1024)
     resident = predict(gpt, plan, load_machine("perlmutter")).memory.resident_bytes
     changes: list[dict[str, Any]] = [{"recompute": "full"}, {"mbs": 1}]
-    least = min(plan_bytes(gpt, replace(plan, **change)) for change in changes)
+    least = min(plan_bytes(gpt, plan.changed(**change)) for change in changes)
     assert 0 < resident < least
 
 
@@ -263,7 +263,7 @@ def test_activations_are_no_less_where_states_are_sharded_further(model: str, te
         *({"z": plan.z * n, "dp": plan.dp // n} for n in (2, 8)),
         *({"ep": plan.ep * n} for n in (2, 8) if gpt.moe.experts > 8),
     ]
-    peaks = [plan_bytes(gpt, replace(plan, **change)) for change in changes]  # type: ignore[arg-type]
+    peaks = [plan_bytes(gpt, plan.changed(**change)) for change in changes]
     assert 0 < memory.parts["activations"] <= min(peaks)
 
 

@@ -106,7 +106,7 @@ def test_bounds_on_energies_are_told_in_joules() -> None:
 def at(step_s: float, **fields: Any) -> Prediction:
     """A plan of so many seconds, with other fields."""
     found = taking(step_s)
-    return replace(found, plan=replace(found.plan, **fields))
+    return replace(found, plan=found.plan.changed(**fields))
 
 
 def test_plans_on_the_same_axes_within_half_a_per_cent_are_listed_as_one() -> None:

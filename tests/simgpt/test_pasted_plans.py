@@ -126,7 +126,7 @@ def test_all_is_what_stack_model_and_plan_overlap_together() -> None:
     this model has not; nothing is sent over x or between stages."""
     words = "ep=16,dp=16,mbs=1,zero=1,overlap=all+a2a"
     job = job_of(EXPERTS, words, load_stack("nemo+deepep"), batch=1024)
-    assert job.plan.overlap == ("a2a", "dp")
+    assert job.plan.training.overlap == ("a2a", "dp")
     assert any("overlap=all+a2a is overlap=a2a+dp" in each for each in job.remarks)
 
 
@@ -134,7 +134,7 @@ def test_a_layout_is_the_layers_of_chunks() -> None:
     """32 layers: three and the embedding, then 14 chunks of two, then the last one and the loss."""
     words = "pp=4,dp=2,mbs=1,layout=Et*3|(tt|)*14tL"
     plan = job_of(DENSE, words, load_stack("megatron-core"), batch=16).plan
-    assert (plan.stage_layers, plan.vpp) == ((3, *[2] * 14, 1), 4)
+    assert (plan.pipeline.stage_layers, plan.vpp) == ((3, *[2] * 14, 1), 4)
     for wrong, why in (("layout=tE|t", "E"), ("layout=Et|tmL", "mtp_layers=0")):
         with pytest.raises(SimgptError, check=names(why)):
             job_of(DENSE, f"pp=2,dp=4,mbs=1,{wrong}", load_stack("megatron-core"), batch=16)
@@ -150,7 +150,7 @@ def test_a_share_in_a_plans_file_is_a_number(
     told += (text or "").format(share)
     path = tmp_path / name
     path.write_text(told if text else json.dumps({**plan, "offload_share": share}))
-    assert plan_of(str(path), devices=8, batch=8).offload_share == share
+    assert plan_of(str(path), devices=8, batch=8).training.offload_share == share
 
 
 @pytest.mark.parametrize("value", ["true", "1.5", '"half"', "[0.5]"])

@@ -155,10 +155,10 @@ def test_the_parts_of_layers_that_cost_least_and_are_enough_are_named(
     small = replace(before, memory=replace(before.memory, capacity_bytes=room, errors=EXACT))
     said = what_fits(small, H100)
     assert changes_in(said)[0] == f"recompute={parts}"
-    after = predicted(job, replace(job.plan, recompute=parts))
+    after = predicted(job, job.plan.changed(recompute=parts))
     assert after.memory.peak_bytes <= room
-    if job.plan.recompute == "none":
-        others = (predicted(job, replace(job.plan, recompute=each)) for each in ALONE)
+    if job.plan.training.recompute == "none":
+        others = (predicted(job, job.plan.changed(recompute=each)) for each in ALONE)
         assert not [p for p in others if p.step_s < after.step_s and p.memory.peak_bytes <= room]
 
 
@@ -178,7 +178,7 @@ def test_what_is_offered_is_the_fastest_of_a_few_changes_simulated_once_each() -
     said = what_fits(small, H100, other)
     assert len(asked) == len(set(asked)) <= PREDICTED
     assert len(changes_in(said)) == min(len(asked), NAMED)
-    assert {f"recompute={plan.recompute}" for plan in asked} >= {"recompute=moe_act"}
+    assert {f"recompute={plan.training.recompute}" for plan in asked} >= {"recompute=moe_act"}
 
 
 def test_uneven_experts_are_told_of_the_part_that_they_fill(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def drawn_steps(seed: int) -> Iterator[DrawnStep]:
         if ranks_of(row) > MOST_RANKS or is_refused(row) or not is_legal(row):
             continue
         gpt, plan = case(row)
-        if plan.pp == 1 and not plan.stage_layers:
+        if plan.pp == 1 and not plan.pipeline.stage_layers:
             gpt = replace(gpt, layers=chance.choice(LAYERS))
         yield DrawnStep(
             gpt, plan, chance.choice(BANDWIDTHS), chance.choice(SHARES), chance.choice(ISSUE_S)

@@ -92,7 +92,9 @@ def test_neighbours_are_what_the_stack_runs() -> None:
     problem = SearchProblem(MIXTURE, 8, 16, stack=stack)
     found = [plan for kind in KINDS for plan in neighbours(problem, job.plan, kind)]
     found += [plan for _, plan in savers(problem, job.plan)]
-    assert not any("a2a" in p.overlap and p.recompute.startswith("full") for p in found)
+    assert not any(
+        "a2a" in p.training.overlap and p.training.recompute.startswith("full") for p in found
+    )
     for plan in found:
         stack.check(plan, MIXTURE)
 

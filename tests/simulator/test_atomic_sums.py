@@ -38,7 +38,7 @@ def sums_of(stack: str, machine: str, plan: Plan = PLAN) -> list[tuple[Op, float
 def test_index_add_takes_what_was_measured_on_hopper(dispatcher: str, machine: str) -> None:
     """index_select's backward pass of these rows takes 2.304 ms in 16 bits (DeepLink-org/DLBlas,
     pull request 66), whatever the bandwidth of the memory."""
-    plan = Plan(dp=8, ep=8, batch=8, mbs=1, dispatcher=dispatcher)
+    plan = Plan.of(dp=8, ep=8, batch=8, mbs=1, dispatcher=dispatcher)
     found = sums_of("megatron-core", machine, plan)
     assert len(found) == 2  # outputs of experts, and gradients of tokens
     assert [seconds for _, seconds in found] == pytest.approx([2.304e-3] * 2, rel=0.01)

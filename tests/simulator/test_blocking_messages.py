@@ -189,7 +189,7 @@ def test_stacks_on_deepspeeds_pipeline_engine_block(name: str) -> None:
 def test_plans_that_need_messages_beside_compute_are_refused(
     keys: dict[str, object], named: tuple[str, ...]
 ) -> None:
-    plan = Plan(pp=2, batch=8, mbs=1, **({"overlap": ()} | keys))  # type: ignore[arg-type]
+    plan = Plan.of(pp=2, batch=8, mbs=1, **({"overlap": ()} | keys))
     with pytest.raises(PlanCannotRunError, check=names(*named)):
         stack_of(messages=DEEPSPEED).check(plan)
     stack_of().check(plan)
@@ -201,7 +201,7 @@ def test_a_users_file_that_says_so_makes_messages_block(tmp_path: Path) -> None:
     file.write_text(
         'base = "other"\ntitle = "t"\nsource = "s"\n[kernels]\nmessages = "deepspeed"\n'
     )
-    plan = Plan(pp=2, batch=8, mbs=1, overlap=("pp",))
+    plan = Plan.of(pp=2, batch=8, mbs=1, overlap=("pp",))
     with pytest.raises(PlanCannotRunError, check=names("pp", "overlap")):
         load_stack(str(file)).check(plan)
 
@@ -210,4 +210,4 @@ def test_a_search_leaves_out_what_blocking_messages_cannot_run() -> None:
     for stack, interleaves in ((load_stack("megatron-deepspeed"), {1}), (stack_of(), {1, 2})):
         problem = SearchProblem(replace(TINY, layers=4), 4, 8, {"mbs": 1, "pp": 2}, stack=stack)
         plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-        assert {plan.vpp for plan in plans if plan.schedule == "1f1b"} == interleaves
+        assert {plan.vpp for plan in plans if plan.pipeline.schedule == "1f1b"} == interleaves

@@ -38,7 +38,7 @@ def test_without_measurements_by_form_nothing_is_transposed() -> None:
     tuned = predict(gpt, plan, load_machine("frontier"))
     assert tuned.tuning is not None
     assert (tuned.tuning.transposed, tuned.tuning.compute_s) == ([], 0)
-    plain = predict(gpt, replace(plan, matmul_forms="plain"), load_machine("frontier"))
+    plain = predict(gpt, plan.changed(matmul_forms="plain"), load_machine("frontier"))
     assert plain.tuning is None
     assert tuned.step_s == plain.step_s
 
@@ -84,7 +84,7 @@ def test_the_step_saves_less_than_its_compute_where_less_of_it_hides_collectives
     machine = with_settings("frontier", SLOW_NT)
     gpt, plan = find_model("gpt-5b"), parse_plan(PLAN)
     tuned, plain = (
-        predict(gpt, replace(plan, matmul_forms=forms), machine) for forms in ("tuned", "plain")
+        predict(gpt, plan.changed(matmul_forms=forms), machine) for forms in ("tuned", "plain")
     )
     assert tuned.tuning is not None
     saved = plain.breakdown_s["compute"] - tuned.breakdown_s["compute"]
@@ -174,7 +174,7 @@ def test_a_slow_form_of_large_matmuls_is_tuned_away_on_frontiers_software_of_202
     gpt = GPT.of(
         name="320b", layers=96, hidden=16384, heads=128, ffn=65536, sequence=2048, vocab=50304
     )
-    plan = Plan(batch=8192, tp=4, z=64, dp=128, mbs=1, recompute="full")
+    plan = Plan.of(batch=8192, tp=4, z=64, dp=128, mbs=1, recompute="full")
     program = lower(gpt, plan)
     early, later = (
         AnalyticCosts(load_machine(name), 32768) for name in ("frontier:rocm-5", "frontier")

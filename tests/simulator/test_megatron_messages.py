@@ -44,17 +44,17 @@ def shown(schedule: SlotSchedule, times: SlotTimes, stage: int) -> list[str]:
 
 
 def test_the_order_follows_from_the_plan() -> None:
-    plan = Plan(pp=4, batch=8, mbs=1, overlap=("pp",))
+    plan = Plan.of(pp=4, batch=8, mbs=1, overlap=("pp",))
     chunks = replace(plan, vpp=2)
-    paired = replace(chunks, dp=2, batch=16, ep=2, overlap=("a2a", "pp"))
+    paired = chunks.changed(dp=2, batch=16, ep=2, overlap=("a2a", "pp"))
     for each, order in (
         (plan, MEGATRON),
-        (replace(plan, overlap=()), MEGATRON),
+        (plan.changed(overlap=()), MEGATRON),
         (chunks, OVERLAPPED),
-        (replace(chunks, overlap=()), INTERLEAVED),
+        (chunks.changed(overlap=()), INTERLEAVED),
         (paired, INTERLEAVED),
-        (replace(plan, schedule="zb-h1"), AHEAD),
-        (replace(plan, schedule="gpipe", overlap=()), AWAITED),
+        (plan.changed(schedule="zb-h1"), AHEAD),
+        (plan.changed(schedule="gpipe", overlap=()), AWAITED),
     ):
         assert order_of_messages(MEGATRON, each) == order
     assert order_of_messages("", plan) == AHEAD

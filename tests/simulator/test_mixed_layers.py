@@ -117,7 +117,7 @@ def test_runs_of_equal_layers_are_found_between_those_that_stand_alone() -> None
     assert fewer_layers(find_model("deepseek-v3"), plan).runs == (Run(3, 1, 58),)
     assert fewer_layers(find_model("gpt-oss-120b"), plan).runs == (Run(0, 2, 18),)
     assert fewer_layers(MODELS["five of six"], plan).runs == (Run(0, 6, 15),)
-    split = replace(plan, recompute="full:15")
+    split = plan.changed(recompute="full:15")
     assert fewer_layers(DENSE, split).runs == (Run(0, 1, 15), Run(15, 1, 25))
     both_kinds = fewer_layers(MODELS["experts behind 20 dense"], plan)
     assert both_kinds.runs == (Run(0, 1, 20), Run(20, 1, 30))

@@ -60,7 +60,7 @@ def test_a_plan_that_fits_is_left_as_it_is() -> None:
 
 def test_the_fewest_layers_that_are_enough_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fits(other: Job, _: object) -> bool:
-        first, _, count = other.plan.recompute.partition(":")
+        first, _, count = other.plan.training.recompute.partition(":")
         return first == "full" and int(count or 24) >= 11
 
     monkeypatch.setattr(nearest_fit, "does_fit", fits)

@@ -35,7 +35,7 @@ def test_each_rank_sends_a_quarter_of_the_rows_and_gathers_those_of_all_four(
 ) -> None:
     """A sequence of 4,096 tokens, each to 2 experts, 4,096 columns in bf16: an exchange of 1,024
     tokens' rows has 16 MiB, a gather or a sum over x of those of all 64."""
-    found = ops_of(replace(PLAN, recompute=recompute))
+    found = ops_of(PLAN.changed(recompute=recompute))
     runs = 2 if recompute == "full" else 1
     exchanges = {n: op for n, op in found.items() if op.kind == "all_to_all"}
     rows = [op.nbytes for n, op in exchanges.items() if "scores" not in n and "counts" not in n]
@@ -47,7 +47,7 @@ def test_each_rank_sends_a_quarter_of_the_rows_and_gathers_those_of_all_four(
     assert {op.nbytes for op in over_x} == {2**26}
     scores = [op.nbytes for name, op in exchanges.items() if "scores.exchange" in name]
     assert set(scores) == {1024 * 2 * 4}
-    plain = ops_of(replace(PLAN, recompute=recompute), EACH)
+    plain = ops_of(PLAN.changed(recompute=recompute), EACH)
     changed = {op.label for name, op in plain.items() if op.nbytes != found[name].nbytes}
     exchanged = {op.label for op in exchanges.values()} - {"dispatch.counts.exchange"}
     assert changed == exchanged | {*labels, "experts.grad.reduce"}
@@ -68,7 +68,7 @@ def test_gathered_tokens_come_to_a_node_once_and_are_gathered_over_x_there() -> 
     """Of 8 x 4,096 tokens, 4,096 columns in bf16, ranks of one x gather a quarter from each other,
     and ranks of x the whole behind that; sums, and their gradients, are in fp32, the dtype of
     scores, and scores are those of all 8 experts, not of 2."""
-    plan = replace(PLAN, dispatcher="all_gather")
+    plan = PLAN.changed(dispatcher="all_gather")
     found = {op.label: op.nbytes for op in ops_of(plan).values()}
     plain = {op.label: op.nbytes for op in ops_of(plan, EACH).values()}
     whole = 8 * 4096 * 4096 * 2
@@ -87,7 +87,7 @@ def test_gathered_tokens_come_to_a_node_once_and_are_gathered_over_x_there() -> 
 def test_where_ranks_of_x_have_no_rows_of_their_own_for_the_same_experts_nothing_changes(
     fields: dict[str, object],
 ) -> None:
-    plan = replace(PLAN, **fields)  # type: ignore[arg-type]
+    plan = PLAN.changed(**fields)
     assert ops_of(plan) == ops_of(plan, EACH)
     assert not EXECUTOR.kernels(GPT, PLAN, MACHINE).behaviour.own_rows
 

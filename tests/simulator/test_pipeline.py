@@ -78,7 +78,7 @@ def test_model_flops_leave_recomputation_out_under_every_schedule(
 ) -> None:
     """Against Narayanan's formulas; zero-bubble schedules put some of it into slots of weights."""
     gpt, machine = replace(find_model("gpt-5b"), layers=4), load_machine("frontier")
-    plan = Plan(pp=2, dp=2, batch=8, mbs=1, schedule=schedule, recompute=recompute)
+    plan = Plan.of(pp=2, dp=2, batch=8, mbs=1, schedule=schedule, recompute=recompute)
     found = predict(gpt, plan, machine)
     device_s = found.step_s * found.devices
     assert found.model_flops_per_s_per_device * device_s == pytest.approx(gpt.model_flops(8))
@@ -92,7 +92,7 @@ def seconds(step: StepResult) -> float:
 
 def plan_of(micro_batches: int, **keys: object) -> Plan:
     cells = int(str(keys.get("z", 1))) * int(str(keys.get("dp", 1)))
-    return Plan(batch=cells * micro_batches, mbs=1, **keys)  # type: ignore[arg-type]
+    return Plan.of(batch=cells * micro_batches, mbs=1, **keys)
 
 
 World = tuple[tuple[str, ...], dict[str, int]]  # an overlap and a grid in each stage

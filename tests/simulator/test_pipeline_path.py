@@ -75,7 +75,7 @@ def test_messages_that_are_cut_in_one_direction_equal_their_ops(
 ) -> None:
     """Gradients then take longer than activations, and their buffers are larger."""
     gpt = replace(TINY, layers=keys["pp"] * keys.get("vpp", 1))
-    plan = Plan(tp=2, batch=6, mbs=1, overlap=overlap, **keys)  # type: ignore[arg-type]
+    plan = Plan.of(tp=2, batch=6, mbs=1, overlap=overlap, **keys)
     assert_slots_equal_ops(gpt, plan, 1e7, behaviour=StackBehaviour(scatter_gather=directions))
 
 

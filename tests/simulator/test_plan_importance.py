@@ -106,7 +106,7 @@ def test_of_a_model_with_experts_splits_of_these_and_of_sequences_have_shares() 
     found = plan_importance(gpt, plan, machine, scheduler(machine, 8), EXECUTOR)
     assert {"ep", "cp", "context_kind"} <= set(found.shares)
     assert "dispatcher" not in found.shares  # of which the stack tries one
-    assert found.fastest.recipe == "fp8-tensorwise"
+    assert found.fastest.training.recipe == "fp8-tensorwise"
     assert sum(found.shares.values()) == pytest.approx(1.0)
     whole = parse_plan("dp=8,ep=2,overlap=none", batch=8)
     shares = plan_importance(gpt, whole, machine, scheduler(machine, 8), EXECUTOR).shares

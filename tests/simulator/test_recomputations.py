@@ -57,7 +57,7 @@ def test_an_estimate_of_memory_misses_the_peak_by_little(
     job = asked(model, text)
 
     def peak(recompute: str) -> int:
-        plan = replace(job.plan, recompute=recompute)
+        plan = job.plan.changed(recompute=recompute)
         return plan_bytes(job.gpt, plan, memory_of_stack(job.stack, plan))
 
     most, least = peak("none"), peak("full")
@@ -87,7 +87,7 @@ def test_what_is_estimated_to_take_longer_does(model: str, text: str) -> None:
     ]
     steps = {
         each.words: predict(
-            job.gpt, replace(job.plan, recompute=each.words), H100, stack=job.stack
+            job.gpt, job.plan.changed(recompute=each.words), H100, stack=job.stack
         ).step_s
         for each in alone
     }
@@ -147,7 +147,7 @@ def test_of_a_pipeline_as_few_layers_run_again_as_are_enough_to_the_byte() -> No
         load_machine("frontier"),
     )
     plan = parse_plan("pp=2,mbs=1", batch=2)
-    before, again = predict(gpt, plan, machine), replace(plan, recompute="full:2")
+    before, again = predict(gpt, plan, machine), plan.changed(recompute="full:2")
     two = predict(gpt, again, machine).memory.peak_bytes
     for room, enough in ((two, "full:2"), (two - 1, "full")):
         memory = replace(before.memory, capacity_bytes=room, errors=EXACT)

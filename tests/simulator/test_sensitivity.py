@@ -96,7 +96,7 @@ def drawn_plans(draw: st.DrawFn) -> Plan:
     keys["overlap"] = draw(st.sampled_from([(), OVERLAPS, ("oar", "ors", "oag")]))
     keys["sp"] = axes["tp"] > 1 and draw(st.booleans())
     try:
-        plan = Plan(batch=64, **keys)
+        plan = Plan.of(batch=64, **keys)
         check(TINY, plan)
     except SimgptError:
         reject()

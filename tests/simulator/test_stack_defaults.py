@@ -73,16 +73,16 @@ def test_the_text_of_a_plan_without_it_reads_as_that_plan() -> None:
 
 
 def test_recipes_of_nemo_in_2023_recompute_attention_where_they_split_layers() -> None:
-    assert job("tp=4,dp=rest,mbs=1", "nemo@23.05").plan.recompute == "selective"
-    assert job("dp=rest,mbs=1", "nemo@23.05").plan.recompute == "none"
+    assert job("tp=4,dp=rest,mbs=1", "nemo@23.05").plan.training.recompute == "selective"
+    assert job("dp=rest,mbs=1", "nemo@23.05").plan.training.recompute == "none"
 
 
 def test_a_rule_follows_the_plan_and_stands_beside_those_of_the_base(tmp_path: Path) -> None:
     file = tmp_path / "ours.toml"
     file.write_text(RULES)
-    assert job("tp=4,dp=rest,mbs=1,zero=3", str(file)).plan.overlap == ("ors", "oag", "dp")
+    assert job("tp=4,dp=rest,mbs=1,zero=3", str(file)).plan.training.overlap == ("ors", "oag", "dp")
     found = job("tp=4,dp=rest,mbs=1", str(file)).plan
-    assert (found.overlap, found.sp) == (("oar", "dp", "pp"), True)
+    assert (found.training.overlap, found.sp) == (("oar", "dp", "pp"), True)
 
 
 def test_a_file_that_says_a_key_does_away_with_the_rules_of_its_base(tmp_path: Path) -> None:

@@ -143,21 +143,23 @@ def test_what_the_plan_does_not_say_the_stack_does() -> None:
     assert str(found.plan) == f"tp=4,pp=2,dp=8,mbs=1,{words}"
     assert dict(found.assumed)["overlap"] == "oar+dp+pp"
     given = job("tp=4,pp=2,dp=rest,mbs=1,zero=0,overlap=none,sp=true")
-    assert (given.plan.zero, given.plan.overlap) == (0, ())
+    assert (given.plan.zero, given.plan.training.overlap) == (0, ())
     assert set(dict(given.assumed)) == {"attention", "gradients", "recompute"}
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "nemo"])
 def test_what_megatrons_fsdp_overlaps_follows_what_it_shards(stack: str) -> None:
-    overlaps = {zero: job(f"dp=rest,mbs=1,zero={zero}", stack).plan.overlap for zero in range(4)}
+    overlaps = {
+        zero: job(f"dp=rest,mbs=1,zero={zero}", stack).plan.training.overlap for zero in range(4)
+    }
     assert overlaps == {
         0: ("oar", "dp", "pp"),
         1: ("oar", "dp", "pp"),
         2: ("oar", "ors", "dp", "pp"),
         3: ("oar", "ors", "oag", "dp", "pp"),
     }
-    assert job("dp=rest,mbs=1,fsdp=true", stack).plan.overlap == overlaps[3]
-    assert job("dp=rest,mbs=1,zero=3,overlap=none", stack).plan.overlap == ()
+    assert job("dp=rest,mbs=1,fsdp=true", stack).plan.training.overlap == overlaps[3]
+    assert job("dp=rest,mbs=1,zero=3,overlap=none", stack).plan.training.overlap == ()
 
 
 def test_a_search_values_megatrons_fsdp_with_its_overlaps() -> None:
@@ -175,13 +177,13 @@ def test_the_vocabulary_is_padded_for_the_ranks_of_x() -> None:
 def test_cp_is_the_axis_context_and_each_stack_has_its_own_kind() -> None:
     found = job("tp=4,cp=2,dp=rest,mbs=1")
     assert (found.plan.cp, found.plan.dp, found.plan.batch) == (2, 8, 64)
-    assert (found.gpt.sequence, found.plan.context_kind) == (GPT_20B.sequence, "ring")
-    assert job("cp=2,dp=rest,mbs=1", "torchtitan").plan.context_kind == "all_gather"
+    assert (found.gpt.sequence, found.plan.context.kind) == (GPT_20B.sequence, "ring")
+    assert job("cp=2,dp=rest,mbs=1", "torchtitan").plan.context.kind == "all_gather"
 
 
 def test_fp8_is_of_the_linears_alone() -> None:
     found = job("dp=rest,mbs=1,precision=fp8")
-    assert (found.plan.precision, found.plan.recipe) == ("bf16", "fp8")
+    assert (found.plan.training.precision, found.plan.training.recipe) == ("bf16", "fp8")
     assert found.stack.text(found.plan).endswith(",precision=fp8")
 
 
@@ -193,9 +195,9 @@ def test_operands_in_fp8_are_transposed_on_hopper_alone(machine: str, transposes
 
 
 def test_torchtitans_selective_recomputes_all_but_what_chosen_ops_give() -> None:
-    found = job("pp=2,dp=rest,mbs=1,recompute=selective", "torchtitan").plan.recompute
+    found = job("pp=2,dp=rest,mbs=1,recompute=selective", "torchtitan").plan.training.recompute
     assert found == "per_op"
-    assert job("pp=2,dp=rest,mbs=1,recompute=selective").plan.recompute == "selective"
+    assert job("pp=2,dp=rest,mbs=1,recompute=selective").plan.training.recompute == "selective"
 
 
 SMALL = replace(

@@ -20,15 +20,17 @@ NANOTRON = load_stack("nanotron")
 @pytest.mark.parametrize("stack", ["nanotron", "nanotron-zero1"])
 def test_nanotron_deals_layers_by_cost(stack: str) -> None:
     found = job_of(GPT_1B, "pp=8,mbs=1", load_stack(stack), devices=8, batch=8).plan
-    assert found.stage_layers == (3, 3, 2, 3, 2, 3, 0, 0)
+    assert found.pipeline.stage_layers == (3, 3, 2, 3, 2, 3, 0, 0)
 
 
 def test_other_stacks_and_users_deal_them_as_they_say() -> None:
-    assert not job_of(GPT_1B, "pp=8", load_stack("nemo"), devices=8, batch=8).plan.stage_layers
+    assert not job_of(
+        GPT_1B, "pp=8", load_stack("nemo"), devices=8, batch=8
+    ).plan.pipeline.stage_layers
     even = "2+2+2+2+2+2+2+2"
     found = job_of(GPT_1B, f"pp=8,stage_layers={even}", NANOTRON, devices=8, batch=8).plan
-    assert found.stage_layers == (2,) * 8
-    assert not job_of(GPT_1B, "dp=8", NANOTRON, devices=8, batch=8).plan.stage_layers
+    assert found.pipeline.stage_layers == (2,) * 8
+    assert not job_of(GPT_1B, "dp=8", NANOTRON, devices=8, batch=8).plan.pipeline.stage_layers
 
 
 def test_an_answer_of_a_search_is_the_plan_that_its_text_stands_for() -> None:

@@ -22,7 +22,7 @@ from workload.plan_text import parse_plan
 def both_ways(half: int, **keys: Any) -> Plan:
     """A plan with so many micro-batches in each direction."""
     cells = 2 * keys.get("z", 1) * keys.get("dp", 1)
-    return Plan(batch=cells * half, mbs=1, schedule="dualpipe", **keys)
+    return Plan.of(batch=cells * half, mbs=1, schedule="dualpipe", **keys)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_two_directions_equal_their_ops(stages: int, every: int) -> None:
 def test_modules_for_further_tokens_beside_the_embedding_equal_their_ops() -> None:
     gpt = TINY.changed(layers=4, positions="rope", mtp_layers=2)
     assert_slots_equal_ops(gpt, both_ways(3, pp=2, tp=2))
-    v = Plan(pp=2, vpp=2, schedule="zb-v", batch=6, mbs=1)
+    v = Plan.of(pp=2, vpp=2, schedule="zb-v", batch=6, mbs=1)
     assert_slots_equal_ops(replace(gpt, tied=False), v)
 
 

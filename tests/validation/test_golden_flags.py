@@ -42,7 +42,7 @@ def test_transformer_engine_1_2_has_no_deterministic_kernel_for_long_rows_on_an_
     cells: dict[str, str], fused: bool
 ) -> None:
     plan = changed(**{"notes": OLD, **cells}).job.plan
-    assert (plan.attention == "flash") is fused
+    assert (plan.training.attention == "flash") is fused
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_first_and_last_stages_have_layers_of_their_own(
         with pytest.raises(NotExpressibleError, check=names("5", "4")):
             _ = run.job
         return
-    assert run.job.plan.stage_layers == layers
+    assert run.job.plan.pipeline.stage_layers == layers
     assert run.job.plan.vpp == len(layers) // 4
 
 
 def test_embedding_and_loss_count_as_layers_where_accounted_for() -> None:
     both = ";account-for-embedding-in-pipeline-split=True;account-for-loss-in-pipeline-split=True;"
-    assert changed(layers="30", vpp="1", notes=both).job.plan.ends_as_layers
+    assert changed(layers="30", vpp="1", notes=both).job.plan.pipeline.ends_as_layers
     loss = ";account-for-loss-in-pipeline-split=True;"
-    assert changed(layers="31", vpp="1", notes=loss).job.plan.stage_layers == (8, 8, 8, 7)
+    assert changed(layers="31", vpp="1", notes=loss).job.plan.pipeline.stage_layers == (8, 8, 8, 7)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_a_number_of_gpus_is_the_one_stated_or_inferred() -> None:
 
 def test_precisions_in_fp8_are_those_of_the_stack_or_of_a_recipe() -> None:
     tensorwise = changed(precision="bf16+fp8(hybrid,tensorwise)").job
-    assert tensorwise.plan.recipe == "fp8"
+    assert tensorwise.plan.training.recipe == "fp8"
     assert tensorwise.stack.memory["fp8_weights"]
     gathered = changed(precision="bf16+fp8(hybrid,tensorwise,param_gather)").job
-    assert (gathered.plan.fp8_params, tensorwise.plan.fp8_params) == (True, False)
+    assert (gathered.plan.training.fp8_params, tensorwise.plan.training.fp8_params) == (True, False)
     blocks = changed(precision="bf16+fp8(hybrid,blockwise)").job
-    assert blocks.plan.recipe == "fp8-blockwise"
+    assert blocks.plan.training.recipe == "fp8-blockwise"
 
 
 def test_weights_of_8_bits_have_transposed_copies_on_hopper_alone() -> None:

@@ -56,7 +56,7 @@ def test_long_runs_of_experts_that_ran_fit_as_their_command_says() -> None:
     run = RUNS["modelzoo-012"]
     case = case_of(run)
     assert case.fits
-    assert case.job.plan.recompute == "layernorm+moe"
+    assert case.job.plan.training.recompute == "layernorm+moe"
     assert case.job.stack.name == "nemo+deepep"
 
 

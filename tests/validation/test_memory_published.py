@@ -50,7 +50,7 @@ def gpt_of(run: Run) -> GPT:
 def error_of(run: Run) -> float:
     """Relative error of the predicted peak of the fullest device."""
     micro_batch, micro_batches = int(run["micro_batch"]), int(run["micro_batches"])
-    plan = Plan(
+    plan = Plan.of(
         pp=int(run["pipe"]),
         vpp=int(run["interleave"]),
         schedule=run["schedule"],

@@ -70,7 +70,7 @@ def test_a_row_with_experts_is_the_model_and_plan_that_its_flags_say() -> None:
     assert (job.plan.tp, job.plan.ep, job.plan.etp) == (4, 2, 2)
     assert job.plan.expert_axes == ("outer_tp",)
     gathers = BY_ID["mcore-617"].job
-    assert (gathers.plan.dispatcher, gathers.plan.etp) == ("all_gather", 1)
+    assert (gathers.plan.experts.dispatcher, gathers.plan.etp) == ("all_gather", 1)
     assert gathers.gpt.moe.expert_ffn == gathers.gpt.ffn == 2048
     assert BY_ID["mcore-615"].job.plan.etp == 0
     few = {**BY_ID["mcore-702"].cells, "notes": ";moe-layer-freq=([0]*4+[1]*8);tp=1"}
@@ -79,7 +79,7 @@ def test_a_row_with_experts_is_the_model_and_plan_that_its_flags_say() -> None:
 
 def test_fp16_is_summed_in_16_bits_and_local_attention_is_unfused() -> None:
     plan = changed(precision="fp16", transformer_impl="local").job.plan
-    assert (plan.gradients, plan.attention) == ("bf16", "unfused")
+    assert (plan.training.gradients, plan.training.attention) == ("bf16", "unfused")
 
 
 def test_copies_of_the_distributed_optimizer_are_runs_of_data_that_shard() -> None:
@@ -111,7 +111,7 @@ def test_what_no_plan_stands_for_is_refused_by_name(
 
 
 def test_muon_and_latent_attention_are_read() -> None:
-    assert BY_ID["mcore-690"].job.plan.optimizer == "muon"
+    assert BY_ID["mcore-690"].job.plan.training.optimizer == "muon"
     gpt = BY_ID["mcore-319"].job.gpt
     assert (gpt.latent.q_rank, gpt.latent.kv_rank, gpt.attention.head_width) == (192, 64, 16)
     assert (gpt.latent.rope_width, gpt.latent.value_width, gpt.biases, gpt.positions) == (

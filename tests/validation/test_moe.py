@@ -120,7 +120,10 @@ def test_openeurollms_jobs_split_experts_as_all_else_and_take_flash_attention(tp
 
 def test_a_dispatcher_that_gathers_tokens_is_the_plans() -> None:
     plans = [case_of(run(dispatcher=word)).job.plan for word in ("AllGather", "alltoall", "")]
-    assert [plan.dispatcher for plan in plans] == ["all_gather", *(plans[2].dispatcher,) * 2]
+    assert [plan.experts.dispatcher for plan in plans] == [
+        "all_gather",
+        *(plans[2].experts.dispatcher,) * 2,
+    ]
 
 
 def test_every_other_layer_has_experts_in_llama_4() -> None:
@@ -203,7 +206,7 @@ def test_other_systems_of_x_moes_figure_have_padded_places(
     sizes = {"experts": "64" if split[1] == 64 else "256", "gpu": "MI250X GCD-64GB"}
     case = case_of(run(**unsaid, **about, **sizes, machine="Frontier", global_batch_seqs="1024"))
     plan = case.job.plan
-    assert (case.asked.moe.capacity, plan.dispatcher) == (1.25, dispatcher)
+    assert (case.asked.moe.capacity, plan.experts.dispatcher) == (1.25, dispatcher)
     assert (plan.tp, plan.ep, plan.expert_parts) == (*split, plan.tp)
 
 
@@ -211,13 +214,13 @@ def test_modules_that_run_again_are_parts_and_scales_are_said_to_be_left_out() -
     found = run(recompute="layernorm,moe_act", precision="mxfp8")
     assert (found.text("recompute"), found.text("precision")) == ("layernorm+moe_act", "fp8")
     assert_names(found.text(REMARKS), "mxfp8", "fp8", "32")
-    assert case_of(found).job.plan.recompute == "layernorm+moe_act"
+    assert case_of(found).job.plan.training.recompute == "layernorm+moe_act"
 
 
 def test_rows_in_nvfp4_have_its_recipe_and_what_stays_in_16_bits_is_said() -> None:
     found = run(precision="nvfp4", gpu="GB200", machine="DGX-GB200")
     plan = case_of(found).job.plan
-    assert (plan.precision, plan.recipe) == ("bf16", "nvfp4")
+    assert (plan.training.precision, plan.training.recipe) == ("bf16", "nvfp4")
     assert_names(found.text(REMARKS), "nvfp4", "14", "bf16")
     assert not found.refusal
 
@@ -262,15 +265,15 @@ def test_the_last_chunk_of_a_recipe_has_what_is_left() -> None:
     shape = {**OF_RECIPES, "model": "DeepSeekV3", "gpu": "GB200", "layers": "61"}
     shape |= {"moe_layers": "58"}
     plan = case_of(run(**shape, pp="4", vpp="4", dp="2", ep="2")).job.plan
-    assert plan.stage_layers == (*(4,) * 15, 1)
+    assert plan.pipeline.stage_layers == (*(4,) * 15, 1)
 
 
 def test_layers_of_chunks_are_those_that_are_told_where_there_are_as_many() -> None:
     cells = {"layers": "8", "moe_layers": "8", "pp": "2", "vpp": "2", "dp": "4", "ep": "4"}
     told = case_of(run(**cells, stage_layers="3,2,2,1")).job.plan
     other = case_of(run(**cells, stage_layers="5,3")).job.plan
-    assert told.stage_layers == (3, 2, 2, 1)
-    assert not other.stage_layers
+    assert told.pipeline.stage_layers == (3, 2, 2, 1)
+    assert not other.pipeline.stage_layers
 
 
 def test_a_worked_example_says_its_batch_by_its_step_and_its_tokens() -> None:
@@ -285,13 +288,15 @@ def test_amds_command_for_mixtral_runs_a_layer_of_each_chunk_again_one_sequence_
     cells = {"framework": "Primus / Megatron-LM", "micro_batch": "2", "recompute": ""}
     found = run(source="AMD Primus projection", model="Mixtral 8x22B", **cells)
     plan, stack = case_of(found).job.plan, case_of(found).job.stack
-    assert (plan.mbs, plan.recompute) == (1, "full:1")
+    assert (plan.mbs, plan.training.recompute) == (1, "full:1")
     assert stack == load_stack("megatron-core")  # whose matmuls add to gradients
 
 
 def test_exchanges_lie_beside_the_other_micro_batch_where_a_row_says_so() -> None:
     titles = ("EP overlap on (search run)", "EP overlap off")
-    assert ["a2a" in case_of(run(table_or_figure=each)).job.plan.overlap for each in titles] == [
+    assert [
+        "a2a" in case_of(run(table_or_figure=each)).job.plan.training.overlap for each in titles
+    ] == [
         True,
         False,
     ]
@@ -313,7 +318,7 @@ def test_measured_runs_of_qwen3_have_what_the_notes_around_them_say(
     cells |= {"framework": "Megatron-Bridge", "table_or_figure": table, "dispatcher": dispatcher}
     job = case_of(run(**cells)).job
     assert job.stack.name == stack
-    assert ("a2a" in job.plan.overlap) == overlaps
+    assert ("a2a" in job.plan.training.overlap) == overlaps
     assert job.gpt.moe.balance_loss == 1e-3
 
 
@@ -327,10 +332,10 @@ def test_experts_are_balanced_by_the_losses_of_the_recipes(model: str, loss: flo
 
 def test_gradients_are_summed_as_the_recipes_say() -> None:
     of_recipe = run(**OF_RECIPES, model="Qwen3_30B_a3B", gpu="GB200")
-    assert case_of(of_recipe).job.plan.gradients == "bf16"
-    assert case_of(run(source="another")).job.plan.gradients == "fp32"
+    assert case_of(of_recipe).job.plan.training.gradients == "bf16"
+    assert case_of(run(source="another")).job.plan.training.gradients == "fp32"
     muon = case_of(run(**OF_RECIPES, model="Kimi_K2", gpu="GB200", ep="1"))
-    assert (muon.job.plan.optimizer, muon.job.plan.gradients) == ("muon", "bf16")
+    assert (muon.job.plan.training.optimizer, muon.job.plan.training.gradients) == ("muon", "bf16")
 
 
 def test_latent_attention_is_read_with_its_ranks() -> None:
@@ -359,12 +364,12 @@ def test_a_token_goes_once_to_each_node_or_rank() -> None:
     gpt = find_model("mixtral-8x7b").changed(experts=4, topk=2)
     alike: dict[str, Any] = {"batch": 64, "mbs": 1}
     # Two nodes of two experts: both of a token's two are on one with 1/6, so 2 (1 - 1/6) / 2.
-    across = Plan(tp=4, dp=16, ep=4, **alike)
+    across = Plan.of(tp=4, dp=16, ep=4, **alike)
     assert share_of(gpt, across, 8) == pytest.approx(5 / 6, abs=1e-6)
     # A node's four ranks with an expert each: every copy is another rank's.
-    assert share_of(gpt, Plan(dp=16, ep=4, **alike), 8) == 1
+    assert share_of(gpt, Plan.of(dp=16, ep=4, **alike), 8) == 1
     # Two ranks with two experts each, as two nodes.
-    assert share_of(gpt, Plan(dp=16, ep=2, **alike), 8) == pytest.approx(5 / 6)
+    assert share_of(gpt, Plan.of(dp=16, ep=2, **alike), 8) == pytest.approx(5 / 6)
 
 
 def test_the_stack_sends_what_is_left() -> None:
@@ -427,7 +432,7 @@ def test_what_ran_out_of_memory_is_predicted_as_it_is_read() -> None:
     failed, ran = (case_of(run(**large, status=status)) for status in ("oom", "ok"))
     assert not failed.fits
     assert not ran.fits
-    assert failed.job.plan.recompute == "none" != ran.job.plan.recompute
+    assert failed.job.plan.training.recompute == "none" != ran.job.plan.training.recompute
 
 
 def test_a_source_that_no_row_is_from_is_refused(tmp_path: Path) -> None:
@@ -504,8 +509,8 @@ def test_a_row_has_the_overlaps_of_exchanges_that_it_or_its_recipe_names(
     """Besides those of its stack; the last one is a pipeline of four stages of four chunks."""
     run = next(run for run in read_moe_runs() if run.id == name)
     plan = cases.case_as_read(run).job.plan
-    assert {"a2a", "wgrad"} & set(plan.overlap) == overlaps
-    assert "dp" in plan.overlap
+    assert {"a2a", "wgrad"} & set(plan.training.overlap) == overlaps
+    assert "dp" in plan.training.overlap
     assert plan.in_pairs == (name == "mbridge-moe-020")
 
 

@@ -140,7 +140,7 @@ def test_a_precision_may_be_a_recipe_of_narrow_formats(recipe: str) -> None:
     (row,) = runs_of(table({"precision": recipe}), "x")
     assert row.refusal == ""
     plan = case_of(row).job.plan
-    assert (plan.precision, plan.recipe) == ("bf16", recipe)
+    assert (plan.training.precision, plan.training.recipe) == ("bf16", recipe)
 
 
 def test_a_heads_width_is_read_from_its_column_or_from_the_notes() -> None:
@@ -191,8 +191,8 @@ def test_megatron_of_2021_sums_16_bit_gradients_beside_the_backward_pass_without
 ):
     words = {"source": "D. Narayanan (arXiv 2104.04473)", "micro_batch": "1"}
     alone, piped = case(**words, pp="1", dp="4"), case(**words, pp="16", dp="1", gpus_total="32")
-    assert (alone.job.plan.overlap, alone.job.plan.gradients) == (("dp",), "bf16")
-    assert (piped.job.plan.overlap, piped.job.plan.gradients) == ((), "bf16")
+    assert (alone.job.plan.training.overlap, alone.job.plan.training.gradients) == (("dp",), "bf16")
+    assert (piped.job.plan.training.overlap, piped.job.plan.training.gradients) == ((), "bf16")
 
 
 def test_vtrains_vocabulary_is_cut_to_the_ranks_and_not_padded() -> None:
@@ -216,7 +216,7 @@ def test_megatrons_fused_softmax_wants_heads_in_fours_and_2048_tokens() -> None:
 def test_blooms_ends_count_as_layers_of_a_pipeline() -> None:
     notes = "embedding/head count as pipeline layers; ALiBi, embedding LayerNorm"
     found = case(framework="Megatron-DeepSpeed", source="BigScience", layers="6", notes=notes)
-    assert found.job.plan.ends_as_layers
+    assert found.job.plan.pipeline.ends_as_layers
     assert (found.job.gpt.positions, found.job.gpt.embedding_norm) == ("alibi", True)
 
 
@@ -224,7 +224,7 @@ def test_torchtitans_selective_recomputes_per_op_and_shards_all() -> None:
     found = case(
         framework="torchtitan", tp="1", pp="1", dp="8", recompute="selective", activation="swiglu"
     )
-    assert (found.job.plan.recompute, found.job.plan.zero) == ("per_op", 3)
+    assert (found.job.plan.training.recompute, found.job.plan.zero) == ("per_op", 3)
     assert (found.job.gpt.norm, found.job.gpt.tied) == ("rmsnorm", False)
 
 
@@ -232,7 +232,7 @@ def test_accelerate_shards_all_sums_in_bf16_and_pads_no_vocabulary() -> None:
     cells = {"tp": "1", "pp": "1", "dp": "8", "activation": "swiglu"}
     found = case(framework="Hugging Face Accelerate 1.2, transformers", **cells)
     assert (found.job.stack.name, found.job.plan.zero) == ("accelerate", 3)
-    assert (found.job.plan.gradients, found.job.gpt.vocab) == ("bf16", 50257)
+    assert (found.job.plan.training.gradients, found.job.gpt.vocab) == ("bf16", 50257)
     assert case(framework="accelerate with DeepSpeed", **cells).job.stack.name == "other"
 
 

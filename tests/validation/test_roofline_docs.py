@@ -67,6 +67,6 @@ def test_the_documented_command_asks_the_plan_that_is_validated(name: str) -> No
     best = SeedRuns()[name].best
     plan, text = best.plan, PAGE.read_text(encoding="utf-8")
     asked = f"tp={plan.grid.tp},pp={plan.pp},dp=rest,mbs={plan.mbs},"
-    asked += f"zero={plan.zero},recompute={plan.recompute} --batch {plan.batch}"
+    asked += f"zero={plan.zero},recompute={plan.training.recompute} --batch {plan.batch}"
     assert f"simgpt why {name} -m frontier -n {best.devices} " in text
     assert asked in text

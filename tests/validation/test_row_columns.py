@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ GPT_2 = GPT.of(
     name="GPT", layers=4, hidden=1024, heads=16, ffn=4096, sequence=1024, vocab=50432, tied=True,
     source="A. Author (arXiv 1)",
 )  # fmt: skip
-PLAN = Plan(tp=2, pp=2, dp=2, batch=16, mbs=1, overlap=())
+PLAN = Plan.of(tp=2, pp=2, dp=2, batch=16, mbs=1, overlap=())
 EXPERTS = {"experts": "8", "topk": "2", "expert_ffn": "512"}
 LLAMA: dict[str, Any] = {
     "activation": "swiglu",
@@ -114,7 +113,7 @@ DENSE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
 def test_a_column_of_a_dense_row_changes_its_part_of_the_question(name: str) -> None:
     cells, of_plan, of_model = DENSE_ROWS[name]
     found = case_as_read(dense_run(**{**DENSE, **cells}))
-    assert _changed(asdict(found.job.plan), asdict(PLAN)) == {**of_plan}
+    assert _changed(found.job.plan.flat(), PLAN.flat()) == {**of_plan}
     assert _changed(found.job.gpt.flat(), GPT_2.flat()) == {**of_model}
     assert (found.job.stack.name, found.scale) == ("other", 1.0)
 
@@ -128,7 +127,7 @@ MOE_GPT = GPT.of(
     name="Small", layers=4, hidden=512, heads=8, ffn=1024, sequence=1024, vocab=32000, tied=False,
     kv_heads=4, experts=8, topk=2, expert_ffn=1024, source="A. Author (arXiv 1)", **LLAMA,
 )  # fmt: skip
-MOE_PLAN = Plan(dp=8, batch=16, mbs=1, zero=1, ep=8, overlap=("oar", "dp", "pp"))
+MOE_PLAN = Plan.of(dp=8, batch=16, mbs=1, zero=1, ep=8, overlap=("oar", "dp", "pp"))
 HALVES = {"tp": "2", "dp": "4", "ep": "4"}
 MOE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
     "nothing": ({}, {}, {}),
@@ -172,14 +171,14 @@ MOE_ROWS: Mapping[str, tuple[dict[str, str], Changes, Changes]] = {
 def test_a_column_of_a_row_of_experts_changes_its_part_of_the_question(name: str) -> None:
     cells, of_plan, of_model = MOE_ROWS[name]
     found = case_as_read(moe_run(**cells))
-    assert _changed(asdict(found.job.plan), asdict(MOE_PLAN)) == {**of_plan}
+    assert _changed(found.job.plan.flat(), MOE_PLAN.flat()) == {**of_plan}
     assert _changed(found.job.gpt.flat(), MOE_GPT.flat()) == {**of_model}
     assert (found.job.stack.name, found.scale) == ("megatron-core", 1.0)
 
 
 def test_fp8_is_the_stacks() -> None:
     job = case_as_read(dense_run(**{**DENSE, "precision": "fp8"})).job
-    assert (job.plan.recipe, job.plan.precision) == ("fp8", "bf16")
+    assert (job.plan.training.recipe, job.plan.training.precision) == ("fp8", "bf16")
 
 
 @pytest.mark.parametrize(("batch", "read", "scale"), [("24", 32, 0.75), ("3", 8, 0.375)])

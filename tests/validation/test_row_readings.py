@@ -26,7 +26,7 @@ def test_a_run_that_ran_is_doubted_only_where_it_needs_far_more_memory(
     monkeypatch.setattr(cases, "share_of_memory", lambda *_: share)
     monkeypatch.setattr(cases, "fitting_change", lambda *_: {"recompute": "full:3"})
     found = case(recompute="none")
-    assert found.job.plan.recompute == read
+    assert found.job.plan.training.recompute == read
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_the_launchers_table_of_175b_is_older_than_its_selective_recomputation()
         case(**cells, table_or_figure=table).job.plan
         for table in ("Training performance tables", "another")
     )
-    assert (old.recompute, old.sp) == ("full", False)
-    assert (other.recompute, other.sp) == ("selective", True)
+    assert (old.training.recompute, old.sp) == ("full", False)
+    assert (other.training.recompute, other.sp) == ("selective", True)
 
 
 def test_experts_of_torchtitan_are_gated_and_whole_on_their_ranks() -> None:
@@ -149,7 +149,11 @@ def test_automodel_shards_keeps_weights_whole_and_recomputes_but_gpt_oss(
     found = case_of(moe_run(**cells, model=model, dispatcher="DeepEP")).job
     plan = found.plan
     assert (found.stack.name, plan.zero, plan.reshard) == ("automodel", 3, False)
-    assert (plan.gradients, plan.moments, plan.recompute) == ("bf16", "bf16", recompute)
+    assert (plan.training.gradients, plan.training.moments, plan.training.recompute) == (
+        "bf16",
+        "bf16",
+        recompute,
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,8 @@ def test_nanotron_counts_the_classifier_among_the_layers_of_its_stages() -> None
     """A layer costs 16 h^2, the classifier of 64 h words as much as 4; a stage's share is 3."""
     cells = COMPILED | {"pp": "4", "dp": "2", "layers": "8", "vocab": "65536", "activation": "gelu"}
     even, uneven = (
-        case(**cells, framework=name).job.plan.stage_layers for name in ("InternEvo", "nanotron")
+        case(**cells, framework=name).job.plan.pipeline.stage_layers
+        for name in ("InternEvo", "nanotron")
     )
     assert (even, uneven) == ((), (4, 3, 1, 0))
 

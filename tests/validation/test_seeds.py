@@ -140,7 +140,7 @@ def test_grids_are_the_first_of_axonn_s_model_under_the_run_s_stack() -> None:
     assert len(found.predictions) == 3
     assert found.chosen
     assert {each.stack.name for each in found.predictions} == {"axonn"}
-    assert {each.plan.recompute for each in found.predictions} == {"full"}
+    assert {each.plan.training.recompute for each in found.predictions} == {"full"}
 
 
 def test_every_figure_is_of_a_known_kind_and_of_runs_that_are_stated() -> None:
@@ -197,7 +197,7 @@ def test_the_slow_form_of_320b_is_slow_in_plain_forms_alone() -> None:
     plain, tuned = rows["axonn-compute-320b"], rows["axonn-compute-320b-tuned"]
     assert plain.step is not None
     assert tuned.step is not None
-    assert replace(plain.step.plan, matmul_forms="tuned") == tuned.step.plan
+    assert plain.step.plan.changed(matmul_forms="tuned") == tuned.step.plan
     assert plain.predicted > 1.9 * tuned.predicted
     assert plain.predicted == pytest.approx(plain.published, rel=0.1)
 
@@ -228,7 +228,7 @@ def test_a_run_made_from_another_has_its_best_with_another_batch_or_all_with_oth
     assert strong.best.plan == replace(base.best.plan, batch=128)
     assert len(strong.predictions) == 1
     assert not strong.chosen
-    plans = [replace(each.plan, recompute="full") for each in base.predictions]
+    plans = [each.plan.changed(recompute="full") for each in base.predictions]
     assert [each.plan for each in again.predictions] == plans
     assert again.best.step_s > base.best.step_s
     assert {each.stack.name for each in again.predictions} == {"megatron-deepspeed"}

@@ -151,7 +151,9 @@ def test_a_search_finds_the_best_plan_with_so_many_chunks_of_a_fused_loss() -> N
     few = proved(problem, machine, capacity_bytes=half).best
     assert few is not None
     assert few.step_s == min(e.step_s for e in every.found if e.memory.peak_bytes <= half)
-    assert {(each.plan.loss, each.plan.loss_chunks) for each in found.found} == {("fused", 4)}
+    assert {(each.plan.training.loss, each.plan.training.loss_chunks) for each in found.found} == {
+        ("fused", 4)
+    }
     assert {*space_of(problem).columns["tp"].tolist()} == {1}
     with pytest.raises(PlanCannotRunError, match="tp=2"):
         space_of(replace(problem, fixed={**fixed, "tp": 2}))

@@ -20,7 +20,7 @@ AT_ONCE = StackBehaviour(coalesced=True)
 
 
 def plan(pp: int) -> Plan:
-    return Plan(dp=4, zero=1, batch=8, mbs=1, overlap=(), pp=pp)
+    return Plan.of(dp=4, zero=1, batch=8, mbs=1, overlap=(), pp=pp)
 
 
 def of(found: Program, purpose: str) -> list[Op]:
@@ -57,6 +57,6 @@ def test_the_one_gather_follows_every_update_and_the_rest_stays_as_it_was() -> N
 
 
 def test_collectives_that_run_beside_others_stay_apart() -> None:
-    beside = Plan(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))
+    beside = Plan.of(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))
     apart, once = (lower(TINY, beside, behaviour=each) for each in (StackBehaviour(), AT_ONCE))
     assert [op.name for op in once.ops] == [op.name for op in apart.ops]

@@ -98,7 +98,7 @@ def test_windows_documents_and_rings_stay_as_they_are(words: str, limits: dict[s
 
 
 def test_torchtitan_runs_them_so() -> None:
-    plan = Plan(cp=4, dp=2, context_kind="all_gather", batch=2, mbs=1)
+    plan = Plan.of(cp=4, dp=2, context_kind="all_gather", batch=2, mbs=1)
     for name, so in (("torchtitan", True), ("torchtitan-eager", True), ("fsdp", False)):
         kernels = load_stack(name).kernels(GPT_8B, plan, load_machine("dgx-h100"))
         assert kernels.behaviour.context_steps == so

@@ -16,7 +16,9 @@ GPT_OF_TWO = GPT.of(
     name="two", layers=LAYERS, hidden=WIDTH, heads=4, ffn=4 * WIDTH, sequence=32, vocab=128,
     tied=False,
 )  # fmt: skip
-PLAN = Plan(z=2, batch=4, mbs=2, recompute="full", overlap=())  # two sequences of 32 on each rank
+PLAN = Plan.of(
+    z=2, batch=4, mbs=2, recompute="full", overlap=()
+)  # two sequences of 32 on each rank
 STREAM = ROWS * WIDTH  # elements of the residual stream
 WEIGHTS = 12 * WIDTH * WIDTH  # of a layer's four linears
 

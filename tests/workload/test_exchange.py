@@ -23,7 +23,7 @@ SENDING = [name for name in DISPATCHERS if name != "usual"]
 @pytest.mark.parametrize("usual", OF_STACKS.values(), ids=OF_STACKS)
 @pytest.mark.parametrize("dispatcher", SENDING)
 def test_a_dispatcher_is_that_of_the_plan_on_any_stack(dispatcher: str, usual: Exchange) -> None:
-    found = exchange_of(replace(SPLIT, dispatcher=dispatcher), usual)
+    found = exchange_of(SPLIT.changed(dispatcher=dispatcher), usual)
     assert replace(found, sender=DISPATCHERS[dispatcher].sender) == DISPATCHERS[dispatcher]
 
 
@@ -33,7 +33,7 @@ def test_the_usual_dispatcher_is_the_stacks() -> None:
 
 def test_ranks_of_a_stack_send_their_own_rows_unless_a_row_goes_once() -> None:
     own = OF_STACKS["own"]
-    found = {name: exchange_of(replace(SPLIT, dispatcher=name), own) for name in DISPATCHERS}
+    found = {name: exchange_of(SPLIT.changed(dispatcher=name), own) for name in DISPATCHERS}
     assert {name for name, each in found.items() if not each.own_rows} == {"once_per_node"}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.forms import swapped
@@ -74,7 +72,7 @@ def test_a_plan_of_plain_matmuls_takes_no_choice() -> None:
     plan = parse_plan(PLAN, batch=4)
     forms = swapped(ONE_LAYER, plan, {"TN": "NN"})
     with pytest.raises(AssertionError):
-        lower(ONE_LAYER, replace(plan, matmul_forms="plain"), forms=forms)
+        lower(ONE_LAYER, plan.changed(matmul_forms="plain"), forms=forms)
 
 
 def test_matmuls_of_one_form_shape_and_dtype_are_the_same() -> None:

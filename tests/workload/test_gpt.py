@@ -135,7 +135,7 @@ def test_formula_and_program_agree(name: str) -> None:
     gpt = find_model(name)
     if name in QUICK and not gpt.pattern:
         gpt = replace(gpt, layers=min(gpt.layers, 4))
-    program = lower(gpt, Plan(batch=1, mbs=1, recompute="full"))
+    program = lower(gpt, Plan.of(batch=1, mbs=1, recompute="full"))
     assert program.parameters == gpt.parameters
     assert program.model_flops == gpt.model_flops(1)
     assert program.hardware_flops == gpt.hardware_flops(1)
@@ -154,7 +154,7 @@ def test_formula_agrees_with_the_published_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["tiny-1m", "tiny-llama-1m"])
 def test_splitting_a_model_changes_neither_its_flops_nor_its_parameters(name: str) -> None:
     gpt = find_model(name)
-    split = Plan(tp=2, y=2, z=2, dp=2, batch=8, mbs=1, recompute="full")
+    split = Plan.of(tp=2, y=2, z=2, dp=2, batch=8, mbs=1, recompute="full")
     program = lower(gpt, split)
     assert program.hardware_flops == gpt.hardware_flops(8)
     assert program.parameters == gpt.parameters

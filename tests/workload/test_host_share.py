@@ -119,6 +119,6 @@ def test_a_share_of_nothing_or_that_is_none_is_refused(words: str) -> None:
 def test_a_plan_with_a_share_is_read_back_from_text_and_table() -> None:
     for share in (0.25, 1e-5, 0.1 + 0.2, 1 / 3):
         plan = plan_of(share)
-        assert plan.offload_share == share
+        assert plan.training.offload_share == share
         assert f"offload_share={share}" in str(plan)
         assert parse_plan(str(plan), batch=8) == plan == parse_plan(plan.as_dict())

@@ -111,11 +111,11 @@ def test_many_plans_lowered_at_once_have_each_its_own_program(
     steps = LaneSteps()
     fields = {key: steps.input(column) for key, column in sizes.items()}
     batch = 2 * fields["z"] * fields["dp"] * fields["mbs"]
-    together = lower(TINY, Plan(**fields, **more, zero=zero, batch=batch))
+    together = lower(TINY, Plan.of(**fields, **more, zero=zero, batch=batch))
     for at in range(0, columns.shape[1], 5):
         own: dict[str, Any] = {key: int(column[at]) for key, column in sizes.items()}
         batch = 2 * own["z"] * own["dp"] * own["mbs"]
-        alone = lower(TINY, Plan(**own, **more, zero=zero, batch=batch))
+        alone = lower(TINY, Plan.of(**own, **more, zero=zero, batch=batch))
         assert [op.name for op in together.ops] == [op.name for op in alone.ops]
         for many, one in zip(together.ops, alone.ops, strict=True):
             for key in ("kind", "reads", "writes", "stream", "axes", "block"):

@@ -80,7 +80,7 @@ def drawn_plan(chance: random.Random) -> Plan:
     overlap = tuple(name for name in EVERY if chance.random() < 0.5)
     parts = "+".join(sorted(chance.sample(sorted(PARTS), 2)))
     recompute = chance.choice((*RECOMPUTE, parts))
-    return Plan(batch=batch, overlap=overlap, recompute=recompute, **row)
+    return Plan.of(batch=batch, overlap=overlap, recompute=recompute, **row)
 
 
 def drawn_behaviour(chance: random.Random) -> StackBehaviour:
@@ -146,5 +146,5 @@ def test_copies_know_which_weights_are_whole_and_what_runs_again(
     keys: dict[str, Any], once_a_step: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpt = replace(find_model("llama-3.1-8b"), layers=LAYERS)
-    plan = Plan(dp=2, batch=8, mbs=1, **keys)
+    plan = Plan.of(dp=2, batch=8, mbs=1, **keys)
     assert_copies_are_as_written((gpt, plan, StackBehaviour(once_a_step=once_a_step)), monkeypatch)

@@ -39,7 +39,7 @@ def kept_bytes(a: int, h: int, b: int, **options: Any) -> int:
         vocab=51200,
         dropout=0.1,
     )
-    plan = Plan(tp=T, batch=b, mbs=b, attention="unfused", **options)
+    plan = Plan.of(tp=T, batch=b, mbs=b, attention="unfused", **options)
     one, two = (_activations(replace(gpt, layers=layers), plan) for layers in (1, 2))
     return two - one
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from simulator.search.problem import SearchProblem, unproved
@@ -73,7 +71,7 @@ def test_a_layer_comes_back_beside_the_backward_pass_of_the_one_behind_it() -> N
 
 def test_the_device_holds_two_layers_activations_at_most_before_the_loss() -> None:
     def before_the_loss(offload: str) -> int:
-        program = lower(GIVEN, replace(plan_of("recompute=none"), offload=offload))
+        program = lower(GIVEN, plan_of("recompute=none").changed(offload=offload))
         at = next(n for n, op in enumerate(program.ops) if op.label == "loss.cast")
         return program.memory[at].parts["activations"]
 

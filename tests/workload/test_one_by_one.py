@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.workload.test_stack import PLAN, TINY
 from workload.lowering import lower
 from workload.op import BUCKET_REDUCE, Op
@@ -21,7 +19,7 @@ def program(plan: Plan, *, alone: bool) -> Program:
 
 
 def test_each_gradient_has_a_collective_of_its_own_and_all_bytes_stay() -> None:
-    plan = replace(PLAN, overlap=())
+    plan = PLAN.changed(overlap=())
     whole, own = (sums(program(plan, alone=alone)) for alone in (False, True))
     assert len(whole) == 1
     assert len(own) == len(whole[0].reads) > 1
@@ -31,5 +29,5 @@ def test_each_gradient_has_a_collective_of_its_own_and_all_bytes_stay() -> None:
 
 
 def test_buckets_that_an_overlap_moved_stay_as_they_are() -> None:
-    plan = replace(PLAN, overlap=("dp",))
+    plan = PLAN.changed(overlap=("dp",))
     assert sums(program(plan, alone=True)) == sums(program(plan, alone=False))

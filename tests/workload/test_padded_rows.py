@@ -16,7 +16,7 @@ def test_rows_of_experts_in_fp8_are_copied_to_padded_places_and_back() -> None:
     written in 16 bits: of 32 tokens two rows each, as wide as the stream outside of both linears.
     Not where every expert has as many places as the others."""
     gpt = TINY.changed(experts=4, topk=2, expert_ffn=96, positions="rope", biases=False)
-    plan = Plan(dp=2, ep=2, batch=2, mbs=1, recipe="fp8")
+    plan = Plan.of(dp=2, ep=2, batch=2, mbs=1, recipe="fp8")
     behaviour = StackBehaviour(casts=CastKernels(pads=True))
     found = lower(gpt, plan, behaviour=behaviour)
     order = [op.label for op in found.ops if op.micro_batch == 0 and op.part.layer == 1]

@@ -29,7 +29,7 @@ DRAWN = settings(deadline=None)
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     x, y, z, data = draw(st.sampled_from(GRIDS))
-    return Plan(
+    return Plan.of(
         tp=x,
         y=y,
         z=z,

@@ -85,7 +85,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
 ) -> None:
     x, y, z, data = axes
     zero = 3 if offload == "parameters" else zero
-    plan = Plan(
+    plan = Plan.of(
         tp=x,
         y=y,
         z=z,
@@ -110,7 +110,7 @@ def test_every_plan_is_read_back_from_its_text_and_its_table(
 def test_a_count_beyond_any_plan_is_refused(key: str) -> None:
     """Products of two counts stay within 64 bits, however a plan is made."""
     with pytest.raises(PlanError, check=names(f"{key}=1000000001", "1,000,000,000")):
-        replace(Plan(batch=1, mbs=1), **{key: 10**9 + 1})  # type: ignore[arg-type]
+        Plan(batch=1, mbs=1).changed(**{key: 10**9 + 1})
     with pytest.raises(PlanError, check=names("batch=9223372036854775808")):
         parse_plan("tp=1", batch=2**63)
 

@@ -353,7 +353,7 @@ def test_every_program_is_well_formed(
     rows: bool,
 ) -> None:
     x, y, z, data = grid
-    plan = Plan(
+    plan = Plan.of(
         tp=x,
         y=y,
         z=z,
@@ -372,7 +372,7 @@ def test_every_program_is_well_formed(
         assert set(op.reads) <= written, f"{op.name} reads what nobody wrote"
         written |= set(op.writes)
     assert all(later < index for index, wait in enumerate(program.waits) for later in wait)
-    blocking = lower(gpt, replace(plan, overlap=()))
+    blocking = lower(gpt, plan.changed(overlap=()))
     assert program.comm_bytes == blocking.comm_bytes
     assert program.hardware_flops == blocking.hardware_flops
 

@@ -30,7 +30,7 @@ ROUTED = TINY.changed(experts=4, topk=2, expert_ffn=64, biases=False)
 
 
 def program(recipe: str, **how: object) -> Program:
-    return lower(TINY, replace(PLAN, recipe=recipe, **how))  # type: ignore[arg-type]
+    return lower(TINY, PLAN.changed(recipe=recipe, **how))
 
 
 def casts(found: Program) -> list[Op]:
@@ -114,7 +114,7 @@ def test_experts_rows_have_one_scale_on_all_ranks_with_parts_of_the_same_sequenc
     """Ranks of x have other rows of them, whether they hold other experts, the same or parts."""
     base = Plan(tp=4, dp=2, batch=4, mbs=1, sp=True)
     for tensor, experts in ((1, 2), (1, 8), (2, 2), (8, 1)):
-        plan = replace(base, etp=tensor, ep=experts, recipe="fp8-tensorwise")
+        plan = base.changed(etp=tensor, ep=experts, recipe="fp8-tensorwise")
         found = lower(ROUTED.changed(experts=8), plan)
         reduced = [op for op in found.ops if op.attributes.get("reduction") == "max"]
         first = next(op for op in reduced if op.label.startswith("experts.up.matmul"))
@@ -151,7 +151,7 @@ def test_a_linear_takes_formats_by_what_its_operands_are() -> None:
 @pytest.mark.parametrize("recipe", NAMES)
 def test_folded_and_whole_programs_take_as_long(recipe: str) -> None:
     machine = load_machine("dgx-b200")
-    plan = Plan(tp=2, dp=2, zero=1, batch=8, mbs=1, recipe=recipe)
+    plan = Plan.of(tp=2, dp=2, zero=1, batch=8, mbs=1, recipe=recipe)
     gpt = replace(TINY, layers=5)
     folded, whole = predict(gpt, plan, machine), predict(gpt, plan, machine, fold=False)
     assert (folded.step_s, folded.memory) == (whole.step_s, whole.memory)
@@ -159,13 +159,13 @@ def test_folded_and_whole_programs_take_as_long(recipe: str) -> None:
 
 def test_a_device_without_the_format_is_refused_by_name() -> None:
     with pytest.raises(MachineError, check=names("dgx-h100", "device.peak_flops.mxfp8")):
-        predict(TINY, replace(PLAN, recipe="mxfp8"), load_machine("dgx-h100"))
+        predict(TINY, PLAN.changed(recipe="mxfp8"), load_machine("dgx-h100"))
 
 
 def test_precision_may_name_a_recipe() -> None:
     plan = parse_plan("precision=fp8-blockwise")
-    assert (plan.precision, plan.recipe) == ("bf16", "fp8-blockwise")
-    assert parse_plan("precision=fp32,recipe=mxfp8").precision == "fp32"
+    assert (plan.training.precision, plan.training.recipe) == ("bf16", "fp8-blockwise")
+    assert parse_plan("precision=fp32,recipe=mxfp8").training.precision == "fp32"
     with pytest.raises(PlanError, check=names("fp8-delayed", "fp8-tensorwise")):
         check_runs(parse_plan("precision=fp8"))
     with pytest.raises(PlanError, check=names("precision=mxfp8", "recipe=nvfp4")):
@@ -184,28 +184,28 @@ def test_what_a_recipe_does_not_go_with_is_refused(
     how: dict[str, str], named: tuple[str, ...]
 ) -> None:
     with pytest.raises(PlanCannotRunError, check=names(*named)):
-        Plan(batch=1, mbs=1, recipe="mxfp8", **how)  # type: ignore[arg-type]
+        Plan.of(batch=1, mbs=1, recipe="mxfp8", **how)
 
 
 def test_rows_of_experts_have_room_for_a_last_block_of_each() -> None:
     """64 rows to a rank with 2 of 4 experts: up to 32 more of each, in values and in scales."""
     routed = TINY.changed(experts=4, topk=2, expert_ffn=64, biases=False)
-    found = lower(routed, replace(PLAN, recipe="mxfp8", dp=2, ep=2, mbs=1))
+    found = lower(routed, PLAN.changed(recipe="mxfp8", dp=2, ep=2, mbs=1))
     values = found.buffers["m0.l0.dispatch.sort.sort_rows.mxfp8.columns"]
     scales = found.buffers[f"{values.name}.scale"]
     assert (values.shape, scales.shape) == ((64 // 32 + 2, 32, 64), (64 // 32 + 2, 64))
     weight = found.buffers["l0.experts.up.w.mxfp8.rows.scale"]
     assert weight.nbytes == 2 * 64 * 64 // 32
-    even = lower(routed.changed(capacity=1.25), replace(PLAN, recipe="mxfp8"))
+    even = lower(routed.changed(capacity=1.25), PLAN.changed(recipe="mxfp8"))
     # 4 x 20 places, of which each expert's are filled up to 32.
     assert even.buffers["m0.l0.dispatch.take_rows.mxfp8.columns"].shape == (80 // 32 + 4, 32, 64)
     with pytest.raises(PlanCannotRunError, match="tp=4 leaves 16 of expert_ffn=64"):
-        lower(routed, replace(PLAN, recipe="mxfp8", tp=4))
+        lower(routed, PLAN.changed(recipe="mxfp8", tp=4))
 
 
 def test_experts_multiply_in_the_recipes_format() -> None:
     routed = TINY.changed(experts=4, topk=2, expert_ffn=64, biases=False)
-    found = lower(routed, replace(PLAN, recipe="fp8-tensorwise", dp=2, ep=2))
+    found = lower(routed, PLAN.changed(recipe="fp8-tensorwise", dp=2, ep=2))
     assert {op.dtype for op in found.ops if op.kind == "grouped_matmul"} == {"fp8"}
 
 
@@ -213,7 +213,7 @@ def test_rows_of_experts_in_four_bits_have_two_values_in_a_byte_and_largest_valu
     None
 ):
     """64 rows to a rank with 2 of 4 experts, in runs of 128 of which scales in columns have 8."""
-    found = lower(ROUTED, replace(PLAN, recipe="nvfp4", dp=2, ep=2, mbs=1))
+    found = lower(ROUTED, PLAN.changed(recipe="nvfp4", dp=2, ep=2, mbs=1))
     source = "m0.l0.dispatch.sort.sort_rows"
     filled = 64 // 128 + 2, 128
     values = [found.buffers[f"{source}.nvfp4.{way}"] for way in ("columns", "rows")]
@@ -235,7 +235,7 @@ def test_largest_values_of_an_expert_are_reduced_over_its_columns_alone() -> Non
     columns of its inner rows and of its weights, they are."""
 
     def reduced(**how: object) -> set[tuple[str, tuple[str, ...]]]:
-        found = lower(ROUTED, replace(PLAN, recipe="nvfp4", **how))  # type: ignore[arg-type]
+        found = lower(ROUTED, PLAN.changed(recipe="nvfp4", **how))
         ops = [op for op in found.ops if op.attributes.get("reduction") == "max"]
         return {(op.label, op.axes) for op in ops if op.block == STEP or "experts" in op.label}
 
@@ -250,7 +250,7 @@ def test_largest_values_of_an_expert_are_reduced_over_its_columns_alone() -> Non
 
 
 def test_the_classifier_of_a_module_for_further_tokens_stays_in_16_bits() -> None:
-    found = lower(FURTHER, replace(PLAN, recipe="nvfp4"))
+    found = lower(FURTHER, PLAN.changed(recipe="nvfp4"))
     read = {name for op in found.ops if op.dtype == "nvfp4" for name in op.reads}
     assert "l2.eh_proj.w.nvfp4" in read
     assert "l2.up.w.nvfp4" in read
@@ -262,7 +262,7 @@ def test_the_classifier_of_a_module_for_further_tokens_stays_in_16_bits() -> Non
 @pytest.mark.parametrize("recipe", NAMES)
 def test_updated_parts_of_a_weight_are_gathered_as_they_are(recipe: str) -> None:
     """Also where a layer has one weight alone in its gather, as a module's first linear."""
-    plan = replace(PLAN, recipe=recipe, tp=2, dp=2, zero=1, sp=True)
+    plan = PLAN.changed(recipe=recipe, tp=2, dp=2, zero=1, sp=True)
     ops = lower(FURTHER, plan).ops
     (gathered,) = (op for op in ops if op.kind == "all_gather" and "l2.eh_proj.w" in op.writes)
     assert gathered.reads == ("l2.eh_proj.w.updated",)
@@ -270,7 +270,7 @@ def test_updated_parts_of_a_weight_are_gathered_as_they_are(recipe: str) -> None
 
 
 def test_four_bits_run_in_whole_blocks() -> None:
-    four = replace(PLAN, recipe="nvfp4")
+    four = PLAN.changed(recipe="nvfp4")
     check_four_bits_of(TINY, four)
     # Rows of experts are filled up, their columns are not.
     check_four_bits_of(replace(ROUTED, sequence=48), four)
@@ -294,15 +294,15 @@ def test_scales_with_a_history_are_not_saved() -> None:
     with pytest.raises(
         PlanCannotRunError, check=names("recipe=fp8-delayed", "--save", "recipe=fp8-tensorwise")
     ):
-        check_runs(replace(PLAN, recipe="fp8-delayed"), saves=True)
-    check_runs(replace(PLAN, recipe="fp8-tensorwise"), saves=True)
+        check_runs(PLAN.changed(recipe="fp8-delayed"), saves=True)
+    check_runs(PLAN.changed(recipe="fp8-tensorwise"), saves=True)
 
 
 def narrow(recipe: str = "fp8-blockwise", **how: object) -> Program:
     """A program of experts on two ranks that send rows in 8 bits."""
     plan: dict[str, Any] = {"dp": 2, "ep": 2, "batch": 4, "mbs": 1, "recipe": recipe}
     gpt = ROUTED.changed(layers=1, capacity=1.0)
-    return lower(gpt, Plan(**{**plan, "fp8_dispatch": True, **how}))
+    return lower(gpt, Plan.of(**{**plan, "fp8_dispatch": True, **how}))
 
 
 def test_rows_go_to_experts_in_a_byte_each_with_their_scales_and_come_back_as_they_are() -> None:
@@ -327,14 +327,14 @@ def test_rows_that_came_in_8_bits_are_cast_for_linears_from_these() -> None:
     assert not [op for op in program.ops if op.kind == "dequantise_rows"]
     assert not [name for name in program.buffers if name.endswith(".wide")]
     gpt = replace(ROUTED, layers=1, biases=True)
-    plan = Plan(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
+    plan = Plan.of(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
     wide = [op.label for op in lower(gpt, plan).ops if op.kind == "dequantise_rows"]
     assert {*wide} == {"combine.grad.wide"}
 
 
 def test_rows_in_8_bits_are_sent_once_where_the_stack_sends_them_once() -> None:
     behaviour = StackBehaviour(payloads=(("all_to_all", 0.5), ("all_gather", 0.5)))
-    plan = Plan(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
+    plan = Plan.of(dp=2, ep=2, batch=4, mbs=1, recipe="mxfp8", fp8_dispatch=True)
     whole, half = (lower(ROUTED, plan, behaviour=each) for each in (PLAIN_BEHAVIOUR, behaviour))
     (sent, _), (once, _) = (
         [op.nbytes for op in each.ops if op.label == "dispatch.exchange" and op.part.layer == 0]

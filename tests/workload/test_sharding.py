@@ -197,7 +197,7 @@ def sharded_plans(draw: st.DrawFn) -> Plan:
     x, y, z = (draw(st.sampled_from([1, 2])) for _ in range(3))
     data, zero = draw(st.sampled_from([1, 2, 4])), draw(st.integers(0, 3))
     shard, overlap = draw(st.sampled_from([0, 1, 2])), draw(st.sets(st.sampled_from(OVERLAPS)))
-    return Plan(
+    return Plan.of(
         tp=x,
         y=y,
         z=z,
@@ -227,6 +227,6 @@ def test_every_sharded_program_is_well_formed(plan: Plan) -> None:
         written |= set(op.writes)
         gone |= set(freed)
     assert gone == {name for name, buffer in program.buffers.items() if not buffer.persistent}
-    blocking = lower(ONE_LAYER, replace(plan, overlap=()))
+    blocking = lower(ONE_LAYER, plan.changed(overlap=()))
     assert program.comm_bytes == blocking.comm_bytes
     assert program.parameters == blocking.parameters == ONE_LAYER.parameters

@@ -35,7 +35,7 @@ from workload.sizes.rounding import scaled
 
 TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 PLAN = Plan(tp=2, dp=2, batch=4, mbs=1)
-IN_FP8 = replace(PLAN, recipe="fp8")
+IN_FP8 = PLAN.changed(recipe="fp8")
 PIPELINE = Plan(tp=2, pp=2, batch=2, mbs=1)
 STREAM_BYTES = 32 * 64 * 2  # rows, width, bf16
 BOTH = (FORWARD, BACKWARD)
@@ -165,7 +165,7 @@ def test_hopper_writes_each_cast_operand_twice_and_transposes_what_was_gathered_
 
 
 def test_a_recomputation_that_stops_early_leaves_out_what_no_gradient_needs() -> None:
-    plan = replace(PLAN, recompute="full")
+    plan = PLAN.changed(recompute="full")
     before, after = (
         program(behaviour, plan) for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(early_stop=True))
     )
@@ -181,7 +181,7 @@ def test_a_recomputation_that_stops_early_leaves_out_what_no_gradient_needs() ->
 
 
 def test_dropout_behind_the_last_linear_leaves_nothing_to_stop_before() -> None:
-    plan, gpt = replace(PLAN, recompute="full"), replace(TINY, dropout=0.1)
+    plan, gpt = PLAN.changed(recompute="full"), replace(TINY, dropout=0.1)
     before, after = (
         lower(gpt, plan, 0, behaviour=behaviour)
         for behaviour in (PLAIN_BEHAVIOUR, StackBehaviour(early_stop=True))
@@ -280,7 +280,7 @@ def test_a_product_that_is_summed_over_ranks_first_is_written_all_the_same() -> 
 
 def test_casts_for_experts_are_kernels_of_their_own_where_a_stack_says_so() -> None:
     gpt = TINY.changed(experts=4, topk=2, expert_ffn=64, positions="rope", biases=False)
-    plan = Plan(dp=2, ep=2, batch=2, mbs=1, recipe="fp8")
+    plan = Plan.of(dp=2, ep=2, batch=2, mbs=1, recipe="fp8")
     own = CastKernels(expert_bytes=6, expert_kernels=4)
     found = lower(gpt, plan, behaviour=StackBehaviour(casts=own))
     casts = [op for op in found.ops if op.kind == "cast" and op.part.is_layer]
@@ -337,7 +337,7 @@ def scatters(found: Program) -> list[Op]:
 @pytest.mark.parametrize("zero", [2, 3])
 def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int) -> None:
     """Four bytes for each of the 64 x 256 elements of a layer's first MLP weight, for two."""
-    plan = Plan(**ZERO, zero=zero)
+    plan = Plan.of(**ZERO, zero=zero)
     before, after = program(PLAIN_BEHAVIOUR, plan), program(StackBehaviour(reduce_dtype=SUMS), plan)
     assert [op.nbytes for op in scatters(after)] == [2 * op.nbytes for op in scatters(before)]
     (own,) = (op for op in scatters(after) if op.name == "m1.l0.up.grad.scatter")
@@ -351,11 +351,11 @@ def test_gradients_are_reduced_in_the_dtype_of_their_sums_cast_before(zero: int)
 
 @pytest.mark.parametrize("keys", [{"z": 2}, {"zero": 3}, {"zero": 1}])
 def test_a_stack_in_fp8_gathers_weights_in_16_bits(keys: dict[str, Any]) -> None:
-    plan = Plan(**{**ZERO, "batch": 8}, **keys)
+    plan = Plan.of(**{**ZERO, "batch": 8}, **keys)
     gathers = [
         [
             (op.name, op.nbytes, op.dtype)
-            for op in program(PLAIN_BEHAVIOUR, replace(plan, recipe=recipe)).ops
+            for op in program(PLAIN_BEHAVIOUR, plan.changed(recipe=recipe)).ops
             if op.purpose in (WEIGHT_GATHER, PARAMETER_GATHER)
         ]
         for recipe in ("none", "fp8")
@@ -365,7 +365,7 @@ def test_a_stack_in_fp8_gathers_weights_in_16_bits(keys: dict[str, Any]) -> None
 
 def test_a_gradient_that_is_scattered_twice_is_cast_once() -> None:
     """Over z, and its part over data: each with four bytes for an element of what it reads."""
-    plan = Plan(**{**ZERO, "batch": 8}, z=2, zero=2)
+    plan = Plan.of(**{**ZERO, "batch": 8}, z=2, zero=2)
     after = program(StackBehaviour(reduce_dtype=SUMS), plan)
     own = [op for op in after.ops if op.name.startswith("m1.l0.up.grad.scatter")]
     assert sorted((op.kind, op.nbytes) for op in own) == [
@@ -376,7 +376,7 @@ def test_a_gradient_that_is_scattered_twice_is_cast_once() -> None:
 
 
 def test_what_is_summed_in_16_bits_is_reduced_in_16_bits() -> None:
-    plan = Plan(**ZERO, zero=3, gradients="bf16")
+    plan = Plan.of(**ZERO, zero=3, gradients="bf16")
     after = program(StackBehaviour(reduce_dtype=SUMS), plan)
     assert after.ops == program(PLAIN_BEHAVIOUR, plan).ops
 

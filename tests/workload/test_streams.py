@@ -48,7 +48,7 @@ def stages(cases: list[Case]) -> list[tuple[GPT, Plan, int]]:
 def test_no_op_touches_what_may_still_be_on_its_way_on_its_stream(every: int) -> None:
     """Under plans in which every pair of options meets, all in the slow run."""
     cases = [case(row) for row in covering(8)]
-    assert sum(plan.cp == 4 and plan.schedule.startswith("zb") for _, plan in cases) > 2
+    assert sum(plan.cp == 4 and plan.pipeline.schedule.startswith("zb") for _, plan in cases) > 2
     racing = [
         (str(plan), found[0])
         for gpt, plan, stage in stages(cases[::every])

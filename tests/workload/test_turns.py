@@ -98,5 +98,5 @@ def test_turns_without_all_to_alls_or_with_a_pipeline_are_refused(plan: str) -> 
 
 
 def test_all_leaves_them_out_unless_they_are_named() -> None:
-    assert plan_of("all").overlap == OVERLAPS
-    assert set(plan_of("all+a2a").overlap) == {*OVERLAPS, "a2a"} == set(EVERY) - {"wgrad"}
+    assert plan_of("all").training.overlap == OVERLAPS
+    assert set(plan_of("all+a2a").training.overlap) == {*OVERLAPS, "a2a"} == set(EVERY) - {"wgrad"}

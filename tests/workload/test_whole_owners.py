@@ -13,7 +13,7 @@ from workload.plan import Plan
 TINY = GPT.of(
     name="tiny", layers=3, hidden=64, heads=4, ffn=256, sequence=32, vocab=128, tied=False
 )  # fmt: skip
-PLAN = Plan(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))
+PLAN = Plan.of(dp=4, zero=1, batch=8, mbs=1, overlap=("dp",))
 APART, WHOLE = (
     lower(TINY, PLAN, behaviour=StackBehaviour(whole_owners=each)) for each in (False, True)
 )

@@ -68,7 +68,7 @@ class Compared:
         megatron/core/optimizer/distrib_optimizer.py (step_with_ready_grads).
         """
         plan, optimizer_s = self.prediction.plan, self.prediction.breakdown_s["optimizer"]
-        if plan.zero and not {"dp", "oag"} & set(plan.overlap):
+        if plan.zero and not {"dp", "oag"} & set(plan.training.overlap):
             return {}
         return {
             "forward-backward": self.prediction.step_s - optimizer_s,

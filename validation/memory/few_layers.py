@@ -42,14 +42,14 @@ def _is_even(gpt: GPT) -> bool:
 
 def _fewest(gpt: GPT, plan: Plan) -> int:
     """The layers of the chunk with fewest."""
-    if plan.stage_layers:
-        return min(plan.stage_layers)
-    ends = 2 if plan.ends_as_layers else 0
+    if plan.pipeline.stage_layers:
+        return min(plan.pipeline.stage_layers)
+    ends = 2 if plan.pipeline.ends_as_layers else 0
     return (gpt.layers + ends) // (plan.pp * plan.vpp) - ends // 2
 
 
 def _with_less(gpt: GPT, plan: Plan, by: int) -> tuple[GPT, Plan]:
     """A model and a plan of which each chunk has so many layers less."""
-    each = tuple(layers - by for layers in plan.stage_layers)
+    each = tuple(layers - by for layers in plan.pipeline.stage_layers)
     shorter = replace(gpt, layers=gpt.layers - by * plan.pp * plan.vpp)
-    return shorter, replace(plan, stage_layers=each)
+    return shorter, plan.changed(stage_layers=each)

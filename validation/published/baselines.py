@@ -38,8 +38,8 @@ def ideal_of(run: PublishedRun, case: Case, machine: Machine) -> Ideal | None:
     if not batch or not gpus:
         return None
     plan, gpt = case.job.plan, case.asked
-    fp8 = plan.recipe == FP8
-    full = plan.recompute.startswith("full")
+    fp8 = plan.training.recipe == FP8
+    full = plan.training.recompute.startswith("full")
     flops = gpt.hardware_flops(batch) if full else gpt.model_flops(batch)
     bubble = (plan.pp - 1) / (plan.vpp * plan.micro_batches)
     dtype = "fp8" if fp8 else "bf16"

@@ -45,7 +45,7 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
         return None
     gpt, plan = job.gpt, job.plan
     even = nearly_even(gpt.layers, plan.pp * plan.vpp)
-    sizes = {key: getattr(plan, key) for key in SPLITS}
+    sizes = {key: plan.value(key) for key in SPLITS}
     return PublishedPlan(
         run.source,
         job.stack.family or job.stack.name,
@@ -53,8 +53,10 @@ def plan_of(run: PublishedRun) -> PublishedPlan | None:
         gpt.moe.experts,
         gpt.sequence,
         plan.grid.ranks,
-        beside="+".join(switch for switch in plan.overlap if switch not in OVERLAPS),
-        stage_layers="" if plan.stage_layers in ((), even) else text_of(plan.stage_layers),
+        beside="+".join(switch for switch in plan.training.overlap if switch not in OVERLAPS),
+        stage_layers=""
+        if plan.pipeline.stage_layers in ((), even)
+        else text_of(plan.pipeline.stage_layers),
         **sizes,
     )
 

@@ -4,7 +4,7 @@ the head of `validation/data/seeds.toml`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import product
 from typing import Any
 
@@ -149,6 +149,6 @@ def _of_fields(run: SeedRun) -> Iterator[Prediction]:
 
 def _again(run: SeedRun, prediction: Prediction, changed: Mapping[str, Any]) -> Prediction:
     """A prediction of a run with other words of its plan."""
-    machine, plan = load_machine(run.machine), replace(prediction.plan, **changed)
+    machine, plan = load_machine(run.machine), prediction.plan.changed(**changed)
     placed = scheduler(machine, run.devices)
     return predict(prediction.gpt, plan, machine, placement=placed, stack=prediction.stack)

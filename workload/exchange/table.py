@@ -179,7 +179,7 @@ NO_ROWS = "has no rows to send: with ep=1 every rank has all experts"
 def exchange_of(plan: PlanFields, usual: Exchange) -> Exchange:
     """The exchange of a plan on a stack with this usual one. Where its ranks send their own rows,
     they do so by each dispatcher that sends a row for each expert."""
-    found = usual if plan.dispatcher == USUAL else DISPATCHERS[plan.dispatcher]
+    found = usual if plan.experts.dispatcher == USUAL else DISPATCHERS[plan.experts.dispatcher]
     if found.once and plan.ep == 1:
         return ALL_TO_ALL
     if found.once or found.sender is usual.sender:
@@ -189,23 +189,26 @@ def exchange_of(plan: PlanFields, usual: Exchange) -> Exchange:
 
 def dispatcher_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its dispatcher; "" where it can."""
-    sends = plan.dispatcher != USUAL and not DISPATCHERS[plan.dispatcher].with_places
+    sends = (
+        plan.experts.dispatcher != USUAL and not DISPATCHERS[plan.experts.dispatcher].with_places
+    )
     return NO_ROWS if sends and plan.ep == 1 else ""
 
 
 def fp8_refusal(plan: PlanFields) -> str:
     """Why a plan cannot send rows in 8 bits; "" where it can, or does not."""
-    if not plan.fp8_dispatch:
+    if not plan.experts.fp8_dispatch:
         return ""
     if plan.ep == 1:
         return NO_ROWS
-    if not DISPATCHERS[plan.dispatcher].by_number:
+    if not DISPATCHERS[plan.experts.dispatcher].by_number:
         *others, last = (each.name for each in DISPATCHERS.values() if each.by_number)
         return (
-            f"needs a dispatcher that sends rows by number, not dispatcher={plan.dispatcher}: "
+            "needs a dispatcher that sends rows by number, not "
+            f"dispatcher={plan.experts.dispatcher}: "
             f"{', '.join(others)} or {last}"
         )
-    return recipe_refusal(plan.recipe)
+    return recipe_refusal(plan.training.recipe)
 
 
 def recipe_refusal(recipe: str) -> str:
@@ -218,11 +221,11 @@ def recipe_refusal(recipe: str) -> str:
 
 def model_refusal(gpt: GPT, plan: PlanFields) -> str:
     """Why a plan's dispatcher cannot be that of a model; "" where it can."""
-    if plan.dispatcher == USUAL:
+    if plan.experts.dispatcher == USUAL:
         return ""
     if not gpt.moe.experts:
         return f"sends rows to experts, and {gpt.name} has none; leave it out"
-    if not DISPATCHERS[plan.dispatcher].with_places:
+    if not DISPATCHERS[plan.experts.dispatcher].with_places:
         return ""
     if not gpt.moe.capacity:
         return (

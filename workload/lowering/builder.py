@@ -49,14 +49,14 @@ class Builder(OpWriter):
         self.expert_axes, self.expert_tensor_axes = plan.expert_axes, plan.expert_tensor_axes
         self.tokens = gpt.sequence // plan.cp  # of a sequence, on one rank
         self.rows = plan.mbs * self.tokens
-        self.wide = "fp64" if plan.precision == "fp64" else "fp32"
-        self.summed = "bf16" if plan.gradients == "bf16" else self.wide
+        self.wide = "fp64" if plan.training.precision == "fp64" else "fp32"
+        self.summed = "bf16" if plan.training.gradients == "bf16" else self.wide
         self.masters = states.master_dtype(plan, self.wide)
-        self.rule = rule_of(plan.optimizer)
-        self.kept = HOST if plan.offload in states.ON_HOST else "optimizer"
-        self.away = plan.offload == states.PARAMETERS  # weights, and their gradients
+        self.rule = rule_of(plan.training.optimizer)
+        self.kept = HOST if plan.training.offload in states.ON_HOST else "optimizer"
+        self.away = plan.training.offload == states.PARAMETERS  # weights, and their gradients
         self.sent: list[str] = []  # sums of gradients on their way to the host, not awaited
-        self.copies = ways(plan.schedule)  # of each parameter, on as many stages
+        self.copies = ways(plan.pipeline.schedule)  # of each parameter, on as many stages
         self.layouts: dict[str, Layout] = {}
         self.states: dict[str, Layout] = {}
         self.parameters: dict[str, Parameter] = {}

@@ -89,7 +89,7 @@ class Chunks:
         place = slot.chunk, slot.micro_batch
         if slot.work == FORWARD:
             back = [Slot(work, *place) for work in (BACKWARD, INPUT)]
-            late = self._b.plan.schedule in TURNS_LATE or self._b.plan.in_pairs
+            late = self._b.plan.pipeline.schedule in TURNS_LATE or self._b.plan.in_pairs
             kept = following in back and not late
             self.outputs[slot] = self._forward(place, source, kept=kept)
         elif slot.work == WEIGHT:
@@ -102,7 +102,7 @@ class Chunks:
                 now, later = split(self.kept(self._b.ops), self.outputs[slot])
                 self._weights[place] = later
                 return now
-            if "wgrad" in self._b.plan.overlap:
+            if "wgrad" in self._b.plan.training.overlap:
                 return put_off(self.kept(self._b.ops), self.outputs[slot])
         return self.kept(self._b.ops)
 
@@ -135,7 +135,7 @@ class Chunks:
             saved = self._layer(Block(m, layer_part(index), FORWARD), source)
             self._saved[place].append((source, saved))
             source = saved.out
-            if b.plan.recompute == PER_OP:
+            if b.plan.training.recompute == PER_OP:
                 self._given[place, index] = per_op.keep(b, start)
         if self.is_last(chunk):
             b.block = Block(m, HEAD, FORWARD)

@@ -30,19 +30,19 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.cp > 1:
         _divides("cp", plan.cp, {"sequence": gpt.sequence}, times=("2", 2))
-    if plan.context_heads > 1:
+    if plan.context.heads > 1:
         _divides(
-            "context_heads", plan.context_heads, {"heads": gpt.attention.heads, **groups}, ("tp", x)
+            "context_heads", plan.context.heads, {"heads": gpt.attention.heads, **groups}, ("tp", x)
         )
-    if plan.cp > 1 and plan.context_kind == "ulysses":
+    if plan.cp > 1 and plan.context.kind == "ulysses":
         _divides("cp", plan.cp, {"heads": gpt.attention.heads, **groups}, times=("tp", x))
     if plan.sp:
         rows = plan.mbs * gpt.sequence // plan.cp
         _divides("tp", x, {"the rows of a micro-batch": rows})
     _check_loss(gpt, plan)
     dense_layers = gpt.layers - moe.layers_with_experts(gpt)
-    if why := recomputation_refusal(gpt, dense_layers, plan.recompute):
-        raise PlanCannotRunError(f"recompute={plan.recompute} {why}")
+    if why := recomputation_refusal(gpt, dense_layers, plan.training.recompute):
+        raise PlanCannotRunError(f"recompute={plan.training.recompute} {why}")
     _check_swiglu(gpt, plan)
     _check_experts(gpt, plan)
     _check_latent(gpt, plan)
@@ -50,32 +50,38 @@ def check(gpt: GPT, plan: Plan) -> None:
     _check_mtp(gpt, plan)
     for why in hybrid_plans.refusals(gpt, plan):
         raise PlanCannotRunError(why)
-    rule = rule_of(plan.optimizer)
+    rule = rule_of(plan.training.optimizer)
     if rule.zeroth_order and (gpt.goldfish_k or gpt.dropout):
         key, what = ("goldfish_k", "Goldfish loss") if gpt.goldfish_k else ("dropout", "dropout")
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} compares losses over all tokens, without {what}; leave "
+            f"optimizer={plan.training.optimizer} compares losses over all tokens, without "
+            f"{what}; leave "
             f"{key} out or take another rule"
         )
     if gpt.goldfish_k and rule.in_backward:
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} updates weights in the backward pass, before it is known "
+            f"optimizer={plan.training.optimizer} updates weights in the backward pass, before "
+            "it is known "
             "how many tokens Goldfish loss keeps; leave goldfish_k out or take another rule"
         )
 
 
 def _check_loss(gpt: GPT, plan: Plan) -> None:
     """Refuse a loss in chunks that are not equal, or that no kernel makes."""
-    if plan.loss_chunks > 1:
+    if plan.training.loss_chunks > 1:
         rows = plan.mbs * gpt.sequence // plan.cp
-        _divides("loss_chunks", plan.loss_chunks, {"the rows of a micro-batch": rows})
-    said = f"loss_chunks={plan.loss_chunks}" if plan.loss_chunks > 1 else f"loss={plan.loss}"
+        _divides("loss_chunks", plan.training.loss_chunks, {"the rows of a micro-batch": rows})
+    said = (
+        f"loss_chunks={plan.training.loss_chunks}"
+        if plan.training.loss_chunks > 1
+        else f"loss={plan.training.loss}"
+    )
     if gpt.mtp.layers and said != "loss=plain":
         raise PlanCannotRunError(
             f"{said} does not support multi-token prediction, and {gpt.name} has mtp_layers="
             f"{gpt.mtp.layers}; leave {said} out"
         )
-    if plan.loss == "fused" and plan.tp * plan.y > 1:
+    if plan.training.loss == "fused" and plan.tp * plan.y > 1:
         raise PlanCannotRunError(
             f"loss=fused is one kernel over a token's whole vocabulary, which tp={plan.tp} and "
             f"y={plan.y} split; take tp=1 and y=1, or loss_chunks alone"
@@ -83,7 +89,7 @@ def _check_loss(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_swiglu(gpt: GPT, plan: Plan) -> None:
-    if plan.fp8_swiglu_input and gpt.activation != "swiglu":
+    if plan.training.fp8_swiglu_input and gpt.activation != "swiglu":
         raise PlanCannotRunError(
             f"fp8_swiglu_input=true keeps what SwiGLU reads, and {gpt.name} has "
             f"activation={gpt.activation}; leave it out"
@@ -92,7 +98,7 @@ def _check_swiglu(gpt: GPT, plan: Plan) -> None:
 
 def _check_experts(gpt: GPT, plan: Plan) -> None:
     if why := model_refusal(gpt, plan):
-        raise PlanCannotRunError(f"dispatcher={plan.dispatcher} {why}")
+        raise PlanCannotRunError(f"dispatcher={plan.experts.dispatcher} {why}")
     if not gpt.moe.experts:
         if plan.ep > 1 or plan.etp:
             raise PlanCannotRunError(
@@ -106,9 +112,9 @@ def _check_experts(gpt: GPT, plan: Plan) -> None:
     _divides(_axis_of_parts(plan), plan.expert_parts, {"expert_ffn": gpt.moe.expert_ffn})
     if gpt.moe.shared_ffn:
         _divides("tp", plan.tp, {"shared_ffn": gpt.moe.shared_ffn})
-    if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
+    if plan.training.optimizer == "lomo" or rule_of(plan.training.optimizer).zeroth_order:
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} does not know weights of experts ({gpt.name}'s "
+            f"optimizer={plan.training.optimizer} does not know weights of experts ({gpt.name}'s "
             f"experts={gpt.moe.experts}); take adamw or sgd"
         )
 
@@ -120,15 +126,16 @@ def _axis_of_parts(plan: Plan) -> str:
 
 def _check_blocks_of_experts(gpt: GPT, plan: Plan) -> None:
     """Refuse a split of experts' widths that cuts what shares a scale."""
-    if plan.recipe == NO_RECIPE:
+    if plan.training.recipe == NO_RECIPE:
         return
-    recipe = recipe_of(plan.recipe)
+    recipe = recipe_of(plan.training.recipe)
     over_x = _axis_of_parts(plan), plan.expert_parts, "expert_ffn"
     for axis, parts, name in (over_x, ("y", plan.y, "hidden")):
         whole = gpt.value(name)
-        if cuts_blocks(plan.recipe, whole, parts):
+        if cuts_blocks(plan.training.recipe, whole, parts):
             raise PlanCannotRunError(
-                f"recipe={plan.recipe} has a scale for each {recipe.length} values of experts' "
+                f"recipe={plan.training.recipe} has a scale for each {recipe.length} values of "
+                "experts' "
                 f"weights, and {axis}={parts} leaves {whole // parts} of {name}={whole}; take "
                 f"fp8-tensorwise or {axis} so that whole blocks are left"
             )
@@ -156,7 +163,7 @@ def _check_latent_columns(gpt: GPT, plan: Plan) -> None:
 
 
 def _check_latent(gpt: GPT, plan: Plan) -> None:
-    if plan.context_latents and not gpt.latent.kv_rank:
+    if plan.context.latents and not gpt.latent.kv_rank:
         raise PlanCannotRunError(
             f"context_latents=true gathers what latent attention compresses, and {gpt.name} has "
             "kv_rank=0; leave it out"
@@ -168,9 +175,10 @@ def _check_latent(gpt: GPT, plan: Plan) -> None:
             f"y={plan.y} splits the width of the residual stream, which latent attention "
             f"({gpt.name}'s kv_rank={gpt.latent.kv_rank}) reads whole; use y=1"
         )
-    if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
+    if plan.training.optimizer == "lomo" or rule_of(plan.training.optimizer).zeroth_order:
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} does not know weights of latent attention, which ranks of "
+            f"optimizer={plan.training.optimizer} does not know weights of latent attention, "
+            "which ranks of "
             "x hold in copies"
         )
 
@@ -182,7 +190,7 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
     }
     told |= {f"{key}={gpt.value(key)}": gpt.value(key) for key in ("document", "documents")}
     those = [words for words, is_so in told.items() if is_so]
-    if plan.attention == "unfused" and those:
+    if plan.training.attention == "unfused" and those:
         raise PlanCannotRunError(
             f"attention=unfused computes whole squares of scores alone, and {gpt.name} has "
             f"{those[0]}; use attention=flash"
@@ -192,9 +200,10 @@ def _check_windows(gpt: GPT, plan: Plan) -> None:
 def _check_mtp(gpt: GPT, plan: Plan) -> None:
     if not gpt.mtp.layers:
         return
-    if plan.optimizer == "lomo" or rule_of(plan.optimizer).zeroth_order:
+    if plan.training.optimizer == "lomo" or rule_of(plan.training.optimizer).zeroth_order:
         raise PlanCannotRunError(
-            f"optimizer={plan.optimizer} does not know weights of mtp_layers ({gpt.name}'s "
+            f"optimizer={plan.training.optimizer} does not know weights of mtp_layers "
+            f"({gpt.name}'s "
             f"mtp_layers={gpt.mtp.layers}), which ranks of x hold in copies"
         )
 

@@ -32,7 +32,7 @@ def lower_forward(gpt: GPT, plan: Plan, stage: int = 0, *, forms: Forms = PLAIN)
     """
     alone = mtp.without(gpt).changed(dropout=0.0, goldfish_k=0, balance_loss=0.0)
     b = Builder(alone, plan, stage)
-    every = slots(plan.schedule, stage, plan.pp, plan.micro_batches, plan.vpp)
+    every = slots(plan.pipeline.schedule, stage, plan.pp, plan.micro_batches, plan.vpp)
     order = [slot for slot in every if slot.work == FORWARD]
     chunks = Chunks(b)
     declare(b, chunks)

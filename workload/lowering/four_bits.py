@@ -25,7 +25,7 @@ def check_four_bits(program: Program) -> None:
     plan = program.plan
     if not _in_four_bits(plan):
         return
-    length = recipe_of(plan.recipe).length
+    length = recipe_of(plan.training.recipe).length
     for op in program.ops:
         if op.kind != "quantise":
             continue
@@ -38,11 +38,14 @@ def check_four_bits(program: Program) -> None:
         for what, size in sizes:
             if size % length:
                 raise PlanCannotRunError(
-                    f"recipe={plan.recipe} runs with blocks of {length} that are whole on each "
+                    f"recipe={plan.training.recipe} runs with blocks of {length} that are whole "
+                    "on each "
                     f"rank, and {op.label} has {size} {what}; take sizes and splits that leave "
                     f"multiples of {length}"
                 )
 
 
 def _in_four_bits(plan: Plan) -> bool:
-    return plan.recipe != NO_RECIPE and recipe_of(plan.recipe).scaling == TWO_LEVELS
+    return (
+        plan.training.recipe != NO_RECIPE and recipe_of(plan.training.recipe).scaling == TWO_LEVELS
+    )

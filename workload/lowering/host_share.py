@@ -24,7 +24,7 @@ from workload.op import HEAD, HOST
 
 def keep_rest_here(b: Builder) -> None:
     """Have the states of what the host does not update on the device."""
-    if b.plan.offload_share == 1:
+    if b.plan.training.offload_share == 1:
         return
     there = on_host(b)
     for p in b.at_end:
@@ -35,7 +35,7 @@ def keep_rest_here(b: Builder) -> None:
 
 def on_host(b: Builder) -> set[str]:
     """The names of the parameters that the host updates."""
-    share = b.plan.offload_share
+    share = b.plan.training.offload_share
     parameters = sorted(b.at_end, key=lambda p: p.owner == HEAD)  # in the model's order
     if share == 1:
         return {p.name for p in parameters}

@@ -16,11 +16,11 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     """What of a plan a hybrid cannot have."""
     if not gpt.pattern:
         return
-    has = f"{gpt.name}'s pattern"
+    has, recompute = f"{gpt.name}'s pattern", plan.training.recompute
     if plan.cp > 1:
         yield f"cp={plan.cp} splits sequences, which {has} does not know; use cp=1"
     for part, mixer in {CORE: ATTENTION, OF_MLP: MLP}.items():
-        if part in parts_of(plan.recompute) and mixer not in gpt.pattern:
-            yield f"recompute={plan.recompute} names {PARTS[part]}, of which {has} has no layer"
+        if part in parts_of(recompute) and mixer not in gpt.pattern:
+            yield f"recompute={recompute} names {PARTS[part]}, of which {has} has no layer"
     if MAMBA in gpt.pattern and gpt.sequence % hybrid_counts.chunk_of(gpt):
         yield f"ssm_chunk={gpt.mamba2.chunk} does not divide sequence={gpt.sequence}"

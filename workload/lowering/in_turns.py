@@ -14,7 +14,7 @@ from workload.stages import stage_slots
 
 def alone(plan: Plan) -> list[str]:
     """The plan's overlaps that leave pairs of a pipeline's slots by themselves."""
-    return [name for name in plan.overlap if name != "a2a" or not plan.in_pairs]
+    return [name for name in plan.training.overlap if name != "a2a" or not plan.in_pairs]
 
 
 def with_pairs(program: Program) -> Program:
@@ -23,5 +23,5 @@ def with_pairs(program: Program) -> Program:
     if not plan.in_pairs:
         return program
     order = stage_slots(plan, stage)
-    pairs = pairs_of(order, stage, plan.pp, in_v=plan.schedule in OPPOSED)
+    pairs = pairs_of(order, stage, plan.pp, in_v=plan.pipeline.schedule in OPPOSED)
     return replace(program, ops=in_pairs(program.ops, program.slot_of, order, pairs), like=None)

@@ -62,7 +62,9 @@ def lower_slots(
     keeps: Keeps | None = None,
 ) -> Program:
     """The program of a stage that runs these slots alone, each by itself, then the optimizer."""
-    assert not forms or plan.matmul_forms == "tuned", "a plan of plain matmuls leaves no choice"
+    assert not forms or plan.training.matmul_forms == "tuned", (
+        "a plan of plain matmuls leaves no choice"
+    )
     check(gpt, plan)
     once = behaviour.once_a_step and plan.pp > 1 and plan.zero > 1
     b = Builder(gpt, plan, stage, behaviour.held, once_a_step=once)
@@ -83,7 +85,7 @@ def lower_slots(
     every = with_kept(b, with_buckets(b, every), transposes=behaviour.casts.transposes)
     every = with_narrow_weights(b, every, transposes=behaviour.casts.transposes)
     every = with_copies_of_logits(b, every)
-    if plan.offload == ACTIVATIONS:
+    if plan.training.offload == ACTIVATIONS:
         every, copies = on_host(every, b.buffers)
         b.buffers |= copies
     return Program(gpt, plan, tuple(every), b.buffers, b.layouts, b.states, stage, slot_of)
@@ -106,7 +108,7 @@ def emitted(
         following = order[number + 1] if number + 1 < len(order) else None
         gathered, source = messages.gathered(number)
         plain = [*gathered, *chunks.emit(slot, following, source), *messages.scattered(number)]
-        own = overlap_slot(plain, b.plan.overlap)
+        own = overlap_slot(plain, b.plan.training.overlap)
         own, copies = with_forms(own, b.buffers, forms)
         b.buffers |= copies
         ops += [*before, *own, *messages.after(number)]

@@ -37,7 +37,7 @@ class OpWriter:
         places = places_of(plan)
         self.head_stage = places.head_stage  # which holds the classifier, in two ways one of two
         self.has_head = any(map(places.ends, places.numbers(stage)))
-        self.dtype = plan.precision
+        self.dtype = plan.training.precision
         self.ops: list[Op] = []
         self.buffers: dict[str, Buffer] = {}
         self.block = STEP

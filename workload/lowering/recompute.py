@@ -17,7 +17,7 @@ def recomputed(plan: Plan, index: int) -> str:
     >>> [recomputed(two, index) for index in range(3)]
     ['full', 'full', 'none']
     """
-    word, _, count = plan.recompute.partition(":")
+    word, _, count = plan.training.recompute.partition(":")
     if word == PER_OP:
         return FULL
     return "none" if count and index >= int(count) else word

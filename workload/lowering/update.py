@@ -24,13 +24,13 @@ Owned = list[Parameter]
 def update(b: Builder) -> None:
     """Emit the update of every owner's parameters; a stage may have none."""
     owners = by_owner(b)
-    if b.plan.offload in (UPDATE, PARAMETERS):
+    if b.plan.training.offload in (UPDATE, PARAMETERS):
         chosen = host_share.on_host(b)
         parts = host_update.begin(b, _those(owners, chosen, there=True), _clip)
         _update_here(b, _those(owners, chosen, there=False))
         host_update.finish(b, owners, parts)
         return
-    if b.plan.offload == "optimizer":
+    if b.plan.training.offload == "optimizer":
         _update_away(b, owners)
         return
     _update_here(b, owners)
@@ -85,7 +85,7 @@ def _hold(b: Builder, start: int, parameters: Owned) -> None:
 
 def _copies_gradients(b: Builder) -> bool:
     """Whether the update works on copies of gradients; those in the host's memory need none."""
-    here = b.plan.offload not in ON_HOST
+    here = b.plan.training.offload not in ON_HOST
     return here and b.held.copies_gradients(b.plan, wide=b.summed == b.wide)
 
 

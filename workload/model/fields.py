@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING
+
 from topologies.records import bounded, one_of, record
 from workload.flat_keys import Flat, keys_of
 from workload.model.attention import Attention
@@ -110,5 +112,8 @@ ModelFields.PARTS = {
     "mtp": Mtp,
     "mamba2": Mamba2,
 }
-ModelFields.KEYS = KEYS = keys_of(ModelFields, ModelFields.PARTS)
+_FOUND = keys_of(ModelFields, ModelFields.PARTS)
+# Those first that must be given.
+KEYS = dict(sorted(_FOUND.items(), key=lambda item: item[1].default is not MISSING))
+ModelFields.KEYS = KEYS
 MOST = {key: int(each.limits.most) for key, each in KEYS.items() if each.limits}

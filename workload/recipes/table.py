@@ -172,23 +172,27 @@ def recipe_of(name: str) -> Recipe:
 
 def recipe_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its recipe; "" where it can."""
-    recipe = _BY_NAME.get(plan.recipe)
+    recipe = _BY_NAME.get(plan.training.recipe)
     if recipe is None or recipe.is_of_stack:
         return ""
-    if plan.matmul_forms == "tuned":
+    if plan.training.matmul_forms == "tuned":
         return "has operands in the layouts of plain forms; leave matmul_forms=tuned out"
-    if rule_of(plan.optimizer).zeroth_order or rule_of(plan.optimizer).in_backward:
-        return f"casts weights once in a step, and optimizer={plan.optimizer} changes them within"
+    if (
+        rule_of(plan.training.optimizer).zeroth_order
+        or rule_of(plan.training.optimizer).in_backward
+    ):
+        rule = plan.training.optimizer
+        return f"casts weights once in a step, and optimizer={rule} changes them within"
     return ""
 
 
 def params_refusal(plan: PlanFields) -> str:
     """Why a plan's weights cannot be kept in 8 bits; "" where they can."""
-    recipe = _BY_NAME.get(plan.recipe)
+    recipe = _BY_NAME.get(plan.training.recipe)
     for key, able in (("precision", "bf16"), ("optimizer", "adamw"), ("offload", "none")):
-        if (value := getattr(plan, key)) != able:
+        if (value := plan.value(key)) != able:
             return f"is supported with {key}={able} alone, not {key}={value}"
-    if plan.master == "remainders":
+    if plan.training.master == "remainders":
         return "leaves no bf16 weights that master=remainders could complete; take master=fp32"
     if recipe and recipe.scaling == TWO_LEVELS:
         return f"keeps weights in 8 bits, and recipe={recipe.name} multiplies in 4"
@@ -218,9 +222,9 @@ def recipe_words(words: dict[str, Any]) -> dict[str, Any]:
 
 def check_runs(plan: PlanFields, *, saves: bool = False) -> None:
     """Refuse a recipe that no program says in full, and to save what checkpoints do not keep."""
-    if plan.recipe == NO_RECIPE:
+    if plan.training.recipe == NO_RECIPE:
         return
-    recipe = recipe_of(plan.recipe)
+    recipe = recipe_of(plan.training.recipe)
     if recipe.is_of_stack:
         known = ", ".join(name for name in _BY_NAME if name.startswith(f"{FP8}-"))
         raise PlanError(

@@ -38,7 +38,7 @@ def refusal(plan: PlanFields) -> str:
             f"moves the parameters of each replica in a direction of its own, so zero={plan.zero} "
             "cannot shard them; use zero=0"
         )
-    if plan.offload == "optimizer":
+    if plan.training.offload == "optimizer":
         return "reads its master copies in every pass, so offload=optimizer cannot move them"
     return zeroth_order.refusal(plan)
 

@@ -31,9 +31,9 @@ def refusal(plan: PlanFields) -> str:
         return f"runs with pp=1, not pp={plan.pp}: stages would wait for one micro-batch"
     if plan.zero in (1, 2) and plan.dp * plan.cp > 1:
         return f"keeps no states and gradients for zero={plan.zero} to shard; use zero=0 or 3"
-    if plan.gradients == "bf16":
+    if plan.training.gradients == "bf16":
         return "keeps no sums of gradients, so gradients=bf16 has no effect; leave it out"
-    if plan.offload == "optimizer":
+    if plan.training.offload == "optimizer":
         return "keeps no states, so offload=optimizer has nothing to move; leave it out"
     return ""
 

@@ -14,9 +14,10 @@ STATES = ("momentum",)
 
 def refusal(plan: PlanFields) -> str:
     """Plain SGD keeps nothing but, in bf16, a master copy."""
-    if plan.offload == "optimizer" and plan.precision != "bf16":
+    if plan.training.offload == "optimizer" and plan.training.precision != "bf16":
         return (
-            f"keeps no states in precision={plan.precision}, so offload=optimizer has nothing to "
+            f"keeps no states in precision={plan.training.precision}, so offload=optimizer has "
+            "nothing to "
             "move; leave it out"
         )
     return ""

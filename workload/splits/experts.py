@@ -161,19 +161,21 @@ def check(plan: PlanFields) -> None:
 
 def _exchanges_refusal(plan: PlanFields) -> str:
     """Why all-to-alls cannot run beside what a plan's `overlap` names; "" where they can."""
-    chunks = plan.schedule == "1f1b" and (plan.pp == 1) == (plan.vpp == 1)
-    if "a2a" in plan.overlap and (plan.ep == 1 or not (chunks or plan.schedule in IN_V)):
+    chunks = plan.pipeline.schedule == "1f1b" and (plan.pp == 1) == (plan.vpp == 1)
+    if "a2a" in plan.training.overlap and (
+        plan.ep == 1 or not (chunks or plan.pipeline.schedule in IN_V)
+    ):
         return (
             "overlap=a2a lets two micro-batches of one stage take turns at experts' all-to-alls: "
             "it needs ep > 1 and schedule=1f1b, with vpp > 1 if pp > 1, or "
             f"schedule=dualpipe-v or dualpipe, not ep={plan.ep}, pp={plan.pp}, "
-            f"vpp={plan.vpp} and schedule={plan.schedule}"
+            f"vpp={plan.vpp} and schedule={plan.pipeline.schedule}"
         )
-    if "wgrad" in plan.overlap and (plan.ep == 1 or plan.schedule not in WHOLE):
+    if "wgrad" in plan.training.overlap and (plan.ep == 1 or plan.pipeline.schedule not in WHOLE):
         return (
             "overlap=wgrad puts gradients of weights off until the next all-to-all of experts: it "
             "needs ep > 1 and backward passes that are not split, "
-            f"schedule={' or '.join(WHOLE)}, not ep={plan.ep} and schedule={plan.schedule}"
+            f"schedule={' or '.join(WHOLE)}, not ep={plan.ep} and schedule={plan.pipeline.schedule}"
         )
     return ""
 
@@ -200,14 +202,14 @@ def _refusal(plan: PlanFields, key: str, left: Sequence[int], instead: str = "")
     that can."""
     named = []
     for axis, size in zip(FOLDED, left, strict=True):
-        of = getattr(plan, axis)
+        of = plan.value(axis)
         named.append((axis if size == of else f"{axis}/{of // size}", size))
     *before, (data, count) = [each for each in named if each[1] > 1 or each[0].startswith("dp")]
     times = "".join(f" times {axis}={size}" for axis, size in reversed(before))
     inner = " and then ".join(axis for axis, _ in before)
     them = "them" if len(before) > 1 else "it"
     or_else = f", or neither divides {inner} nor is a multiple of {them}" if before else ""
-    ranks = getattr(plan, key)
+    ranks = plan.value(key)
     why = f"{key}={ranks} does not divide {data}={count}{times}{or_else}"
     return NearestError(why, key, ranks, _possible(left), instead=instead)
 

@@ -29,30 +29,32 @@ def check(plan: PlanFields) -> None:
     """Refuse with a PlanError dtypes of states that no update has."""
     said = [
         f"{key}={value}"
-        for key, value in (("moments", plan.moments), ("master", plan.master))
+        for key, value in (("moments", plan.training.moments), ("master", plan.training.master))
         if value != "fp32"
     ]
-    if said and (plan.precision, plan.optimizer) != ("bf16", "adamw"):
+    if said and (plan.training.precision, plan.training.optimizer) != ("bf16", "adamw"):
         raise PlanError(
             f"{said[0]} needs optimizer=adamw and precision=bf16, not "
-            f"optimizer={plan.optimizer} and precision={plan.precision}"
+            f"optimizer={plan.training.optimizer} and precision={plan.training.precision}"
         )
-    if plan.offload in (UPDATE, PARAMETERS) and plan.optimizer != "adamw":
+    if plan.training.offload in (UPDATE, PARAMETERS) and plan.training.optimizer != "adamw":
         raise PlanError(
-            f"offload={plan.offload} runs optimizer=adamw on the host, not optimizer="
-            f"{plan.optimizer}; offload=optimizer brings its states to the device"
+            f"offload={plan.training.offload} runs optimizer=adamw on the host, not optimizer="
+            f"{plan.training.optimizer}; offload=optimizer brings its states to the device"
         )
-    if plan.offload == PARAMETERS and (why := _keeps_parameters(plan)):
+    if plan.training.offload == PARAMETERS and (why := _keeps_parameters(plan)):
         raise PlanError(f"offload=parameters {why}")
-    if plan.offload_share < 1 and plan.offload != UPDATE:
+    if plan.training.offload_share < 1 and plan.training.offload != UPDATE:
         raise PlanError(
-            f"offload_share={plan.offload_share:g} is a share of offload=update, and the plan has "
-            f"offload={plan.offload}"
+            f"offload_share={plan.training.offload_share:g} is a share of offload=update, and "
+            "the plan has "
+            f"offload={plan.training.offload}"
         )
     kept = [each for each in said if each != "moments=bf16"]
-    if kept and plan.offload in ON_HOST:
+    if kept and plan.training.offload in ON_HOST:
         raise PlanError(
-            f"{kept[0]} is supported only for states on the device, and offload={plan.offload} "
+            f"{kept[0]} is supported only for states on the device, and "
+            f"offload={plan.training.offload} "
             "keeps them on the host; leave one of the two out"
         )
 
@@ -69,27 +71,29 @@ def _keeps_parameters(plan: PlanFields) -> str:
             "copies parameters within the passes of one stage, and pipelines are not supported: "
             f"take pp=1, not {plan.pp}"
         )
-    if plan.recipe != "none":
-        return f"copies parameters of 16 or 32 bits and does not support recipe={plan.recipe}"
-    if {"a2a", "wgrad"} & {*plan.overlap}:
+    if plan.training.recipe != "none":
+        return (
+            f"copies parameters of 16 or 32 bits and does not support recipe={plan.training.recipe}"
+        )
+    if {"a2a", "wgrad"} & {*plan.training.overlap}:
         return "has each layer's passes as a whole, which overlap=a2a and wgrad cut"
     return ""
 
 
 def moment_dtype(plan: PlanFields, wide: str, *, sharded: bool) -> str:
     """The dtype of a buffer of moments: of those that are not `sharded`, small ones."""
-    if plan.moments == "int8" and not sharded:
+    if plan.training.moments == "int8" and not sharded:
         return wide
-    return MOMENTS[plan.moments] or wide
+    return MOMENTS[plan.training.moments] or wide
 
 
 def master_dtype(plan: PlanFields, wide: str) -> str:
     """The dtype of a buffer of master copies."""
-    return MASTERS[plan.master] or wide
+    return MASTERS[plan.training.master] or wide
 
 
 def scales(plan: PlanFields, elements: int, *, sharded: bool) -> int:
     """How many scales so many moments have."""
-    if plan.moments == "fp8":
+    if plan.training.moments == "fp8":
         return 1
-    return -(-elements // BLOCK) if plan.moments == "int8" and sharded else 0
+    return -(-elements // BLOCK) if plan.training.moments == "int8" and sharded else 0

@@ -90,7 +90,7 @@ def command(
     found = compared(question, question.predicted(), log, how["warm_up"])
     job = replace(found.job, remarks=(*asked_for.remarks, *found.job.remarks))
     found = replace(found, job=job)
-    record = {**found.as_dict(), **asked(model, machine, how, question.job.plan.recipe)}
+    record = {**found.as_dict(), **asked(model, machine, how, question.job.plan.training.recipe)}
     text = describe(found, log)
     if (way := _way(found, question, log, machine, how)) is not None:
         text += f"\n\n{described(way[1], way[0])}"

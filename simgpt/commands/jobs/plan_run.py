@@ -54,7 +54,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
             found = planned(question_of(model, machine, how, of_runs=True), how)
             compared = []
     record = record_of(found, start) | {"tokens": how["tokens"], "compared": compared}
-    record |= asked(model, machine, how, found.prediction.plan.recipe)
+    record |= asked(model, machine, how, found.prediction.plan.training.recipe)
     text = describe(found, start, compared)
     options.answer(text, record, as_json=as_json, output=output)
     comment(found.prediction, remedy_of(found.prediction, found.question), output)

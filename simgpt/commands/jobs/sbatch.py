@@ -98,7 +98,7 @@ def command(model: str, machine: str, as_json: bool, output: Path | None, **how:
         "launch": launch,
         "script": script,
         "predicted": prediction.as_dict(),
-        **answered(model, machine, how, prediction.plan.recipe),
+        **answered(model, machine, how, prediction.plan.training.recipe),
     }
     options.answer(script, record, as_json=as_json, output=output)
     _comment(site, job, prediction, how["steps"])
@@ -114,7 +114,7 @@ def _launch(question: StepQuestion, how: dict[str, Any]) -> str | None:
             f"for the stack {stack.name} no framework's run is known: give --launch {known}, or "
             "leave --stack out, and `simgpt run` trains"
         )
-    if framework is None and question.job.plan.recipe == FP8:
+    if framework is None and question.job.plan.training.recipe == FP8:
         raise JobCannotRunError(f"`simgpt run` trains without fp8; --launch: {known}")
     if framework is None and how["script"] is not None:
         raise click.UsageError(

@@ -102,13 +102,13 @@ def fitting(asked: Asked) -> Found:
 def neighbours(plan: Plan) -> Iterator[Change]:
     """The changes of one key that lead to a neighbour."""
     for key in SIZES:
-        size = getattr(plan, key)
+        size = plan.value(key)
         if key != "vpp" or plan.pp > 1:
             yield {key: 2 * size}
         if size % 2 == 0:
             yield {key: size // 2}
     yield from ({"zero": zero} for zero in ZEROS if zero != plan.zero)
-    yield from ({"recompute": kind} for kind in RECOMPUTES if kind != plan.recompute)
+    yield from ({"recompute": kind} for kind in RECOMPUTES if kind != plan.training.recompute)
     if plan.tp > 1:
         yield {"sp": not plan.sp}
 
@@ -119,7 +119,9 @@ def remedies(plan: Plan) -> Iterator[Change]:
     stages or tensor parallelism too."""
     if plan.tp > 1 and plan.y == 1 and not plan.sp:
         yield {"sp": True}
-    level = RECOMPUTES.index(plan.recompute) if plan.recompute in RECOMPUTES else 1
+    level = (
+        RECOMPUTES.index(plan.training.recompute) if plan.training.recompute in RECOMPUTES else 1
+    )
     recomputes: list[Change] = [{"recompute": kind} for kind in RECOMPUTES[level + 1 :]]
     zeros: list[Change] = [{"zero": zero} for zero in ZEROS if zero > plan.zero]
     yield from recomputes
@@ -131,7 +133,7 @@ def remedies(plan: Plan) -> Iterator[Change]:
         mild = [change | {"mbs": 1} for change in mild]
     for factor in (2, 4, 8, 16):
         for key in ("pp", "tp"):
-            yield from (change | {key: factor * getattr(plan, key)} for change in mild)
+            yield from (change | {key: factor * plan.value(key)} for change in mild)
 
 
 def _tried(asked: Asked, changes: Iterator[Change]) -> tuple[list[Choice], str]:
@@ -157,6 +159,5 @@ def _choice(asked: Asked, change: Change) -> Choice | None:
 def _words(plan: Plan, change: Change) -> str:
     """A change as a person reads it: `pp=8 (was 4)`."""
     return ", ".join(
-        f"{key}={text_of(value)} (was {text_of(getattr(plan, key))})"
-        for key, value in change.items()
+        f"{key}={text_of(value)} (was {text_of(plan.value(key))})" for key, value in change.items()
     )

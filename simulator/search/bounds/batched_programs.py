@@ -191,7 +191,7 @@ def _lowered(
     micro_batches = min(max(int(space.micro_batches[rows].max()), 1), most)
     batch = micro_batches * fields["mbs"] * prod(fields[a] for a in SHARDS["sequences"])
     gpt = base_of(space.problem.gpt)
-    plan = Plan(**fields, **space.problem.others, batch=batch)
+    plan = Plan.of(**fields, **space.problem.others, batch=batch)
     behaviour = of_rows(behaviour, space, rows)
     program = lower(gpt, plan, behaviour=within_parts(behaviour))
     program = replace(program, known_nbytes=program.nbytes)  # each size is worked out once

@@ -144,7 +144,7 @@ def _plan(dispatcher: str, sizes: Mapping[str, int]) -> Plan:
     ranks, tensor = sizes["ep"], sizes.get("etp", 0)
     x, y, z, context, pp = (sizes.get(axis, 1) for axis in ("tp", "y", "z", "cp", "pp"))
     data = ranks * context * max(tensor, 1)
-    return Plan(
+    return Plan.of(
         tp=x,
         y=y,
         z=z,

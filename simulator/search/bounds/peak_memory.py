@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -75,8 +74,8 @@ def _bytes_of_stage(orders: StageOrders, messages: ScheduleMessages, stage: int)
 
 def _without_messages(plan: Plan) -> Plan:
     """A plan whose stages run the same slots: whether messages overlap matters between these."""
-    switches = tuple(name for name in plan.overlap if name != "pp" or plan.in_pairs)
-    return replace(plan, overlap=switches)
+    switches = tuple(name for name in plan.training.overlap if name != "pp" or plan.in_pairs)
+    return plan.changed(overlap=switches)
 
 
 @session_cached(2)

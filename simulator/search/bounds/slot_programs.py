@@ -53,7 +53,7 @@ class LoweredSlots:
                 key: int(self.plain.values(getattr(program.plan, key))[0]) for key in SIZES
             }
             gpt, behaviour = layers.model(program.gpt), of_lowering(self.behaviour)
-            plan = replace(program.plan, **own)
+            plan = program.plan.changed(**own)
             self._few[layers] = lower(gpt, plan, behaviour=behaviour)
         return self._few[layers]
 
@@ -104,7 +104,13 @@ class SlotProgram:
                 if op.block.micro_batch == number and op.block.work in works
             )
             self._marked[micro_batch, works] = (
-                (program.plan.micro_batches, program.plan.schedule, micro_batch, works, switches),
+                (
+                    program.plan.micro_batches,
+                    program.plan.pipeline.schedule,
+                    micro_batch,
+                    works,
+                    switches,
+                ),
                 tuple(map(_mark, ops)),
             )
         return self._marked[micro_batch, works]
@@ -155,7 +161,7 @@ class SlotProgram:
             keeps = keeping(ends, program.gpt)
             found: dict[str, list[Op]] = {}
             switches = concerning(self.overlap, WORKS, last=self._is_last(micro_batch))
-            if program.plan.recipe != NO_RECIPE:  # whose casts follow from all ops
+            if program.plan.training.recipe != NO_RECIPE:  # whose casts follow from all ops
                 program = self._overlapped(program, switches, keeps)
             own = tuple(
                 op
@@ -163,7 +169,7 @@ class SlotProgram:
                 if _is_of(op, number, layers.skip) and keeps(op, program.buffers)
             )
             some = replace(program, ops=own)
-            if program.plan.recipe == NO_RECIPE:
+            if program.plan.training.recipe == NO_RECIPE:
                 some = self._overlapped(some, switches)
             for op in some.ops:
                 if op.block != STEP:
@@ -185,8 +191,8 @@ def overlapped(
     """The program of one stage, lowered without overlaps and behaviour, then with both. That of a
     recipe is lowered again, of what it `keeps`, as its casts come behind overlaps and before other
     behaviour."""
-    plan = replace(program.plan, overlap=overlap)
-    if plan.recipe != NO_RECIPE:
+    plan = program.plan.changed(overlap=overlap)
+    if plan.training.recipe != NO_RECIPE:
         whole = lower(program.gpt, plan, behaviour=within_parts(behaviour), keeps=keeps)
         return replace(whole, ops=tuple(op for op in whole.ops if not is_left_out(op, behaviour)))
     ops: list[Op] = []

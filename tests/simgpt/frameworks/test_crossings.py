@@ -7,7 +7,6 @@ compared, field by field, with what is neither refused nor in a note.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def job_asked(asked: Asked, stack: str) -> Job:
 
 def fields_of(job: Job) -> dict[str, Any]:
     """What of a plan says something."""
-    fields = {key: value for key, value in asdict(job.plan).items() if key not in INERT}
+    fields = {key: value for key, value in job.plan.flat().items() if key not in INERT}
     if fields["recipe"] == "fp8":
         fields |= {"precision": "fp8", "recipe": "none"}
     if fields["etp"] == fields["tp"]:

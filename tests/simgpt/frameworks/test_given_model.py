@@ -86,7 +86,7 @@ def test_the_plan_for_a_given_model_can_be_predicted() -> None:
     question = given("mixtral-8x7b", **{"recompute-modules": "mlp"})
     assert question.gpt == find_model("mixtral-8x7b")
     own = {key: value for key, value in question.plan.items() if key not in ("dp", "overlap")}
-    plan = Plan(**own | {"dp": 256, "batch": 256, "overlap": ()})
+    plan = Plan.of(**own | {"dp": 256, "batch": 256, "overlap": ()})
     check(question.gpt, plan)
 
 

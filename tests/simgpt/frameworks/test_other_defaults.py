@@ -94,9 +94,9 @@ def test_a_key_that_is_left_out_is_torchtitans_default(
 
 def test_keys_of_context_are_gathered_by_default() -> None:
     """J, context_parallel_rotate_method: allgather."""
-    assert job(titan(CONTEXT)).context_kind == "all_gather"
+    assert job(titan(CONTEXT)).context.kind == "all_gather"
     ring = CONTEXT | {P + "context_parallel_rotate_method": "alltoall"}
-    assert job(titan(ring)).context_kind == "ring"
+    assert job(titan(ring)).context.kind == "ring"
 
 
 @pytest.mark.parametrize(

@@ -163,14 +163,14 @@ def test_a_dispatcher_that_is_not_the_stacks_own_comes_back(
     plan = f"{PLANS[-1][1]},dispatcher={dispatcher}"
     jobs = there_and_back(model(EXPERTS), plan, MEGATRON, stack, tmp_path)
     assert jobs is not None
-    assert [each.plan.dispatcher for each in jobs] == [dispatcher, dispatcher]
+    assert [each.plan.experts.dispatcher for each in jobs] == [dispatcher, dispatcher]
 
 
 def test_an_exported_plan_of_experts_that_are_sent_once_comes_back(tmp_path: Path) -> None:
     """Primus with DeepEP, whose dispatcher Megatron-LM calls flex as that of another stack."""
     jobs = there_and_back(model(EXPERTS), PLANS[-1][1], MEGATRON, "primus-deepep", tmp_path)
     assert jobs is not None
-    assert [each.plan.dispatcher for each in jobs] == ["usual", "usual"]
+    assert [each.plan.experts.dispatcher for each in jobs] == ["usual", "usual"]
 
 
 @pytest.mark.parametrize(

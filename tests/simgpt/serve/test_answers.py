@@ -195,7 +195,7 @@ def test_a_changed_plan_keeps_the_devices_where_their_number_is_given(
 
 
 def test_the_mildest_remedies_come_first() -> None:
-    plan = Plan(tp=1, dp=4, batch=8, mbs=2, recompute="selective")
+    plan = Plan.of(tp=1, dp=4, batch=8, mbs=2, recompute="selective")
     full = {"recompute": "full"}
     assert list(remedies(plan))[:9] == [
         *(full, {"zero": 1}, {"zero": 3}, full | {"zero": 1}, full | {"zero": 3}),

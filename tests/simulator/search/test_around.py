@@ -56,7 +56,7 @@ def test_a_walk_from_a_plan_that_does_not_fit_ends_at_one_that_does() -> None:
     """Room for a plan that recomputes whole layers of one sequence, and for no much larger one."""
     problem = SearchProblem(SMALL, 4, 16, {**FIXED, "tp": 1, "pp": 1})
     with Session():
-        frugal = Plan(dp=4, batch=16, mbs=1, zero=3, recompute="full")
+        frugal = Plan.of(dp=4, batch=16, mbs=1, zero=3, recompute="full")
         room = started(judge_of(problem, MACHINE), frugal).memory.peak_bytes
         judge = judge_of(problem, MACHINE, capacity_bytes=room)
         start = started(judge, Plan(dp=4, batch=16, mbs=4, zero=0))
@@ -173,9 +173,9 @@ def test_a_published_plan_is_tried_as_it_was_run(monkeypatch: pytest.MonkeyPatch
     stack = load_stack("nemo+deepep+fused-experts+graphs=full")
     problem = SearchProblem(find_model("deepseek-v3"), 256, 4096, stack=stack)
     tried = usual_plans(problem, load_machine("gb200-nvl72"))["pp+ep"]
-    uneven = [plan for plan in tried if plan.stage_layers == (*[4] * 15, 1)]
-    assert any({"a2a", "wgrad"} <= {*plan.overlap} for plan in uneven)
-    assert any("a2a" not in plan.overlap for plan in uneven)
+    uneven = [plan for plan in tried if plan.pipeline.stage_layers == (*[4] * 15, 1)]
+    assert any({"a2a", "wgrad"} <= {*plan.training.overlap} for plan in uneven)
+    assert any("a2a" not in plan.training.overlap for plan in uneven)
 
 
 def test_published_runs_of_like_sequences_are_the_nearest() -> None:

@@ -247,7 +247,7 @@ def test_the_peak_of_a_pipeline_is_known_without_its_times(
     """On the fullest stage, for every schedule; also of two copies of the model in a pipeline."""
     chunks = 2 if schedule in V_SHAPED else 1
     text = f"pp=4,dp=2,zero=1,schedule={schedule},vpp={chunks},mbs=2"
-    plan = replace(parse_plan(text, batch=32), overlap=overlap)
+    plan = parse_plan(text, batch=32).changed(overlap=overlap)
     gpt = replace(GPT_12, layers=8)
     assert pipeline_bytes(gpt, plan) == predict(gpt, plan, MACHINES["frontier"]).memory.peak_bytes
 
@@ -257,7 +257,7 @@ def test_fewer_overlaps_may_need_more_memory_so_each_plan_is_asked_for_its_own()
     there is too little room one stage that shows it is enough."""
     shape = {"pp": 2, "dp": 4, "zero": 3, "shard": 2, "batch": 32, "mbs": 1}
     plan = parse_plan(shape | {"recompute": "full"})
-    every, few = (replace(plan, overlap=overlap) for overlap in (OVERLAPS, ("ors",)))
+    every, few = (plan.changed(overlap=overlap) for overlap in (OVERLAPS, ("ors",)))
     assert pipeline_bytes(GPT_12, every) < pipeline_bytes(GPT_12, few)
     for each in (every, few):
         exact = predict(GPT_12, each, MACHINES["frontier"]).memory.peak_bytes
@@ -273,10 +273,10 @@ def test_overlaps_put_on_a_lowered_program_are_those_that_lowering_makes(
     for recompute, schedule in (("none", "1f1b"), ("full", "zb-h1")):
         own = {"dp": 4, "batch": 32, "mbs": 1, "recompute": recompute}
         plan = parse_plan(own | shape | {"schedule": schedule})
-        plain = lower(GPT_12, replace(plan, overlap=()))
+        plain = lower(GPT_12, plan.changed(overlap=()))
         for count in range(len(OVERLAPS) + 1):
             for overlap in combinations(OVERLAPS, count):
-                whole = lower(GPT_12, replace(plan, overlap=overlap))
+                whole = lower(GPT_12, plan.changed(overlap=overlap))
                 assert overlapped(plain, overlap).ops == whole.ops
 
 

@@ -90,7 +90,7 @@ def test_a_plan_that_only_its_simulation_shows_to_be_a_byte_too_large_is_not_fou
     """Bounds of memory leave out what gathers ahead of their layers hold."""
     machine = MACHINES["frontier"]
     plan = parse_plan("z=4,mbs=1,recompute=full,overlap=oag+ors", batch=8)
-    fixed = {key: getattr(plan, key) for key in (*AXES, "recompute", "overlap", "mbs")}
+    fixed = {key: plan.value(key) for key in (*AXES, "recompute", "overlap", "mbs")}
     problem = SearchProblem(SMALL, 4, 8, {**fixed, "zero": 0, "sp": False})
     peak = predict(SMALL, plan, machine).memory.peak_bytes
     fits = proved(problem, machine, capacity_bytes=peak).best
@@ -106,7 +106,7 @@ def test_of_plans_that_take_equally_long_the_one_with_the_shortest_text_comes_fi
     problem = SearchProblem(SMALL, 2, 2, {**fixed, "recompute": "none"})
     best = proved(problem, MACHINES["frontier"]).best
     assert best is not None
-    assert best.plan.schedule == "zb-1p"
+    assert best.plan.pipeline.schedule == "zb-1p"
     same_answer(problem, "frontier")
 
 
@@ -114,7 +114,7 @@ def test_the_steps_found_are_those_of_the_ranks_where_they_are_placed() -> None:
     """Two ranks on one node, and with a node for each."""
     machine, plan = MACHINES["frontier"], parse_plan("tp=2,mbs=2,overlap=none", batch=2)
     named = (*AXES, "overlap", "recompute", "zero", "sp")
-    fixed = {key: getattr(plan, key) for key in named}
+    fixed = {key: plan.value(key) for key in named}
     apart = Placement(node=np.arange(2), device=np.zeros(2, dtype=np.int64))
     steps = []
     for placement in (contiguous(machine, 2), apart):

@@ -55,14 +55,14 @@ def without(*keys: str) -> dict[str, Any]:
 def test_a_plan_that_splits_experts_has_each_dispatcher_and_no_other_plan_has() -> None:
     plans = list(every_plan(space_of(experts())))
     assert len(plans) == space_of(experts()).plans
-    found = {(plan.ep > 1, plan.dispatcher) for plan in plans}
+    found = {(plan.ep > 1, plan.experts.dispatcher) for plan in plans}
     assert found == {
         (False, "usual"), (True, "usual"), (True, "hierarchical"), (True, "once_per_node"),
     }  # fmt: skip
-    usual = [plan for plan in plans if plan.ep > 1 and plan.dispatcher == "usual"]
+    usual = [plan for plan in plans if plan.ep > 1 and plan.experts.dispatcher == "usual"]
     assert len([plan for plan in plans if plan.ep > 1]) == 3 * len(usual)
     alone = replace(experts(), several={})  # what is run, where nothing else is asked for
-    assert {plan.dispatcher for plan in every_plan(space_of(alone))} == {"usual"}
+    assert {plan.experts.dispatcher for plan in every_plan(space_of(alone))} == {"usual"}
     stack = replace(alone, stack=load_stack("megatron-core"))
     assert stack.dispatchers == ["usual", "once_per_node"]
 
@@ -74,7 +74,7 @@ def test_a_search_over_dispatchers_finds_what_trying_all_plans_finds() -> None:
     same_answer(problem, "perlmutter")
     best = proved(problem, MACHINES["perlmutter"]).best
     assert best is not None
-    assert best.plan.dispatcher == "hierarchical"
+    assert best.plan.experts.dispatcher == "hierarchical"
 
 
 def test_gathered_tokens_are_tried_around_what_is_proved() -> None:
@@ -84,7 +84,7 @@ def test_gathered_tokens_are_tried_around_what_is_proved() -> None:
     several = {"dispatcher": ("usual", "all_gather")}
     problem = SearchProblem(long, 4, 4, FEW | {"tp": 1, "ep": 4}, several=several)
     answer = last(search(problem, MACHINES["dgx-h100"]))
-    assert answer.found[0].plan.dispatcher == "all_gather"
+    assert answer.found[0].plan.experts.dispatcher == "all_gather"
     assert "dispatcher=all_gather" in answer.unproved
 
 
@@ -142,11 +142,11 @@ def test_of_several_precisions_the_fastest_is_found() -> None:
     wide = SMALL.changed(hidden=4096, heads=32, ffn=16384, layers=2)
     problem = SearchProblem(wide, 2, 4, fixed, several=several)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    assert {plan.recipe for plan in plans} == {"none", "fp8-tensorwise", "mxfp8"}
+    assert {plan.training.recipe for plan in plans} == {"none", "fp8-tensorwise", "mxfp8"}
     finds_the_best(problem, machine)
-    assert last(search(problem, machine)).found[0].plan.recipe != "none"
+    assert last(search(problem, machine)).found[0].plan.training.recipe != "none"
     alone = replace(problem, several={})
-    assert last(search(alone, machine)).found[0].plan.recipe == "none"
+    assert last(search(alone, machine)).found[0].plan.training.recipe == "none"
 
 
 @pytest.mark.slow
@@ -156,11 +156,11 @@ def test_parts_of_sequences_meet_in_the_way_that_is_fastest() -> None:
     long = replace(SMALL, sequence=8192)
     problem = SearchProblem(long, 2, 2, fixed, several={"context_kind": kinds})
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    found = {(plan.cp > 1, plan.context_kind) for plan in plans}
+    found = {(plan.cp > 1, plan.context.kind) for plan in plans}
     assert found == {(False, "ring"), *((True, kind) for kind in kinds)}
     same_answer(problem, "perlmutter")
     one = replace(problem, several={"context_kind": ("ulysses",)})
-    assert {p.context_kind for space in spaces_of(one) for p in every_plan(space)} == {"ulysses"}
+    assert {p.context.kind for space in spaces_of(one) for p in every_plan(space)} == {"ulysses"}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_parts_of_sequences_that_every_plan_splits_meet_around_a_ring_or_as_aske
     spaces = spaces_of(SearchProblem(SMALL, 2, 2, fixed))
     plans = [plan for space in spaces for plan in every_plan(space)]
     assert {plan.cp for plan in plans} == {2}
-    assert {plan.context_kind for plan in plans} == kinds
+    assert {plan.context.kind for plan in plans} == kinds
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_places_of_experts_by_blocks_are_searched() -> None:
         places, 8, 16, FEW | {"tp": 1}, several={"precision": ("bf16", "mxfp8")}
     )
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    assert {plan.recipe for plan in plans} == {"none", "mxfp8"}
+    assert {plan.training.recipe for plan in plans} == {"none", "mxfp8"}
     finds_the_best(problem, machine)
 
 

@@ -102,7 +102,7 @@ def test_spans_are_the_strides_and_sizes_of_the_plans_grid() -> None:
     for at in range(0, len(space), 47):
         for order in ("tp-dp-pp", "dp-cp-z-tp-y-pp"):
             shape = space.shape(at)
-            plan = Plan(**shape, batch=32, order=order)
+            plan = Plan.of(**shape, batch=32, order=order)
             spans = spans_of(table[:, [which[at]]], 0, np.array([NUMBER_OF[order]]))
             axes = {*plan.expert_tensor_axes, *plan.expert_axes, *plan.expert_copies}
             for axis in (axes if plan.folds_experts else set()) | {*AXES}:

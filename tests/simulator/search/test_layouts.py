@@ -103,7 +103,7 @@ def test_stages_of_layers_of_one_kind_divide() -> None:
 
 def test_a_plan_names_the_layers_of_its_chunks_where_they_do_not_divide() -> None:
     problem = SearchProblem(TINY, 2, 4, {"pp": 2, "vpp": 1, "schedule": "1f1b"})
-    assert {plan.stage_layers for plan in every_plan(space_of(problem))} == {(3, 2)}
+    assert {plan.pipeline.stage_layers for plan in every_plan(space_of(problem))} == {(3, 2)}
 
 
 FURTHER = TINY.changed(mtp_layers=2)

@@ -30,7 +30,7 @@ def ops_of_second(space: Space, row: int, overlap: tuple[str, ...], count: int) 
     """The ops of the second of so many micro-batches, by what tells them apart."""
     fields = space.shape(row) | {"pp": 1} | space.problem.others
     each = fields["mbs"] * prod(fields[axis] for axis in SHARDS["sequences"])
-    plan = Plan(**fields, overlap=overlap, batch=count * each)
+    plan = Plan.of(**fields, overlap=overlap, batch=count * each)
     program = lower(base_of(space.problem.gpt), plan, behaviour=within_parts(PLAIN_BEHAVIOUR))
     return {op.identity: op for op in program.ops if op.block != STEP and op.micro_batch == 1}
 

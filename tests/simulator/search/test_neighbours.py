@@ -60,21 +60,21 @@ def test_micro_batches_double_and_halve_as_long_as_a_rank_has_them() -> None:
 def test_a_plan_with_a_pipeline_has_other_chunks_and_schedules() -> None:
     plan = Plan(pp=2, dp=4, vpp=2, batch=32, mbs=1, zero=1)
     found = around(SearchProblem(DENSE, 8, 32), plan, "schedule")
-    assert {p.vpp for p in found if p.schedule == "1f1b"} == {1, 4}
-    assert {p.schedule for p in found} >= {"gpipe", "zb-h1", "zb-v", "dualpipe-v"}
-    assert {p.vpp for p in found if p.schedule in ("zb-v", "dualpipe-v")} == {2}
+    assert {p.vpp for p in found if p.pipeline.schedule == "1f1b"} == {1, 4}
+    assert {p.pipeline.schedule for p in found} >= {"gpipe", "zb-h1", "zb-v", "dualpipe-v"}
+    assert {p.vpp for p in found if p.pipeline.schedule in ("zb-v", "dualpipe-v")} == {2}
     of_stack = SearchProblem(DENSE, 8, 32, stack=load_stack("megatron-core"))
-    assert {p.schedule for p in around(of_stack, plan, "schedule")} == {"1f1b"}
+    assert {p.pipeline.schedule for p in around(of_stack, plan, "schedule")} == {"1f1b"}
 
 
 def test_what_runs_again_is_left_out_step_by_step_and_comes_at_once() -> None:
     """From whole layers to all parts of them, to single ones, to a part of the layers; and from
     nothing to all parts, smaller micro-batches, more sharded states and whole layers."""
     problem = SearchProblem(MIXTURE, 8, 32)
-    whole = Plan(dp=8, batch=32, mbs=2, zero=1, recompute="full")
-    less = {p.recompute for p in around(problem, whole, "recomputation")}
+    whole = Plan.of(dp=8, batch=32, mbs=2, zero=1, recompute="full")
+    less = {p.training.recompute for p in around(problem, whole, "recomputation")}
     assert less >= {"none", "selective", "layernorm+mlp+moe", "layernorm", "full:3", "full:5"}
-    none = replace(whole, recompute="none")
+    none = whole.changed(recompute="none")
     assert not around(problem, none, "recomputation")
     more = [changed(none, plan) for _, plan in savers(problem, none)]
     assert more == [
@@ -108,33 +108,35 @@ def test_no_pipeline_has_stages_with_nothing_to_do() -> None:
     problem = SearchProblem(DENSE, 64, 64)
     eight = Plan(pp=8, dp=8, batch=64, mbs=1, zero=1)
     assert max(p.pp for p in around(problem, eight, "axes")) == 8
-    five = Plan(pp=5, dp=2, tp=4, batch=64, mbs=1, stage_layers=(2, 2, 2, 1, 1))
+    five = Plan.of(pp=5, dp=2, tp=4, batch=64, mbs=1, stage_layers=(2, 2, 2, 1, 1))
     assert max(p.pp for p in around(SearchProblem(DENSE, 40, 64), five, "axes")) == 10
 
 
 def test_the_last_stage_may_have_fewer_layers_and_keeps_them() -> None:
     """Of 22 layers the last of four stages has 4 beside 6, or each about as many; of eight 1."""
     problem = SearchProblem(replace(DENSE, layers=22), 8, 32)
-    plan = Plan(pp=4, dp=2, batch=32, mbs=1, stage_layers=(5, 6, 6, 5))
-    fewer = replace(plan, stage_layers=(6, 6, 6, 4))
+    plan = Plan.of(pp=4, dp=2, batch=32, mbs=1, stage_layers=(5, 6, 6, 5))
+    fewer = plan.changed(stage_layers=(6, 6, 6, 4))
     assert fewer in around(problem, plan, "schedule")
-    assert {p.stage_layers for p in around(problem, fewer, "micro-batch")} == {(6, 6, 6, 4)}
+    assert {p.pipeline.stage_layers for p in around(problem, fewer, "micro-batch")} == {
+        (6, 6, 6, 4)
+    }
     for change, layers in (
         ({"pp": 8, "dp": 1}, (3, 3, 3, 3, 3, 3, 3, 1)),
         ({"pp": 2, "dp": 4}, ()),
     ):
         other = legal(problem, fewer, change)
         assert other is not None
-        assert other.stage_layers == layers
+        assert other.pipeline.stage_layers == layers
 
 
 def test_what_a_stack_gives_for_another_stage_of_zero_follows_it() -> None:
     """Megatron-FSDP gathers weights ahead and scatters gradients behind."""
     problem = SearchProblem(DENSE, 8, 32, stack=load_stack("megatron-core"))
-    plan = Plan(dp=8, batch=32, mbs=1, zero=1, overlap=("oar", "dp", "pp"))
+    plan = Plan.of(dp=8, batch=32, mbs=1, zero=1, overlap=("oar", "dp", "pp"))
     sharded = legal(problem, plan, {"zero": 3})
     assert sharded is not None
-    assert {"ors", "oag"} <= {*sharded.overlap}
+    assert {"ors", "oag"} <= {*sharded.training.overlap}
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -143,7 +145,7 @@ def test_fixed_fields_stay(kind: str) -> None:
     problem = SearchProblem(MIXTURE, 8, 32, fixed)
     plan = Plan(tp=2, pp=2, dp=2, ep=2, batch=32, mbs=1, zero=1, sp=True)
     for other in around(problem, plan, kind):
-        assert {key: getattr(other, key) for key in fixed} == fixed
+        assert {key: other.value(key) for key in fixed} == fixed
 
 
 @settings(DRAWN, max_examples=25)

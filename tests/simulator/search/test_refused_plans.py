@@ -53,7 +53,7 @@ def test_what_a_stack_does_not_run_together_is_passed_over_with_the_reason(tmp_p
     assert tree.best.step_s == tried.found[0].step_s
     assert_names(tried.reason, "schedule=1f1b", "recompute=full")
     assert {("gpipe", "full"), ("1f1b", "none")} <= {
-        (each.plan.schedule, each.plan.recompute) for each in tried.found
+        (each.plan.pipeline.schedule, each.plan.training.recompute) for each in tried.found
     }
 
 
@@ -123,4 +123,4 @@ def test_where_running_layers_again_needs_more_memory_the_other_plans_say_what_i
     machine = load_machine("frontier")
     assert enough_devices(SearchProblem(wide, 2, 8, fixed), machine) == 4
     *_, found = search(SearchProblem(wide, 4, 8, fixed), machine)
-    assert [each.plan.recompute for each in found.found] == ["none"]
+    assert [each.plan.training.recompute for each in found.found] == ["none"]

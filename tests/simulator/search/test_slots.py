@@ -93,9 +93,11 @@ def _bounds(
         for at in range(len(each.lane))
         if each.pp[at] == plan.pp
         and each.vpp[at] == plan.vpp
-        and SCHEDULES[int(each.schedule[at])] == plan.schedule
+        and SCHEDULES[int(each.schedule[at])] == plan.pipeline.schedule
     )
-    lowered = LoweredSlots(next(sized(space, zeros + row, overlap=(), schedule=plan.schedule)))
+    lowered = LoweredSlots(
+        next(sized(space, zeros + row, overlap=(), schedule=plan.pipeline.schedule))
+    )
     program = SlotProgram(lowered, order.overlap)
     some = placed(program.some, zeros, np.array([ORDERS.index(order.ranks)]))
     chunks = [entries.chunk_of(0, number) for number in range(plan.pp * plan.vpp)]

@@ -113,7 +113,7 @@ def test_the_fp8_of_a_stack_is_found_beside_other_precisions() -> None:
     several = {"precision": ("bf16", "fp8")}
     problem = SearchProblem(DENSE, 4, 8, fixed, several=several)
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
-    assert {plan.recipe for plan in plans} == {"none", "fp8"}
+    assert {plan.training.recipe for plan in plans} == {"none", "fp8"}
     finds_the_best(problem, MACHINES["dgx-h100"])
 
 

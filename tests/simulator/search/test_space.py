@@ -38,7 +38,7 @@ def all_texts(gpt: GPT, devices: int, batch: int) -> set[Plan]:
             divisors(batch), range(4), RECOMPUTES, (False, True), STRAIGHT, (1, 2, 4)
         ):
             try:
-                plan = Plan(
+                plan = Plan.of(
                     tp=x, y=y, z=z, dp=data, pp=pp, batch=batch, mbs=micro, zero=zero,
                     recompute=recompute, sp=rows, schedule=schedule,
                     vpp=chunks,
@@ -56,7 +56,7 @@ def is_text_of_another(plan: Plan) -> bool:
     return (
         (plan.dp == 1 and plan.zero > 0)
         or (plan.tp == 1 and plan.sp)
-        or (plan.pp == 1 and plan.schedule != "1f1b")
+        or (plan.pp == 1 and plan.pipeline.schedule != "1f1b")
     )
 
 
@@ -102,7 +102,7 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
     every = [c for n in range(len(OVERLAPS) + 1) for c in combinations(OVERLAPS, n)]
     for shape in sorted(shapes)[::7]:
         own = [plan for plan in plans if str(plan).partition(",overlap")[0] == shape]
-        others = [Plan(**{**own[0].as_dict(), "stage_layers": (), "overlap": o}) for o in every]
+        others = [Plan.of(**{**own[0].as_dict(), "stage_layers": (), "overlap": o}) for o in every]
         assert len({program(plan) for plan in own}) == len(own)
         assert {program(plan) for plan in own} == {program(plan) for plan in others}
 
@@ -110,7 +110,7 @@ def test_overlaps_that_make_the_same_program_count_once() -> None:
 @pytest.mark.parametrize("devices", [8, pytest.param(16, marks=pytest.mark.slow)])
 def test_rank_orders_that_give_every_axis_the_same_groups_count_once(devices: int) -> None:
     def groups(plan: Plan) -> tuple[object, ...]:
-        wide = [axis for axis in AXES if getattr(plan, axis) > 1]
+        wide = [axis for axis in AXES if plan.value(axis) > 1]
         return tuple(plan.grid.groups(axis).tobytes() for axis in wide)
 
     fixed = {"recompute": "none", "mbs": 1, "overlap": (), "zero": 0, "vpp": 1}
@@ -132,7 +132,7 @@ def test_rank_orders_that_give_every_axis_the_same_groups_count_once(devices: in
 def test_fixed_fields_stay_as_they_are() -> None:
     fixed = {"z": 2, "zero": 1, "gradients": "bf16", "shard": 2}
     for plan in every_plan(space_of(SearchProblem(GPT_4, 8, 8, fixed))):
-        assert (plan.z, plan.zero, plan.gradients, plan.shard) == (2, 1, "bf16", 2)
+        assert (plan.z, plan.zero, plan.training.gradients, plan.shard) == (2, 1, "bf16", 2)
 
 
 def test_no_plan_is_said_with_what_must_divide_what() -> None:

@@ -149,7 +149,7 @@ def test_bounds_of_a_step_that_its_host_limits_are_the_step(name: str, gpt: GPT)
     costs = compute_costs(machine, fabric.ranks_per_node, 1, kernels)
     op_bounds, plain = OpBounds(space, costs, fabric), of_lowering(kernels.behaviour)
     rows = next(sized(space, np.array([0]), overlap=(), behaviour=plain))
-    slots = SlotProgram(LoweredSlots(rows, behaviour=kernels.behaviour), plan.overlap)
+    slots = SlotProgram(LoweredSlots(rows, behaviour=kernels.behaviour), plan.training.overlap)
     bound = step_ticks(IsolatedBlocks(op_bounds, slots.some, entries, slots))
     assert to_ticks(found.step_s) - 10 < bound[0] <= to_ticks(found.step_s)
     known = part_times(op_bounds, next(sized(space, np.array([0]), behaviour=kernels.behaviour)))
@@ -177,7 +177,7 @@ def with_effect(plan: Plan) -> dict[str, Any]:
     return {
         key: value
         for key, value in plan.as_dict().items()
-        if all(meets(on, want, getattr(plan, on)) for on, want in EFFECTIVE.get(key, {}).items())
+        if all(meets(on, want, plan.value(on)) for on, want in EFFECTIVE.get(key, {}).items())
     }
 
 
@@ -187,7 +187,7 @@ def test_torchtitans_own_recomputation_is_searched_as_trying_all_does() -> None:
     found, every = (
         last(each(problem, MACHINES["dgx-a100"], top=3)) for each in (search, exhaustive)
     )
-    assert {each.plan.recompute for each in found.found} == {"per_op"}
+    assert {each.plan.training.recompute for each in found.found} == {"per_op"}
     assert [each.plan for each in found.found] == [each.plan for each in every.found]
     assert [each.step_s for each in found.found] == [each.step_s for each in every.found]
 
@@ -214,15 +214,15 @@ def test_only_what_a_stack_can_run_is_searched() -> None:
     plans = [plan for space in spaces_of(problem) for plan in every_plan(space)]
     for plan in plans:
         stack.check(plan)
-    assert {(plan.zero, plan.overlap) for plan in plans} == {
+    assert {(plan.zero, plan.training.overlap) for plan in plans} == {
         *((zero, ("oar", "dp", "pp")) for zero in (0, 1)),
         (2, ("oar", "ors", "dp", "pp")),
         (3, ("oar", "ors", "oag", "dp", "pp")),
     }
-    assert {(plan.y, plan.z, plan.schedule) for plan in plans} == {(1, 1, "1f1b")}
+    assert {(plan.y, plan.z, plan.pipeline.schedule) for plan in plans} == {(1, 1, "1f1b")}
     half = SearchProblem(GPT_4, 4, 8, {"mbs": 1}, stack=load_stack("torchtitan"))
     every = [plan for space in spaces_of(half) for plan in every_plan(space)]
-    assert {plan.recompute for plan in every} == {"none", "per_op", "full"}
+    assert {plan.training.recompute for plan in every} == {"none", "per_op", "full"}
 
 
 def ours(**keys: object) -> Stack:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -50,7 +48,7 @@ def moves_nothing_else(space: Space, at: int) -> None:
     for switch in OVERLAPS:
         if not bool(np.asarray(known[switch]).ravel()[0]):
             without = tuple(each for each in OVERLAPS if each != switch)
-            assert ops_of(gpt, replace(plan, overlap=without)) == program, (switch, str(plan))
+            assert ops_of(gpt, plan.changed(overlap=without)) == program, (switch, str(plan))
 
 
 @pytest.mark.slow

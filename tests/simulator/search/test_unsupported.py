@@ -98,6 +98,6 @@ def test_of_attentions_without_a_table_and_with_one_the_latter_are_found(kind: s
     *_, every = exhaustive(problem, machine)
     assert tree.best is not None
     assert tree.best.step_s == every.found[0].step_s
-    assert tree.best.plan.context_kind == kind
+    assert tree.best.plan.context.kind == kind
     assert 0 < tree.tally.unpredicted == every.unpredicted
     assert last(search(problem, machine)).found[0].step_s <= tree.best.step_s

@@ -36,7 +36,7 @@ SMALL = GPT.of(
 
 
 def program_of(gpt: GPT = SMALL, **plan: Any) -> Program:
-    return lower(gpt, Plan(**{"batch": 4, "mbs": 1, **plan}))
+    return lower(gpt, Plan.of(**{"batch": 4, "mbs": 1, **plan}))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 from validation.report.provenance import shown
 from validation.report.read_prediction import Answer
@@ -19,12 +18,12 @@ FIRST, LAST = ("model", "devices", "machine"), ("batch", FILE)
 HOW = ("stack", "placement", "compute")
 PLANS = 3  # the rank of a plan's parts
 FOLLOWS = ("dp", *LAST)  # left out where the keys before tell all answers apart
-PLAN = tuple(field.name for field in fields(Plan))
+PLAN = tuple(Plan.KEYS)
 SIZES = (*AXES, "vpp", "ep", "zero")  # left out of a plan's text where they are at their default
 USUAL = {
-    field.name: str(field.default).lower()
-    for field in fields(Plan)
-    if isinstance(field.default, bool | str) or field.name in SIZES
+    key: str(each.default).lower()
+    for key, each in Plan.KEYS.items()
+    if isinstance(each.default, bool | str) or key in SIZES
 }
 
 

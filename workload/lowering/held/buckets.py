@@ -30,7 +30,7 @@ def with_buckets(b: Builder, ops: Sequence[Op]) -> list[Op]:
     if plan.zero == 3:
         b.add(Buffer(NAME, (size,), b.dtype, ROLE, True, b.grid.ranks))
         return result
-    several = 2 if plan.pp == 1 and BESIDE & {*plan.overlap} else 1
+    several = 2 if plan.pp == 1 and BESIDE & {*plan.training.overlap} else 1
     for micro_batch, places in _spans(ops, in_step=plan.pp > 1).items():
         name = op_name(micro_batch, MODEL, NAME)
         b.add(Buffer(name, (several * size,), b.dtype, ROLE))

@@ -34,7 +34,7 @@ def with_kept(b: Builder, ops: Sequence[Op], *, transposes: bool) -> list[Op]:
     transposed copies too."""
     if b.held.gradient_buckets:
         _add_buckets(b)
-    if b.held.fp8_weights and not b.plan.fp8_params:
+    if b.held.fp8_weights and not b.plan.training.fp8_params:
         _add_copies_of_weights(b, ops, 2 if transposes else 1)
     kept = _with_inner(b, ops) if b.held.inner_activations else list(ops)
     return _with_gradients(b, kept) if b.held.gradients_until_end else kept

@@ -31,7 +31,7 @@ Copies = dict[str, tuple[str, ...]]  # what stands for a weight, by its name: it
 def with_narrow_weights(b: Builder, ops: Sequence[Op], *, transposes: bool) -> list[Op]:
     """The ops on weights of 8 bits, where the plan asks for these; with `transposes` weights that a
     rank holds whole have another copy."""
-    if not b.plan.fp8_params:
+    if not b.plan.training.fp8_params:
         return list(ops)
     before = {name: buffer.nbytes for name, buffer in b.buffers.items()}
     cast = {op.reads[0]: op for op in ops if _is_cast(op) and op.reads[0] in b.parameters}

@@ -45,7 +45,7 @@ class Classifier:
 
 def is_in_chunks(b: Builder) -> bool:
     """Whether a chunk's gradients are made before the next chunk's loss."""
-    return b.plan.loss_chunks > 1 or b.plan.loss == FUSED
+    return b.plan.training.loss_chunks > 1 or b.plan.training.loss == FUSED
 
 
 def chunk_rows(rows: int, vocab: int, hidden: int) -> int:
@@ -84,7 +84,7 @@ def in_chunks(b: Builder, of: Classifier, told: Told) -> str:
 
 def _chunks(b: Builder, of: Classifier) -> Iterator[tuple[int, int]]:
     """First row and number of rows of each chunk."""
-    count = b.plan.loss_chunks
+    count = b.plan.training.loss_chunks
     if count > 1:
         each = b.rows // count
         return ((number * each, each) for number in range(count))
@@ -145,7 +145,7 @@ def loss(b: Builder, logits: str, told: Told, further: int, chunk: int | None = 
     exponentials and the target's logit, each reduced over the ranks that split the vocabulary.
     """
     (targets, kept), end = told, "" if chunk is None else f".{chunk}"
-    if b.plan.loss == FUSED:
+    if b.plan.training.loss == FUSED:
         return _fused(b, logits, told, chunk or 0)
     weight = b.gpt.mtp.loss / b.gpt.mtp.layers if further else 1.0
     how: dict[str, Any] = {"masked": True, "weight": weight} if further else {}

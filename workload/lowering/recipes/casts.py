@@ -57,9 +57,9 @@ def in_recipe(
     """The ops with linears by the plan's recipe; what they need besides is among the builder's
     buffers. `kernels` cast for a recipe that is the stack's own. Without `trains` there is no
     update, and nothing that follows from it."""
-    if b.plan.recipe == NO_RECIPE:
+    if b.plan.training.recipe == NO_RECIPE:
         return list(ops)
-    recipe = recipe_of(b.plan.recipe)
+    recipe = recipe_of(b.plan.training.recipe)
     if recipe.is_of_stack:
         every, added = cast_by_stack(ops, b.buffers, kernels)
         b.buffers |= added

@@ -45,9 +45,9 @@ NAME = "attention"
 def forward(b: Builder, qkv: str, shape: Shape, sinks: str = "") -> tuple[str, tuple[str, ...]]:
     """Emit the core on a rank's rows of the fused tensor; returns the context, and what else the
     backward pass wants, its log-sum-exp last."""
-    if b.plan.context_kind == "ulysses":
+    if b.plan.context.kind == "ulysses":
         return ulysses.forward(b, qkv, shape, sinks)
-    if b.plan.context_heads == 1:
+    if b.plan.context.heads == 1:
         outputs = _meeting(b, qkv, shape, sinks)
         return outputs[0], (outputs[1],)
     own = _outer(b, shape)
@@ -67,10 +67,10 @@ def backward(
     `saved` are the fused tensor, and what `forward` returned. `sinks` is what the core reads and
     writes besides.
     """
-    if b.plan.context_kind == "ulysses":
+    if b.plan.context.kind == "ulysses":
         ulysses.backward(b, saved, grad, out, shape, sinks)
         return
-    if b.plan.context_heads == 1:
+    if b.plan.context.heads == 1:
         _meeting_grad(b, saved, grad, out, shape, sinks)
         return
     _, _, source, *about = saved
@@ -92,7 +92,7 @@ def _meeting(b: Builder, qkv: str, shape: Shape, sinks: str) -> list[str]:
     """Emit the core on keys and values that meet; returns context and log-sum-exp."""
     own = _taken(b, qkv, shape, NAME)
     outputs, more = _outputs(b, qkv, shape, NAME), [sinks] if sinks else []
-    if b.plan.context_kind == "all_gather":
+    if b.plan.context.kind == "all_gather":
         every = _gathered(b, own, NAME)
         b.op(NAME, "attention", [qkv, every, *more], outputs, **_work(b, qkv, shape, 1))
         return outputs
@@ -140,7 +140,7 @@ def _meeting_grad(
     name = f"{NAME}.grad"
     own = _taken(b, qkv, shape, name)
     part, (more, also) = "", sinks
-    if b.plan.context_kind == "all_gather":
+    if b.plan.context.kind == "all_gather":
         every = _gathered(b, own, name)
         whole = b.tensor(f"{name}.dkv.all", b.buffers[every].shape, role="gathered")
         reads, writes = [grad, qkv, every, *about, *more], [out, whole, *also]
@@ -241,10 +241,10 @@ def _work(b: Builder, qkv: str, shape: Shape, factor: int) -> Shape:
     """The FLOPs of queries with all keys at hand of their sequences, and how they are done."""
     rows = b.buffers[qkv].shape[0]
     flops = factor * core_shape.products_flops(shape, rows)
-    how: Shape = {"context": b.plan.context_kind, "sequences": b.plan.mbs}
+    how: Shape = {"context": b.plan.context.kind, "sequences": b.plan.mbs}
     if ring_steps.is_limited(shape):
         how[QUERIES] = rows * shape["heads"]
-    if "documents" in shape and b.plan.context_kind == "all_gather":
+    if "documents" in shape and b.plan.context.kind == "all_gather":
         count = int(b.grid.size(*b.shards_of("positions")))
         how |= ring_steps.of_gathered(shape, count)
     return {"flops": flops, "replicas": b.grid.y, **how, **shape}

@@ -115,7 +115,7 @@ def core_grad(b: Builder, core: Core, grad: str) -> str:
     if core.sinks:
         old, also = b.grad_writes(core.sinks, b.block.micro_batch)
         more, shape["first"] = [core.sinks, *old], b.starts
-    if b.plan.attention == "unfused":
+    if b.plan.training.attention == "unfused":
         unfused.backward(b, name, (core.qkv, *core.inner), grad, out, shape)
     elif b.plan.cp > 1:
         saved = core.qkv, core.context, *core.inner
@@ -131,7 +131,7 @@ def core_grad(b: Builder, core: Core, grad: str) -> str:
 
 def _core(b: Builder, place: str, qkv: str, sinks: str) -> Core:
     shape = shape_of(b, place)
-    if b.plan.attention == "unfused":
+    if b.plan.training.attention == "unfused":
         return Core(qkv, *unfused.forward(b, place, qkv, shape), place)
     if b.plan.cp > 1:
         return Core(qkv, *ring.forward(b, qkv, shape, sinks), place, sinks=sinks)
@@ -184,7 +184,7 @@ def shape_of(b: Builder, place: str = "") -> dict[str, Any]:
         shape["documents"] = packing
     if place and gpt.attention.sinks:
         shape["sinks"] = True
-    drops = dropout.how(b, place) if place and b.plan.attention == "flash" else {}
+    drops = dropout.how(b, place) if place and b.plan.training.attention == "flash" else {}
     return {**shape, **drops}
 
 

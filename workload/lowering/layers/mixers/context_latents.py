@@ -30,7 +30,7 @@ Keys = tuple[str, str, str]
 
 def applies(b: Builder) -> bool:
     """Whether ranks gather so."""
-    return b.plan.context_latents
+    return b.plan.context.latents
 
 
 def forward(b: Builder, owner: Part, queries: str, led: latent.Saved) -> Core:

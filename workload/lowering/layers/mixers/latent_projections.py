@@ -74,7 +74,7 @@ def forward(b: Builder, owner: Part, source: str) -> tuple[str, Saved]:
     positions = b.tensor("kv.positions", (count, b.gpt.latent.rope_width))
     b.op("kv.split", "split_columns", [down], [compressed, positions])
     of_keys = _normed(b, owner, "kv_norm", compressed)
-    if b.plan.context_latents:
+    if b.plan.context.latents:
         positions = rows.gather(b, "kv.positions.rows", positions)
         turned = [queries, positions]
         b.op("latent.turn", "latent_turn", turned, turned, **how(b))

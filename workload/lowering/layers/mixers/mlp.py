@@ -76,12 +76,12 @@ def activate(b: Builder, up: str, scores: str = "", *, name: str = "") -> str:
 
 def kept(b: Builder, up: str, *, name: str = "") -> str:
     """Emit the cast of the activation's input into what is kept of it; returns that."""
-    return narrow(b, f"{name}swiglu.kept", up, AS_KEPT) if b.plan.fp8_swiglu_input else up
+    return narrow(b, f"{name}swiglu.kept", up, AS_KEPT) if b.plan.training.fp8_swiglu_input else up
 
 
 def at_hand(b: Builder, up: str, columns: int, *, name: str = "") -> str:
     """Emit the cast back of what was kept of so many columns; returns the activation's input."""
-    if not b.plan.fp8_swiglu_input or b.buffers[up].dtype != "fp8":
+    if not b.plan.training.fp8_swiglu_input or b.buffers[up].dtype != "fp8":
         return up
     return wide(b, f"{name}swiglu.at_hand", up, columns, AS_KEPT)
 

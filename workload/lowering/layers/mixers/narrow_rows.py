@@ -23,16 +23,16 @@ AS_KEPT: How = (recipe_of("fp8-blockwise"), INPUT)
 def narrowed(b: Builder, label: str, tokens: str, *, kind: str = INPUT) -> str:
     """Emit the cast of what is sent, an input or a gradient, if it is sent in 8 bits; returns what
     is copied to places."""
-    if not b.plan.fp8_dispatch:
+    if not b.plan.experts.fp8_dispatch:
         return tokens
-    return narrow(b, f"{label}.narrow", tokens, (recipe_of(b.plan.recipe), kind))
+    return narrow(b, f"{label}.narrow", tokens, (recipe_of(b.plan.training.recipe), kind))
 
 
 def widened(b: Builder, label: str, rows: str, columns: int, *, kind: str = INPUT) -> str:
     """Emit the cast of rows that came in 8 bits to as many columns in the dtype of training."""
-    if not b.plan.fp8_dispatch:
+    if not b.plan.experts.fp8_dispatch:
         return rows
-    return wide(b, f"{label}.wide", rows, columns, (recipe_of(b.plan.recipe), kind))
+    return wide(b, f"{label}.wide", rows, columns, (recipe_of(b.plan.training.recipe), kind))
 
 
 def narrow(b: Builder, label: str, rows: str, how: How) -> str:

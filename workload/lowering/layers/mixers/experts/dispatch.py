@@ -106,7 +106,7 @@ def local_experts(b: Builder) -> int:
 
 def exchange(b: Builder) -> Exchange:
     """How the plan's rows get to their experts."""
-    return DISPATCHERS[b.plan.dispatcher]
+    return DISPATCHERS[b.plan.experts.dispatcher]
 
 
 def is_gathered(b: Builder) -> bool:
