@@ -12,7 +12,8 @@ from simgpt import options, tables
 from simgpt.arguments.model import model_of, model_set_option
 from workload.gpt import GPT, find_model, model_names
 from workload.models import moe
-from workload.models.pattern import MAMBA, MIXERS, layers_with
+from workload.models.mixers import layers_with
+from workload.models.pattern import MAMBA, MIXERS
 
 
 @click.command("models")

@@ -11,7 +11,7 @@ from simulator.costs.analytic import AnalyticCosts
 from tools import scan_kernels
 from topologies.machine_files import load_machine
 from workload.gpt import find_model
-from workload.models import hybrid_counts
+from workload.models import mamba2
 from workload.op import Op
 from workload.op_attributes import Attributes
 
@@ -34,7 +34,7 @@ def test_the_traffic_of_a_scan_by_hand() -> None:
     ]
     flops = sum(each for kernel in scans.kernels(op) for each, _, _ in kernel.products)
     nano = find_model("nemotron-3-nano")
-    assert flops == hybrid_counts.scan_flops(nano)
+    assert flops == mamba2.scan_flops(nano)
 
 
 def test_the_traffic_of_the_gradients_of_a_scan_by_hand() -> None:
@@ -88,7 +88,7 @@ def test_products_of_a_scan_come_after_its_traffic() -> None:
     op = Op("a", "ssd", (), (), attributes=SCAN)
     achieved = device.memory_efficiency * device.memory_bytes_per_s
     moved = sum(kernel.nbytes for kernel in scans.kernels(op))
-    flops = hybrid_counts.scan_flops(find_model("nemotron-3-nano"))
+    flops = mamba2.scan_flops(find_model("nemotron-3-nano"))
     expected = 8192 * (moved / achieved + flops / device.scan.products_flops_per_s)
     assert scans.seconds(device, peak, op) == pytest.approx(expected + 5 * device.launch_s)
 

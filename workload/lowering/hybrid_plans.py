@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workload.gpt import GPT
-from workload.models import hybrid_counts
+from workload.models import mamba2
 from workload.models.pattern import ATTENTION, MAMBA, MLP
 from workload.plan import Plan
 from workload.recomputation.parts import CORE, PARTS, parts_of
@@ -22,5 +22,5 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     for part, mixer in {CORE: ATTENTION, OF_MLP: MLP}.items():
         if part in parts_of(recompute) and mixer not in gpt.pattern:
             yield f"recompute={recompute} names {PARTS[part]}, of which {has} has no layer"
-    if MAMBA in gpt.pattern and gpt.sequence % hybrid_counts.chunk_of(gpt):
+    if MAMBA in gpt.pattern and gpt.sequence % mamba2.chunk_of(gpt):
         yield f"ssm_chunk={gpt.mamba2.chunk} does not divide sequence={gpt.sequence}"

@@ -2,54 +2,82 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
+from topologies.records import record
 from workload.model.fields import ModelFields
-from workload.models import hybrid_counts as of_hybrids
-from workload.models import latent_attention, moe, mtp, windows
+from workload.models import attention, mamba2, mlp, moe, mtp, windows
+from workload.models.mixers import layers_with
+from workload.models.pattern import ATTENTION, EXPERTS, MAMBA, MLP
 
 NORMS_OF_MTP = 3  # of a depth: of the embedding, of the stream, before the classifier
+
+
+Count = Callable[[ModelFields, int], int]
+
+
+@record
+class Counts:
+    """Of a layer's mixer, with so many of its experts if it has any: elements of weight matrices,
+    and other parameters."""
+
+    weights: Count
+    others: Count
+
+
+def _same(count: Callable[[ModelFields], int]) -> Count:
+    return lambda gpt, experts: count(gpt)
+
+
+MIXERS = {
+    ATTENTION: Counts(_same(attention.weights), _same(attention.others)),
+    MLP: Counts(_same(mlp.weights), _same(mlp.others)),
+    EXPERTS: Counts(moe.weights, moe.others),
+    MAMBA: Counts(_same(mamba2.weights), _same(mamba2.others)),
+}
 
 
 def parameters(gpt: ModelFields) -> int:
     """Trained parameters, exactly.
 
     Source: Narayanan et al. (SC21), eq. 2: 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) for GPT-2's
-    layer with ffn = 4 h; here with any bands of the linears, and with the last norm's 2 h that the
-    formula leaves out.
+    layer with ffn = 4 h; here with any mixers, and with the last norm's 2 h that the formula leaves
+    out.
     """
-    h = gpt.hidden
-    norm = h * (2 if gpt.norm_has_bias else 1)
-    norms = gpt.layers * (2 * norm + 2 * gpt.width * gpt.attention.qk_norm)
-    norms = of_hybrids.small_parameters(gpt, norm) if gpt.pattern else norms
-    found = weights(gpt, gpt.moe.experts) + moe.biases(gpt, gpt.moe.experts) + norms
-    found += gpt.layers * gpt.attention.heads * gpt.attention.sinks
-    found += moe.layers_with_experts(gpt) * gpt.moe.experts * gpt.moe.router_bias
-    found += gpt.layers * latent_attention.norm_width(gpt)
     tables = gpt.vocab * (1 if gpt.tied else 2)
     tables += gpt.sequence if gpt.positions == "learned" else 0
-    ends = tables * h + norm * (2 if gpt.embedding_norm else 1)
-    return found + ends + parameters_of_mtp(gpt)
+    ends = tables * gpt.hidden + _norm(gpt) * (2 if gpt.embedding_norm else 1)
+    return _of_mixers(gpt, gpt.moe.experts) + ends + parameters_of_mtp(gpt)
 
 
 def active_parameters(gpt: ModelFields) -> int:
     """The parameters that one token passes: of the experts `topk`, and of what predicts further
     tokens none."""
-    each = (weights(gpt, n) + moe.biases(gpt, n) for n in (gpt.moe.topk, gpt.moe.experts))
-    passed, every = each
+    passed, every = (_of_mixers(gpt, count) for count in (gpt.moe.topk, gpt.moe.experts))
     return parameters(gpt) + passed - every - parameters_of_mtp(gpt)
 
 
 def weights(gpt: ModelFields, experts_each: int) -> int:
     """Elements of all layers' weight matrices, with that many experts where there are any."""
-    if gpt.pattern:
-        return of_hybrids.weights(gpt, experts_each)
-    into = latent_attention.weights(gpt) if gpt.latent.kv_rank else gpt.hidden * sum(gpt.bands)
-    attention = into + gpt.hidden * gpt.context_width
-    dense = gpt.hidden * (sum(gpt.up_bands) + gpt.ffn)
-    with_experts = moe.layers_with_experts(gpt)
-    mlps = with_experts * moe.weights(gpt, experts_each)
-    return gpt.layers * attention + (gpt.layers - with_experts) * dense + mlps
+    return sum(
+        count * counts.weights(gpt, experts_each)
+        for letter, counts in MIXERS.items()
+        if (count := layers_with(gpt, letter))
+    )
+
+
+def _of_mixers(gpt: ModelFields, experts_each: int) -> int:
+    """Parameters of all layers: of their mixers, each with a norm before it."""
+    return weights(gpt, experts_each) + sum(
+        count * (counts.others(gpt, experts_each) + _norm(gpt))
+        for letter, counts in MIXERS.items()
+        if (count := layers_with(gpt, letter))
+    )
+
+
+def _norm(gpt: ModelFields) -> int:
+    return gpt.hidden * (2 if gpt.norm_has_bias else 1)
 
 
 def model_flops(gpt: ModelFields, batch: int) -> int:
@@ -111,4 +139,8 @@ def _of_further_layers(gpt: ModelFields, batch: int) -> int:
 def _of_layers(gpt: ModelFields) -> int | Fraction:
     """FLOPs of all layers for a token."""
     attention = 2 * windows.keys_of_layers(gpt) * (gpt.bands[0] + gpt.context_width)
-    return 2 * weights(gpt, gpt.moe.topk) + attention + of_hybrids.flops_of_scans(gpt)
+    return (
+        2 * weights(gpt, gpt.moe.topk)
+        + attention
+        + layers_with(gpt, MAMBA) * mamba2.scan_flops(gpt)
+    )

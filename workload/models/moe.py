@@ -78,16 +78,15 @@ def weights(gpt: ModelFields, experts: int) -> int:
     return gpt.hidden * gpt.moe.experts + shared + experts * expert_weights(gpt)
 
 
-def biases(gpt: ModelFields, experts: int) -> int:
-    """Elements of the biases of all layers' linears, with so many experts where there are any."""
-    into = gpt.layers * (sum(gpt.bands) if gpt.has_bias("qkv") else 0)
+def others(gpt: ModelFields, experts: int) -> int:
+    """A layer's other parameters with that many of its experts: biases of linears, and those of the
+    router's choice."""
+    own = gpt.moe.experts * gpt.moe.router_bias
     if not gpt.biases:
-        return into
+        return own
     shared = gpt.mlp_bands * gpt.moe.shared_ffn + gpt.hidden if gpt.moe.shared_ffn else 0
     each = gpt.mlp_bands * gpt.moe.expert_ffn + gpt.hidden
-    routed, dense = gpt.moe.experts + shared + experts * each, sum(gpt.up_bands) + gpt.hidden
-    count = layers_with_experts(gpt)
-    return into + gpt.layers * gpt.hidden + count * routed + (gpt.layers - count) * dense
+    return own + gpt.moe.experts + shared + experts * each
 
 
 def slots(gpt: ModelFields, rows: int) -> int:

@@ -32,13 +32,6 @@ def mixer_of(gpt: ModelFields, layer: int) -> str:
     return gpt.pattern[layer] if gpt.pattern else ""
 
 
-def layers_with(gpt: ModelFields, mixer: str) -> int:
-    """How many layers have a mixer; a transformer's layers all have attention."""
-    if not gpt.pattern:
-        return gpt.layers if mixer == ATTENTION else 0
-    return gpt.pattern.count(mixer)
-
-
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's pattern, in words that follow the model's name."""
     if not gpt.pattern:

@@ -16,7 +16,8 @@ from fractions import Fraction
 
 from workload.model.fields import ModelFields
 from workload.models import documents, moe
-from workload.models.pattern import ATTENTION, layers_with, mixer_of
+from workload.models.mixers import layers_with
+from workload.models.pattern import ATTENTION, mixer_of
 
 
 def window_of(gpt: ModelFields, layer: int) -> int:

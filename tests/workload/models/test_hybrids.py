@@ -15,7 +15,7 @@ from topologies.machine_files import load_machine
 from workload.errors import ModelError, PlanCannotRunError
 from workload.gpt import GPT, find_model
 from workload.lowering import lower
-from workload.models import hybrid_counts, moe, windows
+from workload.models import mamba2, moe, windows
 from workload.plan_text import parse_plan
 from workload.stages import like_stages
 
@@ -109,12 +109,12 @@ def test_plans_that_do_not_know_latent_columns_are_refused() -> None:
 
 def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
     """C B^T: 2 x 8 x 6 in 2 groups; with x: 2 x 8 x 8 in 4 heads; states: 2 x 6 x 8 in 4, twice."""
-    assert hybrid_counts.scan_flops(FOUR) == 2 * 96 + 4 * 128 + 2 * 4 * 96
-    assert hybrid_counts.scan_flops(replace(FOUR, sequence=4)) == 2 * 48 + 4 * 64 + 2 * 4 * 96
+    assert mamba2.scan_flops(FOUR) == 2 * 96 + 4 * 128 + 2 * 4 * 96
+    assert mamba2.scan_flops(replace(FOUR, sequence=4)) == 2 * 48 + 4 * 64 + 2 * 4 * 96
     program = lower(FOUR, parse_plan(f"{PLAIN},tp=2"))
     assert program.model_flops == FOUR.model_flops(2)
     scan = next(op for op in program.ops if op.kind == "ssd")
-    assert scan.flops == 2 * 16 * hybrid_counts.scan_flops(FOUR) // 2
+    assert scan.flops == 2 * 16 * mamba2.scan_flops(FOUR) // 2
     assert (scan.attributes["heads"], scan.attributes["groups"]) == (2, 1)
     assert windows.keys_of_layers(FOUR) == 16
 

@@ -1,6 +1,6 @@
 """Mamba-2 as a layer's mixer: a linear in, a convolution, the scan, a norm of groups, a linear out.
 
-Letters as in `workload/models/hybrid_counts.py`. The linear in has z, x, B, C and dt side by side,
+Letters as in `workload/models/mamba2.py`. The linear in has z, x, B, C and dt side by side,
 each split over x by heads or groups, so that everything up to the linear out works on a rank's own
 heads and groups alone; what y computes in copies carries `replicas`.
 
@@ -23,7 +23,7 @@ from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
-from workload.models import hybrid_counts
+from workload.models import mamba2
 from workload.op import Part
 
 OF_HEADS = {"decay": DECAYS, "skip": ONES, "step": STEPS}  # numbers of a head: how they begin
@@ -45,9 +45,9 @@ class Saved:
 
 def linears(b: Builder) -> dict[str, Linear]:
     """The linears in and out."""
-    hidden, inner = b.gpt.hidden, hybrid_counts.inner(b.gpt)
+    hidden, inner = b.gpt.hidden, mamba2.inner(b.gpt)
     return {
-        "in_proj": Linear("in_proj", hidden, hybrid_counts.bands(b.gpt)),
+        "in_proj": Linear("in_proj", hidden, mamba2.bands(b.gpt)),
         "out_proj": Linear("out_proj", inner, (hidden,), transposed=True),
     }
 
@@ -55,13 +55,13 @@ def linears(b: Builder) -> dict[str, Linear]:
 def declare(b: Builder, owner: Part) -> None:
     """Declare the parameters, in the order in which they are used."""
     linear.declare(b, linears(b)["in_proj"], owner)
-    bands = hybrid_counts.conv_bands(b.gpt)
+    bands = mamba2.conv_bands(b.gpt)
     for name, shape in zip(OF_TAPS, ((b.gpt.mamba2.conv, sum(bands)), (sum(bands),)), strict=True):
         split: tuple[Axes, ...] = (*((),) * (len(shape) - 1), b.shards_of("heads"))
         _parameter(b, f"{owner}.{name}", owner, Layout(shape, shape, split, bands, starts=TAPS))
     for name, starts in OF_HEADS.items():
         _parameter(b, f"{owner}.{name}.w", owner, _split((b.gpt.mamba2.heads,), b, starts))
-    _parameter(b, f"{owner}.{NORM}.w", owner, _split((hybrid_counts.inner(b.gpt),), b, ONES))
+    _parameter(b, f"{owner}.{NORM}.w", owner, _split((mamba2.inner(b.gpt),), b, ONES))
     linear.declare(b, linears(b)["out_proj"], owner)
 
 
@@ -79,11 +79,11 @@ def forward(
     """Emit the mixer on the rows `normed`; returns the output's name and what is kept."""
     made, weights["in_proj"] = linear.forward(b, linears(b)["in_proj"], owner, normed)
     convolved = _convolve(b, owner, "conv", made)
-    how, columns = shape_of(b), hybrid_counts.inner(b.gpt) // b.grid.tp
+    how, columns = shape_of(b), mamba2.inner(b.gpt) // b.grid.tp
     scanned, gated = (b.tensor(f"ssd.{each}", (b.rows, columns)) for each in ("o", "gated"))
     reads = [convolved, made, *(f"{owner}.{each}.w" for each in OF_HEADS)]
     nbytes = _scan_bytes(b, reads, scanned) + b.nbytes(gated)
-    flops = hybrid_counts.scan_flops(b.gpt) * b.rows // b.grid.tp
+    flops = mamba2.scan_flops(b.gpt) * b.rows // b.grid.tp
     about: dict[str, Any] = {"flops": flops, "replicas": b.grid.y, "nbytes": nbytes}
     b.op("ssd", "ssd", reads, [scanned, gated], **about, **how)
     out, stats = b.tensor(f"{NORM}.o", (b.rows, columns)), _stats(b)
@@ -111,7 +111,7 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     columns = b.nbytes(saved.scanned)
     nbytes = _scan_bytes(b, reads[1:3], saved.scanned, 2) + b.nbytes(of_convolved) + columns
     nbytes += sum(map(b.nbytes, (*heads, *old, *new)))
-    about: dict[str, Any] = {"flops": 2 * hybrid_counts.scan_flops(b.gpt) * b.rows // b.grid.tp}
+    about: dict[str, Any] = {"flops": 2 * mamba2.scan_flops(b.gpt) * b.rows // b.grid.tp}
     about |= {"replicas": b.grid.y, "nbytes": nbytes, "first": b.starts, **shape_of(b)}
     b.op("ssd.grad", "ssd_grad", reads + old, [of_convolved, of_made, *new], **about)
     taps = [f"{owner}.{each}" for each in OF_TAPS]
@@ -134,7 +134,7 @@ def shape_of(b: Builder) -> dict[str, Any]:
     }
     chunk = {
         "state": gpt.mamba2.state,
-        "chunk": hybrid_counts.chunk_of(gpt),
+        "chunk": mamba2.chunk_of(gpt),
         "sequence": gpt.sequence,
     }
     return {**shape, **chunk, "rows": b.rows}
@@ -142,7 +142,7 @@ def shape_of(b: Builder) -> dict[str, Any]:
 
 def _convolve(b: Builder, owner: Part, label: str, made: str) -> str:
     """Emit the convolution of x, B and C and its SiLU; returns the output's name."""
-    out = b.tensor(f"{label}.o", (b.rows, sum(hybrid_counts.conv_bands(b.gpt)) // b.grid.tp))
+    out = b.tensor(f"{label}.o", (b.rows, sum(mamba2.conv_bands(b.gpt)) // b.grid.tp))
     taps = [f"{owner}.{each}" for each in OF_TAPS]
     nbytes = 2 * b.nbytes(out) + sum(map(b.nbytes, taps))
     b.op(label, "ssd_conv", [made, *taps], [out], nbytes=nbytes, **shape_of(b))

@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of a hybrid's layers, and the sizes of its Mamba-2 layers.
+"""Sizes, parameters and FLOPs of a Mamba-2 layer.
 
 Letters: H heads of width P in G groups, each group with N numbers of a state for each column;
 Q tokens of a chunk. A linear makes of a token its gate z and its x (H P each), its B and C (G N
@@ -11,8 +11,6 @@ parameters, as in Megatron-Core, megatron/core/ssm/mamba_mixer.py.
 from __future__ import annotations
 
 from workload.model.fields import ModelFields
-from workload.models import moe
-from workload.models.pattern import ATTENTION, MAMBA, MLP, layers_with
 
 OF_HEADS = 3  # numbers of a head: the logarithm of its decay, its skip, its step's bias
 
@@ -35,21 +33,15 @@ def conv_bands(gpt: ModelFields) -> tuple[int, int, int]:
     return first, second, third
 
 
-def weights(gpt: ModelFields, experts_each: int) -> int:
-    """Elements of all layers' weight matrices, with that many experts where there are any."""
-    attention = gpt.hidden * (sum(gpt.bands) + gpt.context_width)
-    dense = gpt.hidden * (sum(gpt.up_bands) + gpt.ffn)
-    found = layers_with(gpt, ATTENTION) * attention + layers_with(gpt, MLP) * dense
-    found += layers_with(gpt, MAMBA) * gpt.hidden * (sum(bands(gpt)) + inner(gpt))
-    return found + moe.layers_with_experts(gpt) * moe.weights(gpt, experts_each)
+def weights(gpt: ModelFields) -> int:
+    """Elements of a layer's weight matrices."""
+    return gpt.hidden * (sum(bands(gpt)) + inner(gpt))
 
 
-def small_parameters(gpt: ModelFields, norm: int) -> int:
-    """All other parameters of the layers, of which a norm of the stream has so many."""
-    heads = 2 * gpt.width * gpt.attention.qk_norm * layers_with(gpt, ATTENTION)
+def others(gpt: ModelFields) -> int:
+    """A layer's other parameters: of the convolution, three of each head, the norm's gain."""
     convolution = (gpt.mamba2.conv + 1) * sum(conv_bands(gpt))
-    mamba = convolution + OF_HEADS * gpt.mamba2.heads + inner(gpt)
-    return gpt.layers * norm + heads + layers_with(gpt, MAMBA) * mamba
+    return convolution + OF_HEADS * gpt.mamba2.heads + inner(gpt)
 
 
 def chunk_of(gpt: ModelFields) -> int:
@@ -68,8 +60,3 @@ def scan_flops(gpt: ModelFields) -> int:
     heads, width, state = gpt.mamba2.heads, gpt.mamba2.width, gpt.mamba2.state
     within = 2 * chunk_of(gpt) * (gpt.mamba2.groups * state + heads * width)
     return within + 4 * heads * width * state
-
-
-def flops_of_scans(gpt: ModelFields) -> int:
-    """The same of all layers."""
-    return layers_with(gpt, MAMBA) * scan_flops(gpt) if gpt.pattern else 0
