@@ -58,7 +58,8 @@ class Block(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         context = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(context.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
+        mixed: torch.Tensor = self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
+        return x + mixed
 
 
 class Plain(nn.Module):
@@ -83,7 +84,7 @@ class Loop:
 
     def __init__(self, gpt: GPT, plan: Plan, device: torch.device) -> None:
         self.model = Plain(gpt).to(device)
-        self.device, self.half = device, plan.precision == "bf16"
+        self.device, self.half = device, plan.training.precision == "bf16"
         self.clock = clock_of(device)
         self.adamw = torch.optim.AdamW(self.model.parameters(), lr=3e-4, fused=True)
 

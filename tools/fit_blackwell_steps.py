@@ -61,7 +61,7 @@ def step_of(run: PublishedRun) -> Step:
     ready = prepared(run)
     assert not isinstance(ready, Failure), ready
     case, machine = ready
-    kind = NVFP4 if case.job.plan.recipe == NVFP4 else OTHERS
+    kind = NVFP4 if case.job.plan.training.recipe == NVFP4 else OTHERS
     faster = (narrow_times if kind == NVFP4 else times)(machine, FASTER)
     plain_s, faster_s = (
         predicted(Task(case.job, made)).step_s * case.scale for made in (machine, faster)

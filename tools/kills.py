@@ -95,7 +95,7 @@ def losses_of(job: Job, killer: Killer) -> dict[int, float]:
     ranks = job.plan.grid.ranks
     try:
         with patch.object(launching, "start", killer.start):
-            how = {"report": killer.report, "timeout_s": PATIENCE_S}
+            how: dict[str, Any] = {"report": killer.report, "timeout_s": PATIENCE_S}
             launching.launch("train", job.to_json(), ranks=ranks, **how)
     except LaunchError as error:
         if "SIGKILL" not in str(error):
@@ -113,7 +113,9 @@ def check_folder(folder: Path, reached: int) -> bool:
     return folder.exists() and any(each.name.startswith(SAVING) for each in folder.iterdir())
 
 
-def lives_of(plan: str, kills: int, draw: random.Random) -> tuple[list[dict[int, float]], Counter]:
+def lives_of(
+    plan: str, kills: int, draw: random.Random
+) -> tuple[list[dict[int, float]], Counter[str]]:
     """What each life of one run took for losses, and what its kills met."""
     met: Counter[str] = Counter()
     lives = []
@@ -139,7 +141,7 @@ def compare(plan: str, lives: Sequence[dict[int, float]]) -> int:
         whole[message["step"]] = message["loss"]
 
     job = job_of(plan, None, max(last, 1))
-    how = {"report": report, "timeout_s": PATIENCE_S}
+    how: dict[str, Any] = {"report": report, "timeout_s": PATIENCE_S}
     launching.launch("train", job.to_json(), ranks=job.plan.grid.ranks, **how)
     for losses in lives:
         for step, loss in losses.items():

@@ -157,7 +157,7 @@ def main(table: str, *, reasons: bool) -> None:
     simgpt's."""
     with open(table, encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    failed, refused, changes, unlike = Counter(), Counter(), Counter(), Counter()
+    failed, refused, changes, unlike = (Counter[str]() for _ in range(4))
     expressed = 0
     with Session():
         for row in rows:
