@@ -51,6 +51,16 @@ LATENT = DENSE.changed(
 FURTHER = DENSE.changed(name="further", mtp_layers=1)
 DEEP = replace(DENSE, name="deep", layers=4)
 MIXED = MIXTURE.changed(mtp_layers=1)
+HYBRID = DENSE.changed(
+    name="hybrid",
+    layers=4,
+    pattern="M*-M",
+    ssm_heads=8,
+    ssm_width=16,
+    ssm_state=12,
+    ssm_groups=4,
+    ssm_chunk=32,
+)
 
 ATTENTION, MLP, EXPERT = 4 * h * h, 3 * h * f, 3 * h * e  # elements of a layer's matrices
 TABLES, NORMS = 2 * V * h, (2 * L + 1) * h
@@ -58,6 +68,8 @@ MATRICES = L * (ATTENTION + MLP)
 P = MATRICES + TABLES + NORMS
 ROW = 2 * h  # bytes of a token's row
 MICRO_BATCHES = 2
+# A layer of Mamba-2: columns in (z, x, B, C and dt) and out of 8 heads 16 wide, 4 groups of 12.
+SSM_IN, SSM_OUT = 2 * 128 + 2 * 48 + 8, 128
 
 
 def shown(value: object) -> str | None:
@@ -113,6 +125,10 @@ def of_models() -> Iterator[tuple[GPT, str, int]]:
     latent = h * 16 + 16 * 8 * 16 + h * (24 + 8) + 24 * 8 * (8 + 8) + 64 * h  # heads 8 + 8 wide
     own = 6 * s * (L * (latent + MLP) + V * h) + 6 * L * square * 8 * (16 + 8)
     yield from ((LATENT, words, own) for words in (*SPLITS[:4], OF_HEADS[0]))
+    scan = 2 * 32 * (48 + 128) + 4 * 128 * 12  # of a token, in chunks of 32
+    hybrid = 6 * s * (2 * h * (SSM_IN + SSM_OUT) + ATTENTION + MLP + V * h)
+    hybrid += 12 * square * h + 3 * 2 * s * scan
+    yield from ((HYBRID, words, hybrid) for words in (*SPLITS, *OF_HEADS))
     module = 6 * s * (2 * h * h + ATTENTION + MLP + V * h) + 12 * square * h
     yield from ((FURTHER, words, dense + module) for words in (*SPLITS[:6], OF_HEADS[0]))
 
@@ -196,6 +212,24 @@ EACH: list[tuple[GPT, str, dict[str, int]]] = [
         {
             "inner_cp:all_to_all": L * 2 * s // 4 * 4 * ROW,
             "outer_cp:ring_shift": L * 4 * RING_4,
+        },
+    ),
+    (
+        HYBRID,  # in two layers tokens are traded for heads and back, in either pass
+        "cp=4",
+        {"cp:all_to_all": 2 * 2 * s // 4 * (SSM_IN + SSM_OUT) * 2, "cp:ring_shift": 10 * RING_4},
+    ),
+    (
+        HYBRID,
+        "tp=2,cp=2,recompute=full",
+        {"cp:all_to_all": 2 * 3 * s // 2 * (SSM_IN + SSM_OUT) // 2 * 2},
+    ),
+    (
+        HYBRID,  # a scan has heads of whole sequences, whatever attention has
+        "cp=4,context_heads=2",
+        {
+            "cp:all_to_all": 2 * 2 * s // 4 * (SSM_IN + SSM_OUT) * 2,
+            "inner_cp:all_to_all": 2 * s // 4 * 4 * ROW,
         },
     ),
     (MIXTURE, "dp=2,ep=2", {TO_EXPERTS: SENT}),
@@ -398,7 +432,7 @@ def test_what_is_held_all_the_time_is_split_as_both_say(
     [
         *((DENSE, more) for more in ("", ",recompute=full", ",recipe=mxfp8")),
         *((DENSE, more) for more in (",offload=update", ",optimizer=muon", ",zero=3")),
-        *((gpt, "") for gpt in (WINDOW, PACKED, LATENT, FURTHER)),
+        *((gpt, "") for gpt in (WINDOW, PACKED, LATENT, FURTHER, HYBRID)),
     ],
 )
 def test_half_of_a_sequence_has_half_of_the_activations(gpt: GPT, more: str) -> None:

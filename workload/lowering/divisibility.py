@@ -30,6 +30,7 @@ def check(gpt: GPT, plan: Plan) -> None:
     _divides("y", y, {"hidden": gpt.hidden})
     if plan.cp > 1:
         _divides("cp", plan.cp, {"sequence": gpt.sequence}, times=("2", 2))
+        _divides("cp", plan.cp, states, times=("tp", x))
     if plan.context.heads > 1:
         _divides(
             "context_heads", plan.context.heads, {"heads": gpt.attention.heads, **groups}, ("tp", x)

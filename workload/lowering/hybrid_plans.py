@@ -17,8 +17,6 @@ def refusals(gpt: GPT, plan: Plan) -> Iterator[str]:
     if not gpt.pattern:
         return
     has, recompute = f"{gpt.name}'s pattern", plan.training.recompute
-    if plan.cp > 1:
-        yield f"cp={plan.cp} splits sequences, which {has} does not know; use cp=1"
     for part, mixer in {CORE: ATTENTION, OF_MLP: MLP}.items():
         if part in parts_of(recompute) and mixer not in gpt.pattern:
             yield f"recompute={recompute} names {PARTS[part]}, of which {has} has no layer"

@@ -119,21 +119,52 @@ def test_a_scan_counts_products_within_chunks_of_8_and_with_states() -> None:
     assert windows.keys_of_layers(FOUR) == 16
 
 
-def test_what_is_kept_of_a_layer_is_what_the_fused_kernels_keep() -> None:
+def test_ranks_of_context_trade_tokens_for_heads_around_convolution_and_scan() -> None:
+    """16 of 32 rows with 92 columns for all rows with 46, and 16 of 32 columns back; the norm works
+    on a rank's own rows, and weights of all heads stay where they are."""
+    program = lower(FOUR, parse_plan(f"{PLAIN},cp=2"))
+    assert program.model_flops == FOUR.model_flops(2)
+    ops = {op.label: op for op in program.ops if op.block.part.layer == 0}
+    sent = {label: op.nbytes for label, op in ops.items() if op.kind == "all_to_all"}
+    there, back = 16 * 92 * 2, 16 * 32 * 2
+    assert sent == {
+        "ssd.in.exchange": there,
+        "ssd.out.exchange": back,
+        "ssd.grad.out.exchange": back,
+        "ssd.grad.in.exchange": there,
+    }
+    shapes = {
+        label: [program.buffers[each].shape for each in op.reads] for label, op in ops.items()
+    }
+    assert shapes["conv"] == [(32, 46), (4, 56), (56,)]
+    assert shapes["ssd"] == [(32, 28), (32, 46), (4,), (4,), (4,)]
+    assert shapes["ssd_norm"] == [(16, 32), (32,)]
+    assert ops["ssd"].flops == 16 * mamba2.scan_flops(FOUR)
+    how = ops["ssd"].attributes
+    assert (how["heads"], how["groups"], how["rows"], how["spread"]) == (2, 1, 32, ("cp",))
+    assert ops["ssd_norm"].attributes["groups"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "widths"), [("", [32, 32, 32, 32, 32, 92]), (",cp=2", [16, 32, 32, 32, 32, 46])]
+)
+def test_what_is_kept_of_a_layer_is_what_the_fused_kernels_keep(
+    words: str, widths: list[int]
+) -> None:
     """Its input normed; z, x, B, C and dt; the scan before its gate, behind it, and normed; and the
-    stream behind the layer."""
+    stream behind the layer. On ranks of context the scan's are halves of the columns."""
     gpt = FOUR.changed(layers=1, pattern="M", experts=0, topk=0, expert_ffn=0, shared_ffn=0)
-    program = lower(gpt, parse_plan(f"{PLAIN},precision=bf16"))
+    program = lower(gpt, parse_plan(f"{PLAIN},precision=bf16{words}"))
     used = {name for op in program.ops if op.block.phase == "backward" for name in op.reads}
     made = {name for op in program.ops if op.block.phase == "forward" for name in op.writes}
     kept = {name: program.buffers[name] for name in used & made if ".l0." in name}
-    widths = sorted(each.shape[1] for each in kept.values() if "stats" not in each.name)
-    assert widths == [32, 32, 32, 32, 32, 92]
+    found = sorted(each.shape[1] for each in kept.values() if "stats" not in each.name)
+    assert found == widths
     assert not any("conv" in name for name in kept)
 
 
 def test_every_split_holds_all_parameters() -> None:
-    for words in ("tp=2,y=2", "z=2,dp=2,zero=3", "tp=2,dp=4,ep=4,etp=1"):
+    for words in ("tp=2,y=2", "z=2,dp=2,zero=3", "cp=2,dp=2,zero=3", "tp=2,dp=4,ep=4,etp=1"):
         text = f"mbs=1,batch=8,{words},sp={words.startswith('tp=2,d')}"
         plan = parse_plan(text.replace("True", "true").replace("False", "false"))
         buffers = lower(FOUR, plan).buffers.values()
@@ -169,7 +200,8 @@ def test_parts_that_run_again_are_not_kept_from_the_forward_pass() -> None:
 @pytest.mark.parametrize(
     ("plan", "named"),
     [
-        ("cp=2", ("cp=2", "four", "pattern")),
+        ("cp=4", ("tp*cp=4", "ssm_groups=2")),
+        ("tp=2,cp=2", ("tp*cp=4", "ssm_groups=2", "cp=1")),
         ("optimizer=mezo", ("optimizer=mezo",)),
         ("tp=4", ("tp=4", "ssm_groups=2")),
     ],

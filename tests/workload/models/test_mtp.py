@@ -49,7 +49,7 @@ def test_deepseek_v3_and_its_module_are_those_of_the_released_checkpoint() -> No
     ("gpt", "plan"),
     [
         *product([APART, SUPER, OWN], ["tp=2,sp=true", "z=2,dp=2,zero=1", "recompute=full"]),
-        (APART, "cp=2,dp=2"),
+        *product([APART, OWN], ["cp=2,dp=2"]),
         (SUPER, "tp=2,y=2"),
     ],
 )

@@ -4,6 +4,14 @@ Letters as in `workload/models/mamba2.py`. The linear in has z, x, B, C and dt s
 each split over x by heads or groups, so that everything up to the linear out works on a rank's own
 heads and groups alone; what y computes in copies carries `replicas`.
 
+Where context splits each sequence, its ranks trade tokens of all these heads for all tokens of a
+part of them in front of the convolution, and back behind the gate, so that the norm and both
+linears work on a rank's own tokens. Numbers of heads and taps stay whole; a rank uses, and has a
+gradient of, those of its part.
+Source: NVIDIA/Megatron-LM, megatron/core/ssm/mamba_context_parallel.py.
+Not modelled: an exchange for each of z, x, B, C and dt there, where here is one for all; copies of
+groups where there are fewer than ranks.
+
 Kept for the backward pass are the first linear's output, the scan's output before its gate and
 behind it, and the norm's; the convolution runs once more there, and the scan's states are made
 again. Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py
@@ -21,6 +29,7 @@ from workload.grid import Axes
 from workload.layout import DECAYS, ONES, STEPS, TAPS, Layout
 from workload.lowering.builder import Builder
 from workload.lowering.layers import linear
+from workload.lowering.layers.context import ulysses
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
 from workload.models import mamba2
@@ -33,8 +42,8 @@ NORM = "ssd_norm"
 
 @record
 class Saved:
-    """Names of what the forward leaves behind: the first linear's output, the scan's output before
-    and behind its gate, and the norm's output and statistics."""
+    """Names of what the forward leaves behind: the first linear's output, as the scan reads it, the
+    scan's output before and behind its gate, and the norm's output and statistics."""
 
     made: str
     scanned: str
@@ -77,17 +86,20 @@ def forward(
     b: Builder, owner: Part, normed: str, weights: dict[str, str], *, whole: bool
 ) -> tuple[str, Saved]:
     """Emit the mixer on the rows `normed`; returns the output's name and what is kept."""
-    made, weights["in_proj"] = linear.forward(b, linears(b)["in_proj"], owner, normed)
+    own, weights["in_proj"] = linear.forward(b, linears(b)["in_proj"], owner, normed)
+    made = _to_tokens(b, own, "ssd.in", mamba2.bands(b.gpt))
     convolved = _convolve(b, owner, "conv", made)
-    how, columns = shape_of(b), mamba2.inner(b.gpt) // b.grid.tp
-    scanned, gated = (b.tensor(f"ssd.{each}", (b.rows, columns)) for each in ("o", "gated"))
+    how, inner = shape_of(b), mamba2.inner(b.gpt)
+    shape = (how["rows"], how["heads"] * how["width"])
+    scanned, gated = (b.tensor(f"ssd.{each}", shape) for each in ("o", "gated"))
     reads = [convolved, made, *(f"{owner}.{each}.w" for each in OF_HEADS)]
     nbytes = _scan_bytes(b, reads, scanned) + b.nbytes(gated)
     flops = mamba2.scan_flops(b.gpt) * b.rows // b.grid.tp
     about: dict[str, Any] = {"flops": flops, "replicas": b.grid.y, "nbytes": nbytes}
     b.op("ssd", "ssd", reads, [scanned, gated], **about, **how)
-    out, stats = b.tensor(f"{NORM}.o", (b.rows, columns)), _stats(b)
-    about = {"groups": how["groups"], "eps": b.gpt.norm_eps}
+    gated = _to_heads(b, gated, "ssd.out", (inner,))
+    out, stats = b.tensor(f"{NORM}.o", (b.rows, inner // b.grid.tp)), _stats(b)
+    about = {"groups": b.gpt.mamba2.groups // b.grid.tp, "eps": b.gpt.norm_eps}
     b.op(NORM, "group_norm", [gated, f"{owner}.{NORM}.w"], [out, stats], **about)
     saved = Saved(made, scanned, gated, out, stats)
     if not whole:
@@ -101,6 +113,7 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     normed, saved, weights = kept
     d = linear_grad(b, linears(b)["out_proj"], owner, saved.normed, weights, grad)
     _norm_grad(b, owner, saved, d)
+    d = _to_tokens(b, d, "ssd.grad.out", (mamba2.inner(b.gpt),))
     convolved = _convolve(b, owner, "conv.again", saved.made)
     of_made = b.tensor("in_proj.do", b.buffers[saved.made].shape)
     of_convolved = b.tensor("conv.do", b.buffers[convolved].shape)
@@ -120,16 +133,18 @@ def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> s
     about = {"nbytes": nbytes, "first": b.starts, **shape_of(b)}
     reads = [of_convolved, saved.made, *taps, of_made, *old]
     b.op("conv.grad", "ssd_conv_grad", reads, [of_made, *new], **about)
+    of_made = _to_heads(b, of_made, "ssd.grad.in", mamba2.bands(b.gpt))
     return linear_grad(b, linears(b)["in_proj"], owner, normed, weights, of_made)
 
 
 def shape_of(b: Builder) -> dict[str, Any]:
-    """One rank's heads and groups, the width of a head, its states, the tokens of a chunk and of a
-    sequence, and the rows."""
-    gpt, x = b.gpt, b.grid.tp
+    """The heads and groups that one rank scans, the width of a head, its states, the tokens of a
+    chunk and of a sequence, the rows, and the axes whose ranks have parts of those of x."""
+    gpt, axes = b.gpt, _traders(b)
+    parts = b.grid.size(*b.shards_of("heads"), *axes)
     shape = {
-        "heads": gpt.mamba2.heads // x,
-        "groups": gpt.mamba2.groups // x,
+        "heads": gpt.mamba2.heads // parts,
+        "groups": gpt.mamba2.groups // parts,
         "width": gpt.mamba2.width,
     }
     chunk = {
@@ -137,15 +152,43 @@ def shape_of(b: Builder) -> dict[str, Any]:
         "chunk": mamba2.chunk_of(gpt),
         "sequence": gpt.sequence,
     }
-    return {**shape, **chunk, "rows": b.rows}
+    spread = {"spread": axes} if axes else {}
+    return {**shape, **chunk, "rows": b.rows * b.grid.size(*axes), **spread}
+
+
+def _traders(b: Builder) -> Axes:
+    """The axes whose ranks trade tokens for heads."""
+    return b.shards_of("positions") if b.plan.cp > 1 else ()
+
+
+def _to_tokens(b: Builder, source: str, label: str, bands: tuple[int, ...]) -> str:
+    """Emit the exchange of a rank's tokens for all tokens of some heads, if context splits any;
+    `bands` are the widths of all heads. Returns what the scan reads."""
+    axes = _traders(b)
+    return ulysses.to_tokens(b, source, label, _own(b, bands), axes) if axes else source
+
+
+def _to_heads(b: Builder, source: str, label: str, bands: tuple[int, ...]) -> str:
+    """Emit the exchange back to a rank's tokens of all heads; returns these."""
+    if not (axes := _traders(b)):
+        return source
+    out = b.tensor(f"{label}.o", (b.rows, sum(bands) // b.grid.tp))
+    ulysses.to_heads(b, source, label, _own(b, bands), (out, axes))
+    return out
+
+
+def _own(b: Builder, bands: tuple[int, ...]) -> tuple[int, ...]:
+    parts = b.grid.size(*b.shards_of("heads"), *_traders(b))
+    return tuple(width // parts for width in bands)
 
 
 def _convolve(b: Builder, owner: Part, label: str, made: str) -> str:
     """Emit the convolution of x, B and C and its SiLU; returns the output's name."""
-    out = b.tensor(f"{label}.o", (b.rows, sum(mamba2.conv_bands(b.gpt)) // b.grid.tp))
+    how = shape_of(b)
+    out = b.tensor(f"{label}.o", (how["rows"], sum(_own(b, mamba2.conv_bands(b.gpt)))))
     taps = [f"{owner}.{each}" for each in OF_TAPS]
     nbytes = 2 * b.nbytes(out) + sum(map(b.nbytes, taps))
-    b.op(label, "ssd_conv", [made, *taps], [out], nbytes=nbytes, **shape_of(b))
+    b.op(label, "ssd_conv", [made, *taps], [out], nbytes=nbytes, **how)
     return out
 
 
@@ -164,9 +207,8 @@ def _norm_grad(b: Builder, owner: Part, saved: Saved, grad: str) -> None:
     gain, m = f"{owner}.{NORM}.w", b.block.micro_batch
     old, new = b.grad_writes(gain, m)
     reads = [grad, saved.gated, saved.stats, gain, *old]
-    shape = shape_of(b)
-    columns = shape["heads"] * shape["width"] // shape["groups"]
-    about: dict[str, Any] = {"groups": shape["groups"], "columns": columns, "rows": b.rows}
+    groups, columns = b.gpt.mamba2.groups, mamba2.inner(b.gpt) // b.gpt.mamba2.groups
+    about: dict[str, Any] = {"groups": groups // b.grid.tp, "columns": columns, "rows": b.rows}
     b.op(f"{NORM}.grad", "group_norm_grad", reads, [grad, *new], first=b.starts, **about)
 
 
