@@ -82,6 +82,26 @@ LATENT_PLACES = [
     plan_of(dp=2, ep=2, dispatcher="sparse", recompute="full"),
     plan_of(dp=2, ep=2, dispatcher="all_gather", micro_batches=2),
 ]
+# Parts of sequences on ranks that trade them for heads around a scan.
+CONTEXT_TWO = [
+    plan_of(cp=2, zero=1),
+    plan_of(cp=2, micro_batches=2, recompute="full"),
+    plan_of(cp=2, context_kind="all_gather", zero=3),
+    plan_of(cp=2, context_kind="ulysses", recompute="selective"),
+]
+CONTEXT_FOUR = [
+    plan_of(tp=2, cp=2, sp=True),
+    plan_of(tp=2, cp=2, micro_batches=2, recompute="full", zero=1),
+    plan_of(cp=4, context_heads=2),
+    plan_of(cp=2, dp=2, micro_batches=2, zero=2),
+    plan_of(cp=2, pp=2, micro_batches=2, schedule="zb-h1"),
+    plan_of(y=2, cp=2),
+]
+CONTEXT_EXPERTS = [
+    plan_of(cp=2, ep=2),
+    plan_of(cp=2, dp=2, ep=4, micro_batches=2, zero=1),
+    plan_of(cp=2, dp=2, ep=2, dispatcher="all_gather", recompute="full"),
+]
 # Two chunks of a sequence, and a group of heads for each of two ranks.
 COARSE: dict[str, Any] = {"ssm_chunk": 8, "ssm_groups": 2}
 PARTS = ["layernorm+core_attn+mlp+moe", "layernorm+moe_act+shared_experts"]
@@ -105,6 +125,28 @@ def test_a_hybrid_on_one_rank_trains_as_the_plain_model_does() -> None:
 def test_heads_and_groups_over_two_ranks_train_as_the_plain_model_does() -> None:
     """With an MLP and attention behind them."""
     check(2, DENSE.changed(layers=3, pattern="M-*", **COARSE), TWO[:1])
+
+
+@pytest.mark.distributed
+def test_a_scan_of_heads_of_whole_sequences_trains_as_the_plain_model_does() -> None:
+    """On two ranks that have half of each sequence in front of it and behind it."""
+    check(2, DENSE.changed(layers=3, pattern="M-*", **COARSE), CONTEXT_TWO[:1])
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.parametrize("gpt", [NANO, DENSE], ids=["experts", "dense"])
+def test_hybrids_with_parts_of_sequences_train_as_the_plain_model_does(gpt: GPT) -> None:
+    check(2, gpt, CONTEXT_TWO)
+    check(2, gpt.changed(**COARSE), CONTEXT_TWO[:2])
+    check(4, gpt, CONTEXT_FOUR)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_experts_of_hybrids_on_ranks_of_context_train_as_the_plain_model_does() -> None:
+    check(2, NANO, CONTEXT_EXPERTS[:1])
+    check(4, NANO, CONTEXT_EXPERTS[1:])
 
 
 @pytest.mark.distributed

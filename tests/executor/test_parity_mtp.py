@@ -80,7 +80,7 @@ def test_on_some_columns_of_the_stream_depths_train_as_the_plain_model_does(gpt:
     own = {"stage_layers": (gpt.layers - 1, 1)}
     plans = [plan_of(y=2, tp=2), plan_of(y=2, dp=2, zero=3), plan_of(y=2, z=2, zero=1)]
     plans += [plan_of(y=2, pp=2, micro_batches=2, **own)]
-    check(4, gpt, [*plans, plan_of(y=4)] + [plan_of(y=2, cp=2)] * (not gpt.pattern))
+    check(4, gpt, [*plans, plan_of(y=4), plan_of(y=2, cp=2)])
 
 
 @pytest.mark.distributed

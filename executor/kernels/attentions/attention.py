@@ -11,9 +11,9 @@ import torch
 from executor.kernels.attentions import stepwise
 from executor.kernels.attentions.flash import FLASH_WIDTHS, flash, flash_grad, has_flash
 from executor.kernels.attentions.heads import (
-    add_to_sinks,
+    add_to_heads,
     heads_of,
-    own_sinks,
+    own_heads,
     repeated,
     summed,
     tokens_of,
@@ -41,7 +41,7 @@ def attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
         return
     context, logsumexp = writes
     out = context.view(tokens_of(op, context)).transpose(1, 2)
-    sinks = [own_sinks(op, t, at) for t in reads[1:]]
+    sinks = [own_heads(op, t, at) for t in reads[1:]]
     for own, tokens in documents_of(op):
         parts = [_of(tokens, t) for t in heads_of(op, reads[0])]
         _forward(own, parts, (_of(tokens, out), _of(tokens, logsumexp)), sinks, at)
@@ -69,14 +69,14 @@ def attention_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> 
         return
     grad, qkv, context, logsumexp = reads[:4]
     d, out = (t.view(tokens_of(op, t)).transpose(1, 2) for t in (grad, context))
-    sinks, of_sinks = [own_sinks(op, t, at) for t in reads[4:5]], list[torch.Tensor]()
+    sinks, of_sinks = [own_heads(op, t, at) for t in reads[4:5]], list[torch.Tensor]()
     for own, tokens in documents_of(op):
         parts, targets = ([_of(tokens, p) for p in heads_of(op, t)] for t in (qkv, writes[0]))
         about = [_of(tokens, t) for t in (d, out, logsumexp)]
         found = _backward(own, parts, targets, about, sinks, at)
         of_sinks += [] if found is None else [found]
     if of_sinks:
-        add_to_sinks(op, writes[1], torch.stack(of_sinks).sum(0), at)
+        add_to_heads(op, writes[1], torch.stack(of_sinks).sum(0), at)
 
 
 def _backward(

@@ -1,6 +1,8 @@
-"""Views of fused tensors by head, and the biases of their scores."""
+"""Views of tensors by head, and the biases of heads' scores."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -78,17 +80,37 @@ def head_part(op: Op, at: RankContext) -> tuple[int, int]:
     return part * ranks + at.part(axes), parts * ranks
 
 
-def own_sinks(op: Op, of_tile: torch.Tensor, at: RankContext) -> torch.Tensor:
-    """A view of the sinks of an op's heads, or of what is shaped as sinks, of all heads of x."""
-    heads = op.attributes["heads"]
-    return of_tile.narrow(0, at.part(op.attributes.get("spread", ())) * heads, heads)
+def own_bands(
+    op: Op, of_tile: torch.Tensor, widths: Sequence[int], at: RankContext
+) -> list[torch.Tensor]:
+    """Views of an op's columns of what has a column, or several, for each head of x: of bands side
+    by side, in each of which its part is so wide."""
+    axes = op.attributes.get("spread", ())
+    part, parts = at.part(axes), at.grid.size(*axes)
+    bands = of_tile.split_with_sizes([parts * width for width in widths], -1)
+    return [band.narrow(-1, part * width, width) for band, width in zip(bands, widths, strict=True)]
 
 
-def add_to_sinks(op: Op, total: torch.Tensor, found: torch.Tensor, at: RankContext) -> None:
-    """Add a micro-batch's gradient of an op's sinks to the step's; the first one overwrites it."""
+def add_to_bands(
+    op: Op, total: torch.Tensor, found: torch.Tensor, widths: Sequence[int], at: RankContext
+) -> None:
+    """Add a micro-batch's gradient of an op's columns to the step's; the first one overwrites it,
+    with zeros in all other columns."""
     if op.attributes["first"]:
         total.zero_()
-    own_sinks(op, total, at).add_(found)
+    parts = found.split_with_sizes(list(widths), -1)
+    for own, part in zip(own_bands(op, total, widths, at), parts, strict=True):
+        own.add_(part)
+
+
+def own_heads(op: Op, of_tile: torch.Tensor, at: RankContext) -> torch.Tensor:
+    """A view of an op's heads in what has a number for each head of x: sinks, rates of decay."""
+    return own_bands(op, of_tile, (op.attributes["heads"],), at)[0]
+
+
+def add_to_heads(op: Op, total: torch.Tensor, found: torch.Tensor, at: RankContext) -> None:
+    """Add a micro-batch's gradient of such numbers to the step's."""
+    add_to_bands(op, total, found, (op.attributes["heads"],), at)
 
 
 def rank_slopes(op: Op, like: torch.Tensor, at: RankContext) -> torch.Tensor | None:

@@ -14,8 +14,8 @@ import torch
 
 from executor.kernels.attentions.flash import flash, flash_grad, has_flash
 from executor.kernels.attentions.heads import (
-    add_to_sinks,
-    own_sinks,
+    add_to_heads,
+    own_heads,
     queries_of,
     repeated,
     summed,
@@ -82,7 +82,7 @@ def forward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             found = _attend(op, piece, (q, k, v), at)
             merge(whole[:, :, piece.queries], sums[:, :, piece.queries], *found)
         for logits in sinks:
-            _add_sinks(whole, sums, own_sinks(op, logits, at)[part.heads])
+            _add_sinks(whole, sums, own_heads(op, logits, at)[part.heads])
         part.queries(out).copy_(whole)
         part.queries(logsumexp).copy_(sums)
 
@@ -96,7 +96,7 @@ def backward(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     target, written = queries_of(op, writes[0], tokens), _keys(op, writes[1], tokens)
     about = _by_head(op, grad, tokens), _by_head(op, context, tokens), logsumexp
     if len(writes) > 2:
-        add_to_sinks(op, writes[2], sinks_grad(own_sinks(op, reads[5], at), *about), at)
+        add_to_heads(op, writes[2], sinks_grad(own_heads(op, reads[5], at), *about), at)
     for part in _slices(op, queries, keys, at):
         q = part.queries(queries)
         k, v = (repeated(keys.of(part, values), q.shape[1]) for values in (False, True))

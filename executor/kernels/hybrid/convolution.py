@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.nn.functional as F
 
-from executor.kernels.norms import add_totals
+from executor.kernels.attentions.heads import add_to_bands, own_bands
 from executor.kernels.slices import row_slices, wide_dtype
 from executor.rank_context import RankContext
 from workload.op import Op
@@ -22,7 +22,8 @@ COPIES = 5  # of a column of a sequence in wide precision that a slice holds
 
 def ssd_conv(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Convolve and apply SiLU."""
-    made, taps, bias = reads
+    made = reads[0]
+    taps, bias = (_own(op, each, at) for each in reads[1:])
     source, out = _sequences(op, _convolved(op, made)), _sequences(op, writes[0])
     for sequence, part in _slices(op, source, at):
         before = _before_silu(source[sequence, :, part], taps[:, part], bias[part])
@@ -31,7 +32,8 @@ def ssd_conv(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 
 def ssd_conv_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of what is convolved, within those of the fused tensor, of taps and of the bias."""
-    grad, made, taps, bias = reads[:4]
+    grad, made = reads[:2]
+    taps, bias = (_own(op, each, at) for each in reads[2:4])
     source, upstream = _sequences(op, _convolved(op, made)), _sequences(op, grad)
     target = _sequences(op, _convolved(op, writes[0]))
     wide = wide_dtype(made)
@@ -49,7 +51,8 @@ def ssd_conv_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> N
             total[:length].addcmul_(d[late:], taps[row, part].to(wide))
             of_taps[row, part] += (d[late:] * own[:length]).sum(0)
         target[sequence, :, part].copy_(total)
-    add_totals(op, writes[1:], [of_taps, of_bias])
+    for of_tile, total in zip(writes[1:], (of_taps, of_bias), strict=True):
+        add_to_bands(op, of_tile, total, _bands(op), at)
 
 
 def _before_silu(source: torch.Tensor, taps: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -64,9 +67,19 @@ def _before_silu(source: torch.Tensor, taps: torch.Tensor, bias: torch.Tensor) -
 
 def _convolved(op: Op, fused: torch.Tensor) -> torch.Tensor:
     """The columns of x, B and C: behind those of z, before those of dt."""
+    first, *states = _bands(op)
+    return fused[:, first : 2 * first + sum(states)]
+
+
+def _bands(op: Op) -> tuple[int, int, int]:
+    """The widths of x, B and C."""
     heads, groups, width, state = (op.attributes[k] for k in ("heads", "groups", "width", "state"))
-    first = heads * width
-    return fused[:, first : 2 * first + 2 * groups * state]
+    return heads * width, groups * state, groups * state
+
+
+def _own(op: Op, of_tile: torch.Tensor, at: RankContext) -> torch.Tensor:
+    """Taps or biases of an op's columns."""
+    return torch.cat(own_bands(op, of_tile, _bands(op), at), -1)
 
 
 def _sequences(op: Op, rows: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import torch
 import torch.nn.functional as F
 
-from executor.kernels.norms import add_totals
+from executor.kernels.attentions.heads import add_to_heads, own_heads
 from executor.kernels.slices import wide_dtype
 from executor.rank_context import RankContext
 from topologies.records import record
@@ -30,7 +30,8 @@ Tensors = Sequence[torch.Tensor]
 
 def ssd(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """The outputs of all tokens, and the same times SiLU of z."""
-    convolved, made, decay, skip, step = reads
+    convolved, made = reads[:2]
+    decay, skip, step = (own_heads(op, each, at) for each in reads[2:])
     for own in _groups(op, convolved, made):
         part = own.group
         heads = _Heads.of(own, made, decay, skip, step)
@@ -47,7 +48,8 @@ def ssd(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
 def ssd_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Gradients of x, B and C, side by side; of z and dt, in their places of the fused tensor; and
     of the heads' decays, skips and biases of steps."""
-    grad, convolved, made, scanned, decay, skip, step = reads[:7]
+    grad, convolved, made, scanned = reads[:4]
+    decay, skip, step = (own_heads(op, each, at) for each in reads[4:7])
     wide = wide_dtype(made)
     totals = [torch.zeros_like(each, dtype=wide) for each in (decay, skip, step)]
     for own in _groups(op, convolved, made):
@@ -69,7 +71,8 @@ def ssd_grad(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
             raw = (found.steps + sums * heads.rates[:, None]) * heads.slopes[:, own.local(rows)]
             totals[2][own.heads] += raw.sum(1)
             _steps_of(op, writes[1], own, rows).copy_(raw.T)
-    add_totals(op, writes[2:], totals)
+    for of_tile, total in zip(writes[2:], totals, strict=True):
+        add_to_heads(op, of_tile, total, at)
 
 
 def _entering(
