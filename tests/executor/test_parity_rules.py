@@ -218,8 +218,9 @@ def test_muon_trains_so_on_the_bands_of_a_mamba_s_linear() -> None:
 @pytest.mark.distributed
 def test_every_rule_trains_hybrids() -> None:
     check(2, "muon", ["y=2", "z=2,recompute=full", "pp=2,mbs=4", "dp=2,zero=3"], NANO)
-    check(2, "lomo", ["dp=2,mbs=8,zero=3", "tp=2,mbs=16"], HYBRID)
-    check(2, "mezo", ["y=2,mbs=8"], HYBRID)
+    check(2, "muon", ["cp=2,zero=1,recompute=full"], NANO)
+    check(2, "lomo", ["dp=2,mbs=8,zero=3", "tp=2,mbs=16", "cp=2,mbs=16"], HYBRID)
+    check(2, "mezo", ["y=2,mbs=8", "cp=2,mbs=8"], HYBRID)
     check(2, "fedkseed-step", ["tp=2,mbs=8"], HYBRID)
 
 
