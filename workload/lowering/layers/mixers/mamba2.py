@@ -9,8 +9,8 @@ part of them in front of the convolution, and back behind the gate, so that the 
 linears work on a rank's own tokens. Numbers of heads and taps stay whole; a rank uses, and has a
 gradient of, those of its part.
 Source: NVIDIA/Megatron-LM, megatron/core/ssm/mamba_context_parallel.py.
-Not modelled: an exchange for each of z, x, B, C and dt there, where here is one for all; copies of
-groups where there are fewer than ranks.
+Not modelled: its five exchanges of z, x, B, C and dt, where here is one, and its further copy to
+sort chunks; copies of groups where there are fewer than ranks.
 
 Kept for the backward pass are the first linear's output, the scan's output before its gate and
 behind it, and the norm's; the convolution runs once more there, and the scan's states are made
