@@ -60,6 +60,16 @@ class Flat:
         """Whether a flat key has another value than its default."""
         return bool(self.value(key) != self.KEYS[key].default)
 
+    def said(self, key: str) -> str:
+        """A flat key with its value, as a text has them."""
+        value = self.value(key)
+        return f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+
+    def given_of(self, part: str) -> list[str]:
+        """The flat keys of a part that have other values than their defaults, with these."""
+        own = (key for key, each in self.KEYS.items() if each.part == part)
+        return [self.said(key) for key in own if self.is_given(key)]
+
     @classmethod
     def _nested(cls, flat: Mapping[str, Any]) -> dict[str, Any]:
         """Flat keys by their parts; those that are unknown are the record's own."""

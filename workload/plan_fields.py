@@ -34,7 +34,7 @@ class Context:
     `context_` before them.
 
     Before they go around a ring (`kind`), each `heads` neighbours may trade rows for heads. With
-    `latents` ranks gather what latent attention compresses keys and values to, not these.
+    `latents` ranks gather the compressed numbers of latent attention in place of keys and values.
     """
 
     PREFIX: ClassVar[str] = "context_"
@@ -63,9 +63,9 @@ class Training:
     `gradients` is the dtype in which bf16 training sums gradients, `moments` that of AdamW's two
     moments, `master` that of the weights' master copies (`workload/splits/states.py`), `optimizer`
     the update rule (`workload/rules/table.py`). `offload` is what lives in the host's memory: the
-    rule's states ("optimizer"), or these, which the host's processors update ("update"), with
-    sharded parameters and gradients as well ("parameters"); or what layers keep for their backward
-    passes ("activations"). Of what the host updates `offload_share` is a share, of which the device
+    rule's states ("optimizer"), states that the host's processors update ("update"), sharded
+    parameters and gradients with them ("parameters"), or what layers keep for their backward passes
+    ("activations"). Of what the host updates `offload_share` is a share, of which the device
     updates the rest. Copies between host and device always run beside the update.
     With `matmul_forms` "tuned" each matmul runs in the form that is fastest on the machine, on
     operands transposed for it if need be. `recompute` runs again in the backward pass nothing, the

@@ -177,7 +177,9 @@ def plan_value(key: str, value: Any) -> Any:
             raise PlanError(f"unknown plan key {key!r}; did you mean {ours}?")
         if plain(key) in MODEL_WORDS or plain(key) in MODEL_WORDS.values():
             field = MODEL_WORDS.get(plain(key), plain(key))
-            raise PlanError(f"{key!r} is none of the plan but of the model: {field}={value}")
+            raise PlanError(
+                f"{key} is a key of the model, not of the plan; give --model-set {field}={value}"
+            )
         known = (*_TYPES, *ALIASES, *SHARDED)
         begun = [word for word in known if len(word) > len("etp") and key.startswith(word)]
         near = (

@@ -78,7 +78,8 @@ def matters(problem: SearchProblem, columns: Mapping[str, Counts]) -> dict[str, 
     wide = (shard > 1) | (columns["cp"] > 1)
     sizes = {**columns, "shard": shard, "zero": np.where(wide, columns["zero"], 0)}
     gpt, parts = problem.gpt, columns["tp"] * (columns["sp"] > 0)
-    # Linears that are not split (further/copied_linear.py) have gradients to be summed over rows.
+    # Linears that are not split have gradients to be summed over rows
+    # (workload/lowering/layers/copied_linear.py).
     copied = bool(gpt.latent.kv_rank or gpt.moe.expert_latent or gpt.mtp.layers)
     sizes["sums_rows"] = (parts > 1) & copied
     return {each.name: each.matters(sizes) for each in ROWS if each.usual}

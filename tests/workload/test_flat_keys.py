@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from workload.errors import ModelError
 from workload.flat_keys import Flat
 from workload.gpt import GPT, find_model, model_names
 from workload.plan import Plan
@@ -59,3 +60,20 @@ def test_what_is_given_differs_from_the_default() -> None:
     assert [key for key in Plan.KEYS if PLAN.is_given(key)] == [
         *("tp", "pp", "dp", "batch", "mbs", "zero", "context_kind", "recompute"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("router_bias_rate", 0.5, "router_bias_rate=0.5 needs experts"),
+        ("balance_over", "micro_batch", "balance_over=micro_batch needs experts"),
+        ("mtp_pattern", "M", "mtp_pattern=M needs mtp_layers"),
+        ("mtp_loss", 0.5, "mtp_loss=0.5 needs mtp_layers"),
+        ("mtp_shared", True, "mtp_shared=true needs mtp_layers"),
+        ("q_rank", 8, "q_rank=8 needs kv_rank"),
+        ("ssm_conv", 2, "ssm_conv=2 needs pattern"),
+    ],
+)
+def test_a_key_of_a_part_that_a_model_lacks_is_refused(key: str, value: object, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        find_model("tiny-30k").changed(**{key: value})

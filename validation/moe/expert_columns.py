@@ -9,7 +9,7 @@ from typing import Any
 
 from validation.published.runs import PublishedRun
 from workload.gpt import find_model
-from workload.models.pattern import OF_MAMBA
+from workload.model.fields import KEYS
 from workload.overlaps import EVERY
 
 OF_EXPERTS = ("experts", "topk", "expert_ffn", "shared_ffn", "dense_layers", "expert_every")
@@ -23,7 +23,8 @@ REALS = ("capacity", "balance_loss")
 LAST_CHUNK, SHORT, RECIPE = "last_chunk", "short", "recipe"
 LAYERS_OF = "layers_of"  # the preset whose layers a hybrid has, a column that readings fill
 OF_HYBRIDS = (
-    *("pattern", *OF_MAMBA, "head_width", "norm", "activation", "positions", "biases"),
+    *("pattern", *(key for key, each in KEYS.items() if each.part == "mamba2")),
+    *("head_width", "norm", "activation", "positions", "biases"),
     *("shared_ffn", "expert_latent", "router", "router_scale", "router_bias", "balance_loss"),
     *("mtp_layers", "mtp_pattern", "mtp_shared", "mtp_loss"),
 )

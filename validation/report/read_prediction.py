@@ -37,10 +37,11 @@ class Answer:
     of a rung of a scaling study, `why` is what `simgpt why` found besides, or empty, `variability`
     what steps with noise were like, or empty, `label` is what a search calls the plan, and `front`
     the list of the search's that it is in.
-    `range_s` is within which the step is expected, from low to high (simulator/step_range.py), or
-    None where the file does not say it; so is `mfu_causal`, the MFU without what a causal mask
-    leaves out. `basis` says where the range comes from, `mfu_peak` of which precision's peak the
-    MFU is, where linears have another, `is_balanced` that experts are taken to be used evenly.
+    `range_s` is within which the step is expected, from low to high
+    (simulator/uncertainty/step_range.py), or None where the file does not say it; so is
+    `mfu_causal`, the MFU without what a causal mask leaves out. `basis` says where the
+    range comes from, `mfu_peak` of which precision's peak the MFU is, where linears have another,
+    `is_balanced` that experts are taken to be used evenly.
     """
 
     origin: str

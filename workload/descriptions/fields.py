@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from topologies.files.printable import shown
-from workload.descriptions.from_table import model_from_table
+from workload.descriptions.from_table import WORDS, model_from_table
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.model.fields import KEYS
@@ -15,7 +15,6 @@ from workload.plan_text import split_words
 from workload.words.foreign_words import MODEL_WORDS, plain
 
 KINDS = {key: each.kind for key, each in KEYS.items()}
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 _SWITCH = {"true": True, "false": False}
 
 
@@ -58,4 +57,4 @@ def field_value(key: str, given: Any) -> Any:
             return float(given)
     except (KeyError, ValueError, TypeError):
         pass
-    raise ModelError(f"{key} = {given} must be {_WORDS[kind]}")
+    raise ModelError(f"{key} = {given} must be {WORDS[kind]}")

@@ -13,6 +13,7 @@ from workload.gpt import GPT
 from workload.model.fields import GATED, KEYS
 from workload.models.documents import text_of_lengths
 
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 MODEL_BYTES = 8 * 2**20  # a config.json may name each linear that is not quantised
 MODEL_FILE = UserFile("model", ModelError, MODEL_BYTES, constants=True)
 
@@ -67,4 +68,4 @@ def _check_kinds(table: Mapping[str, Any], origin: str) -> None:
         if key not in kinds:
             raise ModelError(f"{origin}: unknown key {key!r}; known: {', '.join(kinds)}")
         if type(value).__name__ != kinds[key]:
-            raise ModelError(f"{origin}: {key} = {value!r} must be {kinds[key]}")
+            raise ModelError(f"{origin}: {key} = {value!r} must be {WORDS[kinds[key]]}")

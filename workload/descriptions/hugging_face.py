@@ -30,6 +30,7 @@ from workload.descriptions.configs.kinds import check_kinds, with_equal_values
 from workload.descriptions.configs.notes import notes_of
 from workload.descriptions.described import Described, Note
 from workload.descriptions.fields import KINDS
+from workload.descriptions.from_table import WORDS
 from workload.errors import ModelError
 from workload.gpt import GPT
 from workload.model.fields import MOST
@@ -38,7 +39,6 @@ from workload.models.rope_scaling import is_carried, text_of_config
 
 MAY_BE_NULL = ("kv_heads", "head_width", "ffn", "q_rank", "value_width")
 MAY_BE_NONE = ("dense_layers", "shared_ffn", "expert_latent")
-_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
 def is_config(document: Any) -> bool:
@@ -163,7 +163,7 @@ def _value(config: Config, field: str, value: Any) -> Any:
     if kind == "float" and type(value) is int:
         value = float(value)
     if type(value).__name__ != kind:
-        config.wrong(config.key_of(field), value, f"must be {_WORDS[kind]}")
+        config.wrong(config.key_of(field), value, f"must be {WORDS[kind]}")
     if kind == "int" and value > (most := MOST.get(field, value)):
         config.wrong(config.key_of(field), value, f"must be at most {most:,}")
     if kind == "int" and value < (least := int(field not in MAY_BE_NONE)):

@@ -113,7 +113,7 @@ ModelFields.PARTS = {
     "mamba2": Mamba2,
 }
 _FOUND = keys_of(ModelFields, ModelFields.PARTS)
-# Those first that must be given.
+# Required keys first.
 KEYS = dict(sorted(_FOUND.items(), key=lambda item: item[1].default is not MISSING))
 ModelFields.KEYS = KEYS
 MOST = {key: int(each.limits.most) for key, each in KEYS.items() if each.limits}

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from workload.model.fields import ModelFields
 
-ONLY_WITH_RANK = ("q_rank", "rope_width", "value_width")
-
 
 def weights(gpt: ModelFields) -> int:
     """Elements of a layer's matrices around the core, that of its output left out."""
@@ -40,8 +38,7 @@ def norm_width(gpt: ModelFields) -> int:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's latent attention, in words that follow the model's name."""
     if not gpt.latent.kv_rank:
-        given = [key for key in ONLY_WITH_RANK if gpt.is_given(key)]
-        return [f"{key}={gpt.value(key)} needs kv_rank" for key in given]
+        return [f"{said} needs kv_rank" for said in gpt.given_of("latent")]
     found = []
     if gpt.positions != "rope":
         found.append(f"kv_rank={gpt.latent.kv_rank} needs positions=rope, not {gpt.positions}")

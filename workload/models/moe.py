@@ -16,20 +16,6 @@ from workload.model.fields import ModelFields
 from workload.models.pattern import EXPERTS, mixer_of
 
 NEEDED = ("topk", "expert_ffn")
-ONLY_WITH_EXPERTS = (
-    *NEEDED,
-    "shared_ffn",
-    "expert_latent",
-    "dense_layers",
-    "expert_every",
-    "router",
-    "router_scale",
-    "router_groups",
-    "router_topk_groups",
-    "router_bias",
-    "balance_loss",
-    "capacity",
-)
 
 
 def has_experts(gpt: ModelFields, layer: int) -> bool:
@@ -110,8 +96,7 @@ def places(gpt: ModelFields, rows: int) -> int:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's experts, each in words that follow the model's name."""
     if not gpt.moe.experts:
-        given = [key for key in ONLY_WITH_EXPERTS if gpt.is_given(key)]
-        return [f"{key}={gpt.value(key)} needs experts" for key in given]
+        return [f"{said} needs experts" for said in gpt.given_of("moe")]
     found = [f"experts={gpt.moe.experts} needs {key}" for key in NEEDED if not gpt.value(key)]
     if gpt.moe.topk > gpt.moe.experts:
         found.append(f"topk={gpt.moe.topk} must be at most experts={gpt.moe.experts}")

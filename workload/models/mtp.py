@@ -19,14 +19,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from workload.model.fields import ModelFields
-from workload.model.mtp import MOST_DEPTHS
+from workload.model.mtp import MOST_DEPTHS, Mtp
 
 Fields = TypeVar("Fields", bound=ModelFields)
 
 
 def without(gpt: Fields) -> Fields:
     """The model without the module."""
-    return replace(gpt, mtp=replace(gpt.mtp, layers=0, pattern="", shared=False))
+    return replace(gpt, mtp=Mtp())
 
 
 def layers_each(gpt: ModelFields) -> int:
@@ -64,8 +64,7 @@ def with_own_layers(gpt: Fields, depths: int) -> Fields:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's module, in words that follow the model's name."""
     if not gpt.mtp.layers:
-        given = [key for key in ("mtp_pattern", "mtp_shared") if gpt.value(key)]
-        return [f"{key}={str(gpt.value(key)).lower()} needs mtp_layers" for key in given]
+        return [f"{said} needs mtp_layers" for said in gpt.given_of("mtp")]
     found, has = [], f"mtp_layers={gpt.mtp.layers}"
     if gpt.mtp.layers > MOST_DEPTHS or gpt.mtp.layers >= gpt.sequence:
         most = min(MOST_DEPTHS, gpt.sequence - 1)

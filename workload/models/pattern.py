@@ -11,7 +11,6 @@ from __future__ import annotations
 from workload.model.fields import KEYS, ModelFields
 
 MAMBA, ATTENTION, MLP, EXPERTS = MIXERS = "M", "*", "-", "E"
-OF_MAMBA = ("ssm_heads", "ssm_width", "ssm_state", "ssm_groups", "ssm_conv", "ssm_chunk")
 SAID_BY_LETTERS = ("dense_layers", "expert_every")
 WITHOUT = (  # fields whose parts only layers of attention and MLP together have here
     *("biases", "qkv_bias", "dropout", "kv_rank", "window", "sinks"),
@@ -35,8 +34,7 @@ def mixer_of(gpt: ModelFields, layer: int) -> str:
 def refusals(gpt: ModelFields) -> list[str]:
     """What is wrong with a model's pattern, in words that follow the model's name."""
     if not gpt.pattern:
-        given = [key for key in OF_MAMBA if gpt.is_given(key)]
-        return [f"{key}={gpt.value(key)} needs pattern" for key in given]
+        return [f"{said} needs pattern" for said in gpt.given_of("mamba2")]
     unknown = sorted(set(gpt.pattern) - set(MIXERS))
     if unknown:
         return [f"pattern has {unknown[0]!r}, and the letters of layers are {' '.join(MIXERS)}"]
@@ -46,10 +44,10 @@ def refusals(gpt: ModelFields) -> list[str]:
     if len(gpt.pattern) != gpt.layers:
         found.append(f"pattern has {len(gpt.pattern)} letters for layers={gpt.layers}")
     for key in WITHOUT:
-        value, none = gpt.value(key), False if key == "biases" else KEYS[key].default
-        if value != none:
-            said, instead = (str(each).lower() for each in (value, none))
-            found.append(f"{key}={said} cannot be combined with pattern; give {key}={instead}")
+        none = False if key == "biases" else KEYS[key].default
+        if gpt.value(key) != none:
+            instead = str(none).lower()
+            found.append(f"{gpt.said(key)} cannot be combined with pattern; give {key}={instead}")
     if (EXPERTS in gpt.pattern) != bool(gpt.moe.experts):
         found.append(f"experts={gpt.moe.experts} needs layers E in pattern")
     return found + (_wrong_sizes(gpt) if MAMBA in gpt.pattern else [])

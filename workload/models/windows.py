@@ -115,5 +115,5 @@ def refusals(gpt: ModelFields) -> list[str]:
         found.append(f"global_every={gpt.attention.global_every} needs window")
     for key in ("window", "sinks"):
         if gpt.value(key) and gpt.latent.kv_rank:
-            found.append(f"{key}={str(gpt.value(key)).lower()} cannot be combined with kv_rank")
+            found.append(f"{gpt.said(key)} cannot be combined with kv_rank")
     return found

@@ -9,9 +9,10 @@ from topologies.files.printable import shown
 from workload.descriptions.configs.config import Config, as_json
 from workload.errors import ModelError
 from workload.model.experts import MICRO_BATCH, SEQUENCE, SOFTMAX, SOFTMAX_OF_CHOSEN
-from workload.models.moe import ONLY_WITH_EXPERTS, layers_of
+from workload.model.fields import KEYS
+from workload.models.moe import layers_of
 
-OF_EXPERTS = ("experts", *ONLY_WITH_EXPERTS)
+OF_EXPERTS = tuple(key for key, each in KEYS.items() if each.part == "moe")
 TYPES, SPARSE = "mlp_layer_types", "sparse"  # a word for each layer, in whichever family
 MARKS = "moe_layer_freq"  # 0 or 1 for each layer, where it is a list
 
