@@ -38,7 +38,7 @@ from workload.pipeline.message_order import DEEPSPEED
 from workload.pipeline.schedule import OPPOSED, STRAIGHT
 from workload.plan import Plan, in_axonn_words, text_of
 from workload.plan_fields import PlanFields
-from workload.recipes.stack_casts import INSIDE, CastKernels
+from workload.recipes.cast_kernels import INSIDE, CastKernels
 from workload.recipes.table import FP8
 from workload.recomputation.parts import SELECTIVE
 

@@ -15,7 +15,7 @@ from workload.held import Held
 from workload.lowering import lower
 from workload.op import WEIGHT_GRAD
 from workload.passes.stack import StackBehaviour
-from workload.recipes.stack_casts import CastKernels
+from workload.recipes.cast_kernels import CastKernels
 
 TOKENS = 16
 EXPERTS = LAMA.changed(name="experts", activation="gelu", experts=2, topk=1, expert_ffn=64)

@@ -14,10 +14,10 @@ from tests.blocks import BLOCK
 from topologies.hardware.attention import Attention, Pass, Shape
 from topologies.hardware.device import Device
 from topologies.machine_files import load_machine
+from workload.lowering.recipes.stack_casts import cast_by_stack
 from workload.op import BACKWARD, FORWARD, STEP, Block, Buffer, Op, layer_part
 from workload.op_attributes import Attributes
 from workload.passes.stack import StackBehaviour, with_behaviour
-from workload.recipes.stack_casts import cast_by_stack
 
 SHAPE: Attributes = {"m": 4096, "n": 4096, "k": 4096, "form": "NN"}
 IN_LAYER = Block(0, layer_part(3), FORWARD)

@@ -22,7 +22,7 @@ from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
 from workload.plan_text import parse_plan
 from workload.program import Program
-from workload.recipes.stack_casts import CastKernels
+from workload.recipes.cast_kernels import CastKernels
 
 LAYERS = 2
 LLAMA = replace(find_model("llama-3.1-8b"), sequence=512, layers=LAYERS)

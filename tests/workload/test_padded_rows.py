@@ -6,7 +6,7 @@ from workload.gpt import GPT
 from workload.lowering import lower
 from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
-from workload.recipes.stack_casts import CastKernels
+from workload.recipes.cast_kernels import CastKernels
 
 TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)
 

@@ -358,3 +358,9 @@ def test_rows_that_cannot_be_sent_in_8_bits_are_refused_by_name(
 ) -> None:
     with pytest.raises(PlanError, check=names("fp8_dispatch=true", *named)):
         narrow(**how)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_the_fp8_of_a_stack_has_all_else_in_bf16(precision: str) -> None:
+    with pytest.raises(PlanCannotRunError, match=f"recipe=fp8 .* precision={precision}"):
+        parse_plan(f"mbs=1,recipe=fp8,precision={precision}", batch=1)

@@ -30,7 +30,7 @@ from workload.passes.stack import (
 )
 from workload.plan import Plan
 from workload.program import Program
-from workload.recipes.stack_casts import CastKernels
+from workload.recipes.cast_kernels import CastKernels
 from workload.sizes.rounding import scaled
 
 TINY = GPT.of(name="tiny", layers=2, hidden=64, heads=4, ffn=256, sequence=32, vocab=128)

@@ -24,7 +24,7 @@ from workload.passes.kinds_in_steps import in_kernels
 from workload.passes.one_by_one import one_by_one
 from workload.passes.reduce_scatters import in_dtype_of_sums
 from workload.passes.whole_owners import by_whole_owners
-from workload.recipes.stack_casts import INSIDE, CastKernels
+from workload.recipes.cast_kernels import INSIDE, CastKernels
 
 SUMS, TRAINING = "gradients", "training"  # dtypes in which gradients are reduced
 Shares = tuple[tuple[str, float], ...]

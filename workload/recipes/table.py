@@ -39,7 +39,8 @@ class Recipe:
     largest values of the last steps; `current`, from the tensor's own largest value; `blocks`, in
     fp32 from a block's largest value; `powers`, powers of two in 8 bits likewise; `two_levels`, in
     8 bits, with one of the tensor; `stack`, as the software does it, inside the kernels before
-    (`workload/recipes/stack_casts.py`). A block is `length` values along the sum; of weights a
+    (`workload/lowering/recipes/stack_casts.py`). A block is `length` values along the sum; of
+    weights a
     square if `square`. Rows of an expert are filled up to a multiple of `align`.
     """
 
@@ -173,8 +174,11 @@ def recipe_of(name: str) -> Recipe:
 def recipe_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its recipe; "" where it can."""
     recipe = _BY_NAME.get(plan.training.recipe)
-    if recipe is None or recipe.is_of_stack:
+    if recipe is None:
         return ""
+    if recipe.is_of_stack:
+        given = plan.training.precision
+        return "" if given == "bf16" else f"has all else in bf16, not in precision={given}"
     if plan.training.matmul_forms == "tuned":
         return "has operands in the layouts of plain forms; leave matmul_forms=tuned out"
     if (

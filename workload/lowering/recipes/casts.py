@@ -32,11 +32,12 @@ from topologies.records import record
 from workload.kinds import DEQUANTISE_ROWS
 from workload.lowering.builder import Builder
 from workload.lowering.recipes.copies import Copies, Copy, Tensor
+from workload.lowering.recipes.stack_casts import GROUPED, cast_by_stack, is_linear
 from workload.lowering.recipes.weights import behind_update
 from workload.naming import op_name
 from workload.op import BACKWARD, COMPUTE, INPUT_GRAD, WEIGHT_GRAD, Op
 from workload.op_attributes import Attributes
-from workload.recipes.stack_casts import GROUPED, INSIDE, CastKernels, cast_by_stack, is_linear
+from workload.recipes.cast_kernels import INSIDE, CastKernels
 from workload.recipes.table import (
     GRADIENT,
     INPUT,

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from topologies.records import record
 from workload.naming import op_name
 from workload.op import (
     BACKWARD,
@@ -43,6 +42,7 @@ from workload.op import (
     Op,
     altered,
 )
+from workload.recipes.cast_kernels import INSIDE, CastKernels
 
 Buffers = dict[str, Buffer]
 CAST_BYTES = 3  # an element is read in 16 bits and written in 8
@@ -59,22 +59,6 @@ ROUTERS = ("router.matmul", "router.grad.input", "router.grad.weight")
 # for all tokens, of its own tensor_parallel.ColumnParallelLinear, not of Transformer Engine
 # (models/gpt/gpt_model.py, output_layer; transformer/multi_token_prediction.py, process_mtp_loss).
 CLASSIFIER = ("head.matmul", "head.grad.input", "head.grad.weight")
-
-
-@record
-class CastKernels:
-    """How a stack casts on a device. `transposes`: matmuls take one layout alone, as Hopper's.
-    Casts for experts' linears in kernels of their own move `expert_bytes` for an element (0: they
-    run inside the kernel before) and are `expert_kernels` for each expert. With `pads` rows of
-    experts are copied to padded places around their linears."""
-
-    transposes: bool = False
-    expert_bytes: int = 0
-    expert_kernels: int = 0
-    pads: bool = False
-
-
-INSIDE = CastKernels()
 
 
 def cast_by_stack(
