@@ -9,13 +9,15 @@ from simulator.costs.kernels import PLAIN_KERNELS, Kernels
 from simulator.result import StepResult
 from topologies.machine import Machine
 from workload.errors import PlanCannotRunError
+from workload.exchange.table import DISPATCHERS
 from workload.pipeline.schedule import OPPOSED, ways
 from workload.plan import Plan
 from workload.recipes.table import NO_RECIPE
 
+ONCE = " or ".join(each.name for each in DISPATCHERS.values() if each.once)
 MEASURED = (
     "the times of ops were measured with simgpt's own kernels: no stack, cp, fp8 or "
-    "dispatcher=once_per_node with them"
+    f"dispatcher={ONCE} with them"
 )
 EMULATED = "was measured without the matmuls of recipes, which simgpt's own kernels emulate"
 MOST_SLOTS = 1_000_000  # some 200 MB and half a minute

@@ -14,7 +14,7 @@ from workload.op_attributes import Attributes
 from workload.transport import IN_STEPS, PLAIN, Transport
 
 COMPUTE = "compute"
-STEPS: Final = "steps"  # of an all-to-all's attributes: inside nodes first, then across them
+STEPS: Final = "steps"  # of an all-to-all: 2 inside nodes first, then across; 1 whatever the nodes
 TRANSPORT: Final = "transport"  # and: how it travels, where kernels of a stack's own send it
 PLACES: Final = "places_searched"  # of a sort of rows: how many it looks through for each
 ELEMENTS: Final = "elements"  # of an op that takes so long for each, and

@@ -13,7 +13,7 @@ from simgpt.frameworks import axonn, deepspeed, megatron, torchtitan
 from simgpt.frameworks.exported import Exported
 from simgpt.frameworks.files import AXONN, BRIDGE, DEEPSPEED, MEGATRON, TORCHTITAN, Described
 from simgpt.frameworks.importing import question_from, table_of
-from simgpt.frameworks.layers import fsdp, fusions
+from simgpt.frameworks.layers import experts, fsdp, fusions
 from simgpt.frameworks.question import Question, shape_of, spelled
 from simgpt.frameworks.recipes import packed, recipe_of
 from simgpt.frameworks.rendering import COMMENTED
@@ -103,7 +103,7 @@ def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
     if lacking and framework in (MEGATRON, BRIDGE):
         notes += tuple(f"{BEYOND[each]}, which the model has, have no setting" for each in lacking)
     if framework in (MEGATRON, BRIDGE):
-        notes += fusions.notes(fields) + fsdp.notes(fields)
+        notes += fusions.notes(fields) + fsdp.notes(fields) + experts.notes(fields)
     if framework == MEGATRON and not megatron.scales_rope(fields):
         notes += (f"rope_scaling={fields['rope_scaling']}, which the model has, has no setting",)
     stack = job.stack.name if again.stack != job.stack.name else ""

@@ -20,6 +20,7 @@ from simulator.stacks.stack import Stack
 from simulator.stacks.stack_files import load_stack
 from topologies.errors import SimgptError
 from topologies.records import record
+from workload.exchange.table import USUAL
 
 REAL_ROUTING = (1.40, 1.87)
 HOST = "host"  # in a breakdown, waiting for what the host issues
@@ -65,7 +66,8 @@ def _assumed(prediction: Prediction) -> list[str]:
         scopes = ", ".join(_graphs(stack))
         found.append(f"CUDA graphs of {scopes}" if scopes else "no CUDA graphs")
     own = stack.usual_exchange
-    if _exchanges(prediction) and any(other.usual_exchange != own for other in others):
+    usual = prediction.plan.experts.dispatcher == USUAL
+    if usual and _exchanges(prediction) and any(each.usual_exchange != own for each in others):
         found.append("tokens sent once to each node" if own.once else "tokens sent by all-to-all")
     if assumes_balance(prediction.gpt):
         found.append("balanced routing")

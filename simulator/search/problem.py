@@ -27,8 +27,8 @@ from simulator.step_memory import Room, room_for
 from simulator.uncertainty.fitting import LEAST, MOST, SURE
 from topologies.machine import Machine
 from topologies.records import record
-from workload.errors import PlanError
-from workload.exchange.table import DISPATCHERS
+from workload.errors import PlanCannotRunError, PlanError
+from workload.exchange.table import DISPATCHERS, NO_ROWS
 from workload.expert_loads.histogram import RoutedGPT, different_counts
 from workload.gpt import GPT
 from workload.grid import AXES
@@ -101,6 +101,8 @@ class SearchProblem:
                 name = self.gpt.name
                 raise PlanError(f"dispatcher={each} sends rows to experts; {name} has none")
             self.stack.check_dispatcher(each)
+            if self.fixed.get("ep") == 1 and DISPATCHERS[each].needs_ranks:
+                raise PlanCannotRunError(f"dispatcher={each} {NO_ROWS}")
         if self.fixed.get("fp8_dispatch") and not self.gpt.moe.experts:
             raise PlanError(f"fp8_dispatch=true sends rows to experts; {self.gpt.name} has none")
 

@@ -46,6 +46,8 @@ def test_a_dispatcher_is_named_only_where_tokens_are_exchanged() -> None:
     assert any("DeepEP" in each for each in words(split))
     assert any("all-to-all" in each for each in split.assumed)
     assert not any("all-to-all" in each for each in alone.assumed)
+    given = asked(LARGE, "dp=rest,mbs=1,ep=8,dispatcher=once_per_node", "megatron-core")
+    assert not any("tokens sent" in each for each in given.assumed)
 
 
 def test_real_routing_takes_the_published_factors_unless_a_histogram_is_given() -> None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topologies.records import record
+from workload.model.fields import ModelFields
 from workload.op import STEPS
 from workload.plan_fields import PlanFields
 from workload.recipes.table import NO_RECIPE, RECIPES, recipe_of
-
-if TYPE_CHECKING:
-    from workload.gpt import GPT
 
 USUAL = "usual"
 
@@ -61,7 +59,8 @@ class Rate(Enum):
 class Exchange:
     """One way for rows to reach the ranks of their experts. Where `kernels` may send its rows, a
     stack can have rates of its own for it. `in_stacks` is its name in their files, `megatron` has
-    its names in Megatron-Core: the dispatcher's type and, behind a colon, its backend."""
+    its names in Megatron-Core: the dispatcher's type and, behind a colon, its backend, which
+    `only_in` has if it is not NVIDIA's."""
 
     name: str
     words: str
@@ -74,6 +73,7 @@ class Exchange:
     in_stacks: str = ""
     in_plans: bool = True
     megatron: tuple[str, ...] = ()
+    only_in: str = ""
 
     @property
     def dispatcher(self) -> str:
@@ -84,6 +84,11 @@ class Exchange:
     def with_places(self) -> bool:
         """Whether it needs a model whose experts have a capacity. A search does not try those."""
         return self.moves in (Moves.WEIGHED, Moves.BY_MASKS)
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether a plan cannot ask for it unless other ranks have experts."""
+        return self.name != USUAL and not self.with_places
 
     @property
     def by_number(self) -> bool:
@@ -189,10 +194,8 @@ def exchange_of(plan: PlanFields, usual: Exchange) -> Exchange:
 
 def dispatcher_refusal(plan: PlanFields) -> str:
     """Why a plan cannot have its dispatcher; "" where it can."""
-    sends = (
-        plan.experts.dispatcher != USUAL and not DISPATCHERS[plan.experts.dispatcher].with_places
-    )
-    return NO_ROWS if sends and plan.ep == 1 else ""
+    needs = DISPATCHERS[plan.experts.dispatcher].needs_ranks
+    return NO_ROWS if needs and plan.ep == 1 else ""
 
 
 def fp8_refusal(plan: PlanFields) -> str:
@@ -208,10 +211,10 @@ def fp8_refusal(plan: PlanFields) -> str:
             f"dispatcher={plan.experts.dispatcher}: "
             f"{', '.join(others)} or {last}"
         )
-    return recipe_refusal(plan.training.recipe)
+    return rows_refusal(plan.training.recipe)
 
 
-def recipe_refusal(recipe: str) -> str:
+def rows_refusal(recipe: str) -> str:
     """Why rows cannot be sent in 8 bits with a recipe; "" where they can."""
     if recipe != NO_RECIPE and recipe_of(recipe).sends_rows:
         return ""
@@ -219,7 +222,7 @@ def recipe_refusal(recipe: str) -> str:
     return f"sends rows with their scales of blocks of columns, so it needs recipe={known}"
 
 
-def model_refusal(gpt: GPT, plan: PlanFields) -> str:
+def model_refusal(gpt: ModelFields, plan: PlanFields) -> str:
     """Why a plan's dispatcher cannot be that of a model; "" where it can."""
     if plan.experts.dispatcher == USUAL:
         return ""
@@ -233,5 +236,5 @@ def model_refusal(gpt: GPT, plan: PlanFields) -> str:
             "give the model a capacity, or leave it out"
         )
     if gpt.biases:
-        return f"weighs what returns, and knows no biases of experts ({gpt.name} has biases=true)"
+        return f"does not support biases of experts, and {gpt.name} has biases=true"
     return ""

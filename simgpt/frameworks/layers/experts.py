@@ -244,11 +244,21 @@ def _written_choice(fields: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def notes(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which software alone has what is written, where it is not NVIDIA's."""
+    where = fields["exchange"].only_in if fields["ep"] > 1 else ""
+    return (f"{BACKEND} = {_backend(fields)} is known to {where} alone",) if where else ()
+
+
+def _backend(fields: Mapping[str, Any]) -> str:
+    name, *_ = fields["exchange"].megatron or ALL_TO_ALL.megatron
+    return str(name.partition(":")[2])
+
+
 def _written_split(fields: Mapping[str, Any]) -> dict[str, Any]:
     name, *_ = fields["exchange"].megatron or ALL_TO_ALL.megatron
-    kind, _, backend = name.partition(":")
-    settings: dict[str, Any] = {KIND: kind}
-    if backend:
+    settings: dict[str, Any] = {KIND: name.partition(":")[0]}
+    if backend := _backend(fields):
         settings[BACKEND] = backend
         settings["moe-router-dtype"] = "fp32"  # which DeepEP sends alone (moe/token_dispatcher.py)
     if fields["ep"] > 1:

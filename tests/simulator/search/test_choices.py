@@ -267,3 +267,8 @@ def test_ranks_that_trade_rows_for_heads_are_searched_over_several_sizes_of_x() 
     problem = SearchProblem(SMALL.changed(heads=8), 16, 16, fixed)
     assert {2, 4} <= {plan.tp for plan in every_plan(space_of(problem))}
     same_answer(problem, "perlmutter")
+
+
+def test_a_dispatcher_without_other_ranks_is_refused_as_a_plan_is() -> None:
+    with pytest.raises(PlanCannotRunError, check=names("dispatcher=once_per_node", "ep=1")):
+        SearchProblem(TINY, 8, 16, {"dispatcher": "once_per_node", "ep": 1})
