@@ -61,7 +61,7 @@ class Step:
 
     @property
     def other(self) -> Step:
-        """The same with recomputation, or without it."""
+        """The step with full recomputation added, or taken out where its plan has it."""
         plan = self.plan.removesuffix(FULL_RECOMPUTE)
         return replace(self, plan=plan + (FULL_RECOMPUTE if plan == self.plan else ""), sweep={})
 

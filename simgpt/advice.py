@@ -38,9 +38,10 @@ def _over(prediction: Prediction) -> int:
 
 
 def what_fits(prediction: Prediction, machine: Machine, predicted: Predicted | None = None) -> str:
-    """The same, and which change of the plan is enough, or else which are together; with plain
-    matmul forms, as the memory of tuned ones follows from times. With `predicted`, the prediction
-    of another plan, each change is said with its step's time, the fastest first."""
+    """Say by how much a plan does not fit (`does_not_fit`), and which change of the plan is enough,
+    or else which are together; with plain matmul forms, as the memory of tuned ones follows from
+    times. With `predicted`, the prediction of another plan, each change is said with its step's
+    time, the fastest first."""
     from simulator.explain.memory_levers import levers
 
     gpt, plan = prediction.gpt, prediction.plan

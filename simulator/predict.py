@@ -119,8 +119,8 @@ class Prediction:
         return self.range_at(0.0)
 
     def range_at(self, further: float) -> StepRange:
-        """The same of a plan that is further off published runs than its stack, devices, tensor
-        parallelism and pipeline tell."""
+        """What the step takes in eight of ten cases, for a plan that is further off published runs
+        than its stack, devices, tensor parallelism and pipeline tell."""
         if self.anchoring is not None and self.anchoring.used:
             return self.anchoring.range_of(self.step_s)
         how = self.stack, self.device, self.plan
@@ -167,8 +167,8 @@ class Prediction:
 
     @property
     def mfu_causal(self) -> float:
-        """The same without the scores and values that a causal mask leaves out, which `mfu` counts
-        as Narayanan et al. (SC21) do."""
+        """`mfu` without the scores and values that a causal mask leaves out, which `mfu` counts as
+        Narayanan et al. (SC21) do."""
         device_s = self.step_s * self.devices
         masked = self.gpt.masked_flops(self.plan.batch) / device_s
         return (self.model_flops_per_s_per_device - masked) / self.peak_flops_per_s
@@ -305,7 +305,7 @@ def forms_on(gpt: GPT, plan: Plan, machine: Machine) -> Forms:
 
 
 def plan_forms(gpt: GPT, plan: Plan, costs: ComputeCosts) -> Forms:
-    """The same with these costs."""
+    """The matmul forms of a plan that tunes them, with these costs; none for any other plan."""
     return fastest_forms(gpt, plan, costs) if plan.training.matmul_forms == "tuned" else PLAIN
 
 

@@ -222,6 +222,18 @@ def test_every_public_module_class_and_function_says_what_it_is() -> None:
     assert wrong == []
 
 
+def test_no_docstring_opens_with_a_pronoun() -> None:
+    pronoun = re.compile(r"(The same|Those)\b")
+    documented = (ast.Module, ast.ClassDef, *FUNCTIONS)
+    wrong = [
+        place(path, node.body[0].lineno)
+        for path in all_sources()
+        for node in nodes_of(path)
+        if isinstance(node, documented) and pronoun.match(ast.get_docstring(node) or "")
+    ]
+    assert wrong == []
+
+
 def _is_overload(node: ast.AST) -> bool:
     """Whether it is a signature alone, of a function that is documented below it."""
     return "overload" in [ast.unparse(mark) for mark in getattr(node, "decorator_list", [])]

@@ -52,7 +52,8 @@ class Compared:
 
     @property
     def active_off(self) -> float:
-        """The same of active parameters; 0 where none are published."""
+        """How far active parameters are off, as a share of the published ones; 0 where none are
+        published."""
         published = float(self.active or 0)
         return self.described.gpt.active_parameters / published - 1 if published else 0.0
 

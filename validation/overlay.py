@@ -48,7 +48,8 @@ def published_step(model: str, machine: str, devices: int, batch: int) -> Publis
 
 
 def published_point(point: Mapping[str, Any], batch: int) -> PublishedStep | None:
-    """The same for a point of a study; none where it changes the model or the machine."""
+    """The published step of a point of a study, if there is one; none where the point changes the
+    model or the machine."""
     if any(key.startswith(("model.", "machine.")) for key in point) or "devices" not in point:
         return None
     return published_step(point["model"], point["machine"], point["devices"], batch)

@@ -53,7 +53,7 @@ class NearestError(PlanCannotRunError):
         return "; ".join([self.why, ", or ".join(words)] if words else [self.why])
 
     def among(self, can: Callable[[int], bool]) -> NearestError:
-        """The same with the nearest of those values alone that `can` be, if any can."""
+        """The error that names only the nearest of its values that `can` be, if any can."""
         below = (each for each in reversed(self.others) if each < self.value)
         above = (each for each in self.others if each > self.value)
         near = [next(filter(can, each), None) for each in (below, above)]

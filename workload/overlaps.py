@@ -166,8 +166,8 @@ def switch_of(op: Op) -> str:
 
 
 def concerning(overlap: Collection[str], works: Collection[str], *, last: bool) -> tuple[str, ...]:
-    """Those of some overlaps that move ops of slots with these works, of the last micro-batch or of
-    another one."""
+    """Name the given overlaps that move ops of slots with these works, of the last micro-batch or
+    of another one."""
     return tuple(
         each.name
         for each in ROWS

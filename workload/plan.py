@@ -176,7 +176,7 @@ class Plan(PlanFields):
         return rule_of(self.training.optimizer).passes
 
     def with_micro_batches(self, count: int) -> Plan:
-        """The same plan for a step of `count` micro-batches."""
+        """The plan for a step of `count` micro-batches."""
         return replace(self, batch=count * self.cells * self.mbs)
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ class Structure:
         return self._by_role(nbytes, self._persistent)
 
     def inputs(self, nbytes: Sequence[int]) -> Bytes:
-        """Those of them that are there for each micro-batch: its tokens."""
+        """Bytes by role that are there all the time for each micro-batch: its tokens."""
         return self._by_role(nbytes, self._inputs)
 
     def _by_role(self, nbytes: Sequence[int], places: Indices) -> Bytes:
@@ -87,7 +87,7 @@ class Structure:
 
     @cached_property
     def _inputs(self) -> Indices:
-        """Those of the first micro-batch."""
+        """The places of the persistent buffers of the first micro-batch."""
         first = [each.persistent and each.micro_batch == 0 for each in self.buffers.values()]
         return np.flatnonzero(first)
 

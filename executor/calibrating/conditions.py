@@ -31,13 +31,13 @@ class Conditions:
 
     @staticmethod
     def now(spread: float = 0.0) -> Conditions:
-        """Those of this moment."""
+        """Note the conditions of this moment."""
         when = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         return Conditions(when, os.getloadavg()[0], os.cpu_count() or 1, spread)
 
     @staticmethod
     def of(document: Any) -> Conditions | None:
-        """Those that a machine's document keeps; None where it has none."""
+        """Read the conditions that a machine's document keeps; None where it has none."""
         profile = document.get("profile") if isinstance(document, Mapping) else None
         kept = profile.get("provenance") if isinstance(profile, Mapping) else None
         if not isinstance(kept, Mapping):

@@ -70,8 +70,8 @@ def _of_routers(gpt: GPT, plain: Plan, exchanged: Plan) -> list[tuple[GPT, Plan]
 
 
 def _of_other_mlps(gpt: GPT) -> list[GPT]:
-    """The same with gpt-oss' MLPs and experts, with those of older mixtures, with Mamba-2 layers,
-    and with the goldfish loss."""
+    """Models with gpt-oss' MLPs and experts, with the experts of older mixtures, with Mamba-2
+    layers, and with the goldfish loss."""
     plain = gpt.changed(qk_norm=False)
     clamped = plain.changed(biases=True, sinks=True, activation="clamped_swiglu")
     mamba = plain.changed(
@@ -96,7 +96,7 @@ def _of_other_mlps(gpt: GPT) -> list[GPT]:
 
 
 def _latent(gpt: GPT) -> GPT:
-    """The same with latent attention, whose core has keys and values of one width."""
+    """The model with latent attention, whose core has keys and values of one width."""
     rank, positions = gpt.hidden // 2, gpt.hidden // 16
     width = gpt.width + positions
     latent = gpt.changed(qk_norm=False, q_rank=rank, kv_rank=rank, rope_width=positions)

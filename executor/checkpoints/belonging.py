@@ -137,8 +137,8 @@ def _as_given(adamw: AdamW) -> dict[str, Any]:
 def _other_file(
     key: str, word: str, manifest: Manifest, now: dict[str, Any]
 ) -> Iterator[Difference]:
-    """The same content under another name is no difference; where a manifest does not know the
-    content, only whether there is a file."""
+    """Yield a file that differs. Content under another name is no difference; where a manifest does
+    not know the content, only whether there is a file counts."""
     before, after = getattr(manifest, f"{key}_sha256"), now[f"{key}_sha256"]
     names = [name or DEFAULT[key] for name in (getattr(manifest, key), now[key])]
     known = before is not None and after is not None

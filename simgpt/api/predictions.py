@@ -65,7 +65,7 @@ class Prediction(Result):
 
     @property
     def mfu_causal(self) -> float:
-        """The same without what a causal mask leaves out of attention."""
+        """`mfu` without what a causal mask leaves out of attention."""
         return float(self._record["mfu_causal"])
 
     @property

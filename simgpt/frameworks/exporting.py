@@ -68,7 +68,8 @@ def exported(asked: Asked, framework: str, stack: str | None = None) -> Exported
 
 
 def exported_job(asked: Asked, job: Job, framework: str) -> Exported:
-    """The same for the job that was asked for."""
+    """The settings by which a framework runs the job that was asked for; a PlanCannotRunError names
+    what the framework has no setting for."""
     table = table_of(framework)
     _check_axes(job.plan, job.stack, table)
     if asked.gpt.moe.experts and not table.get("experts", True):

@@ -40,7 +40,7 @@ def compute_stream(
     copies: Counts | None = None,
     begin: int = 0,
 ) -> dict[str, int]:
-    """The same of the compute stream alone, from `begin` to the end of its last op.
+    """Ticks of the compute stream by what they went to, from `begin` to the end of its last op.
 
     What an op waits for other stages, in time that no op of its own rank explains, counts as
     `pipe`.

@@ -83,9 +83,9 @@ def _timed(graph: StreamGraph, times: tuple[Ticks, Ticks], copies: Counts) -> It
 
 
 def _of_stage(run: PipelineRun) -> ComputeOps:
-    """Those of the busiest stage: of its slots but the last, and of that with what comes after all
-    slots, in the latest of its rank classes; all stages end together, as they meet in sums of
-    gradients."""
+    """The compute ops of the busiest stage: of its slots but the last, and of that with what comes
+    after all slots, in the latest of its rank classes; all stages end together, as they meet in
+    sums of gradients."""
     stage = busiest_stage(run.schedule)
     ends, last = run.ends, run.ends.latest_of(stage)
     once = np.ones(len(ends.tasks[last].graph.base), dtype=np.int64)

@@ -53,7 +53,7 @@ class TimeShares:
         return sum(self.seconds.values())
 
     def scaled(self, factor: float) -> TimeShares:
-        """The same shares of a step that takes so many times as long."""
+        """The shares of a step that takes `factor` times as long."""
         seconds = {cause: each * factor for cause, each in self.seconds.items()}
         return replace(self, seconds=seconds)
 

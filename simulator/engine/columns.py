@@ -99,7 +99,7 @@ class Sorts:
         return cls(distinct, np.array(numbers, dtype=np.int64))
 
     def with_others(self, others: Mapping[int, Op]) -> Sorts:
-        """The same with other ops in some places, each of a sort of its own."""
+        """The sorts with other ops in some places, each of a sort of its own."""
         of_op = self.of_op.copy()
         of_op[list(others)] = len(self.ops) + np.arange(len(others))
         return Sorts([*self.ops, *others.values()], of_op)
@@ -181,7 +181,7 @@ class Columns:
     slot: Indices
 
     def with_others(self, others: Mapping[int, Op]) -> Columns:
-        """The same with ops of other sizes in some places."""
+        """The columns with ops of other sizes in some places."""
         ops = list(self.ops)
         for at, op in others.items():
             ops[at] = op

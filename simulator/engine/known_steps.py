@@ -65,5 +65,6 @@ def known_step(
     sorts: Sequence[Sorts],
     simulated: Callable[[], StepResult | None],
 ) -> StepResult | None:
-    """The same, of the steps that the session knows."""
+    """The step of a program with ops of these sorts, simulated where the session does not know
+    it."""
     return current_session().the(KnownSteps).step(program, prices, sorts, simulated)

@@ -99,7 +99,7 @@ def simulate_tasks(tasks: Sequence[RankTask], prices: Prices) -> list[OpTicks]:
 
 
 def arrays_of_tasks(tasks: Sequence[RankTask], prices: Prices) -> list[tuple[Ticks, Ticks]]:
-    """The same as arrays."""
+    """When each op of each task starts and ends, in ticks, as arrays."""
     overlaps = any(task.graph.can_overlap for task in tasks)
     return run(prices.network, tasks, durations_of(tasks, prices), overlaps=overlaps)
 

@@ -74,7 +74,8 @@ class StreamGraph:
         return self.counted(np.ones(len(self.sort), dtype=np.int64))
 
     def counted(self, copies: Counts) -> list[tuple[Op, int]]:
-        """The same where op i stands for `copies[i]` ops."""
+        """An op of each sort that there is, and how many are of it, where op i stands for
+        `copies[i]` ops; the first one foremost."""
         used, first = np.unique(self.sort, return_index=True)
         counts = np.zeros(len(self.columns.sorts.ops), dtype=np.int64)
         np.add.at(counts, self.sort, copies)
@@ -97,7 +98,7 @@ class StreamGraph:
 
     @cached_property
     def stream_ops(self) -> Lists:
-        """The same as arrays; a stream without ops is left out."""
+        """The ops of each stream, by their places, as arrays; a stream without ops is left out."""
         order = np.argsort(self.stream, kind="stable")
         counts = np.bincount(self.stream)
         return Lists(np.concatenate([[0], np.cumsum(counts[counts > 0])]), order)

@@ -130,9 +130,10 @@ def _compared(few: Program, smallest: Sequence[Program], repeats: tuple[Repeat, 
 
 
 def _told(few: Program, one: Program, repeat: Repeat) -> Growth | None:
-    """The same for a single run, from the few and a program of one turn. An op whose bytes are
-    those of its operands grows by one turn's operands, and what is freed behind an op grows by what
-    is freed of a turn in the middle. None where the two programs differ by anything else."""
+    """The growth with each turn of a single run, from the few and a program of one turn. An op
+    whose bytes are those of its operands grows by one turn's operands, and what is freed behind an
+    op grows by what is freed of a turn in the middle. None where the two programs differ by
+    anything else."""
     places = alone_in_all(few.outline, (one.outline,))
     sizes, least = (_Sizes.of(*each) for each in zip((few, one), places, strict=True))
     own, middle, beyond = places[0], (repeat.kept - 1) // 2, repeat.kept - 1
@@ -332,7 +333,7 @@ class WholeProgram:
 
     @property
     def recurring(self) -> Unit:
-        """The same, where it is known that there are such."""
+        """`unit`, asserted to exist."""
         assert self.unit is not None, "micro-batches are left out where they recur"
         return self.unit
 
@@ -356,7 +357,7 @@ class WholeProgram:
         return {}
 
     def _in(self, nbytes: Sequence[int]) -> WholeProgram:
-        """The same with other sizes of the buffers of layers."""
+        """The whole program with other sizes of the buffers of layers."""
         if nbytes is self.program.nbytes:
             return self
         outline, usual_sizes = self.program.outline, self.program.nbytes

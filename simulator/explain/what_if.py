@@ -45,7 +45,7 @@ class WhatIf:
         return 1 - self.step_s / self.base_s
 
     def scaled(self, factor: float) -> WhatIf:
-        """The same change, both steps so many times as long."""
+        """The change with both steps `factor` times as long."""
         return replace(self, step_s=self.step_s * factor, base_s=self.base_s * factor)
 
     def as_dict(self) -> dict[str, Any]:

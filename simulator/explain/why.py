@@ -58,8 +58,8 @@ class Why:
     mfu: MfuWaterfall
 
     def scaled(self, by: Anchoring) -> Why:
-        """The same explanation of the step scaled by what anchors make of it, as are the times that
-        it is compared with."""
+        """The explanation of the step scaled by what anchors make of it, as are the times that it
+        is compared with."""
         return replace(
             self,
             prediction=self.prediction.scaled(by),
@@ -311,7 +311,7 @@ def _op_record(piece: PathPiece, factor: float) -> dict[str, Any]:
 
 
 def _precisions(plan: Plan) -> tuple[str, ...]:
-    """Those in which matrices are multiplied."""
+    """The precisions in which matrices are multiplied."""
     return plan.training.precision, *(
         (recipe_of(plan.training.recipe).dtype,) if plan.training.recipe != NO_RECIPE else ()
     )

@@ -91,7 +91,7 @@ class ScheduleMessages:
 
     @cached_property
     def meetings(self) -> Meetings:
-        """The same of all stages with the messages' numbers."""
+        """The steps of all stages' messages by gap, with the messages' numbers."""
         counts = np.concatenate([np.diff(gaps.offsets) for gaps in self.gaps])
         steps = []
         for gaps, comes, leaves in zip(self.gaps, self.arrivals, self.departures, strict=True):

@@ -96,7 +96,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, each: Sequence[SlotOps]) -> Parts:
-        """The same, given what stands for each slot."""
+        """Tell the different parts from each other, given what stands for each slot."""
         number: dict[SlotOps, int] = {}
         which = [number.setdefault(part, len(number)) for part in each]
         return cls(list(number), np.array(which, dtype=np.int64))

@@ -123,7 +123,7 @@ class StageOrders:
         return sum(model for model, _ in every), sum(hardware for _, hardware in every)
 
     def parts_of(self, stage: int) -> Parts:
-        """The same for one stage, without the others where they do not matter."""
+        """What stands for the slots of one stage, without the others where they do not matter."""
         return self.parts[stage] if self.plan.in_pairs else self._alone(stage)
 
     def _alone(self, stage: int) -> Parts:

@@ -157,7 +157,8 @@ class RankClasses:
         return self.ticks_of(Asked(op.transport, op.traffic, op.nbytes, in_flight))
 
     def ticks_of(self, asked: Asked) -> list[int]:
-        """The same of a collective with that transport, axes and payload."""
+        """How long a collective with that transport, axes and payload lasts once all have arrived,
+        for each class."""
         if asked not in self.known:
             in_flight = asked.in_flight
             alone = self._ticks(asked, self.class_groups[asked.axes].rings)

@@ -322,7 +322,7 @@ def best_plan(
 
 
 def checked(state: Progress) -> Progress:
-    """The same; a MachineError where no plan that may fit can be predicted."""
+    """Return the state of a search; a MachineError where no plan that may fit can be predicted."""
     if state.is_optimal and state.unpredicted and state.unpredicted == state.fitting:
         raise MachineError(
             f"none of {state.fitting:,} plans that may fit can be predicted: {state.reason}"

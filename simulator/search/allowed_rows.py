@@ -24,7 +24,7 @@ IN_ORDER = ("schedule", "vpp", "overlap", "order", "dispatcher", "recompute")  #
 def that_run(
     stack: Stack, gpt: GPT, fixed: Mapping[str, Any], grid: Sequence[int], table: Sequence[Any]
 ) -> Counts:
-    """Those of some rows of a space on a grid, with their columns ROW, that the stack runs of a
+    """The rows of a space on a grid, in a `table` with the columns ROW, that the stack runs of a
     model with these fields fixed, whatever the order in which they run."""
     rows = np.array(table, dtype=np.int64)
     if not table:
@@ -44,7 +44,7 @@ def that_run(
 
 
 def run(stack: Stack, fixed: Mapping[str, Any], key: str, values: Sequence[Any]) -> list[Any]:
-    """Those of a field's values that the stack runs with these fields fixed; a PlanCannotRunError
+    """Keep the values of a field that the stack runs with these fields fixed; a PlanCannotRunError
     names the pair where it runs none."""
     given = {**fixed, "overlap": fixed.get("overlap", ())}
     refused = {each: together(stack.apart, {**given, key: each}.get) for each in values}

@@ -49,8 +49,8 @@ class Objective:
         return np.asarray(energy_j * (1 - ROUNDING) * UNITS_PER_J, dtype=np.int64)
 
     def bound_by(self, several: Iterable[Ticks], busy_ticks: Ticks, threshold: int) -> Values:
-        """The same by several lower bounds of the steps, each taken only while some plan is still
-        below a threshold."""
+        """The least value of plans by several lower bounds of their steps, each taken only while
+        some plan is still below a threshold."""
         found = np.zeros(len(busy_ticks), dtype=np.int64)
         for step_ticks in several:
             found = np.maximum(found, self.bound(step_ticks, busy_ticks))

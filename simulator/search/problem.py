@@ -112,7 +112,7 @@ class SearchProblem:
         return room.most_bytes(self.p_fits)
 
     def choices(self, key: str, values: Sequence[Any]) -> list[Any]:
-        """Those of some values of a field that the core space has."""
+        """Keep the values of a field that the core space has."""
         if key in self.fixed:
             return [self.fixed[key]]
         if key == "cp":
@@ -200,7 +200,7 @@ class SearchProblem:
         return allowed_rows.run(self.stack, self.fixed, "dispatcher", tried)
 
     def on(self, machine: Machine) -> SearchProblem:
-        """The same on a machine: without dispatchers that nobody asked for, of which it has no
+        """The problem on a machine: without dispatchers that nobody asked for, of which it has no
         times; a MachineError where it cannot multiply by a recipe that is asked for."""
         given = self.several.get("precision", (self.recipe,))
         for name in given:

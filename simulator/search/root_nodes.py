@@ -107,8 +107,8 @@ def bounded(
 def _that_may_fit(
     space: Space, some: BatchedProgram, capacity_bytes: int, by_order: bool
 ) -> tuple[BatchedProgram, list[Entries], int]:
-    """Those of some rows that have an order that may fit, with these orders, and the least memory
-    that one of the others needs."""
+    """The rows of a program that have an order that may fit, with these orders, and the least
+    memory that one of the others needs."""
     needed = least_bytes_of(space, some)
     enough = needed <= capacity_bytes
     least_bytes, kept = int(needed[~enough].min(initial=NEVER)), list[Entries]()
@@ -164,7 +164,7 @@ def _only(
 def that_may_fit(
     space: Space, family: Family, low: Flags, capacity_bytes: int
 ) -> tuple[Entries, int]:
-    """Those of some entries of a family that may fit, and the least memory that another needs."""
+    """The `low` entries of a family that may fit, and the least memory that another needs."""
     entries = family.entries.only(low, family.entries.lane[low])
     if family.whole is None or bool((entries.pp == 1).all()):
         return entries, NEVER

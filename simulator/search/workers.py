@@ -213,7 +213,7 @@ class Workers:
 
     @property
     def candidates(self) -> Candidates:
-        """Those of all shares."""
+        """The candidates of all shares."""
         return together(report.candidates for report in self._reports.values())
 
     def bound(self, threshold: int) -> bool:

@@ -126,7 +126,7 @@ class Stack:
 
     @property
     def searched_dispatchers(self) -> tuple[str, ...]:
-        """Those of them that a search tries unless others are asked for. Some have no bounds."""
+        """The dispatchers that a search tries unless others are asked for. Some have no bounds."""
         tried = self.can.get("searched_dispatchers", ())
         return tuple(
             each for each in self.dispatchers if each in tried and not DISPATCHERS[each].with_places

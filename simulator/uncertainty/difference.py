@@ -118,7 +118,7 @@ def difference_error(run: Run, *, experts: bool = False) -> DifferenceError:
 
 @session_cached(2)
 def published_pairs(table: str = DENSE) -> PublishedPairs:
-    """Those of the runs that come with the package."""
+    """The pairs of the runs that come with the package."""
     return PublishedPairs(published_runs(table))
 
 

@@ -279,7 +279,7 @@ def published_runs(table: str = DENSE) -> tuple[PublishedRow, ...]:
 
 @session_cached(2)
 def published_residuals(table: str = DENSE) -> PublishedResiduals:
-    """Those that come with the package."""
+    """The residuals that come with the package."""
     rows = published_runs(table)
     sources, runs, residuals, *_ = zip(*rows, strict=True)
     widening = WIDENING_OF_EXPERTS if table == OF_EXPERTS else WIDENING

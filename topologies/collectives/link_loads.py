@@ -113,7 +113,8 @@ def _inside(node: Node, visits: Visits, hop_bytes: float) -> dict[Link, float]:
 
 
 def _pairs_inside(node: Node, visits: Visits, pair_bytes: float) -> dict[Link, float]:
-    """The same where the devices of each group in a node all send to each other."""
+    """Bytes over each link, in its busier direction, summed over all nodes, where the devices of
+    each group in a node all send to each other."""
     counts = np.bincount(visits.devices, minlength=len(visits.sets))
     each = (pairs_on_links(node, visits.devices_in(which)) for which in range(len(counts)))
     ways = pair_bytes * sum(count * pairs for count, pairs in zip(counts, each, strict=True))

@@ -43,7 +43,8 @@ def further_seconds(network: Network, visits: Visits) -> float:
 
 
 def pairs_further_seconds(network: Network, visits: Visits) -> float:
-    """The same for all pairs of a group's nodes: their mean, by counts of its nodes in each place.
+    """What distance adds to each hop between nodes of a group: the mean of all pairs, by counts of
+    its nodes in each place.
 
     Of N nodes, n on a switch and g in a group of switches, n (n - 1) ordered pairs share the
     switch, g (g - 1) less those the group, and the rest of N (N - 1) neither.

@@ -104,7 +104,7 @@ class MemoryValidation:
 
     @property
     def wrong_by_margin(self) -> dict[str, float]:
-        """The same for each of `MARGINS`."""
+        """The share of wrong verdicts for each of `MARGINS`."""
         return {f"{margin:g}": self.wrong(margin) for margin in MARGINS}
 
     @property

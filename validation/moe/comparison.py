@@ -146,7 +146,7 @@ class MoeComparison:
 
     @property
     def mean_of_sources_calibrated(self) -> float | None:
-        """The same with one factor for each machine and stack, from its other rows."""
+        """`mean_of_sources` with one factor for each machine and stack, from its other rows."""
         own = [each for each in self.outcomes if each.scored and not each.held_out]
         means = [mean_error(_calibrated_errors(rows)) for rows in by_source(own).values()]
         return mean_error(mean for mean in means if mean is not None)

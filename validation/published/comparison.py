@@ -184,8 +184,7 @@ def chosen_runs(
 
 
 def chosen_of(runs: Sequence[PublishedRun], sources: Sequence[str]) -> list[PublishedRun]:
-    """Those of some rows with one of the given words in their source or id; a RunsError where
-    there is none."""
+    """Rows with one of the given words in their source or id; a RunsError where there is none."""
     chosen = [run for run in runs if _is_chosen(run, sources)]
     if not chosen:
         known = ", ".join(dict.fromkeys(run.source for run in runs))

@@ -62,8 +62,8 @@ class Candidates:
 
     @property
     def possible(self) -> list[Prediction]:
-        """Those that may have run: where the authors chose, those that cannot be told from the
-        fastest, by the error of a difference between two plans."""
+        """The candidates that may have run: where the authors chose, those that cannot be told from
+        the fastest, by the error of a difference between two plans."""
         if not self.chosen:
             return list(self.predictions)
         most_s = _sequence_s(self.best) * (1 + self.best.difference_error.share)
@@ -132,7 +132,7 @@ def _of_grids(run: SeedRun) -> Iterator[Prediction]:
 
 
 def _of_fields(run: SeedRun) -> Iterator[Prediction]:
-    """Those of all combinations that are legal and fit."""
+    """Predict all combinations of fields that are legal and fit."""
     machine, stack = load_machine(run.machine), load_stack(run.stack)
     for values in product(*run.candidates.values()):
         words = {"dp": "rest", "batch": run.batch, **run.plan}

@@ -30,7 +30,8 @@ def dropped(gpt: GPT, layer: int, tokens: int) -> Fraction:
 
 
 def mean_dropped(gpt: GPT, plan: Plan) -> float:
-    """The same in the mean of all layers with experts."""
+    """The share of choices without a place (see `dropped`), in the mean of all layers with
+    experts."""
     if not gpt.moe.capacity:
         return 0.0
     tokens = dispatched_tokens(gpt, plan)

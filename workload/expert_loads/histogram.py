@@ -54,7 +54,7 @@ class Histogram:
         return max(found) * ranks / sum(found)
 
     def without(self, first: int, count: int) -> Histogram:
-        """Those of a model that lacks so many layers from the first on."""
+        """The histogram of a model that lacks `count` layers from the `first` on."""
         return Histogram(self.layers[:first] + self.layers[first + count :])
 
 
@@ -67,7 +67,8 @@ class LeastUneven(Histogram):
         return ()
 
     def of_ranks(self, layer: int, ranks: int) -> Counts:
-        """Those of the layer whose busiest rank has the smallest share of the choices.
+        """How often the experts of each of so many ranks were chosen in the layer whose busiest
+        rank has the smallest share of the choices.
 
         >>> LeastUneven(((4, 2, 1, 1), (3, 2, 3, 1))).of_ranks(9, 2)
         (5, 4)

@@ -81,7 +81,7 @@ def _layers_of_rows(program: Program) -> dict[str, int]:
 
 
 def _undominated(ranks: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Those than which no other has as much or more everywhere.
+    """Pareto-maximal ranks: no other has as much or more everywhere.
 
     >>> _undominated([(4, 1), (1, 4), (4, 1), (3, 1)])
     [(4, 1), (1, 4)]

@@ -107,7 +107,7 @@ class Chunks:
         return self.kept(self._b.ops)
 
     def kept(self, ops: list[Op]) -> list[Op]:
-        """Those of some ops that are not left out."""
+        """The given ops without the ones that are left out."""
         keeps = self._keeps
         return ops if keeps is None else [op for op in ops if keeps(op, self._b.buffers)]
 

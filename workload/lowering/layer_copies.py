@@ -126,7 +126,7 @@ class Stretch:
         return [_row(op, self.blocks, self.naming) for op in self.ops]
 
     def copied(self, b: Builder, to: Naming) -> Written[Any]:
-        """The same in another place."""
+        """Emit what the layer wrote once more in another place; returns its result there."""
         assert all(b.buffers[name].persistent for name in self.others), "it is another layer's"
         one, begins, m, part = self.naming, to.begins, to.micro_batch, to.part
         name_of = {name: begins[at] + rest for name, at, rest in self.names}

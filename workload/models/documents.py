@@ -108,8 +108,8 @@ def of_ranks(text: str, window: int, parts: int) -> list[int]:
 
 
 def in_ring(text: str, window: int, parts: int) -> list[list[int]]:
-    """The same at each step of a ring, at which a rank has the keys of the rank so many places
-    before it: a list of ranks for each step."""
+    """The pairs that the queries of each rank see at each step of a ring, at which a rank has the
+    keys of the rank so many places before it: a list of ranks for each step."""
     table = seen_pairs(text, window, 2 * parts)
 
     def met(rank: int, owner: int) -> int:

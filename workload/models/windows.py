@@ -73,8 +73,8 @@ def keys_of_layers(gpt: ModelFields) -> int | Fraction:
 
 
 def masked_keys_of_layers(gpt: ModelFields) -> Fraction:
-    """Those of them that the causal mask takes from a query, in the mean of all queries: a token
-    sees itself and what is before it in its document, within a window the last w of these."""
+    """The keys of all layers that the causal mask takes from a query, in the mean of all queries: a
+    token sees itself and what is before it in its document, within a window the last w of these."""
     every = layers_with(gpt, ATTENTION)
     if not has_windows(gpt):
         return every * _masked_keys(gpt, 0)

@@ -91,9 +91,9 @@ PLAIN_BEHAVIOUR = StackBehaviour()
 
 
 def of_lowering(behaviour: StackBehaviour) -> StackBehaviour:
-    """Those that lowering itself heeds, before overlaps and all other behaviour: kernels for the
-    slices of weights, where a recomputed layer ends, what is held in memory, and what pipelines do
-    once a step."""
+    """The behaviour that lowering itself heeds, before overlaps and all other behaviour: kernels
+    for the slices of weights, where a recomputed layer ends, what is held in memory, and what
+    pipelines do once a step."""
     return replace(
         PLAIN_BEHAVIOUR,
         launches_of_slice=behaviour.launches_of_slice,

@@ -118,7 +118,7 @@ class Lanes:
         self.values, self.number, self.inputs, self.steps = values, number, inputs, steps
 
     def only(self, keep: Flags) -> Any:
-        """The same for some of the plans."""
+        """The numbers of some of the plans; a plain int where they are all equal."""
         values = self.values[keep]
         return _alike(values) if _are_alike(values) else Lanes(values, self.number, self.inputs)
 

@@ -41,7 +41,7 @@ def _llama3(rates: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:
 
 
 def _yarn(rates: torch.Tensor, scaling: RopeScaling, width: int, base: float) -> torch.Tensor:
-    """The same with a ramp over the pairs' numbers.
+    """The share of each rate that is not divided: by a ramp over the pairs' numbers.
 
     Source: Peng et al. (YaRN, 2309.00071), section 3.2; jquesnelle/yarn, whose bounds are whole
     numbers unless `truncate` is off.

@@ -69,8 +69,8 @@ class Asked:
         return question_of(how["model"], how["machine"], how, tells=False)
 
     def changed(self, changes: Mapping[str, Any]) -> Asked:
-        """The same with other values of some of the plan's keys; data takes what devices are left,
-        where their number is given."""
+        """The page's texts with other values of some of the plan's keys; data takes what devices
+        are left, where their number is given."""
         words = plan_words(self.plan) | {key: text_of(value) for key, value in changes.items()}
         if self.devices:
             words["dp"] = REST

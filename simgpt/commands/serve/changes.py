@@ -60,7 +60,7 @@ class Found:
     sentence: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for the page."""
+        """The choices and the sentence for the page."""
         return {
             "choices": [choice.as_dict(self.before) for choice in self.choices],
             "sentence": self.sentence,

@@ -100,7 +100,7 @@ class BatchedProgram:
         return found
 
     def only(self, keep: Flags) -> BatchedProgram:
-        """The same for some of the rows."""
+        """The program of some of the rows."""
         return self if keep.all() else placed(self, np.flatnonzero(keep), self.orders[keep])
 
 
@@ -214,8 +214,8 @@ def input_columns(space: Space, rows: Indices, inputs: int) -> list[Counts]:
 
 
 def within_parts(behaviour: StackBehaviour) -> StackBehaviour:
-    """Those that change no op of one part of the model by what another part has. Copies around ops
-    only add to these, and are left out."""
+    """The behaviour that changes no op of one part of the model by what another part has. Copies
+    around ops only add to these, and are left out."""
     return replace(behaviour, coalesced=False, whole_owners=False, gathers_ahead=False, copies=())
 
 

@@ -59,7 +59,7 @@ class Dispatched:
 
     @cached_property
     def _exchanges(self) -> Sequence[Exchange]:
-        """Those of the space's dispatchers that are told apart here."""
+        """The exchanges of the space's dispatchers that are told apart here."""
         problem = self.space.problem
         each = (problem.stack.exchange(_plan(name, {"ep": 2})) for name in problem.dispatchers)
         return list({(one.in_steps, one.copies, one.kernels): one for one in each}.values())

@@ -173,8 +173,8 @@ def _played(
 
 
 def _undominated(found: set[Moment]) -> tuple[Moment, ...]:
-    """Those at which no other has as much of everything. Of these two the other comes first where
-    most comes first, so each is compared with those that were kept alone."""
+    """Pareto-maximal moments. Of two moments, the one that has as much of everything comes first
+    where most comes first, so each is compared with those that were kept alone."""
     kept = list[Moment]()
     for one in sorted(found, reverse=True):
         if not any(_is_less(one, other) for other in kept):

@@ -115,7 +115,8 @@ class IsolatedBlocks:
         return self._step(self.entries.of_stage(ends), ends)
 
     def steps_of_stages(self, at: int) -> list[tuple[int, int]]:
-        """The same of each stage of one entry, without the model's ends."""
+        """What follows all slots on each stage of one entry (see `step`), without the model's
+        ends."""
         found = []
         for counts in self.entries.stages_of(at):
             key = tuple(counts.items())

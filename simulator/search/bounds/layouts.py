@@ -80,7 +80,7 @@ class ChunkLayers:
         return (len(self.bases) - self.prefix) // self.period
 
     def shortened(self) -> tuple[ChunkLayers, int]:
-        """The same with at most FEW units, and how many were left out."""
+        """The layers with at most FEW units, and how many units were left out."""
         more = max(self.units - FEW, 0)
         if not more:
             return self, 0
@@ -227,7 +227,7 @@ class Layouts:
         return dict(zip(self.names, self._least[:, layout], strict=True))
 
     def held(self, ends: ModelEnds, which: str, layout: Indices) -> dict[str, Counts]:
-        """The same by kind, for some numbers of layouts."""
+        """By kind the layers in some chunks (see `Layout.of`), for some numbers of layouts."""
         return dict(zip(self.names, self.counts(ends, which)[:, layout], strict=True))
 
 

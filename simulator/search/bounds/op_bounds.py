@@ -54,8 +54,8 @@ class OpBounds:
     _last: list[tuple[BatchedProgram, int]] = field(default_factory=list)
 
     def sharing(self, some: BatchedProgram) -> BatchedProgram:
-        """The same program, which shares the times of its ops with the last one if that is of equal
-        sizes: programs of other recomputation or ZeRO have mostly equal ops."""
+        """The program, sharing the times of its ops with the last one if that is of equal sizes:
+        programs of other recomputation or ZeRO have mostly equal ops."""
         tensor = int(self.space.columns["etp"][some.rows[0]])  # an input that is no size
         last, its = self._last[-1] if self._last else (some, tensor)
         if last.steps is some.steps is not None and its == tensor:
@@ -94,7 +94,7 @@ class OpBounds:
         return np.where(self.ticks(some, op) > 0, issued, 0)
 
     def of_bytes(self, some: BatchedProgram, op: Op, nbytes: Bytes, inputs: int = UNKNOWN) -> Ticks:
-        """The same for an op on so many bytes in each row, which follow from some `inputs` of
+        """The least ticks of an op on so many bytes in each row, which follow from some `inputs` of
         lowering, where these are known."""
         if op.kind == FENCE or self._bounds_nothing(op):
             return np.zeros(len(some.rows), dtype=np.int64)

@@ -81,8 +81,8 @@ def _is_kernel(op: Op) -> bool:
 
 
 def of_one_micro_batch(known: PartTimes) -> PartTimes:
-    """The same for rows of one micro-batch, out of a program of two: it has the ops of the first of
-    these, which adds to no gradients, and what follows the last is the same behind it
+    """The times of parts for rows of one micro-batch, out of a program of two: it has the ops of
+    the first of these, which adds to no gradients, and what follows the last is the same behind it
     (`tests/simulator/search/test_one_micro_batch.py`)."""
     of_first = {key: own for key, own in known.items() if key[1] in STEP_WORKS or not key[2]}
     again = {(part, work, True): own for (part, work, last), own in of_first.items() if not last}

@@ -116,8 +116,8 @@ def bytes_of_layouts(
     micro_batches: Counts,
     layouts: Layouts,
 ) -> Bytes:
-    """The same for layers of several kinds: the least of all layouts with so many stages, each as
-    much as its first stage has, its last one, or the fullest of those between."""
+    """`device_bytes` for layers of several kinds: the least of all layouts with so many stages,
+    each as much as its first stage has, its last one, or the fullest of those between."""
     found = np.full(len(pp), NEVER, dtype=np.int64)
     for number, layout in enumerate(layouts.every):
         chosen = np.flatnonzero(pp == layout.pp)

@@ -56,7 +56,7 @@ class _KnownSlots:
         return [like[chunk] for chunk in self.chunks]
 
     def ticks(self, stage: int, place: PlaceOfSlot) -> tuple[int, int]:
-        """Those of a slot of a stage."""
+        """The ticks of a slot of a stage."""
         (work, chunk, which), before = place
         number = self._numbers[chunk * self.pp + stage]
         ahead = None if before is None else (before[0], self._numbers[before[1] * self.pp + stage])

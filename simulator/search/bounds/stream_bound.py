@@ -70,14 +70,15 @@ class Entries:
         return counts[which]
 
     def of_stage(self, ends: ModelEnds) -> dict[str, Counts]:
-        """The same for all chunks of the stage."""
+        """How many layers of each kind all chunks of the stage with these ends have."""
         own, rest = (self.held(ends, which) for which in (OWN, REST))
         return {kind: own[kind] + rest[kind] for kind in own}
 
     def chunks(
         self, ends: ModelEnds, which: str
     ) -> Iterator[tuple[Flags, Mapping[ChunkLayers, Counts | int]]]:
-        """The same chunks themselves, and how many there are of each, for entries at a time."""
+        """The chunks whose layers `held` counts, and how many there are of each, for some entries
+        at a time."""
         for number in np.unique(self.chunk).tolist():
             chosen = self.chunk == number
             if self.layouts is None:

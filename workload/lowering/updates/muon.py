@@ -61,7 +61,7 @@ def _kind(layout: Layout) -> str:
 def _gathered_alike(
     b: Builder, owner: Part, label: str, parameters: Sequence[Parameter], parts: Sequence[str]
 ) -> list[str]:
-    """The same for matrices that are split alike."""
+    """Emit the gathers of all tiles of matrices that are split alike; returns what has them all."""
     found = list(parts)
     sharding = parameters[0].sharding
     flat = reversed(sharding.collectives(sharding.optimizer))

@@ -217,8 +217,8 @@ def _outputs(b: Builder, qkv: str, shape: Shape, name: str) -> list[str]:
 
 
 def _steps(b: Builder, qkv: str, shape: Shape, factor: int) -> list[Shape]:
-    """The same for each step of a ring, whose keys are a rank's; nothing for one that has none that
-    any query sees."""
+    """The work (`_work`) of each step of a ring, whose keys are a rank's; nothing for a step that
+    has none that any query sees."""
     tokens = b.buffers[qkv].shape[0] // b.plan.mbs
     count = int(b.grid.size(*_axes(b, shape)))
     if not ring_steps.is_limited(shape):

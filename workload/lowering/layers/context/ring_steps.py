@@ -27,7 +27,7 @@ def is_limited(shape: Shape) -> bool:
 
 
 def cut_at_chunks(shape: Shape, parts: int, sequence: Any) -> Shape:
-    """The same with each document named, where they are of one length and cut chunks."""
+    """The shape with each document named, where documents are of one length and cut chunks."""
     length, span = sequence // (2 * parts), shape.get("document", sequence)
     if not (length % span and span % length):
         return shape
@@ -47,7 +47,7 @@ def of_busiest(shape: Shape, ranks: list[int], at_hand: int) -> Shape:
 
 
 def of_gathered(shape: Shape, parts: int) -> Shape:
-    """The same where all keys are gathered."""
+    """What is known of the rank that has most to do where all keys are gathered."""
     ranks = documents.of_ranks(shape["documents"], int(shape.get("window", 0)), parts)
     return of_busiest(shape, ranks, sum(documents.lengths(shape["documents"])))
 

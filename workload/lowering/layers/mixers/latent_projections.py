@@ -105,7 +105,7 @@ def _normed(b: Builder, owner: Part, name: str, source: str) -> tuple[str, str, 
 
 
 def behind(saved: Saved, normed: str) -> Saved:
-    """The same behind a norm that ran once more: queries that are not compressed come from it."""
+    """`saved` behind a norm that ran once more: queries that are not compressed come from it."""
     source, _, stats = saved.queries
     return saved if stats else replace(saved, queries=(source, normed, stats))
 
