@@ -7,11 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from workload.gpt import GPT
+from workload.model.fields import KEYS
 from workload.plan import Plan
 from workload.rules.table import NAMES
 
 # So many that any number of the samples is that of an expert.
 EXPERTS: Mapping[str, Any] = {"experts": 256, "topk": 4, "expert_ffn": 16, "router": "softmax"}
+# Switches of attention beyond those that other samples have: what they add is measured besides.
+SAMPLED = ("qkv_bias", "qk_norm", "sinks")
+FURTHER = {
+    key: True
+    for key, each in KEYS.items()
+    if each.part == "attention" and each.kind == "bool" and key not in SAMPLED
+}
 
 
 def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
@@ -39,6 +47,7 @@ def models(precision: str, *, quick: bool) -> list[tuple[GPT, Plan]]:
         plain = replace(plan, y=1, z=1)
         cells.append((llama.changed(**EXPERTS), plain))
         cells.append((replace(gpt, dropout=0.1), plain.changed(attention="unfused")))
+        cells += [(llama.changed(**FURTHER), plain)] if FURTHER else []
         cells.append((_latent(llama), plain))
         # The first of two stages, which alone has no loss.
         cells.append((gpt, plain.changed(pp=2, stage_layers=(0, 1))))

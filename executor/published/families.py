@@ -22,6 +22,7 @@ from executor.published.latent import NORM_EPS
 from topologies.records import record
 from workload.gpt import GPT
 from workload.model.experts import SIGMOID, SOFTMAX_OF_CHOSEN
+from workload.model.fields import KEYS
 
 
 @record
@@ -132,6 +133,11 @@ DEEPSEEK_V3 = replace(
 # Fields of models with experts whose parameters are not converted.
 UNPUBLISHED: dict[str, object] = {"biases": False, "sinks": False, "mtp_layers": 0}
 HEAD = "lm_head.weight"  # of all families, and without their prefix
+# Fields of attention with a place in checkpoints of some family, or of which no parameter is.
+ATTENTION = (
+    *("heads", "kv_heads", "head_width", "qkv_bias", "qk_norm", "rope_base", "rope_scaling"),
+    *("window", "global_every", "sinks"),
+)
 
 
 def family_of(gpt: GPT) -> Family:
@@ -140,6 +146,11 @@ def family_of(gpt: GPT) -> Family:
         raise WeightsError(
             f"{gpt.name}: published weights of models with a pattern of layers are not known"
         )
+    for key, each in KEYS.items():
+        if each.part == "attention" and key not in ATTENTION and gpt.is_given(key):
+            raise WeightsError(
+                f"{gpt.name}: published weights of models with {key} are not read or written"
+            )
     if gpt.latent.kv_rank:
         return _of_latent(gpt)
     if gpt.moe.experts:

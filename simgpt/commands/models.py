@@ -144,6 +144,10 @@ def _rest_of_attention(gpt: GPT) -> Iterator[tuple[str, str]]:
         yield "RoPE scaled", f"{method}, {', '.join(numbers)}"
     if gpt.attention.qk_norm:
         yield "norms of queries and keys", "an RMSNorm of each head"
+    for key, each in gpt.KEYS.items():
+        switch = each.part == "attention" and each.kind == "bool"
+        if switch and key not in ("qkv_bias", "qk_norm", "sinks") and gpt.value(key):
+            yield key.replace("_", " "), "yes"
 
 
 def _biases(gpt: GPT) -> str:

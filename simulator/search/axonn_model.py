@@ -55,7 +55,7 @@ def _into_core(gpt: GPT) -> list[tuple[int, int, bool]]:
     """The linears before the attention core; of latent attention those that lead up, whose weights
     alone x splits."""
     if not gpt.latent.kv_rank:
-        return [(gpt.hidden, sum(gpt.bands), False)]
+        return [(gpt.hidden, sum(gpt.first_bands), False)]
     queries = (gpt.latent.q_rank or gpt.hidden, gpt.bands[0], False)
     return [queries, (gpt.latent.kv_rank, sum(latent_attention.up_bands(gpt)), False)]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from topologies.records import bounded, record
 
+# Fields of the one linear to queries, keys and values, which latent attention does not have.
+OF_FIRST_LINEAR = ("qkv_bias", "qk_norm")
+
 
 @record(kw_only=True)
 class Attention:
@@ -28,3 +31,8 @@ class Attention:
     window: int = bounded(default=0, most=16_777_216)
     global_every: int = bounded(default=0, most=10_000)
     sinks: bool = False
+
+    def first_bands(self, bands: tuple[int, int, int]) -> tuple[int, ...]:
+        """Widths side by side in the first linear, with `bands` those of queries, keys and values
+        of all heads."""
+        return bands

@@ -79,10 +79,15 @@ class ModelFields(Flat):
 
     @property
     def bands(self) -> tuple[int, int, int]:
-        """Widths of all queries, of all keys and of all values, side by side in one linear."""
+        """Widths of the queries, of the keys and of the values of all heads."""
         heads = self.attention.heads
         values = self.context_width // heads * self.key_heads
         return (heads * self.width, self.key_heads * self.width, values)
+
+    @property
+    def first_bands(self) -> tuple[int, ...]:
+        """Widths that stand side by side in attention's first linear."""
+        return self.attention.first_bands(self.bands)
 
     @property
     def up_bands(self) -> tuple[int, ...]:

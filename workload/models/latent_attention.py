@@ -10,6 +10,7 @@ for the two norms. Not modelled: the keys and values that inference keeps, and w
 
 from __future__ import annotations
 
+from workload.model.attention import OF_FIRST_LINEAR
 from workload.model.fields import ModelFields
 
 
@@ -51,7 +52,7 @@ def refusals(gpt: ModelFields) -> list[str]:
             f"kv_heads={gpt.attention.kv_heads} cannot be combined with kv_rank: each head has "
             "its own keys"
         )
-    for key in ("qkv_bias", "qk_norm"):
+    for key in OF_FIRST_LINEAR:
         if gpt.value(key):
             found.append(
                 f"{key}=true cannot be combined with kv_rank: there is no linear of all three"

@@ -17,11 +17,13 @@ def heads_of(op: Op, qkv: torch.Tensor) -> list[torch.Tensor]:
 
 
 def bands_of(op: Op, qkv: torch.Tensor, tokens: int) -> list[torch.Tensor]:
-    """The same where a rank has so many tokens of each sequence."""
+    """Views likewise where a rank has so many tokens of each sequence; the tensor may have further
+    columns behind these."""
     heads, kv_heads, width = (op.attributes[key] for key in ("heads", "kv_heads", "width"))
     counts, widths = (heads, kv_heads, kv_heads), (width, width, value_width(op))
     columns = [n * each for n, each in zip(counts, widths, strict=True)]
-    parts = qkv.view(-1, tokens, sum(columns)).split_with_sizes(columns, -1)
+    whole = qkv.view(-1, tokens, qkv.shape[-1])[..., : sum(columns)]
+    parts = whole.split_with_sizes(columns, -1)
     return [
         part.view(-1, tokens, n, each).transpose(1, 2)
         for part, n, each in zip(parts, counts, widths, strict=True)

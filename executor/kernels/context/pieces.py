@@ -136,12 +136,12 @@ def _add_sinks(out: torch.Tensor, sums: torch.Tensor, sinks: torch.Tensor) -> No
 
 def take_keys(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Copy keys and values out of the fused tensor."""
-    writes[0].copy_(_band(op, reads[0]))
+    writes[0].copy_(_band(op, reads[0], writes[0]))
 
 
 def put_keys(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
     """Copy the gradients of keys and values into the fused one."""
-    _band(op, writes[0]).copy_(reads[0])
+    _band(op, writes[0], reads[0]).copy_(reads[0])
 
 
 def merge_attention(op: Op, reads: Tensors, writes: Tensors, at: RankContext) -> None:
@@ -243,9 +243,9 @@ def _by_head(op: Op, tensor: torch.Tensor, tokens: int) -> torch.Tensor:
     return tensor.view(-1, tokens, op.attributes["heads"], value_width(op)).transpose(1, 2)
 
 
-def _band(op: Op, qkv: torch.Tensor) -> torch.Tensor:
-    """The columns of keys and values."""
-    return qkv[:, op.attributes["heads"] * op.attributes["width"] :]
+def _band(op: Op, qkv: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """The columns of keys and values, as wide as `keys` are."""
+    return qkv.narrow(1, op.attributes["heads"] * op.attributes["width"], keys.shape[1])
 
 
 def _slices(op: Op, queries: torch.Tensor, keys: Keys, at: RankContext) -> Iterator[HeadSlice]:

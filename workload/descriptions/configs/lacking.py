@@ -29,7 +29,7 @@ def bias_elements(gpt: GPT, which: str) -> int:
         return gpt.vocab
     if which == "mlp":
         return gpt.layers * (sum(gpt.up_bands) + gpt.hidden)
-    into = 0 if which == "o" or gpt.attention.qkv_bias else sum(gpt.bands)
+    into = 0 if which == "o" or gpt.attention.qkv_bias else sum(gpt.first_bands)
     return gpt.layers * (into + gpt.hidden * (which != "qkv"))
 
 

@@ -45,7 +45,7 @@ def linears(b: Builder) -> dict[str, Linear]:
     """The linears before and behind the core."""
     gpt = b.gpt
     return {
-        "qkv": Linear("qkv", gpt.hidden, gpt.bands),
+        "qkv": Linear("qkv", gpt.hidden, gpt.first_bands),
         "out": Linear("out", gpt.context_width, (gpt.hidden,), transposed=True),
     }
 
