@@ -54,6 +54,7 @@ class Family:
     balance_loss: float = 0.0
     balanced_run: int = 0  # tokens of which experts should be chosen evenly
     clamped: bool = False  # SwiGLU as gpt-oss has it
+    output_gate: bool = False  # by sigmoids of the last columns of qkv
     squared_relu: bool = False  # in place of GELU
     mamba: reference_hybrid.Sizes = NO_MAMBA
     run: int = 0  # of tokens, of each of which an expert takes no more than its capacity
@@ -159,6 +160,7 @@ class Layer(nn.Module):
         if self.latent:
             return self.way(x)
         every = self.qkv(x).unflatten(-1, (-1, self.width)).transpose(1, 2)
+        every = every[:, : -self.heads] if self.family.output_gate else every
         groups = (every.shape[1] - self.heads) // 2
         q, k, v = every.split([self.heads, groups, groups], dim=1)
         q, k = self.qnorm(q), self.knorm(k)
@@ -195,8 +197,9 @@ class Layer(nn.Module):
             weights = torch.cat([scores, none], dim=-1).softmax(dim=-1)[..., :-1]
         else:
             weights = scores.softmax(dim=-1)
-        mixed = self.drop_attention(weights) @ v[:, owner]
-        return mixed.transpose(1, 2).flatten(2)
+        mixed = (self.drop_attention(weights) @ v[:, owner]).transpose(1, 2).flatten(2)
+        gate = self.qkv(x)[..., -mixed.shape[-1] :] if self.family.output_gate else None
+        return mixed if gate is None else mixed * torch.sigmoid(gate)
 
 
 def norm_of(weights: Weights, name: str, family: Family) -> nn.Module:
@@ -334,6 +337,7 @@ def initial_weights(
     qkv_bias: bool = False,
     qk_norm: bool = False,
     sinks: bool = False,
+    output_gate: bool = False,
     router_bias: bool = False,
     norm_biases: bool = True,
     positions: bool = True,
@@ -358,7 +362,7 @@ def initial_weights(
     """
     assert head_width or hidden % heads == 0, f"heads={heads} does not divide hidden={hidden}"
     width = head_width or hidden // heads
-    columns = (heads + 2 * (kv_heads or heads)) * width
+    columns = ((2 if output_gate else 1) * heads + 2 * (kv_heads or heads)) * width
     linears = {} if kv_rank else {"qkv": (hidden, columns)}
     linears |= {"out": (heads * (value_width or width), hidden)}
     linears |= {"up": (hidden, 2 * ffn if gated else ffn), "down": (ffn, hidden)}

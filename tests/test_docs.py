@@ -34,6 +34,7 @@ LLAMA = find_model("tiny-llama-1m")
 OF_LAYERS = {
     "latent attention": find_model("tiny-deepseek-2m"),
     "windows, sinks": LLAMA.changed(window=16, global_every=2, sinks=True),
+    "a gated output": LLAMA.changed(output_gate=True),
     "packed documents": LLAMA.changed(document=32),
     "experts": find_model("tiny-mixtral-2m"),
     "experts on latent columns": find_model("tiny-mixtral-2m").changed(expert_latent=64),

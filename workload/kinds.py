@@ -191,6 +191,7 @@ def _activations() -> Iterator[Kind]:
         like_weighted = "" if name == "swiglu" else "weighted_swiglu"
         weighted = Kind(f"weighted_{name}", share="gelu", measured_as=like_weighted, **about)
         yield from _with_gradients(weighted)
+    yield from _with_gradients(Kind("output_gate", share="gelu", measured_as="swiglu", **about))
 
 
 def _mamba() -> Iterator[Kind]:

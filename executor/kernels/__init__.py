@@ -21,7 +21,14 @@ from executor.kernels import (
     pointwise,
     vocabulary,
 )
-from executor.kernels.attentions import attention, head_norms, latent, latent_context, unfused
+from executor.kernels.attentions import (
+    attention,
+    head_norms,
+    latent,
+    latent_context,
+    output_gate,
+    unfused,
+)
 from executor.kernels.context import exchange, pieces
 from executor.kernels.dispatchers import gathered_tokens, masks, weighted_rows
 from executor.kernels.eight_bits import blocks, quantised
@@ -72,6 +79,8 @@ KERNELS: Mapping[str, Kernel] = MappingProxyType(
         "rmsnorm_grad_apply": norms.rmsnorm_grad_apply,
         "head_norm": head_norms.head_norm,
         "head_norm_grad": head_norms.head_norm_grad,
+        "output_gate": output_gate.output_gate,
+        "output_gate_grad": output_gate.output_gate_grad,
         "gelu": pointwise.gelu,
         "gelu_grad": pointwise.gelu_grad,
         "swiglu": pointwise.swiglu,

@@ -92,7 +92,7 @@ def plans_of_every_kind(precision: str) -> Iterator[tuple[GPT, Plan, bool, int]]
     a stage."""
     plain = Plan.of(batch=4, mbs=2, precision=precision)
     yield SMALL, plain, False, 0
-    yield LLAMA, plain.changed(recompute="full"), False, 0
+    yield LLAMA.changed(output_gate=True), plain.changed(recompute="full"), False, 0
     yield BLOOM, plain.changed(offload="optimizer"), False, 0
     yield BLOOM, plain.changed(offload="update"), False, 0
     sharded = plain.changed(dp=2, zero=3, mbs=1, overlap=())

@@ -39,8 +39,12 @@ TINY = replace(find_model("tiny-30k"), vocab=250)
 OF_FAMILY = (
     *("topk", "router", "router_scale", "capacity", "dropout", "goldfish_k", "goldfish_h"),
     *("window", "global_every", "document", "router_bias_rate", "balance_loss"),
+    "output_gate",
 )
-SWITCHES = ("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias")
+SWITCHES = (
+    *("tied", "biases", "qkv_bias", "qk_norm", "embedding_norm", "sinks", "router_bias"),
+    "output_gate",
+)
 
 
 def batches(gpt: GPT, sequences: int = BATCH) -> list[torch.Tensor]:

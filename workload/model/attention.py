@@ -5,7 +5,7 @@ from __future__ import annotations
 from topologies.records import bounded, record
 
 # Fields of the one linear to queries, keys and values, which latent attention does not have.
-OF_FIRST_LINEAR = ("qkv_bias", "qk_norm")
+OF_FIRST_LINEAR = ("qkv_bias", "qk_norm", "output_gate")
 
 
 @record(kw_only=True)
@@ -18,7 +18,9 @@ class Attention:
     of queries and of keys. `rope_base` and `rope_scaling` (`workload/models/rope_scaling.py`) are
     of positions=rope. With `window` a token attends to so many tokens, its own the last of them,
     but in every `global_every`-th layer to all before it (0: in none). `sinks` are a learned logit
-    of each head in the sum under its probabilities.
+    of each head in the sum under its probabilities. With `output_gate` the core's output is
+    multiplied by the sigmoid of a gate of its width, which the first linear makes beside the values
+    (`workload/lowering/layers/output_gate.py`).
     """
 
     heads: int = bounded(least=1, most=10_000)
@@ -31,8 +33,10 @@ class Attention:
     window: int = bounded(default=0, most=16_777_216)
     global_every: int = bounded(default=0, most=10_000)
     sinks: bool = False
+    output_gate: bool = False
 
     def first_bands(self, bands: tuple[int, int, int]) -> tuple[int, ...]:
         """Widths side by side in the first linear, with `bands` those of queries, keys and values
         of all heads."""
-        return bands
+        values = self.heads * (bands[2] // (self.kv_heads or self.heads))
+        return (*bands, values) if self.output_gate else bands

@@ -143,6 +143,25 @@ def test_gpt_oss_is_the_preset(types: list[str] | None, tmp_path: Path) -> None:
     assert [gpt.value(key) for key in keys] == [preset.value(key) for key in keys]
 
 
+def test_trinity_has_a_gate_and_as_many_parameters_as_its_card_says(tmp_path: Path) -> None:
+    """arcee-ai/Trinity-Mini: 26 billion parameters, of which a token passes 3 billion."""
+    sizes: dict[str, float] = {"num_attention_heads": 32, "num_key_value_heads": 4}
+    sizes |= {"num_dense_layers": 2}
+    sizes |= {"num_experts": 128, "num_experts_per_tok": 8, "num_shared_experts": 1}
+    sizes |= {"moe_intermediate_size": 1024, "sliding_window": 2048, "route_scale": 2.826}
+    found = described({"model_type": "afmoe", **sizes}, tmp_path)
+    gpt = found.gpt
+    assert gpt.attention.output_gate
+    assert (gpt.attention.window, gpt.attention.global_every, gpt.moe.dense_layers) == (2048, 4, 2)
+    # Attention: queries, gate and output 2048 x 4096 each, keys and values 2048 x 512 each; norms.
+    attention = 2048 * (3 * 4096 + 2 * 512) + 2 * 128
+    dense = 3 * 2048 * 6144
+    experts = 3 * 2048 * 1024 * (128 + 1) + 2048 * 128 + 128
+    layers = 32 * (attention + 2 * 2048) + 2 * dense + 30 * experts
+    assert gpt.parameters == layers + 2 * 200192 * 2048 + 2048 == 26_123_843_328
+    assert found.missing == 32 * 2 * 2048  # norms after attention and MLP
+
+
 def test_layers_of_gpt_oss_at_no_equal_distance_are_refused(tmp_path: Path) -> None:
     types = ["full_attention", *ALTERNATING[1:]]
     config = {"model_type": "gpt_oss", "num_hidden_layers": 24, "layer_types": types}

@@ -14,7 +14,7 @@ from typing import Any
 from topologies.records import record
 from workload.layout import NORMAL, Layout
 from workload.lowering.builder import Builder
-from workload.lowering.layers import core_shape, dropout, head_norm, linear, unfused
+from workload.lowering.layers import core_shape, dropout, head_norm, linear, output_gate, unfused
 from workload.lowering.layers.context import ring
 from workload.lowering.layers.linear import Linear
 from workload.lowering.layers.mixer import Kept, Mixer, linear_grad
@@ -30,7 +30,8 @@ class Core:
 
     `inner` is what selective recomputation drops: the log-sum-exp or, unfused, the squares. `place`
     is what dropout draws by. `norms` is what norms of queries and keys leave behind. `sinks` is
-    the parameter of that name, if any.
+    the parameter of that name, if any. `gated` is what the last linear reads: the output behind its
+    gate, or without one the output.
     """
 
     qkv: str
@@ -39,6 +40,7 @@ class Core:
     place: str
     norms: tuple[head_norm.Saved, ...] = ()
     sinks: str = ""
+    gated: str = ""
 
 
 def linears(b: Builder) -> dict[str, Linear]:
@@ -75,14 +77,14 @@ def forward(
     qkv, weights["qkv"] = linear.forward(b, linears(b)["qkv"], owner, normed)
     core, out = into_core(b, owner, qkv), ""
     if whole:
-        out, weights["out"] = linear.forward(b, linears(b)["out"], owner, core.context)
+        out, weights["out"] = linear.forward(b, linears(b)["out"], owner, core.gated)
     return out, core
 
 
 def backward(b: Builder, owner: Part, kept: Kept, grad: str, *, again: str) -> str:
     """Emit the gradients from `grad`, that of the output; returns that of the normalised rows."""
     normed, core, weights = kept
-    d = linear_grad(b, linears(b)["out"], owner, core.context, weights, grad)
+    d = linear_grad(b, linears(b)["out"], owner, core.gated, weights, grad)
     if CORE in parts_of(again):
         core = core_again(b, core)
     d = core_grad(b, core, d)
@@ -94,7 +96,8 @@ def into_core(b: Builder, owner: Part, qkv: str) -> Core:
     norms = head_norm.forward(b, owner, qkv)
     _rotate(b, "rope", "rope", qkv)
     sinks = f"{owner}.sinks.w" if b.gpt.attention.sinks else ""
-    return replace(_core(b, f"{owner}.attention", qkv, sinks), norms=norms)
+    core = _core(b, f"{owner}.attention", qkv, sinks)
+    return replace(core, norms=norms, gated=output_gate.forward(b, qkv, core.context))
 
 
 def core_again(b: Builder, kept: Core) -> Core:
@@ -104,13 +107,15 @@ def core_again(b: Builder, kept: Core) -> Core:
     gradient, and the gradient of the core works on the second.
     """
     with in_recomputation(b):
-        return replace(_core(b, kept.place, kept.qkv, kept.sinks), norms=kept.norms)
+        core = _core(b, kept.place, kept.qkv, kept.sinks)
+    return replace(core, norms=kept.norms, gated=kept.gated)
 
 
 def core_grad(b: Builder, core: Core, grad: str) -> str:
     """Emit the gradient of the fused tensor from that of the context."""
     shape, name = shape_of(b, core.place), "attention"
     out = b.tensor(f"{name}.dqkv", b.buffers[core.qkv].shape)
+    grad = output_gate.backward(b, core.qkv, core.context, grad, out)
     more, also = list[str](), list[str]()
     if core.sinks:
         old, also = b.grad_writes(core.sinks, b.block.micro_batch)
