@@ -24,6 +24,8 @@ def local_world_size(members: Sequence[int], ranks_of_node: int, op: Op) -> int:
     Raises PlanCannotRunError where one node has more of them than another, which the other groups
     of the op cannot know: whoever asks for this tells all ranks (`ProcessGroups.prepare`).
     """
+    if op.attributes.get(STEPS) == 1:  # every rank counts as a node
+        return 1
     counts = set(Counter(rank // ranks_of_node for rank in members).values())
     if len(counts) > 1:
         raise PlanCannotRunError(

@@ -5,7 +5,8 @@ are alike, so that one goes to the rank of its own place on that node, which pas
 each rank with experts of the token, and this one copies it. On the way back a rank sums the rows of
 a token, the node's rank of the sender's place sums those, and one comes back for each node: it lies
 where the first of the token's rows for that node was, and the others' places are zeros, so that
-their sum is that of all rows. Which row is whose goes ahead of the rows, in numbers.
+their sum is that of all rows. Which row is whose goes ahead of the rows, in numbers. Of
+dispatcher=once_per_rank every rank counts as a node.
 Sources: DeepSeek-V3 (2412.19437), section 3.2.2; X-MoE (2508.13337), redundancy-bypassing dispatch.
 """
 

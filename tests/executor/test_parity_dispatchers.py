@@ -78,12 +78,13 @@ def apart(dispatcher: str, plans: list[Plan]) -> list[Plan]:
 @pytest.mark.distributed
 def test_rows_by_way_of_nodes_train_as_the_plain_model_does() -> None:
     plan = plan_of(dp=4, ep=4)
-    check_on_nodes(2, 4, SHORT, by("hierarchical", [plan]) + by("once_per_node", [plan]))
+    names = ("hierarchical", "once_per_node", "once_per_rank")
+    check_on_nodes(2, 4, SHORT, [plan.changed(dispatcher=name) for name in names])
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node"])
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node", "once_per_rank"])
 @pytest.mark.parametrize("gpt", MODELS.values(), ids=MODELS)
 def test_nodes_of_any_size_train_as_the_plain_model_does(gpt: GPT, dispatcher: str) -> None:
     for of_node in (1, 2, 4):
@@ -94,7 +95,7 @@ def test_nodes_of_any_size_train_as_the_plain_model_does(gpt: GPT, dispatcher: s
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node"])
+@pytest.mark.parametrize("dispatcher", ["hierarchical", "once_per_node", "once_per_rank"])
 def test_nodes_with_parts_of_sequences_train_as_the_plain_model_does(dispatcher: str) -> None:
     check_on_nodes(2, 4, DEEPSEEK, apart(dispatcher, [*OVER_CONTEXT, *MORE_OVER_CONTEXT]))
     check_on_nodes(4, 8, DEEPSEEK, apart(dispatcher, EIGHT_OVER_CONTEXT))

@@ -27,6 +27,14 @@ def share_of(gpt: GPT, plan: Plan, per_node: int, *, in_a_row: bool = False) -> 
     return share_sent_once(gpt, parts, in_a_row=in_a_row)
 
 
+def test_a_token_sent_once_to_each_rank_goes_to_as_many_ranks_as_have_experts_of_it() -> None:
+    """By hand: 16 experts on 8 ranks of two nodes, two a rank, of which a token takes 2. One rank
+    has both with 1/15, so 2 - 1/15 ranks get a row of the 2 that go one for each expert."""
+    gpt = find_model("qwen3-30b-a3b").changed(experts=16, topk=2)
+    parts = DISPATCHERS["once_per_rank"].copies.parts(8, 2)
+    assert share_sent_once(gpt, parts) == pytest.approx((2 - 1 / 15) / 2, abs=1e-6)
+
+
 def _world(groups: int, chosen: int, topk: int) -> GPT:
     of_twelve = find_model("mixtral-8x7b").changed(experts=12, topk=topk)
     return of_twelve.changed(router_groups=groups, router_topk_groups=chosen)

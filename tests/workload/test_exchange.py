@@ -34,7 +34,8 @@ def test_the_usual_dispatcher_is_the_stacks() -> None:
 def test_ranks_of_a_stack_send_their_own_rows_unless_a_row_goes_once() -> None:
     own = OF_STACKS["own"]
     found = {name: exchange_of(SPLIT.changed(dispatcher=name), own) for name in DISPATCHERS}
-    assert {name for name, each in found.items() if not each.own_rows} == {"once_per_node"}
+    once = {"once_per_node", "once_per_rank"}
+    assert {name for name, each in found.items() if not each.own_rows} == once
 
 
 def test_where_every_rank_has_all_experts_nothing_is_sent_once() -> None:
@@ -44,6 +45,8 @@ def test_where_every_rank_has_all_experts_nothing_is_sent_once() -> None:
 def test_a_row_goes_once_to_each_node_or_within_one_to_each_rank() -> None:
     copies = DISPATCHERS["once_per_node"].copies
     assert [copies.parts(16, nodes) for nodes in (1, 2, 4)] == [16, 2, 4]
+    copies = DISPATCHERS["once_per_rank"].copies
+    assert [copies.parts(16, nodes) for nodes in (1, 2, 4)] == [16, 16, 16]
 
 
 def test_names_of_exchanges_are_unique_in_each_place() -> None:

@@ -35,10 +35,11 @@ class Copies(Enum):
 
     OF_EXPERTS = "one for each of its experts"
     OF_NODES = "one for each node with experts of it or, in a group within a node, for each rank"
+    OF_RANKS = "one for each rank with experts of it"
 
     def parts(self, ranks: int, nodes: int) -> int:
         """To how many parts of a group, of so many ranks on so many nodes, a row goes once each."""
-        return ranks if nodes == 1 else nodes
+        return ranks if nodes == 1 or self is Copies.OF_RANKS else nodes
 
 
 class Sender(Enum):
@@ -113,7 +114,9 @@ class Exchange:
     @property
     def attributes(self) -> dict[str, Any]:
         """What its all-to-alls must know beyond their operands."""
-        return {STEPS: 2} if self.in_steps else {}
+        if self.in_steps:
+            return {STEPS: 2}
+        return {STEPS: 1} if self.copies is Copies.OF_RANKS else {}
 
 
 ALL_TO_ALL = Exchange(
@@ -145,6 +148,15 @@ EXCHANGES = (
         kernels=True,
         in_stacks="once",
         megatron=("flex:deepep", "flex:hybridep"),
+    ),
+    Exchange(
+        name="once_per_rank",
+        words="a token once to each rank with experts of it, and copied there",
+        source="ROCm/mori, src/ops/dispatch_combine/internode.hpp, EpDispatchInterNodeKernel; "
+        "ROCm/Megatron-LM, pull request 135 (--moe-flex-dispatcher-backend mori)",
+        copies=Copies.OF_RANKS,
+        megatron=("flex:mori",),
+        only_in="ROCm's fork of Megatron-LM, for AMD GPUs",
     ),
     Exchange(
         name="own_rows",

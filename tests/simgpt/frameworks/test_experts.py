@@ -380,6 +380,14 @@ def test_a_plans_dispatcher_is_told_to_megatron_or_refused_by_name() -> None:
     assert told("usual", None) == told("all_to_all", None) == "alltoall"
     assert told("all_to_all", "megatron-core-deepep") == "alltoall"
     assert told("all_gather", None) == "allgather"
+    once = exported(Asked(gpt, f"{plan},dispatcher=once_per_rank", 64, 256), MEGATRON)
+    assert once.settings["moe-token-dispatcher-type"] == "flex"
+    assert once.settings["moe-flex-dispatcher-backend"] == "mori"
+    assert any("ROCm" in each for each in once.notes)
+    with pytest.raises(PlanCannotRunError, check=names("nemo", "dispatcher=once_per_rank")):
+        told("once_per_rank", "nemo")
+    flex = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "mori"}
+    assert asked(**flex, expert_model_parallel_size=2).plan["dispatcher"] == "once_per_rank"
     read = asked(moe_token_dispatcher_type=None, expert_model_parallel_size=2)
     assert read.plan["dispatcher"] == "all_gather"
     with pytest.raises(PlanCannotRunError, check=names("dispatcher=hierarchical")):

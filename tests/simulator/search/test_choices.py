@@ -224,16 +224,25 @@ def test_blocks_of_experts_are_not_cut() -> None:
     assert (4, 0) in plans["none"]
 
 
+def test_a_search_finds_the_best_of_dispatchers_with_one_row_for_each_rank() -> None:
+    """Two experts on a rank, so that some of a token's two choices share one."""
+    several = {"dispatcher": ("usual", "once_per_rank")}
+    fixed = FEW | {"zero": 1, "tp": 1, "overlap": ()}
+    same_answer(SearchProblem(TINY, 8, 16, fixed, several=several), "perlmutter")
+
+
 def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> None:
     """Eight ranks on two nodes of four, so that of two choices 1 - C(4,2)/C(8,2) = 11/14 times two
-    nodes hold one: 11/14 of the rows are left where a token goes once to each node."""
+    nodes hold one: 11/14 of the rows are left where a token goes once to each node. Each rank has
+    one expert, so that all rows are left where it goes once to each rank."""
     machine, ranks = MACHINES["perlmutter"], 8
     fabric = MachineFabric(machine, ranks)
     plan = parse_plan("dp=8,ep=8,mbs=1,zero=1", batch=16)
     (ring, *_), _ = fabric.rings([plan.grid.groups("ep")], [True])[0]
     gpt = TINY.changed(experts=8, topk=2, router_groups=0, router_topk_groups=0)
     found = {}
-    for several in (("usual",), ("hierarchical",), ("once_per_node",), ("usual", "hierarchical")):
+    both = ("usual", "hierarchical")
+    for several in (*((name,) for name in (*both, "once_per_node", "once_per_rank")), both):
         fixed = FEW | {"tp": 1, "ep": 8}
         problem = SearchProblem(gpt, ranks, 16, fixed, several={"dispatcher": several})
         space = space_of(problem)
@@ -245,6 +254,7 @@ def test_an_all_to_all_takes_at_least_as_long_as_by_the_fastest_dispatcher() -> 
     in_steps = to_ticks(fabric.seconds(IN_STEPS, nbytes, ring))
     assert found["usual",] == to_ticks(fabric.seconds(ALL_TO_ALL, nbytes, ring))
     assert found["hierarchical",] == found["usual", "hierarchical"] == in_steps < found["usual",]
+    assert found["once_per_rank",] == found["usual",]
     assert found["once_per_node",] == pytest.approx(
         to_ticks(fabric.seconds(ALL_TO_ALL, nbytes * 11 // 14, ring)), rel=1e-5
     )
