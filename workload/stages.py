@@ -112,7 +112,7 @@ def stage_slots(plan: Plan, stage: int) -> Order:
     Without backward passes they are the forward slots of each pass over the batch, behind one in
     which the stage moves its parameters.
 
-    >>> mezo = Plan(batch=2, mbs=1, optimizer="mezo")
+    >>> mezo = Plan.of(batch=2, mbs=1, optimizer="mezo")
     >>> [f"{slot.work[0]}{slot.micro_batch}" for slot in stage_slots(mezo, 0)]
     ['p0', 'f0', 'f1', 'p2', 'f2', 'f3']
     """

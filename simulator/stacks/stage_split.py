@@ -35,7 +35,7 @@ def layers_by_cost(gpt: GPT, stages: int) -> tuple[int, ...]:
 
     >>> from workload.gpt import GPT
     >>> sizes = {"layers": 16, "hidden": 2048, "heads": 32, "ffn": 8192, "vocab": 131072}
-    >>> layers_by_cost(GPT(name="1B", sequence=4096, **sizes), 8)
+    >>> layers_by_cost(GPT.of(name="1B", sequence=4096, **sizes), 8)
     (3, 3, 2, 3, 2, 3, 0, 0)
     """
     layer = 4 * gpt.hidden**2 + 3 * gpt.hidden * gpt.ffn

@@ -13,7 +13,7 @@ def recomputed(plan: Plan, index: int) -> str:
     """What of a chunk's layer `index` runs again: "none", "selective" (its core), parts, or "full",
     which "per_op" is too, but for what is kept.
 
-    >>> two = Plan(batch=1, mbs=1, recompute="full:2")
+    >>> two = Plan.of(batch=1, mbs=1, recompute="full:2")
     >>> [recomputed(two, index) for index in range(3)]
     ['full', 'full', 'none']
     """
