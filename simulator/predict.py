@@ -36,7 +36,7 @@ from topologies.session import gc_paused, in_session
 from workload.errors import PlanCannotRunError
 from workload.expert_loads.capacity import empty_flops, mean_dropped
 from workload.gpt import GPT
-from workload.lowering import lower
+from workload.lowering import lower_stages
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import StackBehaviour
 from workload.plan import Plan
@@ -323,7 +323,7 @@ def _timeline(
     forms: Forms,
     behaviour: StackBehaviour,
 ) -> Timeline:
-    stages = [lower(gpt, plan, stage, forms=forms, behaviour=behaviour) for stage in range(plan.pp)]
+    stages = lower_stages(gpt, plan, forms, behaviour)
     return simulate_timeline(stages, costs, fabric)
 
 

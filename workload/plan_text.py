@@ -10,6 +10,7 @@ from typing import Any
 
 from topologies.errors import SimgptError
 from workload.errors import PlanCannotRunError, PlanError, RestError
+from workload.gpt import GPT
 from workload.grid import AXES, SHARDS, order_read
 from workload.overlaps import EVERY, OVERLAPS
 from workload.pipeline.layout import is_layout, layout_of
@@ -175,8 +176,8 @@ def plan_value(key: str, value: Any) -> Any:
     if key not in _TYPES:
         if ours := plan_word(key, value):
             raise PlanError(f"unknown plan key {key!r}; did you mean {ours}?")
-        if plain(key) in MODEL_WORDS or plain(key) in MODEL_WORDS.values():
-            field = MODEL_WORDS.get(plain(key), plain(key))
+        field = MODEL_WORDS.get(plain(key), plain(key))
+        if field in GPT.KEYS:
             raise PlanError(
                 f"{key} is a key of the model, not of the plan; give --model-set {field}={value}"
             )

@@ -23,7 +23,7 @@ from simulator.predict import Prediction
 from simulator.ranks.classes import Fabric
 from topologies.records import record
 from workload.gpt import GPT
-from workload.lowering import lower
+from workload.lowering import lower_stages
 from workload.passes.matmul_forms import PLAIN, Forms
 from workload.passes.stack import PLAIN_BEHAVIOUR, StackBehaviour
 from workload.plan import Plan
@@ -94,7 +94,7 @@ def _path(
     forms: Forms,
     behaviour: StackBehaviour,
 ) -> tuple[PathPiece, ...]:
-    stages = [lower(gpt, plan, stage, forms=forms, behaviour=behaviour) for stage in range(plan.pp)]
+    stages = lower_stages(gpt, plan, forms, behaviour)
     return simulated_step(stages, costs, fabric).path()
 
 

@@ -52,6 +52,11 @@ def lower(
     return with_pairs(lower_slots(gpt, plan, stage, slots, forms, behaviour, keeps))
 
 
+def lower_stages(gpt: GPT, plan: Plan, forms: Forms, behaviour: StackBehaviour) -> list[Program]:
+    """The programs of every pipeline stage for one step, in their order, as `lower` makes them."""
+    return [lower(gpt, plan, stage, forms=forms, behaviour=behaviour) for stage in range(plan.pp)]
+
+
 def lower_slots(
     gpt: GPT,
     plan: Plan,
